@@ -1,0 +1,49 @@
+# Every target makes what it needs on first use: Python 3.11 or newer, with venv, is all a machine must have.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+JOBS   ?= auto
+
+# These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
+unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
+
+.PHONY: demo test test-kernels test-gpu bench peers clean
+
+demo: $(VENV)/examples.stamp
+	$(BIN)/python -m examples.demo
+
+test: $(VENV)/test.stamp
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --benchmark-disable
+	bash tests/check_wheel.sh $(BIN)/python
+
+test-kernels: $(VENV)/test.stamp $(VENV)/kernels-test.stamp
+	$(BIN)/python -m pytest -m "kernels_full or not gpu" tests/kernels
+
+test-gpu: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -m gpu
+
+bench: $(VENV)/test.stamp
+	$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,iqr,rounds
+	$(BIN)/python -m bench.report
+
+# The other libraries of the comparison, each in an environment of its own.
+peers: $(VENV)-jax/peers.stamp $(VENV)-torch/peers.stamp
+
+$(VENV)/%.stamp: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	touch $@
+
+$(VENV)-%/peers.stamp: bench/peers/requirements-%.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+clean:
+	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch build dist outputs bench/results
+	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
