@@ -1,0 +1,437 @@
+"""DistributedArray: a global array, stored as one block per physical device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.backend import backend_of
+from gdt.comm import local
+from gdt.errors import DtypeError, IndexRangeError, LayoutError, ShapeError, error
+from gdt.layout import ArrayType, Layout
+from gdt.mesh import Mesh, get_default_mesh
+from gdt.policy import on_implicit_fetch
+from gdt.relayout import route, run_routes, run_step
+
+Block = Any
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # public functions by name, filled as they are declared
+
+
+class Shard(NamedTuple):
+    """What one device holds: its name, its mesh coordinate, the part of the global array, the data."""
+
+    device: str
+    coordinate: tuple[int, ...]
+    index: tuple[slice, ...]
+    data: Any
+
+
+def _forward(name: str, *, reflected: bool = False) -> Callable[..., Any]:
+    """A method that calls the public function of that name."""
+    if reflected:
+
+        def method(self: DistributedArray, other: object) -> Any:
+            if not is_array_like(other):
+                return NotImplemented
+            return FUNCTIONS[name](other, self)
+
+    else:
+
+        def method(self: DistributedArray, *args: Any, **static: Any) -> Any:
+            return FUNCTIONS[name](self, *args, **static)
+
+    method.__name__ = name
+    method.__doc__ = f"See `gdt.{name}`."
+    return method
+
+
+def _operator(name: str) -> Callable[[DistributedArray, object], Any]:
+    def method(self: DistributedArray, other: object) -> Any:
+        if not is_array_like(other):
+            return NotImplemented
+        return FUNCTIONS[name](self, other)
+
+    method.__doc__ = f"See `gdt.{name}`."
+    return method
+
+
+def _in_place(name: str, symbol: str) -> Callable[[DistributedArray, object], Any]:
+    def method(self: DistributedArray, other: object) -> Any:
+        if not is_array_like(other):
+            return NotImplemented
+        out = FUNCTIONS[name](self, other)
+        if out.shape != self.shape:
+            raise error(
+                ShapeError,
+                symbol,
+                f"the result has shape {list(out.shape)}, which does not fit the array on the left",
+                operands={"left": self.type, "result": out.type},
+            )
+        if out.dtype != self.dtype:
+            if not np.can_cast(out.dtype, self.dtype, "same_kind"):
+                raise error(
+                    DtypeError,
+                    symbol,
+                    f"a result of {out.dtype} cannot be kept as {self.dtype}",
+                    operands={"left": self.type, "result": out.type},
+                    remedy=f"Write x = x {symbol[:-1]} y to get a new array of {out.dtype}.",
+                )
+            out = out.astype(self.dtype)
+        return out
+
+    method.__doc__ = f"`x {symbol} y` binds `x` to a new array; no array changes under another name."
+    return method
+
+
+class DistributedArray:
+    """A global array whose layout says how it is split over a mesh.
+
+    Made by `gdt.asarray`, `gdt.zeros`, ... Arithmetic, reductions and indexing are those of NumPy, on the
+    global array. Arrays are immutable: no operation changes an array that another name refers to.
+
+    >>> mesh = gdt.create_mesh([("batch", 4)])
+    >>> x = gdt.asarray([[1.0, 2.0], [3.0, 4.0]], layout=gdt.Layout(["batch", None], mesh))
+    >>> x + 1
+    DistributedArray([[2., 3.],
+                      [4., 5.]], float64[2, 2]  ['batch', -])
+    """
+
+    __slots__ = ("__weakref__", "_resolved", "blocks", "type")
+    __array_priority__ = 1000
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, type: ArrayType, blocks: Sequence[Block]) -> None:
+        self.type = type
+        self.blocks = blocks
+        self._resolved: DistributedArray | None = None
+
+    # ---- facts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Data type of the elements."""
+        return self.type.dtype
+
+    @property
+    def layout(self) -> Layout:
+        """How the array is split over its mesh."""
+        return self.type.layout
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh that the array lives on."""
+        return self.type.layout.mesh
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the global array."""
+        return math.prod(self.type.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.type.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the global array."""
+        return self.type.nbytes
+
+    @property
+    def device_nbytes(self) -> dict[str, int]:
+        """Bytes that each device of this process holds, without padding."""
+        held: dict[str, int] = {}
+        for coordinate in self.mesh.local_coordinates():
+            device = self.mesh.devices[int(np.ravel_multi_index(coordinate, self.mesh.sizes))]
+            slices = self.type.shard_slices(coordinate)
+            count = math.prod(s.stop - s.start for s in slices)
+            held[device] = held.get(device, 0) + count * self.itemsize
+        return held
+
+    # ---- values
+
+    def resolve(self) -> DistributedArray:
+        """This array with no reduction pending; itself if there is none."""
+        if not any(self.layout.pending):
+            return self
+        if self._resolved is None:
+            blocks: Sequence[Block] = self.blocks
+            for step in route(self.type, self.layout.resolved):
+                blocks = run_step(step, blocks)
+            self._resolved = DistributedArray(self.type.with_layout(self.layout.resolved), blocks)
+        return self._resolved
+
+    def numpy(self) -> np.ndarray:
+        """The global array on the host; read-only, and a view where the memory allows it."""
+        x = self.resolve()
+        backend, lead = backend_of(self.mesh), self.mesh.ndim
+        if len(x.blocks) == 1:
+            block = backend.to_host(x.blocks[0])
+            for dim, axes in enumerate(x.layout.dims):
+                if axes:
+                    block = local.gather(block, lead, axes, dim, x.shape[dim])
+            out = block.reshape(x.shape)
+        else:
+            out = np.empty(x.shape, x.dtype)
+            for shard in x.shards:
+                out[shard.index] = backend.to_host(shard.data)
+        out = out.view()
+        out.flags.writeable = False
+        return out
+
+    @property
+    def shards(self) -> list[Shard]:
+        """What every device of this process holds, row-major by coordinate; read-only views.
+
+        A pending reduction is shown as it is: each shard is a part of it.
+        """
+        mesh, found = self.mesh, []
+        position = {at: i for i, at in enumerate(mesh.blocks)}
+        split = {a for axes in self.layout.dims for a in axes}
+        for coordinate in mesh.local_coordinates():
+            at, inside = mesh.block_of(coordinate)
+            data = self.blocks[position[at]][tuple(c if a in split else 0 for a, c in enumerate(inside))]
+            index = self.type.shard_slices(coordinate)
+            data = data[tuple(slice(0, s.stop - s.start) for s in index)]
+            if any(p and c for p, c in zip(self.layout.pending, inside, strict=True)):
+                data = _identity_like(data, self.layout, inside)
+            if isinstance(data, np.ndarray):
+                data = data.view()
+                data.flags.writeable = False
+            device = mesh.devices[int(np.ravel_multi_index(coordinate, mesh.sizes))]
+            found.append(Shard(device, coordinate, index, data))
+        return found
+
+    def item(self, *index: int) -> Any:
+        """One element as a Python scalar; without `index`, the only one."""
+        if index:
+            return self[index if len(index) > 1 else _unravelled(index[0], self)].item()
+        if self.size != 1:
+            raise error(
+                ShapeError, "item", f"an array of {self.size} elements is no scalar", operands={"x": self.type}
+            )
+        return self.numpy().reshape(()).item()
+
+    def tolist(self) -> Any:
+        """The global array as nested lists of Python scalars."""
+        return self.numpy().tolist()
+
+    def copy(self) -> DistributedArray:
+        """The array in memory of its own."""
+        return DistributedArray(self.type, tuple(b.copy() for b in self.blocks))
+
+    def block_until_ready(self) -> DistributedArray:
+        """Wait until the values are computed; returns the array."""
+        backend_of(self.mesh).synchronize()
+        return self
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.ndim:
+            raise error(DtypeError, "index", "only an integer of rank 0 is an index", operands={"x": self.type})
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise error(
+                ShapeError,
+                "bool",
+                f"the truth of an array of {self.size} elements is ambiguous",
+                operands={"x": self.type},
+                remedy="Use gdt.any(x) or gdt.all(x).",
+            )
+        return bool(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise error(DtypeError, "len", "an array of rank 0 has no length", operands={"x": self.type})
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[DistributedArray]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: object) -> bool:
+        return bool(FUNCTIONS["any"](self == value))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 and spec else str(self)
+
+    # ---- NumPy's protocols
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        on_implicit_fetch(self.type)
+        value = self.numpy()
+        if dtype is not None and value.dtype != dtype:
+            return value.astype(dtype)
+        return value.copy() if copy or copy is None else value
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        function = FUNCTIONS.get(UFUNC_NAMES.get(ufunc.__name__, ufunc.__name__))
+        if method == "reduce" and ufunc.__name__ in REDUCE_NAMES:
+            axis = kwargs.pop("axis", 0)
+            return FUNCTIONS[REDUCE_NAMES[ufunc.__name__]](inputs[0], axis=axis, **kwargs)
+        if method != "__call__" or function is None or kwargs:
+            what = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
+            raise error(
+                DtypeError,
+                what,
+                f"is not available for distributed arrays{' with ' + ', '.join(kwargs) if kwargs else ''}",
+                remedy="Use x.numpy() to compute on the host.",
+            )
+        return function(*inputs)
+
+    # ---- moving
+
+    def relayout(self, layout: Layout | Sequence[Any]) -> DistributedArray:
+        """See `gdt.relayout`."""
+        moved: DistributedArray = FUNCTIONS["relayout"](self, layout)
+        return moved
+
+    # ---- operators
+
+    __add__, __radd__, __iadd__ = _operator("add"), _forward("add", reflected=True), _in_place("add", "+=")
+    __sub__, __rsub__ = _operator("subtract"), _forward("subtract", reflected=True)
+    __isub__ = _in_place("subtract", "-=")
+    __mul__, __rmul__ = _operator("multiply"), _forward("multiply", reflected=True)
+    __imul__ = _in_place("multiply", "*=")
+    __truediv__, __rtruediv__ = _operator("divide"), _forward("divide", reflected=True)
+    __itruediv__ = _in_place("divide", "/=")
+    __floordiv__, __rfloordiv__ = _operator("floor_divide"), _forward("floor_divide", reflected=True)
+    __ifloordiv__ = _in_place("floor_divide", "//=")
+    __mod__, __rmod__ = _operator("remainder"), _forward("remainder", reflected=True)
+    __imod__ = _in_place("remainder", "%=")
+    __pow__, __rpow__ = _operator("power"), _forward("power", reflected=True)
+    __ipow__ = _in_place("power", "**=")
+    __matmul__, __rmatmul__ = _operator("matmul"), _forward("matmul", reflected=True)
+    __imatmul__ = _in_place("matmul", "@=")
+    __and__, __rand__ = _operator("bitwise_and"), _forward("bitwise_and", reflected=True)
+    __or__, __ror__ = _operator("bitwise_or"), _forward("bitwise_or", reflected=True)
+    __xor__, __rxor__ = _operator("bitwise_xor"), _forward("bitwise_xor", reflected=True)
+    __lt__, __le__ = _operator("less"), _operator("less_equal")
+    __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
+    __eq__ = _operator("equal")  # type: ignore[assignment]
+    __ne__ = _operator("not_equal")  # type: ignore[assignment]
+    __neg__, __pos__ = _forward("negative"), _forward("positive")
+    __abs__, __invert__ = _forward("abs"), _forward("invert")
+    __getitem__ = _forward("getitem")
+
+    astype, reshape, squeeze = _forward("astype"), _forward("reshape"), _forward("squeeze")
+    sum, mean, prod, max, min = (_forward(n) for n in ("sum", "mean", "prod", "max", "min"))
+    any, all, argmax, argmin = (_forward(n) for n in ("any", "all", "argmax", "argmin"))
+    std, var, cumsum, take, clip = (_forward(n) for n in ("std", "var", "cumsum", "take", "clip"))
+
+    def transpose(self, *axes: Any) -> DistributedArray:
+        """See `gdt.transpose`; the axes may be given one by one."""
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        out: DistributedArray = FUNCTIONS["transpose"](self, order)
+        return out
+
+    def flatten(self) -> DistributedArray:
+        """The elements as an array of rank 1, row-major."""
+        out: DistributedArray = FUNCTIONS["reshape"](self, -1)
+        return out
+
+    ravel = flatten
+
+    @property
+    def T(self) -> DistributedArray:  # noqa: N802
+        """The array with its axes reversed."""
+        return self.transpose()
+
+    @property
+    def mT(self) -> DistributedArray:  # noqa: N802
+        """The array with its last two axes swapped."""
+        if self.ndim < 2:
+            raise error(ShapeError, "mT", f"rank {self.ndim} is not a matrix", operands={"x": self.type})
+        return self.transpose(*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
+
+    def __repr__(self) -> str:
+        return FUNCTIONS["array_repr"](self)  # type: ignore[no-any-return]
+
+    __str__ = __repr__
+
+
+UFUNC_NAMES = {
+    "absolute": "abs", "true_divide": "divide", "conjugate": "conj", "arccos": "acos", "arcsin": "asin",
+    "arctan": "atan", "arctan2": "atan2", "arccosh": "acosh", "arcsinh": "asinh", "arctanh": "atanh",
+}  # fmt: skip
+REDUCE_NAMES = {
+    "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min",
+    "logical_and": "all", "logical_or": "any",
+}  # fmt: skip
+
+
+def is_array_like(value: object) -> bool:
+    """Whether an operator accepts `value` as its other operand."""
+    return isinstance(value, DistributedArray | np.ndarray | np.generic | int | float | complex | list | tuple)
+
+
+def _identity_like(data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:
+    for reduction, c in zip(layout.pending, inside, strict=True):
+        if reduction in ("sum", "prod") and c:
+            return np.full_like(data, 0 if reduction == "sum" else 1)
+    return data
+
+
+def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:
+    if not -x.size <= index < x.size:
+        raise error(IndexRangeError, "item", f"index {index} is out of range for {x.size} elements")
+    return tuple(int(i) for i in np.unravel_index(index % x.size, x.shape))
+
+
+# ---------------------------------------------------------------- from the host
+
+
+def checked_layout(layout: object, rank: int, op: str) -> Layout:
+    """`layout`, or the replicated one on the default mesh; LayoutError if it does not fit the rank."""
+    if layout is None:
+        return Layout.replicated(get_default_mesh(), rank)
+    if not isinstance(layout, Layout):
+        raise error(LayoutError, op, f"{layout!r} is not a Layout", remedy="Use gdt.Layout([...], mesh).")
+    if layout.rank != rank:
+        raise error(
+            LayoutError,
+            op,
+            f"a layout of rank {layout.rank} does not fit an array of rank {rank}",
+            operands={"layout": layout},
+        )
+    return layout
+
+
+def place(value: Any, layout: Layout, *, copy: bool = True) -> DistributedArray:
+    """Split a whole array over the mesh of `layout`; every block gets memory of its own if `copy`."""
+    backend, mesh = backend_of(layout.mesh), layout.mesh
+    whole = backend.asarray(value)
+    kind = ArrayType.of(whole.shape, whole.dtype, Layout.replicated(mesh, whole.ndim))
+    block = whole.reshape((1,) * mesh.ndim + whole.shape)
+    (blocks,) = run_routes([route(kind, layout)], [[block] * len(mesh.blocks)])
+    if copy:
+        fresh = []
+        for b in blocks:
+            new = backend.empty(b.shape, b.dtype)
+            new[...] = b
+            fresh.append(new)
+        blocks = fresh
+    return DistributedArray(kind.with_layout(layout), tuple(blocks))

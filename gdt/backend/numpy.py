@@ -1,0 +1,81 @@
+"""The host backend: NumPy, with recycled buffers."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+
+def _references_of_a_listed_object() -> int:
+    """What `sys.getrefcount` says of an object that only one list holds; versions of CPython differ."""
+    held = [object()]
+    return sys.getrefcount(held[0])
+
+
+ONE_REFERENCE = _references_of_a_listed_object()
+
+
+class BufferPool:
+    """Recycles the memory of large blocks.
+
+    Fresh pages from the operating system cost as much as the arithmetic that fills them. A buffer is
+    free again when only the pool refers to it: arrays keep the buffer that they view alive.
+    """
+
+    def __init__(self, smallest: int = 1 << 15, capacity: int = 1 << 30) -> None:
+        self.smallest, self.capacity = smallest, capacity
+        self.buffers: dict[int, list[np.ndarray]] = {}
+        self.held = 0
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An uninitialised array, in recycled memory if it is large."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < self.smallest:
+            return np.empty(shape, dtype)
+        sized = self.buffers.setdefault(nbytes, [])
+        for i in range(len(sized)):
+            if sys.getrefcount(sized[i]) == ONE_REFERENCE:
+                # Oldest first: the next search meets the ones that were free longest.
+                sized.append(sized.pop(i))
+                return np.ndarray(shape, dtype, sized[-1])
+        buffer = np.empty(nbytes, np.uint8)
+        if self.held + nbytes > self.capacity:
+            self.trim()
+        if self.held + nbytes <= self.capacity:
+            sized.append(buffer)
+            self.held += nbytes
+        return np.ndarray(shape, dtype, buffer)
+
+    def owns(self, buffer: object) -> bool:
+        """Whether `buffer` is one of the pool's."""
+        return isinstance(buffer, np.ndarray) and any(b is buffer for b in self.buffers.get(buffer.nbytes, ()))
+
+    def trim(self) -> None:
+        """Give the memory of all free buffers back."""
+        for sized in self.buffers.values():
+            sized[:] = [b for b in sized if sys.getrefcount(b) > ONE_REFERENCE + 1]
+        self.held = sum(n * len(sized) for n, sized in self.buffers.items())
+
+
+class NumpyBackend:
+    """NumPy on the host."""
+
+    xp: Any = np
+
+    def __init__(self) -> None:
+        self.pool = BufferPool()
+        self.empty = self.pool.empty
+
+    def asarray(self, value: Any, dtype: Any = None) -> np.ndarray:
+        """`value` as an array of this backend, not copied if it is one."""
+        return np.asarray(value, dtype)
+
+    def to_host(self, block: Any) -> np.ndarray:
+        """A block as a NumPy array, not copied if it is one."""
+        return np.asarray(block)
+
+    def synchronize(self) -> None:
+        """Wait until all work has ended; NumPy has no pending work."""

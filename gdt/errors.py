@@ -1,0 +1,98 @@
+"""The errors of gdt, and the one form that they all have.
+
+Every error is both a `GdtError` and the builtin that a NumPy user would expect to catch
+(`ShapeError` is a `ValueError`, `DtypeError` a `TypeError`, ...). Its text has up to four parts:
+
+    matmul: factor 'k' is 8 in x but 12 in w
+      x: float32[16, 8]  ['data', -]
+      w: float32[12, 8]  [-, 'model']
+      rule: ... i k, k j -> ... i j
+      Transpose w, or slice one of them to the other's size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+
+class GdtError(Exception):
+    """Base class of every error that gdt raises on purpose."""
+
+
+class MeshError(GdtError, ValueError):
+    """A mesh that cannot be built, or operands that live on different meshes."""
+
+
+class DeviceError(GdtError, RuntimeError):
+    """A device that does not exist, or that cannot do what was asked."""
+
+
+class LayoutError(GdtError, ValueError):
+    """A layout that does not fit its mesh or its array."""
+
+
+class ShapeError(GdtError, ValueError):
+    """Shapes, axes or counts that do not fit together."""
+
+
+class IndexRangeError(GdtError, IndexError):
+    """An index outside its axis."""
+
+
+class DtypeError(GdtError, TypeError):
+    """An operand of a type or dtype that the operation cannot take."""
+
+
+class GradientError(GdtError, ValueError):
+    """A gradient that does not exist: nothing recorded, or not a floating-point number."""
+
+
+class MoveError(GdtError, RuntimeError):
+    """An implicit move of data inside `gdt.no_moves()`, or an implicit fetch under a policy that forbids it."""
+
+
+class NanError(GdtError, FloatingPointError):
+    """A NaN or an infinity where `gdt.check_nans()` forbids it."""
+
+
+class KernelError(GdtError, RuntimeError):
+    """A CUDA kernel that does not compile, or that was given arguments it does not take."""
+
+
+class CheckpointError(GdtError, RuntimeError):
+    """A checkpoint that is missing, damaged, foreign, or that does not match what it is restored to."""
+
+
+class DataError(GdtError, RuntimeError):
+    """A data set that is missing, damaged, or in a format that no reader knows."""
+
+
+E = TypeVar("E", bound=GdtError)
+
+
+def error(
+    kind: type[E],
+    op: str,
+    problem: str,
+    *,
+    operands: Mapping[str, object] | None = None,
+    rule: str | None = None,
+    remedy: str | None = None,
+) -> E:
+    """Build, not raise, an error of the common form.
+
+    `op` is the public name that the user called, `problem` says what is wrong with names and numbers,
+    `operands` maps names to types (or anything whose `str` describes the operand), `remedy` says what to do.
+
+    >>> print(error(ShapeError, "concat", "axis 2 is out of range for rank 2", remedy="Use an axis in -2..1."))
+    concat: axis 2 is out of range for rank 2
+      Use an axis in -2..1.
+    """
+    lines = [f"{op}: {problem}"]
+    lines += [f"  {name}: {operand}" for name, operand in (operands or {}).items()]
+    if rule is not None:
+        lines.append(f"  rule: {rule}")
+    if remedy is not None:
+        lines.append(f"  {remedy}")
+    return kind("\n".join(lines))

@@ -1,0 +1,56 @@
+"""Observers: what wants to know about every op and every collective while it is active.
+
+The gradient tape, the collective counter, `explain` and `no_moves` are observers. They are kept in one
+context variable, so that threads and asynchronous tasks do not see each other's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+
+class Collective(NamedTuple):
+    """One collective operation between devices.
+
+    kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `exchange` (point to point).
+    axes: names of the mesh axes whose devices take part. bytes: sent by all devices together.
+    arrays: how many arrays travel in it.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    bytes: int
+    arrays: int
+    reduction: str | None = None
+
+
+class Observer:
+    """Base of everything that watches ops run; the default is to ignore what happens."""
+
+    # Whether it wants the ops that a composite is made of, or the composite as one.
+    wants_parts = True
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        """`op(*args, **static)` has returned `out`."""
+
+    def on_move(self, op: str, types: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
+        """`op` is about to move operands of `types` to the layouts `wanted` (None: stays)."""
+
+    def on_collective(self, collective: Collective) -> None:
+        """A collective has run."""
+
+
+OBSERVERS: ContextVar[tuple[Observer, ...]] = ContextVar("gdt.observers", default=())
+
+
+@contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Tell `observer` about what happens in this block."""
+    token = OBSERVERS.set((*OBSERVERS.get(), observer))
+    try:
+        yield
+    finally:
+        OBSERVERS.reset(token)

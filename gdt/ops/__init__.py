@@ -1,0 +1,1 @@
+"""The ops of gdt, one family a file."""

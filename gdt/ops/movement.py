@@ -1,0 +1,95 @@
+"""relayout and its relatives: ops that move an array and leave its values as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gdt.array import DistributedArray, place
+from gdt.errors import DtypeError, LayoutError, error
+from gdt.layout import MATCH, Layout
+from gdt.mesh import get_default_mesh
+from gdt.op import Composite, as_operand, public
+from gdt.relayout import route, run_routes
+
+
+@Composite
+def _relayout(x: DistributedArray, *, layout: Layout) -> DistributedArray:
+    if layout is x.layout:
+        return x
+    if layout.mesh is not x.mesh:
+        return place(x.numpy(), layout)
+    if layout is x.layout.resolved:
+        return x.resolve()
+    (blocks,) = run_routes([route(x.type, layout)], [x.blocks])
+    return DistributedArray(x.type.with_layout(layout), tuple(blocks))
+
+
+# The value does not change, so neither does the cotangent; it moves when it is needed.
+_relayout.vjp(lambda g, out, x, *, layout: g if g.mesh is x.mesh else _relayout(g, layout=_on_mesh_of(x, g)))
+
+
+def _on_mesh_of(x: DistributedArray, g: DistributedArray) -> Layout:
+    return Layout.replicated(x.mesh, g.ndim) if g.shape != x.shape else x.layout.resolved
+
+
+@public
+def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
+    """The same array in another layout, on the same mesh or another.
+
+    layout: a Layout of the array's rank, or a list of sharding specs for the array's mesh. A spec
+        `gdt.MATCH` keeps how that axis is split now.
+
+    Raises LayoutError if the rank does not fit. Follows `tf.experimental.dtensor.relayout`.
+
+    >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+    >>> a = gdt.ones((4, 4), layout=gdt.Layout(["x", None], mesh))
+    >>> gdt.relayout(a, [gdt.MATCH, "y"]).layout
+    Layout(['x', 'y'], Mesh(x=2, y=2))
+    """
+    if not isinstance(x, DistributedArray):
+        x = as_operand(x, layout.mesh if isinstance(layout, Layout) else get_default_mesh(), "relayout", "x")
+    if not isinstance(layout, Layout):
+        if isinstance(layout, str) or not isinstance(layout, Sequence):
+            raise error(LayoutError, "relayout", f"{layout!r} is not a layout", operands={"x": x.type})
+        now = x.layout.sharding_specs
+        specs = [now[d] if s == MATCH and d < len(now) else s for d, s in enumerate(layout)]
+        layout = Layout(specs, x.mesh)
+    if layout.rank != x.ndim:
+        raise error(
+            LayoutError,
+            "relayout",
+            f"a layout of rank {layout.rank} does not fit an array of rank {x.ndim}",
+            operands={"x": x.type, "layout": layout},
+        )
+    moved: DistributedArray = _relayout(x, layout=layout)
+    return moved
+
+
+@public
+def relayout_like(x: Any, like: DistributedArray) -> DistributedArray:
+    """`x` in the layout of `like`."""
+    if not isinstance(like, DistributedArray):
+        raise error(DtypeError, "relayout_like", f"a {type(like).__name__} has no layout")
+    return relayout(x, like.layout)
+
+
+def relayout_together(arrays: Sequence[DistributedArray], layouts: Sequence[Layout]) -> list[DistributedArray]:
+    """Bring several arrays of one mesh to new layouts; reductions that can travel together do."""
+    routes = [route(a.type, w) for a, w in zip(arrays, layouts, strict=True)]
+    for i, (a, w) in enumerate(zip(arrays, layouts, strict=True)):
+        if a._resolved is not None and w is a.layout.resolved:
+            routes[i] = ()
+    moved = run_routes(routes, [a.blocks for a in arrays])
+    out = []
+    for a, w, steps, blocks in zip(arrays, layouts, routes, moved, strict=True):
+        if not steps:
+            out.append(a if w is a.layout else a.resolve())
+            continue
+        new = DistributedArray(a.type.with_layout(w), tuple(blocks))
+        if w is a.layout.resolved:
+            a._resolved = new
+        out.append(new)
+    return out
+
+

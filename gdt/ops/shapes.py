@@ -1,0 +1,226 @@
+"""Ops that change an array's shape and none of its values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.errors import ShapeError, error
+from gdt.layout import ArrayType
+from gdt.op import op, public
+from gdt.ops.reductions import unbroadcast
+from gdt.rule import RuleSpec
+
+Block = Any
+Shape = int | Sequence[int]
+
+
+def checked_shape(shape: Shape, name: str) -> tuple[int, ...]:
+    """`shape` as a tuple of ints of at least 0; ShapeError otherwise."""
+    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    for n in sizes:
+        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+            raise error(ShapeError, name, f"{n!r} in shape {list(sizes)} is no size")
+    return tuple(int(n) for n in sizes)
+
+
+# ---------------------------------------------------------------- reshape
+
+
+def _prepare_reshape(kind: ArrayType, *, shape: Shape) -> dict[str, Any]:
+    sizes = [shape] if isinstance(shape, int | np.integer) else list(shape)
+    total = math.prod(kind.shape)
+    if sizes.count(-1) == 1:
+        known = math.prod(n for n in sizes if n != -1)
+        if known > 0 and total % known == 0:
+            sizes[sizes.index(-1)] = total // known
+    if any(n < 0 for n in sizes) or math.prod(sizes) != total:
+        raise error(
+            ShapeError, "reshape", f"{total} elements do not fit shape {list(sizes)}", operands={"x": kind}
+        )
+    return {"shape": tuple(int(n) for n in sizes)}
+
+
+def _reshape_rule(kind: ArrayType, *, shape: tuple[int, ...]) -> RuleSpec:
+    """Groups of dims with equal products, e.g. (8, 4, 3) -> (32, 3) is `a b c -> (a b) c`."""
+    left: list[str] = []
+    right: list[str] = []
+    sizes: dict[str, int] = {}
+    whole: set[str] = set()
+
+    def factor(size: int, *, local: bool = False) -> str:
+        name = f"f{len(sizes)}"
+        sizes[name] = size
+        if local:
+            whole.add(name)
+        return name
+
+    for a, b in _groups(kind.shape, shape):
+        if a == b:
+            names = [factor(n) for n in a]
+            left += names
+            right += names
+            continue
+        points = sorted({math.prod(d[: i + 1]) for d in (a, b) for i in range(len(d))})
+        if 0 not in points and all(q % p == 0 for p, q in zip(points, points[1:], strict=False)):
+            cuts = [1, *points]
+            names = {q: factor(q // p) for p, q in zip(cuts, points, strict=False)}  # type: ignore[assignment]
+            left += _compound(a, names, points)
+            right += _compound(b, names, points)
+            continue
+        # Dims that share no boundaries: only a common factor of the first ones can stay split.
+        common = math.gcd(a[0], b[0])
+        major = factor(common)
+        for dims, terms in ((a, left), (b, right)):
+            rest = factor(dims[0] // common if common else dims[0], local=True)
+            terms += [f"({major} {rest})", *(factor(n, local=True) for n in dims[1:])]
+    return RuleSpec(f"{' '.join(left)} -> {' '.join(right)}", sizes, frozenset(whole))
+
+
+def _compound(dims: Sequence[int], names: Any, points: Sequence[int]) -> list[str]:
+    terms, start = [], 1
+    for n in dims:
+        parts = [names[q] for q in points if start < q <= start * n]
+        terms.append(f"({' '.join(parts)})" if len(parts) != 1 else parts[0])
+        start *= n
+    return [t if t != "()" else "1" for t in terms]
+
+
+def _groups(have: Sequence[int], want: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Cut both shapes into the shortest runs with equal products; runs of 1s join their neighbour."""
+    if 0 in have:
+        return [(list(have), list(want))] if list(have) != list(want) else [([n], [n]) for n in have]
+    groups: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(have) or j < len(want):
+        a = [have[i]] if i < len(have) else []
+        b = [want[j]] if j < len(want) else []
+        i, j = i + len(a), j + len(b)
+        while math.prod(a) != math.prod(b):
+            if math.prod(a) < math.prod(b):
+                a.append(have[i])
+                i += 1
+            else:
+                b.append(want[j])
+                j += 1
+        groups.append((a, b))
+    return groups
+
+
+@op(_reshape_rule, linear="x", prepare=_prepare_reshape)
+def reshape(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any) -> Block:
+    """The elements in row-major order in another shape; one size may be -1.
+
+    Local where the split axes stay whole groups; else what is in the way is gathered.
+
+    >>> gdt.reshape(gdt.arange(6), (2, -1)).tolist()
+    [[0, 1, 2], [3, 4, 5]]
+    """
+    return x.reshape(block_shape)
+
+
+reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape))
+
+
+@public
+def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedArray:
+    """Insert axes of length 1 at the positions `axis` of the result."""
+    axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+    rank = x.ndim + len(axes)
+    for a in axes:
+        if not -rank <= a < rank:
+            raise error(ShapeError, "expand_dims", f"axis {a} is out of range for rank {rank}", operands={"x": x.type})
+    places = {a % rank for a in axes}
+    if len(places) < len(axes):
+        raise error(ShapeError, "expand_dims", f"an axis is repeated in {axes}", operands={"x": x.type})
+    sizes = iter(x.shape)
+    out: DistributedArray = reshape(x, tuple(1 if i in places else next(sizes) for i in range(rank)))
+    return out
+
+
+@public
+def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> DistributedArray:
+    """Remove axes of length 1: those named, or all of them for None."""
+    if axis is None:
+        places = {i for i, n in enumerate(x.shape) if n == 1}
+    else:
+        axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
+        for a in axes:
+            if not -x.ndim <= a < x.ndim or x.shape[a] != 1:
+                raise error(ShapeError, "squeeze", f"axis {a} is no axis of length 1", operands={"x": x.type})
+        places = {a % x.ndim for a in axes}
+    out: DistributedArray = reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in places))
+    return out
+
+
+# ---------------------------------------------------------------- transpose, broadcast
+
+
+def _prepare_transpose(kind: ArrayType, *, axes: Sequence[int] | None = None) -> dict[str, Any]:
+    order = tuple(range(kind.ndim))[::-1] if axes is None else tuple(axes)
+    if any(not -kind.ndim <= a < kind.ndim for a in order) or sorted(a % kind.ndim for a in order) != list(range(kind.ndim)):
+        raise error(ShapeError, "transpose", f"{order} is no order of {kind.ndim} axes", operands={"x": kind})
+    return {"axes": tuple(a % kind.ndim - kind.ndim for a in order)}
+
+
+def _transpose_rule(kind: ArrayType, *, axes: tuple[int, ...]) -> str:
+    names = [f"d{i}" for i in range(kind.ndim)]
+    return f"{' '.join(names)} -> {' '.join(names[a] for a in axes)}"
+
+
+@op(_transpose_rule, linear="x", prepare=_prepare_transpose)
+def transpose(xp: Any, x: Block, /, axes: Sequence[int] | None = None) -> Block:
+    """The array with its axes in another order (None: reversed); a view, split as before.
+
+    >>> gdt.transpose(gdt.ones((2, 3))).shape
+    (3, 2)
+    """
+    lead = x.ndim - len(axes)  # type: ignore[arg-type]
+    return x.transpose(*range(lead), *(a + x.ndim for a in axes))  # type: ignore[union-attr]
+
+
+def _transpose_vjp(g: Any, out: Any, x: Any, *, axes: Sequence[int] | None = None) -> Any:
+    if axes is None:
+        return transpose(g)
+    return transpose(g, tuple(int(i) for i in np.argsort([a % x.ndim for a in axes])))
+
+
+transpose.vjp(_transpose_vjp)
+
+
+def _prepare_broadcast(kind: ArrayType, *, shape: Shape) -> dict[str, Any]:
+    sizes = checked_shape(shape, "broadcast_to")
+    tail = sizes[len(sizes) - kind.ndim :]
+    if len(sizes) < kind.ndim or any(n not in (1, m) for n, m in zip(kind.shape, tail, strict=True)):
+        raise error(ShapeError, "broadcast_to", f"the shape does not broadcast to {list(sizes)}", operands={"x": kind})
+    return {"shape": sizes}
+
+
+def _broadcast_rule(kind: ArrayType, *, shape: tuple[int, ...]) -> RuleSpec:
+    names = [f"d{i}" for i in range(len(shape))]
+    lead = len(shape) - kind.ndim
+    have = ["1" if n != m else d for n, m, d in zip(kind.shape, shape[lead:], names[lead:], strict=True)]
+    return RuleSpec(f"{' '.join(have)} -> {' '.join(names)}", dict(zip(names, shape, strict=True)))
+
+
+@op(_broadcast_rule, linear="x", prepare=_prepare_broadcast)
+def broadcast_to(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any) -> Block:
+    """The array repeated along new axes and axes of length 1 until it has `shape`; takes no memory.
+
+    >>> gdt.broadcast_to(gdt.arange(2), (2, 2)).tolist()
+    [[0, 1], [0, 1]]
+    """
+    missing = len(block_shape) - x.ndim
+    lead = len(block_shape) - len(shape)  # type: ignore[arg-type]
+    return xp.broadcast_to(x.reshape(x.shape[:lead] + (1,) * missing + x.shape[lead:]), block_shape)
+
+
+def _broadcast_vjp(g: Any, out: Any, x: Any, *, shape: Shape) -> Any:
+    return unbroadcast(g, x)
+
+
+broadcast_to.vjp(_broadcast_vjp)

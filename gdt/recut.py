@@ -1,0 +1,143 @@
+"""recut: contiguous index intervals of one dim, moved between coordinates.
+
+Slicing, concatenation, flip, pad, roll and relayouts whose shards do not line up are all the same
+movement: some intervals of the sources' indices along `dim` become intervals of the result's. Inside
+a block each interval is a copy; between blocks it is one send and receive.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from gdt.backend import backend_of
+from gdt.comm.transport import transport_of
+from gdt.layout import ArrayType
+
+Block = Any
+
+
+class Piece(NamedTuple):
+    """`out[start : start + count] = source[at : at + step * count : step]` along the dim."""
+
+    source: int
+    at: int
+    start: int
+    count: int
+    step: int = 1
+
+
+class Recut:
+    """Moves `pieces` of arrays of types `have` (equal layouts) into one array of type `want`.
+
+    Indices of the result that no piece covers become `fill`.
+    """
+
+    def __init__(
+        self,
+        have: Sequence[ArrayType],
+        want: ArrayType,
+        dim: int,
+        pieces: Sequence[Piece],
+        fill: Any = 0,
+    ) -> None:
+        self.have, self.want, self.dim, self.fill = tuple(have), want, dim, fill
+        self.pieces = tuple(p for p in pieces if p.count > 0)
+        self.mesh = want.mesh
+        self.source_axes = self.have[0].layout.dims[dim]
+        self.target_axes = want.layout.dims[dim]
+        self.covered = sum(p.count for p in self.pieces)
+
+    def _runs(self, shard: int) -> Iterator[tuple[int, int, int, int, int, int]]:
+        """Copies into shard `shard`: (source, source shard, its offset, step, target offset, count)."""
+        low, high = self.want.extent(self.dim, shard)
+        for source, at, start, count, step in self.pieces:
+            chunk = self.have[source].local_shape[self.dim]
+            j, end = max(low, start), min(high, start + count)
+            while j < end:
+                index = at + (j - start) * step
+                owner, offset = divmod(index, chunk)
+                room = (chunk - 1 - offset) // step + 1 if step > 0 else offset // -step + 1
+                run = min(room, end - j)
+                yield source, owner, offset, step, j - low, run
+                j += run
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes that all devices together send."""
+        sizes = self.mesh.sizes
+        axes = sorted({*self.source_axes, *self.target_axes})
+        rows = [math.prod(n for d, n in enumerate(t.local_shape) if d != self.dim) for t in self.have]
+        total = 0
+        for at in itertools.product(*(range(sizes[a]) for a in axes)):
+            coordinate = [0] * self.mesh.ndim
+            for a, c in zip(axes, at, strict=True):
+                coordinate[a] = c
+            own = self.have[0].layout.shard_index(coordinate, self.dim)
+            for source, owner, _, _, _, run in self._runs(self.want.layout.shard_index(coordinate, self.dim)):
+                if owner != own:
+                    total += run * rows[source]
+        copies = self.mesh.size // math.prod(sizes[a] for a in axes)
+        return total * copies * self.want.dtype.itemsize
+
+    def __call__(self, *operands: Sequence[Block]) -> list[Block]:
+        """Run on the blocks of every source; returns the blocks of the result."""
+        transport, backend = transport_of(self.mesh), backend_of(self.mesh)
+        if self.nbytes:
+            transport.calls["exchange"] += 1
+        position = {at: i for i, at in enumerate(self.mesh.blocks)}
+        results = []
+        for i, grid in enumerate(self.mesh.blocks):
+            out = backend.empty(self.want.block_shape, self.want.dtype)
+            if self.covered < self.want.shape[self.dim]:
+                out[...] = self.fill
+            for place, shard in self._hosted(grid):
+                for source, owner, offset, step, start, run in self._runs(shard):
+                    at, inside = self._owner(owner, grid)
+                    block = operands[source][position[at]]
+                    stop = offset + step * run
+                    taken = slice(offset, stop if stop >= 0 else None, step)
+                    piece = self._at(block, inside, taken)
+                    sent = transport.copy(position[at], i, piece)
+                    self._at(out, place, slice(start, start + run))[...] = sent
+                self._pad(out, place, shard)
+            results.append(out)
+        return results
+
+    def _hosted(self, grid: tuple[int, ...]) -> Iterator[tuple[dict[int, int], int]]:
+        """The target shards in a block: ({mesh axis: index in the box}, shard)."""
+        box = self.mesh.box
+        for inside in itertools.product(*(range(box[a]) for a in self.target_axes)):
+            place = dict(zip(self.target_axes, inside, strict=True))
+            shard = 0
+            for a in self.target_axes:
+                shard = shard * self.mesh.sizes[a] + grid[a] * box[a] + place[a]
+            yield place, shard
+
+    def _owner(self, shard: int, grid: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, int]]:
+        """Where the block at `grid` finds a source shard: a block and a place in its box."""
+        at, inside = list(grid), {}
+        for a in reversed(self.source_axes):
+            shard, c = divmod(shard, self.mesh.sizes[a])
+            at[a], inside[a] = divmod(c, self.mesh.box[a])
+        return tuple(at), inside
+
+    def _at(self, block: Block, place: dict[int, int], along: slice) -> Block:
+        """A view of `block` at one place of the mesh axes involved, and an interval of the dim."""
+        involved = {*self.source_axes, *self.target_axes}
+        index: list[Any] = [
+            slice(place.get(a, 0), place.get(a, 0) + 1) if a in involved else slice(None)
+            for a in range(self.mesh.ndim)
+        ]
+        index += [slice(None)] * self.dim + [along]
+        return block[tuple(index)]
+
+    def _pad(self, out: Block, place: dict[int, int], shard: int) -> None:
+        low, high = self.want.extent(self.dim, shard)
+        valid, chunk = high - low, self.want.local_shape[self.dim]
+        if valid < chunk:
+            edge: Any = self._at(out, place, slice(valid - 1, valid)) if valid else 1
+            self._at(out, place, slice(valid, chunk))[...] = edge

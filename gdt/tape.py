@@ -1,0 +1,323 @@
+"""The gradient tape: records ops, and runs their gradients backwards.
+
+The tape is a list of calls in the order in which they ran. Gradients are built from public ops, so their
+layouts, their communication and higher derivatives follow from the ops' own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gdt.array import FUNCTIONS, DistributedArray
+from gdt.errors import DtypeError, GradientError, error
+from gdt.layout import Layout
+from gdt.observe import OBSERVERS, Observer
+from gdt.ops.movement import relayout_together
+
+Tree = Any  # an array, or nested lists, tuples and dicts of arrays, or an object with `parameters()`
+
+
+class GradientTape(Observer):
+    """Records the ops that run inside its block, for `gradient`.
+
+    persistent: whether `gradient` may be called more than once.
+
+    Every op is recorded, so arrays need not be watched; `watch` names the sources of a `gradient` call
+    that gives none. Follows `tf.GradientTape`.
+
+    >>> w = gdt.asarray([1.0, 2.0, 3.0])
+    >>> with gdt.GradientTape() as tape:
+    ...     loss = gdt.sum(w * w)
+    >>> tape.gradient(loss, w).tolist()
+    [2.0, 4.0, 6.0]
+    """
+
+    wants_parts = False
+
+    def __init__(self, persistent: bool = False) -> None:
+        self.persistent = persistent
+        self.nodes: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] | None = []
+        self.watched: list[DistributedArray] = []
+        self._token: Any = None
+
+    def __enter__(self) -> GradientTape:
+        if self.nodes is None:
+            raise error(GradientError, "GradientTape", "this tape has been used up", remedy="Make a new tape.")
+        self._token = OBSERVERS.set((*OBSERVERS.get(), self))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        OBSERVERS.reset(self._token)
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        self.nodes.append((op, args, static, out))  # type: ignore[union-attr]
+
+    def watch(self, tensor: Tree) -> None:
+        """Name arrays as sources of gradients; DtypeError for arrays that are not floating-point."""
+        arrays, _ = flatten(tensor)
+        for x in arrays:
+            check_differentiable(x, "GradientTape.watch", "tensor")
+        self.watched += arrays
+
+    def gradient(
+        self,
+        target: Tree,
+        sources: Tree = None,
+        output_gradients: Tree = None,
+        *,
+        unconnected: str = "raise",
+        together_with: Sequence[DistributedArray] = (),
+    ) -> Tree:
+        """Gradient of `target` (summed over its elements) with respect to `sources`, shaped as they are.
+
+        Each gradient has the layout of its source (with nothing pending). All reductions that this needs,
+        and those that are pending in `target` and in `together_with` (metrics, say), travel together.
+
+        output_gradients: cotangents of the targets, ones by default.
+        unconnected: what a source gets that `target` does not depend on: `"raise"` a GradientError,
+            `"zero"` zeros, `"none"` None.
+        """
+        op = "GradientTape.gradient"
+        if self.nodes is None:
+            raise error(
+                GradientError, op, "the tape has been used up", remedy="Use GradientTape(persistent=True)."
+            )
+        if unconnected not in ("raise", "zero", "none"):
+            raise error(GradientError, op, f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'")
+        targets, _ = flatten(target)
+        wanted, rebuild = flatten(self.watched if sources is None else sources)
+        for x in targets:
+            check_differentiable(x, op, "target")
+        for x in wanted:
+            check_differentiable(x, op, "source")
+        seeds = _seeds(targets, output_gradients)
+        nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
+        hidden = OBSERVERS.set(tuple(o for o in OBSERVERS.get() if o is not self))
+        try:
+            found = _backward(nodes, targets, seeds, wanted)
+            return rebuild(_resolved(found, targets, wanted, together_with, unconnected))
+        finally:
+            OBSERVERS.reset(hidden)
+
+
+def check_differentiable(x: object, op: str, role: str) -> None:
+    """Raise unless `x` is a distributed array of floating-point numbers."""
+    if not isinstance(x, DistributedArray):
+        raise error(GradientError, op, f"a {role} is a {type(x).__name__}, not a distributed array")
+    if x.dtype.kind not in "fc":
+        raise error(
+            GradientError,
+            op,
+            f"a {role} has dtype {x.dtype}, and only floating-point numbers have gradients",
+            operands={role: x.type},
+            remedy="Convert it with x.astype('float32') before the tape.",
+        )
+
+
+def _seeds(targets: Sequence[DistributedArray], given: Tree) -> list[DistributedArray]:
+    if given is None:
+        return [FUNCTIONS["ones_like"](t, layout=Layout.replicated(t.mesh, t.ndim)) for t in targets]
+    cotangents, _ = flatten(given)
+    for t, g in zip(targets, cotangents, strict=True):
+        if t.shape != g.shape:
+            raise error(
+                GradientError, "GradientTape.gradient", "an output gradient has another shape than its target",
+                operands={"target": t.type, "output gradient": g.type},
+            )  # fmt: skip
+    return cotangents
+
+
+def _backward(
+    nodes: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any], Any]],
+    targets: Sequence[DistributedArray],
+    seeds: Sequence[DistributedArray],
+    sources: Sequence[DistributedArray],
+) -> list[DistributedArray | None]:
+    """Cotangents of the sources; None where no target depends on a source."""
+    needed = {id(s) for s in sources}
+    useful = []
+    for node in nodes:
+        for a in node[1]:
+            if id(a) in needed and type(a) is DistributedArray:
+                out = node[3]
+                needed.update(map(id, out) if type(out) is tuple else (id(out),))
+                useful.append(node)
+                break
+    add = FUNCTIONS["add"]
+    grads: dict[int, DistributedArray] = {}
+    for t, g in zip(targets, seeds, strict=True):
+        grads[id(t)] = add(grads[id(t)], g) if id(t) in grads else g
+    kept = {id(s) for s in sources}
+    for op, args, static, out in reversed(useful):
+        several = type(out) is tuple
+        if several:
+            g: Any = tuple(grads.get(id(o)) for o in out)
+            if all(c is None for c in g):
+                continue
+        else:
+            g = grads.get(id(out))
+            if g is None:
+                continue
+        for o in out if several else (out,):
+            if id(o) not in kept:
+                grads.pop(id(o), None)
+        for a, c in _cotangents(op, g, out, args, static, needed):
+            if c is not None:
+                have = grads.get(id(a))
+                grads[id(a)] = c if have is None else add(have, c)
+    return [grads.get(id(s)) for s in sources]
+
+
+def _cotangents(
+    op: Any, g: Any, out: Any, args: tuple[Any, ...], static: dict[str, Any], needed: set[int]
+) -> list[tuple[DistributedArray, DistributedArray | None]]:
+    wanted = [
+        i for i, a in enumerate(args)
+        if type(a) is DistributedArray and id(a) in needed and a.dtype.kind in "fc"
+    ]  # fmt: skip
+    if op.joint_vjp is not None:
+        all_of_them = op.joint_vjp(g, out, *args, **static)
+        return [(args[i], all_of_them[i]) for i in wanted]
+    found = []
+    for i in wanted:
+        if i >= len(op.vjps) or op.vjps[i] is None:
+            continue
+        found.append((args[i], op.vjps[i](g, out, *args, **static)))
+    return found
+
+
+def _resolved(
+    found: Sequence[DistributedArray | None],
+    targets: Sequence[DistributedArray],
+    sources: Sequence[DistributedArray],
+    extras: Sequence[DistributedArray],
+    unconnected: str,
+) -> list[DistributedArray | None]:
+    """Gradients in the layouts of their sources; one bundle with what is pending in the rest."""
+    grads: list[DistributedArray | None] = []
+    for i, (g, s) in enumerate(zip(found, sources, strict=True)):
+        if g is None and unconnected == "raise":
+            raise error(
+                GradientError,
+                "gradient",
+                f"the target does not depend on source {i} through recorded ops",
+                operands={"source": s.type},
+                remedy="Compute the target inside the tape's block from this very array, or pass unconnected='zero'.",
+            )
+        grads.append(FUNCTIONS["zeros_like"](s) if g is None and unconnected == "zero" else g)
+    arrays = [g for g in grads if g is not None]
+    layouts = [s.layout.resolved for g, s in zip(grads, sources, strict=True) if g is not None]
+    pending = [t for t in (*targets, *extras) if any(t.layout.pending) and t.mesh is (arrays or [t])[0].mesh]
+    moved = iter(relayout_together([*arrays, *pending], [*layouts, *(t.layout.resolved for t in pending)]))
+    return [next(moved) if g is not None else None for g in grads]
+
+
+# ---------------------------------------------------------------- trees of arrays
+
+
+def flatten(tree: Tree) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
+    """The arrays of a tree, and a function that puts others in their place.
+
+    An object with `parameters()` stands for the dict that it returns.
+    """
+    if isinstance(tree, DistributedArray):
+        return [tree], lambda new: new[0]
+    if hasattr(tree, "parameters"):
+        return flatten(tree.parameters())
+    if isinstance(tree, Mapping):
+        parts = [flatten(v) for v in tree.values()]
+        keys = list(tree)
+        return _joined(parts, lambda values: dict(zip(keys, values, strict=True)))
+    if isinstance(tree, list | tuple):
+        parts = [flatten(v) for v in tree]
+        if hasattr(tree, "_fields"):
+            return _joined(parts, lambda values: type(tree)(*values))
+        return _joined(parts, type(tree))
+    raise error(
+        DtypeError, "gradient", f"a {type(tree).__name__} is not an array or a list, tuple or dict of arrays"
+    )
+
+
+def _joined(
+    parts: Sequence[tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]],
+    build: Callable[[list[Tree]], Tree],
+) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
+    arrays = [a for p, _ in parts for a in p]
+
+    def rebuild(new: Sequence[Any]) -> Tree:
+        values, start = [], 0
+        for p, make in parts:
+            values.append(make(new[start : start + len(p)]))
+            start += len(p)
+        return build(values)
+
+    return arrays, rebuild
+
+
+# ---------------------------------------------------------------- functions
+
+
+def value_and_grad(f: Callable[..., Any], argnums: int = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+    """A function that returns `f`'s value and its gradient with respect to argument `argnums`.
+
+    f: returns a scalar array, or `(scalar, aux)` with `has_aux`, where aux is a tree of arrays (metrics).
+    The argument is an array, a tree of arrays, or an object with `parameters()` (then the gradient is a
+    dict). Gradients have the layouts of what they are gradients of; every reduction that they, the value
+    and aux wait for travels in one bundle. Follows `jax.value_and_grad`.
+
+    >>> gdt.value_and_grad(lambda x: gdt.sum(x * x))(gdt.asarray([1.0, 2.0]))[1].tolist()
+    [2.0, 4.0]
+    """
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with GradientTape() as tape:
+            value = f(*args, **kwargs)
+        aux: Any = ()
+        if has_aux:
+            value, aux = value
+        if not isinstance(value, DistributedArray) or value.shape != ():
+            what = value.type if isinstance(value, DistributedArray) else type(value).__name__
+            raise error(GradientError, "value_and_grad", "the function does not return a scalar array", operands={"value": what})
+        extras, rebuild = flatten(aux)
+        gradient = tape.gradient(value, args[argnums], together_with=extras)
+        value = value.resolve()
+        return ((value, rebuild([x.resolve() for x in extras])), gradient) if has_aux else (value, gradient)
+
+    return wrapped
+
+
+def grad(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """A function that returns the gradient of `f`, a scalar function, with respect to argument `argnums`.
+
+    >>> float(gdt.grad(gdt.grad(lambda x: x * x * x))(gdt.asarray(2.0)))
+    12.0
+    """
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return value_and_grad(f, argnums)(*args, **kwargs)[1]
+
+    return wrapped
+
+
+def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """`f(*primals)` and the function that maps a cotangent of it to cotangents of the primals.
+
+    >>> out, pull = gdt.vjp(lambda x: 3 * x, gdt.asarray([1.0, 2.0]))
+    >>> pull(gdt.asarray([1.0, 10.0]))[0].tolist()
+    [3.0, 30.0]
+    """
+    tape = GradientTape(persistent=True)
+    with tape:
+        out = f(*primals)
+
+    def pull(cotangent: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = tape.gradient(out, primals, cotangent, unconnected="zero")
+        return found
+
+    return out, pull
+
+
+def stop_gradient(x: DistributedArray) -> DistributedArray:
+    """The same values, through which no gradient flows."""
+    return DistributedArray(x.type, x.blocks)
