@@ -1,0 +1,1 @@
+"""The same steps in other libraries, each run in an environment of its own (`make peers`)."""

@@ -1,0 +1,214 @@
+"""Times every contender whose environment exists, in one run, and prints the table of ratios.
+
+    python -m bench.report [--workload mnist] [--rounds 7] [--name steps] [--skip-slow]
+
+Each contender is a process of its own (see `bench.worker`). Rounds go around all of them, so that
+whatever else the machine does meets everyone: a ratio is the median, over rounds, of a contender's
+median in a round to NumPy's in the same round. Slow contenders take part in the first rounds only.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench.workloads import WORKLOADS
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTLE_SECONDS = 0.1  # for the BLAS threads of the last contender to stop spinning
+SLOW_ROUNDS = 2
+LOSS_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One row of a table: who computes, how arrays are split, how the process is started."""
+
+    library: str
+    scheme: str
+    environment: str
+    module: str
+    name: str
+    slow: bool = False
+
+    @property
+    def python(self) -> Path:
+        """The interpreter of its environment; "" is the one that runs this report."""
+        return ROOT / self.environment / "bin/python" if self.environment else Path(sys.executable)
+
+    @property
+    def present(self) -> bool:
+        return self.python.exists() and find_spec(self.module) is not None
+
+
+def contenders(workload: str) -> list[Contender]:
+    """All rows for a workload, NumPy first; the MNIST network is only trained data parallel."""
+    schemes = ["data", "model", "spatial"] if workload == "imdb" else ["data"]
+    torch = [
+        Contender(f"PyTorch {mode}", "one device", ".venv-torch", "bench.peers.torch_steps", mode)
+        for mode in ("eager", "fused", "compile")
+    ]
+    return [
+        Contender("NumPy in place", "one array", "", "bench.baselines", "numpy"),
+        *[Contender("gdt", f"{s}, 8 devices", "", "bench.gdt_steps", s) for s in schemes],
+        Contender("JAX jit", "one device", ".venv-jax", "bench.peers.jax_steps", "one-device"),
+        *[
+            Contender("JAX jit", f"{s}, 8 devices", ".venv-jax", "bench.peers.jax_steps", s)
+            for s in schemes
+        ],
+        *torch,
+        *[
+            Contender(
+                "PyTorch DTensor",
+                f"{s}, 8 processes",
+                ".venv-torch",
+                "bench.peers.torch_dtensor",
+                s,
+                slow=True,
+            )
+            for s in schemes
+        ],
+    ]
+
+
+class Running:
+    """A contender's process, started and warmed up, and what it has measured."""
+
+    def __init__(self, contender: Contender, workload: str) -> None:
+        self.contender = contender
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
+        self.process = subprocess.Popen(
+            [contender.python, "-m", contender.module, workload, contender.name],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
+        )
+        self.versions: dict[str, str] = self.answer()["versions"]
+        self.medians: list[float] = []
+        self.losses: list[float] = []
+
+    def answer(self) -> dict[str, Any]:
+        line = self.process.stdout.readline()
+        if not line:
+            self.errors.seek(0)
+            sys.exit(
+                f"{self.contender.library} ({self.contender.scheme}) died:\n{self.errors.read()}"
+            )
+        return json.loads(line)
+
+    def run_round(self) -> None:
+        time.sleep(SETTLE_SECONDS)
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        measured = self.answer()
+        self.medians.append(median(measured["ms"]))
+        self.losses.append(measured["loss"])
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(workload: str, rounds: int, skip_slow: bool, console: Console) -> list[dict[str, Any]]:
+    """One dictionary a contender: its names and versions, ms a step, ratio to NumPy, loss."""
+    present = [c for c in contenders(workload) if c.present and not (c.slow and skip_slow)]
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(f"{workload}: starting", total=len(present) + rounds)
+        running = []
+        for contender in present:
+            running.append(Running(contender, workload))
+            progress.advance(task)
+        progress.update(task, description=f"{workload}: timing")
+        for number in range(rounds):
+            for one in running:
+                if number < SLOW_ROUNDS or not one.contender.slow:
+                    one.run_round()
+            progress.advance(task)
+        for one in running:
+            one.close()
+    return [summary(one, running[0]) for one in running]
+
+
+def summary(one: Running, numpy: Running) -> dict[str, Any]:
+    ratios = [a / b for a, b in zip(one.medians, numpy.medians, strict=False)]
+    expected = numpy.losses[0]
+    if any(abs(loss - expected) > LOSS_TOLERANCE * expected for loss in one.losses):
+        sys.exit(f"{one.contender.library} ({one.contender.scheme}): {one.losses}, not {expected}")
+    return {
+        "library": one.contender.library,
+        "scheme": one.contender.scheme,
+        "versions": one.versions,
+        "ms": round(median(one.medians), 4),
+        "ratio": round(median(ratios), 3),
+        "loss": one.losses[0],
+    }
+
+
+def machine() -> dict[str, Any]:
+    """The CPU's model, the cores this process may use, and the interpreter."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    vector = next((name for name in ("avx512f", "avx2") for line in lines if name in line), "")
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "vectors": vector,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+    }
+
+
+def table(workload: str, rows: list[dict[str, Any]]) -> Table:
+    sizes = "-".join(map(str, WORKLOADS[workload].sizes))
+    shown = Table(title=f"{workload}: {sizes}, batch {WORKLOADS[workload].batch}")
+    for heading in ("contender", "arrays", "ms a step", "x NumPy", "loss"):
+        shown.add_column(heading, justify="left" if heading in ("contender", "arrays") else "right")
+    for row in rows:
+        figures = f"{row['ms']:.3g}", f"{row['ratio']:.2f}", f"{row['loss']:.4f}"
+        shown.add_row(row["library"], row["scheme"], *figures)
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workload", choices=WORKLOADS, action="append")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--skip-slow", action="store_true", help="leave out PyTorch DTensor")
+    parser.add_argument("--name", default="steps", help="bench/results/NAME.json is written")
+    options = parser.parse_args()
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
+        os.environ.pop(name, None)
+
+    console = Console()
+    result: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "workloads": {}}
+    versions: dict[str, str] = {}
+    for workload in options.workload or WORKLOADS:
+        rows = measure(workload, options.rounds, options.skip_slow, console)
+        result["workloads"][workload] = rows
+        versions |= {name: v for row in rows for name, v in row["versions"].items()}
+        console.print(table(workload, rows))
+    facts = [f"{key} {value}" for key, value in (result["machine"] | versions).items()]
+    console.print(", ".join(facts))
+
+    path = ROOT / "bench/results" / f"{options.name}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    console.print(f"written: {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What every contender's process does: for each line on standard input, train and print JSON.
+
+    echo | python -m bench.baselines imdb numpy
+
+A round starts from the workload's initial weights, so that its loss is the same for every contender
+in every round, and trains `WARM_STEPS` steps before it times `SAMPLES` runs of `SAMPLE_STEPS` each.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bench.workloads import WORKLOADS, Workload
+
+WARM_STEPS, SAMPLES, SAMPLE_STEPS = 20, 20, 5
+
+Step = Callable[[int], Any]
+"""Trains on batch number `index`; returns the loss as something that `float` waits for."""
+
+Start = Callable[[], Step]
+"""Puts the initial weights in place."""
+
+
+def run_round(start: Start, samples: int = SAMPLES) -> dict[str, Any]:
+    """`loss` of the last warm-up step, and `ms` per step of each sample."""
+    step = start()
+    for index in range(WARM_STEPS):
+        loss = step(index)
+    final = float(loss)
+    ms = []
+    for sample in range(samples):
+        begin = time.perf_counter()
+        for index in range(SAMPLE_STEPS):
+            loss = step(WARM_STEPS + SAMPLE_STEPS * sample + index)
+        float(loss)
+        ms.append((time.perf_counter() - begin) * 1e3 / SAMPLE_STEPS)
+    return {"loss": final, "ms": ms}
+
+
+def serve(
+    contenders: Mapping[str, Callable[[Workload], Start]],
+    versions: Mapping[str, str],
+    samples: int = SAMPLES,
+) -> None:
+    """A contender's command line: greets with versions, then answers each line with a round."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("contender", choices=contenders)
+    options = parser.parse_args()
+    start = contenders[options.contender](WORKLOADS[options.workload])
+    run_round(start, samples)
+    print(json.dumps({"versions": versions}), flush=True)
+    for _ in sys.stdin:
+        print(json.dumps(run_round(start, samples)), flush=True)
