@@ -337,10 +337,15 @@ class DistributedArray:
     __abs__, __invert__ = _forward("abs"), _forward("invert")
     __getitem__ = _forward("getitem")
 
-    astype, reshape, squeeze = _forward("astype"), _forward("reshape"), _forward("squeeze")
+    astype, squeeze = _forward("astype"), _forward("squeeze")
     sum, mean, prod, max, min = (_forward(n) for n in ("sum", "mean", "prod", "max", "min"))
     any, all, argmax, argmin = (_forward(n) for n in ("any", "all", "argmax", "argmin"))
     std, var, cumsum, take, clip = (_forward(n) for n in ("std", "var", "cumsum", "take", "clip"))
+
+    def reshape(self, *shape: Any) -> DistributedArray:
+        """See `gdt.reshape`; the sizes may be given one by one."""
+        out: DistributedArray = FUNCTIONS["reshape"](self, shape[0] if len(shape) == 1 else shape)
+        return out
 
     def transpose(self, *axes: Any) -> DistributedArray:
         """See `gdt.transpose`; the axes may be given one by one."""

@@ -137,27 +137,33 @@ class Op:
                 return self._convert(args, static)
         if static:
             types.extend(static.items())
+        key = tuple(types)
         try:
-            plan = self.plans[tuple(types)]
-        except KeyError:
-            if len(args) != self.count and self.count >= 0 or not any(isinstance(t, ArrayType) for t in types):
+            plan = self.plans.get(key)
+        except TypeError:  # a static that cannot be hashed, such as a list
+            return self._convert(args, static)
+        if plan is None:
+            if not self._is_bound(args, static):
                 return self._convert(args, static)
             plan = self._plan(args, static)
             out = self._general(plan, args)
-            self.plans[tuple(types)] = plan  # only a plan that has run is kept
-        except TypeError:
-            return self._convert(args, static)
+            self.plans[key] = plan  # only a plan that has run is kept
+        elif plan.quick is not None:
+            block = plan.quick(*[a.blocks[0] if type(a) is DistributedArray else a for a in args])
+            out = DistributedArray(plan.outs[0], (block,))
         else:
-            if plan.quick is not None:
-                block = plan.quick(*[a.blocks[0] if type(a) is DistributedArray else a for a in args])
-                out = DistributedArray(plan.outs[0], (block,))
-            else:
-                out = self._general(plan, args)
+            out = self._general(plan, args)
         observers = OBSERVERS.get()
         if observers:
             for observer in observers:
                 observer.on_op(self, args, static, out)
         return out
+
+    def _is_bound(self, args: tuple[Any, ...], static: dict[str, Any]) -> bool:
+        """Whether operands are given by position, statics by name, and one operand is an array."""
+        counted = len(args) == self.count or self.count < 0
+        named = static.keys() <= set(self.statics)
+        return counted and named and any(type(a) is DistributedArray for a in args)
 
     def _general(self, plan: Plan, args: Sequence[Any], owned: Mapping[int, Sequence[bool]] = {}) -> Any:  # noqa: B006
         operands = self._moved(plan, args) if any(plan.routes) else _blocks(args)

@@ -21,13 +21,26 @@ Block = Any
 
 
 class Piece(NamedTuple):
-    """`out[start : start + count] = source[at : at + step * count : step]` along the dim."""
+    """`out[start + i * stride] = source[at + i * step]` along the dim, for i in `range(count)`.
+
+    `stride` is positive; `step` may be negative.
+    """
 
     source: int
     at: int
     start: int
     count: int
     step: int = 1
+    stride: int = 1
+
+    def transposed(self) -> Piece:
+        """The piece that carries a cotangent of the result back to the source (as source 0)."""
+        last = self.count - 1
+        if self.step > 0:
+            return Piece(0, self.start, self.at, self.count, self.stride, self.step)
+        return Piece(
+            0, self.start + last * self.stride, self.at + last * self.step, self.count, -self.stride, -self.step
+        )
 
 
 class Recut:
@@ -51,19 +64,20 @@ class Recut:
         self.target_axes = want.layout.dims[dim]
         self.covered = sum(p.count for p in self.pieces)
 
-    def _runs(self, shard: int) -> Iterator[tuple[int, int, int, int, int, int]]:
-        """Copies into shard `shard`: (source, source shard, its offset, step, target offset, count)."""
+    def _runs(self, shard: int) -> Iterator[tuple[int, int, slice, slice, int]]:
+        """Copies into shard `shard`: (source, source shard, where in it, where in `shard`, count)."""
         low, high = self.want.extent(self.dim, shard)
-        for source, at, start, count, step in self.pieces:
+        for source, at, start, count, step, stride in self.pieces:
             chunk = self.have[source].local_shape[self.dim]
-            j, end = max(low, start), min(high, start + count)
-            while j < end:
-                index = at + (j - start) * step
-                owner, offset = divmod(index, chunk)
+            i, end = max(0, -((start - low) // stride)), min(count, -((start - high) // stride))
+            while i < end:
+                owner, offset = divmod(at + i * step, chunk)
                 room = (chunk - 1 - offset) // step + 1 if step > 0 else offset // -step + 1
-                run = min(room, end - j)
-                yield source, owner, offset, step, j - low, run
-                j += run
+                run = min(room, end - i)
+                stop, first = offset + step * run, start + i * stride - low
+                taken = slice(offset, stop if stop >= 0 else None, step)
+                yield source, owner, taken, slice(first, first + (run - 1) * stride + 1, stride), run
+                i += run
 
     @cached_property
     def nbytes(self) -> int:
@@ -77,7 +91,7 @@ class Recut:
             for a, c in zip(axes, at, strict=True):
                 coordinate[a] = c
             own = self.have[0].layout.shard_index(coordinate, self.dim)
-            for source, owner, _, _, _, run in self._runs(self.want.layout.shard_index(coordinate, self.dim)):
+            for source, owner, _, _, run in self._runs(self.want.layout.shard_index(coordinate, self.dim)):
                 if owner != own:
                     total += run * rows[source]
         copies = self.mesh.size // math.prod(sizes[a] for a in axes)
@@ -95,14 +109,10 @@ class Recut:
             if self.covered < self.want.shape[self.dim]:
                 out[...] = self.fill
             for place, shard in self._hosted(grid):
-                for source, owner, offset, step, start, run in self._runs(shard):
+                for source, owner, taken, filled, _ in self._runs(shard):
                     at, inside = self._owner(owner, grid)
-                    block = operands[source][position[at]]
-                    stop = offset + step * run
-                    taken = slice(offset, stop if stop >= 0 else None, step)
-                    piece = self._at(block, inside, taken)
-                    sent = transport.copy(position[at], i, piece)
-                    self._at(out, place, slice(start, start + run))[...] = sent
+                    piece = self._at(operands[source][position[at]], inside, taken)
+                    self._at(out, place, filled)[...] = transport.copy(position[at], i, piece)
                 self._pad(out, place, shard)
             results.append(out)
         return results
