@@ -1,0 +1,101 @@
+// What every kernel file shares: blocks with leading axes, 16-bit floats, packs of 16 bytes, reductions of a block.
+//
+// An operand of a kernel is a block: leading axes (the mesh axes of a device, then batch axes), then the local
+// array. The leading axes of all operands have the same sizes (`Axes`), and each operand its own strides over
+// them (`Strides`, in elements; 0 where it is replicated). A kernel flattens them to one number `item`.
+#pragma once
+#include "ptx.cuh"
+
+constexpr int MAX_AXES = 4;
+struct Axes { int size[MAX_AXES]; };  // the last walks fastest; unused ones are 1
+struct Strides { long long of[MAX_AXES]; };
+
+namespace {
+constexpr int WARP = 32;
+constexpr unsigned ALL_LANES = 0xffffffffu;
+
+__device__ __forceinline__ long long offset(int item, const Axes& axes, const Strides& strides) {
+  long long at = 0;
+#pragma unroll  // an index known to the compiler keeps the structs out of local memory
+  for (int i = MAX_AXES - 1; i >= 0; i--) {
+    at += item % axes.size[i] * strides.of[i];
+    item /= axes.size[i];
+  }
+  return at;
+}
+
+// ---- numbers -------------------------------------------------------------------------------------------------
+// An element widened to the type that sums are kept in, and rounded back.
+__device__ __forceinline__ float widen(half_t x) { return ptx::to_float(x); }
+__device__ __forceinline__ float widen(bfloat16_t x) { return ptx::to_float(x); }
+template <typename T> __device__ __forceinline__ T widen(T x) { return x; }
+
+template <typename T> struct Narrow {
+  template <typename A> static __device__ __forceinline__ T from(A x) { return static_cast<T>(x); }
+};
+template <> struct Narrow<half_t> {
+  static __device__ __forceinline__ half_t from(float x) { return ptx::to_half(x); }
+};
+template <> struct Narrow<bfloat16_t> {
+  static __device__ __forceinline__ bfloat16_t from(float x) { return ptx::to_bfloat16(x); }
+};
+template <typename T, typename A> __device__ __forceinline__ T narrow(A x) { return Narrow<T>::from(x); }
+
+template <typename A> __device__ __forceinline__ A infinity();
+template <> __device__ __forceinline__ float infinity<float>() { return __uint_as_float(0x7f800000u); }
+template <> __device__ __forceinline__ double infinity<double>() { return __longlong_as_double(0x7ff0000000000000ll); }
+
+// ---- packs ---------------------------------------------------------------------------------------------------
+template <typename T, int N> struct __align__(sizeof(T) * N) Pack { T of[N]; };
+constexpr int PACK_BYTES = 16;
+
+template <typename T> __device__ __forceinline__ int misalignment(const T* p) {
+  return static_cast<int>(reinterpret_cast<unsigned long long>(p) % PACK_BYTES);
+}
+// Visits p[0 .. n) with `threads` threads: single elements up to the first 16-byte boundary, packs of 16 bytes,
+// and single elements again. `f(i, pack)` gets the index and a copy. With packs = false, single elements only.
+template <typename T, typename F>
+__device__ __forceinline__ void visit(const T* p, int n, int thread, int threads, bool packs, F f) {
+  constexpr int N = PACK_BYTES / sizeof(T);
+  const int head = packs ? min(n, (PACK_BYTES - misalignment(p)) % PACK_BYTES / static_cast<int>(sizeof(T))) : n;
+  const int body = (n - head) / N;
+  for (int i = thread; i < head; i += threads) f(i, Pack<T, 1>{{p[i]}});
+  for (int i = thread; i < body; i += threads)
+    f(head + i * N, *reinterpret_cast<const Pack<T, N>*>(p + head + i * N));
+  for (int i = head + body * N + thread; i < n; i += threads) f(i, Pack<T, 1>{{p[i]}});
+}
+template <typename T, int N> __device__ __forceinline__ void store(T* p, const Pack<T, N>& pack) {
+  *reinterpret_cast<Pack<T, N>*>(p) = pack;
+}
+
+// ---- reductions ----------------------------------------------------------------------------------------------
+template <typename T> __device__ __forceinline__ T shuffle_xor(T value, int with) {
+  static_assert(sizeof(T) % sizeof(unsigned) == 0, "whole words");
+  constexpr int WORDS = sizeof(T) / sizeof(unsigned);
+  unsigned words[WORDS];
+  memcpy(words, &value, sizeof value);
+#pragma unroll
+  for (int i = 0; i < WORDS; i++) words[i] = __shfl_xor_sync(ALL_LANES, words[i], with);
+  memcpy(&value, words, sizeof value);
+  return value;
+}
+// The merge of all lanes' values, the same in every lane; `merge(a, b)` must be commutative to the bit.
+template <typename T, typename Merge> __device__ __forceinline__ T warp_reduce(T value, Merge merge) {
+#pragma unroll
+  for (int with = WARP / 2; with; with /= 2) value = merge(value, shuffle_xor(value, with));
+  return value;
+}
+// The same for the whole block of WARPS warps; the threads of the block pass one `scratch` of WARPS values.
+template <int WARPS, typename T, typename Merge>
+__device__ __forceinline__ T block_reduce(T value, Merge merge, T* scratch, int thread) {
+  value = warp_reduce(value, merge);
+  if (WARPS == 1) return value;
+  __syncthreads();  // an earlier use of scratch is over
+  if (thread % WARP == 0) scratch[thread / WARP] = value;
+  __syncthreads();
+  value = scratch[0];
+#pragma unroll
+  for (int i = 1; i < WARPS; i++) value = merge(value, scratch[i]);
+  return value;
+}
+}  // namespace

@@ -1,0 +1,172 @@
+"""What the kernel tests share: covering sets of options, runners, data and tolerances."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from gdt import launches
+from gdt.kernels import C_TYPES, Call, Instance
+
+from .shim.runner import CpuRunner, have_compiler
+
+DTYPES = {
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+EPSILONS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+SCHEDULES = ("forward", "reverse", "random")
+SANITIZERS = ("address", "thread")
+
+
+def covering(**options: Sequence[Any]) -> list[dict[str, Any]]:
+    """Few choices of options in which every pair of values of two options occurs.
+
+    >>> len(covering(a=[1, 2], b=[1, 2], c=[1, 2]))
+    4
+    """
+    names = list(options)
+    missing = {
+        ((a, i), (b, j))
+        for a, b in combinations(names, 2)
+        for i in range(len(options[a]))
+        for j in range(len(options[b]))
+    }
+    chosen = []
+    while missing:
+        case = dict(min(missing))
+        for name in names:
+            if name not in case:
+                case[name] = max(
+                    range(len(options[name])),
+                    key=lambda i: sum(p in missing for p in _pairs(case | {name: i}, names)),
+                )
+        missing -= set(_pairs(case, names))
+        chosen.append({name: options[name][case[name]] for name in names})
+    return chosen
+
+
+def _pairs(case: dict[str, int], names: list[str]) -> Iterable[Any]:
+    items = [(n, case[n]) for n in names if n in case]
+    return combinations(items, 2)
+
+
+def every(**options: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """The full product."""
+    for values in product(*options.values()):
+        yield dict(zip(options, values, strict=True))
+
+
+def name(case: dict[str, Any]) -> str:
+    return "-".join(str(v) for v in case.values()).replace(" ", "")
+
+
+def need_compiler() -> None:
+    if not have_compiler():
+        if os.environ.get("CI") == "true":
+            pytest.fail("g++ is needed to execute kernels on the CPU")
+        pytest.skip("g++ is not installed: kernels are not executed")
+
+
+def group(instance: Instance) -> list[Instance]:
+    """The instances that share a library: those of one file and one data type."""
+    known = set(C_TYPES.values())
+    kind = next((a for a in instance.arguments if a in known), "")
+    return [
+        i
+        for i in launches.instances(instance.file)
+        if next((a for a in i.arguments if a in known), "") == kind
+    ]
+
+
+RUNNERS: list[CpuRunner] = []
+
+
+@cache
+def runner(instances: tuple[Instance, ...], sanitizer: str | None, folder: Path | None) -> CpuRunner:
+    RUNNERS.append(CpuRunner(instances[0].file, instances, sanitizer, folder))
+    return RUNNERS[-1]
+
+
+def close_runners() -> None:
+    for each in RUNNERS:
+        each.close()
+
+
+class Execute:
+    """Runs calls on the CPU under one schedule; `folder` may hold other sources than gdt's."""
+
+    def __init__(
+        self,
+        order: str = "forward",
+        async_mode: str = "late",
+        sanitizer: str | None = None,
+        folder: Path | None = None,
+    ):
+        self.schedule = {"order": order, "async_mode": async_mode, "seed": 7}
+        self.sanitizer, self.folder = sanitizer, folder
+
+    def __call__(self, calls: Sequence[Call]) -> None:
+        need_compiler()
+        for call in calls:
+            instances = tuple(group(call.instance))
+            if self.folder is not None or self.sanitizer is not None:
+                instances = (call.instance,)
+            assert call.instance in instances, f"{call.instance} is not among the known instances"
+            runner(instances, self.sanitizer, self.folder).run(call, **self.schedule)
+
+
+def run_case(check: Callable[..., None], case: dict[str, Any], **how: Any) -> None:
+    """`check` with a case's options; its order (and timing) go to the runner."""
+    schedule = {k: case[k] for k in ("order", "async_mode") if k in case}
+    options = {k: v for k, v in case.items() if k not in schedule}
+    check(**options, execute=Execute(**schedule, **how))
+
+
+def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """Memory as a GPU gives it: full of something, here NaN (or a large number)."""
+    return garbage(shape, np.dtype(dtype))
+
+
+def garbage(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    return np.frombuffer(bytearray(b"\xff" * int(np.prod(shape) * dtype.itemsize)), dtype).reshape(
+        shape
+    )
+
+
+def normal(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, misaligned: bool = False
+) -> np.ndarray[Any, Any]:
+    """Normal numbers; `misaligned` puts the first one past a 16-byte boundary."""
+    size = int(np.prod(shape))
+    whole = np.zeros(size + 1, DTYPES[dtype])
+    start = int(misaligned)
+    whole[start : start + size] = rng.standard_normal(size).astype(DTYPES[dtype])
+    return whole[start : start + size].reshape(shape)
+
+
+def assert_close(
+    got: np.ndarray[Any, Any], want: np.ndarray[Any, Any], dtype: str, terms: int = 1, scale: float = 1.0
+) -> None:
+    """Within the rounding of the result's dtype plus that of `terms` sums in the accumulator.
+
+    A sum of n terms of size `scale` in precision e is off by about e sqrt(n) scale; 4 and 8 are margins.
+    """
+    wide = EPSILONS["float64" if dtype == "float64" else "float32"]
+    allowed = 4 * EPSILONS[got.dtype.name] * np.abs(want) + 8 * wide * (4 + terms**0.5) * scale
+    allowed = allowed + np.where(np.abs(want) < 1, EPSILONS[got.dtype.name] * scale, 0)
+    wrong = ~((np.abs(got.astype(np.float64) - want) <= allowed) | (np.isnan(got.astype(np.float64)) & np.isnan(want)))
+    assert not wrong.any(), (
+        f"{wrong.sum()} of {wrong.size} wrong, first at {np.argwhere(wrong)[0]}: "
+        f"{got[wrong][0]} for {want[wrong][0]}"
+    )

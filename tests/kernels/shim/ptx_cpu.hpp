@@ -1,0 +1,125 @@
+// The CPU twin of kernels/ptx.cuh: 16-bit floats, cp.async, ldmatrix, mma.sync, mbarrier, TMA, wgmma.
+//
+// Asynchronous work is really held back. Mode EARLY does it at issue (shows a producer that overwrites a buffer
+// too soon), LATE as late as the waits allow (shows a reader that did not wait), TOSSED tosses a coin each time.
+#pragma once
+
+struct half_t { uint16_t bits; };
+struct bfloat16_t { uint16_t bits; };
+// Written by runner.TensorMap; on a GPU it is opaque and comes from the driver.
+struct alignas(64) CUtensorMap { uint64_t base, size[3], stride[2], box[2], item, magic, unused[6]; };
+
+namespace shim {
+enum AsyncMode : int { EARLY, LATE, TOSSED };
+constexpr uint64_t TENSOR_MAP_MAGIC = 0x6764746d6170;
+struct Copy { void* shared; const void* global; int bytes; };
+struct Product { float* out; uint64_t a, b; bool accumulate, half, a_columns, b_columns; };
+struct Tile { void* shared; const CUtensorMap* map; uint64_t* barrier; int at[3]; char* edge; };
+
+template <class T> struct Queue {  // work in flight, in groups that are waited for in order
+  std::vector<T> items;
+  std::vector<size_t> groups;
+  size_t open = 0;
+  NOT_SANITIZED void push(const T& t) { items.push_back(t), open++; }
+  NOT_SANITIZED void commit() { groups.push_back(open), open = 0; }
+  template <class F> NOT_SANITIZED void finish_all_but(size_t last, F run) {
+    while (groups.size() > last) {
+      for (size_t i = 0; i < groups[0]; i++) run(items[i]);
+      items.erase(items.begin(), items.begin() + groups[0]);
+      groups.erase(groups.begin());
+    }
+  }
+};
+struct ThreadWork { Queue<Copy> copies; Queue<Product> products; };
+static std::vector<ThreadWork> thread_work;
+static std::vector<Tile> tiles;
+static int async_mode;
+
+NOT_SANITIZED inline void reset_async(unsigned threads, int mode) {
+  thread_work.assign(threads, {});
+  tiles.clear();
+  async_mode = mode;
+}
+NOT_SANITIZED inline bool now() { return async_mode == EARLY || (async_mode == TOSSED && next_random() & 1); }
+NOT_SANITIZED inline ThreadWork& my_work() { return thread_work[runtime.current->index]; }
+inline void run_copy(const Copy& c) {
+  memcpy(c.shared, c.global, c.bytes);
+  memset((char*)c.shared + c.bytes, 0, 16 - c.bytes);
+}
+}  // namespace shim
+
+namespace ptx {
+using namespace shim;
+// ---- 16-bit floats, rounded to nearest even ------------------------------------------------------------------------
+inline float to_float(half_t h) {
+  const uint32_t sign = (h.bits & 0x8000u) << 16, exponent = h.bits >> 10 & 31, fraction = h.bits & 1023;
+  if (exponent == 31) return __uint_as_float(sign | 0x7f800000 | fraction << 13);
+  if (exponent) return __uint_as_float(sign | (exponent + 112) << 23 | fraction << 13);
+  return (sign ? -1.f : 1.f) * (float)fraction * 5.9604644775390625e-8f;
+}
+inline float to_float(bfloat16_t b) { return __uint_as_float((unsigned)b.bits << 16); }
+inline half_t to_half(float f) {
+  const uint32_t all = __float_as_uint(f), sign = all >> 16 & 0x8000, x = all & 0x7fffffff;
+  if (x > 0x7f800000) return {0x7fff};
+  if (x >= 0x477ff000) return {(uint16_t)(sign | 0x7c00)};
+  if (x < 0x38800000) return {(uint16_t)(sign | (__float_as_uint(__uint_as_float(x) + 0.5f) - 0x3f000000))};
+  return {(uint16_t)(sign | (x - 0x38000000 + 0xfff + (x >> 13 & 1)) >> 13)};
+}
+inline bfloat16_t to_bfloat16(float f) {
+  const uint32_t x = __float_as_uint(f);
+  return {(uint16_t)(f != f ? 0x7fff : (x + 0x7fff + (x >> 16 & 1)) >> 16)};
+}
+inline uint32_t to_tf32(float f) { return (__float_as_uint(f) + 0x1000) & 0xffffe000; }
+
+// ---- sm_80: asynchronous copies, ldmatrix, mma.sync ----------------------------------------------------------------
+NOT_SANITIZED inline void copy_async_16(void* shared, const void* global, int bytes) {
+  if (((uintptr_t)shared | (bytes ? (uintptr_t)global : 0)) & 15) SHIM_FAIL("cp.async: address is not a multiple of 16");
+  if (bytes < 0 || bytes > 16) SHIM_FAIL("cp.async: %d bytes", bytes);
+  if (now()) return run_copy({shared, global, bytes});
+  fill_ff(shared, 16);  // in flight: nobody may read it
+  my_work().copies.push({shared, global, bytes});
+}
+NOT_SANITIZED inline void copy_async_commit() { my_work().copies.commit(); }
+template <int GROUPS> NOT_SANITIZED inline void copy_async_wait() { my_work().copies.finish_all_but(GROUPS, run_copy); }
+
+inline void load_matrices(uint32_t (&r)[4], const void* row, bool transposed, int line) {
+  if ((uintptr_t)row & 15) SHIM_FAIL("ldmatrix line %d: row is not a multiple of 16", line);
+  const Slot* rows = meet(~0u, &row, sizeof row, transposed ? "ldmatrix.trans" : "ldmatrix", line);
+  const unsigned l = lane();
+  for (int i = 0; i < 4; i++) {
+    uint32_t pair[2];
+    for (unsigned e = 0; e < 2; e++) {
+      const unsigned y = transposed ? l % 4 * 2 + e : l / 4, x = transposed ? l / 4 : l % 4 * 2 + e;
+      const uint16_t* p;
+      copy_bytes(&p, rows[i * 8 + y], sizeof p);
+      pair[e] = p[x];
+    }
+    r[i] = pair[0] | pair[1] << 16;
+  }
+}
+inline void load_matrix_x4(uint32_t (&r)[4], const void* row, int line = __builtin_LINE()) { load_matrices(r, row, false, line); }
+inline void load_matrix_x4_transposed(uint32_t (&r)[4], const void* row, int line = __builtin_LINE()) { load_matrices(r, row, true, line); }
+
+struct Half { static constexpr int K = 16; static float at(const uint32_t* w, int k) { return to_float(half_t{(uint16_t)(w[k / 2] >> k % 2 * 16)}); } };
+struct Bfloat16 { static constexpr int K = 16; static float at(const uint32_t* w, int k) { return to_float(bfloat16_t{(uint16_t)(w[k / 2] >> k % 2 * 16)}); } };
+struct Tf32 { static constexpr int K = 8; static float at(const uint32_t* w, int k) { return __uint_as_float(w[k]); } };
+// d (16 x 8) += a (16 x K) b (K x 8). A register holds 32 / bits neighbours along k; lane = 4 * group + member.
+template <class E> NOT_SANITIZED inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int line) {
+  const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  const Slot* slots = meet(~0u, mine, sizeof mine, "mma.sync", line);
+  const unsigned group = lane() / 4, member = lane() % 4;
+  constexpr int PER = E::K / 8;  // elements in a register
+  for (int e = 0; e < 4; e++) {
+    const int row_half = e / 2, column = member * 2 + e % 2;
+    float sum = 0;
+    for (int k = 0; k < E::K; k++) {
+      const int k_half = k / (E::K / 2), owner = k % (E::K / 2) / PER, within = k % PER;
+      uint32_t x[6], y[6];
+      copy_bytes(x, slots[group * 4 + owner], sizeof x);
+      copy_bytes(y, slots[column * 4 + owner], sizeof y);
+      sum += E::at(&x[row_half + 2 * k_half], within) * E::at(&y[4 + k_half], within);
+    }
+    d[e] += sum;
+  }
+}
+}  // namespace ptx

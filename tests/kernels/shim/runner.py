@@ -1,0 +1,248 @@
+"""Builds `kernels/*.cu` with g++ against the shim, and runs `gdt.kernels.Call`s on NumPy arrays.
+
+    CpuRunner("reduce.cu", instances).run(call, order="reverse")
+
+runs the kernel itself, thread by thread, in this process, between guard bytes; with a sanitizer ("address",
+which includes undefined behaviour, or "thread") it runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gdt import kernels
+from gdt.kernels import Call, Instance
+
+from . import worker
+
+HERE = Path(__file__).resolve().parent
+BUILD_FOLDER = Path(tempfile.gettempdir()) / f"gdt-shim-{os.getuid()}"
+GUARD_BYTES = 4096
+ORDERS = ("forward", "reverse", "random")
+ASYNC_MODES = ("early", "late", "tossed")
+COMMON = ("-std=c++17", "-w", "-shared", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off")
+FLAGS = {
+    None: ("-O2", "-march=native", "-fno-math-errno"),
+    "address": (
+        "-O1", "-g", "-fsanitize=address,undefined", "-fsanitize=bounds-strict",
+        "-fno-sanitize-recover=all", "-fsanitize-sections=gdt_shared", "-fno-omit-frame-pointer",
+    ),
+    "thread": ("-O1", "-g", "-fsanitize=thread", "-fno-omit-frame-pointer"),
+}  # fmt: skip
+RUN_TIMES = {"address": "libasan.so", "thread": "libtsan.so"}
+TENSOR_MAP_MAGIC = 0x6764746D6170
+
+
+class LaunchError(AssertionError):
+    """What the shim or a sanitizer found wrong with a launch."""
+
+
+def have_compiler() -> bool:
+    return shutil.which("g++") is not None
+
+
+def build(
+    file: str, instances: Sequence[Instance], sanitizer: str | None = None, folder: Path | None = None
+) -> Path:
+    """Compile one kernel file with these instances into a shared library, or find it built."""
+    path = (folder or kernels.source_folder()) / file
+    headers = kernels.included(file, folder)
+    shim = [p.read_text() for p in sorted(HERE.glob("*.hpp"))]
+    names = sorted({str(i) for i in instances})
+    flags = [*COMMON, *FLAGS[sanitizer]]
+    parts = [str(path), path.read_text(), headers, shim, names, flags]
+    key = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
+    out = BUILD_FOLDER / f"{path.stem}-{sanitizer or 'plain'}-{key}.so"
+    if out.exists():
+        return out
+    BUILD_FOLDER.mkdir(exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=BUILD_FOLDER))
+    (work / "unit.cpp").write_text(translation_unit(path, names, kernels.structs(file, folder)))
+    command = ["g++", *flags, f"-I{HERE}", f"-I{path.parent}", "unit.cpp", "-o", "unit.so"]
+    done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LaunchError(f"{' '.join(command)}\n{done.stderr[:4000]}")
+    os.replace(work / "unit.so", out)
+    shutil.rmtree(work)
+    return out
+
+
+def translation_unit(path: Path, names: Sequence[str], structs: dict[str, np.dtype[Any]]) -> str:
+    # The anonymous namespace gives all shared variables internal linkage, hence one plain section.
+    entries = [
+        f'{{"{n}", [](void** a) {{ shim::Call<decltype(&{n})>::with(&{n}, a); }}}},' for n in names
+    ]
+    sizes = [f"static_assert(sizeof({name}) == {d.itemsize});" for name, d in structs.items()]
+    return "\n".join(
+        [
+            '#include "cuda_cpu.hpp"', "namespace {", f'#include "{path}"', *sizes,
+            "const shim::Entry entries[] = {", *entries, "};", "}",
+            'extern "C" const char* gdt_message() { return shim::runtime.message; }',
+            'extern "C" int gdt_launch(const char* name, const unsigned* grid, const unsigned* block, size_t shared,',
+            "                          void** arguments, const shim::Options* options) {",
+            "  for (auto& e : entries)",
+            "    if (!strcmp(e.name, name)) return shim::launch(e.call, grid, block, shared, arguments, options);",
+            '  return shim::report("no kernel %s", name), 1;',
+            "}", "",
+        ]
+    )  # fmt: skip
+
+
+def tensor_map(array: np.ndarray[Any, Any], box: tuple[int, int]) -> np.ndarray[Any, Any]:
+    """The stand-in for a CUtensorMap over (batch, rows, columns), as `ptx_cpu.hpp` reads it."""
+    batch, rows, columns = array.shape
+    words = np.zeros(16, np.uint64)
+    fields = [array.ctypes.data, columns, rows, batch, array.strides[1], array.strides[0], *box]
+    words[:10] = [*fields, array.itemsize, TENSOR_MAP_MAGIC]
+    return words.view("V128")
+
+
+class CpuRunner:
+    """Runs calls of one kernel file on the CPU."""
+
+    def __init__(
+        self,
+        file: str,
+        instances: Sequence[Instance],
+        sanitizer: str | None = None,
+        folder: Path | None = None,
+    ):
+        self.sanitizer, self.folder = sanitizer, folder
+        self.path = build(file, instances, sanitizer, folder)
+        self._library = None if sanitizer else worker.load(str(self.path))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = f"{self.path}.log"
+
+    def run(
+        self,
+        call: Call,
+        order: str = "forward",
+        async_mode: str = "late",
+        seed: int = 0,
+        fresh: bool = False,
+    ) -> None:
+        """Run a call; the arrays change as on a GPU. Anything wrong raises `LaunchError`."""
+        arguments = kernels.check(call, self.folder)
+        signature = kernels.parameters(call.instance, self.folder)
+        options = worker.Options(ORDERS.index(order), ASYNC_MODES.index(async_mode), fresh, 0, seed)
+        packed, roots = pack(call, arguments, bytes(options))
+        after, message = self._execute(packed)
+        if message:
+            raise LaunchError(f"{call.instance}: {message}")
+        written = {
+            id(root_of(a))
+            for p, a in zip(signature, arguments, strict=True)
+            if p.pointer and not p.const and a is not None
+        } | {id(root_of(a)) for a in call.pointees}
+        for root, before, now in zip(roots, packed.buffers, after, strict=True):
+            if id(root) in written:
+                ctypes.memmove(root.ctypes.data, now, len(now))
+            elif not packed.buffer_fixups and now != before:
+                raise LaunchError(f"{call.instance}: wrote to a const argument")
+
+    def _execute(self, packed: worker.Packed) -> tuple[list[bytes], str]:
+        if self._library is not None:
+            return worker.execute(self._library, packed, GUARD_BYTES)
+        if self._process is None:
+            self._process = self._start()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            pickle.dump(vars(packed), self._process.stdin)
+            self._process.stdin.flush()
+            result: tuple[list[bytes], str] = pickle.load(self._process.stdout)
+            return result
+        except (EOFError, BrokenPipeError):
+            self.close()
+            reports = sorted(Path(self._log).parent.glob(f"{Path(self._log).name}.*"), key=os.path.getmtime)
+            report = reports[-1].read_text(errors="replace") if reports else "the process died"
+            return [], report
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        for old in Path(self._log).parent.glob(f"{Path(self._log).name}.*"):
+            old.unlink()
+        assert self.sanitizer is not None
+        find = ["g++", f"-print-file-name={RUN_TIMES[self.sanitizer]}"]
+        run_time = subprocess.run(find, capture_output=True, text=True, check=True).stdout.strip()
+        log = f"log_path={self._log}"
+        environment = os.environ | {
+            "LD_PRELOAD": run_time,
+            "ASAN_OPTIONS": f"detect_leaks=0:detect_stack_use_after_return=0:{log}",
+            "UBSAN_OPTIONS": f"print_stacktrace=1:{log}",
+            "TSAN_OPTIONS": f"report_signal_unsafe=0:history_size=2:exitcode=0:{log}",
+        }
+        still = ["setarch", "-R"] if self.sanitizer == "thread" else []  # TSan wants fixed addresses
+        command = [*still, sys.executable, str(HERE / "worker.py"), str(self.path), self._log]
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+
+    def close(self) -> None:
+        if self._process is not None:
+            for stream in (self._process.stdin, self._process.stdout):
+                assert stream is not None
+                try:
+                    stream.close()
+                except BrokenPipeError:
+                    continue
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def root_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array that owns the memory of a view."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def pack(
+    call: Call, arguments: Sequence[Any], options: bytes
+) -> tuple[worker.Packed, list[np.ndarray[Any, Any]]]:
+    """Replace every address in a call, also those in tables and tensor maps, by (buffer, offset)."""
+    signature = kernels.parameters(call.instance)
+    arrays = [a for p, a in zip(signature, arguments, strict=True) if p.pointer and a is not None]
+    roots = list({id(r): r for r in map(root_of, [*arrays, *call.pointees])}.values())
+
+    def pointer(address: int) -> worker.Pointer:
+        for i, root in enumerate(roots):
+            if 0 <= address - root.ctypes.data < max(1, root.nbytes):
+                return i, address - root.ctypes.data
+        raise LaunchError(f"{call.instance}: address {address:#x} is in no array of the call")
+
+    packed: list[worker.Pointer | bytes | None] = []
+    buffer_fixups, argument_fixups = [], []
+    for i, (p, a) in enumerate(zip(signature, arguments, strict=True)):
+        if not p.pointer:
+            packed.append(a.tobytes())
+            if p.c_type == "CUtensorMap":
+                argument_fixups.append((i, 0, pointer(int(a.view(np.uint64)[0]))))
+        elif a is None:
+            packed.append(None)
+        else:
+            packed.append(pointer(a.ctypes.data))
+            if p.name == "table":
+                buffer, start = pointer(a.ctypes.data)
+                ends = [(r.ctypes.data, r.ctypes.data + r.nbytes) for r in roots]
+                for k, word in enumerate(a.reshape(-1).tolist()):
+                    if any(low <= word < high for low, high in ends):
+                        buffer_fixups.append((buffer, start + 8 * k, pointer(word)))
+    grid, block = ((*t, 1, 1)[:3] for t in (call.grid, call.block))
+    buffers = [ctypes.string_at(r.ctypes.data, r.nbytes) for r in roots]
+    name = str(call.instance)
+    return worker.Packed(
+        name, grid, block, call.shared, buffers, packed, buffer_fixups, argument_fixups, options
+    ), roots

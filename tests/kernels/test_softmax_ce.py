@@ -1,0 +1,229 @@
+"""softmax_ce.cu against float64 NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdt import launches
+
+from .harness import (
+    DTYPES,
+    SANITIZERS,
+    SCHEDULES,
+    Execute,
+    assert_close,
+    covering,
+    empty,
+    every,
+    garbage,
+    name,
+    normal,
+    run_case,
+)
+
+IGNORE = -100
+OPTIONS: dict[str, Any] = {
+    "dtype": list(DTYPES),
+    "label_dtype": ["int32", "int64"],
+    "rows": [1, 5, 9],
+    "classes": [1, 3, 10, 37, 1027],
+    "lead": ["none", "split", "replicated labels"],
+    "smoothing": [0.0, 0.1],
+    "scale": ["none", "one", "rows"],
+    "misaligned": [False, True],
+    "gradient": ["none", "apart", "in place"],
+    "cached": [True, False],
+    "order": SCHEDULES,
+}
+
+
+def reference(x: Any, labels: Any, scale: Any, smoothing: float) -> tuple[Any, Any, Any]:
+    """Loss, log-sum-exp and gradient in float64, over the last axis."""
+    classes = x.shape[-1]
+    high = x.max(-1, keepdims=True)
+    lse = np.log(np.exp(x - high).sum(-1)) + high[..., 0]
+    target = np.full(x.shape, smoothing / classes)
+    valid = (labels >= 0) & (labels < classes)
+    np.put_along_axis(target, np.where(valid, labels, 0)[..., None], 1 - smoothing + smoothing / classes, -1)
+    loss = lse - (target * x).sum(-1)
+    gradient = (np.exp(x - lse[..., None]) - target) * scale[..., None]
+    kept = labels != IGNORE
+    loss = np.where(kept, np.where(valid, loss, np.nan), 0.0)
+    return loss, lse, np.where((kept & valid)[..., None], gradient, 0.0)
+
+
+def shapes(lead: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Leading axes of the logits and of the labels."""
+    return {
+        "none": ((), ()),
+        "split": ((3, 2), (3, 2)),
+        "replicated labels": ((3, 2), (3, 1)),
+    }[lead]
+
+
+def check_whole_rows(
+    dtype: str,
+    label_dtype: str,
+    rows: int,
+    classes: int,
+    lead: str,
+    smoothing: float,
+    scale: str,
+    misaligned: bool,
+    gradient: str,
+    cached: bool,
+    execute: Execute,
+) -> None:
+    rng = np.random.default_rng(0)
+    logits_lead, labels_lead = shapes(lead)
+    logits = normal(rng, (*logits_lead, rows, classes), dtype, misaligned)
+    labels = rng.integers(0, classes, (*labels_lead, rows)).astype(label_dtype)
+    if rows > 4:
+        labels[..., 2] = IGNORE
+    wide = np.dtype("float64" if dtype == "float64" else "float32")
+    factors = None
+    if scale != "none":
+        factors = rng.standard_normal((*labels_lead, rows if scale == "rows" else 1)).astype(wide)
+    used = np.ones((1,)) if factors is None else factors.astype(np.float64)
+    want = reference(
+        logits.astype(np.float64),
+        np.broadcast_to(labels, (*logits_lead, rows)),
+        np.broadcast_to(used, (*logits_lead, rows)),
+        smoothing,
+    )
+    loss, lse = (garbage((*logits_lead, rows), wide) for _ in range(2))
+    out = {"none": None, "apart": garbage(logits.shape, logits.dtype), "in place": logits}[gradient]
+    flag = np.full(1, 2**64 - 1, np.uint64)
+    execute(
+        launches.softmax_ce(
+            logits,
+            labels,
+            loss,
+            lse,
+            out,
+            flag,
+            scale=factors,
+            lead=len(logits_lead),
+            smoothing=smoothing,
+            ignore=IGNORE,
+            shared_limit=launches.ROW_CACHE_BYTES if cached else 0,
+        )
+    )
+    assert flag[0] == 2**64 - 1
+    assert_close(loss, want[0], dtype, classes, 4.0)
+    assert_close(lse, want[1], dtype, classes, 4.0)
+    if out is not None:
+        assert_close(out, want[2], dtype, classes, float(np.abs(used).max()))
+
+
+@pytest.mark.parametrize("case", covering(**OPTIONS), ids=name)
+def test_loss_and_gradient_of_whole_rows(case: dict[str, Any]) -> None:
+    run_case(check_whole_rows, case)
+
+
+@pytest.mark.kernels_full
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_loss_and_gradient_of_whole_rows_in_full(dtype: str) -> None:
+    for case in every(**(OPTIONS | {"dtype": [dtype], "order": ["random"]})):
+        run_case(check_whole_rows, case)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("classes", [11, 1029])
+def test_whole_rows_under_sanitizers(sanitizer: str, classes: int) -> None:
+    for gradient, cached in (("apart", True), ("in place", False)):
+        check_whole_rows(
+            "float32", "int32", 5, classes, "replicated labels", 0.1, "rows", True, gradient, cached,
+            Execute(sanitizer=sanitizer),
+        )  # fmt: skip
+
+
+def check_split_classes(
+    dtype: str, rows: int, counts: list[int], smoothing: float, scaled: bool, execute: Execute
+) -> None:
+    """Classes over len(counts) coordinates, of which each holds max(counts), counts[i] of them real."""
+    rng = np.random.default_rng(1)
+    devices, local, total = len(counts), max(counts), sum(counts)
+    whole = normal(rng, (rows, total), dtype)
+    labels = rng.integers(0, total, rows).astype(np.int32)
+    labels[-1:] = IGNORE if rows > 1 else 0
+    start = np.cumsum([0, *counts[:-1]]).astype(np.int32)
+    logits = np.full((devices, rows, local), np.inf, whole.dtype)
+    for i, (first, count) in enumerate(zip(start, counts, strict=True)):
+        logits[i, :, :count] = whole[:, first : first + count]
+    real = np.array(counts, np.int32)
+    wide = np.dtype("float64" if dtype == "float64" else "float32")
+    scale = rng.standard_normal(rows).astype(wide) if scaled else None
+    parts, loss, lse = empty((devices, rows, 4), wide), garbage((rows,), wide), garbage((rows,), wide)
+    flag = np.full(1, 2**64 - 1, np.uint64)
+    labels_here = labels[None]
+    execute(launches.softmax_ce_parts(logits, labels_here, parts, start=start, count=real, lead=1))
+    execute(
+        launches.softmax_ce_merge(
+            parts, labels, loss, lse, flag, total=total, smoothing=smoothing, ignore=IGNORE
+        )
+    )
+    gradient = garbage(logits.shape, logits.dtype)
+    execute(
+        launches.softmax_ce_gradient(
+            logits, labels_here, lse[None], gradient, total=total, scale=None if scale is None else scale[None],
+            start=start, count=real, lead=1, smoothing=smoothing, ignore=IGNORE,
+        )
+    )  # fmt: skip
+    used = np.ones(rows) if scale is None else scale.astype(np.float64)
+    want = reference(whole.astype(np.float64), labels, used, smoothing)
+    assert flag[0] == 2**64 - 1
+    assert_close(loss, want[0], dtype, total, 4.0)
+    assert_close(lse, want[1], dtype, total, 4.0)
+    for i, (first, count) in enumerate(zip(start, counts, strict=True)):
+        part = want[2][:, first : first + count]
+        assert_close(gradient[i, :, :count], part, dtype, total, float(np.abs(used).max()))
+        assert not gradient[i, :, count:].astype(np.float64).any()
+
+
+SPLIT_OPTIONS: dict[str, Any] = {
+    "dtype": list(DTYPES),
+    "rows": [1, 6],
+    "counts": [[5, 5], [3, 3, 1, 0], [1030, 7]],
+    "smoothing": [0.0, 0.2],
+    "scaled": [False, True],
+    "order": SCHEDULES,
+}
+
+
+@pytest.mark.parametrize("case", covering(**SPLIT_OPTIONS), ids=name)
+def test_classes_split_over_devices_equal_whole_rows(case: dict[str, Any]) -> None:
+    run_case(check_split_classes, case)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_split_classes_under_sanitizers(sanitizer: str) -> None:
+    check_split_classes("float32", 6, [3, 3, 1, 0], 0.2, True, Execute(sanitizer=sanitizer))
+
+
+@pytest.mark.parametrize("label", [3, -1, 2**31 - 1])
+def test_label_out_of_range_sets_the_flag_and_reads_nothing(label: int) -> None:
+    logits = np.zeros((7, 3), np.float32)
+    labels = np.array([0, 1, IGNORE, 2, label, 1, label], np.int32)
+    loss, lse, gradient = (garbage(s, logits.dtype) for s in ((7,), (7,), (7, 3)))
+    flag = np.full(1, 2**64 - 1, np.uint64)
+    Execute("reverse")(launches.softmax_ce(logits, labels, loss, lse, gradient, flag))
+    assert divmod(int(flag[0]), 2**32) == (4, label % 2**32)
+    assert np.isnan(loss).tolist() == [False] * 4 + [True, False, True]
+    assert not gradient[[2, 4, 6]].any()
+
+
+def test_infinite_and_nan_logits_give_what_numpy_gives() -> None:
+    inf, nan = np.inf, np.nan
+    logits = np.array([[-inf, 0, 1], [nan, 0, 1], [inf, 0, 1], [-inf, -inf, -inf], [0, 1, nan]], np.float32)
+    labels = np.full(5, 1, np.int32)
+    loss, lse, gradient = (garbage(s, logits.dtype) for s in ((5,), (5,), (5, 3)))
+    flag = np.full(1, 2**64 - 1, np.uint64)
+    Execute()(launches.softmax_ce(logits, labels, loss, lse, gradient, flag))
+    assert np.isfinite(loss[0])
+    assert np.isnan(loss[1:]).all()
+    assert np.isfinite(gradient[0]).all()
+    assert np.isnan(gradient[[1, 3, 4]]).all()
