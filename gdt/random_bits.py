@@ -29,47 +29,26 @@ are the same. `key` and `stream` are integers below 2^64, or uint64 arrays that 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.normal_quantile import centred_quantile, half_integers, quantile
+from gdt.philox import HALF, LOW, Run, draw, philox
 
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
 
-MULTIPLIER_0, MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
-WEYL_0, WEYL_1 = 0x9E3779B9, 0xBB67AE85
-ROUNDS = 10
-LOW = 0xFFFFFFFF
-
 FOLD, SPLIT = 2**64 - 1, 2**64 - 2
 """Streams of `fold_in` and `split`, which no draw should use."""
-
-TILE = 1 << 15
-"""Counters worked on at a time on the host: four buffers of 256 KiB stay in a CPU's caches."""
 
 NARROW_COUNT = 1 << 16
 """The most values that `integers` draws from 32 bits; more take 64."""
 
 TRUNCATED_MASS = 0.9544997361036416
-"""P(-2 < z < 2) of a standard normal: the part of (0, 1) with the quantiles of `truncated_normal`."""
-
-
-class Run(NamedTuple):
-    """Consecutive indices `start[..., None] + arange(length)`: a contiguous block, or rows of one.
-
-    start: int or integer NumPy array of any shape, always on the host; rows may begin anywhere.
-
-    >>> bits32(np, Run(5, 3), key=7).tolist() == bits32(np, np.arange(5, 8), key=7).tolist()
-    True
-    """
-
-    start: int | npt.NDArray[Any]
-    length: int
+"""P(-2 < z < 2) of a standard normal: the probability that `truncated_normal` keeps."""
 
 
 # Draws --------------------------------------------------------------------------------------------
@@ -81,7 +60,7 @@ def bits32(xp: Namespace, index: Array | Run, key: Array | int, stream: Array | 
     >>> [hex(word) for word in bits32(np, Run(0, 4), key=0).tolist()]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
-    return _draw(xp, index, key, stream, np.uint32, np.uint32, lambda bits: bits)
+    return draw(xp, index, key, stream, np.uint32, np.uint32, lambda bits: bits)
 
 
 def bits64(xp: Namespace, index: Array | Run, key: Array | int, stream: Array | int = 0) -> Array:
@@ -90,7 +69,7 @@ def bits64(xp: Namespace, index: Array | Run, key: Array | int, stream: Array | 
     >>> [hex(pair) for pair in bits64(np, Run(0, 2), key=0).tolist()]
     ['0x6627e8d5e169c58d', '0xbc57ac4c9b00dbd8']
     """
-    return _draw(xp, index, key, stream, np.uint64, np.uint64, lambda bits: bits)
+    return draw(xp, index, key, stream, np.uint64, np.uint64, lambda bits: bits)
 
 
 def uniform(
@@ -118,7 +97,7 @@ def uniform(
         values *= 2.0**-digits
         return values
 
-    return _draw(xp, index, key, stream, word, dtype, finish)
+    return draw(xp, index, key, stream, word, dtype, finish)
 
 
 def integers(
@@ -155,7 +134,7 @@ def integers(
         return values.astype(dtype)
 
     word = np.uint32 if count <= NARROW_COUNT else np.uint64
-    return _draw(xp, index, key, stream, word, dtype, finish)
+    return draw(xp, index, key, stream, word, dtype, finish)
 
 
 def bernoulli(
@@ -194,7 +173,7 @@ def normal(
     """
     dtype = _float_dtype("normal", dtype)
     word, integer, unit, _ = _FORMATS[dtype]
-    return _draw(
+    return draw(
         xp, index, key, stream, word, dtype, lambda bits: quantile(xp, bits.view(integer), unit)
     )
 
@@ -221,7 +200,7 @@ def truncated_normal(
         q = half_integers(bits.view(integer), unit, scale)
         return xp.clip(centred_quantile(xp, q), -2.0, 2.0)
 
-    return _draw(xp, index, key, stream, word, dtype, finish)
+    return draw(xp, index, key, stream, word, dtype, finish)
 
 
 def permutation(xp: Namespace, n: int, key: Array | int, stream: Array | int = 0) -> Array:
@@ -278,168 +257,13 @@ def split(xp: Namespace, key: Array | int, n: int) -> Array:
     )
 
 
-# The generator ------------------------------------------------------------------------------------
-
-
-def philox(
-    xp: Namespace, counter: tuple[Array, Array, Array, Array], key: Array
-) -> tuple[Array, Array]:
-    """Philox-4x32-10 of four counter words: the pairs `(w0 << 32) + w1` and `(w2 << 32) + w3`.
-
-    counter: uint64 arrays below 2^32; key: uint64 array; all of rank >= 1, broadcast together.
-    A round takes (c0, c1, c2, c3) to (hi(c2 M1) ^ c1 ^ k0, lo(c2 M1), hi(c0 M0) ^ c3 ^ k1,
-    lo(c0 M0)). In pairs a = (c0 << 32) + c1 and b = (c2 << 32) + c3 that is
-
-        a, b = (b >> 32) * M1 ^ ((c1 ^ k0) << 32), (a >> 32) * M0 ^ ((c3 ^ k1) << 32)
-
-    >>> a, b = philox(np, (np.zeros(1, np.uint64),) * 4, np.zeros(1, np.uint64))
-    >>> hex(a[0]), hex(b[0])
-    ('0x6627e8d5e169c58d', '0xbc57ac4c9b00dbd8')
-    """
-    c0, c1, c2, c3 = counter
-    steps = xp.arange(ROUNDS, dtype=np.uint64).reshape((ROUNDS,) + (1,) * key.ndim)
-    k0 = ((key & LOW) + steps * WEYL_0) << 32  # the shift also takes the sum modulo 2^32
-    k1 = ((key >> 32) + steps * WEYL_1) << 32
-    # Words that all elements share (stream, upper half of the counter) stay small for two rounds.
-    a, b = (c1 << 32 ^ k0[0]) ^ c2 * MULTIPLIER_1, (c3 << 32 ^ k1[0]) ^ c0 * MULTIPLIER_0
-    a, b = (
-        (a << 32 ^ k0[1]) ^ (b >> 32) * MULTIPLIER_1,
-        b << 32 ^ ((a >> 32) * MULTIPLIER_0 ^ k1[1]),
-    )
-    high_a, high_b = xp.empty_like(a), xp.empty_like(b)
-    for step in range(2, ROUNDS):
-        xp.right_shift(a, 32, out=high_a)
-        xp.right_shift(b, 32, out=high_b)
-        high_a *= MULTIPLIER_0
-        high_b *= MULTIPLIER_1
-        a <<= 32
-        b <<= 32
-        a ^= k0[step]
-        b ^= k1[step]
-        a ^= high_b
-        b ^= high_a
-    return a, b
-
-
 def _first_pair(xp: Namespace, key: Array | int, index: Array | int, stream: int) -> Array:
     key, index = xp.asarray(key, dtype=np.uint64), xp.asarray(index, dtype=np.uint64)
     shape = np.broadcast_shapes(key.shape, index.shape)
     key, index = xp.atleast_1d(key), xp.atleast_1d(index)
     stream = xp.full(1, stream, dtype=np.uint64)
-    pair, _ = philox(xp, (index & LOW, index >> 32, stream & LOW, stream >> 32), key)
+    pair, _ = philox(xp, (index & LOW, index >> HALF, stream & LOW, stream >> HALF), key)
     return pair.reshape(shape)
-
-
-def _draw(
-    xp: Namespace,
-    index: Array | Run,
-    key: Array | int,
-    stream: Array | int,
-    word: npt.DTypeLike,
-    dtype: npt.DTypeLike,
-    finish: Callable[[Array], Array],
-) -> Array:
-    """`finish` of the bits (dtype `word`, its to overwrite) of every element, cast to `dtype`."""
-    key, stream = xp.asarray(key, dtype=np.uint64), xp.asarray(stream, dtype=np.uint64)
-    word = np.dtype(word)
-    if isinstance(index, Run):
-        start = np.asarray(index.start, dtype=np.uint64)
-        if key.size == stream.size == 1:
-            key, stream = key.reshape(1), stream.reshape(1)
-            out = xp.empty((start.size, index.length), dtype)
-            _fill_runs(xp, out, start.reshape(-1), key, stream, word, finish)
-            return out.reshape((*start.shape, index.length))
-        index = xp.asarray(start)[..., None] + xp.arange(index.length, dtype=np.uint64)
-    index, key, stream = xp.broadcast_arrays(xp.asarray(index, dtype=np.uint64), key, stream)
-    out = xp.empty(index.shape, dtype)
-    flat = out.reshape(-1)
-    index, key, stream = index.reshape(-1), key.reshape(-1), stream.reshape(-1)
-    tile = _tile(xp, flat.size)
-    for left in range(0, flat.size, tile):
-        part = slice(left, left + tile)
-        flat[part] = finish(_scattered_bits(xp, index[part], key[part], stream[part], word))
-    return out
-
-
-def _tile(xp: Namespace, size: int) -> int:
-    """Elements to work on at a time: what fits the cache of a CPU, everything on a GPU."""
-    return TILE if xp is np else max(size, 1)
-
-
-def _scattered_bits(
-    xp: Namespace, index: Array, key: Array, stream: Array, word: np.dtype[Any]
-) -> Array:
-    """The bits of any indices, each from a counter of its own (1-d operands of equal size)."""
-    wide = word.itemsize == 8
-    counter = index >> (1 if wide else 2)
-    a, b = philox(xp, (counter & LOW, counter >> 32, stream & LOW, stream >> 32), key)
-    if wide:
-        return xp.where(index & 1, b, a)
-    pair = xp.where(index & 2, b, a)
-    pair >>= (~index & 1) << 5  # the word of an even index is the upper half
-    return pair.astype(word)
-
-
-def _fill_runs(
-    xp: Namespace,
-    out: Array,
-    starts: npt.NDArray[np.uint64],
-    key: Array,
-    stream: Array,
-    word: np.dtype[Any],
-    finish: Callable[[Array], Array],
-) -> None:
-    """Fill row r of `out` from indices `starts[r] + arange(length)`, every counter computed once.
-
-    Rows that begin at the same word of a counter are worked on together, in tiles of counters.
-    """
-    length = out.shape[1]
-    per_counter = 16 // word.itemsize
-    for phase in range(per_counter):
-        rows = np.flatnonzero(starts % per_counter == phase)
-        counters = -(-(phase + length) // per_counter) if length else 0
-        columns = _tile(xp, counters)
-        group = max(1, _tile(xp, rows.size * counters) // max(counters, 1))
-        for row in range(0, rows.size, group):
-            chosen = rows[row : row + group]
-            first = starts[chosen] // per_counter
-            for column in range(0, counters, columns):
-                width = min(columns, counters - column)
-                bits = _consecutive_bits(xp, first + np.uint64(column), width, key, stream, word)
-                left = column * per_counter - phase  # the index in the row of the tile's first word
-                begin, end = max(left, 0), min(left + bits.shape[1], length)
-                out[_as_slice(chosen), begin:end] = finish(bits[:, begin - left : end - left])
-
-
-def _as_slice(rows: npt.NDArray[np.intp]) -> slice | npt.NDArray[np.intp]:
-    """Adjacent row numbers as a slice, which is assigned without an index array."""
-    first, last = int(rows[0]), int(rows[-1])
-    return slice(first, last + 1) if last - first + 1 == rows.size else rows
-
-
-def _consecutive_bits(
-    xp: Namespace,
-    first: npt.NDArray[np.uint64],
-    width: int,
-    key: Array,
-    stream: Array,
-    word: np.dtype[Any],
-) -> Array:
-    """All words of counters `first[:, None] + arange(width)` in their order: (rows, words)."""
-    counter = xp.asarray(first)[:, None] + xp.arange(width, dtype=np.uint64)
-    low, high = counter & LOW, counter[:, :1] >> 32
-    if int(first.max()) + width > (int(first.min()) >> 32) + 1 << 32:
-        high = counter >> 32  # the tile crosses a multiple of 2^32
-    a, b = philox(xp, (low, high, stream & LOW, stream >> 32), key)
-    bits = xp.empty((*counter.shape, 16 // word.itemsize), word)
-    if word.itemsize == 8:
-        bits[..., 0], bits[..., 1] = a, b
-    else:
-        bits[..., 1], bits[..., 3] = a, b
-        a >>= 32
-        b >>= 32
-        bits[..., 0], bits[..., 2] = a, b
-    return bits.reshape(counter.shape[0], -1)
 
 
 # Small pieces -------------------------------------------------------------------------------------
