@@ -51,7 +51,7 @@ def _forward(name: str, *, reflected: bool = False) -> Callable[..., Any]:
 
 def _operator(name: str) -> Callable[[DistributedArray, object], Any]:
     def method(self: DistributedArray, other: object) -> Any:
-        if not is_array_like(other):
+        if type(other) not in COMMON_OPERANDS and not is_array_like(other):
             return NotImplemented
         return FUNCTIONS[name](self, other)
 
@@ -386,6 +386,9 @@ REDUCE_NAMES = {
     "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min",
     "logical_and": "all", "logical_or": "any",
 }  # fmt: skip
+
+
+COMMON_OPERANDS = frozenset({DistributedArray, float, int})
 
 
 def is_array_like(value: object) -> bool:

@@ -58,6 +58,20 @@ class Shards(NamedTuple):
     size: Mapping[str, int]
 
 
+class Labels:
+    """Mesh axes and factors along the block of every operand and of the output of a contraction.
+
+    terms: one tuple per operand, then the output's; None labels a dim of length 1. function: how the
+    blocks are contracted, once the contraction has found it.
+    """
+
+    __slots__ = ("function", "terms")
+
+    def __init__(self, terms: tuple[tuple[Any, ...], ...]) -> None:
+        self.terms = terms
+        self.function: Callable[..., Block] | None = None
+
+
 class Plan:
     """Everything about one call that does not depend on data."""
 
@@ -445,7 +459,7 @@ class _Builder:
         if "block_shape" in op.injected:
             self.static["block_shape"] = self.block_shape(0, reduced=False)
         if "labels" in op.injected:
-            self.static["labels"] = self.labels()
+            self.static["labels"] = Labels(self.labels())
         bodies = []
         for i in range(blocks):
             extra = {"shards": self.shards(i)} if "shards" in op.injected else {}
