@@ -653,13 +653,16 @@ def identity(reduction: str, dtype: np.dtype) -> Any:
     return -np.inf if lowest else np.inf
 
 
-def _combine(name: str) -> Callable[[Any, Block, Axes], Block]:
-    if name in ("sum", "prod"):
-        return lambda xp, x, axes: getattr(xp, name)(x, axis=axes, dtype=x.dtype, keepdims=True)
-    return lambda xp, x, axes: getattr(xp, name)(x, axis=axes, keepdims=True)
+def _combine(ufunc: str) -> Callable[[Any, Block, Axes], Block]:
+    return lambda xp, x, axes: getattr(xp, ufunc).reduce(x, axis=axes, dtype=x.dtype, keepdims=True)
 
 
-COMBINE = {name: _combine(name) for name in ("sum", "prod", "max", "min")}
+COMBINE = {
+    "sum": _combine("add"),
+    "prod": _combine("multiply"),
+    "max": _combine("maximum"),
+    "min": _combine("minimum"),
+}
 
 
 def op(rule: str | Callable[..., str | RuleSpec], **options: Any) -> Callable[[Callable[..., Any]], Op]:
