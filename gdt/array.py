@@ -18,11 +18,14 @@ from gdt.relayout import route, run_routes, run_step
 
 Block = Any
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}  # public functions by name, filled as they are declared
+FUNCTIONS: dict[
+    str, Callable[..., Any]
+] = {}  # public functions by name, filled as they are declared
 
 
 class Shard(NamedTuple):
-    """What one device holds: its name, its mesh coordinate, the part of the global array, the data."""
+    """What one device holds: its name, its mesh coordinate, the part of the global array, the
+    data."""
 
     device: str
     coordinate: tuple[int, ...]
@@ -83,15 +86,18 @@ def _in_place(name: str, symbol: str) -> Callable[[DistributedArray, object], An
             out = out.astype(self.dtype)
         return out
 
-    method.__doc__ = f"`x {symbol} y` binds `x` to a new array; no array changes under another name."
+    method.__doc__ = (
+        f"`x {symbol} y` binds `x` to a new array; no array changes under another name."
+    )
     return method
 
 
 class DistributedArray:
     """A global array whose layout says how it is split over a mesh.
 
-    Made by `gdt.asarray`, `gdt.zeros`, ... Arithmetic, reductions and indexing are those of NumPy, on the
-    global array. Arrays are immutable: no operation changes an array that another name refers to.
+    Made by `gdt.asarray`, `gdt.zeros`, ... Arithmetic, reductions and indexing are those of NumPy,
+    on the global array. Arrays are immutable: no operation changes an array that another name
+    refers to.
 
     >>> mesh = gdt.create_mesh([("batch", 4)])
     >>> x = gdt.asarray([[1.0, 2.0], [3.0, 4.0]], layout=gdt.Layout(["batch", None], mesh))
@@ -204,7 +210,9 @@ class DistributedArray:
         split = {a for axes in self.layout.dims for a in axes}
         for coordinate in mesh.local_coordinates():
             at, inside = mesh.block_of(coordinate)
-            data = self.blocks[position[at]][tuple(c if a in split else 0 for a, c in enumerate(inside))]
+            data = self.blocks[position[at]][
+                tuple(c if a in split else 0 for a, c in enumerate(inside))
+            ]
             index = self.type.shard_slices(coordinate)
             data = data[tuple(slice(0, s.stop - s.start) for s in index)]
             if any(p and c for p, c in zip(self.layout.pending, inside, strict=True)):
@@ -222,7 +230,10 @@ class DistributedArray:
             return self[index if len(index) > 1 else _unravelled(index[0], self)].item()
         if self.size != 1:
             raise error(
-                ShapeError, "item", f"an array of {self.size} elements is no scalar", operands={"x": self.type}
+                ShapeError,
+                "item",
+                f"an array of {self.size} elements is no scalar",
+                operands={"x": self.type},
             )
         return self.numpy().reshape(()).item()
 
@@ -250,7 +261,12 @@ class DistributedArray:
 
     def __index__(self) -> int:
         if self.dtype.kind not in "iu" or self.ndim:
-            raise error(DtypeError, "index", "only an integer of rank 0 is an index", operands={"x": self.type})
+            raise error(
+                DtypeError,
+                "index",
+                "only an integer of rank 0 is an index",
+                operands={"x": self.type},
+            )
         return int(self.item())
 
     def __bool__(self) -> bool:
@@ -266,7 +282,9 @@ class DistributedArray:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise error(DtypeError, "len", "an array of rank 0 has no length", operands={"x": self.type})
+            raise error(
+                DtypeError, "len", "an array of rank 0 has no length", operands={"x": self.type}
+            )
         return self.shape[0]
 
     def __iter__(self) -> Iterator[DistributedArray]:
@@ -311,14 +329,21 @@ class DistributedArray:
 
     # ---- operators
 
-    __add__, __radd__, __iadd__ = _operator("add"), _forward("add", reflected=True), _in_place("add", "+=")
+    __add__, __radd__, __iadd__ = (
+        _operator("add"),
+        _forward("add", reflected=True),
+        _in_place("add", "+="),
+    )
     __sub__, __rsub__ = _operator("subtract"), _forward("subtract", reflected=True)
     __isub__ = _in_place("subtract", "-=")
     __mul__, __rmul__ = _operator("multiply"), _forward("multiply", reflected=True)
     __imul__ = _in_place("multiply", "*=")
     __truediv__, __rtruediv__ = _operator("divide"), _forward("divide", reflected=True)
     __itruediv__ = _in_place("divide", "/=")
-    __floordiv__, __rfloordiv__ = _operator("floor_divide"), _forward("floor_divide", reflected=True)
+    __floordiv__, __rfloordiv__ = (
+        _operator("floor_divide"),
+        _forward("floor_divide", reflected=True),
+    )
     __ifloordiv__ = _in_place("floor_divide", "//=")
     __mod__, __rmod__ = _operator("remainder"), _forward("remainder", reflected=True)
     __imod__ = _in_place("remainder", "%=")
@@ -361,15 +386,17 @@ class DistributedArray:
     ravel = flatten
 
     @property
-    def T(self) -> DistributedArray:  # noqa: N802
+    def T(self) -> DistributedArray:
         """The array with its axes reversed."""
         return self.transpose()
 
     @property
-    def mT(self) -> DistributedArray:  # noqa: N802
+    def mT(self) -> DistributedArray:
         """The array with its last two axes swapped."""
         if self.ndim < 2:
-            raise error(ShapeError, "mT", f"rank {self.ndim} is not a matrix", operands={"x": self.type})
+            raise error(
+                ShapeError, "mT", f"rank {self.ndim} is not a matrix", operands={"x": self.type}
+            )
         return self.transpose(*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
 
     def __repr__(self) -> str:
@@ -393,7 +420,9 @@ COMMON_OPERANDS = frozenset({DistributedArray, float, int})
 
 def is_array_like(value: object) -> bool:
     """Whether an operator accepts `value` as its other operand."""
-    return isinstance(value, DistributedArray | np.ndarray | np.generic | int | float | complex | list | tuple)
+    return isinstance(
+        value, DistributedArray | np.ndarray | np.generic | int | float | complex | list | tuple
+    )
 
 
 def _identity_like(data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:
@@ -413,11 +442,14 @@ def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:
 
 
 def checked_layout(layout: object, rank: int, op: str) -> Layout:
-    """`layout`, or the replicated one on the default mesh; LayoutError if it does not fit the rank."""
+    """`layout`, or the replicated one on the default mesh; LayoutError if it does not fit the
+    rank."""
     if layout is None:
         return Layout.replicated(get_default_mesh(), rank)
     if not isinstance(layout, Layout):
-        raise error(LayoutError, op, f"{layout!r} is not a Layout", remedy="Use gdt.Layout([...], mesh).")
+        raise error(
+            LayoutError, op, f"{layout!r} is not a Layout", remedy="Use gdt.Layout([...], mesh)."
+        )
     if layout.rank != rank:
         raise error(
             LayoutError,
@@ -429,7 +461,8 @@ def checked_layout(layout: object, rank: int, op: str) -> Layout:
 
 
 def place(value: Any, layout: Layout, *, copy: bool = True) -> DistributedArray:
-    """Split a whole array over the mesh of `layout`; every block gets memory of its own if `copy`."""
+    """Split a whole array over the mesh of `layout`; every block gets memory of its own if
+    `copy`."""
     backend, mesh = backend_of(layout.mesh), layout.mesh
     whole = backend.asarray(value)
     kind = ArrayType.of(whole.shape, whole.dtype, Layout.replicated(mesh, whole.ndim))

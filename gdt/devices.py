@@ -26,7 +26,8 @@ def gpu_count() -> int:
 
 
 def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
-    """All GPUs where there are some (or were asked for), else `size` virtual devices of the host."""
+    """All GPUs where there are some (or were asked for), else `size` virtual devices of the
+    host."""
     gpus = gpu_count() if kind != "cpu" else 0
     if gpus:
         return tuple(f"cuda:{i}" for i in range(gpus))

@@ -49,7 +49,8 @@ class GradientError(GdtError, ValueError):
 
 
 class MoveError(GdtError, RuntimeError):
-    """An implicit move of data inside `gdt.no_moves()`, or an implicit fetch under a policy that forbids it."""
+    """An implicit move of data inside `gdt.no_moves()`, or an implicit fetch under a policy that
+    forbids it."""
 
 
 class NanError(GdtError, FloatingPointError):
@@ -61,7 +62,8 @@ class KernelError(GdtError, RuntimeError):
 
 
 class CheckpointError(GdtError, RuntimeError):
-    """A checkpoint that is missing, damaged, foreign, or that does not match what it is restored to."""
+    """A checkpoint that is missing, damaged, foreign, or that does not match what it is restored
+    to."""
 
 
 class DataError(GdtError, RuntimeError):
@@ -82,10 +84,12 @@ def error(
 ) -> E:
     """Build, not raise, an error of the common form.
 
-    `op` is the public name that the user called, `problem` says what is wrong with names and numbers,
-    `operands` maps names to types (or anything whose `str` describes the operand), `remedy` says what to do.
+    `op` is the public name that the user called, `problem` says what is wrong with names and
+    numbers, `operands` maps names to types (or anything whose `str` describes the operand),
+    `remedy` says what to do.
 
-    >>> print(error(ShapeError, "concat", "axis 2 is out of range for rank 2", remedy="Use an axis in -2..1."))
+    >>> print(error(ShapeError, "concat", "axis 2 is out of range for rank 2", remedy="Use an axis
+    in -2..1."))
     concat: axis 2 is out of range for rank 2
       Use an axis in -2..1.
     """

@@ -1,7 +1,7 @@
 """Layout and ArrayType: how an array's axes are split over a mesh, and what an array is.
 
-Both are immutable and interned, so comparing is `is`, hashing is the identity, and a tuple of them is
-a cheap cache key.
+Both are immutable and interned, so comparing is `is`, hashing is the identity, and a tuple of them
+is a cheap cache key.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ REDUCTIONS = ("sum", "max", "min", "prod")
 class Layout:
     """How each axis of an array is split over the axes of a mesh.
 
-    sharding_specs: for every array axis `gdt.UNSHARDED` (or None), the name of a mesh axis, or a tuple
-        of names, major first, to split one array axis over several mesh axes.
+    sharding_specs: for every array axis `gdt.UNSHARDED` (or None), the name of a mesh axis, or a
+        tuple of names, major first, to split one array axis over several mesh axes.
     mesh: the Mesh.
-    partial: `{mesh axis: "sum"}`: the value is the sum (or max, min, prod) of what the devices along
-        that mesh axis hold, and is pending until it is needed. A list of names means sums.
+    partial: `{mesh axis: "sum"}`: the value is the sum (or max, min, prod) of what the devices
+        along that mesh axis hold, and is pending until it is needed. A list of names means sums.
 
     Raises LayoutError for unknown or repeated mesh axes. Follows `tf.experimental.dtensor.Layout`.
 
@@ -90,7 +90,9 @@ class Layout:
         return cls.of(mesh, dims, tuple(pending))
 
     @classmethod
-    def of(cls, mesh: Mesh, dims: tuple[Axes, ...], pending: tuple[str | None, ...] | None = None) -> Layout:
+    def of(
+        cls, mesh: Mesh, dims: tuple[Axes, ...], pending: tuple[str | None, ...] | None = None
+    ) -> Layout:
         """The interned layout of these facts, unchecked: mesh axes by position."""
         key = (mesh, dims, pending or (None,) * mesh.ndim)
         found = cls._interned.get(key)
@@ -143,7 +145,11 @@ class Layout:
         """One entry per array axis: `"unsharded"`, a mesh axis name, or a tuple of names."""
         names = self.mesh.axis_names
         return [
-            UNSHARDED if not axes else names[axes[0]] if len(axes) == 1 else tuple(names[a] for a in axes)
+            UNSHARDED
+            if not axes
+            else names[axes[0]]
+            if len(axes) == 1
+            else tuple(names[a] for a in axes)
             for axes in self.dims
         ]
 
@@ -210,7 +216,9 @@ class Layout:
         """Shape of the first shard of an array of `shape`: sizes are rounded up."""
         if len(shape) != self.rank:
             raise error(
-                ShapeError, "Layout.local_shape_from_global_shape", f"{list(shape)} has not rank {self.rank}"
+                ShapeError,
+                "Layout.local_shape_from_global_shape",
+                f"{list(shape)} has not rank {self.rank}",
             )
         return [-(-n // p) for n, p in zip(shape, self.shard_counts, strict=True)]
 
@@ -218,7 +226,9 @@ class Layout:
         """Shape of the array whose shards all have `shape`."""
         if len(shape) != self.rank:
             raise error(
-                ShapeError, "Layout.global_shape_from_local_shape", f"{list(shape)} has not rank {self.rank}"
+                ShapeError,
+                "Layout.global_shape_from_local_shape",
+                f"{list(shape)} has not rank {self.rank}",
             )
         return [n * p for n, p in zip(shape, self.shard_counts, strict=True)]
 
@@ -356,8 +366,8 @@ class ArrayType:
 
     @cached_property
     def block_shape(self) -> tuple[int, ...]:
-        """Shape of a block: the box's size along mesh axes that split the array, 1 along others, then
-        the local shape."""
+        """Shape of a block: the box's size along mesh axes that split the array, 1 along others,
+        then the local shape."""
         split = {a for axes in self.layout.dims for a in axes}
         return tuple(b if a in split else 1 for a, b in enumerate(self.mesh.box)) + self.local_shape
 
@@ -378,7 +388,8 @@ class ArrayType:
         return math.prod(self.local_shape) * self.dtype.itemsize
 
     def extent(self, dim: int, index: int) -> tuple[int, int]:
-        """The interval of global indices that shard `index` of axis `dim` holds, without padding."""
+        """The interval of global indices that shard `index` of axis `dim` holds, without
+        padding."""
         size, chunk = self.shape[dim], self.local_shape[dim]
         return min(index * chunk, size), min((index + 1) * chunk, size)
 
@@ -388,7 +399,8 @@ class ArrayType:
         return tuple(slice(*self.extent(d, index(coordinate, d))) for d in range(self.ndim))
 
     def padded_shards(self, dim: int) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Shards of axis `dim` with padding: (index along its mesh axes, number of valid elements)."""
+        """Shards of axis `dim` with padding: (index along its mesh axes, number of valid
+        elements)."""
         sizes = [self.mesh.sizes[a] for a in self.layout.dims[dim]]
         for index, at in enumerate(itertools.product(*map(range, sizes))):
             start, stop = self.extent(dim, index)

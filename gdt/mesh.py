@@ -4,9 +4,10 @@ A mesh is immutable and interned: equal arguments give the same object, so `is` 
 their hash is their identity.
 
 A *coordinate* of the mesh is one device of the program. A *block* is the memory of one physical
-device, which hosts a box of coordinates: all of them when the devices are virtual ones of this host,
-one of them when every coordinate is a GPU of its own. `grid` says how many blocks lie along each mesh
-axis, `box` how many coordinates of each axis a block hosts; `grid[k] * box[k] == sizes[k]`.
+device, which hosts a box of coordinates: all of them when the devices are virtual ones of this
+host, one of them when every coordinate is a GPU of its own. `grid` says how many blocks lie along
+each mesh axis, `box` how many coordinates of each axis a block hosts; `grid[k] * box[k] ==
+sizes[k]`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Mesh:
     _interned: dict[tuple[object, ...], Mesh] = {}
 
     def __new__(cls, *args: object, **kwargs: object) -> Mesh:
-        raise error(MeshError, "Mesh", "a mesh is not constructed directly", remedy="Use gdt.create_mesh.")
+        raise error(
+            MeshError, "Mesh", "a mesh is not constructed directly", remedy="Use gdt.create_mesh."
+        )
 
     @classmethod
     def _of(
@@ -167,7 +170,8 @@ class Mesh:
         return [c for c in self.coordinates() if self.block_of(c)[0] in hosted]
 
     def block_of(self, coordinate: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Grid coordinate of the block that hosts `coordinate`, and its place in that block's box."""
+        """Grid coordinate of the block that hosts `coordinate`, and its place in that block's
+        box."""
         pairs = [divmod(c, b) for c, b in zip(coordinate, self.box, strict=True)]
         return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
 
@@ -198,7 +202,9 @@ class Mesh:
     def host_mesh(self) -> Mesh:
         """The mesh of the same axes on virtual devices of the host."""
         return create_mesh(
-            list(zip(self.axis_names, self.sizes, strict=True)), mesh_name=self.name, device_type="CPU"
+            list(zip(self.axis_names, self.sizes, strict=True)),
+            mesh_name=self.name,
+            device_type="CPU",
         )
 
     def is_remote(self) -> bool:
@@ -216,7 +222,8 @@ class Mesh:
         return f"Mesh({axes})"
 
     def to_string(self) -> str:
-        """The mesh as one line that `from_string` reads: `name|x=4,y=2|blocks|device,device,...`."""
+        """The mesh as one line that `from_string` reads:
+        `name|x=4,y=2|blocks|device,device,...`."""
         axes = ",".join(f"{n}={s}" for n, s in zip(self.axis_names, self.sizes, strict=True))
         return f"{self.name}|{axes}|{math.prod(self.grid)}|{','.join(self.devices)}"
 
@@ -255,15 +262,17 @@ def create_mesh(
 ) -> Mesh:
     """Arrange devices in a grid with named axes.
 
-    mesh_dims: `[(name, size), ...]` or a dict, major axis first. None: one axis `"x"` over `devices`.
-    devices: names such as `"cpu:3"` (a virtual device of this host, one coordinate each) or `"cuda:0"`
-        (a GPU, which may host several coordinates: they are split contiguously over the GPUs named).
+    mesh_dims: `[(name, size), ...]` or a dict, major axis first. None: one axis `"x"` over
+    `devices`.
+    devices: names such as `"cpu:3"` (a virtual device of this host, one coordinate each) or
+        `"cuda:0"` (a GPU, which may host several coordinates: they are split contiguously over the
+        GPUs named).
         None: all GPUs if there are any, else as many virtual devices of the host as the mesh has
         coordinates.
     device_type: `"CPU"` or `"GPU"`, where `devices` leaves the choice open.
     blocks: in how many blocks this host stores an array; only for virtual devices. 1 (the default)
-        computes all coordinates in one call; `mesh.size` stores every coordinate apart and moves data
-        between them, as a box with many GPUs does.
+        computes all coordinates in one call; `mesh.size` stores every coordinate apart and moves
+        data between them, as a box with many GPUs does.
 
     Raises MeshError for names or sizes that do not fit, DeviceError for devices that do not exist.
     Follows `tf.experimental.dtensor.create_mesh`.
@@ -274,7 +283,9 @@ def create_mesh(
     op = "create_mesh"
     device_kind = device_kinds.kind_of_type(device_type, op)
     if mesh_dims is None:
-        listed = tuple(devices) if devices is not None else device_kinds.default_devices(device_kind, 1)
+        listed = (
+            tuple(devices) if devices is not None else device_kinds.default_devices(device_kind, 1)
+        )
         dims = [("x", len(listed))]
     else:
         dims = _checked_dims(mesh_dims)
@@ -314,20 +325,28 @@ def _checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
         name, size = pair
         if not name.isidentifier() or name in ("unsharded", "match"):
             raise error(
-                MeshError, op, f"{name!r} cannot name a mesh axis", remedy="Use an identifier, such as 'batch'."
+                MeshError,
+                op,
+                f"{name!r} cannot name a mesh axis",
+                remedy="Use an identifier, such as 'batch'.",
             )
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise error(MeshError, op, f"axis {name!r} has size {size!r}; a size is an int of at least 1")
+            raise error(
+                MeshError, op, f"axis {name!r} has size {size!r}; a size is an int of at least 1"
+            )
         if name in (n for n, _ in dims):
             raise error(MeshError, op, f"two mesh axes are called {name!r}")
         dims.append((name, int(size)))
     if not dims:
-        raise error(MeshError, op, "a mesh needs at least one axis", remedy='Use [("x", 1)] for one device.')
+        raise error(
+            MeshError, op, "a mesh needs at least one axis", remedy='Use [("x", 1)] for one device.'
+        )
     return dims
 
 
 def _grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
-    """Split row-major coordinates contiguously into `blocks` equal boxes: major axes are cut first."""
+    """Split row-major coordinates contiguously into `blocks` equal boxes: major axes are cut
+    first."""
     if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
         raise error(MeshError, op, f"blocks is {blocks!r}; it is an int of at least 1")
     grid, left = [], blocks
@@ -354,7 +373,8 @@ _default_mesh: ContextVar[Mesh | None] = ContextVar("gdt.default_mesh", default=
 
 
 def get_default_mesh() -> Mesh:
-    """The mesh of the innermost `default_mesh` block; outside of any, one device of this machine."""
+    """The mesh of the innermost `default_mesh` block; outside of any, one device of this
+    machine."""
     mesh = _default_mesh.get()
     if mesh is not None:
         return mesh
@@ -379,7 +399,7 @@ def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
 def checked_mesh(mesh: object, op: str) -> Mesh:
     """`mesh`, or a MeshError that names its type."""
     if not isinstance(mesh, Mesh):
-        raise error(MeshError, op, f"{mesh!r} is not a Mesh", remedy="Make one with gdt.create_mesh.")
+        raise error(
+            MeshError, op, f"{mesh!r} is not a Mesh", remedy="Make one with gdt.create_mesh."
+        )
     return mesh
-
-

@@ -1,4 +1,5 @@
-"""What happens when an array is fetched to the host without being asked to: allow, warn or raise."""
+"""What happens when an array is fetched to the host without being asked to: allow, warn or
+raise."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ class ImplicitFetchWarning(UserWarning):
 def implicit_fetch(policy: str) -> Iterator[None]:
     """Choose for this block what `np.asarray(x)` and NumPy functions do with a distributed array.
 
-    policy: `"allow"` (the default) fetches it, `"warn"` does so with an ImplicitFetchWarning, `"raise"`
-    raises MoveError.
+    policy: `"allow"` (the default) fetches it, `"warn"` does so with an ImplicitFetchWarning,
+    `"raise"` raises MoveError.
 
     >>> import numpy as np
     >>> with gdt.implicit_fetch("raise"):

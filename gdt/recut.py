@@ -1,8 +1,8 @@
 """recut: contiguous index intervals of one dim, moved between coordinates.
 
 Slicing, concatenation, flip, pad, roll and relayouts whose shards do not line up are all the same
-movement: some intervals of the sources' indices along `dim` become intervals of the result's. Inside
-a block each interval is a copy; between blocks it is one send and receive.
+movement: some intervals of the sources' indices along `dim` become intervals of the result's.
+Inside a block each interval is a copy; between blocks it is one send and receive.
 """
 
 from __future__ import annotations
@@ -39,7 +39,12 @@ class Piece(NamedTuple):
         if self.step > 0:
             return Piece(0, self.start, self.at, self.count, self.stride, self.step)
         return Piece(
-            0, self.start + last * self.stride, self.at + last * self.step, self.count, -self.stride, -self.step
+            0,
+            self.start + last * self.stride,
+            self.at + last * self.step,
+            self.count,
+            -self.stride,
+            -self.step,
         )
 
 
@@ -65,7 +70,8 @@ class Recut:
         self.covered = sum(p.count for p in self.pieces)
 
     def _runs(self, shard: int) -> Iterator[tuple[int, int, slice, slice, int]]:
-        """Copies into shard `shard`: (source, source shard, where in it, where in `shard`, count)."""
+        """Copies into shard `shard`: (source, source shard, where in it, where in `shard`,
+        count)."""
         low, high = self.want.extent(self.dim, shard)
         for source, at, start, count, step, stride in self.pieces:
             chunk = self.have[source].local_shape[self.dim]
@@ -76,7 +82,13 @@ class Recut:
                 run = min(room, end - i)
                 stop, first = offset + step * run, start + i * stride - low
                 taken = slice(offset, stop if stop >= 0 else None, step)
-                yield source, owner, taken, slice(first, first + (run - 1) * stride + 1, stride), run
+                yield (
+                    source,
+                    owner,
+                    taken,
+                    slice(first, first + (run - 1) * stride + 1, stride),
+                    run,
+                )
                 i += run
 
     @cached_property
@@ -84,14 +96,18 @@ class Recut:
         """Bytes that all devices together send."""
         sizes = self.mesh.sizes
         axes = sorted({*self.source_axes, *self.target_axes})
-        rows = [math.prod(n for d, n in enumerate(t.local_shape) if d != self.dim) for t in self.have]
+        rows = [
+            math.prod(n for d, n in enumerate(t.local_shape) if d != self.dim) for t in self.have
+        ]
         total = 0
         for at in itertools.product(*(range(sizes[a]) for a in axes)):
             coordinate = [0] * self.mesh.ndim
             for a, c in zip(axes, at, strict=True):
                 coordinate[a] = c
             own = self.have[0].layout.shard_index(coordinate, self.dim)
-            for source, owner, _, _, run in self._runs(self.want.layout.shard_index(coordinate, self.dim)):
+            for source, owner, _, _, run in self._runs(
+                self.want.layout.shard_index(coordinate, self.dim)
+            ):
                 if owner != own:
                     total += run * rows[source]
         copies = self.mesh.size // math.prod(sizes[a] for a in axes)

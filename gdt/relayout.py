@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 from gdt.backend import backend_of
@@ -23,9 +23,9 @@ IDENTITY = {"sum": 0, "prod": 1}
 class Step(NamedTuple):
     """One movement of all blocks of an array from type `have` to type `want`.
 
-    kind: slice, gather, all_to_all, all_reduce, reduce_scatter, pend or recut. axes: mesh axes that take
-    part, major first. dim: the array axis that is gathered or cut. to: of an all_to_all, the axis that is
-    cut. nbytes: what all devices together send.
+    kind: slice, gather, all_to_all, all_reduce, reduce_scatter, pend or recut. axes: mesh axes that
+    take part, major first. dim: the array axis that is gathered or cut. to: of an all_to_all, the
+    axis that is cut. nbytes: what all devices together send.
     """
 
     kind: str
@@ -43,7 +43,15 @@ class Step(NamedTuple):
         return {"gather": "all_gather", "recut": "exchange"}.get(self.kind, self.kind)
 
 
-def _step(kind: str, have: ArrayType, want: Layout, axes: Axes, dim: int = -1, to: int = -1, reduction: str = "") -> Step:
+def _step(
+    kind: str,
+    have: ArrayType,
+    want: Layout,
+    axes: Axes,
+    dim: int = -1,
+    to: int = -1,
+    reduction: str = "",
+) -> Step:
     target = have.with_layout(want)
     mesh = have.mesh
     p = math.prod(mesh.sizes[a] for a in axes)
@@ -62,12 +70,12 @@ def _step(kind: str, have: ArrayType, want: Layout, axes: Axes, dim: int = -1, t
     return Step(kind, axes, dim, to, reduction, have, target, nbytes)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _recut(have: ArrayType, want: ArrayType, dim: int) -> Recut:
     return Recut([have], want, dim, [Piece(0, 0, 0, have.shape[dim])])
 
 
-@lru_cache(maxsize=None)
+@cache
 def route(have: ArrayType, want: Layout) -> tuple[Step, ...]:
     """Steps from `have` to the layout `want` on the same mesh; empty if it is there already.
 
@@ -116,12 +124,21 @@ def _next(have: ArrayType, want: Layout) -> Step:
             new = (*dims[d], a)
             if goal[: len(new)] == new and extends(d, new):
                 left = tuple(None if k == a else p for k, p in enumerate(pending))
-                return _step("reduce_scatter", have, changed(d, new, left), (a,), d, reduction=str(pending[a]))
+                return _step(
+                    "reduce_scatter",
+                    have,
+                    changed(d, new, left),
+                    (a,),
+                    d,
+                    reduction=str(pending[a]),
+                )
     if waiting:
         reduction = pending[waiting[0]]
         together = tuple(a for a in waiting if pending[a] == reduction)
         left = tuple(None if a in together else p for a, p in enumerate(pending))
-        return _step("all_reduce", have, Layout.of(mesh, dims, left), together, reduction=str(reduction))
+        return _step(
+            "all_reduce", have, Layout.of(mesh, dims, left), together, reduction=str(reduction)
+        )
 
     # A mesh axis that goes from one array axis to another.
     for d, goal in enumerate(want.dims):
@@ -130,7 +147,12 @@ def _next(have: ArrayType, want: Layout) -> Step:
         a, rest = dims[d][-1], dims[d][:-1]
         for e, other in enumerate(want.dims):
             new = (*dims[e], a)
-            if e != d and other[: len(new)] == new and extends(e, new) and (not rest or lines_up(d, dims[d])):
+            if (
+                e != d
+                and other[: len(new)] == new
+                and extends(e, new)
+                and (not rest or lines_up(d, dims[d]))
+            ):
                 both = list(dims)
                 both[d], both[e] = rest, new
                 return _step("all_to_all", have, Layout.of(mesh, tuple(both), pending), (a,), d, e)
@@ -146,14 +168,22 @@ def _next(have: ArrayType, want: Layout) -> Step:
 
     # Gather what has to leave an array axis.
     for d, goal in enumerate(want.dims):
-        kept = _prefix_while(dims[d], 0, lambda a, goal=goal, d=d: goal[: dims[d].index(a) + 1] == dims[d][: dims[d].index(a) + 1])  # type: ignore[misc]
+        kept = _prefix_while(
+            dims[d],
+            0,
+            lambda a, goal=goal, d=d: (
+                goal[: dims[d].index(a) + 1] == dims[d][: dims[d].index(a) + 1]
+            ),
+        )  # type: ignore[misc]
         if kept != dims[d]:
             if kept and not lines_up(d, dims[d]):
                 return _step("recut", have, changed(d, kept), tuple(sorted(dims[d])), d)
             return _step("gather", have, changed(d, kept), dims[d][len(kept) :], d)
 
     # Only reductions that are to become pending are left.
-    return _step("pend", have, want, tuple(a for a, p in enumerate(want.pending) if p != pending[a]))
+    return _step(
+        "pend", have, want, tuple(a for a, p in enumerate(want.pending) if p != pending[a])
+    )
 
 
 def _prefix_while(axes: Axes, start: int, wanted: Any) -> Axes:
@@ -284,7 +314,9 @@ def run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -
                 bundles.setdefault(key, []).append(i)
         for members in bundles.values():
             steps_now = [left[i].pop(0) for i in members]
-            for i, blocks in zip(members, _run_bundle(steps_now, [done[i] for i in members]), strict=True):
+            for i, blocks in zip(
+                members, _run_bundle(steps_now, [done[i] for i in members]), strict=True
+            ):
                 done[i] = blocks
     return done
 
@@ -310,7 +342,10 @@ def _run_bundle(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
         ]
         rows = [[xp.moveaxis(b, axis, 0) for b in blocks] for blocks in cut]
         shapes = [blocks[0].shape[1:] for blocks in rows]
-        flat = [xp.concatenate([r[i].reshape(sizes[0], -1) for r in rows], 1) for i in range(len(mesh.blocks))]
+        flat = [
+            xp.concatenate([r[i].reshape(sizes[0], -1) for r in rows], 1)
+            for i in range(len(mesh.blocks))
+        ]
         lead = (1,) * axis
         moved = transport_of(mesh).reduce_scatter(
             [f.reshape(*lead, *f.shape) for f in flat], axis, first.reduction
@@ -318,7 +353,9 @@ def _run_bundle(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
         moved = [m.reshape(m.shape[axis:]) for m in moved]
     else:
         shapes = [blocks[0].shape for blocks in operands]
-        flat = [xp.concatenate([b[i].reshape(-1) for b in operands]) for i in range(len(mesh.blocks))]
+        flat = [
+            xp.concatenate([b[i].reshape(-1) for b in operands]) for i in range(len(mesh.blocks))
+        ]
         moved = [m[None] for m in transport_of(mesh).all_reduce(flat, first.axes, first.reduction)]
     out: list[Blocks] = []
     start = 0

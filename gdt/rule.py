@@ -9,10 +9,10 @@ From that one line follows, for every mesh axis, each legal way to run the op on
 
 The engine takes the way that sends the fewest bytes; a sum that becomes pending costs nothing.
 
-Notation: terms are separated by commas, dims by spaces. Equal names are one *factor*. `...` stands for
-any number of leading dims, aligned from the right, that broadcast; `(a b)` is one dim made of two factors,
-major first; `1` is a dim of length one. (The notation follows einops; the idea is Mesh TensorFlow's and
-Shardy's.)
+Notation: terms are separated by commas, dims by spaces. Equal names are one *factor*. `...` stands
+for any number of leading dims, aligned from the right, that broadcast; `(a b)` is one dim made of
+two factors, major first; `1` is a dim of length one. (The notation follows einops; the idea is Mesh
+TensorFlow's and Shardy's.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 from gdt.errors import MeshError, ShapeError, error
@@ -65,7 +65,7 @@ class RuleSpec:
     whole: frozenset[str] = frozenset()
 
 
-@lru_cache(maxsize=None)
+@cache
 def parse(
     text: str,
     ranks: tuple[int, ...],
@@ -81,7 +81,9 @@ def parse(
     """
     left, right = text.split("->")
     terms = [_dims(t) for t in left.split(",")]
-    batch = max((r - len(t) + 1 for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0)
+    batch = max(
+        (r - len(t) + 1 for t, r in zip(terms, ranks, strict=True) if "..." in t), default=0
+    )
     ins = tuple(
         _term(t, r - len(t) + 1 if "..." in t else 0) for t, r in zip(terms, ranks, strict=True)
     )
@@ -103,20 +105,34 @@ def _term(dims: Sequence[str], batch: int) -> Term:
     return tuple(out)
 
 
-def bind(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], op: str, names: Sequence[str]) -> dict[str, int]:
+def bind(
+    rule: Rule,
+    types: Sequence[ArrayType | None],
+    sizes: Mapping[str, int],
+    op: str,
+    names: Sequence[str],
+) -> dict[str, int]:
     """Size of every factor; a clash is the user's shape error."""
     bound = dict(sizes)
     owner: dict[str, str] = {}
     for name, term, kind in zip(names, rule.ins, types, strict=True):
         shape = kind.shape if kind is not None else ()
         if len(term) != len(shape):
-            raise _shape_error(op, f"{name} has rank {len(shape)}, the rule has {len(term)} dims", rule, types, names)
+            raise _shape_error(
+                op,
+                f"{name} has rank {len(shape)}, the rule has {len(term)} dims",
+                rule,
+                types,
+                names,
+            )
         for dim, size in zip(term, shape, strict=True):
             if not dim:
                 continue
             if len(dim) > 1:
                 if math.prod(bound[f] for f in dim) != size:
-                    raise _shape_error(op, f"{dim} do not make up {size} in {name}", rule, types, names)
+                    raise _shape_error(
+                        op, f"{dim} do not make up {size} in {name}", rule, types, names
+                    )
                 continue
             factor = dim[0]
             known = bound.setdefault(factor, size)
@@ -127,23 +143,35 @@ def bind(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]
             if broadcasts and known == 1:
                 bound[factor], owner[factor] = size, name
             elif broadcasts:
-                axis = -int(factor[3:]) - (len(term) - 1 - max(i for i, d in enumerate(term) if d[:1] and d[0].startswith("...")))
+                axis = -int(factor[3:]) - (
+                    len(term)
+                    - 1
+                    - max(i for i, d in enumerate(term) if d[:1] and d[0].startswith("..."))
+                )
                 raise _shape_error(
                     op,
                     f"shapes do not broadcast: axis {axis} is {known} in {owner[factor]} but {size} in {name}",
-                    rule, types, names,
+                    rule,
+                    types,
+                    names,
                 )
             else:
                 raise _shape_error(
                     op,
                     f"factor {factor!r} is {known} in {owner.get(factor, 'the arguments')} but {size} in {name}",
-                    rule, types, names,
+                    rule,
+                    types,
+                    names,
                 )
     return bound
 
 
-def _shape_error(op: str, problem: str, rule: Rule, types: Sequence[ArrayType | None], names: Sequence[str]) -> ShapeError:
-    operands = {n: t if t is not None else "Python scalar" for n, t in zip(names, types, strict=True)}
+def _shape_error(
+    op: str, problem: str, rule: Rule, types: Sequence[ArrayType | None], names: Sequence[str]
+) -> ShapeError:
+    operands = {
+        n: t if t is not None else "Python scalar" for n, t in zip(names, types, strict=True)
+    }
     return error(ShapeError, op, problem, operands=operands, rule=rule.text)
 
 
@@ -161,8 +189,8 @@ def check_meshes(types: Sequence[ArrayType | None], op: str, names: Sequence[str
 
 
 class Way(NamedTuple):
-    """One way to run an op on shards: the mesh axes that split each factor, the layouts that operands
-    must have, and the layouts of the outputs."""
+    """One way to run an op on shards: the mesh axes that split each factor, the layouts that
+    operands must have, and the layouts of the outputs."""
 
     axes: dict[str, Axes]
     wanted: tuple[Layout | None, ...]
@@ -177,8 +205,13 @@ def choose(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, in
     """
     mesh = next(t.mesh for t in types if t is not None)
     best: tuple[tuple[int, int, int], Way] | None = None
-    for order, way in enumerate(_ways(rule, types, sizes, [_options(rule, types, sizes, a) for a in range(mesh.ndim)])):
-        moves = sum(w is not None and t is not None and w is not t.layout for w, t in zip(way.wanted, types, strict=True))
+    for order, way in enumerate(
+        _ways(rule, types, sizes, [_options(rule, types, sizes, a) for a in range(mesh.ndim)])
+    ):
+        moves = sum(
+            w is not None and t is not None and w is not t.layout
+            for w, t in zip(way.wanted, types, strict=True)
+        )
         cost = (way.nbytes, moves, order)
         if best is None or cost < best[0]:
             best = cost, way
@@ -186,23 +219,38 @@ def choose(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, in
     return best[1]
 
 
-Option = str | frozenset[int] | None  # a factor to split, operands that stay pending, or whole operands
+Option = (
+    str | frozenset[int] | None
+)  # a factor to split, operands that stay pending, or whole operands
 
 
-def _options(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], axis: int) -> list[Option]:
+def _options(
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], axis: int
+) -> list[Option]:
     found: dict[Option, None] = {}
     for n, (term, kind) in enumerate(zip(rule.ins, types, strict=True)):
         if kind is None:
             continue
         for dim, axes, size in zip(term, kind.layout.dims, kind.shape, strict=True):
             if axis in axes:
-                found.update((f, None) for f in dim if f not in rule.whole and (len(dim) > 1 or sizes[f] == size))
+                found.update(
+                    (f, None)
+                    for f in dim
+                    if f not in rule.whole and (len(dim) > 1 or sizes[f] == size)
+                )
         if kind.layout.pending[axis] == "sum":
-            found.update((s, None) for s in rule.linear if n in s and all(types[i] is not None for i in s))
+            found.update(
+                (s, None) for s in rule.linear if n in s and all(types[i] is not None for i in s)
+            )
     return [*found, None]
 
 
-def _ways(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], options: Sequence[list[Option]]):  # type: ignore[no-untyped-def]
+def _ways(
+    rule: Rule,
+    types: Sequence[ArrayType | None],
+    sizes: Mapping[str, int],
+    options: Sequence[list[Option]],
+):  # type: ignore[no-untyped-def]
     for combination in itertools.product(*options):
         split: dict[str, list[int]] = {}
         for axis, option in enumerate(combination):
@@ -215,7 +263,9 @@ def _ways(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int
                 yield way
 
 
-def _orders(rule: Rule, types: Sequence[ArrayType | None], factor: str, axes: Sequence[int]) -> list[Axes]:
+def _orders(
+    rule: Rule, types: Sequence[ArrayType | None], factor: str, axes: Sequence[int]
+) -> list[Axes]:
     """The orders of mesh axes on one factor that operands have now, and the mesh's."""
     orders: dict[Axes, None] = {}
     if len(axes) > 1:
@@ -228,7 +278,13 @@ def _orders(rule: Rule, types: Sequence[ArrayType | None], factor: str, axes: Se
     return list(orders)
 
 
-def _way(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], split: dict[str, Axes], combination: Sequence[Option]) -> Way | None:
+def _way(
+    rule: Rule,
+    types: Sequence[ArrayType | None],
+    sizes: Mapping[str, int],
+    split: dict[str, Axes],
+    combination: Sequence[Option],
+) -> Way | None:
     mesh = next(t.mesh for t in types if t is not None)
 
     def axes_of(dim: Dim) -> Axes | None:
@@ -270,7 +326,9 @@ def _way(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]
                     waits[a] = rule.reduce
         outs.append(Layout.of(mesh, tuple(dims), tuple(waits)))
     nbytes = sum(
-        route_bytes(t, w) for t, w in zip(types, wanted, strict=True) if t is not None and w is not None
+        route_bytes(t, w)
+        for t, w in zip(types, wanted, strict=True)
+        if t is not None and w is not None
     )
     return Way(split, tuple(wanted), tuple(outs), nbytes)
 

@@ -1,7 +1,7 @@
 """The gradient tape: records ops, and runs their gradients backwards.
 
-The tape is a list of calls in the order in which they ran. Gradients are built from public ops, so their
-layouts, their communication and higher derivatives follow from the ops' own rules.
+The tape is a list of calls in the order in which they ran. Gradients are built from public ops, so
+their layouts, their communication and higher derivatives follow from the ops' own rules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from gdt.layout import Layout
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import relayout_together
 
-Tree = Any  # an array, or nested lists, tuples and dicts of arrays, or an object with `parameters()`
+Tree = (
+    Any  # an array, or nested lists, tuples and dicts of arrays, or an object with `parameters()`
+)
 
 
 class GradientTape(Observer):
@@ -23,8 +25,8 @@ class GradientTape(Observer):
 
     persistent: whether `gradient` may be called more than once.
 
-    Every op is recorded, so arrays need not be watched; `watch` names the sources of a `gradient` call
-    that gives none. Follows `tf.GradientTape`.
+    Every op is recorded, so arrays need not be watched; `watch` names the sources of a `gradient`
+    call that gives none. Follows `tf.GradientTape`.
 
     >>> w = gdt.asarray([1.0, 2.0, 3.0])
     >>> with gdt.GradientTape() as tape:
@@ -43,7 +45,12 @@ class GradientTape(Observer):
 
     def __enter__(self) -> GradientTape:
         if self.nodes is None:
-            raise error(GradientError, "GradientTape", "this tape has been used up", remedy="Make a new tape.")
+            raise error(
+                GradientError,
+                "GradientTape",
+                "this tape has been used up",
+                remedy="Make a new tape.",
+            )
         self._token = OBSERVERS.set((*OBSERVERS.get(), self))
         return self
 
@@ -54,7 +61,8 @@ class GradientTape(Observer):
         self.nodes.append((op, args, static, out))  # type: ignore[union-attr]
 
     def watch(self, tensor: Tree) -> None:
-        """Name arrays as sources of gradients; DtypeError for arrays that are not floating-point."""
+        """Name arrays as sources of gradients; DtypeError for arrays that are not
+        floating-point."""
         arrays, _ = flatten(tensor)
         for x in arrays:
             check_differentiable(x, "GradientTape.watch", "tensor")
@@ -69,10 +77,12 @@ class GradientTape(Observer):
         unconnected: str = "raise",
         together_with: Sequence[DistributedArray] = (),
     ) -> Tree:
-        """Gradient of `target` (summed over its elements) with respect to `sources`, shaped as they are.
+        """Gradient of `target` (summed over its elements) with respect to `sources`, shaped as they
+        are.
 
-        Each gradient has the layout of its source (with nothing pending). All reductions that this needs,
-        and those that are pending in `target` and in `together_with` (metrics, say), travel together.
+        Each gradient has the layout of its source (with nothing pending). All reductions that this
+        needs, and those that are pending in `target` and in `together_with` (metrics, say), travel
+        together.
 
         output_gradients: cotangents of the targets, ones by default.
         unconnected: what a source gets that `target` does not depend on: `"raise"` a GradientError,
@@ -81,10 +91,15 @@ class GradientTape(Observer):
         op = "GradientTape.gradient"
         if self.nodes is None:
             raise error(
-                GradientError, op, "the tape has been used up", remedy="Use GradientTape(persistent=True)."
+                GradientError,
+                op,
+                "the tape has been used up",
+                remedy="Use GradientTape(persistent=True).",
             )
         if unconnected not in ("raise", "zero", "none"):
-            raise error(GradientError, op, f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'")
+            raise error(
+                GradientError, op, f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'"
+            )
         targets, _ = flatten(target)
         wanted, rebuild = flatten(self.watched if sources is None else sources)
         for x in targets:
@@ -117,7 +132,9 @@ def check_differentiable(x: object, op: str, role: str) -> None:
 
 def _seeds(targets: Sequence[DistributedArray], given: Tree) -> list[DistributedArray]:
     if given is None:
-        return [FUNCTIONS["ones_like"](t, layout=Layout.replicated(t.mesh, t.ndim)) for t in targets]
+        return [
+            FUNCTIONS["ones_like"](t, layout=Layout.replicated(t.mesh, t.ndim)) for t in targets
+        ]
     cotangents, _ = flatten(given)
     for t, g in zip(targets, cotangents, strict=True):
         if t.shape != g.shape:
@@ -208,8 +225,14 @@ def _resolved(
         grads.append(FUNCTIONS["zeros_like"](s) if g is None and unconnected == "zero" else g)
     arrays = [g for g in grads if g is not None]
     layouts = [s.layout.resolved for g, s in zip(grads, sources, strict=True) if g is not None]
-    pending = [t for t in (*targets, *extras) if any(t.layout.pending) and t.mesh is (arrays or [t])[0].mesh]
-    moved = iter(relayout_together([*arrays, *pending], [*layouts, *(t.layout.resolved for t in pending)]))
+    pending = [
+        t
+        for t in (*targets, *extras)
+        if any(t.layout.pending) and t.mesh is (arrays or [t])[0].mesh
+    ]
+    moved = iter(
+        relayout_together([*arrays, *pending], [*layouts, *(t.layout.resolved for t in pending)])
+    )
     return [next(moved) if g is not None else None for g in grads]
 
 
@@ -235,7 +258,9 @@ def flatten(tree: Tree) -> tuple[list[DistributedArray], Callable[[Sequence[Any]
             return _joined(parts, lambda values: type(tree)(*values))
         return _joined(parts, type(tree))
     raise error(
-        DtypeError, "gradient", f"a {type(tree).__name__} is not an array or a list, tuple or dict of arrays"
+        DtypeError,
+        "gradient",
+        f"a {type(tree).__name__} is not an array or a list, tuple or dict of arrays",
     )
 
 
@@ -258,13 +283,16 @@ def _joined(
 # ---------------------------------------------------------------- functions
 
 
-def value_and_grad(f: Callable[..., Any], argnums: int = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    f: Callable[..., Any], argnums: int = 0, *, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that returns `f`'s value and its gradient with respect to argument `argnums`.
 
-    f: returns a scalar array, or `(scalar, aux)` with `has_aux`, where aux is a tree of arrays (metrics).
-    The argument is an array, a tree of arrays, or an object with `parameters()` (then the gradient is a
-    dict). Gradients have the layouts of what they are gradients of; every reduction that they, the value
-    and aux wait for travels in one bundle. Follows `jax.value_and_grad`.
+    f: returns a scalar array, or `(scalar, aux)` with `has_aux`, where aux is a tree of arrays
+    (metrics). The argument is an array, a tree of arrays, or an object with `parameters()` (then
+    the gradient is a dict). Gradients have the layouts of what they are gradients of; every
+    reduction that they, the value and aux wait for travels in one bundle. Follows
+    `jax.value_and_grad`.
 
     >>> gdt.value_and_grad(lambda x: gdt.sum(x * x))(gdt.asarray([1.0, 2.0]))[1].tolist()
     [2.0, 4.0]
@@ -278,17 +306,27 @@ def value_and_grad(f: Callable[..., Any], argnums: int = 0, *, has_aux: bool = F
             value, aux = value
         if not isinstance(value, DistributedArray) or value.shape != ():
             what = value.type if isinstance(value, DistributedArray) else type(value).__name__
-            raise error(GradientError, "value_and_grad", "the function does not return a scalar array", operands={"value": what})
+            raise error(
+                GradientError,
+                "value_and_grad",
+                "the function does not return a scalar array",
+                operands={"value": what},
+            )
         extras, rebuild = flatten(aux)
         gradient = tape.gradient(value, args[argnums], together_with=extras)
         value = value.resolve()
-        return ((value, rebuild([x.resolve() for x in extras])), gradient) if has_aux else (value, gradient)
+        return (
+            ((value, rebuild([x.resolve() for x in extras])), gradient)
+            if has_aux
+            else (value, gradient)
+        )
 
     return wrapped
 
 
 def grad(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """A function that returns the gradient of `f`, a scalar function, with respect to argument `argnums`.
+    """A function that returns the gradient of `f`, a scalar function, with respect to argument
+    `argnums`.
 
     >>> float(gdt.grad(gdt.grad(lambda x: x * x * x))(gdt.asarray(2.0)))
     12.0

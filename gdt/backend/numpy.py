@@ -10,7 +10,8 @@ import numpy as np
 
 
 def _references_of_a_listed_object() -> int:
-    """What `sys.getrefcount` says of an object that only one list holds; versions of CPython differ."""
+    """What `sys.getrefcount` says of an object that only one list holds; versions of CPython
+    differ."""
     held = [object()]
     return sys.getrefcount(held[0])
 
@@ -21,8 +22,8 @@ ONE_REFERENCE = _references_of_a_listed_object()
 class BufferPool:
     """Recycles the memory of large blocks.
 
-    Fresh pages from the operating system cost as much as the arithmetic that fills them. A buffer is
-    free again when only the pool refers to it: arrays keep the buffer that they view alive.
+    Fresh pages from the operating system cost as much as the arithmetic that fills them. A buffer
+    is free again when only the pool refers to it: arrays keep the buffer that they view alive.
     """
 
     def __init__(self, smallest: int = 1 << 15, capacity: int = 1 << 30) -> None:
@@ -51,7 +52,9 @@ class BufferPool:
 
     def owns(self, buffer: object) -> bool:
         """Whether `buffer` is one of the pool's."""
-        return isinstance(buffer, np.ndarray) and any(b is buffer for b in self.buffers.get(buffer.nbytes, ()))
+        return isinstance(buffer, np.ndarray) and any(
+            b is buffer for b in self.buffers.get(buffer.nbytes, ())
+        )
 
     def trim(self) -> None:
         """Give the memory of all free buffers back."""

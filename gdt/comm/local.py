@@ -26,7 +26,9 @@ def gather(block: Block, lead: int, axes: tuple[int, ...], dim: int, size: int) 
     return block
 
 
-def split(xp: Any, block: Block, lead: int, axes: tuple[int, ...], counts: tuple[int, ...], dim: int) -> Block:
+def split(
+    xp: Any, block: Block, lead: int, axes: tuple[int, ...], counts: tuple[int, ...], dim: int
+) -> Block:
     """Cut `dim` into equal shards along `axes`, the inverse of `gather`.
 
     A tail that does not fill its shard repeats the last element, so that element-wise functions see

@@ -1,8 +1,9 @@
 """Transports: what moves data between the blocks of a mesh.
 
-A transport sees blocks only: `blocks[i]` belongs to grid coordinate `mesh.blocks[i]`. Each method takes
-and returns one entry per block of this process, is called once per collective, and counts its own calls
-and the bytes that it moved between blocks. Several arrays that travel together are one call.
+A transport sees blocks only: `blocks[i]` belongs to grid coordinate `mesh.blocks[i]`. Each method
+takes and returns one entry per block of this process, is called once per collective, and counts its
+own calls and the bytes that it moved between blocks. Several arrays that travel together are one
+call.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Transport(Protocol):
         """Combine blocks whose mesh axis `axis` is full; each keeps its own box of it."""
 
     def all_to_all(self, blocks: Sequence[Block], axis: int) -> list[Block]:
-        """Blocks are (full, ..., box, ...): the new front axis is scattered, mesh axis `axis` gathered."""
+        """Blocks are (full, ..., box, ...): the new front axis is scattered, mesh axis `axis`
+        gathered."""
 
     def copy(self, source: int, target: int, block: Block) -> Block:
         """Send `block` from one block of the mesh to another."""
@@ -80,7 +82,9 @@ class CopyTransport:
         moved = 0
         for group in self._groups(axes):
             for n in range(len(bundles[0])):
-                members = {tuple(self.mesh.blocks[i][a] for a in axes): bundles[i][n] for i in group}
+                members = {
+                    tuple(self.mesh.blocks[i][a] for a in axes): bundles[i][n] for i in group
+                }
                 joined = _join(members, axes, [self.mesh.grid[a] for a in axes])
                 for i in group:
                     out[i][n] = joined.copy() if i != group[0] else joined

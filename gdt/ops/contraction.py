@@ -1,19 +1,19 @@
 """Contractions: matmul, einsum, tensordot and outer are one thing, a product summed over labels.
 
-In a block the mesh axes are labels like any other: a batch split over 8 coordinates is a row label, and
-the gradient of a weight sums over it inside the same matrix product. So a contraction of blocks is
-arranged as one call of BLAS (or a batch of them), whatever the layouts are.
+In a block the mesh axes are labels like any other: a batch split over 8 coordinates is a row label,
+and the gradient of a weight sums over it inside the same matrix product. So a contraction of blocks
+is arranged as one call of BLAS (or a batch of them), whatever the layouts are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
-from gdt.array import DistributedArray
-from gdt.op import Labels, op
+from gdt.op import op
+from gdt.plan import Labels
 
 Block = Any
 Label = Any
@@ -24,7 +24,7 @@ Terms = tuple[Label, ...]
 LONG_CONTRACTION = 256
 
 
-@lru_cache(maxsize=None)
+@cache
 def arrange(
     left: Terms, right: Terms, out: Terms, left_shape: tuple[int, ...], right_shape: tuple[int, ...]
 ) -> Callable[[Any, Block, Block, Block], Block]:
@@ -66,17 +66,27 @@ def arrange(
     out_shape = tuple(sizes[n] if n is not None else 1 for n in out)
     back = [order.index(n) for n in o_labels]
 
-    def matrix(labels: Sequence[Label], first: Sequence[Label], second: Sequence[Label]) -> tuple[list[int], tuple[int, ...]]:
+    def matrix(
+        labels: Sequence[Label], first: Sequence[Label], second: Sequence[Label]
+    ) -> tuple[list[int], tuple[int, ...]]:
         """Transposition and shape that make (batch..., first, second) of a block."""
         held = [n for n in batch if n in labels]
         transposition = [labels.index(n) for n in [*held, *first, *second]]
         lead = tuple(sizes[n] if n in labels else 1 for n in batch)
-        return transposition, (*lead, math.prod(sizes[n] for n in first), math.prod(sizes[n] for n in second))
+        return transposition, (
+            *lead,
+            math.prod(sizes[n] for n in first),
+            math.prod(sizes[n] for n in second),
+        )
 
     x_order, x_shape = matrix(x_labels, rows, inner)
     w_order, w_shape = matrix(w_labels, inner, columns)
-    x_squeezed = tuple(s for n, s in zip(left, left_shape, strict=True) if n is not None and n not in alone_x)
-    w_squeezed = tuple(s for n, s in zip(right, right_shape, strict=True) if n is not None and n not in alone_w)
+    x_squeezed = tuple(
+        s for n, s in zip(left, left_shape, strict=True) if n is not None and n not in alone_x
+    )
+    w_squeezed = tuple(
+        s for n, s in zip(right, right_shape, strict=True) if n is not None and n not in alone_w
+    )
     x_sum = tuple(i for i, n in enumerate(left) if n in alone_x and n is not None)
     w_sum = tuple(i for i, n in enumerate(right) if n in alone_w and n is not None)
     product_shape = (*(sizes[n] for n in batch), x_shape[-2], w_shape[-1])
@@ -105,7 +115,9 @@ def arrange(
     return contract
 
 
-def _viewer(squeezed: tuple[int, ...], order: list[int], shape: tuple[int, ...]) -> Callable[[Block], Block]:
+def _viewer(
+    squeezed: tuple[int, ...], order: list[int], shape: tuple[int, ...]
+) -> Callable[[Block], Block]:
     """Squeeze, transpose and reshape a block, in as few calls as that takes."""
     if order == sorted(order):
         return lambda block: block.reshape(shape)
@@ -124,11 +136,12 @@ def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
 
 @op("... i k, k j -> ... i j", linear="x, w")
 def matrix_product(xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block = None) -> Block:
-    """Matrix product over the last axis of `x` and the first of `w`: what `@` runs for a matrix `w`.
+    """Matrix product over the last axis of `x` and the first of `w`: what `@` runs for a matrix
+    `w`.
 
     x: (..., i, k), w: (k, j), result: (..., i, j); dtypes promote as in NumPy.
-    Split i or j: no communication. Split k: each device sums its part, and the result stays a pending
-    sum until its value is needed.
+    Split i or j: no communication. Split k: each device sums its part, and the result stays a
+    pending sum until its value is needed.
 
     >>> mesh = gdt.create_mesh([("data", 4)])
     >>> x = gdt.ones((8, 4), layout=gdt.Layout(["data", gdt.UNSHARDED], mesh))
@@ -139,16 +152,19 @@ def matrix_product(xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block
 
 
 @op("... i k, j k -> ... i j", linear="x, w")
-def matrix_product_nt(xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block = None) -> Block:
+def matrix_product_nt(
+    xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block = None
+) -> Block:
     """`x @ w.T` without transposing; x: (..., i, k), w: (j, k), result: (..., i, j)."""
     return contract(xp, x, w, labels, out)
 
 
 @op("... k i, ... k j -> i j", linear="x, w")
-def matrix_product_tn(xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block = None) -> Block:
+def matrix_product_tn(
+    xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block = None
+) -> Block:
     """`x.T @ w`, summed over all leading axes; x: (..., k, i), w: (..., k, j), result: (i, j)."""
     return contract(xp, x, w, labels, out)
-
 
 
 matrix_product.vjp(
