@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,8 +69,7 @@ class Mesh:
         name: str,
         grid: tuple[int, ...],
     ) -> Mesh:
-        # A forked worker inherits this table: the process is part of the key.
-        key = (os.getpid(), axis_names, sizes, devices, name, grid)
+        key = (axis_names, sizes, devices, name, grid)
         if key not in cls._interned:
             self = object.__new__(cls)
             self.axis_names, self.sizes, self.devices, self.name = axis_names, sizes, devices, name

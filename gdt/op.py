@@ -175,6 +175,11 @@ class Op:
         """Bring arguments to the form that a key needs, and call again."""
         if self.count >= 0:
             args, static = self._bind(args, static)
+        elif not args or not static.keys() <= set(self.statics):
+            given = ", ".join(static.keys() - set(self.statics)) or "no operands"
+            raise error(
+                DtypeError, self.name, f"got {given}", remedy=f"It takes arrays and {self.statics}."
+            )
         static = {k: _hashable(v) for k, v in static.items()}
         for k, v in static.items():
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from typing import Any
 
 import numpy as np
@@ -30,25 +31,30 @@ class BufferPool:
         self.smallest, self.capacity = smallest, capacity
         self.buffers: dict[int, list[np.ndarray]] = {}
         self.held = 0
+        self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """An uninitialised array, in recycled memory if it is large."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.smallest:
             return np.empty(shape, dtype)
+        with self._lock:  # else two threads could take the same free buffer
+            return np.ndarray(shape, dtype, self._buffer(nbytes))
+
+    def _buffer(self, nbytes: int) -> np.ndarray:
         sized = self.buffers.setdefault(nbytes, [])
         for i in range(len(sized)):
             if sys.getrefcount(sized[i]) == ONE_REFERENCE:
                 # Oldest first: the next search meets the ones that were free longest.
                 sized.append(sized.pop(i))
-                return np.ndarray(shape, dtype, sized[-1])
-        buffer = np.empty(nbytes, np.uint8)
+                return sized[-1]
         if self.held + nbytes > self.capacity:
             self.trim()
+        buffer = np.empty(nbytes, np.uint8)
         if self.held + nbytes <= self.capacity:
             sized.append(buffer)
             self.held += nbytes
-        return np.ndarray(shape, dtype, buffer)
+        return buffer
 
     def owns(self, buffer: object) -> bool:
         """Whether `buffer` is one of the pool's."""
