@@ -1,0 +1,113 @@
+"""Adam and AdamW.
+
+The state is kept as weighted sums, m / (1 - beta1) and v / (1 - beta2) of the papers' moving
+averages: `m = beta1 * m + g` takes two passes over memory where the average takes three. What
+remains of the constant factors goes, with the bias corrections, into two numbers computed in
+Python's floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gdt.array import DistributedArray
+from gdt.errors import ShapeError, error
+from gdt.op import op
+from gdt.optim.optimizer import Block, Optimizer, Owner, runs
+from gdt.optim.schedules import Schedule
+
+Scalar = Any
+
+
+@op("..., ..., ..., ..., ..., ..., ..., ..., ... -> ..., ..., ...", donate="p, m, v")
+def adam_step(
+    xp: Any, p: Block, m: Block, v: Block, g: Block,
+    beta1: Scalar, beta2: Scalar, keep: Scalar, rate: Scalar, epsilon: Scalar, /,
+    *, decay: bool = False, out: Any,
+) -> tuple[Block, Block, Block]:  # fmt: skip
+    """m = beta1 * m + g; v = beta2 * v + g * g; p - rate * m / (sqrt(v) + epsilon).
+
+    decay: whether p is multiplied by `keep` first.
+    """
+    for change, p_, m_, v_, g_, p_new, m_new, v_new in runs(xp, p, m, v, g, *out):
+        xp.multiply(m_, beta1, out=m_new)
+        xp.add(m_new, g_, out=m_new)
+        xp.multiply(g_, g_, out=change)
+        xp.multiply(v_, beta2, out=v_new)
+        xp.add(v_new, change, out=v_new)
+        xp.sqrt(v_new, out=change)
+        xp.add(change, epsilon, out=change)
+        xp.divide(m_new, change, out=change)
+        xp.multiply(change, rate, out=change)
+        kept = xp.multiply(p_, keep, out=p_new) if decay else p_
+        xp.subtract(kept, change, out=p_new)
+    return tuple(out)
+
+
+class Adam(Optimizer):
+    """Adam: steps of about the learning rate, scaled by running moments of the gradients.
+
+    p -= rate * mean / (sqrt(square) + epsilon), with both moments bias-corrected. Source: Kingma
+    and Ba 2015, algorithm 1; defaults as in Keras.
+
+    >>> parameters = {"w": gdt.asarray([1.0, -2.0])}
+    >>> gdt.optim.Adam(0.1).update(parameters, {"w": gdt.asarray([4.0, -0.5])})
+    >>> parameters["w"].numpy().round(4).tolist()
+    [0.9, -1.9]
+    """
+
+    kinds = ("m", "v")
+    weight_decay = 0.0
+
+    def __init__(
+        self,
+        learning_rate: float | Schedule = 0.001,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-7,
+    ) -> None:
+        if not (0 <= beta1 < 1 and 0 <= beta2 < 1 and epsilon >= 0):
+            raise error(
+                ShapeError, type(self).__name__, f"beta1={beta1}, beta2={beta2}, epsilon={epsilon}",
+                remedy="The betas are in [0, 1), epsilon is at least 0.",
+            )  # fmt: skip
+        super().__init__(learning_rate)
+        self.beta1, self.beta2, self.epsilon = float(beta1), float(beta2), float(epsilon)
+
+    def step(self, rate: float) -> Callable[[Sequence[Owner], DistributedArray], None]:
+        mean = (1 - self.beta1) / (1 - self.beta1**self.steps)
+        root = math.sqrt((1 - self.beta2**self.steps) / (1 - self.beta2))
+        scalars = (
+            self.beta1,
+            self.beta2,
+            1 - rate * self.weight_decay,
+            rate * mean * root,
+            self.epsilon * root,
+        )
+        decay = self.weight_decay > 0
+        return lambda owners, g: adam_step.update(owners, g, *scalars, decay=decay)
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: `p *= 1 - rate * weight_decay` before Adam's step.
+
+    Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization"; defaults as in
+    Keras.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | Schedule = 0.001,
+        weight_decay: float = 0.004,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        epsilon: float = 1e-7,
+    ) -> None:
+        if not weight_decay >= 0:
+            raise error(
+                ShapeError, "AdamW", f"weight_decay is {weight_decay!r}", remedy="It is at least 0."
+            )
+        super().__init__(learning_rate, beta1, beta2, epsilon)
+        self.weight_decay = float(weight_decay)

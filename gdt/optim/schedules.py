@@ -1,0 +1,82 @@
+"""Schedules: the learning rate as a function of the number of updates done before."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+
+from gdt.errors import ShapeError, error
+
+Schedule = Callable[[int], float]
+
+
+def exponential_decay(
+    initial: float, decay_steps: int, decay_rate: float, *, staircase: bool = False
+) -> Schedule:
+    """`initial * decay_rate ** (step / decay_steps)`, in whole powers with `staircase`.
+
+    >>> gdt.optim.exponential_decay(0.1, decay_steps=10, decay_rate=0.5)(20)
+    0.025
+    """
+    _check_steps("exponential_decay", decay_steps)
+
+    def schedule(step: int) -> float:
+        power = step // decay_steps if staircase else step / decay_steps
+        return float(initial * decay_rate**power)
+
+    return schedule
+
+
+def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedule:
+    """Half a cosine from `initial` down to `final` over `decay_steps`, then `final`.
+
+    Source: Loshchilov and Hutter 2017, "SGDR", eq. 5.
+
+    >>> gdt.optim.cosine_decay(1.0, decay_steps=100)(50)
+    0.5
+    """
+    _check_steps("cosine_decay", decay_steps)
+
+    def schedule(step: int) -> float:
+        done = min(step / decay_steps, 1.0)
+        return final + (initial - final) * (1 + math.cos(math.pi * done)) / 2
+
+    return schedule
+
+
+def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Schedule:
+    """values[0] before step boundaries[0], values[1] before boundaries[1], ...
+
+    >>> [gdt.optim.piecewise_constant([2], [0.1, 0.01])(step) for step in range(4)]
+    [0.1, 0.1, 0.01, 0.01]
+    """
+    steps, rates = list(boundaries), list(values)
+    if len(rates) != len(steps) + 1 or steps != sorted(steps):
+        raise error(
+            ShapeError, "piecewise_constant",
+            f"{len(steps)} boundaries {steps} and {len(rates)} values",
+            remedy="Give ascending boundaries, and one value more than boundaries.",
+        )  # fmt: skip
+    return lambda step: rates[bisect_right(steps, step)]
+
+
+def with_warmup(rate: float | Schedule, warmup_steps: int) -> Schedule:
+    """Rises linearly to `rate` over the first `warmup_steps`, then follows it from its own step 0.
+
+    >>> [gdt.optim.with_warmup(0.4, 4)(step) for step in range(5)]
+    [0.1, 0.2, 0.30000000000000004, 0.4, 0.4]
+    """
+    _check_steps("with_warmup", warmup_steps)
+
+    def schedule(step: int) -> float:
+        later = max(step - warmup_steps, 0)
+        target = rate(later) if callable(rate) else rate
+        return target * min((step + 1) / warmup_steps, 1.0)
+
+    return schedule
+
+
+def _check_steps(name: str, steps: int) -> None:
+    if steps < 1:
+        raise error(ShapeError, name, f"a duration of {steps} steps", remedy="Pass 1 or more.")

@@ -1,0 +1,86 @@
+"""Stochastic gradient descent, plain, with momentum, and Nesterov's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gdt.array import DistributedArray
+from gdt.errors import ShapeError, error
+from gdt.op import op
+from gdt.optim.optimizer import Block, Optimizer, Owner, runs
+from gdt.optim.schedules import Schedule
+
+Scalar = Any
+
+
+@op("..., ..., ... -> ...", donate="p")
+def sgd_step(xp: Any, p: Block, g: Block, rate: Scalar, /, *, out: Any) -> Block:
+    """p - rate * g"""
+    for change, p_, g_, new in runs(xp, p, g, out[0]):
+        xp.multiply(g_, rate, out=change)
+        xp.subtract(p_, change, out=new)
+    return out[0]
+
+
+@op("..., ..., ..., ..., ... -> ..., ...", donate="p, v")
+def momentum_step(
+    xp: Any,
+    p: Block,
+    v: Block,
+    g: Block,
+    rate: Scalar,
+    momentum: Scalar,
+    /,
+    *,
+    nesterov: bool = False,
+    out: Any,
+) -> tuple[Block, Block]:
+    """v = momentum * v - rate * g; p + v, or p + momentum * v - rate * g with `nesterov`."""
+    for change, p_, v_, g_, p_new, v_new in runs(xp, p, v, g, *out):
+        xp.multiply(g_, -rate, out=change)
+        xp.multiply(v_, momentum, out=v_new)
+        xp.add(v_new, change, out=v_new)
+        if nesterov:
+            xp.add(p_, change, out=p_new)
+            xp.multiply(v_new, momentum, out=change)
+            xp.add(p_new, change, out=p_new)
+        else:
+            xp.add(p_, v_new, out=p_new)
+    return tuple(out)
+
+
+class SGD(Optimizer):
+    """Gradient descent: `p -= rate * g`, or with momentum `v = momentum * v - rate * g; p += v`.
+
+    nesterov: `p += momentum * v - rate * g` after the same v (Sutskever et al. 2013, eq. 3-4).
+    Formulas and defaults as in Keras.
+
+    >>> parameters = {"w": gdt.asarray([1.0, 2.0])}
+    >>> gdt.optim.SGD(0.5).update(parameters, {"w": gdt.asarray([1.0, 1.0])})
+    >>> parameters["w"].tolist()
+    [0.5, 1.5]
+    """
+
+    def __init__(
+        self,
+        learning_rate: float | Schedule = 0.01,
+        momentum: float = 0.0,
+        *,
+        nesterov: bool = False,
+    ) -> None:
+        if not 0 <= momentum <= 1 or (nesterov and not momentum):
+            raise error(
+                ShapeError, "SGD", f"momentum is {momentum!r} with nesterov={nesterov}",
+                remedy="Momentum is in [0, 1], and Nesterov's step needs more than 0.",
+            )  # fmt: skip
+        self.momentum, self.nesterov = momentum, nesterov
+        self.kinds = ("velocity",) if momentum else ()  # type: ignore[misc]
+        super().__init__(learning_rate)
+
+    def step(self, rate: float) -> Callable[[Sequence[Owner], DistributedArray], None]:
+        if not self.momentum:
+            return lambda owners, g: sgd_step.update(owners, g, rate)
+        return lambda owners, g: momentum_step.update(
+            owners, g, rate, float(self.momentum), nesterov=self.nesterov
+        )

@@ -1,0 +1,95 @@
+"""Slots: where the arrays of a model, an optimizer or a plain tree of containers are kept.
+
+An array is immutable, so training, loading and restoring put new arrays in the place of old ones. A
+`Slot` names that place: a container and a key, under a dotted name such as `dense1.weight`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any, ClassVar, NamedTuple
+
+from gdt.array import DistributedArray
+from gdt.errors import DtypeError, error
+
+Tree = Any  # an array, a Stateful object, or nested lists, tuples and dicts of them
+
+
+class Slot(NamedTuple):
+    """A place that holds an array, or a counter: `owner[key]`."""
+
+    name: str
+    owner: MutableMapping[Any, Any]
+    key: Any
+    trainable: bool
+
+    @property
+    def value(self) -> Any:
+        """What is kept there now."""
+        return self.owner[self.key]
+
+
+class Stateful:
+    """Base of objects whose attributes are their state: modules and optimizers.
+
+    Attributes that are arrays, other stateful objects, or lists and dicts of them are found by
+    themselves; names with a leading underscore are private and left out.
+    """
+
+    untrained: ClassVar[tuple[str, ...]] = ()  # names of arrays that no gradient step changes
+    counters: ClassVar[tuple[str, ...]] = ()  # names of integers that are saved too
+    trainable: bool = True  # False freezes the object and all that it holds
+
+
+def slots(tree: Tree, name: str = "", trainable: bool = True) -> Iterator[Slot]:
+    """Every slot of a tree, each once, in the order of definition.
+
+    Raises DtypeError for an array that has no place of its own: a bare one, or one in a tuple.
+    """
+    return _walk(tree, name, trainable, set())
+
+
+def _walk(tree: Tree, name: str, trainable: bool, seen: set[int]) -> Iterator[Slot]:
+    if id(tree) in seen:
+        return
+    seen.add(id(tree))
+    if isinstance(tree, Stateful):
+        trainable = trainable and tree.trainable
+        untrained, counters, attributes = tree.untrained, tree.counters, vars(tree)
+        for key, value in list(attributes.items()):
+            if type(value) is DistributedArray:
+                if key[0] != "_":
+                    yield Slot(
+                        _join(name, key), attributes, key, trainable and key not in untrained
+                    )
+            elif key in counters:
+                yield Slot(_join(name, key), attributes, key, False)
+            elif isinstance(value, Stateful | list | tuple | dict) and key[0] != "_":
+                yield from _walk(value, _join(name, key), trainable, seen)
+        return
+    if isinstance(tree, DistributedArray) or (isinstance(tree, tuple) and _has_arrays(tree)):
+        raise error(
+            DtypeError, "slots", f"{name or 'an array'} has no place where another could be put",
+            remedy="Keep arrays in a Module, a dict or a list, not alone or in a tuple.",
+        )  # fmt: skip
+    if isinstance(tree, MutableMapping | list | tuple):
+        items: Any = tree.items() if isinstance(tree, MutableMapping) else enumerate(tree)
+        for key, value in list(items):
+            if isinstance(value, DistributedArray) or type(value) is int:
+                counts = not isinstance(value, DistributedArray)
+                yield Slot(_join(name, key), tree, key, trainable and not counts)  # type: ignore[arg-type]
+            elif isinstance(value, Stateful | MutableMapping | list | tuple):
+                yield from _walk(value, _join(name, key), trainable, seen)
+
+
+def _join(name: str, key: object) -> str:
+    return f"{name}.{key}" if name else str(key)
+
+
+def _has_arrays(tree: tuple[Any, ...]) -> bool:
+    return any(isinstance(value, DistributedArray) for value in tree)
+
+
+def trainable_slots(tree: Tree) -> list[Slot]:
+    """The slots that a gradient step changes: trainable floating-point arrays."""
+    return [s for s in slots(tree) if s.trainable and s.value.dtype.kind in "fc"]
