@@ -1,0 +1,126 @@
+"""Operands that are hard to compute with, and what every array must satisfy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray, place
+from gdt.layout import Axes, Layout
+from gdt.mesh import Mesh
+
+
+def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> DistributedArray:
+    """`value` in that layout, as hard to compute with as the layout allows.
+
+    A pending sum is made of parts that are all wrong by themselves (2x, -x, 0, ..., whose sum is
+    exact); with `poison`, padding holds NaN, the largest integer, or the negated last element of
+    bools.
+    """
+    x, mesh, blocks = place(value, layout.resolved), layout.mesh, []
+    kind = x.type.with_layout(layout)
+    apart = any(p and mesh.grid[a] > 1 for a, p in enumerate(layout.pending))
+    for whole, grid in zip(x.blocks, mesh.blocks, strict=True):
+        block = _part(whole, _weight(layout, grid), grid, layout) if apart else whole
+        if poison:
+            for d in kind.uneven:
+                for at, valid in kind.padded_shards(d):
+                    index = _index(mesh, grid, layout.dims[d], at)
+                    if index is not None:
+                        tail = (*index, *[slice(None)] * d, slice(valid, None))
+                        block[tail] = _poison(block[tail])
+        blocks.append(block)
+    return DistributedArray(kind, tuple(blocks))
+
+
+def _weight(layout: Layout, grid: Sequence[int]) -> int:
+    """The share of a pending sum in one block: (2, -1, 0, ...) along every mesh axis of several
+    blocks."""
+    weight = 1
+    for a, reduction in enumerate(layout.pending):
+        if reduction == "sum" and layout.mesh.grid[a] > 1:
+            weight *= (2, -1, *[0] * layout.mesh.grid[a])[grid[a]]
+    return weight
+
+
+def _part(whole: Any, weight: int, grid: Sequence[int], layout: Layout) -> Any:
+    """`weight * whole`; what that would not keep (bools, huge and infinite numbers) is in the first
+    block."""
+    first = not any(grid[a] for a, p in enumerate(layout.pending) if p)
+    alone = whole if first else np.zeros_like(whole)
+    if whole.dtype.kind == "b":
+        return alone.copy()
+    with np.errstate(all="ignore"):
+        part = (whole * np.asarray(weight).astype(whole.dtype)).astype(whole.dtype)
+        if whole.dtype.kind not in "fc":
+            return part
+        return np.where(np.abs(whole) < np.finfo(whole.dtype).max / 64, part, alone)
+
+
+def _index(mesh: Mesh, grid: Sequence[int], axes: Axes, at: Sequence[int]) -> list[Any] | None:
+    """The mesh axes' part of the index of a shard in one block; None if another block holds it."""
+    index: list[Any] = [slice(None)] * mesh.ndim
+    for a, c in zip(axes, at, strict=True):
+        inside = c - grid[a] * mesh.box[a]
+        if not 0 <= inside < mesh.box[a]:
+            return None
+        index[a] = slice(inside, inside + 1)
+    return index
+
+
+def _poison(padding: np.ndarray) -> Any:
+    if padding.dtype.kind in "fc":
+        return np.nan
+    return ~padding if padding.dtype.kind == "b" else np.iinfo(padding.dtype).max
+
+
+def tolerance(dtypes: Sequence[np.dtype], length: int) -> float:
+    """Relative to the largest number, how far sums of `length` terms in another order may be apart.
+
+    Each addition rounds once, so the bound is `length * eps`; 16 more roundings are allowed to
+    transcendental functions, whose last digits depend on the length of a vector.
+    """
+    eps = [float(np.finfo(d).eps) for d in dtypes if d.kind in "fc"]
+    return (length + 16) * max(eps, default=0.0)
+
+
+def assert_close(got: np.ndarray, want: np.ndarray, bound: float, what: str) -> None:
+    if got.dtype.kind not in "fc" or not bound:
+        assert np.array_equal(got, want, equal_nan=got.dtype.kind in "fc"), (
+            f"{what}: got\n{got}\nexpected\n{want}"
+        )
+        return
+    finite = np.abs(want[np.isfinite(want)])
+    scale = max(1.0, float(finite.max(initial=0)))
+    close = np.isclose(got, want, rtol=bound, atol=bound * scale, equal_nan=True)
+    count = f"{np.count_nonzero(~close)} of {close.size} elements differ"
+    assert close.all(), f"{what}: {count}; got\n{got}\nexpected\n{want}"
+
+
+def assert_consistent(x: DistributedArray) -> None:
+    """Raise AssertionError unless blocks and shards are what the array's type says.
+
+    Replicas on different devices must be bitwise equal.
+    """
+    value, kind = x.numpy(), x.type
+    assert value.shape == kind.shape and value.dtype == kind.dtype, (
+        f"numpy() of {kind} is {value.dtype}{value.shape}"
+    )
+    assert len(x.blocks) == len(x.mesh.blocks), (
+        f"{len(x.blocks)} blocks on a mesh with {len(x.mesh.blocks)}"
+    )
+    for block in x.blocks:
+        assert block.shape == kind.block_shape, (
+            f"a block of {kind} is {block.shape}, not {kind.block_shape}"
+        )
+        assert block.dtype == kind.dtype, f"a block of {kind} is {block.dtype}"
+    shards = x.shards
+    assert [s.coordinate for s in shards] == x.mesh.local_coordinates()
+    if any(kind.layout.pending):
+        return
+    for shard in shards:
+        want = value[shard.index]
+        same = np.array_equal(shard.data, want, equal_nan=kind.dtype.kind in "fc")
+        assert same, f"at {shard.coordinate}, {kind} holds\n{shard.data}\nnot\n{want}"

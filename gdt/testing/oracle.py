@@ -1,0 +1,348 @@
+"""Samples, and the oracle that checks functions on them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gdt.array import FUNCTIONS, DistributedArray, place
+from gdt.layout import Layout
+from gdt.mesh import Mesh, create_mesh, default_mesh
+from gdt.tape import GradientTape
+from gdt.testing.layouts import choices
+from gdt.testing.operands import assert_close, assert_consistent, placed, tolerance
+
+Tree = Any  # a value, or nested lists, tuples and dicts of them
+
+STEP = 1e-6  # of finite differences, in units of the operands
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Arguments on which a function is tested.
+
+    args: operands as NumPy arrays or Python scalars; lists of them where the function takes lists.
+    static: keyword arguments.
+    expect: a function of the same arguments on whole NumPy arrays; None compares with one device.
+    grad: whether gradients with respect to the floating-point operands are checked.
+    exact: whether results are bitwise the same in every layout.
+
+    >>> import numpy as np
+    >>> sample = gdt.testing.Sample((np.ones((5, 3)), 2.0), expect=np.multiply)
+    >>> gdt.testing.check_mesh(gdt.multiply, sample, gdt.create_mesh([("x", 2)]))
+    """
+
+    args: tuple[Any, ...]
+    static: Mapping[str, Any] = field(default_factory=dict)
+    expect: Callable[..., Any] | None = None
+    grad: bool = True
+    exact: bool = False
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """The operands that are arrays, in order."""
+        return [a for a in _leaves(self.args) if isinstance(a, np.ndarray)]
+
+    def with_arrays(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments with other arrays in the places of its own."""
+        left = iter(arrays)
+        out: tuple[Any, ...] = _mapped(
+            lambda a: next(left) if isinstance(a, np.ndarray) else a, self.args
+        )
+        return out
+
+
+def _leaves(tree: Tree) -> Iterator[Any]:
+    if isinstance(tree, Mapping):
+        tree = list(tree.values())
+    if isinstance(tree, list | tuple):
+        for t in tree:
+            yield from _leaves(t)
+    else:
+        yield tree
+
+
+def _mapped(f: Callable[[Any], Any], tree: Tree) -> Tree:
+    if isinstance(tree, list | tuple):
+        return type(tree)(_mapped(f, t) for t in tree)
+    return f(tree)
+
+
+class Oracle:
+    """What a function gives on one device for one sample: values, gradients, second derivatives."""
+
+    def __init__(self, function: Callable[..., Any], sample: Sample) -> None:
+        self.function, self.sample = function, sample
+        self.one = create_mesh([("device", 1)], device_type="CPU")
+
+    @cached_property
+    def expected(self) -> list[Any]:
+        """The leaves of the expected result: NumPy arrays, or whatever else the function
+        returns."""
+        sample = self.sample
+        if sample.expect is not None:
+            return [
+                np.asarray(v) if isinstance(v, np.generic) else v
+                for v in _leaves(sample.expect(*sample.args, **sample.static))
+            ]
+        return [
+            v.numpy() if isinstance(v, DistributedArray) else v
+            for v in self._on_one_device(sample.arrays)
+        ]
+
+    def _on_one_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        operands = [place(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
+        with default_mesh(self.one):
+            return list(
+                _leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
+            )
+
+    @cached_property
+    def bound(self) -> float:
+        """Tolerance of values."""
+        arrays = [*self.sample.arrays, *(v for v in self.expected if isinstance(v, np.ndarray))]
+        return (
+            0.0
+            if self.sample.exact
+            else tolerance([a.dtype for a in arrays], max((a.size for a in arrays), default=1))
+        )
+
+    # ---- gradients
+
+    @cached_property
+    def precise(self) -> list[np.ndarray]:
+        """The arrays, with real floating-point numbers in float64."""
+        return [a.astype(np.float64) if a.dtype.kind == "f" else a for a in self.sample.arrays]
+
+    @cached_property
+    def sources(self) -> list[int]:
+        """Positions among the arrays of those that have gradients."""
+        return [i for i, a in enumerate(self.sample.arrays) if a.dtype.kind == "f"]
+
+    @cached_property
+    def cotangents(self) -> list[np.ndarray | None]:
+        """For every output a fixed random cotangent; None where there is no gradient."""
+        rng = np.random.default_rng(1)
+        outs = self._on_one_device(self.precise)
+        return [
+            rng.uniform(0.5, 1.5, v.shape)
+            if isinstance(v, DistributedArray) and v.dtype.kind == "f"
+            else None
+            for v in outs
+        ]
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether there is a gradient to check."""
+        return (
+            self.sample.grad and bool(self.sources) and any(c is not None for c in self.cotangents)
+        )
+
+    def loss(self, operands: Sequence[DistributedArray]) -> DistributedArray:
+        """The sum of the outputs times their cotangents."""
+        outs = _leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
+        terms = [
+            FUNCTIONS["sum"](v * c)
+            for v, c in zip(outs, self.cotangents, strict=True)
+            if c is not None
+        ]
+        total: DistributedArray = terms[0]
+        for t in terms[1:]:
+            total = total + t
+        return total
+
+    def gradient(self, operands: Sequence[DistributedArray]) -> list[DistributedArray]:
+        """Gradients of `loss` with respect to the sources."""
+        with default_mesh(operands[0].mesh), GradientTape() as tape:
+            loss = self.loss(operands)
+        found: list[DistributedArray] = tape.gradient(
+            loss, [operands[i] for i in self.sources], unconnected="zero"
+        )
+        return found
+
+    def slope(self, operands: Sequence[DistributedArray]) -> DistributedArray:
+        """The gradients' sum along fixed directions, a function of which second derivatives are
+        taken."""
+        rng = np.random.default_rng(2)
+        terms = [
+            FUNCTIONS["sum"](g * rng.uniform(0.5, 1.5, g.shape)) for g in self.gradient(operands)
+        ]
+        total: DistributedArray = terms[0]
+        for t in terms[1:]:
+            total = total + t
+        return total
+
+    def curvature(self, operands: Sequence[DistributedArray]) -> list[DistributedArray]:
+        """Gradients of `slope` with respect to the sources."""
+        with default_mesh(operands[0].mesh), GradientTape() as tape:
+            slope = self.slope(operands)
+        found: list[DistributedArray] = tape.gradient(
+            slope, [operands[i] for i in self.sources], unconnected="zero"
+        )
+        return found
+
+    @cached_property
+    def gradients(self) -> list[np.ndarray]:
+        """Gradients on one device, found equal to finite differences."""
+        return self._compared(self.gradient, self.loss, "gradient")
+
+    @cached_property
+    def curvatures(self) -> list[np.ndarray]:
+        """Second derivatives on one device, found equal to finite differences of gradients."""
+        return self._compared(self.curvature, self.slope, "second derivative")
+
+    def _compared(
+        self, gradient: Callable[..., Any], value: Callable[..., Any], what: str
+    ) -> list[np.ndarray]:
+        found = [g.numpy() for g in gradient(self._placed_on_one(self.precise))]
+        rng = np.random.default_rng(3)
+        for _ in range(2):
+            directions = [rng.standard_normal(self.precise[i].shape) for i in self.sources]
+            up, down = (
+                float(value(self._placed_on_one(self._shifted(directions, s))))
+                for s in (STEP, -STEP)
+            )
+            want, got = (
+                (up - down) / (2 * STEP),
+                sum(float((g * d).sum()) for g, d in zip(found, directions, strict=True)),
+            )
+            # Cancellation leaves eps * |value| / step, truncation is of the order of step ** 2.
+            slack = 1e-6 * max(1.0, abs(up), *(float(np.abs(g).sum()) for g in found))
+            assert abs(got - want) <= slack, (
+                f"{what} along a direction is {got}, finite differences give {want}"
+            )
+        return found
+
+    def _placed_on_one(self, arrays: Sequence[np.ndarray]) -> list[DistributedArray]:
+        return [place(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
+
+    def _shifted(self, directions: Sequence[np.ndarray], step: float) -> list[np.ndarray]:
+        arrays = list(self.precise)
+        for i, d in zip(self.sources, directions, strict=True):
+            arrays[i] = arrays[i] + step * d
+        return arrays
+
+    # ---- checks
+
+    def check(
+        self, mesh: Mesh, chosen: Sequence[Layout], *, gradients: bool = True, second: bool = False
+    ) -> None:
+        """Raise AssertionError unless the function is right on operands in the layouts `chosen`."""
+        try:
+            self._check_values(mesh, chosen)
+            if gradients and self.differentiable:
+                self._check_gradients(chosen, self.gradient, self.gradients, "gradient")
+                if second:
+                    self._check_gradients(
+                        chosen, self.curvature, self.curvatures, "second derivative"
+                    )
+        except Exception as e:
+            name = getattr(self.function, "__name__", repr(self.function))
+            shown = [
+                f"{a.dtype}{list(a.shape)} {w}"
+                for a, w in zip(self.sample.arrays, chosen, strict=True)
+            ]
+            call = f"{name}({', '.join(shown)}; {dict(self.sample.static)})"
+            e.add_note(f"in {call} on {mesh} with blocks {mesh.grid}")
+            raise
+
+    def _check_values(self, mesh: Mesh, chosen: Sequence[Layout]) -> None:
+        with default_mesh(mesh):
+            self._check_run(chosen, poison=False)
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                self._check_run(chosen, poison=True)
+
+    def _check_run(self, chosen: Sequence[Layout], *, poison: bool) -> None:
+        state = "poisoned padding: " if poison else ""
+        operands = [
+            placed(a, w, poison=poison) for a, w in zip(self.sample.arrays, chosen, strict=True)
+        ]
+        before = [[b.copy() for b in x.blocks] for x in operands]
+        outs = list(
+            _leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
+        )
+        assert len(outs) == len(self.expected), (
+            f"{len(outs)} results, expected {len(self.expected)}"
+        )
+        for got, expected in zip(outs, self.expected, strict=True):
+            want = np.asarray(expected)
+            if not isinstance(got, DistributedArray):
+                same = np.array_equal(np.asarray(got), want)
+                assert same, f"{state}got {got!r}, expected {expected!r}"
+                continue
+            assert got.shape == want.shape, f"{state}shape is {got.shape}, expected {want.shape}"
+            assert got.dtype == want.dtype, f"{state}dtype is {got.dtype}, expected {want.dtype}"
+            assert_consistent(got)
+            assert_close(got.numpy(), want, self.bound, f"{state}result {got.type}")
+        for x, blocks in zip(operands, before, strict=True):
+            same = all(
+                np.array_equal(b, c, equal_nan=b.dtype.kind in "fc")
+                for b, c in zip(x.blocks, blocks, strict=True)
+            )
+            assert same, f"an operand has been changed: {x.type}"
+
+    def _check_gradients(
+        self,
+        chosen: Sequence[Layout],
+        gradient: Callable[..., Any],
+        want: Sequence[np.ndarray],
+        what: str,
+    ) -> None:
+        operands = [placed(a, w, poison=True) for a, w in zip(self.precise, chosen, strict=True)]
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            found = gradient(operands)
+        length = max(a.size for a in self.precise) * 8  # several sums follow each other
+        for g, i, expected in zip(found, self.sources, want, strict=True):
+            source = operands[i]
+            assert g.layout is source.layout.resolved, (
+                f"the {what} of {source.type} has layout {g.layout}"
+            )
+            assert g.shape == source.shape and g.dtype == source.dtype, (
+                f"the {what} of {source.type} is {g.type}"
+            )
+            assert_consistent(g)
+            assert_close(
+                g.numpy(),
+                expected,
+                tolerance([g.dtype], length),
+                f"{what} of array {i}, {source.type}",
+            )
+
+
+def check(
+    function: Callable[..., Any],
+    sample: Sample,
+    mesh: Mesh,
+    chosen: Sequence[Layout],
+    *,
+    second: bool = False,
+) -> None:
+    """Raise AssertionError unless `function` is right on the sample's arrays in the layouts
+    `chosen`.
+
+    function: takes distributed arrays where the sample has NumPy arrays. second: second derivatives
+    too.
+
+    >>> import numpy as np
+    >>> mesh = gdt.create_mesh([("x", 2)])
+    >>> sample = gdt.testing.Sample((np.arange(3.0),), expect=np.exp)
+    >>> gdt.testing.check(gdt.exp, sample, mesh, [gdt.Layout(["x"], mesh)])
+    """
+    Oracle(function, sample).check(mesh, chosen, second=second)
+
+
+def check_mesh(
+    function: Callable[..., Any], sample: Sample, mesh: Mesh, *, limit: int = 64, seed: int = 0
+) -> None:
+    """`check` in all layouts that the sample's arrays can have on a mesh, or `limit` choices of
+    them."""
+    oracle = Oracle(function, sample)
+    for chosen in choices(mesh, [a.ndim for a in sample.arrays], limit=limit, seed=seed):
+        oracle.check(mesh, chosen)

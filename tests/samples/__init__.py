@@ -1,0 +1,22 @@
+"""Samples of every public function: each module here holds those of one family.
+
+A module defines `SAMPLES: dict[str, list[Sample]]`, keyed by the name in `gdt.array.FUNCTIONS`, and
+may define `ELSEWHERE: dict[str, str]`: names that cannot be compared with functions of whole
+arrays, and the test that covers them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from gdt.testing import Sample
+
+SAMPLES: dict[str, list[Sample]] = {}
+ELSEWHERE: dict[str, str] = {}
+
+for _module in pkgutil.iter_modules(__path__):
+    _family = importlib.import_module(f"{__name__}.{_module.name}")
+    for _name, _samples in _family.SAMPLES.items():
+        SAMPLES.setdefault(_name, []).extend(_samples)
+    ELSEWHERE.update(getattr(_family, "ELSEWHERE", {}))

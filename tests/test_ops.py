@@ -1,0 +1,62 @@
+"""Every op and public function equals itself on whole arrays: in any layout, on any mesh, in one
+block and in several; new functions get these tests by adding samples."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from gdt.array import FUNCTIONS
+from gdt.mesh import Mesh
+from gdt.op import OPS
+from gdt.testing import Oracle, choices, meshes
+
+from .samples import ELSEWHERE, SAMPLES
+
+CHOICES = 8  # of layouts per sample, mesh and storage mode
+WITH_GRADIENTS = 3  # of those
+MESHES = meshes()
+LARGE_MESHES = meshes([(2, 2, 2)])
+
+
+def mesh_id(mesh: Mesh) -> str:
+    return "x".join(map(str, mesh.sizes)) + "-" + "x".join(map(str, mesh.grid))
+
+
+def check_all(name: str, mesh: Mesh, limit: int, gradients: int, second: int) -> None:
+    for n, sample in enumerate(SAMPLES[name]):
+        oracle = Oracle(FUNCTIONS[name], sample)
+        # Other layouts for every sample and storage mode, but the same in every run.
+        seed = zlib.crc32(f"{name} {n} {mesh.sizes} {mesh.grid}".encode())
+        ranks = [a.ndim for a in sample.arrays]
+        for i, chosen in enumerate(choices(mesh, ranks, limit=limit, seed=seed)):
+            oracle.check(mesh, chosen, gradients=i < gradients, second=i < second)
+
+
+def test_every_function_has_samples() -> None:
+    missing = sorted({*OPS, *FUNCTIONS} - {*SAMPLES, *ELSEWHERE})
+    assert not missing, f"no samples in tests/samples for: {', '.join(missing)}"
+
+
+def test_samples_name_functions_that_exist() -> None:
+    unknown = sorted({*SAMPLES, *ELSEWHERE} - set(FUNCTIONS))
+    assert not unknown, f"samples for unknown functions: {', '.join(unknown)}"
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_function_equals_itself_on_whole_arrays(name: str, mesh: Mesh) -> None:
+    check_all(name, mesh, CHOICES, WITH_GRADIENTS, second=0)
+
+
+@pytest.mark.parametrize("mesh", LARGE_MESHES, ids=mesh_id)
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_function_on_three_mesh_axes(name: str, mesh: Mesh) -> None:
+    check_all(name, mesh, limit=4, gradients=1, second=0)
+
+
+@pytest.mark.parametrize("mesh", [MESHES[0], MESHES[-1]], ids=mesh_id)
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_second_derivatives(name: str, mesh: Mesh) -> None:
+    check_all(name, mesh, limit=2, gradients=2, second=2)
