@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import zipfile
 import zlib
@@ -150,13 +151,13 @@ def _zarr(
 
 def _blosc_decompress() -> Callable[[bytes], bytes]:
     try:
-        from numcodecs.blosc import decompress
+        blosc = importlib.import_module("numcodecs.blosc")
     except ImportError as cause:
         raise _error(
             f"numcodecs, which unpacks the data of {PACKAGE}, is not installed",
             remedy=f"Run `{INSTALL}`, or pass data_dir= with the original files.",
         ) from cause
-    return cast(Callable[[bytes], bytes], decompress)
+    return cast(Callable[[bytes], bytes], blosc.decompress)
 
 
 def _error(
