@@ -455,8 +455,8 @@ def _scalar(dtype: str, value: Any, refuse: Callable[[str], KernelError]) -> Any
 
 def address(array: Any) -> int:
     """The address of an array's first element, in host or device memory."""
-    pointer = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
-    return int(pointer)
+    on_host = isinstance(array, np.ndarray | np.generic)
+    return int(array.ctypes.data if on_host else array.data.ptr)
 
 
 @dataclass

@@ -115,7 +115,7 @@ _INSTANCES: Mapping[str, Callable[[], Iterator[tuple[str, tuple[str, ...]]]]] = 
 
 def _splits(blocks: int, steps: int) -> int:
     """Into how many parts to cut `steps` steps of work, that `blocks` blocks would do alone."""
-    return max(1, min(_ceil(ENOUGH_BLOCKS, blocks), SPLITS_MAX, steps))
+    return max(1, min(_ceil(ENOUGH_BLOCKS, max(1, blocks)), SPLITS_MAX, steps))
 
 
 def _call(
@@ -188,6 +188,8 @@ def _stride(array: Array, axis: int) -> int:
 
 def _check_contiguous(array: Array, lead: int) -> None:
     expected = array.dtype.itemsize
+    if array.size == 0:
+        return
     for axis in range(array.ndim - 1, lead - 1, -1):
         if array.shape[axis] > 1 and array.strides[axis] != expected:
             problem = f"an operand of shape {array.shape} is not contiguous from axis {lead} on"
@@ -398,7 +400,7 @@ def _passes(
         instance = Instance("batchnorm.cu", f"{stem}_columns", types)
         return instance, (tiles, splits, items), (32, known["ROWS"]), sizes
     work = _ceil(outer * inner, 4 * known["THREADS"])
-    splits = _splits(channels * items, min(outer, work) or 1)
+    splits = _splits(channels * items, min(outer, work))
     instance = Instance("batchnorm.cu", f"{stem}_planes", types)
     return instance, (channels, splits, items), (known["THREADS"],), sizes | {"inner": inner}
 
@@ -518,9 +520,14 @@ def bn_apply(
 def _check_twins(mean: Array, rstd: Array, scale: Array | None, bias: Array | None) -> None:
     """Pairs that share one set of strides in the kernels' signatures."""
     for a, b in ((mean, rstd), (scale, bias)):
-        if a is not None and b is not None and (a.shape, a.strides) != (b.shape, b.strides):
+        if a is not None and b is not None and _walk(a) != _walk(b):
             problem = f"mean and rstd, or scale and bias, differ: {a.shape} and {b.shape}"
             raise error(KernelError, "bn_apply", problem)
+
+
+def _walk(array: Array) -> list[tuple[int, int]]:
+    """Sizes and strides that matter."""
+    return [(n, _stride(array, axis)) for axis, n in enumerate(array.shape)]
 
 
 def _check_size(instance: Instance, size: int) -> None:

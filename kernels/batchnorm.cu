@@ -63,7 +63,7 @@ struct Split {
 // A whole block for one channel; its threads run along inner and then on to the next row.
 template <typename Of, typename Load>
 __device__ typename Of::State reduce_planes(int outer, int inner, const Split& rows, Load load) {
-  __shared__ typename Of::State scratch[THREADS / WARP];
+  GDT_SHARED(typename Of::State, scratch, [THREADS / WARP]);
   typename Of::State state = Of::empty();
   const int row_step = THREADS / inner, column_step = THREADS % inner;
   int row = threadIdx.x / inner, column = threadIdx.x % inner;
@@ -80,7 +80,7 @@ __device__ typename Of::State reduce_planes(int outer, int inner, const Split& r
 // A warp's width of channels for a block; ROWS threads share a channel. The result is thread y = 0's.
 template <typename Of, typename Load>
 __device__ typename Of::State reduce_columns(int outer, bool inside, const Split& rows, Load load) {
-  __shared__ typename Of::State scratch[ROWS][WARP];
+  GDT_SHARED(typename Of::State, scratch, [ROWS][WARP]);
   typename Of::State state = Of::empty();
   for (long long n = rows.first + static_cast<long long>(threadIdx.y) * rows.step; inside && n < outer;
        n += static_cast<long long>(ROWS) * rows.step)

@@ -5,6 +5,7 @@
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
 typedef unsigned long long uint64_t;
+#define GDT_SHARED(type, name, dims) __shared__ type name dims
 #define GDT_DYNAMIC_SHARED(name) extern __shared__ __align__(1024) unsigned char name[]
 
 struct half_t { unsigned short bits; };

@@ -69,7 +69,7 @@ __device__ __forceinline__ Place place_column(int n, int inner) {
 }
 // Combines the ROWS threads of a column; the result is thread y = 0's.
 template <typename State, typename Merge> __device__ State merge_column(State state, Merge merge) {
-  __shared__ State scratch[ROWS][WARP];
+  GDT_SHARED(State, scratch, [ROWS][WARP]);
   scratch[threadIdx.y][threadIdx.x] = state;
   __syncthreads();
   if (threadIdx.y == 0)

@@ -103,7 +103,7 @@ softmax_ce(const T* logits, Strides logits_strides, const L* __restrict__ labels
            A* __restrict__ lse, T* gradient, Axes axes, int rows, int classes, A smoothing, long long ignore,
            int cached, unsigned long long* error) {
   GDT_DYNAMIC_SHARED(shared);
-  __shared__ Row<A> scratch[ROW_THREADS / WARP];
+  GDT_SHARED(Row<A>, scratch, [ROW_THREADS / WARP]);
   const int row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y, item = blockIdx.y, thread = threadIdx.x;
   if (row >= rows) return;  // whole warps: where a block has several rows, each is one warp
   const long long at = static_cast<long long>(item) * rows + row;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(ROW_THREADS * ROWS_PER_BLOCK)
 softmax_ce_parts(const T* __restrict__ logits, Strides logits_strides, const L* __restrict__ labels,
                  Strides labels_strides, const int* __restrict__ start, const int* __restrict__ count,
                  A* __restrict__ parts, Axes axes, int rows, int classes) {
-  __shared__ Row<A> scratch[ROW_THREADS / WARP];
+  GDT_SHARED(Row<A>, scratch, [ROW_THREADS / WARP]);
   const int row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y, item = blockIdx.y, thread = threadIdx.x;
   if (row >= rows) return;
   const int valid = count ? count[item] : classes;

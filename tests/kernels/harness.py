@@ -120,9 +120,10 @@ class Execute:
         need_compiler()
         for call in calls:
             instances = tuple(group(call.instance))
-            if self.folder is not None or self.sanitizer is not None:
-                instances = (call.instance,)
             assert call.instance in instances, f"{call.instance} is not among the known instances"
+            if self.folder is not None or self.sanitizer is not None:  # build only these
+                used = {c.instance for c in calls if c.instance.file == call.instance.file}
+                instances = tuple(sorted(used, key=str))
             runner(instances, self.sanitizer, self.folder).run(call, **self.schedule)
 
 

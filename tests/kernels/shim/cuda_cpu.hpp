@@ -28,9 +28,9 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
 #define __grid_constant__
-// One block at a time: a function-local static is what the block's threads share. Its own ELF section gives the
-// runtime the address range, to poison before every block.
-#define __shared__ static __attribute__((section("gdt_shared")))
+// One block at a time: a function-local static is what the block's threads share. The first thread of a block
+// that comes by poisons it.
+#define GDT_SHARED(type, name, dims) static type name dims; shim::enter_shared(&name, sizeof name)
 #define GDT_DYNAMIC_SHARED(name) unsigned char* name = shim::runtime.dynamic
 // The emulator's own accesses are not the kernel's.
 #define NOT_SANITIZED __attribute__((no_sanitize("address"), no_sanitize("thread"), no_sanitize("undefined")))
@@ -57,8 +57,8 @@ void __tsan_java_alloc(unsigned long, unsigned long);
 void __tsan_java_free(unsigned long, unsigned long);
 void __sanitizer_start_switch_fiber(void**, const void*, size_t);
 void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
-extern char __start_gdt_shared[] __attribute__((weak, visibility("hidden")));
-extern char __stop_gdt_shared[] __attribute__((weak, visibility("hidden")));
+extern char __bss_start[] __attribute__((visibility("hidden")));
+extern char _end[] __attribute__((visibility("hidden")));
 }
 #ifdef __SANITIZE_THREAD__
 #define IF_TSAN(...) __VA_ARGS__
@@ -76,7 +76,7 @@ enum State : uint8_t { READY, BLOCK_BARRIER, WARP_WAIT, NAMED_BARRIER, DONE };
 enum Order : int { FORWARD, REVERSE, RANDOM };
 constexpr size_t STACK_BYTES = 256 << 10, PAGE = 4096;
 constexpr size_t DYNAMIC_MAX = 227 << 10;  // what a block of sm_90 may have
-constexpr int POLLS_MAX = 100000, MASKS_MAX = 8, NAMED_MAX = 24;
+constexpr int POLLS_MAX = 100000, MASKS_MAX = 8, NAMED_MAX = 24, SHARED_MAX = 1024;
 
 struct Fiber {
   void* stack_pointer;
@@ -100,11 +100,15 @@ struct Meeting {
 };
 struct NamedBarrier { unsigned arrived, expected, generation; };
 struct Options { int order, async_mode, fresh_fibers, unused; uint64_t seed; };
+struct SharedArray { void* start; uint64_t block; };  // the block that last used it
 // Where threads that synchronise meet in TSan's eyes: addresses, never read.
-struct Edges { char block[2], named[NAMED_MAX][2], warp[32], fence, done; };
+struct Edges { char block[2], named[NAMED_MAX][2], warp[32], fence; };
+static char launch_edge, done_edge;
 
 static struct Runtime {
   std::vector<Fiber> fibers;
+  SharedArray shared[SHARED_MAX];
+  uint64_t block;  // counts all blocks of all launches
   std::vector<Meeting> meetings;  // MASKS_MAX for each warp
   NamedBarrier named[NAMED_MAX];
   unsigned count, live, barrier_generation;
@@ -142,6 +146,27 @@ NOT_SANITIZED inline void copy_bytes(void* to, const void* from, size_t n) {
 }
 NOT_SANITIZED inline void fill_ff(void* to, size_t n) {
   for (size_t i = 0; i < n; i++) ((volatile char*)to)[i] = (char)0xff;
+}
+// Shared memory is new in every block: NaN to its threads, and TSan forgets who touched it.
+NOT_SANITIZED inline void renew_shared(void* start, size_t bytes, [[maybe_unused]] bool used_before) {
+  fill_ff(start, bytes);
+  IF_TSAN(
+    const unsigned long from = (unsigned long)start & ~7ul, size = ((unsigned long)start + bytes + 7 & ~7ul) - from;
+    static bool known = false;
+    if (!known) __tsan_java_init((unsigned long)__bss_start & ~7ul, ((unsigned long)_end & ~7ul) - ((unsigned long)__bss_start & ~7ul));
+    known = true;
+    if (used_before && size) __tsan_java_free(from, size);
+    if (size) __tsan_java_alloc(from, size);)
+}
+NOT_SANITIZED inline void enter_shared(void* start, size_t bytes) {
+  for (SharedArray* a = runtime.shared; a < runtime.shared + SHARED_MAX; a++)
+    if (!a->start || a->start == start) {
+      if (a->start && a->block == runtime.block) return;
+      renew_shared(start, bytes, a->start);
+      *a = {start, runtime.block};
+      return;
+    }
+  abort();  // a file with more shared arrays than that
 }
 
 NOT_SANITIZED __attribute__((noinline)) void switch_to_scheduler([[maybe_unused]] bool for_good = false) {
@@ -185,8 +210,9 @@ NOT_SANITIZED inline void poll(const char* what, int line) {
 }
 NOT_SANITIZED void fiber_main() {
   IF_ASAN(__sanitizer_finish_switch_fiber(nullptr, &runtime.main_bottom, &runtime.main_size);)
+  acquire(&launch_edge);
   runtime.kernel(runtime.arguments);
-  release(&runtime.edges->done);
+  release(&done_edge);
   runtime.current->state = DONE;
   runtime.live--;
   switch_to_scheduler(true);
@@ -374,29 +400,9 @@ NOT_SANITIZED void run_block(const Options& options) {
     if (runtime.failed || (!ran && runtime.live && !release_block_barrier())) return;
   }
 }
-// Shared memory is new in every block: poison it, and let TSan forget who touched it and every barrier.
-NOT_SANITIZED void new_shared_memory(bool first_block) {
-  if (&__start_gdt_shared[0]) fill_ff(__start_gdt_shared, __stop_gdt_shared - __start_gdt_shared);
-  fill_ff(runtime.dynamic, runtime.dynamic_bytes);
-  IF_TSAN(
-    typedef unsigned long Address;
-    const Address dynamic = (Address)dynamic_memory;
-    const Address fixed = (Address)__start_gdt_shared & ~7ul, bytes = (((Address)__stop_gdt_shared + 7) & ~7ul) - fixed;
-    static bool known = false;
-    if (!known) {
-      const Address low = fixed && fixed < dynamic ? fixed : dynamic;
-      const Address high = fixed + bytes > dynamic + DYNAMIC_MAX ? fixed + bytes : dynamic + DYNAMIC_MAX;
-      __tsan_java_init(low, high - low);
-    } else {
-      if (bytes) __tsan_java_free(fixed, bytes);
-      __tsan_java_free(dynamic, DYNAMIC_MAX);
-    }
-    known = true;
-    if (bytes) __tsan_java_alloc(fixed, bytes);
-    __tsan_java_alloc(dynamic, DYNAMIC_MAX);
-    free(runtime.edges);
-    runtime.edges = nullptr;)
-  (void)first_block;
+NOT_SANITIZED void start_block() {
+  renew_shared(runtime.dynamic, runtime.dynamic_bytes, runtime.block++ > 0);
+  IF_TSAN(free(runtime.edges); runtime.edges = nullptr;)  // no barrier of one block orders anything in another
   if (!runtime.edges) runtime.edges = (Edges*)calloc(1, sizeof(Edges));
 }
 template <class F> struct Call;
@@ -422,15 +428,16 @@ NOT_SANITIZED int launch(void (*kernel)(void**), const unsigned* grid, const uns
   IF_ASAN(void* exact; if (posix_memalign(&exact, 1024, shared ? shared : 1)) return 1; runtime.dynamic = (unsigned char*)exact;)
   IF_TSAN(runtime.main_tsan = __tsan_get_current_fiber();)
   runtime.kernel = kernel, runtime.arguments = arguments;
+  release(&launch_edge);
   const bool random = options->order == RANDOM;
   for (uint64_t i = 0; i < blocks && !runtime.failed; i++) {
     const uint64_t at = options->order == REVERSE ? blocks - 1 - i : random ? (i + options->seed) % blocks : i;
     blockIdx = {(unsigned)(at % grid[0]), (unsigned)(at / grid[0] % grid[1]), (unsigned)(at / ((uint64_t)grid[0] * grid[1]))};
-    new_shared_memory(i == 0);
+    start_block();
     reset_async(runtime.count, options->async_mode);
     run_block(*options);
   }
-  acquire(&runtime.edges->done);
+  acquire(&done_edge);
   IF_ASAN(free(runtime.dynamic);)
   return runtime.failed;
 }

@@ -16,28 +16,44 @@ struct Copy { void* shared; const void* global; int bytes; };
 struct Product { float* out; uint64_t a, b; bool accumulate, half, a_columns, b_columns; };
 struct Tile { void* shared; const CUtensorMap* map; uint64_t* barrier; int at[3]; char* edge; };
 
+constexpr int IN_FLIGHT = 512, GROUPS_MAX = 64;
 template <class T> struct Queue {  // work in flight, in groups that are waited for in order
-  std::vector<T> items;
-  std::vector<size_t> groups;
-  size_t open = 0;
-  NOT_SANITIZED void push(const T& t) { items.push_back(t), open++; }
-  NOT_SANITIZED void commit() { groups.push_back(open), open = 0; }
-  template <class F> NOT_SANITIZED void finish_all_but(size_t last, F run) {
-    while (groups.size() > last) {
-      for (size_t i = 0; i < groups[0]; i++) run(items[i]);
-      items.erase(items.begin(), items.begin() + groups[0]);
-      groups.erase(groups.begin());
+  T items[IN_FLIGHT];
+  int first, count, groups[GROUPS_MAX], open, group_count;
+  NOT_SANITIZED void push(const T& t) {
+    if (count == IN_FLIGHT) abort();
+    items[(first + count++) % IN_FLIGHT] = t, open++;
+  }
+  NOT_SANITIZED T pop() {
+    T t = items[first];
+    first = (first + 1) % IN_FLIGHT, count--;
+    return t;
+  }
+  NOT_SANITIZED void commit() {
+    if (group_count == GROUPS_MAX) abort();
+    groups[group_count++] = open, open = 0;
+  }
+  template <class F> NOT_SANITIZED void finish_all_but(int last, F run) {
+    for (; group_count > last; group_count--) {
+      while (groups[0]--) run(pop());
+      for (int i = 1; i < group_count; i++) groups[i - 1] = groups[i];
     }
   }
 };
 struct ThreadWork { Queue<Copy> copies; Queue<Product> products; };
-static std::vector<ThreadWork> thread_work;
-static std::vector<Tile> tiles;
+static ThreadWork* thread_work;
+static Queue<Tile> tiles;
 static int async_mode;
 
 NOT_SANITIZED inline void reset_async(unsigned threads, int mode) {
-  thread_work.assign(threads, {});
-  tiles.clear();
+  static unsigned allocated = 0;
+  if (threads > allocated) thread_work = (ThreadWork*)realloc((void*)thread_work, (allocated = threads) * sizeof(ThreadWork));
+  for (unsigned i = 0; i < threads; i++) {
+    thread_work[i].copies.count = thread_work[i].copies.open = thread_work[i].copies.group_count = 0;
+    thread_work[i].products.count = thread_work[i].products.open = thread_work[i].products.group_count = 0;
+    thread_work[i].copies.first = thread_work[i].products.first = 0;
+  }
+  tiles.first = tiles.count = 0;
   async_mode = mode;
 }
 NOT_SANITIZED inline bool now() { return async_mode == EARLY || (async_mode == TOSSED && next_random() & 1); }

@@ -32,12 +32,15 @@ BUILD_FOLDER = Path(tempfile.gettempdir()) / f"gdt-shim-{os.getuid()}"
 GUARD_BYTES = 4096
 ORDERS = ("forward", "reverse", "random")
 ASYNC_MODES = ("early", "late", "tossed")
-COMMON = ("-std=c++17", "-w", "-shared", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off")
+COMMON = (
+    "-std=c++17", "-w", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique",
+    "-fno-strict-aliasing", "-ffp-contract=off",
+)  # fmt: skip
 FLAGS = {
     None: ("-O2", "-march=native", "-fno-math-errno"),
     "address": (
         "-O1", "-g", "-fsanitize=address,undefined", "-fsanitize=bounds-strict",
-        "-fno-sanitize-recover=all", "-fsanitize-sections=gdt_shared", "-fno-omit-frame-pointer",
+        "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
     ),
     "thread": ("-O1", "-g", "-fsanitize=thread", "-fno-omit-frame-pointer"),
 }  # fmt: skip
@@ -80,7 +83,6 @@ def build(
 
 
 def translation_unit(path: Path, names: Sequence[str], structs: dict[str, np.dtype[Any]]) -> str:
-    # The anonymous namespace gives all shared variables internal linkage, hence one plain section.
     entries = [
         f'{{"{n}", [](void** a) {{ shim::Call<decltype(&{n})>::with(&{n}, a); }}}},' for n in names
     ]
@@ -89,8 +91,9 @@ def translation_unit(path: Path, names: Sequence[str], structs: dict[str, np.dty
         [
             '#include "cuda_cpu.hpp"', "namespace {", f'#include "{path}"', *sizes,
             "const shim::Entry entries[] = {", *entries, "};", "}",
-            'extern "C" const char* gdt_message() { return shim::runtime.message; }',
-            'extern "C" int gdt_launch(const char* name, const unsigned* grid, const unsigned* block, size_t shared,',
+            '#define PUBLIC extern "C" __attribute__((visibility("default")))',
+            'PUBLIC const char* gdt_message() { return shim::runtime.message; }',
+            'PUBLIC int gdt_launch(const char* name, const unsigned* grid, const unsigned* block, size_t shared,',
             "                          void** arguments, const shim::Options* options) {",
             "  for (auto& e : entries)",
             "    if (!strcmp(e.name, name)) return shim::launch(e.call, grid, block, shared, arguments, options);",

@@ -1,0 +1,169 @@
+"""batchnorm.cu against float64 NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdt import launches
+
+from .harness import (
+    DTYPES,
+    SANITIZERS,
+    SCHEDULES,
+    Execute,
+    assert_close,
+    covering,
+    empty,
+    every,
+    garbage,
+    name,
+    normal,
+    run_case,
+)
+
+EPS = 1e-3
+OPTIONS: dict[str, Any] = {
+    "dtype": list(DTYPES),
+    "outer": [1, 2, 37],
+    "channels": [1, 3, 33],
+    "inner": [1, 2, 7, 300],
+    "lead": ["none", "data", "model and data"],
+    "affine": ["none", "scale", "both"],
+    "relu": [False, True],
+    "misaligned": [False, True],
+    "uneven": [False, True],
+    "order": SCHEDULES,
+}
+LEADS = {  # leading axes of the data, and of what belongs to channels
+    "none": ((), ()),
+    "data": ((3,), (1,)),
+    "model and data": ((3, 2), (1, 2)),
+}
+
+
+def wide_dtype(dtype: str) -> np.dtype[Any]:
+    return np.dtype("float64" if dtype == "float64" else "float32")
+
+
+def check_forward_and_backward(
+    dtype: str,
+    outer: int,
+    channels: int,
+    inner: int,
+    lead: str,
+    affine: str,
+    relu: bool,
+    misaligned: bool,
+    uneven: bool,
+    execute: Execute,
+) -> None:
+    """Moments on each coordinate, merged over the data axis, applied; then both steps of the gradient."""
+    rng = np.random.default_rng(0)
+    data_lead, channel_lead = LEADS[lead]
+    depth, wide = len(data_lead), wide_dtype(dtype)
+    items, groups = int(np.prod(data_lead)), int(np.prod(channel_lead))
+    x = normal(rng, (*data_lead, outer, channels, inner), dtype, misaligned)
+    x += np.asarray(3, x.dtype)
+    dy = normal(rng, x.shape, dtype, misaligned)
+    valid = np.full(items, outer, np.int32)
+    if uneven and items > 1:
+        valid[-1] = outer - 1
+        valid[0] = 0
+    scale = normal(rng, (*channel_lead, channels), wide.name) if affine != "none" else None
+    bias = normal(rng, (*channel_lead, channels), wide.name) if affine == "both" else None
+
+    moments = empty((items, 3, channels), wide)
+    execute(launches.bn_moments(x, moments, None, None, empty, valid=valid, lead=depth))
+    gathered = moments.reshape(items // groups, groups, 3, channels).swapaxes(0, 1).copy()
+    merged = empty((groups, 3, channels), wide)
+    variance, rstd = empty((groups, channels), wide), empty((groups, channels), wide)
+    execute(launches.bn_merge(gathered, merged, variance, rstd, EPS))
+    mean = np.ascontiguousarray(merged[:, 1]).reshape(*channel_lead, channels)
+    count = np.ascontiguousarray(merged[:, 0]).reshape(*channel_lead, channels)
+    rstd = rstd.reshape(*channel_lead, channels)
+    y = garbage(x.shape, x.dtype)
+    execute(launches.bn_apply(x, mean, rstd, scale, bias, y, relu=relu, lead=depth))
+
+    mask = (np.arange(outer) < valid[:, None]).reshape(*data_lead, outer, 1, 1)
+    axes = ((0,) if depth else ()) + (depth, depth + 2)
+    f8 = lambda a: a.astype(np.float64)
+    spread = lambda a: f8(a)[..., None, :, None]
+    n = (mask * np.ones((channels, inner))).sum(axes, keepdims=True)
+    want_mean = (f8(x) * mask).sum(axes, keepdims=True) / n
+    want_variance = (np.square(f8(x) - want_mean) * mask).sum(axes, keepdims=True) / n
+    terms = items * outer * inner
+    assert (count == n.reshape(count.shape)).all()
+    assert_close(mean, want_mean.reshape(mean.shape), dtype, terms, 4.0)
+    assert_close(variance, want_variance.reshape(variance.shape), dtype, terms, 4.0)
+
+    normalised = (f8(x) - spread(mean)) * spread(rstd)
+    raw = normalised * (1 if scale is None else spread(scale)) + (0 if bias is None else spread(bias))
+    largest = float(np.abs(normalised).max(initial=1) * (1 if scale is None else np.abs(scale).max() + 1))
+    assert_close(rstd, 1 / np.sqrt(f8(variance).reshape(rstd.shape) + EPS), dtype, 1)
+    assert_close(y, np.maximum(raw, 0) if relu else raw, dtype, 1, 4 * largest)
+
+    sums = empty((items, 2, channels), wide)
+    execute(
+        launches.bn_sums(
+            x, dy, mean, rstd, scale, bias, sums, empty, relu=relu, valid=valid, lead=depth
+        )
+    )
+    # Where y is within rounding of 0, the mask may be either: take the kernel's own.
+    shut = (f8(y) == 0) if relu else np.zeros(y.shape, bool)
+    g = np.where(shut, 0, f8(dy))
+    local = np.stack([(g * mask).sum((-3, -1)), (g * normalised * mask).sum((-3, -1))], -2)
+    assert_close(sums.reshape(local.shape), local, dtype, outer * inner, 4 * largest)
+    total = sums.reshape(*data_lead, 2, channels)
+    if depth:
+        total = total.sum(0, keepdims=True, dtype=wide)
+    dx = garbage(x.shape, x.dtype)
+    execute(
+        launches.bn_backward(
+            x, dy, mean, rstd, scale, bias, total, count, dx, relu=relu, lead=depth
+        )
+    )
+    first, second = f8(total)[..., 0, None, :, None], f8(total)[..., 1, None, :, None]
+    want = spread(rstd) * (1 if scale is None else spread(scale)) * (
+        g - (first + normalised * second) / spread(count)
+    )
+    assert_close(dx, want, dtype, 16, 4 * float(np.abs(want).max(initial=1)) * largest)
+
+
+@pytest.mark.parametrize("case", covering(**OPTIONS), ids=name)
+def test_forward_and_backward(case: dict[str, Any]) -> None:
+    run_case(check_forward_and_backward, case)
+
+
+@pytest.mark.kernels_full
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_forward_and_backward_in_full(dtype: str) -> None:
+    for case in every(**(OPTIONS | {"dtype": [dtype], "order": ["random"]})):
+        run_case(check_forward_and_backward, case)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("inner", [1, 7])
+def test_forward_and_backward_under_sanitizers(sanitizer: str, inner: int) -> None:
+    check_forward_and_backward(
+        "float32", 5, 3, inner, "data", "both", True, True, True, Execute(sanitizer=sanitizer)
+    )
+
+
+def test_moments_of_large_offsets_keep_their_digits() -> None:
+    """What sums of squares would lose: 1e4 standard deviations away from zero."""
+    x = (np.random.default_rng(0).standard_normal((64, 2, 50)) + 1e4).astype(np.float32)
+    merged, variance = empty((1, 3, 2), "float32"), empty((1, 2), "float32")
+    Execute()(launches.bn_moments(x, merged, variance, None, empty))
+    want = x.astype(np.float64).var((0, 2))
+    assert np.abs(variance[0] / want - 1).max() < 1e-4
+
+
+def test_empty_batches_have_empty_moments() -> None:
+    x = np.zeros((0, 3, 4), np.float32)
+    merged = garbage((1, 3, 3), x.dtype)
+    Execute()(launches.bn_moments(x, merged, None, None, empty))
+    assert not merged.any()
+    assert launches.bn_moments(np.zeros((4, 0, 4), np.float32), None, None, None, empty) == []

@@ -1,0 +1,166 @@
+"""reduce.cu against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdt import launches
+from gdt.kernels import C_DTYPES, C_TYPES
+
+from .harness import (
+    DTYPES,
+    SANITIZERS,
+    SCHEDULES,
+    Execute,
+    assert_close,
+    covering,
+    empty,
+    every,
+    garbage,
+    name,
+    normal,
+    run_case,
+)
+
+WHOLE = {"int32": np.dtype(np.int32), "int64": np.dtype(np.int64)}
+OPTIONS: dict[str, Any] = {
+    "op": ["Sum", "Max", "Min"],
+    "dtype": [*DTYPES, *WHOLE],
+    "outer": [1, 3, 17],
+    "n": [1, 5, 64, 3000],
+    "inner": [1, 2, 40],
+    "lead": [(), (2,), (1, 3)],
+    "uneven": [False, True],
+    "special": ["none", "nan", "ties"],
+    "order": SCHEDULES,
+}
+NUMPY = {"Sum": np.sum, "Max": np.max, "Min": np.min}
+NUMPY_ARG = {"Max": np.argmax, "Min": np.argmin}
+
+
+def data(
+    dtype: str, outer: int, n: int, inner: int, lead: tuple[int, ...], special: str
+) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(0)
+    shape = (*lead, outer, n, inner)
+    if dtype in WHOLE:
+        limits = np.iinfo(dtype)
+        low, high = (0, 3) if special == "ties" else (limits.min // 4096, limits.max // 4096)
+        return rng.integers(low, high, shape, dtype=dtype)
+    x = normal(rng, shape, dtype)
+    if special == "ties":
+        x = np.round(x.astype(np.float32)).astype(x.dtype)
+    if special == "nan":
+        x[..., n // 2 :: 7, 0] = np.nan
+    return x
+
+
+def readable(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """16-bit floats as float32: NumPy has no bfloat16 of its own."""
+    return x.astype(np.float32) if x.dtype.itemsize == 2 else x
+
+
+def assert_same(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> None:
+    np.testing.assert_array_equal(readable(got), want)
+
+
+def check_values(
+    op: str,
+    dtype: str,
+    outer: int,
+    n: int,
+    inner: int,
+    lead: tuple[int, ...],
+    uneven: bool,
+    special: str,
+    execute: Execute,
+) -> None:
+    x = data(dtype, outer, n, inner, lead, special)
+    items = int(np.prod(lead))
+    count = np.full(items, n, np.int32)
+    if uneven:
+        count[-1] = max(1, n - 3)
+    out_dtype = x.dtype if dtype in DTYPES or op != "Sum" else np.dtype(np.int64)
+    out = garbage((*lead, outer, inner), out_dtype)
+    execute(launches.reduce(op, x, out, empty, count=count if uneven else None, lead=len(lead)))
+    parts = x.reshape(items, outer, n, inner)
+    for got, part, m in zip(out.reshape(items, outer, inner), parts, count, strict=True):
+        if dtype in WHOLE:
+            assert (got == NUMPY[op](part[:, :m].astype(np.int64), axis=1)).all()
+        elif op == "Sum":
+            assert_close(got, part[:, :m].astype(np.float64).sum(1), dtype, n, 1.0)
+        else:
+            assert_same(got, NUMPY[op](readable(part[:, :m]), axis=1))
+
+
+def check_arguments(
+    op: str,
+    dtype: str,
+    outer: int,
+    n: int,
+    inner: int,
+    lead: tuple[int, ...],
+    uneven: bool,
+    special: str,
+    execute: Execute,
+) -> None:
+    x = data(dtype, outer, n, inner, lead, special)
+    items = int(np.prod(lead))
+    count = np.full(items, n, np.int32)
+    start = 1000 * np.arange(items, dtype=np.int32)
+    if uneven:
+        count[-1] = max(1, n - 3)
+    index = garbage((*lead, outer, inner), np.dtype(np.int64))
+    c_type = C_TYPES[dtype]
+    wide = C_DTYPES[launches.SUM_TYPES[c_type]] if dtype in DTYPES else dtype
+    value = garbage(index.shape, np.dtype(wide))
+    execute(
+        launches.arg_reduce(
+            op, x, value, index, empty, start=start, count=count if uneven else None, lead=len(lead)
+        )
+    )
+    for i in range(items):
+        part = readable(x.reshape(items, outer, n, inner)[i, :, : count[i]])
+        np.testing.assert_array_equal(
+            index.reshape(items, outer, inner)[i], NUMPY_ARG[op](part, axis=1) + start[i]
+        )
+        assert_same(value.reshape(items, outer, inner)[i], NUMPY[op](part, axis=1))
+
+
+@pytest.mark.parametrize("case", covering(**OPTIONS), ids=name)
+def test_values(case: dict[str, Any]) -> None:
+    run_case(check_values, case)
+
+
+@pytest.mark.parametrize("case", covering(**(OPTIONS | {"op": ["Max", "Min"]})), ids=name)
+def test_arguments(case: dict[str, Any]) -> None:
+    run_case(check_arguments, case)
+
+
+@pytest.mark.kernels_full
+@pytest.mark.parametrize("dtype", OPTIONS["dtype"])
+def test_in_full(dtype: str) -> None:
+    for case in every(**(OPTIONS | {"dtype": [dtype], "order": ["random"]})):
+        run_case(check_values, case)
+        if case["op"] != "Sum":
+            run_case(check_arguments, case)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("inner", [1, 3])
+def test_under_sanitizers(sanitizer: str, inner: int) -> None:
+    execute = Execute(sanitizer=sanitizer)
+    check_values("Sum", "float32", 3, 700, inner, (2,), True, "none", execute)
+    check_arguments("Max", "float32", 3, 700, inner, (2,), True, "ties", execute)
+
+
+def test_empty_axis_gives_the_identity() -> None:
+    x = np.zeros((3, 0, 2), np.float32)
+    for op, want in (("Sum", 0), ("Max", -np.inf), ("Min", np.inf)):
+        out = garbage((3, 2), x.dtype)
+        Execute()(launches.reduce(op, x, out, empty))
+        assert (out == want).all()
+    assert launches.reduce("Sum", np.zeros((0, 5, 1), np.float32), np.zeros((0, 1)), empty) == []
