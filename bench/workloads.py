@@ -1,6 +1,7 @@
 """The two trainings that every contender runs: sizes, initial weights and batches."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ class Workload:
         """Glorot-uniform matrices and zero biases, in the order w0, b0, w1, b1, ..."""
         rng = np.random.default_rng(0)
         parameters = []
-        for fan_in, fan_out in zip(self.sizes, self.sizes[1:], strict=False):
+        for fan_in, fan_out in pairwise(self.sizes):
             limit = np.sqrt(6 / (fan_in + fan_out))
             parameters.append(rng.uniform(-limit, limit, (fan_in, fan_out)).astype(np.float32))
             parameters.append(np.zeros(fan_out, np.float32))
