@@ -358,7 +358,8 @@ def op(
         said, None if the body copes with padding by itself (through `shards`).
     merge, finish: for reductions that are no sums: the body returns statistics, `merge(xp,
         *statistics, axis)` combines them along a mesh axis (kept, with length 1), `finish(xp,
-        *statistics)` makes the outputs.
+        *statistics)` makes the outputs. Without `merge`, `finish` scales what a block holds of a
+        sum, and must be linear. It may name statics, and `count`, the number of elements reduced.
     donate: operands whose memory the outputs may take, see `Op.update`.
     prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body sees
     them.

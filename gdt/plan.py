@@ -34,11 +34,14 @@ class Shards(NamedTuple):
 
     start[f]: global index at which the shard of factor f begins, int64, shaped as the block's mesh
     axes. valid[f]: how many of its elements are not padding, shaped alike. size[f]: global size.
+    split: the factors that are cut over several coordinates; uneven: those whose shards have padding.
     """
 
     start: Mapping[str, Any]
     valid: Mapping[str, Any]
     size: Mapping[str, int]
+    split: frozenset[str]
+    uneven: frozenset[str]
 
 
 class Labels:
@@ -105,6 +108,7 @@ class PlanBuilder:
             for t, w in zip(plan.types, plan.wanted, strict=True)
         ]
         self.buffers: list[tuple[tuple[int, ...], np.dtype] | None] = []
+        self.finish = self._finish()
 
     # ---- what surrounds the body
 
@@ -175,7 +179,10 @@ class PlanBuilder:
                 start[inside] = min(shard * chunk, size)
             starts[f] = self.backend.asarray(start)
             valids[f] = self.backend.asarray(np.clip(size - start, 0, chunk))
-        return Shards(starts, valids, dict(self.sizes))
+        counts = {f: math.prod(mesh.sizes[a] for a in self.axes.get(f, ())) for f in self.sizes}
+        split = frozenset(f for f, p in counts.items() if p > 1)
+        uneven = frozenset(f for f in split if self.sizes[f] % counts[f])
+        return Shards(starts, valids, dict(self.sizes), split, uneven)
 
     def block_shape(self, output: int, *, reduced: bool) -> tuple[int, ...]:
         """Shape of a block of an output, before or after coordinates are combined in it."""
@@ -280,33 +287,37 @@ class PlanBuilder:
 
     def _after(self, raw: Any) -> tuple[Block, ...]:
         """Combine coordinates inside a block, where the rule says that a factor is reduced."""
-        outs = raw if isinstance(raw, tuple) else (raw,)
+        outs = _tuple(raw)
         if self.op.merge is not None:
             return outs
         done = []
         for n, x in enumerate(outs):
             over = self._over(n, x)
             done.append(COMBINE[self.op.reduce](self.backend.xp, x, over) if over else x)
-        return tuple(done)
+        return tuple(done) if self.finish is None else _tuple(self.finish(*done))
 
     def _over(self, output: int, x: Block) -> Axes:
         axes = {a for f in self.rule.reduced(output) for a in self.axes.get(f, ())}
         return tuple(a for a in sorted(axes) if x.shape[a] > 1)
 
     def _combined(self, raw: Sequence[tuple[Block, ...]]) -> tuple[Sequence[Block], ...]:
-        op, xp = self.op, self.backend.xp
-        if op.merge is not None:
+        if self.op.merge is not None:
             axes = tuple(a for f in self.rule.reduced(0) for a in self.axes.get(f, ()))
             if axes:
                 raw = self._merged(raw, axes)
-            if op.finish is not None:
-                raw = [op.finish(xp, *r, **self._finish_statics()) for r in raw]
-                raw = [r if isinstance(r, tuple) else (r,) for r in raw]
+            if self.finish is not None:
+                raw = [_tuple(self.finish(*r)) for r in raw]
         return tuple(zip(*raw, strict=True))
 
-    def _finish_statics(self) -> dict[str, Any]:
-        names = inspect.signature(self.op.finish).parameters  # type: ignore[arg-type]
-        return {k: v for k, v in self.static.items() if k in names}
+    def _finish(self) -> Callable[..., Any] | None:
+        """The op's `finish` with the statics that it names, and the number of elements reduced."""
+        if self.op.finish is None:
+            return None
+        reduced = math.prod(self.sizes[f] for f in self.rule.reduced(0))
+        names = inspect.signature(self.op.finish).parameters
+        known = {**self.static, "count": reduced}
+        known = {k: v for k, v in known.items() if k in names}
+        return partial(self.op.finish, self.backend.xp, **known)
 
     def _merged(self, raw: Sequence[tuple[Block, ...]], axes: Axes) -> Sequence[tuple[Block, ...]]:
         """One all-gather of all statistics, then the merge in coordinate order, minor axes
@@ -407,7 +418,14 @@ class PlanBuilder:
             def combined(*xs: Block) -> Block:
                 return combine(xp, whole_body(*xs), over)
 
-            return combined
+            body = combined
+        if self.finish is not None:
+            finish, unfinished = self.finish, body
+
+            def finished(*xs: Block) -> Block:
+                return finish(unfinished(*xs))
+
+            return finished
         return body
 
     def _described(self) -> dict[str, object]:
@@ -423,6 +441,10 @@ class PlanBuilder:
         return error(
             DtypeError, self.op.name, str(cause).splitlines()[0], operands=self._described()
         )
+
+
+def _tuple(outputs: Any) -> tuple[Block, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
 def identity(reduction: str, dtype: np.dtype) -> Any:
