@@ -6,12 +6,13 @@ An array is immutable, so training, loading and restoring put new arrays in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar, NamedTuple
 
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, error
 
+Facts = tuple[tuple[int, ...], str]  # shape and name of the dtype
 Tree = Any  # an array, a Stateful object, or nested lists, tuples and dicts of them
 
 
@@ -69,9 +70,11 @@ def _walk(tree: Tree, name: str, trainable: bool, seen: set[int]) -> Iterator[Sl
         return
     if isinstance(tree, DistributedArray) or (isinstance(tree, tuple) and _has_arrays(tree)):
         raise error(
-            DtypeError, "slots", f"{name or 'an array'} has no place where another could be put",
+            DtypeError,
+            "slots",
+            f"{name or 'an array'} has no place where another could be put",
             remedy="Keep arrays in a Module, a dict or a list, not alone or in a tuple.",
-        )  # fmt: skip
+        )
     if isinstance(tree, MutableMapping | list | tuple):
         items: Any = tree.items() if isinstance(tree, MutableMapping) else enumerate(tree)
         for key, value in list(items):
@@ -93,3 +96,17 @@ def _has_arrays(tree: tuple[Any, ...]) -> bool:
 def trainable_slots(tree: Tree) -> list[Slot]:
     """The slots that a gradient step changes: trainable floating-point arrays."""
     return [s for s in slots(tree) if s.trainable and s.value.dtype.kind in "fc"]
+
+
+def mismatches(wanted: Mapping[str, Facts], given: Mapping[str, Facts]) -> list[str]:
+    """Every name, shape and dtype in which two states differ, a line each."""
+    found = []
+    for name, facts in wanted.items():
+        if name not in given:
+            found.append(f"{name}: missing")
+        elif given[name] != facts:
+            (shape, dtype), (other_shape, other_dtype) = facts, given[name]
+            found.append(
+                f"{name}: {dtype}{list(shape)} wanted, {other_dtype}{list(other_shape)} given"
+            )
+    return found + [f"{name}: given, and not wanted" for name in given if name not in wanted]

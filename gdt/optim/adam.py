@@ -23,10 +23,21 @@ Scalar = Any
 
 @op("..., ..., ..., ..., ..., ..., ..., ..., ... -> ..., ..., ...", donate="p, m, v")
 def adam_step(
-    xp: Any, p: Block, m: Block, v: Block, g: Block,
-    beta1: Scalar, beta2: Scalar, keep: Scalar, rate: Scalar, epsilon: Scalar, /,
-    *, decay: bool = False, out: Any,
-) -> tuple[Block, Block, Block]:  # fmt: skip
+    xp: Any,
+    p: Block,
+    m: Block,
+    v: Block,
+    g: Block,
+    beta1: Scalar,
+    beta2: Scalar,
+    keep: Scalar,
+    rate: Scalar,
+    epsilon: Scalar,
+    /,
+    *,
+    decay: bool = False,
+    out: Any,
+) -> tuple[Block, Block, Block]:
     """m = beta1 * m + g; v = beta2 * v + g * g; p - rate * m / (sqrt(v) + epsilon).
 
     decay: whether p is multiplied by `keep` first.
@@ -70,9 +81,11 @@ class Adam(Optimizer):
     ) -> None:
         if not (0 <= beta1 < 1 and 0 <= beta2 < 1 and epsilon >= 0):
             raise error(
-                ShapeError, type(self).__name__, f"beta1={beta1}, beta2={beta2}, epsilon={epsilon}",
+                ShapeError,
+                type(self).__name__,
+                f"beta1={beta1}, beta2={beta2}, epsilon={epsilon}",
                 remedy="The betas are in [0, 1), epsilon is at least 0.",
-            )  # fmt: skip
+            )
         super().__init__(learning_rate)
         self.beta1, self.beta2, self.epsilon = float(beta1), float(beta2), float(epsilon)
 

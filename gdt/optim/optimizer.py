@@ -52,9 +52,11 @@ class Optimizer(Stateful):
     def __init__(self, learning_rate: float | Schedule) -> None:
         if not callable(learning_rate) and not 0 <= learning_rate < float("inf"):
             raise error(
-                ShapeError, type(self).__name__, f"learning_rate is {learning_rate!r}",
+                ShapeError,
+                type(self).__name__,
+                f"learning_rate is {learning_rate!r}",
                 remedy="Pass a finite number of at least 0, or a schedule.",
-            )  # fmt: skip
+            )
         self.learning_rate = learning_rate
         self.steps = 0
         self.state: dict[str, dict[str, DistributedArray]] = {kind: {} for kind in self.kinds}

@@ -54,10 +54,11 @@ def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Sc
     steps, rates = list(boundaries), list(values)
     if len(rates) != len(steps) + 1 or steps != sorted(steps):
         raise error(
-            ShapeError, "piecewise_constant",
+            ShapeError,
+            "piecewise_constant",
             f"{len(steps)} boundaries {steps} and {len(rates)} values",
             remedy="Give ascending boundaries, and one value more than boundaries.",
-        )  # fmt: skip
+        )
     return lambda step: rates[bisect_right(steps, step)]
 
 

@@ -71,9 +71,11 @@ class SGD(Optimizer):
     ) -> None:
         if not 0 <= momentum <= 1 or (nesterov and not momentum):
             raise error(
-                ShapeError, "SGD", f"momentum is {momentum!r} with nesterov={nesterov}",
+                ShapeError,
+                "SGD",
+                f"momentum is {momentum!r} with nesterov={nesterov}",
                 remedy="Momentum is in [0, 1], and Nesterov's step needs more than 0.",
-            )  # fmt: skip
+            )
         self.momentum, self.nesterov = momentum, nesterov
         self.kinds = ("velocity",) if momentum else ()  # type: ignore[misc]
         super().__init__(learning_rate)

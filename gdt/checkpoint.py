@@ -1,0 +1,414 @@
+"""Checkpoints: the arrays of a model in one safetensors file, restored onto any mesh and layout.
+
+The file holds global arrays, so meshes and layouts leave no trace in it, and `safetensors` alone
+can read it. A file appears whole or not at all: it is written under a temporary name, brought to
+disk, and renamed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from gdt.array import DistributedArray
+from gdt.backend import backend_of
+from gdt.errors import CheckpointError, error
+from gdt.layout import ArrayType
+from gdt.ops.movement import relayout_together
+from gdt.slots import Facts, Slot, Tree, mismatches, slots
+
+CODES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32",
+    "float64": "F64", "complex64": "C64",
+}  # fmt: skip
+DTYPES = {code: name for name, code in CODES.items()}
+
+Index = tuple[slice, ...]
+
+
+class Restored(NamedTuple):
+    """What `restore` did: the file, how many arrays it put in place, and the bytes it read for
+    them."""
+
+    path: Path
+    arrays: int
+    bytes_read: int
+
+
+# ---------------------------------------------------------------- saving
+
+
+def save(path: str | os.PathLike[str], tree: Tree) -> Path:
+    """Write all arrays and counters of a tree to one safetensors file, and return its path.
+
+    tree: a Module, an Optimizer, or nested dicts and lists of them, of arrays and of ints; names
+    are joined with dots, as in `model.dense1.weight`. Every shard is written to its place in the
+    file once, so no whole array is put together in memory. A CRC-32 of each array is stored for
+    `verify`.
+
+    Raises CheckpointError for a dtype that safetensors lacks, or if the file cannot be written;
+    what was at `path` before is still there then.
+
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/weights.safetensors"
+    >>> _ = gdt.checkpoint.save(path, {"w": gdt.ones((2, 2)), "epoch": 3})
+    >>> tree = {"w": gdt.zeros((2, 2)), "epoch": 0}
+    >>> gdt.checkpoint.restore(path, tree).bytes_read, tree["w"].tolist(), tree["epoch"]
+    (40, [[1.0, 1.0], [1.0, 1.0]], 3)
+    """
+    path = Path(path)
+    values = {slot.name: slot.value for slot in slots(tree)}
+    arrays = [x for x in values.values() if isinstance(x, DistributedArray)]
+    _check_dtypes(path, values)
+    waiting = [x for x in arrays if any(x.layout.pending)]
+    relayout_together(waiting, [x.layout.resolved for x in waiting])
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w+b") as file:
+            _write(file, values)
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_directory(path.parent)
+    except OSError as cause:
+        raise error(CheckpointError, "save", f"{path} cannot be written ({cause})") from cause
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return path
+
+
+def _check_dtypes(path: Path, values: Mapping[str, Any]) -> None:
+    wrong = [
+        f"{name}: {value.type}"
+        for name, value in values.items()
+        if isinstance(value, DistributedArray) and value.dtype.name not in CODES
+    ]
+    if wrong:
+        raise error(
+            CheckpointError,
+            "save",
+            f"safetensors cannot hold these in {path}\n  " + "\n  ".join(wrong),
+            remedy=f"It holds {', '.join(CODES)}.",
+        )
+
+
+def _write(file: BinaryIO, values: Mapping[str, Any]) -> None:
+    """Header and data. The header goes last: it holds the checksums, whose length is known
+    before."""
+    # Large elements first, so that all are aligned.
+    order = sorted(values, key=lambda name: -_dtype(values[name]).itemsize)
+    entries: dict[str, Any] = {}
+    offset = 0
+    for name in order:
+        shape, nbytes = _shape(values[name]), _nbytes(values[name])
+        entries[name] = {
+            "dtype": CODES[_dtype(values[name]).name],
+            "shape": list(shape),
+            "data_offsets": [offset, offset + nbytes],
+        }
+        offset += nbytes
+    start = len(_header(entries, dict.fromkeys(order, 0)))
+    _reserve(file, start + offset)
+    sums = {
+        name: _write_array(file, start + entries[name]["data_offsets"][0], values[name])
+        for name in order
+    }
+    file.seek(0)
+    file.write(_header(entries, sums))
+    file.flush()
+
+
+def _header(entries: Mapping[str, Any], sums: Mapping[str, int]) -> bytes:
+    checksums = json.dumps({name: f"{crc:08x}" for name, crc in sums.items()})
+    text = json.dumps({"__metadata__": {"format": "gdt", "crc32": checksums}, **entries}).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _reserve(file: BinaryIO, size: int) -> None:
+    """Take the space on disk now: a full disk is an error here, and not a signal in a mapping."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        file.truncate(size)
+
+
+def _write_array(file: BinaryIO, offset: int, value: Any) -> int:
+    """Put every shard in its place in the file; returns the CRC-32 of the array."""
+    if not _nbytes(value):
+        return 0
+    target = np.memmap(file, _dtype(value), "r+", offset, _shape(value) or (1,))
+    for index, data in _pieces(value):
+        target[index or ...] = data
+    target.flush()
+    return _checksum(target)
+
+
+def _checksum(whole: np.ndarray) -> int:
+    return (
+        zlib.crc32(np.ascontiguousarray(whole).reshape(-1).view(np.uint8).data) if whole.size else 0
+    )
+
+
+def _pieces(value: Any) -> Iterator[tuple[Index, Any]]:
+    """Every distinct shard once: (where it lies in the global array, data on the host)."""
+    if isinstance(value, int):
+        yield (), value
+        return
+    seen = set()
+    for shard in value.resolve().shards:
+        at = tuple((s.start, s.stop) for s in shard.index)
+        if at not in seen:
+            seen.add(at)
+            yield shard.index, backend_of(value.mesh).to_host(shard.data)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return () if isinstance(value, int) else value.shape
+
+
+def _dtype(value: Any) -> np.dtype:
+    return np.dtype(np.int64) if isinstance(value, int) else value.dtype
+
+
+def _nbytes(value: Any) -> int:
+    return math.prod(_shape(value)) * _dtype(value).itemsize
+
+
+def _sync_directory(directory: Path) -> None:
+    """Bring a rename to disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# ---------------------------------------------------------------- restoring
+
+
+def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) -> Restored:
+    """Put the arrays of a checkpoint in the place of those of a tree, in the layouts these have.
+
+    into: a tree as for `save`, on any mesh. From each array only the slices that this process's
+    devices hold are read, each once. partial: whether the file may hold more than the tree.
+
+    Raises CheckpointError that names the file if it is missing, truncated or no safetensors file,
+    and one that lists every name, shape and dtype that differs; nothing is changed then.
+    """
+    path = Path(path)
+    with _opened(path, "restore") as file:
+        places = list(slots(into))
+        _check_facts(path, places, file, partial)
+        new, total = [], 0
+        for slot in places:
+            value, nbytes = _read(file, slot.name, slot.value)
+            new.append(value)
+            total += nbytes
+    for slot, value in zip(places, new, strict=True):
+        slot.owner[slot.key] = value
+    return Restored(path, len(new), total)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, op: str) -> Iterator[Any]:
+    if not path.is_file():
+        raise error(CheckpointError, op, f"there is no file {path}")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            yield file
+    except (SafetensorError, OSError) as cause:
+        raise error(
+            CheckpointError,
+            op,
+            f"{path} is damaged or no safetensors file ({cause})",
+            remedy="Restore an older checkpoint.",
+        ) from cause
+
+
+def contents(path: str | os.PathLike[str]) -> dict[str, Facts]:
+    """Shape and dtype of every array in a checkpoint, by name."""
+    with _opened(Path(path), "contents") as file:
+        return {name: _facts(file, name) for name in file.keys()}  # noqa: SIM118
+
+
+def _facts(file: Any, name: str) -> Facts:
+    found = file.get_slice(name)
+    code = found.get_dtype()
+    return tuple(found.get_shape()), DTYPES.get(code, code)
+
+
+def _check_facts(path: Path, places: Sequence[Slot], file: Any, partial: bool) -> None:
+    wanted = {s.name: (_shape(s.value), _dtype(s.value).name) for s in places}
+    given = {name: _facts(file, name) for name in file.keys() if not partial or name in wanted}  # noqa: SIM118
+    wrong = mismatches(wanted, given)
+    if wrong:
+        raise error(
+            CheckpointError,
+            "restore",
+            f"{path} does not fit\n  " + "\n  ".join(wrong),
+            remedy="Restore into a model of the same shapes; partial=True leaves arrays out.",
+        )
+
+
+def _read(file: Any, name: str, like: Any) -> tuple[Any, int]:
+    """What is to stand in the place of `like`, and how many bytes were read for it."""
+    if isinstance(like, int):
+        return int(file.get_tensor(name)), _nbytes(like)
+    kind = like.type.with_layout(like.layout.resolved)
+    read: dict[tuple[Any, ...], np.ndarray] = {}
+    blocks = [_read_block(file, name, kind, at, read) for at in kind.mesh.blocks]
+    return DistributedArray(kind, tuple(blocks)), sum(piece.nbytes for piece in read.values())
+
+
+def _read_block(
+    file: Any,
+    name: str,
+    kind: ArrayType,
+    at: tuple[int, ...],
+    read: dict[tuple[Any, ...], np.ndarray],
+) -> Any:
+    """The block at grid coordinate `at`, from slices of the file; `read` holds those read
+    before."""
+    mesh, backend = kind.mesh, backend_of(kind.mesh)
+    block = backend.empty(kind.block_shape, kind.dtype)
+    lead = block.shape[: mesh.ndim]
+    for inside in np.ndindex(*lead):
+        coordinate = tuple(g * b + i for g, b, i in zip(at, mesh.box, inside, strict=True))
+        index = kind.shard_slices(coordinate)
+        key = tuple((s.start, s.stop) for s in index)
+        if key not in read:
+            read[key] = _slice(file, name, kind, index)
+        block[inside] = backend.asarray(_padded(read[key], kind.local_shape))
+    return block
+
+
+def _slice(file: Any, name: str, kind: ArrayType, index: Index) -> np.ndarray:
+    shape = tuple(s.stop - s.start for s in index)
+    if not math.prod(shape):
+        return np.empty(shape, kind.dtype)
+    return np.asarray(file.get_slice(name)[index] if index else file.get_tensor(name))
+
+
+def _padded(piece: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A shard with its padding, which repeats the last elements; 1 if it has none."""
+    if piece.shape == shape:
+        return piece
+    if not piece.size:
+        return np.ones(shape, piece.dtype)
+    return np.pad(piece, [(0, n - m) for n, m in zip(shape, piece.shape, strict=True)], mode="edge")
+
+
+def verify(path: str | os.PathLike[str]) -> None:
+    """Read a whole checkpoint and compare its checksums; CheckpointError names a damaged file and
+    the arrays in which bytes have changed. Files of other programs have no checksums and pass if
+    readable.
+    """
+    path = Path(path)
+    with _opened(path, "verify") as file:
+        sums = json.loads((file.metadata() or {}).get("crc32", "{}"))
+        wrong = [
+            name for name, crc in sums.items() if _checksum(file.get_tensor(name)) != int(crc, 16)
+        ]
+    if wrong:
+        raise error(
+            CheckpointError,
+            "verify",
+            f"{path} is damaged: bytes have changed in {', '.join(wrong)}",
+            remedy="Restore an older checkpoint.",
+        )
+
+
+# ---------------------------------------------------------------- several checkpoints
+
+
+class CheckpointManager:
+    """Numbered checkpoints of one tree in a directory, of which the newest are kept.
+
+    tree: as for `save`; what it holds at the time of each call is saved or replaced.
+    max_to_keep: how many files stay; None keeps all. Follows `tf.train.CheckpointManager`.
+
+    >>> import tempfile
+    >>> tree = {"w": gdt.ones((2,))}
+    >>> manager = gdt.CheckpointManager(tree, tempfile.mkdtemp(), max_to_keep=2)
+    >>> [manager.save().name for _ in range(3)]
+    ['ckpt-1.safetensors', 'ckpt-2.safetensors', 'ckpt-3.safetensors']
+    >>> [path.name for path in manager.checkpoints], manager.latest.name
+    (['ckpt-2.safetensors', 'ckpt-3.safetensors'], 'ckpt-3.safetensors')
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        directory: str | os.PathLike[str],
+        max_to_keep: int | None = 5,
+        *,
+        name: str = "ckpt",
+    ) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise error(
+                CheckpointError, "CheckpointManager", f"max_to_keep is {max_to_keep}, not 1 or more"
+            )
+        self.tree, self.directory, self.max_to_keep, self.name = (
+            tree,
+            Path(directory),
+            max_to_keep,
+            name,
+        )
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The files there are, oldest first."""
+        return [path for _, path in self._numbered()]
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest file; None if there is none."""
+        return next(reversed(self.checkpoints), None)
+
+    def save(self) -> Path:
+        """Write the next checkpoint, then remove what is more than `max_to_keep`; returns its
+        path."""
+        numbered = self._numbered()
+        number = numbered[-1][0] + 1 if numbered else 1
+        path = save(self.directory / f"{self.name}-{number}.safetensors", self.tree)
+        surplus = [] if self.max_to_keep is None else self.checkpoints[: -self.max_to_keep]
+        abandoned = self.directory.glob(f".{self.name}-*.safetensors.*.tmp")  # by killed processes
+        for old in (*surplus, *abandoned):
+            old.unlink(missing_ok=True)
+        return path
+
+    def restore(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Restore the newest checkpoint, or the one at `path`; returns its path.
+
+        Raises CheckpointError if there is none, and as `gdt.checkpoint.restore` does.
+        """
+        found = Path(path) if path is not None else self.latest
+        if found is None:
+            raise error(
+                CheckpointError, "CheckpointManager.restore", f"no checkpoint in {self.directory}"
+            )
+        return restore(found, self.tree).path
+
+    def restore_or_initialize(self) -> Path | None:
+        """Restore the newest checkpoint if there is one; None, and nothing changed, if not."""
+        return self.restore() if self.latest else None
+
+    def _numbered(self) -> list[tuple[int, Path]]:
+        form = re.compile(re.escape(self.name) + r"-(\d+)\.safetensors")
+        found = [
+            (form.fullmatch(p.name), p) for p in self.directory.glob(f"{self.name}-*.safetensors")
+        ]
+        return sorted((int(m.group(1)), p) for m, p in found if m)
