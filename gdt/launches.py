@@ -46,6 +46,17 @@ SUM_TYPES = {  # the C type in which values of each C type are summed
 FLOATS = ("float", "double", "half_t", "bfloat16_t")
 LABELS = ("int", "long long")
 ROW_SHAPES = (("32", "4"), ("256", "1"))  # threads for a row and rows in a block
+MMA_TYPES = (  # operands and result of tensor cores; float operands are rounded to tf32
+    ("half_t", "half_t"),
+    ("half_t", "float"),
+    ("bfloat16_t", "bfloat16_t"),
+    ("bfloat16_t", "float"),
+    ("float", "float"),
+)
+MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
+MMA_SINCE = 80  # the first architecture with these instructions
+ACTIVATIONS = ("none", "relu", "gelu", "relu_backward", "gelu_backward")
+PIECE_LENGTH = 256  # elements of k that make a piece worth its extra pass
 ENOUGH_BLOCKS = 264  # two for each multiprocessor of an H100
 SPLITS_MAX = 64
 SHORT_ROW = 1024  # elements; up to here a warp takes a row
@@ -105,8 +116,19 @@ def _update_instances() -> Iterator[tuple[str, tuple[str, ...]]]:
     return ((kernel, (t,)) for kernel, t in product(("sgd", "adam"), ("float", "double")))
 
 
+def _matmul_instances() -> Iterator[tuple[str, tuple[str, ...]]]:
+    for x_t, w_t in product(("false", "true"), repeat=2):
+        for t, tile in (("float", "128"), ("float", "64"), ("double", "64")):
+            yield "matmul_simt", (t, tile, x_t, w_t)
+        for (t, out), tile in product(MMA_TYPES, ("128", "64")):
+            yield "matmul_mma", (t, out, tile, x_t, w_t)
+    for wide, out in (*MMA_FINISH, ("double", "double")):
+        yield "matmul_finish", (wide, out)
+
+
 _INSTANCES: Mapping[str, Callable[[], Iterator[tuple[str, tuple[str, ...]]]]] = {
     "batchnorm.cu": _batchnorm_instances,
+    "matmul.cu": _matmul_instances,
     "reduce.cu": _reduce_instances,
     "softmax_ce.cu": _softmax_instances,
     "update.cu": _update_instances,
@@ -145,6 +167,7 @@ class Leading:
     """
 
     def __init__(self, lead: int, *operands: Array | None):
+        self.operands = operands
         given = [a for a in operands if a is not None]
         for array in given:
             _check_contiguous(array, lead)
@@ -757,6 +780,128 @@ def arg_finish(
             size=index.size,
         )
     ]
+
+
+# ---- matmul.cu -----------------------------------------------------------------------------------
+
+
+def _orientation(array: Array, lead: int) -> tuple[bool, int]:
+    """Whether the last two axes are stored swapped, and the elements from one row to the next."""
+    item = array.dtype.itemsize
+    rows, columns = array.shape[lead:]
+    down, across = (s // item for s in array.strides[lead:])
+    if array.size == 0:
+        return False, columns
+    if across == 1 or columns == 1:
+        return False, down if rows > 1 else columns
+    if down == 1 or rows == 1:
+        return True, across
+    problem = f"an operand of shape {array.shape} walks memory neither by rows nor by columns"
+    raise error(KernelError, "matmul", problem)
+
+
+def _tile(rows: int, columns: int, items: int, double: bool) -> int:
+    """The large tile where it gives every multiprocessor work, else the small one."""
+    large = _ceil(rows, 128) * _ceil(columns, 128) * items
+    return 64 if double or large < ENOUGH_BLOCKS // 2 else 128
+
+
+def _mma_shared(itemsize: int, tile: int, x_t: bool, w_t: bool) -> int:
+    """Bytes for the tiles in flight, laid out as `MmaTile` does."""
+    known = constants("matmul.cu")
+    k, pack = known["MMA_K_BYTES"] // itemsize, 16 // itemsize
+    size = lambda along_k: tile * (k + pack) if along_k else k * (tile + 8)
+    return int(known["STAGES"] * (size(not x_t) + size(w_t)) * itemsize)
+
+
+def matmul(
+    x: Array,
+    w: Array,
+    out: Array,
+    empty: Empty,
+    *,
+    bias: Array | None = None,
+    aux: Array | None = None,
+    pre: Array | None = None,
+    alpha: float = 1.0,
+    accumulate: bool = False,
+    activation: str = "none",
+    tensor_cores: bool = False,
+    lead: int = 0,
+    tile: int | None = None,
+    pieces: int | None = None,
+) -> list[Call]:
+    """out = activation(alpha x @ w + bias + accumulate * out).
+
+    x: (lead..., m, k) and w: (lead..., k, n), stored by rows or by columns; bias:
+    (lead..., n); out, aux, pre: (lead..., m, n), contiguous. `aux` is what the backward activations
+    look at, `pre` receives the activation's argument. float16 and bfloat16 need `tensor_cores`,
+    float32 with them is tf32. `tile` and `pieces` are chosen by size if None.
+    """
+    (m, k), n = x.shape[lead:], w.shape[-1]
+    (x_t, x_row), (w_t, w_row) = _orientation(x, lead), _orientation(w, lead)
+    leading = Leading(lead, *(_lead_only(a, lead) for a in (x, w, bias)))
+    x_lead, w_lead, bias_lead = leading.operands
+    items = leading.items
+    if 0 in (items, m, n):
+        return []
+    tile = tile or _tile(m, n, items, x.dtype.itemsize == 8)
+    tiles = _ceil(m, tile) * _ceil(n, tile)
+    pieces = pieces or _splits(tiles * items, max(1, k // PIECE_LENGTH))
+    chunk = _ceil(_ceil(max(k, 1), pieces), 64) * 64
+    pieces = _ceil(max(k, 1), chunk)
+    wide = _sum_type(x)
+    parts = empty((pieces, items, m, n), C_DTYPES[wide]) if pieces > 1 else None
+    turned = tuple("true" if t else "false" for t in (x_t, w_t))
+    if tensor_cores:
+        types = (_c_type(x), _c_type(out), str(tile), *turned)
+        instance = Instance("matmul.cu", "matmul_mma", types)
+        shared = _mma_shared(x.dtype.itemsize, tile, x_t, w_t)
+    else:
+        instance = Instance("matmul.cu", "matmul_simt", (_c_type(x), str(tile), *turned))
+        shared = 0
+    if instance not in instances("matmul.cu"):
+        raise error(KernelError, "matmul", f"no kernel {instance} for {x.dtype} and {out.dtype}")
+    finish = {
+        "out": out,
+        "bias": bias,
+        "bias_strides": leading.strides(instance, bias_lead),
+        "aux": aux,
+        "pre": pre,
+        "axes": leading.axes(instance),
+        "m": m,
+        "n": n,
+        "alpha": alpha,
+        "accumulate": int(accumulate),
+        "activation": ACTIVATIONS.index(activation),
+    }
+    threads = constants(instance.file)["THREADS"]
+    first = _call(
+        instance,
+        (tiles, pieces, items),
+        (threads,),
+        x=x,
+        x_strides=leading.strides(instance, x_lead),
+        x_row=x_row,
+        w=w,
+        w_strides=leading.strides(instance, w_lead),
+        w_row=w_row,
+        parts=parts,
+        k=k,
+        chunk=chunk,
+        **finish,
+    )
+    first = replace(first, shared=shared)
+    if parts is None:
+        return [first]
+    last = Instance("matmul.cu", "matmul_finish", (wide, _c_type(out)))
+    grid = (_ceil(m * n, threads), items)
+    return [first, _call(last, grid, (threads,), parts=parts, pieces=pieces, **finish)]
+
+
+def _lead_only(array: Array | None, lead: int) -> Array | None:
+    """A view of an operand's leading axes alone; its inner strides are passed by themselves."""
+    return None if array is None else array[(..., *(0,) * (array.ndim - lead))]
 
 
 # ---- update.cu -----------------------------------------------------------------------------------

@@ -63,17 +63,17 @@ INLINE void load_matrix_x4_transposed(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
 }
-// d (16 x 8, float32) += a (16 x k) b (k x 8), k = 16 for the 16-bit types and 8 for tf32.
-#define MMA(name, shape, type)                                                                                  \
-  INLINE void name(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {                           \
+// d (16 x 8, float32) += a (16 x k) b (k x 8), k = 16 for the 16-bit types and 8 for float (as tf32).
+#define MMA(tag, shape, type)                                                                                   \
+  INLINE void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, tag) {                  \
     asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type ".f32 "                                \
                  "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                        \
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                                               \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                               \
   }
-MMA(multiply_half, "m16n8k16", "f16")
-MMA(multiply_bfloat16, "m16n8k16", "bf16")
-MMA(multiply_tf32, "m16n8k8", "tf32")
+MMA(half_t, "m16n8k16", "f16")
+MMA(bfloat16_t, "m16n8k16", "bf16")
+MMA(float, "m16n8k8", "tf32")
 #undef MMA
 #endif
 #undef INLINE

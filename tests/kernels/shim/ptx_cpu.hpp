@@ -116,11 +116,17 @@ inline void load_matrices(uint32_t (&r)[4], const void* row, bool transposed, in
 inline void load_matrix_x4(uint32_t (&r)[4], const void* row, int line = __builtin_LINE()) { load_matrices(r, row, false, line); }
 inline void load_matrix_x4_transposed(uint32_t (&r)[4], const void* row, int line = __builtin_LINE()) { load_matrices(r, row, true, line); }
 
-struct Half { static constexpr int K = 16; static float at(const uint32_t* w, int k) { return to_float(half_t{(uint16_t)(w[k / 2] >> k % 2 * 16)}); } };
-struct Bfloat16 { static constexpr int K = 16; static float at(const uint32_t* w, int k) { return to_float(bfloat16_t{(uint16_t)(w[k / 2] >> k % 2 * 16)}); } };
-struct Tf32 { static constexpr int K = 8; static float at(const uint32_t* w, int k) { return __uint_as_float(w[k]); } };
+template <class T> struct Element {  // how a register holds elements of T along k
+  static constexpr int K = 16;
+  static float at(const uint32_t* words, int k) { return to_float(T{(uint16_t)(words[k / 2] >> k % 2 * 16)}); }
+};
+template <> struct Element<float> {
+  static constexpr int K = 8;
+  static float at(const uint32_t* words, int k) { return __uint_as_float(words[k]); }
+};
 // d (16 x 8) += a (16 x K) b (K x 8). A register holds 32 / bits neighbours along k; lane = 4 * group + member.
-template <class E> NOT_SANITIZED inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, int line) {
+template <class T> NOT_SANITIZED inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T, int line = __builtin_LINE()) {
+  typedef Element<T> E;
   const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
   const Slot* slots = meet(~0u, mine, sizeof mine, "mma.sync", line);
   const unsigned group = lane() / 4, member = lane() % 4;

@@ -1,0 +1,339 @@
+// Matrix products: out = activation(alpha x w + bias + accumulate out), batched, with any side transposed in place.
+//
+// Arguments. x: (items..., m, k), or stored (items..., k, m) where X_T; w: (items..., k, n), or (items..., n, k) where
+// W_T; rows of x_row and w_row elements, items by strides (0 where replicated). out, aux, pre: (items, m, n), bias:
+// (items..., n). bias, aux and pre may be null. pre receives what the activation is applied to.
+//   activation: NONE; RELU; GELU (by erf); RELU_BACKWARD: times [aux > 0]; GELU_BACKWARD: times gelu'(aux)
+//
+// A long contraction with a small result is cut into gridDim.y pieces of `chunk`: each leaves its sum in `parts`,
+// (pieces, items, m, n), and matmul_finish adds them in order: the result does not depend on timing.
+//
+// matmul_simt: float32 and float64, every architecture. Tile TILE x TILE x SIMT_K; 256 threads, each TILE/16 rows by
+// TILE/16 columns in registers; two buffers in shared memory, so that one tile is fetched while one is multiplied:
+//
+//       w: SIMT_K x TILE  ->  [k][n]            thread (ty, tx) owns rows 4 ty.., columns 4 tx..
+//   x: TILE x SIMT_K      ->  [k][m]                and, for each further 64, the same again
+//
+// matmul_mma: half_t, bfloat16_t and float as tf32, float32 accumulation, sm_80 and later. Tile TILE x TILE x 64
+// bytes of k, STAGES tiles in flight by cp.async, 8 warps of (TILE/2) x (TILE/4), mma.sync. A side keeps its own
+// orientation in shared memory; ldmatrix turns it where needed. Rows that are not multiples of 16 bytes, or do not
+// begin on one, are copied element by element.
+//
+// Launch: block THREADS, grid (tiles of m x n, pieces, items); matmul_finish: grid (m n / THREADS, items).
+// Not yet measured on a GPU.
+#include "block.cuh"
+
+constexpr int THREADS = 256;
+constexpr int SIMT_K = 8;
+constexpr int STAGES = 3;
+constexpr int MMA_K_BYTES = 64;
+constexpr int GROUP = 8;  // rows of tiles that run together, to share w in the second-level cache
+constexpr int NONE = 0;
+constexpr int RELU = 1;
+constexpr int GELU = 2;
+constexpr int RELU_BACKWARD = 3;
+constexpr int GELU_BACKWARD = 4;
+
+namespace {
+// ---- what is done with a finished sum --------------------------------------------------------------------------
+template <typename A> __device__ __forceinline__ A normal_cdf(A x) { return A(0.5) * (A(1) + erf(x * A(0.70710678118654752440))); }
+template <typename A> __device__ __forceinline__ A gelu_slope(A x) {
+  return normal_cdf(x) + x * A(0.39894228040143267794) * exp(A(-0.5) * x * x);
+}
+template <typename A, typename O> struct Epilogue {
+  O* out;
+  const O *bias, *aux;
+  O* pre;
+  A alpha;
+  int accumulate, activation;
+
+  __device__ __forceinline__ void operator()(long long at, int column, A sum) const {
+    A value = alpha * sum;
+    if (bias) value += A(widen(bias[column]));
+    if (accumulate) value += A(widen(out[at]));
+    if (pre) pre[at] = narrow<O>(value);
+    if (activation == RELU) value = value < A(0) ? A(0) : value;
+    if (activation == GELU) value *= normal_cdf(value);
+    if (activation == RELU_BACKWARD) value = A(widen(aux[at])) > A(0) ? value : A(0);
+    if (activation == GELU_BACKWARD) value *= gelu_slope(A(widen(aux[at])));
+    out[at] = narrow<O>(value);
+  }
+};
+// Where a block's sums go: to the epilogue, or, of one piece among several, to its part.
+template <typename A, typename O> struct Sink {
+  Epilogue<A, O> epilogue;
+  A* part;  // null: there is one piece
+  int m, n;
+  __device__ __forceinline__ void operator()(int row, int column, A sum) const {
+    if (row >= m || column >= n) return;
+    const long long at = static_cast<long long>(row) * n + column;
+    if (part) part[at] = sum;
+    else epilogue(at, column, sum);
+  }
+  // A slab of ROWS x TILE sums from shared memory: neighbours in a row of the result are written by neighbouring
+  // threads, and the epilogue is compiled once. `row_of(r)` says which row of the result a row of the slab is.
+  template <int ROWS, int TILE, typename RowOf>
+  __device__ __forceinline__ void drain(const A* slab, int first_column, RowOf row_of) const {
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < ROWS * TILE; i += THREADS) (*this)(row_of(i / TILE), first_column + i % TILE, slab[i]);
+    __syncthreads();
+  }
+};
+template <typename A, typename O>
+__device__ __forceinline__ Sink<A, O> make_sink(O* out, const O* bias, const O* aux, O* pre, A* parts, A alpha,
+                                                int accumulate, int activation, int m, int n) {
+  const long long size = static_cast<long long>(m) * n, at = blockIdx.z * size;
+  A* part = parts ? parts + (static_cast<long long>(blockIdx.y) * gridDim.z + blockIdx.z) * size : nullptr;
+  return {{out + at, bias, aux ? aux + at : nullptr, pre ? pre + at : nullptr, alpha, accumulate, activation}, part, m, n};
+}
+
+// ---- tiles -----------------------------------------------------------------------------------------------------
+struct Corner {
+  int row, column;
+};
+// Block number -> first row and column, in groups of GROUP rows of tiles, down the columns of a group.
+template <int TILE> __device__ __forceinline__ Corner tile_corner(int m, int n) {
+  const int down = (m + TILE - 1) / TILE, across = (n + TILE - 1) / TILE, block = blockIdx.x;
+  const int group = block / (GROUP * across), within = block % (GROUP * across);
+  const int height = min(GROUP, down - group * GROUP);
+  return {(group * GROUP + within % height) * TILE, within / height * TILE};
+}
+// One side of a product: `lines` (rows of x, columns of w) by k. ALONG_K: neighbours in memory are neighbours in k.
+template <typename T, bool ALONG_K> struct Side {
+  const T* start;
+  long long row;
+  int lines, end;  // lines, and where this piece's k ends
+  bool packs;      // rows begin on 16 bytes
+
+  __device__ Side(const T* start, long long row, int lines, int end)
+      : start(start), row(row), lines(lines), end(end),
+        packs(misalignment(start) == 0 && row * static_cast<long long>(sizeof(T)) % PACK_BYTES == 0) {}
+  // How many of the elements from (line, k) on, along memory, exist; and where they are.
+  __device__ __forceinline__ int left(int line, int k) const {
+    if (line >= lines || k >= end) return 0;
+    return ALONG_K ? end - k : lines - line;
+  }
+  __device__ __forceinline__ const T* at(int line, int k) const {
+    return start + (ALONG_K ? line * row + k : k * row + line);
+  }
+  template <int N> __device__ __forceinline__ Pack<T, N> load(int line, int k) const {
+    const int n = left(line, k);
+    if (packs && n >= N) return *reinterpret_cast<const Pack<T, N>*>(at(line, k));
+    Pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; i++) pack.of[i] = i < n ? at(line, k)[i] : narrow<T>(0.f);
+    return pack;
+  }
+};
+
+// ---- CUDA cores ------------------------------------------------------------------------------------------------
+// Thread t's share of a tile of TILE lines by SIMT_K: N elements along memory.
+template <typename T, int TILE, bool ALONG_K> struct SimtShare {
+  static constexpr int N = TILE * SIMT_K / THREADS;
+  int line, k;
+  __device__ explicit SimtShare(int t)
+      : line(ALONG_K ? t / (SIMT_K / N) : t % (TILE / N) * N), k(ALONG_K ? t % (SIMT_K / N) * N : t / (TILE / N)) {}
+  __device__ __forceinline__ void put(T (*tile)[TILE + 4], const Pack<T, N>& pack) const {
+#pragma unroll
+    for (int i = 0; i < N; i++) tile[ALONG_K ? k + i : k][ALONG_K ? line : line + i] = pack.of[i];
+  }
+};
+// Which line of the tile is a thread's i-th: strips of 4, 64 apart, so that shared memory is read in packs.
+__device__ __forceinline__ int strip(int thread, int i) { return i / 4 * 64 + thread * 4 + i % 4; }
+}  // namespace
+
+template <typename T, int TILE, bool X_T, bool W_T>
+__global__ void __launch_bounds__(THREADS, 2)
+matmul_simt(const T* __restrict__ x, Strides x_strides, long long x_row, const T* __restrict__ w, Strides w_strides,
+            long long w_row, T* out, const T* __restrict__ bias, Strides bias_strides, const T* __restrict__ aux,
+            T* __restrict__ pre, T* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, T alpha,
+            int accumulate, int activation) {
+  constexpr int EACH = TILE / 16;
+  GDT_SHARED(T, xs, [2][SIMT_K][TILE + 4]);
+  GDT_SHARED(T, ws, [2][SIMT_K][TILE + 4]);
+  const int item = blockIdx.z, first = blockIdx.y * chunk, end = min(k, first + chunk);
+  const int t = threadIdx.x, tx = t % 16, ty = t / 16;
+  const Corner corner = tile_corner<TILE>(m, n);
+  const Side<T, !X_T> side_x(x + offset(item, axes, x_strides), x_row, m, end);
+  const Side<T, W_T> side_w(w + offset(item, axes, w_strides), w_row, n, end);
+  const SimtShare<T, TILE, !X_T> share_x(t);
+  const SimtShare<T, TILE, W_T> share_w(t);
+  constexpr int N = SimtShare<T, TILE, true>::N;
+  auto fetch_x = [&](int from) { return side_x.template load<N>(corner.row + share_x.line, from + share_x.k); };
+  auto fetch_w = [&](int from) { return side_w.template load<N>(corner.column + share_w.line, from + share_w.k); };
+
+  T sums[EACH][EACH] = {};
+  share_x.put(xs[0], fetch_x(first));
+  share_w.put(ws[0], fetch_w(first));
+  __syncthreads();
+  int now = 0;
+  for (int from = first; from < end; from += SIMT_K, now ^= 1) {
+    const bool more = from + SIMT_K < end;
+    Pack<T, N> next_x, next_w;
+    if (more) next_x = fetch_x(from + SIMT_K), next_w = fetch_w(from + SIMT_K);
+#pragma unroll
+    for (int step = 0; step < SIMT_K; step++) {
+      T a[EACH], b[EACH];
+#pragma unroll
+      for (int i = 0; i < EACH; i++) a[i] = xs[now][step][strip(ty, i)], b[i] = ws[now][step][strip(tx, i)];
+#pragma unroll
+      for (int i = 0; i < EACH; i++)
+#pragma unroll
+        for (int j = 0; j < EACH; j++) sums[i][j] = fma(a[i], b[j], sums[i][j]);
+    }
+    if (more) share_x.put(xs[now ^ 1], next_x), share_w.put(ws[now ^ 1], next_w);
+    __syncthreads();
+  }
+  const T* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
+  const Sink<T, T> sink = make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n);
+  T* slab = &xs[0][0][0];
+  static_assert(sizeof xs >= 16 * TILE * sizeof(T), "a slab fits where the tiles were");
+#pragma unroll
+  for (int i = 0; i < EACH; i++) {
+#pragma unroll
+    for (int j = 0; j < EACH; j++) slab[ty * TILE + strip(tx, j)] = sums[i][j];
+    sink.template drain<16, TILE>(slab, corner.column, [&](int r) { return corner.row + strip(r, i); });
+  }
+}
+
+// parts: (pieces, items, m, n)
+template <typename A, typename O>
+__global__ void __launch_bounds__(THREADS)
+matmul_finish(const A* __restrict__ parts, int pieces, O* out, const O* __restrict__ bias, Strides bias_strides,
+              const O* __restrict__ aux, O* __restrict__ pre, Axes axes, int m, int n, A alpha, int accumulate,
+              int activation) {
+  const int item = blockIdx.y;
+  const long long size = static_cast<long long>(m) * n, at = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+  if (at >= size) return;
+  A sum = A(0);
+  for (int piece = 0; piece < pieces; piece++) sum += parts[(static_cast<long long>(piece) * gridDim.y + item) * size + at];
+  const long long skip = item * size;
+  const O* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
+  const Epilogue<A, O> epilogue = {out + skip, item_bias, aux ? aux + skip : nullptr, pre ? pre + skip : nullptr,
+                                   alpha, accumulate, activation};
+  epilogue(at, static_cast<int>(at % n), sum);
+}
+
+#if defined(GDT_CPU) || __CUDA_ARCH__ >= 800
+namespace {
+// ---- tensor cores ----------------------------------------------------------------------------------------------
+// A tile of TILE lines by K in shared memory, oriented as in global memory, rows padded against bank conflicts.
+template <typename T, int TILE, bool ALONG_K> struct MmaTile {
+  static constexpr int PER_PACK = PACK_BYTES / sizeof(T), K = MMA_K_BYTES / sizeof(T);
+  static constexpr int ROW = ALONG_K ? K + PER_PACK : TILE + 8, ROWS = ALONG_K ? TILE : K, SIZE = ROW * ROWS;
+  static constexpr int PACKS = TILE * K / PER_PACK, IN_ROW = (ALONG_K ? K : TILE) / PER_PACK;
+  static __device__ __forceinline__ T* at(T* tile, int line, int k) { return tile + (ALONG_K ? line * ROW + k : k * ROW + line); }
+
+  static __device__ __forceinline__ void fetch(T* tile, const Side<T, ALONG_K>& side, int first_line, int from, int t) {
+#pragma unroll
+    for (int i = t; i < PACKS; i += THREADS) {
+      const int row = i / IN_ROW, column = i % IN_ROW * PER_PACK;
+      const int line = ALONG_K ? row : column, k = ALONG_K ? column : row;
+      T* to = at(tile, line, k);
+      if (side.packs) {
+        const int n = min(side.left(first_line + line, from + k), PER_PACK);
+        ptx::copy_async_16(to, n ? side.at(first_line + line, from + k) : side.start, n * static_cast<int>(sizeof(T)));
+      } else {
+        store(to, side.template load<PER_PACK>(first_line + line, from + k));
+      }
+    }
+  }
+};
+// One step of k for a warp: 16 lines of x by STEP as a[4]; 16 lines of w by STEP as two b pairs.
+template <typename T, int TILE, bool ALONG_K> struct Fragments {
+  typedef MmaTile<T, TILE, ALONG_K> Tile;
+  static constexpr int STEP = 16;
+  static __device__ __forceinline__ void load_x(uint32_t (&a)[4], T* tile, int line, int k, int lane) {
+    const int matrix = lane / 8, row = lane % 8;
+    if (ALONG_K) ptx::load_matrix_x4(a, Tile::at(tile, line + matrix % 2 * 8 + row, k + matrix / 2 * 8));
+    else ptx::load_matrix_x4_transposed(a, Tile::at(tile, line + matrix % 2 * 8, k + matrix / 2 * 8 + row));
+  }
+  static __device__ __forceinline__ void load_w(uint32_t (&b)[4], T* tile, int line, int k, int lane) {
+    const int matrix = lane / 8, row = lane % 8;
+    if (ALONG_K) ptx::load_matrix_x4(b, Tile::at(tile, line + matrix / 2 * 8 + row, k + matrix % 2 * 8));
+    else ptx::load_matrix_x4_transposed(b, Tile::at(tile, line + matrix / 2 * 8, k + matrix % 2 * 8 + row));
+  }
+};
+// tf32 has no ldmatrix: elements are read one by one, and rounded.
+template <int TILE, bool ALONG_K> struct Fragments<float, TILE, ALONG_K> {
+  typedef MmaTile<float, TILE, ALONG_K> Tile;
+  static constexpr int STEP = 8;
+  static __device__ __forceinline__ void load_x(uint32_t (&a)[4], float* tile, int line, int k, int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = ptx::to_tf32(*Tile::at(tile, line + lane / 4 + i % 2 * 8, k + lane % 4 + i / 2 * 4));
+  }
+  static __device__ __forceinline__ void load_w(uint32_t (&b)[4], float* tile, int line, int k, int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) b[i] = ptx::to_tf32(*Tile::at(tile, line + lane / 4 + i / 2 * 8, k + lane % 4 + i % 2 * 4));
+  }
+};
+}  // namespace
+
+template <typename T, typename O, int TILE, bool X_T, bool W_T>
+__global__ void __launch_bounds__(THREADS)
+matmul_mma(const T* __restrict__ x, Strides x_strides, long long x_row, const T* __restrict__ w, Strides w_strides,
+           long long w_row, O* out, const O* __restrict__ bias, Strides bias_strides, const O* __restrict__ aux,
+           O* __restrict__ pre, float* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, float alpha,
+           int accumulate, int activation) {
+  typedef MmaTile<T, TILE, !X_T> TileX;
+  typedef MmaTile<T, TILE, W_T> TileW;
+  typedef Fragments<T, TILE, !X_T> FragmentsX;
+  typedef Fragments<T, TILE, W_T> FragmentsW;
+  constexpr int K = TileX::K, DOWN = TILE / 2 / 16, ACROSS = TILE / 4 / 16;
+  GDT_DYNAMIC_SHARED(shared);
+  T* tiles = reinterpret_cast<T*>(shared);
+  auto tile_x = [&](int stage) { return tiles + stage * (TileX::SIZE + TileW::SIZE); };
+  auto tile_w = [&](int stage) { return tile_x(stage) + TileX::SIZE; };
+
+  const int item = blockIdx.z, first = blockIdx.y * chunk, end = min(k, first + chunk);
+  const int t = threadIdx.x, lane = t % WARP, warp = t / WARP;
+  const int warp_row = warp / 4 * (TILE / 2), warp_column = warp % 4 * (TILE / 4);
+  const Corner corner = tile_corner<TILE>(m, n);
+  const Side<T, !X_T> side_x(x + offset(item, axes, x_strides), x_row, m, end);
+  const Side<T, W_T> side_w(w + offset(item, axes, w_strides), w_row, n, end);
+  auto fetch = [&](int step) {  // past the end: an empty group, so that waiting counts the same
+    const int from = first + step * K;
+    if (from < end) {
+      TileX::fetch(tile_x(step % STAGES), side_x, corner.row, from, t);
+      TileW::fetch(tile_w(step % STAGES), side_w, corner.column, from, t);
+    }
+    ptx::copy_async_commit();
+  };
+
+  float sums[DOWN][ACROSS * 2][4] = {};
+  for (int step = 0; step < STAGES - 1; step++) fetch(step);
+  for (int step = 0; first + step * K < end; step++) {
+    ptx::copy_async_wait<STAGES - 2>();
+    __syncthreads();  // this step's tiles are there, and everyone has left those of the step before
+    fetch(step + STAGES - 1);
+    T *xs = tile_x(step % STAGES), *ws = tile_w(step % STAGES);
+#pragma unroll
+    for (int at = 0; at < K; at += FragmentsX::STEP) {
+      uint32_t a[DOWN][4], b[ACROSS][4];
+#pragma unroll
+      for (int i = 0; i < DOWN; i++) FragmentsX::load_x(a[i], xs, warp_row + i * 16, at, lane);
+#pragma unroll
+      for (int j = 0; j < ACROSS; j++) FragmentsW::load_w(b[j], ws, warp_column + j * 16, at, lane);
+#pragma unroll
+      for (int i = 0; i < DOWN; i++)
+#pragma unroll
+        for (int j = 0; j < ACROSS * 2; j++) ptx::multiply(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], T());
+    }
+  }
+  const O* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
+  const Sink<float, O> sink = make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n);
+  float* slab = reinterpret_cast<float*>(shared);
+  __syncthreads();  // everyone has left the last tiles
+#pragma unroll
+  for (int i = 0; i < DOWN; i++) {
+#pragma unroll
+    for (int j = 0; j < ACROSS * 2; j++)
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        slab[(warp / 4 * 16 + lane / 4 + e / 2 * 8) * TILE + warp_column + j * 8 + lane % 4 * 2 + e % 2] = sums[i][j][e];
+    sink.template drain<32, TILE>(slab, corner.column,
+                                  [&](int r) { return corner.row + r / 16 * (TILE / 2) + i * 16 + r % 16; });
+  }
+}
+#endif

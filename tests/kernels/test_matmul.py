@@ -1,0 +1,180 @@
+"""matmul.cu against float64 NumPy."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdt import launches
+
+from .harness import (
+    DTYPES,
+    EPSILONS,
+    SANITIZERS,
+    SCHEDULES,
+    Execute,
+    assert_close,
+    covering,
+    empty,
+    every,
+    garbage,
+    name,
+    normal,
+    run_case,
+)
+
+OPTIONS: dict[str, Any] = {
+    "m": [1, 5, 70, 129],
+    "n": [1, 3, 10, 136],
+    "k": [1, 7, 64, 99],
+    "x_t": [False, True],
+    "w_t": [False, True],
+    "lead": ["none", "both", "w replicated", "x replicated"],
+    "activation": launches.ACTIVATIONS,
+    "extras": ["none", "bias", "bias, accumulate", "bias, pre"],
+    "tile": [64, 128],
+    "pieces": [1, 2],
+    "misaligned": [False, True],
+    "order": SCHEDULES,
+}
+SIMT_OPTIONS = {"dtype": ["float32", "float64"]} | OPTIONS
+MMA_OPTIONS = {
+    "dtype": ["float16", "bfloat16", "float32"],
+    "wide_result": [False, True],
+    "async_mode": ["early", "late", "tossed"],
+} | OPTIONS
+LEADS = {
+    "none": ((), ()),
+    "both": ((2,), (2,)),
+    "w replicated": ((2, 2), (1, 2)),
+    "x replicated": ((1, 2), (3, 1)),
+}
+TF32_EPSILON = 2.0**-11
+
+
+def operand(
+    rng: Any, lead: tuple[int, ...], rows: int, columns: int, turned: bool, dtype: str, misaligned: bool
+) -> Any:
+    if turned:
+        return normal(rng, (*lead, columns, rows), dtype, misaligned).swapaxes(-1, -2)
+    return normal(rng, (*lead, rows, columns), dtype, misaligned)
+
+
+def reference(
+    x: Any, w: Any, bias: Any, old: Any, aux: Any, alpha: float, activation: str
+) -> tuple[Any, Any]:
+    """The result, and the activation's argument."""
+    value = alpha * (x @ w) + bias[..., None, :] + old
+    cdf = lambda v: 0.5 * (1 + np.vectorize(math.erf)(v / math.sqrt(2)))
+    slope = lambda v: cdf(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi)
+    results = {
+        "none": lambda: value,
+        "relu": lambda: np.maximum(value, 0),
+        "gelu": lambda: value * cdf(value),
+        "relu_backward": lambda: value * (aux > 0),
+        "gelu_backward": lambda: value * slope(aux),
+    }
+    return results[activation](), value
+
+
+def check_matmul(
+    dtype: str,
+    m: int,
+    n: int,
+    k: int,
+    x_t: bool,
+    w_t: bool,
+    lead: str,
+    activation: str,
+    extras: str,
+    tile: int,
+    pieces: int,
+    misaligned: bool,
+    execute: Execute,
+    tensor_cores: bool = False,
+    wide_result: bool = False,
+) -> None:
+    rng = np.random.default_rng(0)
+    x_lead, w_lead = LEADS[lead]
+    out_lead = np.broadcast_shapes(x_lead, w_lead)
+    x = operand(rng, x_lead, m, k, x_t, dtype, misaligned)
+    w = operand(rng, w_lead, k, n, w_t, dtype, misaligned)
+    out_dtype = "float32" if wide_result else dtype
+    out = garbage((*out_lead, m, n), DTYPES[out_dtype])
+    bias = normal(rng, (*w_lead, n), out_dtype) if "bias" in extras else None
+    old = np.zeros(1)
+    if "accumulate" in extras:
+        out[...] = normal(rng, out.shape, out_dtype)
+        old = out.astype(np.float64)
+    aux = normal(rng, out.shape, out_dtype) if activation.endswith("backward") else None
+    pre = garbage(out.shape, out.dtype) if "pre" in extras else None
+    execute(
+        launches.matmul(
+            x, w, out, empty,
+            bias=bias, aux=aux, pre=pre, alpha=0.75, accumulate="accumulate" in extras, activation=activation,
+            tensor_cores=tensor_cores, lead=len(x_lead), tile=64 if dtype == "float64" else tile, pieces=pieces,
+        )
+    )  # fmt: skip
+    f8 = lambda a: np.zeros(1) if a is None else a.astype(np.float64)
+    want, value = reference(f8(x), f8(w), f8(bias) + np.zeros(n), old, f8(aux), 0.75, activation)
+    size = float(np.abs(f8(x)).max() * np.abs(f8(w)).max()) + 2
+    if tensor_cores and dtype == "float32":  # both operands lose digits before they are multiplied
+        size *= TF32_EPSILON / EPSILONS["float32"] / 4
+    assert_close(out, want, dtype, k, size)
+    if pre is not None:
+        assert_close(pre, value, dtype, k, size)
+
+
+def check_mma(**options: Any) -> None:
+    check_matmul(**options, tensor_cores=True)
+
+
+@pytest.mark.parametrize("case", covering(**SIMT_OPTIONS), ids=name)
+def test_matmul(case: dict[str, Any]) -> None:
+    run_case(check_matmul, case)
+
+
+@pytest.mark.parametrize("case", covering(**MMA_OPTIONS), ids=name)
+def test_matmul_on_tensor_cores(case: dict[str, Any]) -> None:
+    run_case(check_mma, case)
+
+
+@pytest.mark.kernels_full
+@pytest.mark.parametrize("dtype", SIMT_OPTIONS["dtype"])
+def test_matmul_in_full(dtype: str) -> None:
+    sizes = {"m": [1, 70], "n": [3, 136], "k": [7, 99], "order": ["random"]}
+    for case in every(**(SIMT_OPTIONS | sizes | {"dtype": [dtype]})):
+        run_case(check_matmul, case)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+@pytest.mark.parametrize("tensor_cores", [False, True])
+def test_matmul_under_sanitizers(sanitizer: str, tensor_cores: bool) -> None:
+    dtype = "bfloat16" if tensor_cores else "float32"
+    for misaligned in (False, True):
+        check_matmul(
+            dtype, 70, 67, 99, False, False, "w replicated", "relu", "bias", 64, 2, misaligned,
+            Execute(sanitizer=sanitizer), tensor_cores,
+        )  # fmt: skip
+
+
+def test_split_k_is_the_same_in_any_order_of_blocks() -> None:
+    rng = np.random.default_rng(0)
+    x, w = normal(rng, (9, 1000), "float32"), normal(rng, (1000, 7), "float32")
+    results = []
+    for order in SCHEDULES:
+        results.append(garbage((9, 7), x.dtype))
+        Execute(order)(launches.matmul(x, w, results[-1], empty))
+    assert (results[0] == results[1]).all()
+    assert (results[0] == results[2]).all()
+
+
+def test_an_empty_contraction_is_the_epilogue_of_zero() -> None:
+    x, w = np.zeros((3, 0), np.float32), np.zeros((0, 5), np.float32)
+    out, bias = garbage((3, 5), x.dtype), np.arange(5, dtype=np.float32)
+    Execute()(launches.matmul(x, w, out, empty, bias=bias))
+    assert (out == bias).all()
+    assert launches.matmul(np.zeros((0, 3), np.float32), np.zeros((3, 2), np.float32), out, empty) == []
