@@ -363,7 +363,7 @@ def _run_bundle(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
         stop = start + math.prod(shape)
         parts = [m[:, start:stop] for m in moved]
         if first.kind == "reduce_scatter":
-            out.append([xp.moveaxis(p.reshape(-1, *shape), 0, axis) for p in parts])
+            out.append([xp.moveaxis(p.reshape(p.shape[0], *shape), 0, axis) for p in parts])
         else:
             out.append([p.reshape(shape) for p in parts])
         start = stop
