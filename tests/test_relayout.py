@@ -1,0 +1,218 @@
+"""Relayout: every pair of layouts of small meshes moves the right values and sends the bytes that
+its route says; bytes against those of the best route and of TF DTensor."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.comm.transport import transport_of
+from gdt.layout import ArrayType, Layout
+from gdt.mesh import Mesh
+from gdt.relayout import Step, _step, route, route_bytes, run_routes
+from gdt.testing import assert_consistent, layouts, meshes, placed
+
+SIZES = [(2,), (4,), (2, 2), (2, 3), (2, 2, 2)]
+UNEVEN = {1: [(7,), (1,), (0,)], 2: [(5, 3), (9, 1), (0, 4)], 3: [(5, 1, 3)]}
+
+
+def shapes(mesh: Mesh, rank: int) -> list[tuple[int, ...]]:
+    return [(mesh.size,) * rank, *UNEVEN[rank]]
+
+
+def mesh_id(mesh: Mesh) -> str:
+    return "x".join(map(str, mesh.sizes)) + "-" + "x".join(map(str, mesh.grid))
+
+
+def check_pairs(mesh: Mesh, shape: tuple[int, ...], *, pending: bool = True) -> None:
+    # Small integers, so that sums of parts are exact in any order.
+    value = np.arange(1.0, 1 + math.prod(shape), dtype=np.float32).reshape(shape)
+    every = layouts(mesh, len(shape), pending=pending)
+    transport = transport_of(mesh)
+    for have in every:
+        x = placed(value, have, poison=True)
+        for want in every:
+            steps = route(x.type, want)
+            before = sum(transport.bytes.values())
+            (blocks,) = run_routes([steps], [x.blocks])
+            moved = sum(transport.bytes.values()) - before
+            y = gdt.DistributedArray(x.type.with_layout(want), tuple(blocks))
+            described = f"{shape}: {have} -> {want} by {[(s.kind, s.axes) for s in steps]}"
+            assert np.array_equal(y.numpy(), value), described
+            assert_consistent(y)
+            if mesh.grid == mesh.sizes:
+                assert moved == sum(s.nbytes for s in steps), described
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("mesh", meshes(SIZES[:-1], modes=["folded", "apart"]), ids=mesh_id)
+def test_relayout_of_all_pairs(mesh: Mesh, rank: int) -> None:
+    for shape in shapes(mesh, rank):
+        check_pairs(mesh, shape)
+
+
+@pytest.mark.parametrize("shape", [(8,), (7,), (1,), (8, 8), (5, 3), (8, 8, 8), (5, 1, 3)], ids=str)
+@pytest.mark.parametrize("mesh", meshes([(2, 2, 2)], modes=["folded", "apart"]), ids=mesh_id)
+def test_relayout_of_all_pairs_on_three_axes(mesh: Mesh, shape: tuple[int, ...]) -> None:
+    # Pending sums in the mode in which they are sums between blocks, and where shards line up.
+    check_pairs(mesh, shape, pending=len(shape) < 3 or (mesh.grid == mesh.sizes and shape[0] == 8))
+
+
+@pytest.mark.parametrize("mesh", meshes([(2, 2), (2, 3), (2, 2, 2)], modes=["mixed"]), ids=mesh_id)
+def test_relayout_where_blocks_host_several_coordinates(mesh: Mesh) -> None:
+    for shape in [(mesh.size,) * 2, (5, 3)]:
+        check_pairs(mesh, shape, pending=mesh.size < 8)
+
+
+def test_routes_do_not_depend_on_the_storage_mode() -> None:
+    folded, apart = meshes([(2, 3)], modes=["folded", "apart"])
+    for shape in [(6, 6), (5, 3)]:
+        for have, want in itertools.product(range(18), repeat=2):
+            steps = []
+            for mesh in (folded, apart):
+                every = layouts(mesh, 2, pending=True)
+                kind = ArrayType.of(shape, np.dtype("f4"), every[have])
+                steps.append([(*s[:5], s.nbytes) for s in route(kind, every[want])])
+            assert steps[0] == steps[1]
+
+
+# ---------------------------------------------------------------- the best route
+
+
+def moves(have: ArrayType) -> list[Step]:
+    """Every primitive step that is possible from `have`."""
+    mesh, dims, pending = have.mesh, have.layout.dims, have.layout.pending
+    used = {a for axes in dims for a in axes} | {a for a, p in enumerate(pending) if p}
+    free = [a for a in range(mesh.ndim) if a not in used]
+    waiting = [a for a, p in enumerate(pending) if p]
+
+    def even(dim: int, axes: tuple[int, ...]) -> bool:
+        return have.shape[dim] % math.prod(mesh.sizes[a] for a in axes) == 0
+
+    def layout(
+        changes: dict[int, tuple[int, ...]], waits: tuple[str | None, ...] = pending
+    ) -> Layout:
+        return Layout.of(mesh, tuple(changes.get(d, axes) for d, axes in enumerate(dims)), waits)
+
+    def without(gone: tuple[int, ...]) -> tuple[str | None, ...]:
+        return tuple(None if a in gone else p for a, p in enumerate(pending))
+
+    found = []
+    for a in free:
+        waits = tuple("sum" if k == a else p for k, p in enumerate(pending))
+        found.append(_step("pend", have, layout({}, waits), (a,)))
+    for n in range(1, len(waiting) + 1):
+        for axes in itertools.combinations(waiting, n):
+            found.append(
+                _step("all_reduce", have, layout({}, without(axes)), axes, reduction="sum")
+            )
+    for d, axes in enumerate(dims):
+        for n in range(1, len(free) + 1):
+            for new in itertools.permutations(free, n):
+                if not axes or even(d, (*axes, *new)):
+                    found.append(_step("slice", have, layout({d: (*axes, *new)}), new, d))
+        for a in waiting:
+            if not axes or even(d, (*axes, a)):
+                to = layout({d: (*axes, a)}, without((a,)))
+                found.append(_step("reduce_scatter", have, to, (a,), d, reduction="sum"))
+        for n in range(len(axes)):
+            if n == 0 or even(d, axes):
+                found.append(_step("gather", have, layout({d: axes[:n]}), axes[n:], d))
+        if axes and (len(axes) == 1 or even(d, axes)):
+            for e, other in enumerate(dims):
+                if e != d and (not other or even(e, (*other, axes[-1]))):
+                    both = layout({d: axes[:-1], e: (*other, axes[-1])})
+                    found.append(_step("all_to_all", have, both, (axes[-1],), d, e))
+        if axes:
+            for n in range(len(axes) + len(free) + 1):
+                for new in itertools.permutations([*axes, *free], n):
+                    if new and new != axes:
+                        involved = tuple(sorted({*axes, *new}))
+                        found.append(_step("recut", have, layout({d: new}), involved, d))
+    return found
+
+
+edges = cache(moves)
+
+
+def cheapest(start: ArrayType) -> dict[Layout, int]:
+    """Bytes of the best route from `start` to every layout (Dijkstra)."""
+    best: dict[Layout, int] = {}
+    queue = [(0, 0, start)]
+    order = itertools.count(1)
+    while queue:
+        cost, _, kind = heapq.heappop(queue)
+        if kind.layout in best:
+            continue
+        best[kind.layout] = cost
+        for step in edges(kind):
+            if step.want.layout not in best:
+                heapq.heappush(queue, (cost + step.nbytes, next(order), step.want))
+    return best
+
+
+# The route is found without a search. It falls behind the best where several mesh axes move from
+# one array axis to another: it gathers, where two all-to-alls would do.
+GREEDY = {(4,): (1.0, 1.0), (2, 2): (0.84, 2.0), (2, 3): (0.79, 3.85), (2, 2, 2): (0.64, 3.24)}
+
+
+@pytest.mark.parametrize("sizes", GREEDY, ids=str)
+def test_greedy_routes_are_close_to_the_best(sizes: tuple[int, ...]) -> None:
+    (mesh,) = meshes([sizes], modes=["folded"])
+    pairs = equal = 0
+    worst, at = 1.0, ""
+    most_equal, factor = GREEDY[sizes]
+    for shape in [(mesh.size,), (7,), (12, 12), (5, 3)]:
+        if mesh.ndim == 3 and len(shape) == 2 and shape != (12, 12):
+            continue
+        every = layouts(mesh, len(shape), pending=True)
+        for have in every:
+            kind = ArrayType.of(shape, np.dtype("f4"), have)
+            best = cheapest(kind)
+            for want in every:
+                took, least = route_bytes(kind, want), best[want]
+                pairs, equal = pairs + 1, equal + (took == least)
+                assert took >= least, f"{kind} -> {want}: a step is missing from the search"
+                assert not took or least, (
+                    f"{kind} -> {want} sends {took} bytes and need not send any"
+                )
+                if least and took / least > worst:
+                    worst = took / least
+                    taken = [(s.kind, s.nbytes) for s in route(kind, want)]
+                    at = f"{kind} -> {want}: {taken}, the best sends {least}"
+    assert equal >= most_equal * pairs, f"only {equal} of {pairs} routes are the best; {at}"
+    assert worst <= factor, at
+
+
+# ---------------------------------------------------------------- TF DTensor's bytes
+
+# float32[8, 8] on a mesh x=4, y=2: layouts, and the collective that TF runs with its local shapes.
+TF_ROWS = [
+    (["x", None], [None, None], "gather", (2, 8), (8, 8)),
+    ([None, None], ["x", None], "slice", (8, 8), (2, 8)),
+    (["x", None], [None, "x"], "all_to_all", (2, 8), (8, 2)),
+    (["x", None], ["y", None], "gather", (2, 8), (8, 8)),
+    (["x", "y"], ["y", "x"], "gather", (2, 4), (8, 8)),
+    (["x", "y"], [None, None], "gather", (2, 4), (8, 8)),
+    (["x", "y"], ["x", None], "gather", (2, 4), (2, 8)),
+    (["x", None], ["x", "y"], "slice", (2, 8), (2, 4)),
+]
+
+
+@pytest.mark.parametrize("row", TF_ROWS, ids=lambda r: f"{r[0]}->{r[1]}")
+def test_relayout_sends_no_more_bytes_than_tf(row: tuple) -> None:
+    have, want, kind, local_in, local_out = row
+    mesh = gdt.create_mesh([("x", 4), ("y", 2)])
+    received = {
+        "gather": math.prod(local_out) - math.prod(local_in),
+        "slice": 0,
+        "all_to_all": math.prod(local_in) * 3 // 4,  # a quarter stays
+    }[kind]
+    x = ArrayType.of((8, 8), np.dtype("f4"), Layout(have, mesh))
+    assert route_bytes(x, Layout(want, mesh)) <= mesh.size * received * 4
