@@ -13,6 +13,7 @@ from gdt.comm import local
 from gdt.errors import DtypeError, IndexRangeError, LayoutError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
+from gdt.observe import OBSERVERS
 from gdt.policy import on_implicit_fetch
 from gdt.relayout import route, run_routes, run_step
 
@@ -175,10 +176,15 @@ class DistributedArray:
         if not any(self.layout.pending):
             return self
         if self._resolved is None:
+            observers = OBSERVERS.get()
+            for observer in observers:
+                observer.on_enter("resolve")
             blocks: Sequence[Block] = self.blocks
             for step in route(self.type, self.layout.resolved):
                 blocks = run_step(step, blocks)
             self._resolved = DistributedArray(self.type.with_layout(self.layout.resolved), blocks)
+            for observer in observers:
+                observer.on_leave("resolve", (self,), self._resolved)
         return self._resolved
 
     def numpy(self) -> np.ndarray:
@@ -361,6 +367,15 @@ class DistributedArray:
     __neg__, __pos__ = _forward("negative"), _forward("positive")
     __abs__, __invert__ = _forward("abs"), _forward("invert")
     __getitem__ = _forward("getitem")
+
+    def __setitem__(self, index: object, value: object) -> None:
+        raise error(
+            DtypeError,
+            "setitem",
+            "arrays are immutable",
+            operands={"x": self.type},
+            remedy="Make a new array: gdt.where(mask, value, x), or gdt.concat of slices of x.",
+        )
 
     astype, squeeze = _forward("astype"), _forward("squeeze")
     sum, mean, prod, max, min = (_forward(n) for n in ("sum", "mean", "prod", "max", "min"))

@@ -1,7 +1,7 @@
 """Observers: what wants to know about every op and every collective while it is active.
 
-The gradient tape, the collective counter, `explain` and `no_moves` are observers. They are kept in one
-context variable, so that threads and asynchronous tasks do not see each other's.
+The gradient tape, the collective counter, `explain` and `no_moves` are observers. They are kept in
+one context variable, so that threads and asynchronous tasks do not see each other's.
 """
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ class Observer:
 
     def on_collective(self, collective: Collective) -> None:
         """A collective has run."""
+
+    def on_enter(self, name: str) -> None:
+        """A composite, a gradient or a resolution of pending reductions begins; others may nest."""
+
+    def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        """The innermost of those has made `out` of `args`."""
 
 
 OBSERVERS: ContextVar[tuple[Observer, ...]] = ContextVar("gdt.observers", default=())

@@ -325,6 +325,21 @@ def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
     return place(whole, Layout.replicated(mesh, whole.ndim))
 
 
+def as_operands(op: str, **values: Any) -> list[DistributedArray]:
+    """The arguments of a public function as arrays on one mesh: that of the first distributed one.
+
+    Raises MeshError if they live on different meshes.
+    """
+    given = [v for v in values.values() if isinstance(v, DistributedArray)]
+    mesh = given[0].mesh if given else get_default_mesh()
+    arrays = [
+        v if isinstance(v, DistributedArray) else as_operand(v, mesh, op, name)
+        for name, v in values.items()
+    ]
+    check_meshes([a.type for a in arrays], op, list(values))
+    return arrays
+
+
 def _is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
     """For every block of the array in `mapping[name]`, whether nothing else refers to it."""
     count = sys.getrefcount
@@ -394,16 +409,21 @@ class Composite:
 
     def __call__(self, *args: Any, **static: Any) -> Any:
         observers = OBSERVERS.get()
-        outer = [o for o in observers if not o.wants_parts]
-        if not outer:
+        if not observers:
             return self.function(*args, **static)
-        token = OBSERVERS.set(tuple(o for o in observers if o.wants_parts))
+        inner = tuple(o for o in observers if o.wants_parts)
+        for observer in inner:
+            observer.on_enter(self.name)
+        token = OBSERVERS.set(inner)
         try:
             out = self.function(*args, **static)
         finally:
             OBSERVERS.reset(token)
-        for observer in outer:
-            observer.on_op(self, args, static, out)
+        for observer in observers:
+            if observer.wants_parts:
+                observer.on_leave(self.name, args, out)
+            else:
+                observer.on_op(self, args, static, out)
         return out
 
 

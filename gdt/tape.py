@@ -108,10 +108,16 @@ class GradientTape(Observer):
             check_differentiable(x, op, "source")
         seeds = _seeds(targets, output_gradients)
         nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
-        hidden = OBSERVERS.set(tuple(o for o in OBSERVERS.get() if o is not self))
+        others = tuple(o for o in OBSERVERS.get() if o is not self)
+        hidden = OBSERVERS.set(others)
         try:
+            for observer in others:
+                observer.on_enter("gradient")
             found = _backward(nodes, targets, seeds, wanted)
-            return rebuild(_resolved(found, targets, wanted, together_with, unconnected))
+            grads = _resolved(found, targets, wanted, together_with, unconnected)
+            for observer in others:
+                observer.on_leave("gradient", tuple(found), tuple(grads))
+            return rebuild(grads)
         finally:
             OBSERVERS.reset(hidden)
 

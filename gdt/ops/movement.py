@@ -9,6 +9,7 @@ from gdt.array import DistributedArray, place
 from gdt.errors import DtypeError, LayoutError, error
 from gdt.layout import MATCH, Layout
 from gdt.mesh import get_default_mesh
+from gdt.observe import OBSERVERS
 from gdt.op import Composite, as_operand, public
 from gdt.relayout import route, run_routes
 
@@ -26,7 +27,9 @@ def _relayout(x: DistributedArray, *, layout: Layout) -> DistributedArray:
 
 
 # The value does not change, so neither does the cotangent; it moves when it is needed.
-_relayout.vjp(lambda g, out, x, *, layout: g if g.mesh is x.mesh else _relayout(g, layout=_on_mesh_of(x, g)))
+_relayout.vjp(
+    lambda g, out, x, *, layout: g if g.mesh is x.mesh else _relayout(g, layout=_on_mesh_of(x, g))
+)
 
 
 def _on_mesh_of(x: DistributedArray, g: DistributedArray) -> Layout:
@@ -48,10 +51,14 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
     Layout(['x', 'y'], Mesh(x=2, y=2))
     """
     if not isinstance(x, DistributedArray):
-        x = as_operand(x, layout.mesh if isinstance(layout, Layout) else get_default_mesh(), "relayout", "x")
+        x = as_operand(
+            x, layout.mesh if isinstance(layout, Layout) else get_default_mesh(), "relayout", "x"
+        )
     if not isinstance(layout, Layout):
         if isinstance(layout, str) or not isinstance(layout, Sequence):
-            raise error(LayoutError, "relayout", f"{layout!r} is not a layout", operands={"x": x.type})
+            raise error(
+                LayoutError, "relayout", f"{layout!r} is not a layout", operands={"x": x.type}
+            )
         now = x.layout.sharding_specs
         specs = [now[d] if s == MATCH and d < len(now) else s for d, s in enumerate(layout)]
         layout = Layout(specs, x.mesh)
@@ -74,12 +81,20 @@ def relayout_like(x: Any, like: DistributedArray) -> DistributedArray:
     return relayout(x, like.layout)
 
 
-def relayout_together(arrays: Sequence[DistributedArray], layouts: Sequence[Layout]) -> list[DistributedArray]:
-    """Bring several arrays of one mesh to new layouts; reductions that can travel together do."""
+def relayout_together(
+    arrays: Sequence[DistributedArray], layouts: Sequence[Layout], *, implicit: str = ""
+) -> list[DistributedArray]:
+    """Bring several arrays of one mesh to new layouts; reductions that can travel together do.
+
+    implicit: name of the op that needs them so, if it was not asked to move them.
+    """
     routes = [route(a.type, w) for a, w in zip(arrays, layouts, strict=True)]
     for i, (a, w) in enumerate(zip(arrays, layouts, strict=True)):
         if a._resolved is not None and w is a.layout.resolved:
             routes[i] = ()
+    if implicit and any(routes):
+        for observer in OBSERVERS.get():
+            observer.on_move(implicit, tuple(a.type for a in arrays), tuple(layouts))
     moved = run_routes(routes, [a.blocks for a in arrays])
     out = []
     for a, w, steps, blocks in zip(arrays, layouts, routes, moved, strict=True):
@@ -91,5 +106,3 @@ def relayout_together(arrays: Sequence[DistributedArray], layouts: Sequence[Layo
             a._resolved = new
         out.append(new)
     return out
-
-
