@@ -284,6 +284,8 @@ class Op:
         )
         if self.variadic and self.linear:
             linear = (frozenset(range(len(args))),)
+        if not spec.linear:
+            linear = ()
         ranks = tuple(t.ndim if t is not None else 0 for t in types)
         rule = parse(
             spec.text, ranks, self.whole | spec.whole, linear, self.reduce, self.merge is not None

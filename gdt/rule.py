@@ -58,11 +58,13 @@ class Rule(NamedTuple):
 @dataclass(frozen=True)
 class RuleSpec:
     """What a rule function returns when a text is not enough: sizes of factors that no operand dim
-    gives alone, and factors that must be whole for these shapes."""
+    gives alone, factors that must be whole for these shapes, and whether pending sums of these
+    dtypes may pass where the op says that it is linear."""
 
     text: str
     sizes: Mapping[str, int] = field(default_factory=dict)
     whole: frozenset[str] = frozenset()
+    linear: bool = True
 
 
 @cache

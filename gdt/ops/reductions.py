@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gdt.errors import ShapeError, error
-from gdt.layout import ArrayType
 from gdt.array import FUNCTIONS, DistributedArray
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.layout import ArrayType
 from gdt.op import op
+from gdt.plan import Shards
+from gdt.rule import RuleSpec
 
 Block = Any
 Axis = int | Sequence[int] | None
 
 
+# ---------------------------------------------------------------- what reductions share
+
+
 def negative_axes(kind: ArrayType, axis: Axis, name: str) -> tuple[int, ...]:
-    """`axis` as sorted negative axes, all of them for None; ShapeError for one that is out of range."""
+    """`axis` as sorted negative axes, all of them for None; ShapeError for one that is out of
+    range."""
     if axis is None:
         return tuple(range(-kind.ndim, 0))
     axes = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     for a in axes:
-        if not isinstance(a, int | np.integer) or not -kind.ndim <= a < kind.ndim:
+        if not isinstance(a, int | np.integer) or isinstance(a, bool):
+            raise error(DtypeError, name, f"axis {a!r} is no integer", operands={"x": kind})
+        if not -kind.ndim <= a < kind.ndim:
             raise error(
-                ShapeError, name, f"axis {a!r} is out of range for rank {kind.ndim}", operands={"x": kind}
+                ShapeError,
+                name,
+                f"axis {a} is out of range for rank {kind.ndim}",
+                operands={"x": kind},
             )
     found = tuple(sorted(int(a) % kind.ndim - kind.ndim for a in axes))
     if len(set(found)) < len(found):
@@ -32,28 +43,118 @@ def negative_axes(kind: ArrayType, axis: Axis, name: str) -> tuple[int, ...]:
     return found
 
 
-def reduction_rule(kind: ArrayType, *, axis: tuple[int, ...], keepdims: bool, **_: Any) -> str:
-    """`a b c -> a c`, or `a b c -> a 1 c` with keepdims."""
+def reduction_text(kind: ArrayType, axis: Sequence[int], keepdims: bool) -> str:
+    """`d0 d1 d2 -> d0 d2`, or `d0 d1 d2 -> d0 1 d2` with keepdims."""
     names = [f"d{i}" for i in range(kind.ndim)]
     gone = {a + kind.ndim for a in axis}
     out = ["1" if i in gone else n for i, n in enumerate(names) if i not in gone or keepdims]
     return f"{' '.join(names)} -> {' '.join(out)}"
 
 
-def prepare_reduction(name: str) -> Any:
-    """Checks the statics of a reduction over axes."""
+def reduction_rule(kind: ArrayType, *, axis: tuple[int, ...], keepdims: bool, **_: Any) -> str:
+    """The rule of a reduction over `axis`."""
+    return reduction_text(kind, axis, keepdims)
 
-    def prepare(kind: ArrayType, *, axis: Axis = None, keepdims: bool = False, **static: Any) -> dict[str, Any]:
-        return {"axis": negative_axes(kind, axis, name), "keepdims": bool(keepdims), **static}
+
+def sum_rule(
+    kind: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: Any = None
+) -> RuleSpec:
+    """The rule of a sum: parts of a pending sum of integers may have wrapped around, and are added
+    up before anything wider is made of them."""
+    text = reduction_text(kind, axis, keepdims)
+    return RuleSpec(text, linear=kind.dtype.kind in "fc")
+
+
+def prepare_reduction(name: str, *, nonempty: bool = False) -> Callable[..., dict[str, Any]]:
+    """Checks the statics of a reduction over axes; `nonempty` raises ShapeError where nothing is
+    reduced to something."""
+
+    def prepare(
+        kind: ArrayType, *, axis: Axis = None, keepdims: bool = False, **static: Any
+    ) -> dict[str, Any]:
+        axes = negative_axes(kind, axis, name)
+        if nonempty:
+            check_nonempty(kind, axes, name)
+        return {"axis": axes, "keepdims": bool(keepdims), **static}
 
     return prepare
 
 
-@op(reduction_rule, linear="x", prepare=prepare_reduction("sum"))
-def sum_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, dtype: Any = None) -> Block:
-    """Sum over `axis` (None: all axes); small integers widen as in NumPy.
+def check_nonempty(kind: ArrayType, axes: Sequence[int], name: str) -> None:
+    """Raise ShapeError if an element of the result would be that of no elements at all."""
+    kept = [n for i, n in enumerate(kind.shape) if i - kind.ndim not in axes]
+    if 0 not in kept and any(kind.shape[a] == 0 for a in axes):
+        raise error(
+            ShapeError,
+            name,
+            "an empty array has none: axes to reduce have length 0",
+            operands={"x": kind},
+        )
 
-    Over a split axis each device sums its part, and the result stays a pending sum until it is needed.
+
+def prepare_sum(name: str) -> Callable[..., dict[str, Any]]:
+    """Checks the statics of a sum or product."""
+
+    def prepare(
+        kind: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+    ) -> dict[str, Any]:
+        axes = negative_axes(kind, axis, name)
+        target = None if dtype is None else np.dtype(dtype)
+        return {"axis": axes, "keepdims": bool(keepdims), "dtype": target}
+
+    return prepare
+
+
+def valid_elements(
+    xp: Any, x: Block, axis: Sequence[int], shards: Shards
+) -> tuple[Block | None, Block]:
+    """Which elements along `axis` are no padding, and how many: a mask that broadcasts to `x`, None
+    if all are valid, and counts that broadcast to the result with kept dims."""
+    rank = x.ndim - next(iter(shards.valid.values())).ndim
+    mask, count = None, None
+    for a in axis:
+        valid = shards.valid[f"d{a + rank}"]
+        valid = valid.reshape(valid.shape + (1,) * rank)
+        count = valid if count is None else count * valid
+        if f"d{a + rank}" in shards.uneven:
+            index = xp.arange(x.shape[a]).reshape(-1, *(1,) * (-a - 1))
+            inside = index < valid
+            mask = inside if mask is None else mask & inside
+    return mask, count
+
+
+def kept_dims(out: DistributedArray, x: DistributedArray, axis: Axis) -> DistributedArray:
+    """The result of a reduction of `x` over `axis`, with the reduced axes kept as 1s."""
+    gone = {a + x.ndim for a in negative_axes(x.type, axis, "sum")}
+    shape = tuple(1 if i in gone else n for i, n in enumerate(x.shape))
+    if out.shape == shape:
+        return out
+    kept: DistributedArray = FUNCTIONS["reshape"](out, shape)
+    return kept
+
+
+def restore_axes(
+    g: DistributedArray, x: DistributedArray, axis: Axis, keepdims: bool
+) -> DistributedArray:
+    """The cotangent of a reduction, broadcast to the shape of its operand."""
+    if not keepdims:
+        g = kept_dims(g, x, axis)
+    out: DistributedArray = FUNCTIONS["broadcast_to"](g, x.shape)
+    return out
+
+
+# ---------------------------------------------------------------- sum and mean
+
+
+@op(sum_rule, linear="x", prepare=prepare_sum("sum"))
+def sum_(
+    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+) -> Block:
+    """Sum over `axis` (None: all axes); small integers and bools widen as in NumPy.
+
+    axis: an int, a tuple of ints or None. dtype: of the sum and of the result.
+    Over a split axis each device sums its part, and the result stays a pending sum until it is
+    needed.
 
     >>> mesh = gdt.create_mesh([("x", 2)])
     >>> x = gdt.asarray([[1.0, 2.0], [3.0, 4.0]], layout=gdt.Layout(["x", None], mesh))
@@ -62,23 +163,69 @@ def sum_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, dtype:
     >>> float(gdt.sum(x))
     10.0
     """
-    return xp.sum(x, axis=axis, keepdims=keepdims, dtype=dtype)
+    return x.sum(axis=axis, keepdims=keepdims, dtype=dtype)
 
 
-def restore_axes(g: DistributedArray, x: DistributedArray, axis: Axis, keepdims: bool) -> DistributedArray:
-    """The cotangent of a reduction, broadcast to the shape of its operand."""
-    if not keepdims:
-        gone = {a + x.ndim for a in negative_axes(x.type, axis, "sum")}
-        g = FUNCTIONS["reshape"](g, tuple(1 if i in gone else n for i, n in enumerate(x.shape)))
-    out: DistributedArray = FUNCTIONS["broadcast_to"](g, x.shape)
-    return out
-
-
-def _sum_vjp(g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None) -> Any:
+def _sum_vjp(
+    g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+) -> Any:
+    if dtype is not None:
+        g = FUNCTIONS["astype"](g, x.dtype)
     return restore_axes(g, x, axis, keepdims)
 
 
 sum_.vjp(_sum_vjp)
+
+
+def _prepare_mean(
+    kind: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+) -> dict[str, Any]:
+    prepared = prepare_sum("mean")(kind, axis=axis, keepdims=keepdims, dtype=dtype)
+    exact = kind.dtype.kind in "biu"
+    return {**prepared, "dtype": prepared["dtype"] or np.dtype(float if exact else kind.dtype)}
+
+
+def _divide_by_count(xp: Any, total: Block, *, count: int, dtype: np.dtype[Any]) -> Block:
+    # An array, so that an empty mean is NaN with NumPy's warning, and no ZeroDivisionError.
+    mean = total / total.dtype.type(count)
+    return mean if mean.dtype == dtype else mean.astype(dtype)
+
+
+@op(sum_rule, linear="x", prepare=_prepare_mean, finish=_divide_by_count)
+def mean(
+    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+) -> Block:
+    """Arithmetic mean over `axis` (None: all axes); of integers it is float64, and float16 is added
+    up in float32, as in NumPy.
+
+    Over a split axis each device sums its part and divides by the global count; the result stays a
+    pending sum until it is needed. The mean of no elements is NaN, with NumPy's RuntimeWarning.
+
+    >>> mesh = gdt.create_mesh([("x", 2)])
+    >>> gdt.mean(gdt.asarray([1, 2, 6], layout=gdt.Layout(["x"], mesh)))
+    DistributedArray(3., float64[]  [] + sum over 'x')
+    """
+    return x.sum(axis=axis, keepdims=keepdims, dtype=np.float32 if dtype == np.float16 else dtype)
+
+
+def _mean_vjp(
+    g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+) -> Any:
+    if dtype is not None:
+        g = FUNCTIONS["astype"](g, x.dtype)
+    count = reduced_count(x, axis)
+    return restore_axes(FUNCTIONS["divide"](g, count), x, axis, keepdims)
+
+
+mean.vjp(_mean_vjp)
+
+
+def reduced_count(x: DistributedArray, axis: Axis) -> int:
+    """How many elements of `x` make one of its reduction over `axis`."""
+    count = 1
+    for a in negative_axes(x.type, axis, "mean"):
+        count *= x.shape[a]
+    return count
 
 
 def unbroadcast(g: DistributedArray, x: Any) -> DistributedArray:
@@ -94,3 +241,34 @@ def unbroadcast(g: DistributedArray, x: Any) -> DistributedArray:
     return g
 
 
+# ---------------------------------------------------------------- logic and counting
+
+
+@op(reduction_rule, reduce="max", fill={"x": False}, prepare=prepare_reduction("any"))
+def any_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
+    """Whether any element along `axis` is not zero (NaN counts as not zero); bool.
+
+    >>> gdt.any(gdt.asarray([[0, 0], [0, 3]]), axis=1).tolist()
+    [False, True]
+    """
+    return x.any(axis=axis, keepdims=keepdims)
+
+
+@op(reduction_rule, reduce="min", fill={"x": True}, prepare=prepare_reduction("all"))
+def all_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
+    """Whether all elements along `axis` are not zero (NaN counts as not zero); bool.
+
+    >>> gdt.all(gdt.asarray([[1, 1], [0, 3]]), axis=1).tolist()
+    [True, False]
+    """
+    return x.all(axis=axis, keepdims=keepdims)
+
+
+@op(reduction_rule, prepare=prepare_reduction("count_nonzero"))
+def count_nonzero(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
+    """How many elements along `axis` are not zero; int64.
+
+    >>> int(gdt.count_nonzero(gdt.asarray([[0, 1], [2, 3]])))
+    3
+    """
+    return (x != 0).sum(axis=axis, keepdims=keepdims, dtype=np.int64)
