@@ -1,0 +1,427 @@
+"""Taking elements by integer indices, and the sums that are its gradients.
+
+An axis that indices point into may be split: each device looks up what it holds, and the result is a
+pending sum; no table is gathered. The gradient adds into a table that is split as the table was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
+from gdt.layout import ArrayType, Layout
+from gdt.op import as_operand, as_operands, op, public
+from gdt.ops.creation import zeros
+from gdt.ops.reductions import unbroadcast
+from gdt.ops.shapes import reshape
+from gdt.plan import Shards
+from gdt.rule import RuleSpec
+
+Block = Any
+
+
+def checked_axis(kind: ArrayType, axis: Any, name: str) -> int:
+    """`axis` counted from the front; ShapeError if there is no such axis."""
+    known = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+    if not known or not -kind.ndim <= axis < kind.ndim:
+        raise error(
+            ShapeError,
+            name,
+            f"axis {axis!r} is out of range for rank {kind.ndim}",
+            operands={"x": kind},
+        )
+    return int(axis) % kind.ndim
+
+
+# ---------------------------------------------------------------- indices
+
+
+def checked_indices(x: DistributedArray, indices: Any, axis: int, name: str) -> DistributedArray:
+    """`indices` as an array of integers that all point into axis `axis` of `x`.
+
+    Raises IndexRangeError for one that does not (on the CPU: a GPU is not asked), DtypeError for what
+    is no integer.
+    """
+    if not isinstance(indices, DistributedArray):
+        indices = np.asarray(indices) if np.size(indices) else np.zeros(np.shape(indices), np.int64)
+        if indices.dtype.kind in "iu":
+            _check_range(x.type, indices, axis, name)
+        indices = as_operand(indices, x.mesh, name, "indices")
+    elif indices.dtype.kind in "iu" and indices.mesh.device_type == "CPU":
+        for held in _valid_parts(indices.resolve()):
+            _check_range(x.type, held, axis, name)
+    if indices.dtype.kind not in "iu":
+        raise error(
+            DtypeError,
+            name,
+            f"indices have dtype {indices.dtype}; they are integers",
+            operands={"x": x.type, "indices": indices.type},
+        )
+    return indices
+
+
+def _valid_parts(x: DistributedArray) -> Sequence[Any]:
+    return [s.data for s in x.shards] if x.type.uneven else x.blocks
+
+
+def _check_range(kind: ArrayType, indices: Any, axis: int, name: str) -> None:
+    size = kind.shape[axis]
+    if indices.size == 0 or (-size <= indices.min() and indices.max() < size):
+        return
+    wrong = indices[(indices < -size) | (indices >= size)].flat[0]
+    raise error(
+        IndexRangeError,
+        name,
+        f"index {wrong} is out of range for axis {axis} of size {size}",
+        operands={"x": kind},
+    )
+
+
+class Located(NamedTuple):
+    """Where a block holds the elements that indices name.
+
+    coordinates: for each mesh axis that splits the indexed axis in this block, the place along it.
+    offset: place along the shard. held: where the block holds them at all; None if everywhere.
+    """
+
+    coordinates: dict[int, Any]
+    offset: Any
+    held: Any
+
+
+def _locate(xp: Any, indices: Block, shards: Shards, chunk: int) -> Located:
+    """Find global indices along factor `n`, whose shards have `chunk` elements, in a block."""
+    size, start, valid = shards.size["n"], shards.start["n"], shards.valid["n"]
+    at = indices.astype(np.int64)
+    at = xp.clip(xp.where(at < 0, at + size, at), 0, max(size - 1, 0))  # padding may hold anything
+    if start.size == 1 and valid.item() == size:
+        return Located({}, at, None)
+    chunk = max(chunk, 1)
+    count = -(-size // chunk)  # of shards that are not empty
+    owner, here = at // chunk, (start // chunk)[valid > 0]
+    coordinates = {}
+    for axis in range(start.ndim):
+        if start.shape[axis] > 1:
+            place = xp.zeros(count, np.int64)
+            place[here] = xp.indices(start.shape)[axis][valid > 0]
+            coordinates[axis] = place[owner]
+    held = None
+    if here.size < count:
+        hosted = xp.zeros(count, bool)
+        hosted[here] = True
+        held = hosted[owner]
+    return Located(coordinates, at - owner * chunk, held)
+
+
+def _carrier(x: DistributedArray, axis: int) -> DistributedArray:
+    """Zeros as long as axis `axis` of `x`, and split like it: tells a rule how to split that axis."""
+    layout = Layout.of(x.mesh, (x.layout.dims[axis],))
+    carrier: DistributedArray = zeros(x.shape[axis], bool, layout=layout)
+    return carrier
+
+
+def _scatter_add(
+    xp: Any, g: Block, rows: Any, held: Any, steps: Sequence[int], shape: Sequence[int]
+) -> Block:
+    """Zeros of `shape` in which element `rows + sum(steps[d] * i_d)` grows by `g[i]`, for all i."""
+    flat = rows
+    for d, (count, step) in enumerate(zip(g.shape, steps, strict=True)):
+        if count > 1 and step:
+            flat = flat + (xp.arange(count) * step).reshape((count,) + (1,) * (g.ndim - 1 - d))
+    flat = xp.broadcast_to(flat, g.shape)
+    if held is not None:
+        held = xp.broadcast_to(held, g.shape)
+        flat, g = flat[held], g[held]
+    out = xp.zeros(int(np.prod(shape)), g.dtype)
+    xp.add.at(out, flat.ravel(), g.ravel())  # the case of one axis is the fast one in NumPy
+    return out.reshape(shape)
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    """Steps, in elements, along the axes of a contiguous block."""
+    return [int(np.prod(shape[d + 1 :])) for d in range(len(shape))]
+
+
+# ---------------------------------------------------------------- take
+
+
+def _names(letter: str, count: int) -> list[str]:
+    return [f"{letter}{i}" for i in range(count)]
+
+
+def _take_rule(x: ArrayType, indices: ArrayType, *, axis: int) -> str:
+    dims, points = _names("d", x.ndim), _names("i", indices.ndim)
+    left = [*dims[:axis], "n", *dims[axis + 1 :]]
+    out = [*dims[:axis], *points, *dims[axis + 1 :]]
+    return f"{' '.join(left)}, {' '.join(points)} -> {' '.join(out)}"
+
+
+@op(_take_rule, linear="x", fill={"x": None})
+def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Shards) -> Block:
+    """`take` of indices that are known to be in range.
+
+    axis: counted from the front.
+
+    >>> gdt.take_in_range(gdt.asarray([5.0, 6.0, 7.0]), gdt.asarray([2, -3]), axis=0).tolist()
+    [7.0, 5.0]
+    """
+    lead = shards.start["n"].ndim
+    at = lead + axis
+    coordinates, row, held = _locate(xp, indices, shards, x.shape[at])
+    if coordinates:
+        # The mesh axes that split the table go in front of its rows, and become one with them.
+        counts = [x.shape[a] for a in coordinates]
+        for place, step in zip(coordinates.values(), _strides([*counts, x.shape[at]]), strict=False):
+            row = row + place * step
+        others = [d for d in range(at) if d not in coordinates]
+        flat = [1 if d in coordinates else n for d, n in enumerate(x.shape)]
+        flat[at] *= int(np.prod(counts))
+        x = x.transpose(*others, *coordinates, *range(at, x.ndim)).reshape(flat)
+    taken = xp.take(x, row, axis=at)  # (mesh axes of x, ..., mesh axes of indices, i, ...)
+    pairs = [d for k in range(lead) for d in (k, at + k)]
+    rest = [d for d in range(taken.ndim) if d not in pairs]
+    shape = [x.shape[k] * indices.shape[k] for k in range(lead)]
+    out = taken.transpose(*pairs, *rest).reshape(*shape, *(taken.shape[d] for d in rest))
+    if held is None:
+        return out
+    held = held.reshape(*held.shape[:lead], *(1,) * axis, *held.shape[lead:], *(1,) * (x.ndim - at - 1))
+    return xp.where(held, out, xp.zeros((), out.dtype))
+
+
+def _add_at_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int) -> str:
+    dims, points = _names("d", g.ndim - indices.ndim + 1), _names("i", indices.ndim)
+    left = [*dims[:axis], *points, *dims[axis + 1 :]]
+    out = [*dims[:axis], "n", *dims[axis + 1 :]]
+    return f"{' '.join(left)}, {' '.join(points)}, n -> {' '.join(out)}"
+
+
+@op(_add_at_rule, linear="g", fill={"carrier": None})
+def add_at(
+    xp: Any, g: Block, indices: Block, carrier: Block, /, axis: int, *, shards: Shards
+) -> Block:
+    """Zeros to which each slice of `g` is added at its index along `axis`: the gradient of `take`.
+
+    g: as `take` returns; indices: in range; carrier: (n,), an array of any values as long as the
+    result's axis, which is split as it is. Indices that are split leave a pending sum.
+
+    >>> zeros = gdt.zeros(3)
+    >>> gdt.add_at(gdt.asarray([1.0, 2.0, 4.0]), gdt.asarray([2, 0, 2]), zeros, axis=0).tolist()
+    [2.0, 0.0, 5.0]
+    """
+    lead, chunk = shards.start["n"].ndim, carrier.shape[-1]
+    at, stop = lead + axis, lead + axis + indices.ndim - lead
+    split = [indices.shape[k] > 1 for k in range(lead)]  # these coordinates are summed right here
+    mesh = [
+        1 if split[k] else max(g.shape[k], shards.start["n"].shape[k]) for k in range(lead)
+    ]
+    shape = [*mesh, *g.shape[lead:at], chunk, *g.shape[stop:]]
+    strides = _strides(shape)
+    where = _locate(xp, indices, shards, chunk)
+    rows = where.offset * strides[at]
+    for k, place in where.coordinates.items():
+        rows = rows + place * strides[k]
+    aligned = (*indices.shape[:lead], *(1,) * axis, *indices.shape[lead:], *(1,) * (g.ndim - stop))
+    held = None if where.held is None else where.held.reshape(aligned)
+    steps = [0 if split[k] else strides[k] for k in range(lead)]
+    steps += [*strides[lead:at], *[0] * (stop - at), *strides[at + 1 :]]
+    return _scatter_add(xp, g, rows.reshape(aligned), held, steps, shape)
+
+
+take_in_range.vjp(
+    lambda g, out, x, indices, *, axis: add_at(g, indices, _carrier(x, axis), axis=axis), None
+)
+add_at.vjp(
+    lambda c, out, g, indices, carrier, *, axis: take_in_range(c, indices, axis=axis), None, None
+)
+
+
+@public
+def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
+    """The elements of `x` at integer `indices` along `axis` (None: of the flattened array).
+
+    x: (..., n, ...), indices: any shape, result: `indices.shape` in the place of axis n. Negative
+    indices count from the end. A split axis is not gathered: each device takes what it holds, and the
+    result is a pending sum.
+    Raises IndexRangeError for an index out of range; on a GPU such an index takes the nearest element.
+
+    >>> gdt.take(gdt.asarray([[1, 2], [3, 4], [5, 6]]), [2, 0], axis=0).tolist()
+    [[5, 6], [1, 2]]
+    """
+    mesh_of = {"indices": indices} if isinstance(indices, DistributedArray) else {}
+    x = as_operands("take", x=x, **mesh_of)[0]
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+    axis = checked_axis(x.type, axis, "take")
+    taken: DistributedArray = take_in_range(
+        x, checked_indices(x, indices, axis, "take"), axis=axis
+    )
+    return taken
+
+
+# ---------------------------------------------------------------- take along an axis
+
+
+def _along_rule(x: ArrayType, indices: ArrayType, *, axis: int) -> RuleSpec:
+    both = _broadcast_dims(x, indices, axis)
+    return RuleSpec(f"{_along(x, both, axis, 'n')}, {_along(indices, both, axis, 'm')} -> "
+                    f"{_along(None, both, axis, 'm')}", both)  # fmt: skip
+
+
+def _broadcast_dims(x: ArrayType, indices: ArrayType, axis: int) -> dict[str, int]:
+    """Names and sizes of the dims other than `axis`."""
+    pairs = zip(_names("d", x.ndim), x.shape, indices.shape, strict=True)
+    return {d: b if a == 1 else a for i, (d, a, b) in enumerate(pairs) if i != axis}
+
+
+def _along(kind: ArrayType | None, dims: dict[str, int], axis: int, name: str) -> str:
+    term = []
+    for d in _names("d", len(dims) + 1):
+        whole = kind is None or d not in dims or kind.shape[len(term)] == dims[d]
+        term.append(name if d not in dims else d if whole else "1")
+    return " ".join(term)
+
+
+@op(_along_rule, linear="x", fill={"x": None})
+def take_along_axis_in_range(
+    xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Shards
+) -> Block:
+    """`take_along_axis` of indices that are known to be in range; `axis` counted from the front."""
+    lead = shards.start["n"].ndim
+    at = lead + axis
+    coordinates, offset, held = _locate(xp, indices, shards, x.shape[at])
+    index: list[Any] = []
+    for d, count in enumerate(x.shape):
+        grid = xp.arange(count).reshape((count,) + (1,) * (x.ndim - 1 - d))
+        index.append(offset if d == at else coordinates.get(d, grid))
+    out = x[tuple(index)]
+    return out if held is None else xp.where(held, out, xp.zeros((), out.dtype))
+
+
+def _add_along_rule(
+    g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int
+) -> RuleSpec:
+    both = _broadcast_dims(g, indices, axis)
+    terms = [_along(g, both, axis, "m"), _along(indices, both, axis, "m"), "n"]
+    return RuleSpec(f"{', '.join(terms)} -> {_along(None, both, axis, 'n')}", both)
+
+
+@op(_add_along_rule, linear="g", fill={"carrier": None})
+def add_along_axis(
+    xp: Any, g: Block, indices: Block, carrier: Block, /, axis: int, *, shards: Shards
+) -> Block:
+    """Zeros to which each element of `g` is added at its index along `axis`: the gradient of
+    `take_along_axis`.
+
+    g: as `take_along_axis` returns; indices: in range, broadcast against it; carrier: (n,), an array
+    of any values as long as the result's axis, which is split as it is.
+
+    >>> g, at = gdt.asarray([[1.0, 2.0], [4.0, 8.0]]), gdt.asarray([[0, 0], [2, 1]])
+    >>> gdt.add_along_axis(g, at, gdt.zeros(3), axis=1).tolist()
+    [[3.0, 0.0, 0.0], [0.0, 8.0, 4.0]]
+    """
+    start, chunk = shards.start["n"].shape, carrier.shape[-1]
+    lead = len(start)
+    at = lead + axis
+    where = _locate(xp, indices, shards, chunk)
+    shape = list(np.broadcast_shapes(g.shape, indices.shape))
+    g = xp.broadcast_to(g, shape)
+    summed = [shards.start["m"].shape[k] > 1 for k in range(lead)]  # summed right here
+    shape = [
+        1 if d < lead and summed[d] else max(n, start[d]) if d < lead else n
+        for d, n in enumerate(shape)
+    ]
+    shape[at] = chunk
+    strides = _strides(shape)
+    rows = where.offset * strides[at]
+    for k, place in where.coordinates.items():
+        rows = rows + place * strides[k]
+    steps = [0 if d == at or (d < lead and summed[d]) else s for d, s in enumerate(strides)]
+    return _scatter_add(xp, g, rows, where.held, steps, shape)
+
+
+take_along_axis_in_range.vjp(
+    lambda g, out, x, indices, *, axis: unbroadcast(
+        add_along_axis(g, indices, _carrier(x, axis), axis=axis), x
+    ),
+    None,
+)
+add_along_axis.vjp(
+    lambda c, out, g, indices, carrier, *, axis: unbroadcast(
+        take_along_axis_in_range(c, indices, axis=axis), g
+    ),
+    None,
+    None,
+)
+
+
+@public
+def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedArray:
+    """Along `axis`, the elements of `x` at `indices`, which differ from row to row.
+
+    x: (..., n, ...), indices: (..., m, ...), result: (..., m, ...); the other axes broadcast. A split
+    axis is not gathered; the result is a pending sum then. None: of the flattened arrays.
+    Raises IndexRangeError for an index out of range, as `take` does.
+
+    >>> gdt.take_along_axis(gdt.asarray([[1, 2], [3, 4]]), [[1], [0]], axis=1).tolist()
+    [[2], [3]]
+    """
+    x, indices = as_operands("take_along_axis", x=x, indices=indices)
+    if axis is None:
+        x, indices, axis = reshape(x, (x.size,)), reshape(indices, (indices.size,)), 0
+    axis = checked_axis(x.type, axis, "take_along_axis")
+    fits = x.ndim == indices.ndim and all(
+        i == axis or n == m or 1 in (n, m)
+        for i, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True))
+    )
+    if not fits:
+        raise error(
+            ShapeError,
+            "take_along_axis",
+            f"x and indices do not have the same rank and, but for axis {axis}, sizes that broadcast",
+            operands={"x": x.type, "indices": indices.type},
+        )
+    indices = checked_indices(x, indices, axis, "take_along_axis")
+    taken: DistributedArray = take_along_axis_in_range(x, indices, axis=axis)
+    return taken
+
+
+# ---------------------------------------------------------------- one-hot
+
+
+def _prepare_one_hot(
+    kind: ArrayType, *, depth: int, axis: int = -1, dtype: Any = float
+) -> dict[str, Any]:
+    if kind.dtype.kind not in "iu":
+        raise error(DtypeError, "one_hot", f"indices have dtype {kind.dtype}", operands={"indices": kind})
+    if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
+        raise error(ShapeError, "one_hot", f"depth is {depth!r}; it is an int of at least 0")
+    rank = kind.ndim + 1
+    if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
+        raise error(
+            ShapeError, "one_hot", f"axis {axis} is out of range for rank {rank}", operands={"indices": kind}
+        )
+    return {"depth": int(depth), "axis": int(axis) % rank - rank, "dtype": np.dtype(dtype)}
+
+
+def _one_hot_rule(kind: ArrayType, *, depth: int, axis: int, dtype: Any) -> RuleSpec:
+    dims = _names("d", kind.ndim)
+    at = axis + kind.ndim + 1
+    return RuleSpec(f"{' '.join(dims)} -> {' '.join([*dims[:at], 'n', *dims[at:]])}", {"n": depth})
+
+
+@op(_one_hot_rule, prepare=_prepare_one_hot)
+def one_hot(xp: Any, indices: Block, /, depth: int, axis: int = -1, dtype: Any = float) -> Block:
+    """1 where the position along the new axis `axis` is the index, 0 elsewhere.
+
+    indices: integers, (...); result: (..., depth) for the default axis. An index outside
+    `0 <= i < depth` gives zeros. Follows `tf.one_hot`; the dtype is float64 unless said otherwise.
+
+    >>> gdt.one_hot(gdt.asarray([1, 0]), 3, dtype="float32").tolist()
+    [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]
+    """
+    places = xp.arange(depth).reshape((depth,) + (1,) * (-axis - 1))
+    return (xp.expand_dims(indices, axis) == places).astype(dtype)
