@@ -1,0 +1,58 @@
+"""Metrics: numbers that say how well a model does, and their means over many batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdt.array import FUNCTIONS, DistributedArray
+from gdt.errors import ShapeError, error
+
+
+def accuracy(labels: Any, logits: DistributedArray) -> DistributedArray:
+    """Fraction of rows of `logits` (..., classes) whose largest entry is at the label; float32.
+
+    Over a split batch it stays a pending sum until its value is needed: pass it to
+    `GradientTape.gradient(together_with=...)`, or return it as aux of `value_and_grad`, and it
+    travels with the gradients.
+
+    >>> logits = gdt.asarray([[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]])
+    >>> round(float(gdt.metrics.accuracy(gdt.asarray([1, 0, 1]), logits)), 3)
+    0.667
+    """
+    if logits.ndim < 1 or tuple(labels.shape) != logits.shape[:-1]:
+        raise error(
+            ShapeError,
+            "accuracy",
+            f"labels have shape {list(labels.shape)}, logits {list(logits.shape)}",
+            remedy="Labels have the shape of the logits without the last axis.",
+        )
+    right = FUNCTIONS["argmax"](logits, axis=-1) == labels
+    total: DistributedArray = FUNCTIONS["sum"](right.astype("float32"))
+    return total * (1 / max(right.size, 1))
+
+
+class Mean:
+    """The weighted mean of scalars over many batches.
+
+    >>> mean = gdt.metrics.Mean()
+    >>> mean.update(1.0, weight=3)
+    >>> mean.update(gdt.asarray(2.0), weight=1)
+    >>> mean.result()
+    1.25
+    """
+
+    def __init__(self) -> None:
+        self.total, self.weight = 0.0, 0.0
+
+    def update(self, value: Any, weight: float = 1.0) -> None:
+        """Count one more scalar, such as a batch's mean with the batch's size as its weight."""
+        self.total += float(value) * weight
+        self.weight += weight
+
+    def result(self) -> float:
+        """The mean so far; NaN before the first value."""
+        return self.total / self.weight if self.weight else float("nan")
+
+    def reset(self) -> None:
+        """Forget what has been counted."""
+        self.total, self.weight = 0.0, 0.0

@@ -1,0 +1,345 @@
+"""Checkpoints: bitwise on every mesh, no byte too many, whole or absent, and readable by others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import gdt
+from gdt import UNSHARDED, Layout, create_mesh
+from gdt.checkpoint import CheckpointManager, contents, restore, save, verify
+from gdt.errors import CheckpointError
+from gdt.optim import Adam
+
+Tree = dict[str, Any]
+
+SHAPES = {"weight": ((1200, 48), "float32"), "odd": ((9, 7), "float64"), "bias": ((48,), "float16")}
+SHAPES |= {"scalar": ((), "float32"), "none": ((0, 3), "float32"), "flags": ((5,), "bool")}
+SHAPES |= {"ids": ((3, 4, 5), "int8"), "wide": ((2, 3), "uint64"), "waves": ((4, 2), "complex64")}
+
+
+def values(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Random bits, so NaNs of every kind are among the floats."""
+    found = {}
+    for name, (shape, dtype) in SHAPES.items():
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        bits = rng.integers(0, 2 if dtype == "bool" else 256, size, np.uint8)
+        found[name] = bits.view(dtype).reshape(shape)
+    return found
+
+
+def tree_on(mesh: gdt.Mesh, specs: list[Any], arrays: dict[str, np.ndarray]) -> Tree:
+    """The arrays, each split by as many of the specs as it has axes."""
+    tree: Tree = {"epoch": 12}
+    for name, value in arrays.items():
+        layout = Layout(specs[: value.ndim] + [None] * (value.ndim - len(specs)), mesh)
+        tree[name] = gdt.asarray(value, layout=layout)
+    return tree
+
+
+def same_bits(x: np.ndarray, y: np.ndarray) -> bool:
+    return x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes()
+
+
+SAVED_ON = [
+    ([("batch", 4), ("model", 2)], ["batch", "model"], 1),
+    ([("batch", 4), ("model", 2)], [("model", "batch"), None], 8),
+]
+RESTORED_ON = [
+    ([("x", 1)], [None, None], 1),
+    ([("x", 8)], ["x", None], 1),
+    ([("x", 8)], [None, "x"], 8),
+    ([("x", 2), ("y", 4)], ["y", "x"], 1),
+    ([("x", 3), ("y", 2)], [("y", "x"), None], 6),
+    ([("x", 2), ("y", 2), ("z", 2)], ["z", ("x", "y")], 4),
+    ([("x", 5)], [None, None], 5),
+]
+
+
+@pytest.mark.parametrize("source", SAVED_ON, ids=str)
+@pytest.mark.parametrize("target", RESTORED_ON, ids=str)
+def test_restored_bitwise_on_another_mesh_and_layout(
+    source: Any, target: Any, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    arrays = values(rng)
+    path = save(
+        tmp_path / "a.safetensors",
+        tree_on(create_mesh(source[0], blocks=source[2]), source[1], arrays),
+    )
+    zeros = {name: np.zeros_like(value) for name, value in arrays.items()}
+    tree = tree_on(create_mesh(target[0], blocks=target[2]), target[1], zeros)
+    tree["epoch"], layouts = 0, {n: x.layout for n, x in tree.items() if n != "epoch"}
+    done = restore(path, tree)
+    for name, value in arrays.items():
+        assert same_bits(tree[name].numpy(), value), name
+        assert tree[name].layout is layouts[name]
+    assert tree["epoch"] == 12
+    # Each byte is needed by some device of this process, and is read once.
+    assert done.bytes_read == sum(value.nbytes for value in arrays.values()) + 8
+    assert done.arrays == len(arrays) + 1
+
+
+def test_only_the_slices_of_the_arrays_asked_for_are_read(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.safetensors", {"big": gdt.ones((1000, 1000)), "w": gdt.ones((10, 3))})
+    tree = {"w": gdt.zeros((10, 3))}
+    assert restore(path, tree, partial=True).bytes_read == 10 * 3 * 8
+    assert (tree["w"].numpy() == 1).all()
+
+
+def test_padding_of_restored_shards_is_sound(tmp_path: Path) -> None:
+    """Element-wise functions see no values that the array does not hold."""
+    mesh = create_mesh([("x", 4)], blocks=4)
+    path = save(tmp_path / "a.safetensors", {"x": gdt.full((9,), 2.0)})
+    tree = {"x": gdt.zeros((9,), layout=Layout(["x"], mesh))}
+    restore(path, tree)
+    assert sorted({float(v) for block in tree["x"].blocks for v in block.ravel()}) in (
+        [2.0],
+        [1.0, 2.0],
+    )
+    assert float(gdt.sum(tree["x"])) == 18.0
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_safetensors_alone_reads_the_file(
+    blocks: int, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    arrays = values(rng)
+    mesh = create_mesh([("batch", 4), ("model", 2)], blocks=blocks)
+    path = save(tmp_path / "a.safetensors", tree_on(mesh, ["model", "batch"], arrays))
+    found = load_file(path)
+    assert found.keys() == {*arrays, "epoch"}
+    for name, value in arrays.items():
+        assert same_bits(found[name], value), name
+    assert contents(path)["weight"] == ((1200, 48), "float32")
+    verify(path)
+
+
+def test_files_of_other_programs_are_restored(tmp_path: Path, rng: np.random.Generator) -> None:
+    arrays = {"w": rng.standard_normal((6, 4)), "b": rng.standard_normal(4)}
+    save_file(arrays, tmp_path / "a.safetensors")
+    tree = {name: gdt.zeros(value.shape) for name, value in arrays.items()}
+    restore(tmp_path / "a.safetensors", tree)
+    assert same_bits(tree["w"].numpy(), arrays["w"])
+    verify(tmp_path / "a.safetensors")
+
+
+def test_pending_sums_are_saved_as_values(tmp_path: Path) -> None:
+    for blocks in (1, 4):
+        mesh = create_mesh([("x", 4)], blocks=blocks)
+        x = gdt.sum(gdt.ones((8, 3), layout=Layout(["x", UNSHARDED], mesh)), axis=0)
+        assert any(x.layout.pending)
+        path = save(tmp_path / "a.safetensors", {"x": x})
+        np.testing.assert_array_equal(load_file(path)["x"], [8.0, 8.0, 8.0])
+
+
+def test_a_training_continues_from_its_checkpoint_as_if_never_stopped(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """Parameters, moments and the step count are all there, on another mesh."""
+    gradients = rng.standard_normal((6, 8, 4))
+
+    def train(tree: Tree, steps: Any) -> None:
+        for g in steps:
+            layout = tree["model"]["w"].layout
+            tree["optimizer"].update(tree["model"], {"w": gdt.asarray(g, layout=layout)})
+
+    def fresh(layout: Layout) -> Tree:
+        model = {"w": gdt.ones((8, 4), layout=layout)}
+        return {"model": model, "optimizer": Adam(0.1).init(model)}
+
+    whole = fresh(Layout(["x", None], create_mesh([("x", 2)])))
+    train(whole, gradients)
+    first = fresh(Layout(["x", None], create_mesh([("x", 2)])))
+    train(first, gradients[:3])
+    path = save(tmp_path / "a.safetensors", first)
+    second = fresh(Layout([None, "y"], create_mesh([("y", 4)], blocks=4)))
+    restore(path, second)
+    train(second, gradients[3:])
+    assert same_bits(second["model"]["w"].numpy(), whole["model"]["w"].numpy())
+    assert sorted(contents(path)) == [
+        "model.w",
+        "optimizer.state.m.w",
+        "optimizer.state.v.w",
+        "optimizer.steps",
+    ]
+
+
+def test_every_mismatch_is_listed_and_nothing_is_changed(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "a.safetensors",
+        {"w": gdt.ones((2, 3)), "b": gdt.ones((3,)), "old": gdt.ones(())},
+    )
+    tree = {"w": gdt.zeros((2, 4)), "b": gdt.zeros((3,), "float32"), "new": gdt.zeros((1,)), "k": 5}
+    before = dict(tree)
+    with pytest.raises(CheckpointError) as caught:
+        restore(path, tree)
+    text = str(caught.value)
+    assert str(path) in text
+    assert "w: float64[2, 4] wanted, float64[2, 3] given" in text
+    assert "b: float32[3] wanted, float64[3] given" in text
+    assert "new: missing" in text and "k: missing" in text and "old: given, and not wanted" in text
+    assert all(tree[name] is value for name, value in before.items())
+
+
+@pytest.mark.parametrize(
+    "damage", ["missing", "empty", "truncated", "cut header", "text", "directory"]
+)
+def test_a_damaged_file_is_named_and_nothing_is_changed(damage: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "a.safetensors", {"w": gdt.ones((50, 3))})
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "directory":
+        path.unlink()
+        path.mkdir()
+    else:
+        kept = {
+            "empty": b"",
+            "truncated": content[:-7],
+            "cut header": content[:40],
+            "text": b"hello" * 99,
+        }
+        path.write_bytes(kept[damage])
+    tree = {"w": gdt.zeros((50, 3))}
+    with pytest.raises(CheckpointError, match=r"^restore: .*a\.safetensors"):
+        restore(path, tree)
+    assert (tree["w"].numpy() == 0).all()
+
+
+def test_verify_names_the_array_whose_bytes_have_changed(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.safetensors", {"w": gdt.ones((50, 3)), "v": gdt.zeros((40,))})
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1  # of the array that is written last
+    path.write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match=r"a\.safetensors is damaged: bytes have changed in v"
+    ):
+        verify(path)
+
+
+def test_a_dtype_that_safetensors_lacks_is_named_and_no_file_appears(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"z: complex128\[2\]"):
+        save(tmp_path / "a.safetensors", {"z": gdt.zeros((2,), "complex128")})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = save(tmp_path / "a.safetensors", {"w": gdt.ones((3,))})
+
+    def full(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        save(path, {"w": gdt.zeros((3,))})
+    assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+    assert load_file(path)["w"].tolist() == [1, 1, 1]
+
+
+def test_saving_puts_no_whole_array_together(tmp_path: Path) -> None:
+    """What is allocated beside the shards is far less than the model."""
+    mesh = create_mesh([("x", 8)], blocks=8)
+    tree = {
+        f"w{i}": gdt.ones((512, 1024), "float32", layout=Layout(["x", None], mesh))
+        for i in range(4)
+    }
+    tracemalloc.start()
+    save(tmp_path / "a.safetensors", tree)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 512 * 1024 * 4 / 4
+
+
+# ---------------------------------------------------------------- manager
+
+
+def test_the_manager_keeps_the_newest_and_numbers_on(tmp_path: Path) -> None:
+    tree = {"w": gdt.zeros(())}
+    manager = CheckpointManager(tree, tmp_path / "run", max_to_keep=3)
+    assert manager.latest is None and manager.checkpoints == []
+    assert manager.restore_or_initialize() is None
+    with pytest.raises(CheckpointError, match="no checkpoint in"):
+        manager.restore()
+    for i in range(11):
+        tree["w"] = gdt.asarray(float(i))
+        manager.save()
+    assert [p.name for p in manager.checkpoints] == [f"ckpt-{n}.safetensors" for n in (9, 10, 11)]
+    tree["w"] = gdt.asarray(-1.0)
+    again = CheckpointManager(tree, tmp_path / "run", max_to_keep=3)
+    assert again.restore() == again.latest == tmp_path / "run" / "ckpt-11.safetensors"
+    assert tree["w"].item() == 10.0
+    again.restore(again.checkpoints[0])
+    assert tree["w"].item() == 8.0
+    assert again.save().name == "ckpt-12.safetensors"
+
+
+def test_the_manager_minds_only_its_own_files(tmp_path: Path) -> None:
+    (tmp_path / "ckpt-best.safetensors").write_text("mine")
+    (tmp_path / "other-7.safetensors").write_text("mine")
+    (tmp_path / ".ckpt-1.safetensors.4242.tmp").write_text("left by a killed process")
+    manager = CheckpointManager({"w": gdt.zeros(())}, tmp_path, max_to_keep=1)
+    for _ in range(3):
+        manager.save()
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["ckpt-3.safetensors", "ckpt-best.safetensors", "other-7.safetensors"]
+
+
+SAVER = """
+import sys, numpy as np, gdt
+from gdt.checkpoint import CheckpointManager
+mesh = gdt.create_mesh([("x", 4)], blocks=4)
+layout = gdt.Layout([None, "x"], mesh)
+tree = {"step": 0, "w": None}
+manager = CheckpointManager(tree, sys.argv[1], max_to_keep=3)
+for step in range(1, 10_000):
+    tree["step"], tree["w"] = step, gdt.full((512, 512), float(step), layout=layout)
+    manager.save()
+    print(step, flush=True)
+"""
+
+
+def test_a_killed_process_loses_nothing_that_was_saved(tmp_path: Path) -> None:
+    """SIGKILL at many moments of a save: the newest file is whole, and is what was reported or
+    newer."""
+    for round_, delay in enumerate([0.0, 0.001, 0.002, 0.003, 0.005, 0.008]):
+        folder = tmp_path / str(round_)
+        process = subprocess.Popen(
+            [sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        reported = [int(process.stdout.readline()) for _ in range(4)]
+        time.sleep(delay)
+        os.kill(process.pid, signal.SIGKILL)
+        reported += [int(line) for line in process.stdout.read().split()]
+        process.stdout.close()
+        assert process.wait() == -signal.SIGKILL
+        tree = {"step": 0, "w": gdt.zeros((512, 512))}
+        manager = CheckpointManager(tree, folder, max_to_keep=3)
+        for path in manager.checkpoints:
+            verify(path)
+        assert len(manager.checkpoints) >= 3
+        manager.restore()
+        assert tree["step"] >= reported[-1]
+        assert (tree["w"].numpy() == tree["step"]).all()
+
+
+def test_the_header_is_what_safetensors_specifies(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.safetensors", {"b": gdt.ones((3,), "int8"), "w": gdt.ones((2, 3))})
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    assert length % 8 == 0 and header.pop("__metadata__")["format"] == "gdt"
+    assert header["w"] == {"dtype": "F64", "shape": [2, 3], "data_offsets": [0, 48]}
+    assert header["b"] == {"dtype": "I8", "shape": [3], "data_offsets": [48, 51]}
+    assert len(content) == 8 + length + 51

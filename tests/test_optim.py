@@ -1,0 +1,245 @@
+"""Optimizers give the published values in every layout, and never write what others refer to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import UNSHARDED, Layout, create_mesh
+from gdt.errors import ShapeError
+from gdt.optim import SGD, Adam, AdamW, Optimizer
+from gdt.optim.adam import adam_step
+
+LAYOUTS = [[UNSHARDED, UNSHARDED], ["a", UNSHARDED], ["b", "a"], [("a", "b"), UNSHARDED]]
+Naive = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+def sgd(rate: float, momentum: float = 0.0, nesterov: bool = False) -> Naive:
+    def train(w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        v = np.zeros_like(w)
+        for g in gradients:
+            v = momentum * v - rate * g
+            w = w + (momentum * v - rate * g if nesterov else v)
+        return w
+
+    return train
+
+
+def adam(rate: Callable[[int], float], decay: float = 0.0) -> Naive:
+    """Kingma and Ba 2015, algorithm 1, line by line."""
+
+    def train(w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        m, v = np.zeros_like(w), np.zeros_like(w)
+        for t, g in enumerate(gradients, start=1):
+            w = w * (1 - rate(t - 1) * decay)
+            m = 0.9 * m + (1 - 0.9) * g
+            v = 0.999 * v + (1 - 0.999) * g**2
+            m_hat, v_hat = m / (1 - 0.9**t), v / (1 - 0.999**t)
+            w = w - rate(t - 1) * m_hat / (np.sqrt(v_hat) + 1e-7)
+        return w
+
+    return train
+
+
+OPTIMIZERS: dict[str, tuple[Callable[[], Optimizer], Naive]] = {
+    "sgd": (lambda: SGD(0.1), sgd(0.1)),
+    "momentum": (lambda: SGD(0.1, 0.9), sgd(0.1, 0.9)),
+    "nesterov": (lambda: SGD(0.1, 0.9, nesterov=True), sgd(0.1, 0.9, nesterov=True)),
+    "adam": (lambda: Adam(0.01), adam(lambda step: 0.01)),
+    "adamw": (lambda: AdamW(0.01, 0.1), adam(lambda step: 0.01, decay=0.1)),
+    "schedule": (lambda: Adam(lambda step: 0.1 / (step + 1)), adam(lambda step: 0.1 / (step + 1))),
+}
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("specs", LAYOUTS, ids=str)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_values_are_the_published_formulas(
+    name: str, specs: list, blocks: int, rng: np.random.Generator
+) -> None:
+    mesh = create_mesh([("a", 2), ("b", 2)], blocks=blocks)
+    make, naive = OPTIMIZERS[name]
+    optimizer, layout = make(), Layout(specs, mesh)
+    start, gradients = rng.standard_normal((9, 5)), rng.standard_normal((12, 9, 5))
+    parameters = {"w": gdt.asarray(start, layout=layout)}
+    elsewhere = Layout([UNSHARDED, "b"], mesh)  # gradients come in another layout
+    for g in gradients:
+        optimizer.update(parameters, {"w": gdt.asarray(g, layout=elsewhere)})
+    np.testing.assert_allclose(parameters["w"].numpy(), naive(start, gradients), rtol=1e-12)
+    assert parameters["w"].layout is layout
+    assert all(kept["w"].layout is layout for kept in optimizer.state.values())
+    assert optimizer.steps == 12
+
+
+def test_adams_first_step_has_the_length_of_the_learning_rate() -> None:
+    parameters = {"w": gdt.asarray([1.0, 1.0, 1.0])}
+    Adam(0.01, epsilon=0.0).update(parameters, {"w": gdt.asarray([1e-6, -3.0, 1e6])})
+    np.testing.assert_allclose(parameters["w"].numpy(), [0.99, 1.01, 0.99], rtol=1e-12)
+
+
+def test_bias_correction_is_computed_in_double_precision() -> None:
+    """In float32, 1 - beta2**t would shift the first steps by a part in a thousand."""
+    parameters = {"w": gdt.zeros((1,), "float32")}
+    optimizer = Adam(1.0)
+    optimizer.update(parameters, {"w": gdt.ones((1,), "float32")})
+    assert abs(parameters["w"].item() + 1) < 1e-6
+
+
+@pytest.mark.parametrize("make", [m for m, _ in OPTIMIZERS.values()], ids=list(OPTIMIZERS))
+def test_an_array_that_another_name_refers_to_keeps_its_values(
+    make: Callable[[], Optimizer],
+) -> None:
+    for mesh in (create_mesh([("a", 4)]), create_mesh([("a", 4)], blocks=4)):
+        layout = Layout(["a", UNSHARDED], mesh)
+        parameters = {"w": gdt.ones((8, 3), layout=layout)}
+        optimizer, gradient = make(), {"w": gdt.ones((8, 3), layout=layout)}
+        optimizer.update(parameters, gradient)
+        old, view, shard = parameters["w"], parameters["w"].numpy(), parameters["w"].shards[0].data
+        states = [kept["w"] for kept in optimizer.state.values()]
+        values = [x.numpy().copy() for x in (old, *states)]
+        optimizer.update(parameters, gradient)
+        for x, value in zip((old, *states), values, strict=True):
+            np.testing.assert_array_equal(x.numpy(), value)
+        np.testing.assert_array_equal(view, values[0])
+        np.testing.assert_array_equal(shard, values[0][:2])
+        assert (parameters["w"].numpy() != values[0]).all()
+        assert (gradient["w"].numpy() == 1).all()
+
+
+def test_a_parameter_that_nobody_else_refers_to_is_updated_in_place() -> None:
+    mesh = create_mesh([("a", 8)])
+    parameters = {"w": gdt.zeros((300, 200), "float32", layout=Layout.replicated(mesh, 2))}
+    gradient = {"w": gdt.ones((300, 200), "float32", layout=Layout.replicated(mesh, 2))}
+    optimizer = Adam()
+    optimizer.update(parameters, gradient)
+    homes = []
+    for _ in range(5):
+        optimizer.update(parameters, gradient)
+        kept = [parameters["w"], *(s["w"] for s in optimizer.state.values())]
+        homes.append([x.blocks[0].ctypes.data for x in kept])
+        del kept
+    assert homes == [homes[0]] * 5
+
+
+def test_an_array_shared_by_two_parameters_stays_two_values() -> None:
+    shared = gdt.ones((3,))
+    parameters = {"a": shared, "b": shared}
+    del shared
+    SGD(1.0).update(
+        parameters, {"a": gdt.asarray([1.0, 1.0, 1.0]), "b": gdt.asarray([2.0, 2.0, 2.0])}
+    )
+    assert parameters["a"].tolist() == [0, 0, 0] and parameters["b"].tolist() == [-1, -1, -1]
+
+
+def test_long_blocks_are_updated_in_runs(rng: np.random.Generator) -> None:
+    start, g = rng.standard_normal((2, 200_001))
+    for make, naive in OPTIMIZERS.values():
+        parameters = {"w": gdt.asarray(start)}
+        make().update(parameters, {"w": gdt.asarray(g)})
+        np.testing.assert_allclose(
+            parameters["w"].numpy(), naive(start, g[None]), rtol=1e-12, atol=1e-15
+        )
+
+
+def test_blocks_that_are_not_contiguous_are_updated(rng: np.random.Generator) -> None:
+    start, g = rng.standard_normal((2, 6, 4))
+    parameters = {"w": gdt.asarray(start.T.copy()).T}
+    Adam(0.01).update(parameters, {"w": gdt.asarray(g)})
+    expected = adam(lambda step: 0.01)(start, g[None])
+    np.testing.assert_allclose(parameters["w"].numpy(), expected, rtol=1e-12)
+
+
+def test_a_new_learning_rate_needs_no_new_plan() -> None:
+    parameters, gradient = {"w": gdt.ones((4,))}, {"w": gdt.ones((4,))}
+    optimizer = Adam()
+    optimizer.update(parameters, gradient)
+    plans = len(adam_step.plans)
+    for _ in range(3):
+        optimizer.learning_rate = optimizer.learning_rate / 2  # type: ignore[operator]
+        optimizer.update(parameters, gradient)
+    assert len(adam_step.plans) == plans
+
+
+def test_gradients_that_do_not_fit_are_listed_and_change_nothing() -> None:
+    parameters = {"w": gdt.ones((2, 3)), "b": gdt.ones((3,))}
+    with pytest.raises(ShapeError) as caught:
+        SGD().update(parameters, {"w": gdt.ones((3, 2)), "c": gdt.ones((3,))})
+    text = str(caught.value)
+    assert text.startswith("SGD.update: gradients do not fit the parameters")
+    assert "b: no gradient" in text and "c: a gradient of no parameter" in text
+    assert "float64[2, 3]" in text and "float64[3, 2]" in text
+    assert (parameters["w"].numpy() == 1).all()
+
+
+def test_none_leaves_its_parameter_as_it_is() -> None:
+    parameters = {"w": gdt.ones((2,)), "b": gdt.ones((2,))}
+    SGD(1.0).update(parameters, {"w": gdt.ones((2,)), "b": None})
+    assert parameters["w"].tolist() == [0, 0] and parameters["b"].tolist() == [1, 1]
+
+
+def test_nested_parameters_and_lists() -> None:
+    parameters = {"layers": [{"w": gdt.ones((2,))}, {"w": gdt.ones((2,))}], "scale": [gdt.ones(())]}
+    f = lambda p: gdt.sum(p["layers"][0]["w"] * p["layers"][1]["w"]) * p["scale"][0]
+    optimizer = SGD(0.5)
+    optimizer.update(parameters, gdt.grad(f)(parameters))
+    assert parameters["layers"][0]["w"].tolist() == [0.5, 0.5]
+    assert parameters["scale"][0].item() == 0.0
+
+
+def test_state_follows_its_parameter_to_another_mesh(rng: np.random.Generator) -> None:
+    start, gradients = rng.standard_normal((8, 4)), rng.standard_normal((4, 8, 4))
+    parameters = {"w": gdt.asarray(start, layout=Layout(["a", None], create_mesh([("a", 2)])))}
+    optimizer = Adam(0.01)
+    for i, g in enumerate(gradients):
+        if i == 2:
+            there = Layout([None, "b"], create_mesh([("b", 4)]))
+            parameters["w"] = gdt.relayout(parameters["w"], there)
+        optimizer.update(parameters, {"w": gdt.asarray(g, layout=parameters["w"].layout)})
+    expected = adam(lambda step: 0.01)(start, gradients)
+    np.testing.assert_allclose(parameters["w"].numpy(), expected, rtol=1e-12)
+
+
+def test_schedules() -> None:
+    assert gdt.optim.exponential_decay(1.0, 10, 0.5)(5) == pytest.approx(0.5**0.5)
+    assert gdt.optim.exponential_decay(1.0, 10, 0.5, staircase=True)(19) == 0.5
+    cosine = gdt.optim.cosine_decay(1.0, 100, final=0.1)
+    assert (
+        cosine(0) == 1.0
+        and cosine(50) == pytest.approx(0.55)
+        and cosine(1000) == pytest.approx(0.1)
+    )
+    assert cosine(25) == pytest.approx(0.1 + 0.9 * (1 + math.cos(math.pi / 4)) / 2)
+    warm = gdt.optim.with_warmup(gdt.optim.piecewise_constant([10], [1.0, 0.1]), 5)
+    assert [warm(0), warm(4), warm(5), warm(14), warm(15)] == pytest.approx(
+        [0.2, 1.0, 1.0, 1.0, 0.1]
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SGD(-1.0),
+        lambda: SGD(float("nan")),
+        lambda: SGD(0.1, nesterov=True),
+        lambda: Adam(beta1=1.0),
+        lambda: AdamW(weight_decay=-1.0),
+        lambda: gdt.optim.piecewise_constant([1], [0.1]),
+        lambda: gdt.optim.cosine_decay(1.0, 0),
+    ],
+)
+def test_hyperparameters_are_checked(make: Callable[[], object]) -> None:
+    with pytest.raises(ShapeError):
+        make()
+
+
+def test_clipping_by_the_common_norm() -> None:
+    gradients = {"a": gdt.asarray([3.0]), "b": gdt.asarray([[4.0]])}
+    clipped, norm = gdt.optim.clip_by_global_norm(gradients, 2.5)
+    assert norm.item() == 5.0
+    assert clipped["a"].tolist() == [1.5] and clipped["b"].tolist() == [[2.0]]
+    same, _ = gdt.optim.clip_by_global_norm(gradients, 10.0)
+    assert same["a"].tolist() == [3.0]
