@@ -1,11 +1,92 @@
 """gdt: NumPy-like arrays sharded over many devices."""
 
+from gdt import checkpoint, metrics, optim, testing
 from gdt.array import DistributedArray, Shard
+from gdt.checkpoint import CheckpointManager
+from gdt.debug import check_nans, count_collectives, no_moves
+from gdt.drawing import explain, visualize
 from gdt.layout import MATCH, UNSHARDED, ArrayType, Layout
 from gdt.mesh import Mesh, create_mesh, default_mesh, get_default_mesh
+from gdt.ops.activations import elu, erf, gelu, leaky_relu, relu, sigmoid, silu, softplus
+from gdt.ops.comparison import (
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    clip,
+    equal,
+    greater,
+    greater_equal,
+    invert,
+    isfinite,
+    isinf,
+    isnan,
+    left_shift,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    maximum,
+    minimum,
+    not_equal,
+    right_shift,
+    signbit,
+    where,
+)
 from gdt.ops.contraction import matrix_product
 from gdt.ops.creation import asarray, full, full_like, ones, ones_like, zeros, zeros_like
-from gdt.ops.elementwise import add, divide, exp, log, multiply, negative, relu, subtract
+from gdt.ops.elementwise import abs_ as abs
+from gdt.ops.elementwise import (
+    add,
+    astype,
+    cbrt,
+    ceil,
+    conj,
+    copysign,
+    divide,
+    floor,
+    floor_divide,
+    hypot,
+    imag,
+    multiply,
+    negative,
+    positive,
+    power,
+    real,
+    reciprocal,
+    remainder,
+    rint,
+    sign,
+    sqrt,
+    square,
+    subtract,
+    trunc,
+)
+from gdt.ops.elementwise import round_ as round
+from gdt.ops.exponential import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atan2,
+    atanh,
+    cos,
+    cosh,
+    exp,
+    exp2,
+    expm1,
+    log,
+    log1p,
+    log2,
+    log10,
+    logaddexp,
+    sin,
+    sinh,
+    tan,
+    tanh,
+)
 from gdt.ops.movement import relayout, relayout_like
 from gdt.ops.reductions import sum_ as sum
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose

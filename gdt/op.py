@@ -151,24 +151,29 @@ class Op:
     def _moved(self, plan: Plan, args: Sequence[Any]) -> list[Any]:
         """The operands' blocks in the layouts that the plan wants; what must be resolved is
         resolved together, and once."""
-        for observer in OBSERVERS.get():
-            observer.on_move(self.name, plan.types, plan.wanted)
         routes, operands = list(plan.routes), _blocks(args)
-        resolving: dict[int, DistributedArray] = {}
+        resolving: dict[int, list[int]] = {}  # by array: an operand may be given twice
         for i, (a, wanted) in enumerate(zip(args, plan.wanted, strict=True)):
             if routes[i] and wanted is a.layout.resolved:
                 if a._resolved is not None:
                     routes[i], operands[i] = (), a._resolved.blocks
                 else:
-                    resolving[i] = a
+                    resolving.setdefault(id(a), []).append(i)
+        for same in resolving.values():
+            for i in same[1:]:
+                routes[i] = ()
+        moving = tuple(w if r else None for w, r in zip(plan.wanted, routes, strict=True))
+        for observer in OBSERVERS.get():
+            observer.on_move(self.name, plan.types, moving)
         arrays = [i for i, t in enumerate(plan.types) if t is not None]
         moved = run_routes([routes[i] for i in arrays], [operands[i] for i in arrays])
         for i, blocks in zip(arrays, moved, strict=True):
             operands[i] = blocks
-        for i, a in resolving.items():
-            a._resolved = DistributedArray(
-                a.type.with_layout(a.layout.resolved), tuple(operands[i])
-            )
+        for first, *others in resolving.values():
+            a, blocks = args[first], operands[first]
+            a._resolved = DistributedArray(a.type.with_layout(a.layout.resolved), tuple(blocks))
+            for i in others:
+                operands[i] = blocks
         return operands
 
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
@@ -265,6 +270,8 @@ class Op:
             owners, outs if isinstance(outs, tuple) else (outs,), strict=True
         ):
             mapping[name] = out
+        for observer in OBSERVERS.get():
+            observer.on_op(self, tuple(operands), static, outs)
 
     # ---- planning
 
