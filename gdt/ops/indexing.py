@@ -143,7 +143,9 @@ def _entries(x: DistributedArray, index: Any) -> list[Entry]:
     used = sum(_axes_used(i) for i in items)
     dots = [n for n, i in enumerate(items) if i is Ellipsis]
     if len(dots) > 1:
-        raise error(IndexRangeError, "getitem", "an index has one `...` at most", operands={"x": x.type})
+        raise error(
+            IndexRangeError, "getitem", "an index has one `...` at most", operands={"x": x.type}
+        )
     if used > x.ndim:
         raise error(
             IndexRangeError,
@@ -174,7 +176,11 @@ def _item(kind: ArrayType, item: Any) -> Any:
         return int(item)
     if isinstance(item, list | tuple | np.ndarray | np.bool_ | bool):
         array = np.asarray(item)
-        array = array.astype(np.int64) if array.size == 0 and not isinstance(item, np.ndarray) else array
+        array = (
+            array.astype(np.int64)
+            if array.size == 0 and not isinstance(item, np.ndarray)
+            else array
+        )
         if array.dtype.kind in "iu" or (array.dtype.kind == "b" and array.ndim):
             return array
     raise error(
@@ -203,7 +209,9 @@ def _read(x: DistributedArray, item: Any, axis: int) -> list[Entry]:
         try:
             start, stop, step = item.indices(size)
         except (TypeError, ValueError) as e:
-            raise error(DtypeError, "getitem", f"{item!r} is no slice: {e}", operands={"x": x.type}) from None
+            raise error(
+                DtypeError, "getitem", f"{item!r} is no slice: {e}", operands={"x": x.type}
+            ) from None
         return [Interval(start, len(range(start, stop, step)), step)]
     if isinstance(item, int):
         if not -size <= item < size:
@@ -227,4 +235,6 @@ def _read(x: DistributedArray, item: Any, axis: int) -> list[Entry]:
     if isinstance(item, DistributedArray):
         on_implicit_fetch(item.type)
         item = item.numpy()
-    return [checked_indices(x, found, axis + i, "getitem") for i, found in enumerate(np.nonzero(item))]
+    return [
+        checked_indices(x, found, axis + i, "getitem") for i, found in enumerate(np.nonzero(item))
+    ]

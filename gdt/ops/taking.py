@@ -175,7 +175,9 @@ def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Sh
     if coordinates:
         # The mesh axes that split the table go in front of its rows, and become one with them.
         counts = [x.shape[a] for a in coordinates]
-        for place, step in zip(coordinates.values(), _strides([*counts, x.shape[at]]), strict=False):
+        for place, step in zip(
+            coordinates.values(), _strides([*counts, x.shape[at]]), strict=False
+        ):
             row = row + place * step
         others = [d for d in range(at) if d not in coordinates]
         flat = [1 if d in coordinates else n for d, n in enumerate(x.shape)]
@@ -188,7 +190,9 @@ def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Sh
     out = taken.transpose(*pairs, *rest).reshape(*shape, *(taken.shape[d] for d in rest))
     if held is None:
         return out
-    held = held.reshape(*held.shape[:lead], *(1,) * axis, *held.shape[lead:], *(1,) * (x.ndim - at - 1))
+    held = held.reshape(
+        *held.shape[:lead], *(1,) * axis, *held.shape[lead:], *(1,) * (x.ndim - at - 1)
+    )
     return xp.where(held, out, xp.zeros((), out.dtype))
 
 
@@ -215,9 +219,7 @@ def add_at(
     lead, chunk = shards.start["n"].ndim, carrier.shape[-1]
     at, stop = lead + axis, lead + axis + indices.ndim - lead
     split = [indices.shape[k] > 1 for k in range(lead)]  # these coordinates are summed right here
-    mesh = [
-        1 if split[k] else max(g.shape[k], shards.start["n"].shape[k]) for k in range(lead)
-    ]
+    mesh = [1 if split[k] else max(g.shape[k], shards.start["n"].shape[k]) for k in range(lead)]
     shape = [*mesh, *g.shape[lead:at], chunk, *g.shape[stop:]]
     strides = _strides(shape)
     where = _locate(xp, indices, shards, chunk)
@@ -256,9 +258,7 @@ def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
     axis = checked_axis(x.type, axis, "take")
-    taken: DistributedArray = take_in_range(
-        x, checked_indices(x, indices, axis, "take"), axis=axis
-    )
+    taken: DistributedArray = take_in_range(x, checked_indices(x, indices, axis, "take"), axis=axis)
     return taken
 
 
@@ -301,9 +301,7 @@ def take_along_axis_in_range(
     return out if held is None else xp.where(held, out, xp.zeros((), out.dtype))
 
 
-def _add_along_rule(
-    g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int
-) -> RuleSpec:
+def _add_along_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int) -> RuleSpec:
     both = _broadcast_dims(g, indices, axis)
     terms = [_along(g, both, axis, "m"), _along(indices, both, axis, "m"), "n"]
     return RuleSpec(f"{', '.join(terms)} -> {_along(None, both, axis, 'n')}", both)
@@ -396,13 +394,18 @@ def _prepare_one_hot(
     kind: ArrayType, *, depth: int, axis: int = -1, dtype: Any = float
 ) -> dict[str, Any]:
     if kind.dtype.kind not in "iu":
-        raise error(DtypeError, "one_hot", f"indices have dtype {kind.dtype}", operands={"indices": kind})
+        raise error(
+            DtypeError, "one_hot", f"indices have dtype {kind.dtype}", operands={"indices": kind}
+        )
     if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
         raise error(ShapeError, "one_hot", f"depth is {depth!r}; it is an int of at least 0")
     rank = kind.ndim + 1
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
         raise error(
-            ShapeError, "one_hot", f"axis {axis} is out of range for rank {rank}", operands={"indices": kind}
+            ShapeError,
+            "one_hot",
+            f"axis {axis} is out of range for rank {rank}",
+            operands={"indices": kind},
         )
     return {"depth": int(depth), "axis": int(axis) % rank - rank, "dtype": np.dtype(dtype)}
 
