@@ -1,0 +1,198 @@
+"""Largest and smallest elements, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.layout import ArrayType
+from gdt.op import Op, op
+from gdt.ops.comparison import equal
+from gdt.ops.elementwise import astype
+from gdt.ops.reductions import (
+    Axis,
+    check_nonempty,
+    kept_dims,
+    prepare_reduction,
+    reduction_rule,
+    reduction_text,
+    sum_,
+)
+from gdt.plan import Shards
+
+Block = Any
+
+
+# ---------------------------------------------------------------- max and min
+
+
+@op(reduction_rule, reduce="max", prepare=prepare_reduction("max", nonempty=True))
+def max_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
+    """Largest element along `axis` (None: all axes); NaN if one of them is NaN.
+
+    Equal largest elements share the gradient evenly, as in JAX. Raises ShapeError where there is no
+    element.
+
+    >>> gdt.max(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
+    [5, 7]
+    """
+    return x.max(axis=axis, keepdims=keepdims)
+
+
+@op(reduction_rule, reduce="min", prepare=prepare_reduction("min", nonempty=True))
+def min_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
+    """Smallest element along `axis` (None: all axes); NaN if one of them is NaN.
+
+    Equal smallest elements share the gradient evenly, as in JAX. Raises ShapeError where there is
+    no element.
+
+    >>> gdt.min(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
+    [1, 2]
+    """
+    return x.min(axis=axis, keepdims=keepdims)
+
+
+def _share_among_ties(
+    g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False
+) -> DistributedArray:
+    ties = astype(equal(x, kept_dims(out, x, axis)), g.dtype)
+    count = sum_(ties, axis=axis, keepdims=True)
+    shared: DistributedArray = ties * (kept_dims(g, x, axis) / count)
+    return shared
+
+
+max_.vjp(_share_among_ties)
+min_.vjp(_share_among_ties)
+
+
+# ---------------------------------------------------------------- argmax and argmin
+
+
+def _prepare_arg(
+    kind: ArrayType, *, name: str, axis: int | None, keepdims: bool = False
+) -> dict[str, Any]:
+    if kind.dtype.kind == "c":
+        raise error(DtypeError, name, "complex numbers have no order", operands={"x": kind})
+    if axis is None:
+        axes = tuple(range(-kind.ndim, 0))
+    else:
+        known = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+        if not known or not -kind.ndim <= axis < kind.ndim:
+            raise error(
+                ShapeError,
+                name,
+                f"axis {axis!r} is out of range for rank {kind.ndim}",
+                operands={"x": kind},
+            )
+        axes = (int(axis) % kind.ndim - kind.ndim,)
+    check_nonempty(kind, axes, name)
+    return {"axis": axes, "keepdims": bool(keepdims)}
+
+
+def _arg_rule(kind: ArrayType, *, axis: Sequence[int], keepdims: bool) -> str:
+    return reduction_text(kind, axis, keepdims)
+
+
+def _locate(
+    xp: Any, x: Block, axis: Sequence[int], keepdims: bool, shards: Shards, name: str
+) -> tuple[Block, ...]:
+    """In every shard the best element and its global index; only the index if nothing is split."""
+    rank = x.ndim - next(iter(shards.start.values())).ndim if shards.start else 0
+    arg = getattr(xp, name)
+    if len(axis) == 1:
+        local = arg(x, axis=axis[0], keepdims=True)
+        flat, starts = local, shards.start[f"d{axis[0] + rank}"]
+        split = f"d{axis[0] + rank}" in shards.split
+        value = xp.take_along_axis(x, local, axis[0]) if split else None
+        index = flat + starts.reshape(starts.shape + (1,) * rank) if split else flat
+    else:
+        value, index, split = _locate_flat(xp, x, rank, shards, arg)
+    shape = index.shape[: index.ndim - rank]
+    shape += tuple(
+        1 if a in axis else index.shape[a] for a in range(-rank, 0) if keepdims or a not in axis
+    )
+    index = index.reshape(shape)
+    return (value.reshape(shape), index) if split else (index,)
+
+
+def _locate_flat(
+    xp: Any, x: Block, rank: int, shards: Shards, arg: Any
+) -> tuple[Block | None, Block, bool]:
+    """The best element of a whole shard, and its index in the flattened global array."""
+    lead = x.shape[: x.ndim - rank]
+    flat = x.reshape(*lead, -1) if x.size else x.reshape(*lead, 0)
+    local = arg(flat, axis=-1, keepdims=True)
+    kept = (*lead, *(1,) * rank)
+    if not shards.split:
+        return None, local.reshape(kept), False
+    value = xp.take_along_axis(flat, local, -1).reshape(kept)
+    index, weight, left = xp.zeros(kept, np.int64), 1, local.reshape(kept)
+    for d in range(rank - 1, -1, -1):
+        chunk, start = x.shape[d - rank], shards.start[f"d{d}"]
+        index = index + weight * (left % chunk + start.reshape(start.shape + (1,) * rank))
+        left, weight = left // chunk, weight * shards.size[f"d{d}"]
+    return value, index, True
+
+
+def _merge(best: str) -> Any:
+    """The better of (value, index) pairs: NaN first, the smallest index of equal ones."""
+
+    def merge(xp: Any, value: Block, index: Block, *, axis: int) -> tuple[Block, Block]:
+        top = getattr(value, best)(axis=axis, keepdims=True)
+        tops = value == top
+        if value.dtype.kind == "f":
+            tops |= xp.isnan(value)  # then `top` is NaN, and no other element is equal to it
+        last = np.iinfo(np.int64).max
+        return top, xp.where(tops, index, last).min(axis=axis, keepdims=True)
+
+    return merge
+
+
+def _index_alone(xp: Any, *statistics: Block) -> Block:
+    return statistics[-1]
+
+
+def _arg_op(name: str, best: str, doc: str) -> Op:
+    def body(
+        xp: Any, x: Block, /, axis: int | None = None, keepdims: bool = False, *, shards: Shards
+    ) -> tuple[Block, ...]:
+        return _locate(xp, x, axis, keepdims, shards, name)  # type: ignore[arg-type]
+
+    def prepare(
+        kind: ArrayType, *, axis: int | None = None, keepdims: bool = False
+    ) -> dict[str, Any]:
+        return _prepare_arg(kind, name=name, axis=axis, keepdims=keepdims)
+
+    body.__name__, body.__doc__, body.__module__ = name, doc, __name__
+    declare = op(_arg_rule, reduce=best, merge=_merge(best), finish=_index_alone, prepare=prepare)
+    return declare(body)
+
+
+argmax = _arg_op(
+    "argmax",
+    "max",
+    """Index of the largest element along `axis`, of the flattened array for None; int64.
+
+    The first of equal elements, or the first NaN. Over a split axis the devices gather one value
+    and one index per result. Raises ShapeError where there is no element.
+
+    >>> gdt.argmax(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
+    [1, 0]
+    """,
+)
+argmin = _arg_op(
+    "argmin",
+    "min",
+    """Index of the smallest element along `axis`, of the flattened array for None; int64.
+
+    The first of equal elements, or the first NaN. Over a split axis the devices gather one value
+    and one index per result. Raises ShapeError where there is no element.
+
+    >>> gdt.argmin(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
+    [0, 1]
+    """,
+)
