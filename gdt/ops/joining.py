@@ -1,0 +1,364 @@
+"""Joining, splitting, rearranging and padding arrays: NumPy's array manipulation along axes that may be
+split.
+
+All of them move index intervals (`gdt.ops.intervals`): a copy along an axis that is whole, an
+exchange of just what changes its device along one that is split.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.op import as_operands, public
+from gdt.ops.indexing import getitem
+from gdt.ops.intervals import move_intervals
+from gdt.ops.reductions import negative_axes
+from gdt.ops.shapes import broadcast_to, expand_dims, reshape, transpose
+from gdt.ops.taking import checked_axis, take
+from gdt.recut import Piece
+
+Axis = int | Sequence[int] | None
+Arrays = Sequence[Any]
+
+
+def _operands(arrays: Any, name: str) -> list[DistributedArray]:
+    """The members of a sequence as arrays of one mesh and one dtype, NumPy's promotion of theirs."""
+    if isinstance(arrays, DistributedArray) and arrays.ndim:
+        arrays = list(arrays)
+    if not isinstance(arrays, list | tuple | np.ndarray) or not len(arrays):
+        raise error(DtypeError, name, "the arrays are not a sequence of at least one array")
+    given = as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
+    dtype = np.result_type(*[a.dtype for a in given])
+    return [a if a.dtype == dtype else a.astype(dtype) for a in given]
+
+
+def _described(arrays: Sequence[DistributedArray]) -> dict[str, object]:
+    return {f"array {i}": a.type for i, a in enumerate(arrays)}
+
+
+# ---------------------------------------------------------------- joining
+
+
+@public
+def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
+    """The arrays end to end along `axis` (None: flattened first).
+
+    They agree in all other axes; dtypes promote as in NumPy. They meet in the layout of one of them,
+    the one that sends the fewest bytes. Raises ShapeError for shapes that do not fit.
+
+    >>> gdt.concat([gdt.asarray([[1, 2]]), gdt.asarray([[3, 4], [5, 6]])]).tolist()
+    [[1, 2], [3, 4], [5, 6]]
+    """
+    operands = _operands(arrays, "concat")
+    if axis is None:
+        operands, axis = [reshape(a, (a.size,)) for a in operands], 0
+    first = operands[0]
+    dim = checked_axis(first.type, axis, "concat")
+    for i, a in enumerate(operands):
+        rest = [(*b.shape[:dim], *b.shape[dim + 1 :]) for b in (first, a)]
+        if a.ndim != first.ndim or rest[0] != rest[1]:
+            raise error(
+                ShapeError,
+                "concat",
+                f"array {i} of shape {list(a.shape)} does not fit array 0 of shape "
+                f"{list(first.shape)} along axis {axis}",
+                operands=_described(operands),
+                remedy="All axes but the one that is joined must have equal sizes.",
+            )
+    if len(operands) == 1:
+        return first
+    sizes = [a.shape[dim] for a in operands]
+    starts = itertools.accumulate(sizes, initial=0)
+    pieces = [Piece(i, 0, at, n) for i, (at, n) in enumerate(zip(starts, sizes, strict=False))]
+    return move_intervals(operands, dim, pieces, sum(sizes))
+
+
+@public
+def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
+    """The arrays, all of one shape, side by side along a new axis, which is not split.
+
+    >>> gdt.stack([gdt.asarray([1, 2]), gdt.asarray([3, 4])], axis=1).tolist()
+    [[1, 3], [2, 4]]
+    """
+    operands = _operands(arrays, "stack")
+    if len({a.shape for a in operands}) > 1:
+        raise error(
+            ShapeError, "stack", "the arrays differ in shape", operands=_described(operands)
+        )
+    rank = operands[0].ndim + 1
+    if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
+        raise error(
+            ShapeError,
+            "stack",
+            f"axis {axis!r} is out of range for rank {rank}",
+            operands=_described(operands),
+        )
+    return concat([expand_dims(a, int(axis)) for a in operands], axis=int(axis))
+
+
+# ---------------------------------------------------------------- splitting
+
+
+@public
+def array_split(
+    x: Any, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> list[DistributedArray]:
+    """`x` cut along `axis` into so many sections, the first ones longer by one, or at these indices.
+
+    >>> [part.tolist() for part in gdt.array_split(gdt.arange(5), 2)]
+    [[0, 1, 2], [3, 4]]
+    """
+    (x,) = as_operands("array_split", x=x)
+    dim = checked_axis(x.type, axis, "array_split")
+    size = x.shape[dim]
+    if isinstance(indices_or_sections, int | np.integer):
+        count = int(indices_or_sections)
+        if count < 1:
+            raise error(ShapeError, "array_split", f"{count} sections", operands={"x": x.type})
+        each, longer = divmod(size, count)
+        cuts = [i * each + min(i, longer) for i in range(1, count)]
+    else:
+        cuts = [int(i) for i in indices_or_sections]
+    lead = (slice(None),) * dim
+    return [
+        getitem(x, (*lead, slice(start, stop)))
+        for start, stop in zip([0, *cuts], [*cuts, size], strict=True)
+    ]
+
+
+@public
+def split(
+    x: Any, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> list[DistributedArray]:
+    """`array_split` into equal sections, or at these indices.
+
+    Raises ShapeError for a number of sections that does not divide the axis.
+
+    >>> [part.tolist() for part in gdt.split(gdt.arange(6), [1, 4])]
+    [[0], [1, 2, 3], [4, 5]]
+    """
+    (x,) = as_operands("split", x=x)
+    size = x.shape[checked_axis(x.type, axis, "split")]
+    sections = indices_or_sections
+    if isinstance(sections, int | np.integer) and (sections < 1 or size % sections):
+        raise error(
+            ShapeError,
+            "split",
+            f"axis {axis} of size {size} has no {sections} equal sections",
+            operands={"x": x.type},
+            remedy="Use gdt.array_split for sections of different sizes.",
+        )
+    parts: list[DistributedArray] = array_split(x, sections, axis)
+    return parts
+
+
+# ---------------------------------------------------------------- rearranging
+
+
+@public
+def flip(x: Any, axis: Axis = None) -> DistributedArray:
+    """`x` with the order of elements reversed along `axis` (None: along all axes).
+
+    >>> gdt.flip(gdt.asarray([[1, 2], [3, 4]]), axis=1).tolist()
+    [[2, 1], [4, 3]]
+    """
+    (x,) = as_operands("flip", x=x)
+    flipped = {a + x.ndim for a in negative_axes(x.type, axis, "flip")}
+    turned = slice(None, None, -1)
+    out: DistributedArray = getitem(
+        x, tuple(turned if d in flipped else slice(None) for d in range(x.ndim))
+    )
+    return out
+
+
+@public
+def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedArray:
+    """`x` with its elements moved by `shift` places along `axis`; what leaves at the end comes in again
+    at the start. None rolls the flattened array.
+
+    >>> gdt.roll(gdt.arange(5), 2).tolist()
+    [3, 4, 0, 1, 2]
+    """
+    (x,) = as_operands("roll", x=x)
+    if axis is None:
+        flat = roll(reshape(x, (x.size,)), int(np.sum(shift)), 0)
+        restored: DistributedArray = reshape(flat, x.shape)
+        return restored
+    shifts, axes = np.broadcast_arrays(shift, axis)
+    for by, a in zip(shifts.ravel().tolist(), axes.ravel().tolist(), strict=True):
+        dim = checked_axis(x.type, a, "roll")
+        size = x.shape[dim]
+        at = by % size if size else 0
+        if at:
+            pieces = [Piece(0, 0, at, size - at), Piece(0, size - at, 0, at)]
+            x = move_intervals([x], dim, pieces, size)
+    rolled: DistributedArray = x
+    return rolled
+
+
+@public
+def moveaxis(
+    x: Any, source: int | Sequence[int], destination: int | Sequence[int]
+) -> DistributedArray:
+    """`x` with the axes `source` at the positions `destination`; the others keep their order.
+
+    >>> gdt.moveaxis(gdt.ones((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
+    (x,) = as_operands("moveaxis", x=x)
+    places = [
+        [checked_axis(x.type, a, "moveaxis") for a in np.atleast_1d(axes).tolist()]
+        for axes in (source, destination)
+    ]
+    if len(places[0]) != len(places[1]) or any(len(set(p)) < len(p) for p in places):
+        raise error(
+            ShapeError,
+            "moveaxis",
+            f"source {source} and destination {destination} do not name the same number of axes, "
+            "each once",
+            operands={"x": x.type},
+        )
+    order = [d for d in range(x.ndim) if d not in places[0]]
+    for to, d in sorted(zip(places[1], places[0], strict=True)):
+        order.insert(to, d)
+    moved: DistributedArray = transpose(x, tuple(order))
+    return moved
+
+
+@public
+def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
+    """`x` with two axes exchanged.
+
+    >>> gdt.swapaxes(gdt.ones((2, 3, 4)), 0, 2).shape
+    (4, 3, 2)
+    """
+    (x,) = as_operands("swapaxes", x=x)
+    order = list(range(x.ndim))
+    a, b = (checked_axis(x.type, i, "swapaxes") for i in (axis1, axis2))
+    order[a], order[b] = b, a
+    swapped: DistributedArray = transpose(x, tuple(order))
+    return swapped
+
+
+@public
+def ravel(x: Any) -> DistributedArray:
+    """The elements in row-major order, as an array of rank 1.
+
+    >>> gdt.ravel(gdt.asarray([[1, 2], [3, 4]])).tolist()
+    [1, 2, 3, 4]
+    """
+    (x,) = as_operands("ravel", x=x)
+    flat: DistributedArray = reshape(x, (x.size,))
+    return flat
+
+
+@public
+def atleast_1d(x: Any) -> DistributedArray:
+    """`x`, or for a scalar an array of one element.
+
+    >>> gdt.atleast_1d(3.0).shape
+    (1,)
+    """
+    (x,) = as_operands("atleast_1d", x=x)
+    out: DistributedArray = x if x.ndim else reshape(x, (1,))
+    return out
+
+
+@public
+def atleast_2d(x: Any) -> DistributedArray:
+    """`x`, with axes of length 1 in front until it has rank 2.
+
+    >>> gdt.atleast_2d([1, 2, 3]).shape
+    (1, 3)
+    """
+    (x,) = as_operands("atleast_2d", x=x)
+    out: DistributedArray = x if x.ndim > 1 else reshape(x, (1, x.size))
+    return out
+
+
+# ---------------------------------------------------------------- repeating
+
+
+@public
+def broadcast_arrays(*arrays: Any) -> list[DistributedArray]:
+    """The arrays, each broadcast to the shape that all of them have together.
+
+    >>> [a.shape for a in gdt.broadcast_arrays(gdt.ones((3, 1)), gdt.ones(2))]
+    [(3, 2), (3, 2)]
+    """
+    operands = as_operands("broadcast_arrays", **{f"array {i}": a for i, a in enumerate(arrays)})
+    try:
+        shape = np.broadcast_shapes(*[a.shape for a in operands])
+    except ValueError:
+        raise error(
+            ShapeError,
+            "broadcast_arrays",
+            "the shapes do not broadcast",
+            operands=_described(operands),
+        ) from None
+    return [a if a.shape == shape else broadcast_to(a, shape) for a in operands]
+
+
+@public
+def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
+    """`x` side by side with itself, `reps` times along each axis; missing axes are added in front.
+
+    >>> gdt.tile(gdt.asarray([1, 2]), (2, 2)).tolist()
+    [[1, 2, 1, 2], [1, 2, 1, 2]]
+    """
+    (x,) = as_operands("tile", x=x)
+    counts = [int(n) for n in np.atleast_1d(reps)]
+    if any(n < 0 for n in counts):
+        raise error(ShapeError, "tile", f"reps is {reps}", operands={"x": x.type})
+    rank = max(x.ndim, len(counts))
+    counts = [1] * (rank - len(counts)) + counts
+    if x.ndim < rank:
+        x = reshape(x, (1,) * (rank - x.ndim) + x.shape)
+    for dim, count in enumerate(counts):
+        size = x.shape[dim]
+        if count != 1:
+            pieces = [Piece(i, 0, i * size, size) for i in range(count)]
+            x = move_intervals([x] * max(count, 1), dim, pieces, count * size)
+    tiled: DistributedArray = x
+    return tiled
+
+
+@public
+def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> DistributedArray:
+    """Every element of `x` along `axis` repeated `repeats` times (None: of the flattened array).
+
+    repeats: an int, or one for every element (then `gdt.take` does it).
+
+    >>> gdt.repeat(gdt.asarray([1, 2]), 2).tolist()
+    [1, 1, 2, 2]
+    """
+    (x,) = as_operands("repeat", x=x)
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+    dim = checked_axis(x.type, axis, "repeat")
+    size, counts = x.shape[dim], np.asarray(repeats)
+    wrong = counts.dtype.kind not in "iu" or (counts < 0).any()
+    if wrong or (counts.ndim and counts.shape not in ((1,), (size,))):
+        raise error(
+            ShapeError,
+            "repeat",
+            f"repeats is {repeats!r}; it is one count, or one for each of {size} elements",
+            operands={"x": x.type},
+        )
+    if counts.size != 1:
+        taken: DistributedArray = take(x, np.repeat(np.arange(size), counts), axis=dim)
+        return taken
+    count = int(counts.reshape(()))
+    if x.layout.dims[dim]:
+        pieces = [Piece(i, 0, i, size, 1, count) for i in range(count)]
+        return move_intervals([x] * max(count, 1), dim, pieces, count * size)
+    before, after = x.shape[: dim + 1], x.shape[dim + 1 :]
+    wide = broadcast_to(expand_dims(x, dim + 1), (*before, count, *after))
+    repeated: DistributedArray = reshape(wide, (*before[:-1], size * count, *after))
+    return repeated

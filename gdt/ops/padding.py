@@ -1,0 +1,125 @@
+"""Padding: NumPy's modes that copy elements, and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.layout import ArrayType
+from gdt.op import as_operands, public
+from gdt.ops.intervals import move_intervals
+from gdt.recut import Piece
+
+COPYING = ("edge", "reflect", "symmetric", "wrap")  # modes that repeat elements of the array
+
+Widths = int | Sequence[int] | Sequence[Sequence[int]]
+
+
+@public
+def pad(
+    x: Any, pad_width: Widths, mode: str = "constant", *, constant_values: Any = 0
+) -> DistributedArray:
+    """`x` with elements added before and after along every axis; split axes stay split.
+
+    pad_width: one width, `(before, after)`, or one such pair for every axis.
+    mode: `"constant"`, `"edge"`, `"reflect"`, `"symmetric"` or `"wrap"`, as in NumPy.
+    constant_values: as `pad_width`, numbers that the array's dtype can hold.
+
+    Raises ShapeError for widths that do not fit, DtypeError for a mode that it does not know.
+
+    >>> gdt.pad(gdt.asarray([1, 2, 3]), (1, 2), constant_values=(7, 0)).tolist()
+    [7, 1, 2, 3, 0, 0]
+    >>> gdt.pad(gdt.asarray([1, 2, 3]), 2, mode="reflect").tolist()
+    [3, 2, 1, 2, 3, 2, 1]
+    """
+    (x,) = as_operands("pad", x=x)
+    widths = _pairs(x.type, pad_width, "pad_width")
+    if any(isinstance(n, float) or n < 0 for pair in widths for n in pair):
+        raise error(
+            ShapeError,
+            "pad",
+            f"pad_width {pad_width} holds what is no width",
+            operands={"x": x.type},
+            remedy="Widths are ints of at least 0; use a slice to make an array smaller.",
+        )
+    if mode == "constant":
+        values = _pairs(x.type, constant_values, "constant_values")
+        for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
+            if before and after and first != last:
+                x = _constant(_constant(x, dim, before, 0, first), dim, 0, after, last)
+            elif before or after:
+                x = _constant(x, dim, before, after, first if before else last)
+        return x
+    if mode not in COPYING:
+        raise error(
+            DtypeError,
+            "pad",
+            f"unknown mode {mode!r}",
+            operands={"x": x.type},
+            remedy=f"Use one of {', '.join(('constant', *COPYING))}.",
+        )
+    for dim, (before, after) in enumerate(widths):
+        if before or after:
+            x = _copying(x, dim, before, after, mode)
+    return x
+
+
+def _pairs(kind: ArrayType, given: Any, name: str) -> list[tuple[Any, Any]]:
+    """One pair per axis, from a number, a pair, or a list of pairs."""
+    try:
+        array = np.broadcast_to(np.asarray(given), (kind.ndim, 2))
+    except ValueError:
+        raise error(
+            ShapeError,
+            "pad",
+            f"{name} {given} is no pair for every axis of rank {kind.ndim}",
+            operands={"x": kind},
+        ) from None
+    return [(before, after) for before, after in array.tolist()]
+
+
+def _constant(
+    x: DistributedArray, dim: int, before: int, after: int, value: Any
+) -> DistributedArray:
+    given = np.asarray(value)
+    with np.errstate(all="ignore"):
+        fill = given.astype(x.dtype) if given.dtype.kind != "c" or x.dtype.kind == "c" else None
+    if fill is None or (x.dtype.kind in "biu" and fill != given):
+        raise error(
+            DtypeError, "pad", f"an array of {x.dtype} cannot hold the constant {value!r}",
+            operands={"x": x.type},
+        )  # fmt: skip
+    size = x.shape[dim]
+    piece = Piece(0, 0, before, size)
+    return move_intervals([x], dim, [piece], before + size + after, fill.item())
+
+
+def _copying(x: DistributedArray, dim: int, before: int, after: int, mode: str) -> DistributedArray:
+    size = x.shape[dim]
+    if size == 0:
+        raise error(
+            ShapeError,
+            "pad",
+            f"axis {dim} of size 0 has no elements for mode {mode!r}",
+            operands={"x": x.type},
+        )
+    source = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
+    pieces = list(_runs(source))
+    return move_intervals([x] * len(pieces), dim, pieces, size + before + after)
+
+
+def _runs(source: np.ndarray) -> Iterator[Piece]:
+    """Indices as runs that go up or down by 1, each from a source of its own."""
+    number, start = 0, 0
+    while start < len(source):
+        stop = start + 1
+        step = int(source[stop] - source[start]) if stop < len(source) else 1
+        while step in (1, -1) and stop < len(source) and source[stop] - source[stop - 1] == step:
+            stop += 1
+        count = stop - start
+        yield Piece(number, int(source[start]), start, count, step if count > 1 else 1)
+        number, start = number + 1, stop
