@@ -30,12 +30,12 @@ from gdt.array import FUNCTIONS, DistributedArray, is_array_like, place
 from gdt.backend import backend_of
 from gdt.backend.numpy import ONE_REFERENCE
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.layout import Layout
+from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
 from gdt.observe import OBSERVERS
 from gdt.plan import Plan, PlanBuilder
 from gdt.relayout import run_routes
-from gdt.rule import RuleSpec, bind, check_meshes, choose, parse
+from gdt.rule import Rule, RuleSpec, Way, bind, check_meshes, choose, parse
 
 Vjp = Callable[..., Any]
 
@@ -179,7 +179,7 @@ class Op:
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
         """Bring arguments to the form that a key needs, and call again."""
         if self.count >= 0:
-            args, static = self._bind(args, static)
+            args, static = self.bind_arguments(args, static)
         elif not args or not static.keys() <= set(self.statics):
             given = ", ".join(static.keys() - set(self.statics)) or "no operands"
             raise error(
@@ -206,7 +206,7 @@ class Op:
         )  # fmt: skip
         return self(*converted, **static)
 
-    def _bind(
+    def bind_arguments(
         self, args: tuple[Any, ...], static: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Operands by position, statics by name."""
@@ -279,6 +279,15 @@ class Op:
         types = tuple(a.type if type(a) is DistributedArray else None for a in args)
         names = [self.operand_name(i) for i in range(len(args))]
         check_meshes(types, self.name, names)
+        rule, sizes, static = self.bound_rule(types, static)
+        return self.plan_of(types, rule, sizes, static, choose(rule, types, sizes))
+
+    def bound_rule(
+        self, types: Sequence[ArrayType | None], static: dict[str, Any]
+    ) -> tuple[Rule, dict[str, int], dict[str, Any]]:
+        """The rule for operands of these types (None: a Python scalar), the sizes of its factors,
+        and the statics as the body gets them."""
+        names = [self.operand_name(i) for i in range(len(types))]
         if self.prepare is not None:
             static = self.prepare(*types, **static)
         spec = self.rule(*types, **static) if callable(self.rule) else self.rule
@@ -290,17 +299,26 @@ class Op:
             else ()
         )
         if self.variadic and self.linear:
-            linear = (frozenset(range(len(args))),)
+            linear = (frozenset(range(len(types))),)
         if not spec.linear:
             linear = ()
         ranks = tuple(t.ndim if t is not None else 0 for t in types)
         rule = parse(
             spec.text, ranks, self.whole | spec.whole, linear, self.reduce, self.merge is not None
         )
-        sizes = bind(rule, types, spec.sizes, self.name, names)
-        way = choose(rule, types, sizes)
+        return rule, bind(rule, types, spec.sizes, self.name, names), static
+
+    def plan_of(
+        self,
+        types: tuple[ArrayType | None, ...],
+        rule: Rule,
+        sizes: Mapping[str, int],
+        static: Mapping[str, Any],
+        way: Way,
+    ) -> Plan:
+        """The plan that runs the op in one of the ways that its rule allows."""
         plan = Plan(types, way.wanted)
-        PlanBuilder(self, plan, rule, sizes, way.axes, way.outs, static).build(args)
+        PlanBuilder(self, plan, rule, sizes, way.axes, way.outs, static).build([None] * len(types))
         return plan
 
 
@@ -414,7 +432,9 @@ class Composite:
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
 
-    vjp = Op.vjp
+    def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
+        """Declare gradients, as of an `Op`."""
+        self.vjps, self.joint_vjp = per_operand, joint
 
     def __call__(self, *args: Any, **static: Any) -> Any:
         observers = OBSERVERS.get()

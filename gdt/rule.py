@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
@@ -152,7 +152,8 @@ def bind(
                 )
                 raise _shape_error(
                     op,
-                    f"shapes do not broadcast: axis {axis} is {known} in {owner[factor]} but {size} in {name}",
+                    f"shapes do not broadcast: axis {axis} is {known} in {owner[factor]} "
+                    f"but {size} in {name}",
                     rule,
                     types,
                     names,
@@ -160,7 +161,8 @@ def bind(
             else:
                 raise _shape_error(
                     op,
-                    f"factor {factor!r} is {known} in {owner.get(factor, 'the arguments')} but {size} in {name}",
+                    f"factor {factor!r} is {known} in {owner.get(factor, 'the arguments')} "
+                    f"but {size} in {name}",
                     rule,
                     types,
                     names,
@@ -221,9 +223,19 @@ def choose(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, in
     return best[1]
 
 
-Option = (
-    str | frozenset[int] | None
-)  # a factor to split, operands that stay pending, or whole operands
+def legal_ways(
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]
+) -> Iterator[Way]:
+    """Every way that the rule allows, whatever the layouts of the operands are now."""
+    mesh = next(t.mesh for t in types if t is not None)
+    arrays = {i for i, t in enumerate(types) if t is not None}
+    options: list[Option] = [f for f in rule.factors if f not in rule.whole]
+    options += [s for s in rule.linear if s <= arrays]
+    return _ways(rule, types, sizes, [[*options, None]] * mesh.ndim)
+
+
+# A factor to split, operands that stay pending, or whole operands.
+Option = str | frozenset[int] | None
 
 
 def _options(
@@ -252,7 +264,7 @@ def _ways(
     types: Sequence[ArrayType | None],
     sizes: Mapping[str, int],
     options: Sequence[list[Option]],
-):  # type: ignore[no-untyped-def]
+) -> Iterator[Way]:
     for combination in itertools.product(*options):
         split: dict[str, list[int]] = {}
         for axis, option in enumerate(combination):

@@ -14,3 +14,4 @@ device.
 from gdt.testing.layouts import choices, layouts, meshes
 from gdt.testing.operands import assert_close, assert_consistent, placed, tolerance
 from gdt.testing.oracle import Oracle, Sample, check, check_mesh
+from gdt.testing.rules import check_rule

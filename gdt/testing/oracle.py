@@ -31,6 +31,7 @@ class Sample:
     expect: a function of the same arguments on whole NumPy arrays; None compares with one device.
     grad: whether gradients with respect to the floating-point operands are checked.
     exact: whether results are bitwise the same in every layout.
+    warns: whether NumPy warns of the values (overflow, 1 / 0); else a warning is a failure.
 
     >>> import numpy as np
     >>> sample = gdt.testing.Sample((np.ones((5, 3)), 2.0), expect=np.multiply)
@@ -42,6 +43,7 @@ class Sample:
     expect: Callable[..., Any] | None = None
     grad: bool = True
     exact: bool = False
+    warns: bool = False
 
     @property
     def arrays(self) -> list[np.ndarray]:
@@ -253,7 +255,8 @@ class Oracle:
 
     def _check_values(self, mesh: Mesh, chosen: Sequence[Layout]) -> None:
         with default_mesh(mesh):
-            self._check_run(chosen, poison=False)
+            with np.errstate(all="ignore" if self.sample.warns else None):
+                self._check_run(chosen, poison=False)
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 self._check_run(chosen, poison=True)

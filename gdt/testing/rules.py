@@ -1,0 +1,97 @@
+"""Proof of sharding rules: every way that a rule allows is run, and must give the right answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.layout import ArrayType, Layout
+from gdt.mesh import Mesh
+from gdt.op import SCALARS, Op
+from gdt.rule import Way, legal_ways
+from gdt.testing.operands import assert_close, assert_consistent, placed
+from gdt.testing.oracle import Oracle, Sample
+
+Type = ArrayType | None  # None: a Python scalar
+
+
+def bound_call(op: Op, sample: Sample) -> tuple[list[Any], dict[str, Any]]:
+    """Operands (NumPy arrays and Python scalars) and statics of a sample, as the op binds them."""
+    args, static = tuple(sample.args), dict(sample.static)
+    if not op.variadic:
+        args, static = op.bind_arguments(args, static)
+    return [a if type(a) in SCALARS else np.asarray(a) for a in args], static
+
+
+def replicated_types(operands: Sequence[Any], mesh: Mesh) -> tuple[Type, ...]:
+    """Types of operands that are whole on every device."""
+    return tuple(
+        ArrayType.of(a.shape, a.dtype, Layout.replicated(mesh, a.ndim))
+        if isinstance(a, np.ndarray)
+        else None
+        for a in operands
+    )
+
+
+def ways_of(op: Op, operands: Sequence[Any], static: dict[str, Any], mesh: Mesh) -> Iterator[Way]:
+    """Every way that the op's rule allows on this mesh, for operands of these shapes."""
+    types = replicated_types(operands, mesh)
+    rule, sizes, _ = op.bound_rule(types, static)
+    return legal_ways(rule, types, sizes)
+
+
+def check_rule(op: Op, sample: Sample, mesh: Mesh) -> int:
+    """Run the op in every way that its rule allows, on poisoned shards; returns how many there are.
+
+    Raises AssertionError for the first way that gives a wrong result.
+
+    >>> import numpy as np
+    >>> sample = gdt.testing.Sample((np.ones((4, 6)), np.ones(6)), expect=np.add)
+    >>> gdt.testing.check_rule(gdt.add, sample, gdt.create_mesh([("x", 2)]))
+    4
+    """
+    expected = [np.asarray(v) for v in Oracle(op, sample).expected]
+    bound = Oracle(op, sample).bound
+    operands, static = bound_call(op, sample)
+    ways = list(ways_of(op, operands, static, mesh))
+    for way in ways:
+        try:
+            _check_way(op, operands, static, way, expected, bound)
+        except Exception as e:
+            e.add_note(f"in {op.name} run as {described(way)} on {mesh} with blocks {mesh.grid}")
+            raise
+    return len(ways)
+
+
+def described(way: Way) -> str:
+    """One line: layouts of operands and outputs."""
+    return f"{', '.join(map(str, way.wanted))} -> {', '.join(map(str, way.outs))}"
+
+
+def _check_way(
+    op: Op,
+    operands: Sequence[Any],
+    static: dict[str, Any],
+    way: Way,
+    expected: Sequence[np.ndarray],
+    bound: float,
+) -> None:
+    arrays = [
+        placed(a, layout, poison=True) if layout is not None else a
+        for a, layout in zip(operands, way.wanted, strict=True)
+    ]
+    types = tuple(a.type if isinstance(a, DistributedArray) else None for a in arrays)
+    rule, sizes, prepared = op.bound_rule(types, static)
+    plan = op.plan_of(types, rule, sizes, prepared, way)
+    blocks = [a.blocks if isinstance(a, DistributedArray) else a for a in arrays]
+    with np.errstate(all="ignore"):
+        results = plan.execute(blocks)
+    assert len(results) == len(expected), f"{len(results)} results, expected {len(expected)}"
+    for kind, result, want in zip(plan.outs, results, expected, strict=True):
+        out = DistributedArray(kind, tuple(result))
+        assert out.shape == want.shape and out.dtype == want.dtype, f"{kind} is not {want.dtype}"
+        assert_consistent(out)
+        assert_close(out.numpy(), want, bound, f"result {kind}")
