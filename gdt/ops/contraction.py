@@ -97,9 +97,9 @@ def arrange(
 
     def contract(xp: Any, x: Block, w: Block, target: Block) -> Block:
         if x_sum:
-            x = x.sum(axis=x_sum)
+            x = x.sum(axis=x_sum, dtype=x.dtype)
         if w_sum:
-            w = w.sum(axis=w_sum)
+            w = w.sum(axis=w_sum, dtype=w.dtype)
         if target is None or not direct:
             product = xp.matmul(view_x(x), view_w(w))
             if direct:
