@@ -1,11 +1,22 @@
-"""Element-wise arithmetic, comparison and logic, with NumPy's promotion and broadcasting."""
+"""Element-wise arithmetic, rounding, complex parts and casts, as NumPy's ufuncs do them.
+
+Operands promote and broadcast as in NumPy: Python scalars are weak (`float32 * 0.5` is float32),
+NumPy scalars and arrays are not. Gradients of complex functions follow JAX: no conjugation on the
+way back.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 
-from gdt.op import Op, op
+from gdt.array import FUNCTIONS, DistributedArray
+from gdt.errors import DtypeError, error
+from gdt.layout import ArrayType
+from gdt.op import SCALARS, Op, op, public
 from gdt.ops.reductions import unbroadcast
 
 Block = Any
@@ -13,71 +24,297 @@ Block = Any
 UNARY, BINARY, TERNARY = "... -> ...", "..., ... -> ...", "..., ..., ... -> ..."
 
 
-def _unary(name: str, summary: str, *, linear: str = "", ufunc: str | None = None) -> Op:
+def documented(summary: str, *calls: tuple[str, object]) -> str:
+    """A docstring: a sentence, then examples as pairs of a call and its value."""
+    examples = [f">>> gdt.{call}.tolist()\n{value!r}" for call, value in calls]
+    return "\n".join([summary, "", *examples])
+
+
+def unary(
+    name: str, summary: str, *calls: tuple[str, object], linear: str = "", ufunc: str = ""
+) -> Op:
     """Declare an element-wise function of one operand that NumPy has as a ufunc."""
+    function = ufunc or name
 
     def body(xp: Any, x: Block, /, *, out: Block = None) -> Block:
-        return getattr(xp, ufunc or name)(x, out=out)
+        return getattr(xp, function)(x, out=out)
 
-    body.__name__, body.__doc__, body.__module__ = name, summary, __name__
-    return op(UNARY, linear=linear)(body)
+    return _declare(body, name, documented(summary, *calls), UNARY, linear)
 
 
-def _binary(name: str, summary: str, *, linear: str = "", ufunc: str | None = None) -> Op:
+def binary(
+    name: str, summary: str, *calls: tuple[str, object], linear: str = "", ufunc: str = ""
+) -> Op:
     """Declare an element-wise function of two operands that NumPy has as a ufunc."""
+    function = ufunc or name
 
     def body(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
-        return getattr(xp, ufunc or name)(x, y, out=out)
+        return getattr(xp, function)(x, y, out=out)
 
-    body.__name__, body.__doc__, body.__module__ = name, summary, __name__
-    return op(BINARY, linear=linear)(body)
+    return _declare(body, name, documented(summary, *calls), BINARY, linear)
+
+
+def _declare(body: Callable[..., Any], name: str, doc: str, rule: str, linear: str) -> Op:
+    body.__name__, body.__doc__, body.__module__ = name, doc, __name__
+    return op(rule, linear=linear)(body)
+
+
+def like(g: DistributedArray, x: DistributedArray) -> DistributedArray:
+    """A cotangent summed to the shape of `x` and cast to its dtype: the transpose of broadcasting
+    and of promotion."""
+    g = unbroadcast(g, x)
+    if g.dtype == x.dtype:
+        return g
+    if g.dtype.kind == "c" and x.dtype.kind != "c":
+        g = real(g)
+    cast_back: DistributedArray = astype(g, x.dtype)
+    return cast_back
+
+
+def zero(g: Any, out: Any, x: DistributedArray, **static: Any) -> DistributedArray:
+    """The gradient of a step function."""
+    zeros: DistributedArray = FUNCTIONS["zeros_like"](x)
+    return zeros
+
+
+# ---------------------------------------------------------------- casts
+
+
+def _prepare_cast(kind: ArrayType, *, dtype: Any) -> dict[str, Any]:
+    return {"dtype": checked_dtype(dtype, "astype")}
+
+
+def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
+    """`dtype` as a NumPy dtype of numbers; DtypeError otherwise."""
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        raise error(DtypeError, name, f"{dtype!r} is not a dtype") from None
+    if found.kind not in "biufc":
+        raise error(DtypeError, name, f"dtype {found} is no number")
+    return found
+
+
+def _cast_block(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block:
+    if out is None:
+        return x.astype(dtype)
+    xp.copyto(out, x, casting="unsafe")
+    return out
+
+
+@op(UNARY, prepare=_prepare_cast)
+def cast(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block:
+    """The values as another dtype: what `astype` runs where rounding may lose something."""
+    return _cast_block(xp, x, dtype, out=out)
+
+
+@op(UNARY, linear="x", prepare=_prepare_cast)
+def widen(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block:
+    """The values as a dtype of at least their precision: what `astype` runs where it is linear."""
+    return _cast_block(xp, x, dtype, out=out)
+
+
+def _cast_vjp(g: Any, out: Any, x: Any, *, dtype: Any) -> Any:
+    return like(g, x)
+
+
+cast.vjp(_cast_vjp)
+widen.vjp(_cast_vjp)
+
+
+@public
+def astype(x: Any, dtype: Any, copy: bool = True) -> DistributedArray:
+    """The values as `dtype`, cast as NumPy does it; `x` itself if it has that dtype.
+
+    copy: accepted for NumPy's sake; arrays are immutable, so nothing is copied for its own sake.
+
+    Raises DtypeError for a dtype that is no number. A pending sum of floating-point numbers stays
+    pending if the dtype is wider.
+
+    >>> gdt.astype(gdt.asarray([1.5, -1.5]), "int8").tolist()
+    [1, -1]
+    """
+    target = checked_dtype(dtype, "astype")
+    if not isinstance(x, DistributedArray):
+        x = FUNCTIONS["asarray"](x)
+    if x.dtype == target:
+        return x  # type: ignore[no-any-return]
+    wider = x.dtype.kind in "fc" and np.can_cast(x.dtype, target, "safe")
+    moved: DistributedArray = (widen if wider else cast)(x, dtype=target)
+    return moved
 
 
 # ---------------------------------------------------------------- arithmetic
 
-add = _binary("add", "x + y", linear="x + y")
-add.vjp(lambda g, out, x, y: unbroadcast(g, x), lambda g, out, x, y: unbroadcast(g, y))
+add = binary("add", "x + y.", ("add([1, 2], 0.5)", [1.5, 2.5]), linear="x + y")
+add.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(g, y))
 
-subtract = _binary("subtract", "x - y", linear="x + y")
-subtract.vjp(lambda g, out, x, y: unbroadcast(g, x), lambda g, out, x, y: unbroadcast(-g, y))
+subtract = binary("subtract", "x - y.", ("subtract([1, 2], 3)", [-2, -1]), linear="x + y")
+subtract.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g, y))
 
-multiply = _binary("multiply", "x * y", linear="x, y")
-multiply.vjp(lambda g, out, x, y: unbroadcast(g * y, x), lambda g, out, x, y: unbroadcast(g * x, y))
+multiply = binary("multiply", "x * y.", ("multiply([1, 2], [3, 4])", [3, 8]), linear="x, y")
+multiply.vjp(lambda g, out, x, y: like(g * y, x), lambda g, out, x, y: like(g * x, y))
 
-divide = _binary("divide", "x / y", linear="x")
-divide.vjp(
-    lambda g, out, x, y: unbroadcast(g / y, x),
-    lambda g, out, x, y: unbroadcast(-g * out / y, y),
+divide = binary("divide", "x / y, never an integer.", ("divide(1, 4)", 0.25), linear="x")
+divide.vjp(lambda g, out, x, y: like(g / y, x), lambda g, out, x, y: like(-g * out / y, y))
+
+floor_divide = binary(
+    "floor_divide", "The largest integers not above x / y.", ("floor_divide([7, -7], 2)", [3, -4])
+)
+floor_divide.vjp(lambda g, out, x, y: zero(g, out, x), lambda g, out, x, y: zero(g, out, y))
+
+remainder = binary(
+    "remainder",
+    "x - y * floor(x / y), with the sign of y.",
+    ("remainder([7, -7], 3)", [1, 2]),
+)
+remainder.vjp(
+    lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g * floor_divide(x, y), y)
 )
 
-negative = _unary("negative", "-x", linear="x")
+negative = unary("negative", "-x.", ("negative([1, -2])", [-1, 2]), linear="x")
 negative.vjp(lambda g, out, x: -g)
 
-# ---------------------------------------------------------------- exponential
+positive = unary("positive", "+x: the same values.", ("positive([1, -2])", [1, -2]), linear="x")
+positive.vjp(lambda g, out, x: g)
 
-exp = _unary("exp", "e to the power of x")
-exp.vjp(lambda g, out, x: g * out)
+square = unary("square", "x * x.", ("square([1, -2])", [1, 4]))
+square.vjp(lambda g, out, x: g * (2 * x))
 
-log = _unary("log", "Natural logarithm")
-log.vjp(lambda g, out, x: g / x)
+sqrt = unary("sqrt", "The non-negative square root; NaN below 0.", ("sqrt([1, 4])", [1.0, 2.0]))
+sqrt.vjp(lambda g, out, x: g * 0.5 / out)
+
+cbrt = unary("cbrt", "The real cube root.", ("cbrt(-8.0)", -2.0))
+cbrt.vjp(lambda g, out, x: g / (3 * out * out))
+
+reciprocal = unary("reciprocal", "1 / x, an integer for integers.", ("reciprocal(4.0)", 0.25))
+reciprocal.vjp(lambda g, out, x: -g * out * out)
+
+hypot = binary("hypot", "sqrt(x * x + y * y), without overflow.", ("hypot(3.0, 4.0)", 5.0))
+hypot.vjp(lambda g, out, x, y: like(g * x / out, x), lambda g, out, x, y: like(g * y / out, y))
+
+
+@op(BINARY)
+def power(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
+    """x to the power of y.
+
+    The gradient with respect to y is 0 where x is 0, and NaN where x is negative, as in JAX.
+
+    Integers stay integers: a negative Python int as `y` raises DtypeError, and negative elements of
+    an array `y` give 0, or 1 and -1 where x is 1 or -1 (NumPy raises).
+
+    >>> gdt.power([1, 2, 3], 2).tolist()
+    [1, 4, 9]
+    """
+    if type(y) is int and x.dtype.kind != "b":
+        if y == 2:
+            return xp.square(x, out=out)
+        if y < 0 and x.dtype.kind in "iu":
+            raise error(
+                DtypeError,
+                "power",
+                f"integers to the power of {y} are no integers",
+                remedy="Convert x with x.astype(float), or write a float as power.",
+            )
+    if type(y) not in SCALARS and y.dtype.kind == "i" and xp.result_type(x, y).kind == "i":
+        return _whole_power(xp, x, y)
+    return xp.power(x, y, out=out)
+
+
+def _whole_power(xp: Any, x: Any, y: Block) -> Block:
+    """Integer powers without an error for negative exponents, which padding may hold."""
+    units = xp.power(x, y & 1) * (xp.abs(x) == 1)
+    return xp.where(y < 0, units, xp.power(x, xp.maximum(y, 0)))
+
+
+def _power_vjp_x(g: Any, out: Any, x: Any, y: Any) -> Any:
+    if type(y) in SCALARS:
+        slope = 2 * x if y == 2 else x ** (y - 1) * y if y else zero(g, out, x)
+    else:
+        slope = x ** FUNCTIONS["where"](y == 0, 1, y - 1) * y
+    return like(g * slope, x)
+
+
+def _power_vjp_y(g: Any, out: Any, x: Any, y: Any) -> Any:
+    if type(x) in SCALARS:
+        exponent = np.log(complex(x)).item() if x else 0.0
+        if type(x) is not complex:
+            exponent = exponent.real if x >= 0 else math.nan
+        return like(g * out * exponent, y)
+    return like(g * out * FUNCTIONS["log"](FUNCTIONS["where"](x == 0, 1, x)), y)
+
+
+power.vjp(_power_vjp_x, _power_vjp_y)
+
+# ---------------------------------------------------------------- signs and rounding
+
+sign = unary("sign", "-1, 0 or 1; x / |x| for complex numbers.", ("sign([-5, 0, 2])", [-1, 0, 1]))
+sign.vjp(lambda g, out, x: None if x.dtype.kind == "c" else zero(g, out, x))
+
+abs_ = unary("abs", "The absolute value; the gradient at 0 is 0.", ("abs([-1.5, 2.0])", [1.5, 2.0]))
+
+
+def _abs_vjp(g: Any, out: Any, x: Any) -> Any:
+    if x.dtype.kind == "c":
+        return g * conj(x) / FUNCTIONS["where"](out == 0, 1, out)
+    return g * sign(x)
+
+
+abs_.vjp(_abs_vjp)
+
+copysign = binary("copysign", "|x| with the sign of y.", ("copysign(2.0, -0.0)", -2.0))
+copysign.vjp(
+    lambda g, out, x, y: like(g * copysign(1.0, x) * copysign(1.0, out), x),
+    lambda g, out, x, y: zero(g, out, y),
+)
+
+floor = unary("floor", "The largest integer not above x.", ("floor([-1.5, 1.5])", [-2.0, 1.0]))
+ceil = unary("ceil", "The smallest integer not below x.", ("ceil([-1.5, 1.5])", [-1.0, 2.0]))
+trunc = unary("trunc", "x without its fraction.", ("trunc([-1.5, 1.5])", [-1.0, 1.0]))
+rint = unary("rint", "The nearest integer, of two the even one.", ("rint([0.5, 1.6])", [0.0, 2.0]))
+for _step in (floor, ceil, trunc, rint):
+    _step.vjp(zero)
 
 
 @op(UNARY)
-def relu(xp: Any, x: Block, /, *, out: Block = None) -> Block:
-    """max(x, 0), with NaN kept.
+def round_(xp: Any, x: Block, /, decimals: int = 0, *, out: Block = None) -> Block:
+    """x rounded to `decimals` decimal places, of two the even one.
 
-    >>> gdt.relu(gdt.asarray([-1.0, 2.0])).tolist()
-    [0.0, 2.0]
+    >>> gdt.round([0.25, 1.35, 2.5], 1).tolist()
+    [0.2, 1.4, 2.5]
     """
-    return xp.maximum(x, 0, out=out)
+    return xp.round(x, decimals, out=out)
 
 
-@op(BINARY, linear="g")
-def where_positive(xp: Any, g: Block, out_: Block, /, *, out: Block = None) -> Block:
-    """g where the other operand is positive, else 0: the gradient of relu."""
-    return xp.multiply(g, out_ > 0, out=out)
+round_.vjp(zero)
+
+# ---------------------------------------------------------------- complex parts
 
 
-relu.vjp(lambda g, out, x: where_positive(g, out))
-where_positive.vjp(lambda c, out, g, y: where_positive(c, y), None)
+@op(UNARY, linear="x")
+def real(xp: Any, x: Block, /) -> Block:
+    """The real part; `x` itself if it is real.
 
+    >>> gdt.real([1 + 2j]).tolist()
+    [1.0]
+    """
+    return x.real
+
+
+real.vjp(lambda g, out, x: astype(g, x.dtype))
+
+
+@op(UNARY, linear="x")
+def imag(xp: Any, x: Block, /) -> Block:
+    """The imaginary part; zeros if `x` is real.
+
+    >>> gdt.imag([1 + 2j]).tolist()
+    [2.0]
+    """
+    return x.imag
+
+
+imag.vjp(lambda g, out, x: g * -1j if x.dtype.kind == "c" else zero(g, out, x))
+
+conj = unary("conj", "The complex conjugate.", ("conj([1 + 2j])", [(1 - 2j)]), linear="x")
+conj.vjp(lambda g, out, x: conj(g))

@@ -1,0 +1,150 @@
+"""Comparison, logic, bits, and what chooses between values: where, clip, maximum, minimum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdt.array import DistributedArray
+from gdt.op import op, public
+from gdt.ops.elementwise import TERNARY, binary, like, positive, unary, zero
+
+Block = Any
+
+# ---------------------------------------------------------------- comparison
+
+equal = binary("equal", "x == y; NaN equals nothing.", ("equal([1, 2], 2)", [False, True]))
+not_equal = binary("not_equal", "x != y.", ("not_equal([1, 2], 2)", [True, False]))
+less = binary("less", "x < y.", ("less([1, 2], 2)", [True, False]))
+less_equal = binary("less_equal", "x <= y.", ("less_equal([1, 2], 2)", [True, True]))
+greater = binary("greater", "x > y.", ("greater([1, 2], 1)", [False, True]))
+greater_equal = binary("greater_equal", "x >= y.", ("greater_equal([1, 2], 2)", [False, True]))
+
+isnan = unary("isnan", "Whether x is NaN.", ("isnan([1.0, float('nan')])", [False, True]))
+isinf = unary("isinf", "Whether x is inf or -inf.", ("isinf([1.0, float('inf')])", [False, True]))
+isfinite = unary(
+    "isfinite",
+    "Whether x is neither infinite nor NaN.",
+    ("isfinite([1.0, float('inf')])", [True, False]),
+)
+signbit = unary("signbit", "Whether the sign bit is set.", ("signbit([-0.0, 0.0])", [True, False]))
+
+# ---------------------------------------------------------------- logic and bits
+
+logical_and = binary(
+    "logical_and",
+    "Whether x and y are both true (not 0).",
+    ("logical_and([1, 0], 2)", [True, False]),
+)
+logical_or = binary(
+    "logical_or", "Whether x or y is true (not 0).", ("logical_or([1, 0], 0)", [True, False])
+)
+logical_xor = binary(
+    "logical_xor",
+    "Whether one of x and y is true, not both.",
+    ("logical_xor([1, 0], 1)", [False, True]),
+)
+logical_not = unary("logical_not", "Whether x is 0.", ("logical_not([1, 0])", [False, True]))
+
+bitwise_and = binary("bitwise_and", "x & y, of integers or bools.", ("bitwise_and(6, 3)", 2))
+bitwise_or = binary("bitwise_or", "x | y, of integers or bools.", ("bitwise_or(6, 3)", 7))
+bitwise_xor = binary("bitwise_xor", "x ^ y, of integers or bools.", ("bitwise_xor(6, 3)", 5))
+invert = unary("invert", "~x, of integers or bools.", ("invert([0, True])", [-1, -2]))
+left_shift = binary("left_shift", "x << y, of integers.", ("left_shift(3, 2)", 12))
+right_shift = binary("right_shift", "x >> y, of integers.", ("right_shift(12, 2)", 3))
+
+# ---------------------------------------------------------------- choice
+
+
+@op(TERNARY, linear="x + y")
+def where(xp: Any, condition: Block, x: Block, y: Block, /) -> Block:
+    """x where the condition is true (not 0), else y; the three broadcast, x and y promote.
+
+    >>> gdt.where([True, False], [1.0, 2.0], 0).tolist()
+    [1.0, 0.0]
+    """
+    return xp.where(condition, x, y)
+
+
+where.vjp(
+    None,
+    lambda g, out, condition, x, y: like(where(condition, g, 0), x),
+    lambda g, out, condition, x, y: like(where(condition, 0, g), y),
+)
+
+
+@op(TERNARY, linear="g")
+def maximum_gradient(xp: Any, g: Block, x: Block, y: Block, /, *, out: Block = None) -> Block:
+    """g where x > y, half of g where x equals y, else 0: the gradient of maximum(x, y) in x."""
+    twice = xp.add(xp.greater(x, y), xp.greater_equal(x, y), dtype=g.dtype)
+    twice *= 0.5
+    return xp.multiply(g, twice, out=out)
+
+
+maximum_gradient.vjp(
+    lambda c, out, g, x, y: like(maximum_gradient(c, x, y), g),
+    lambda c, out, g, x, y: zero(c, out, x),
+    lambda c, out, g, x, y: zero(c, out, y),
+)
+
+maximum = binary(
+    "maximum",
+    "The larger of x and y; NaN if one is. Where they are equal each gets half of the gradient.",
+    ("maximum([1, 5], 3)", [3, 5]),
+)
+maximum.vjp(
+    lambda g, out, x, y: like(maximum_gradient(g, x, y), x),
+    lambda g, out, x, y: like(maximum_gradient(g, y, x), y),
+)
+
+minimum = binary(
+    "minimum",
+    "The smaller of x and y; NaN if one is. Where they are equal each gets half of the gradient.",
+    ("minimum([1, 5], 3)", [1, 3]),
+)
+minimum.vjp(
+    lambda g, out, x, y: like(maximum_gradient(g, y, x), x),
+    lambda g, out, x, y: like(maximum_gradient(g, x, y), y),
+)
+
+
+@op(TERNARY)
+def clip_between(xp: Any, x: Block, low: Block, high: Block, /, *, out: Block = None) -> Block:
+    """minimum(maximum(x, low), high): `clip` with both bounds."""
+    return xp.clip(x, low, high, out=out)
+
+
+def _below(g: Any, x: Any, low: Any, high: Any) -> Any:
+    """The part of the gradient that the upper bound lets through."""
+    return maximum_gradient(g, high, _larger(x, low))
+
+
+def _larger(x: Any, low: Any) -> Any:
+    if isinstance(x, DistributedArray) or isinstance(low, DistributedArray):
+        return maximum(x, low)
+    return x if x > low else low
+
+
+clip_between.vjp(
+    lambda g, out, x, low, high: like(maximum_gradient(_below(g, x, low, high), x, low), x),
+    lambda g, out, x, low, high: like(maximum_gradient(_below(g, x, low, high), low, x), low),
+    lambda g, out, x, low, high: like(maximum_gradient(g, _larger(x, low), high), high),
+)
+
+
+@public
+def clip(x: Any, min: Any = None, max: Any = None) -> DistributedArray:
+    """x limited to [min, max]; a bound is an array, a number, or None for no bound.
+
+    Where the bounds cross, the result is `max`. NaN stays NaN. The gradient where x equals a
+    bound is split as in `maximum`.
+
+    >>> gdt.clip([-2.0, 0.5, 2.0], -1, 1).tolist()
+    [-1.0, 0.5, 1.0]
+    """
+    if min is not None and max is not None:
+        out: DistributedArray = clip_between(x, min, max)
+    elif min is not None:
+        out = maximum(x, min)
+    else:
+        out = positive(x) if max is None else minimum(x, max)
+    return out

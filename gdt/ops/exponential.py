@@ -1,0 +1,108 @@
+"""Exponentials, logarithms, trigonometric and hyperbolic functions: NumPy's ufuncs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gdt.op import op
+from gdt.ops.elementwise import BINARY, binary, like, sqrt, square, unary
+
+Block = Any
+
+LN_2, LN_10 = math.log(2), math.log(10)
+
+# ---------------------------------------------------------------- exponentials and logarithms
+
+exp = unary("exp", "e to the power of x.", ("exp([0.0, 1.0])", [1.0, math.e]))
+exp.vjp(lambda g, out, x: g * out)
+
+expm1 = unary("expm1", "exp(x) - 1, accurate near 0.", ("expm1(1e-20)", 1e-20))
+expm1.vjp(lambda g, out, x: g * (out + 1))
+
+exp2 = unary("exp2", "2 to the power of x.", ("exp2([3, -1])", [8.0, 0.5]))
+exp2.vjp(lambda g, out, x: g * out * LN_2)
+
+log = unary("log", "Natural logarithm; -inf at 0, NaN below.", ("log(1.0)", 0.0))
+log.vjp(lambda g, out, x: g / x)
+
+log1p = unary("log1p", "log(1 + x), accurate near 0.", ("log1p(1e-20)", 1e-20))
+log1p.vjp(lambda g, out, x: g / (1 + x))
+
+log2 = unary("log2", "Logarithm to base 2.", ("log2([8.0, 0.5])", [3.0, -1.0]))
+log2.vjp(lambda g, out, x: g / (x * LN_2))
+
+log10 = unary("log10", "Logarithm to base 10.", ("log10([1000.0, 0.01])", [3.0, -2.0]))
+log10.vjp(lambda g, out, x: g / (x * LN_10))
+
+logaddexp = binary(
+    "logaddexp", "log(exp(x) + exp(y)), without overflow.", ("logaddexp(1000.0, 0.0)", 1000.0)
+)
+logaddexp.vjp(
+    lambda g, out, x, y: like(g * exp(x - out), x), lambda g, out, x, y: like(g * exp(y - out), y)
+)
+
+# ---------------------------------------------------------------- angles
+
+sin = unary("sin", "Sine of an angle in radians.", ("sin(0.0)", 0.0))
+cos = unary("cos", "Cosine of an angle in radians.", ("cos(0.0)", 1.0))
+sin.vjp(lambda g, out, x: g * cos(x))
+cos.vjp(lambda g, out, x: -g * sin(x))
+
+tan = unary("tan", "Tangent of an angle in radians.", ("tan(0.0)", 0.0))
+tan.vjp(lambda g, out, x: g * (1 + square(out)))
+
+asin = unary("asin", "Inverse of sin, in [-pi/2, pi/2].", ("asin(0.0)", 0.0), ufunc="arcsin")
+asin.vjp(lambda g, out, x: g / sqrt(1 - square(x)))
+
+acos = unary("acos", "Inverse of cos, in [0, pi].", ("acos(1.0)", 0.0), ufunc="arccos")
+acos.vjp(lambda g, out, x: -g / sqrt(1 - square(x)))
+
+atan = unary("atan", "Inverse of tan, in [-pi/2, pi/2].", ("atan(0.0)", 0.0), ufunc="arctan")
+atan.vjp(lambda g, out, x: g / (1 + square(x)))
+
+atan2 = binary(
+    "atan2",
+    "The angle of the point (y, x), in [-pi, pi]; the first operand is y.",
+    ("atan2(1.0, 0.0)", math.pi / 2),
+    ufunc="arctan2",
+)
+atan2.vjp(
+    lambda g, out, y, x: like(g * x / (x * x + y * y), y),
+    lambda g, out, y, x: like(-g * y / (x * x + y * y), x),
+)
+
+# ---------------------------------------------------------------- hyperbolic functions
+
+sinh = unary("sinh", "Hyperbolic sine.", ("sinh(0.0)", 0.0))
+cosh = unary("cosh", "Hyperbolic cosine.", ("cosh(0.0)", 1.0))
+sinh.vjp(lambda g, out, x: g * cosh(x))
+cosh.vjp(lambda g, out, x: g * sinh(x))
+
+asinh = unary("asinh", "Inverse of sinh.", ("asinh(0.0)", 0.0), ufunc="arcsinh")
+asinh.vjp(lambda g, out, x: g / sqrt(square(x) + 1))
+
+acosh = unary("acosh", "Inverse of cosh, of 1 and more.", ("acosh(1.0)", 0.0), ufunc="arccosh")
+acosh.vjp(lambda g, out, x: g / (sqrt(x - 1) * sqrt(x + 1)))
+
+atanh = unary("atanh", "Inverse of tanh, between -1 and 1.", ("atanh(0.0)", 0.0), ufunc="arctanh")
+atanh.vjp(lambda g, out, x: g / (1 - square(x)))
+
+tanh = unary("tanh", "Hyperbolic tangent.", ("tanh(0.0)", 0.0))
+
+
+@op(BINARY, linear="g")
+def tanh_gradient(xp: Any, g: Block, y: Block, /, *, out: Block = None) -> Block:
+    """g * (1 - y * y): the gradient of tanh from its value y."""
+    if out is None:
+        return g * (1 - y * y)
+    xp.multiply(y, y, out=out)
+    xp.subtract(1, out, out=out)
+    return xp.multiply(g, out, out=out)
+
+
+tanh.vjp(lambda g, out, x: tanh_gradient(g, out))
+tanh_gradient.vjp(
+    lambda c, out, g, y: like(tanh_gradient(c, y), g),
+    lambda c, out, g, y: like(-2 * (c * g * y), y),
+)
