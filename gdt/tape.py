@@ -13,7 +13,7 @@ from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import DtypeError, GradientError, error
 from gdt.layout import Layout
 from gdt.observe import OBSERVERS, Observer
-from gdt.ops.movement import relayout_together
+from gdt.ops.movement import _relayout, relayout_together
 
 Tree = (
     Any  # an array, or nested lists, tuples and dicts of arrays, or an object with `parameters()`
@@ -59,6 +59,13 @@ class GradientTape(Observer):
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         self.nodes.append((op, args, static, out))  # type: ignore[union-attr]
+
+    def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        if name == "gradient":
+            # An inner tape has brought its gradients to the layouts of their sources.
+            for g, moved in zip(args, out, strict=True):
+                if g is not None and moved is not g and moved is not g._resolved:
+                    self.on_op(_relayout, (g,), {"layout": moved.layout}, moved)
 
     def watch(self, tensor: Tree) -> None:
         """Name arrays as sources of gradients; DtypeError for arrays that are not
@@ -158,13 +165,13 @@ def _backward(
     sources: Sequence[DistributedArray],
 ) -> list[DistributedArray | None]:
     """Cotangents of the sources; None where no target depends on a source."""
-    needed = {id(s) for s in sources}
+    needed = _ids(sources)
     useful = []
     for node in nodes:
         for a in node[1]:
             if id(a) in needed and type(a) is DistributedArray:
                 out = node[3]
-                needed.update(map(id, out) if type(out) is tuple else (id(out),))
+                needed |= _ids(out if type(out) is tuple else (out,))
                 useful.append(node)
                 break
     add = FUNCTIONS["add"]
@@ -175,11 +182,11 @@ def _backward(
     for op, args, static, out in reversed(useful):
         several = type(out) is tuple
         if several:
-            g: Any = tuple(grads.get(id(o)) for o in out)
+            g: Any = tuple(_gathered(o, grads) for o in out)
             if all(c is None for c in g):
                 continue
         else:
-            g = grads.get(id(out))
+            g = _gathered(out, grads)
             if g is None:
                 continue
         for o in out if several else (out,):
@@ -189,7 +196,26 @@ def _backward(
             if c is not None:
                 have = grads.get(id(a))
                 grads[id(a)] = c if have is None else add(have, c)
-    return [grads.get(id(s)) for s in sources]
+    return [_gathered(s, grads) for s in sources]
+
+
+def _ids(arrays: Sequence[DistributedArray]) -> set[int]:
+    """What these arrays go by: themselves, and their values with nothing pending."""
+    return {id(x) for a in arrays for x in (a, a._resolved) if x is not None}
+
+
+def _gathered(
+    x: DistributedArray, grads: Mapping[int, DistributedArray]
+) -> DistributedArray | None:
+    """The cotangent of an array, and of its value with nothing pending, which is the same array."""
+    g = grads.get(id(x))
+    if x._resolved is None:
+        return g
+    of_value = grads.get(id(x._resolved))
+    if g is None or of_value is None:
+        return of_value if g is None else g
+    both: DistributedArray = FUNCTIONS["add"](g, of_value)
+    return both
 
 
 def _cotangents(

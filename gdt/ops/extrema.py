@@ -110,32 +110,32 @@ def _locate(
         value = xp.take_along_axis(x, local, axis[0]) if split else None
         index = flat + starts.reshape(starts.shape + (1,) * rank) if split else flat
     else:
-        value, index, split = _locate_flat(xp, x, rank, shards, arg)
+        value, index = _locate_flat(xp, x, rank, shards, arg)
     shape = index.shape[: index.ndim - rank]
     shape += tuple(
         1 if a in axis else index.shape[a] for a in range(-rank, 0) if keepdims or a not in axis
     )
     index = index.reshape(shape)
-    return (value.reshape(shape), index) if split else (index,)
+    return (index,) if value is None else (value.reshape(shape), index)
 
 
 def _locate_flat(
     xp: Any, x: Block, rank: int, shards: Shards, arg: Any
-) -> tuple[Block | None, Block, bool]:
+) -> tuple[Block | None, Block]:
     """The best element of a whole shard, and its index in the flattened global array."""
     lead = x.shape[: x.ndim - rank]
     flat = x.reshape(*lead, -1) if x.size else x.reshape(*lead, 0)
     local = arg(flat, axis=-1, keepdims=True)
     kept = (*lead, *(1,) * rank)
     if not shards.split:
-        return None, local.reshape(kept), False
+        return None, local.reshape(kept)
     value = xp.take_along_axis(flat, local, -1).reshape(kept)
     index, weight, left = xp.zeros(kept, np.int64), 1, local.reshape(kept)
     for d in range(rank - 1, -1, -1):
         chunk, start = x.shape[d - rank], shards.start[f"d{d}"]
         index = index + weight * (left % chunk + start.reshape(start.shape + (1,) * rank))
         left, weight = left // chunk, weight * shards.size[f"d{d}"]
-    return value, index, True
+    return value, index
 
 
 def _merge(best: str) -> Any:
