@@ -101,6 +101,8 @@ class Op:
     # ---- calling
 
     def __call__(self, *args: Any, **static: Any) -> Any:
+        if len(args) > self.count >= 0:
+            args, static = self._named(args, static)
         types: list[Any] = []
         for a in args:
             kind = type(a)
@@ -133,6 +135,15 @@ class Op:
             for observer in observers:
                 observer.on_op(self, args, static, out)
         return out
+
+    def _named(
+        self, args: tuple[Any, ...], static: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Statics that were given by position, by name."""
+        given = args[self.count :]
+        if len(given) > len(self.statics) or static.keys() & set(self.statics[: len(given)]):
+            return self.bind_arguments(args, static)
+        return args[: self.count], dict(zip(self.statics, given, strict=False)) | static
 
     def _is_bound(self, args: tuple[Any, ...], static: dict[str, Any]) -> bool:
         """Whether operands are given by position, statics by name, and one operand is an array."""
