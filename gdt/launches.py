@@ -46,6 +46,20 @@ SUM_TYPES = {  # the C type in which values of each C type are summed
 FLOATS = ("float", "double", "half_t", "bfloat16_t")
 LABELS = ("int", "long long")
 ROW_SHAPES = (("32", "4"), ("256", "1"))  # threads for a row and rows in a block
+DRAWS = {  # random dtype: the word drawn, and what is computed in
+    "float": ("unsigned", "float"),
+    "double": ("unsigned long long", "double"),
+    "half_t": ("unsigned", "float"),
+}
+INTEGERS = (
+    "bool",
+    "signed char",
+    "unsigned char",
+    "int",
+    "unsigned",
+    "long long",
+    "unsigned long long",
+)
 MMA_TYPES = (  # operands and result of tensor cores; float operands are rounded to tf32
     ("half_t", "half_t"),
     ("half_t", "float"),
@@ -54,7 +68,7 @@ MMA_TYPES = (  # operands and result of tensor cores; float operands are rounded
     ("float", "float"),
 )
 MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
-MMA_SINCE = 80  # the first architecture with these instructions
+WITHOUT = {"matmul_mma": ("sm_75",)}  # architectures that lack a kernel's instructions
 ACTIVATIONS = ("none", "relu", "gelu", "relu_backward", "gelu_backward")
 PIECE_LENGTH = 256  # elements of k that make a piece worth its extra pass
 ENOUGH_BLOCKS = 264  # two for each multiprocessor of an H100
@@ -78,9 +92,10 @@ def _ceil(n: int, by: int) -> int:
     return -(-n // by)
 
 
-def instances(file: str) -> list[Instance]:
-    """Every instance of a file that these functions launch: what CI compiles and tests."""
-    return [Instance(file, kernel, types) for kernel, types in _INSTANCES[file]()]
+def instances(file: str, arch: str | None = None) -> list[Instance]:
+    """Every instance of a file launched here (on `arch`): what CI compiles and tests."""
+    found = [Instance(file, kernel, types) for kernel, types in _INSTANCES[file]()]
+    return [i for i in found if arch not in WITHOUT.get(i.kernel, ())]
 
 
 def _softmax_instances() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -126,9 +141,19 @@ def _matmul_instances() -> Iterator[tuple[str, tuple[str, ...]]]:
         yield "matmul_finish", (wide, out)
 
 
+def _random_instances() -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield from (("random_bits", (word,)) for word in ("unsigned", "unsigned long long"))
+    for kernel, t in product(("random_uniform", "random_normal", "random_truncated"), DRAWS):
+        yield kernel, (t, *DRAWS[t])
+    for t, word in product(INTEGERS, ("unsigned", "unsigned long long")):
+        yield "random_integers", (t, word)
+    yield "random_bernoulli", ()
+
+
 _INSTANCES: Mapping[str, Callable[[], Iterator[tuple[str, tuple[str, ...]]]]] = {
     "batchnorm.cu": _batchnorm_instances,
     "matmul.cu": _matmul_instances,
+    "random.cu": _random_instances,
     "reduce.cu": _reduce_instances,
     "softmax_ce.cu": _softmax_instances,
     "update.cu": _update_instances,
@@ -187,13 +212,14 @@ class Leading:
                 self.sizes.append(size)
                 for row, stride in zip(rows, strides, strict=True):
                     row.append(stride)
+        limit = constants("block.cuh")["MAX_AXES"]
+        if len(self.sizes) > limit:
+            problem = f"{len(self.sizes)} leading axes are more than {limit}"
+            raise error(KernelError, "kernels", problem)
         self._strides = {id(a): row for a, row in zip(given, rows, strict=True)}
 
     def axes(self, instance: Instance) -> Struct:
         value = np.ones(1, structs(instance.file)["Axes"])
-        if len(self.sizes) > value["size"].shape[1]:
-            problem = f"{len(self.sizes)} leading axes are more than {value['size'].shape[1]}"
-            raise error(KernelError, str(instance), problem)
         value["size"][0, : len(self.sizes)] = self.sizes
         return value
 
@@ -810,8 +836,8 @@ def _mma_shared(itemsize: int, tile: int, x_t: bool, w_t: bool) -> int:
     """Bytes for the tiles in flight, laid out as `MmaTile` does."""
     known = constants("matmul.cu")
     k, pack = known["MMA_K_BYTES"] // itemsize, 16 // itemsize
-    size = lambda along_k: tile * (k + pack) if along_k else k * (tile + 8)
-    return int(known["STAGES"] * (size(not x_t) + size(w_t)) * itemsize)
+    size = {True: tile * (k + pack), False: k * (tile + 8)}  # by whether rows run along k
+    return known["STAGES"] * (size[not x_t] + size[w_t]) * itemsize
 
 
 def matmul(
@@ -901,7 +927,62 @@ def matmul(
 
 def _lead_only(array: Array | None, lead: int) -> Array | None:
     """A view of an operand's leading axes alone; its inner strides are passed by themselves."""
-    return None if array is None else array[(..., *(0,) * (array.ndim - lead))]
+    return None if array is None else array[(..., *(slice(1),) * (array.ndim - lead))]
+
+
+# ---- random.cu -----------------------------------------------------------------------------------
+
+
+def random(
+    kernel: str,
+    out: Array,
+    start: Array,
+    key: Array,
+    stream: Array,
+    *,
+    low: int = 0,
+    high: int = 0,
+    p: float = 0.0,
+) -> list[Call]:
+    """Draw out (rows, length): "bits", "uniform", "normal", "truncated", "integers", "bernoulli".
+
+    start (rows,): the global index of a row's first element, int64; key, stream: uint64 of one
+    element or of one for each row. Integers are in [low, high); p is the probability of true.
+    """
+    rows, length = out.shape
+    t, word = _c_type(out), "unsigned"
+    types: tuple[str, ...] = ()
+    extra: dict[str, Any] = {}
+    if kernel == "bits":
+        types, word = (t,), t
+    elif kernel in ("uniform", "normal", "truncated"):
+        types, word = (t, *DRAWS[t]), DRAWS[t][0]
+    elif kernel == "integers":
+        word = "unsigned" if high - low <= 2**16 else "unsigned long long"
+        types = (t, word)
+        extra = {"low": np.uint64(low % 2**64), "count": np.uint64((high - low) % 2**64)}
+    else:
+        extra = {"threshold": p * 2.0**32}
+    instance = Instance("random.cu", f"random_{kernel}", types)
+    if out.size == 0:
+        return []
+    threads = constants(instance.file)["THREADS"]
+    each = 4 if word == "unsigned" else 2
+    return [
+        _call(
+            instance,
+            (_ceil(length + each - 1, threads * each), rows),
+            (threads,),
+            out=out,
+            start=start,
+            key=key,
+            key_step=int(key.size > 1),
+            stream=stream,
+            stream_step=int(stream.size > 1),
+            length=length,
+            **extra,
+        )
+    ]
 
 
 # ---- update.cu -----------------------------------------------------------------------------------

@@ -128,12 +128,28 @@ template <typename T, bool ALONG_K> struct Side {
 };
 
 // ---- CUDA cores ------------------------------------------------------------------------------------------------
-// Thread t's share of a tile of TILE lines by SIMT_K: N elements along memory.
-template <typename T, int TILE, bool ALONG_K> struct SimtShare {
+// Thread t's share of the tiles of one side: N elements along memory, SIMT_K further in k at every step.
+template <typename T, int TILE, bool ALONG_K> struct SimtFeed {
   static constexpr int N = TILE * SIMT_K / THREADS;
-  int line, k;
-  __device__ explicit SimtShare(int t)
-      : line(ALONG_K ? t / (SIMT_K / N) : t % (TILE / N) * N), k(ALONG_K ? t % (SIMT_K / N) * N : t / (TILE / N)) {}
+  const T* p;
+  int line, k, left;  // place in the tile; how many lines exist from there on
+  bool packs;
+
+  __device__ SimtFeed(const T* start, long long row, int lines, int first_line, int first_k, int t)
+      : line(ALONG_K ? t / (SIMT_K / N) : t % (TILE / N) * N), k(ALONG_K ? t % (SIMT_K / N) * N : t / (TILE / N)),
+        left(lines - first_line - line), packs(Side<T, ALONG_K>(start, row, 0, 0).packs) {
+    p = Side<T, ALONG_K>(start, row, 0, 0).at(first_line + line, first_k + k);
+  }
+  // The elements of the step that ends after `k_left` more of k.
+  __device__ __forceinline__ Pack<T, N> load(int k_left) const {
+    const int n = ALONG_K ? (left > 0 ? k_left - k : 0) : (k < k_left ? left : 0);
+    if (packs && n >= N) return *reinterpret_cast<const Pack<T, N>*>(p);
+    Pack<T, N> pack;
+#pragma unroll
+    for (int i = 0; i < N; i++) pack.of[i] = i < n ? p[i] : T(0);
+    return pack;
+  }
+  __device__ __forceinline__ void advance(long long row) { p += ALONG_K ? SIMT_K : SIMT_K * row; }
   __device__ __forceinline__ void put(T (*tile)[TILE + 4], const Pack<T, N>& pack) const {
 #pragma unroll
     for (int i = 0; i < N; i++) tile[ALONG_K ? k + i : k][ALONG_K ? line : line + i] = pack.of[i];
@@ -155,24 +171,24 @@ matmul_simt(const T* __restrict__ x, Strides x_strides, long long x_row, const T
   const int item = blockIdx.z, first = blockIdx.y * chunk, end = min(k, first + chunk);
   const int t = threadIdx.x, tx = t % 16, ty = t / 16;
   const Corner corner = tile_corner<TILE>(m, n);
-  const Side<T, !X_T> side_x(x + offset(item, axes, x_strides), x_row, m, end);
-  const Side<T, W_T> side_w(w + offset(item, axes, w_strides), w_row, n, end);
-  const SimtShare<T, TILE, !X_T> share_x(t);
-  const SimtShare<T, TILE, W_T> share_w(t);
-  constexpr int N = SimtShare<T, TILE, true>::N;
-  auto fetch_x = [&](int from) { return side_x.template load<N>(corner.row + share_x.line, from + share_x.k); };
-  auto fetch_w = [&](int from) { return side_w.template load<N>(corner.column + share_w.line, from + share_w.k); };
+  typedef SimtFeed<T, TILE, !X_T> FeedX;
+  typedef SimtFeed<T, TILE, W_T> FeedW;
+  FeedX feed_x(x + offset(item, axes, x_strides), x_row, m, corner.row, first, t);
+  FeedW feed_w(w + offset(item, axes, w_strides), w_row, n, corner.column, first, t);
 
   T sums[EACH][EACH] = {};
-  share_x.put(xs[0], fetch_x(first));
-  share_w.put(ws[0], fetch_w(first));
+  feed_x.put(xs[0], feed_x.load(end - first));
+  feed_w.put(ws[0], feed_w.load(end - first));
   __syncthreads();
   int now = 0;
-  for (int from = first; from < end; from += SIMT_K, now ^= 1) {
-    const bool more = from + SIMT_K < end;
-    Pack<T, N> next_x, next_w;
-    if (more) next_x = fetch_x(from + SIMT_K), next_w = fetch_w(from + SIMT_K);
-#pragma unroll
+  for (int left = end - first; left > 0; left -= SIMT_K, now ^= 1) {
+    const bool more = left > SIMT_K;
+    Pack<T, FeedX::N> next_x, next_w;
+    if (more) {
+      feed_x.advance(x_row), feed_w.advance(w_row);
+      next_x = feed_x.load(left - SIMT_K), next_w = feed_w.load(left - SIMT_K);
+    }
+#pragma unroll 1  // more would spill: the sums alone are half of the registers
     for (int step = 0; step < SIMT_K; step++) {
       T a[EACH], b[EACH];
 #pragma unroll
@@ -182,7 +198,7 @@ matmul_simt(const T* __restrict__ x, Strides x_strides, long long x_row, const T
 #pragma unroll
         for (int j = 0; j < EACH; j++) sums[i][j] = fma(a[i], b[j], sums[i][j]);
     }
-    if (more) share_x.put(xs[now ^ 1], next_x), share_w.put(ws[now ^ 1], next_w);
+    if (more) feed_x.put(xs[now ^ 1], next_x), feed_w.put(ws[now ^ 1], next_w);
     __syncthreads();
   }
   const T* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;

@@ -10,7 +10,6 @@ typedef unsigned long long uint64_t;
 
 struct half_t { unsigned short bits; };
 struct bfloat16_t { unsigned short bits; };
-struct __align__(64) CUtensorMap { unsigned long long opaque[16]; };
 
 namespace ptx {
 #define INLINE __device__ __forceinline__

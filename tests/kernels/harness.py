@@ -93,7 +93,9 @@ RUNNERS: list[CpuRunner] = []
 
 
 @cache
-def runner(instances: tuple[Instance, ...], sanitizer: str | None, folder: Path | None) -> CpuRunner:
+def runner(
+    instances: tuple[Instance, ...], sanitizer: str | None, folder: Path | None
+) -> CpuRunner:
     RUNNERS.append(CpuRunner(instances[0].file, instances, sanitizer, folder))
     return RUNNERS[-1]
 
@@ -157,7 +159,11 @@ def normal(
 
 
 def assert_close(
-    got: np.ndarray[Any, Any], want: np.ndarray[Any, Any], dtype: str, terms: int = 1, scale: float = 1.0
+    got: np.ndarray[Any, Any],
+    want: np.ndarray[Any, Any],
+    dtype: str,
+    terms: int = 1,
+    scale: float = 1.0,
 ) -> None:
     """Within the rounding of the result's dtype plus that of `terms` sums in the accumulator.
 
@@ -166,7 +172,10 @@ def assert_close(
     wide = EPSILONS["float64" if dtype == "float64" else "float32"]
     allowed = 4 * EPSILONS[got.dtype.name] * np.abs(want) + 8 * wide * (4 + terms**0.5) * scale
     allowed = allowed + np.where(np.abs(want) < 1, EPSILONS[got.dtype.name] * scale, 0)
-    wrong = ~((np.abs(got.astype(np.float64) - want) <= allowed) | (np.isnan(got.astype(np.float64)) & np.isnan(want)))
+    wrong = ~(
+        (np.abs(got.astype(np.float64) - want) <= allowed)
+        | (np.isnan(got.astype(np.float64)) & np.isnan(want))
+    )
     assert not wrong.any(), (
         f"{wrong.sum()} of {wrong.size} wrong, first at {np.argwhere(wrong)[0]}: "
         f"{got[wrong][0]} for {want[wrong][0]}"

@@ -100,8 +100,12 @@ def check_forward_and_backward(
     assert_close(variance, want_variance.reshape(variance.shape), dtype, terms, 4.0)
 
     normalised = (f8(x) - spread(mean)) * spread(rstd)
-    raw = normalised * (1 if scale is None else spread(scale)) + (0 if bias is None else spread(bias))
-    largest = float(np.abs(normalised).max(initial=1) * (1 if scale is None else np.abs(scale).max() + 1))
+    raw = normalised * (1 if scale is None else spread(scale)) + (
+        0 if bias is None else spread(bias)
+    )
+    largest = float(
+        np.abs(normalised).max(initial=1) * (1 if scale is None else np.abs(scale).max() + 1)
+    )
     assert_close(rstd, 1 / np.sqrt(f8(variance).reshape(rstd.shape) + EPS), dtype, 1)
     assert_close(y, np.maximum(raw, 0) if relu else raw, dtype, 1, 4 * largest)
 
@@ -126,8 +130,10 @@ def check_forward_and_backward(
         )
     )
     first, second = f8(total)[..., 0, None, :, None], f8(total)[..., 1, None, :, None]
-    want = spread(rstd) * (1 if scale is None else spread(scale)) * (
-        g - (first + normalised * second) / spread(count)
+    want = (
+        spread(rstd)
+        * (1 if scale is None else spread(scale))
+        * (g - (first + normalised * second) / spread(count))
     )
     assert_close(dx, want, dtype, 16, 4 * float(np.abs(want).max(initial=1)) * largest)
 

@@ -56,7 +56,13 @@ TF32_EPSILON = 2.0**-11
 
 
 def operand(
-    rng: Any, lead: tuple[int, ...], rows: int, columns: int, turned: bool, dtype: str, misaligned: bool
+    rng: Any,
+    lead: tuple[int, ...],
+    rows: int,
+    columns: int,
+    turned: bool,
+    dtype: str,
+    misaligned: bool,
 ) -> Any:
     if turned:
         return normal(rng, (*lead, columns, rows), dtype, misaligned).swapaxes(-1, -2)
@@ -177,4 +183,7 @@ def test_an_empty_contraction_is_the_epilogue_of_zero() -> None:
     out, bias = garbage((3, 5), x.dtype), np.arange(5, dtype=np.float32)
     Execute()(launches.matmul(x, w, out, empty, bias=bias))
     assert (out == bias).all()
-    assert launches.matmul(np.zeros((0, 3), np.float32), np.zeros((3, 2), np.float32), out, empty) == []
+    assert (
+        launches.matmul(np.zeros((0, 3), np.float32), np.zeros((3, 2), np.float32), out, empty)
+        == []
+    )

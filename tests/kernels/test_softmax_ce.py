@@ -47,7 +47,9 @@ def reference(x: Any, labels: Any, scale: Any, smoothing: float) -> tuple[Any, A
     lse = np.log(np.exp(x - high).sum(-1)) + high[..., 0]
     target = np.full(x.shape, smoothing / classes)
     valid = (labels >= 0) & (labels < classes)
-    np.put_along_axis(target, np.where(valid, labels, 0)[..., None], 1 - smoothing + smoothing / classes, -1)
+    np.put_along_axis(
+        target, np.where(valid, labels, 0)[..., None], 1 - smoothing + smoothing / classes, -1
+    )
     loss = lse - (target * x).sum(-1)
     gradient = (np.exp(x - lse[..., None]) - target) * scale[..., None]
     kept = labels != IGNORE
@@ -157,7 +159,11 @@ def check_split_classes(
     real = np.array(counts, np.int32)
     wide = np.dtype("float64" if dtype == "float64" else "float32")
     scale = rng.standard_normal(rows).astype(wide) if scaled else None
-    parts, loss, lse = empty((devices, rows, 4), wide), garbage((rows,), wide), garbage((rows,), wide)
+    parts, loss, lse = (
+        empty((devices, rows, 4), wide),
+        garbage((rows,), wide),
+        garbage((rows,), wide),
+    )
     flag = np.full(1, 2**64 - 1, np.uint64)
     labels_here = labels[None]
     execute(launches.softmax_ce_parts(logits, labels_here, parts, start=start, count=real, lead=1))
@@ -218,7 +224,9 @@ def test_label_out_of_range_sets_the_flag_and_reads_nothing(label: int) -> None:
 
 def test_infinite_and_nan_logits_give_what_numpy_gives() -> None:
     inf, nan = np.inf, np.nan
-    logits = np.array([[-inf, 0, 1], [nan, 0, 1], [inf, 0, 1], [-inf, -inf, -inf], [0, 1, nan]], np.float32)
+    logits = np.array(
+        [[-inf, 0, 1], [nan, 0, 1], [inf, 0, 1], [-inf, -inf, -inf], [0, 1, nan]], np.float32
+    )
     labels = np.full(5, 1, np.int32)
     loss, lse, gradient = (garbage(s, logits.dtype) for s in ((5,), (5,), (5, 3)))
     flag = np.full(1, 2**64 - 1, np.uint64)

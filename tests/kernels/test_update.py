@@ -72,9 +72,7 @@ def check_sgd(
     before = [[a.astype(np.float64) for a in t] for t in given]
     used = given if momentum is not None else [(p, g, None) for p, g, _ in given]
     rate = {C_TYPES[dtype]: np.full(1, 0.3, dtype)}
-    execute(
-        launches.sgd(used, rate, momentum=momentum or 0.0, decay=decay, nesterov=nesterov)
-    )
+    execute(launches.sgd(used, rate, momentum=momentum or 0.0, decay=decay, nesterov=nesterov))
     for (p, g, m), (p0, g0, m0) in zip(given, before, strict=True):
         step = g0 + decay * p0
         want_m = (momentum or 0.0) * m0 + step if momentum is not None else step

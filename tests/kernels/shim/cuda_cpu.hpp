@@ -1,17 +1,17 @@
 // Runs CUDA C kernels on the CPU: g++ only, no GPU, no CUDA toolkit.
 //
 // Blocks run one after another; every CUDA thread of a block is a fiber with its own stack. A fiber runs until
-// it needs others (barrier, shuffle, mma, mbarrier), so between two synchronisation points the threads run in an
+// it needs others (barrier, shuffle, mma), so between two synchronisation points the threads run in an
 // order that the caller picks (forward, reverse, random): a missing barrier changes the answer.
 // Shared memory is filled with 0xff (NaN) before every block, because on a GPU it is garbage.
 // Under -fsanitize=thread each CUDA thread is a TSan fiber and only CUDA's own synchronisation orders two
 // accesses: data races in shared and global memory are reported whatever the order was.
 #pragma once
 #define GDT_CPU 1
+#include <math.h>  // not <cmath>: CUDA's exp(float) is a float, and so has to be this one
 #include <sys/mman.h>
 
 #include <climits>
-#include <cmath>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
@@ -27,7 +27,6 @@
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
-#define __grid_constant__
 // One block at a time: a function-local static is what the block's threads share. The first thread of a block
 // that comes by poisons it.
 #define GDT_SHARED(type, name, dims) static type name dims; shim::enter_shared(&name, sizeof name)
@@ -37,11 +36,6 @@
 
 struct uint3 { unsigned x, y, z; };
 struct dim3 { unsigned x, y, z; };
-struct alignas(8) float2 { float x, y; };
-struct alignas(16) float4 { float x, y, z, w; };
-struct alignas(16) double2 { double x, y; };
-struct alignas(8) uint2 { unsigned x, y; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
 static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
 
@@ -72,11 +66,11 @@ extern char _end[] __attribute__((visibility("hidden")));
 #endif
 
 namespace shim {
-enum State : uint8_t { READY, BLOCK_BARRIER, WARP_WAIT, NAMED_BARRIER, DONE };
+enum State : uint8_t { READY, BLOCK_BARRIER, WARP_WAIT, DONE };
 enum Order : int { FORWARD, REVERSE, RANDOM };
 constexpr size_t STACK_BYTES = 256 << 10, PAGE = 4096;
 constexpr size_t DYNAMIC_MAX = 227 << 10;  // what a block of sm_90 may have
-constexpr int POLLS_MAX = 100000, MASKS_MAX = 8, NAMED_MAX = 24, SHARED_MAX = 1024;
+constexpr int MASKS_MAX = 8, SHARED_MAX = 1024;
 
 struct Fiber {
   void* stack_pointer;
@@ -84,12 +78,10 @@ struct Fiber {
   uint3 thread;
   unsigned index;
   State state;
-  unsigned barrier_id;
   int line;              // where it waits,
   const char* waits_in;  // and in what
   void* asan_stack;
   void* tsan;
-  int polls;
 };
 // The meeting point of the lanes of one mask; two generations of slots, as a fast lane may be one meeting ahead.
 struct Meeting {
@@ -98,19 +90,17 @@ struct Meeting {
   const char* op;
   unsigned char slot[2][32][64];
 };
-struct NamedBarrier { unsigned arrived, expected, generation; };
 struct Options { int order, async_mode, fresh_fibers, unused; uint64_t seed; };
 struct SharedArray { void* start; uint64_t block; };  // the block that last used it
 // Where threads that synchronise meet in TSan's eyes: addresses, never read.
-struct Edges { char block[2], named[NAMED_MAX][2], warp[32], fence; };
-static char launch_edge, done_edge;
+struct Edges { char block[2], warp[32]; };
+static char launch_edge, done_edge, fence_edge;
 
 static struct Runtime {
   std::vector<Fiber> fibers;
   SharedArray shared[SHARED_MAX];
   uint64_t block;  // counts all blocks of all launches
   std::vector<Meeting> meetings;  // MASKS_MAX for each warp
-  NamedBarrier named[NAMED_MAX];
   unsigned count, live, barrier_generation;
   Fiber* current;
   void *main_stack_pointer, *main_asan_stack, *main_tsan;
@@ -201,13 +191,6 @@ NOT_SANITIZED inline void wait(State state, const char* what, int line) {
   self->waits_in = what, self->line = line, self->state = state;
   switch_to_scheduler();
 }
-// A polling loop lets the others run; one that polls for ever is a deadlock.
-NOT_SANITIZED inline void poll(const char* what, int line) {
-  Fiber* self = runtime.current;
-  if (++self->polls > POLLS_MAX) SHIM_FAIL("deadlock: %s at line %d polled %d times", what, line, POLLS_MAX);
-  self->waits_in = what, self->line = line;
-  switch_to_scheduler();
-}
 NOT_SANITIZED void fiber_main() {
   IF_ASAN(__sanitizer_finish_switch_fiber(nullptr, &runtime.main_bottom, &runtime.main_size);)
   acquire(&launch_edge);
@@ -258,22 +241,6 @@ inline void __syncthreads(int line = __builtin_LINE()) {
   shim::wait(shim::BLOCK_BARRIER, "__syncthreads", line);
   shim::acquire(edge);
 }
-NOT_SANITIZED inline void named_barrier(unsigned id, unsigned threads, int line) {  // PTX: bar.sync id, threads
-  shim::NamedBarrier& b = shim::runtime.named[id];
-  void* edge = &shim::runtime.edges->named[id][b.generation & 1];
-  if (b.arrived && b.expected != threads) SHIM_FAIL("bar.sync %u line %d: %u threads here, %u elsewhere", id, line, threads, b.expected);
-  shim::release(edge);
-  b.expected = threads;
-  shim::runtime.current->barrier_id = id;
-  if (++b.arrived == threads) {
-    b.arrived = 0, b.generation++;
-    for (auto& f : shim::runtime.fibers)
-      if (f.state == shim::NAMED_BARRIER && f.barrier_id == id) f.state = shim::READY;
-  } else {
-    shim::wait(shim::NAMED_BARRIER, "bar.sync", line);
-  }
-  shim::acquire(edge);
-}
 inline void __syncwarp(unsigned mask = ~0u, int line = __builtin_LINE()) {
   void* edge = &shim::runtime.edges->warp[shim::warp()];
   const int nothing = 0;
@@ -301,8 +268,8 @@ template <class T> inline T __shfl_down_sync(unsigned mask, T v, unsigned by, in
   return shim::shuffle(mask, v, from < 32 ? from : shim::lane(), "__shfl_down_sync", line);
 }
 inline void __threadfence() {  // TSan knows no fences: all of them are one edge
-  shim::release(&shim::runtime.edges->fence);
-  shim::acquire(&shim::runtime.edges->fence);
+  shim::release(&shim::fence_edge);
+  shim::acquire(&shim::fence_edge);
 }
 template <class T, class F> inline T atomic_update(T* p, F change) {
   T seen, wanted;
@@ -345,7 +312,7 @@ inline char* new_stack() {
 }
 NOT_SANITIZED void start_fiber(unsigned i, [[maybe_unused]] bool fresh) {
   Fiber& f = runtime.fibers[i];
-  f.state = READY, f.asan_stack = nullptr, f.polls = 0, f.index = i;
+  f.state = READY, f.asan_stack = nullptr, f.index = i;
   f.thread = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
   // A TSan fiber kept from the block before carries that block's past, which hides some races between blocks;
   // a fresh one (about 1 ms each) sees all of them.
@@ -372,7 +339,7 @@ NOT_SANITIZED bool release_block_barrier() {  // nobody can run: are all at one 
     else if (!other) other = &f;
   }
   if (waiting == runtime.count) {
-    for (unsigned i = 0; i < runtime.count; i++) runtime.fibers[i].state = READY, runtime.fibers[i].polls = 0;
+    for (unsigned i = 0; i < runtime.count; i++) runtime.fibers[i].state = READY;
     runtime.barrier_generation++;
     return true;
   }
@@ -387,7 +354,6 @@ NOT_SANITIZED void run_block(const Options& options) {
   const unsigned n = runtime.count;
   for (unsigned i = 0; i < n; i++) start_fiber(i, options.fresh_fibers);
   memset((void*)runtime.meetings.data(), 0, runtime.meetings.size() * sizeof(Meeting));
-  memset(runtime.named, 0, sizeof runtime.named);
   runtime.live = n;
   std::vector<unsigned> order(n);
   for (unsigned i = 0; i < n; i++) order[i] = options.order == REVERSE ? n - 1 - i : i;

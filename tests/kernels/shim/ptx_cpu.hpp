@@ -1,4 +1,4 @@
-// The CPU twin of kernels/ptx.cuh: 16-bit floats, cp.async, ldmatrix, mma.sync, mbarrier, TMA, wgmma.
+// The CPU twin of kernels/ptx.cuh: 16-bit floats, cp.async, ldmatrix, mma.sync.
 //
 // Asynchronous work is really held back. Mode EARLY does it at issue (shows a producer that overwrites a buffer
 // too soon), LATE as late as the waits allow (shows a reader that did not wait), TOSSED tosses a coin each time.
@@ -6,28 +6,22 @@
 
 struct half_t { uint16_t bits; };
 struct bfloat16_t { uint16_t bits; };
-// Written by runner.TensorMap; on a GPU it is opaque and comes from the driver.
-struct alignas(64) CUtensorMap { uint64_t base, size[3], stride[2], box[2], item, magic, unused[6]; };
-
 namespace shim {
 enum AsyncMode : int { EARLY, LATE, TOSSED };
-constexpr uint64_t TENSOR_MAP_MAGIC = 0x6764746d6170;
 struct Copy { void* shared; const void* global; int bytes; };
-struct Product { float* out; uint64_t a, b; bool accumulate, half, a_columns, b_columns; };
-struct Tile { void* shared; const CUtensorMap* map; uint64_t* barrier; int at[3]; char* edge; };
 
 constexpr int IN_FLIGHT = 512, GROUPS_MAX = 64;
-template <class T> struct Queue {  // work in flight, in groups that are waited for in order
-  T items[IN_FLIGHT];
+struct Queue {  // copies of one thread in flight, in groups that are waited for in order
+  Copy items[IN_FLIGHT];
   int first, count, groups[GROUPS_MAX], open, group_count;
-  NOT_SANITIZED void push(const T& t) {
+  NOT_SANITIZED void push(const Copy& c) {
     if (count == IN_FLIGHT) abort();
-    items[(first + count++) % IN_FLIGHT] = t, open++;
+    items[(first + count++) % IN_FLIGHT] = c, open++;
   }
-  NOT_SANITIZED T pop() {
-    T t = items[first];
+  NOT_SANITIZED Copy pop() {
+    const Copy c = items[first];
     first = (first + 1) % IN_FLIGHT, count--;
-    return t;
+    return c;
   }
   NOT_SANITIZED void commit() {
     if (group_count == GROUPS_MAX) abort();
@@ -40,24 +34,17 @@ template <class T> struct Queue {  // work in flight, in groups that are waited 
     }
   }
 };
-struct ThreadWork { Queue<Copy> copies; Queue<Product> products; };
-static ThreadWork* thread_work;
-static Queue<Tile> tiles;
+static Queue* queues;  // one for each thread
 static int async_mode;
 
 NOT_SANITIZED inline void reset_async(unsigned threads, int mode) {
   static unsigned allocated = 0;
-  if (threads > allocated) thread_work = (ThreadWork*)realloc((void*)thread_work, (allocated = threads) * sizeof(ThreadWork));
-  for (unsigned i = 0; i < threads; i++) {
-    thread_work[i].copies.count = thread_work[i].copies.open = thread_work[i].copies.group_count = 0;
-    thread_work[i].products.count = thread_work[i].products.open = thread_work[i].products.group_count = 0;
-    thread_work[i].copies.first = thread_work[i].products.first = 0;
-  }
-  tiles.first = tiles.count = 0;
+  if (threads > allocated) queues = (Queue*)realloc((void*)queues, (allocated = threads) * sizeof(Queue));
+  for (unsigned i = 0; i < threads; i++) queues[i].first = queues[i].count = queues[i].open = queues[i].group_count = 0;
   async_mode = mode;
 }
 NOT_SANITIZED inline bool now() { return async_mode == EARLY || (async_mode == TOSSED && next_random() & 1); }
-NOT_SANITIZED inline ThreadWork& my_work() { return thread_work[runtime.current->index]; }
+NOT_SANITIZED inline Queue& my_copies() { return queues[runtime.current->index]; }
 inline void run_copy(const Copy& c) {
   memcpy(c.shared, c.global, c.bytes);
   memset((char*)c.shared + c.bytes, 0, 16 - c.bytes);
@@ -93,10 +80,10 @@ NOT_SANITIZED inline void copy_async_16(void* shared, const void* global, int by
   if (bytes < 0 || bytes > 16) SHIM_FAIL("cp.async: %d bytes", bytes);
   if (now()) return run_copy({shared, global, bytes});
   fill_ff(shared, 16);  // in flight: nobody may read it
-  my_work().copies.push({shared, global, bytes});
+  my_copies().push({shared, global, bytes});
 }
-NOT_SANITIZED inline void copy_async_commit() { my_work().copies.commit(); }
-template <int GROUPS> NOT_SANITIZED inline void copy_async_wait() { my_work().copies.finish_all_but(GROUPS, run_copy); }
+NOT_SANITIZED inline void copy_async_commit() { my_copies().commit(); }
+template <int GROUPS> NOT_SANITIZED inline void copy_async_wait() { my_copies().finish_all_but(GROUPS, run_copy); }
 
 inline void load_matrices(uint32_t (&r)[4], const void* row, bool transposed, int line) {
   if ((uintptr_t)row & 15) SHIM_FAIL("ldmatrix line %d: row is not a multiple of 16", line);

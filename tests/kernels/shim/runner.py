@@ -8,6 +8,7 @@ which includes undefined behaviour, or "thread") it runs in a process of its own
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -18,12 +19,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from gdt import kernels
-from gdt.kernels import Call, Instance
+from gdt.kernels import Call, Instance, Parameter
 
 from . import worker
 
@@ -45,7 +46,6 @@ FLAGS = {
     "thread": ("-O1", "-g", "-fsanitize=thread", "-fno-omit-frame-pointer"),
 }  # fmt: skip
 RUN_TIMES = {"address": "libasan.so", "thread": "libtsan.so"}
-TENSOR_MAP_MAGIC = 0x6764746D6170
 
 
 class LaunchError(AssertionError):
@@ -57,7 +57,10 @@ def have_compiler() -> bool:
 
 
 def build(
-    file: str, instances: Sequence[Instance], sanitizer: str | None = None, folder: Path | None = None
+    file: str,
+    instances: Sequence[Instance],
+    sanitizer: str | None = None,
+    folder: Path | None = None,
 ) -> Path:
     """Compile one kernel file with these instances into a shared library, or find it built."""
     path = (folder or kernels.source_folder()) / file
@@ -103,15 +106,6 @@ def translation_unit(path: Path, names: Sequence[str], structs: dict[str, np.dty
     )  # fmt: skip
 
 
-def tensor_map(array: np.ndarray[Any, Any], box: tuple[int, int]) -> np.ndarray[Any, Any]:
-    """The stand-in for a CUtensorMap over (batch, rows, columns), as `ptx_cpu.hpp` reads it."""
-    batch, rows, columns = array.shape
-    words = np.zeros(16, np.uint64)
-    fields = [array.ctypes.data, columns, rows, batch, array.strides[1], array.strides[0], *box]
-    words[:10] = [*fields, array.itemsize, TENSOR_MAP_MAGIC]
-    return words.view("V128")
-
-
 class CpuRunner:
     """Runs calls of one kernel file on the CPU."""
 
@@ -126,7 +120,7 @@ class CpuRunner:
         self.path = build(file, instances, sanitizer, folder)
         self._library = None if sanitizer else worker.load(str(self.path))
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = f"{self.path}.log"
+        self._log: IO[bytes] | None = None
 
     def run(
         self,
@@ -140,7 +134,7 @@ class CpuRunner:
         arguments = kernels.check(call, self.folder)
         signature = kernels.parameters(call.instance, self.folder)
         options = worker.Options(ORDERS.index(order), ASYNC_MODES.index(async_mode), fresh, 0, seed)
-        packed, roots = pack(call, arguments, bytes(options))
+        packed, roots = pack(call, signature, arguments, bytes(options))
         after, message = self._execute(packed)
         if message:
             raise LaunchError(f"{call.instance}: {message}")
@@ -152,7 +146,7 @@ class CpuRunner:
         for root, before, now in zip(roots, packed.buffers, after, strict=True):
             if id(root) in written:
                 ctypes.memmove(root.ctypes.data, now, len(now))
-            elif not packed.buffer_fixups and now != before:
+            elif not packed.fixups and now != before:
                 raise LaunchError(f"{call.instance}: wrote to a const argument")
 
     def _execute(self, packed: worker.Packed) -> tuple[list[bytes], str]:
@@ -168,41 +162,44 @@ class CpuRunner:
             result: tuple[list[bytes], str] = pickle.load(self._process.stdout)
             return result
         except (EOFError, BrokenPipeError):
+            assert self._log is not None
+            self._log.seek(0)
+            report = self._log.read().decode(errors="replace")
             self.close()
-            reports = sorted(Path(self._log).parent.glob(f"{Path(self._log).name}.*"), key=os.path.getmtime)
-            report = reports[-1].read_text(errors="replace") if reports else "the process died"
-            return [], report
+            return [], report or "the process died"
 
     def _start(self) -> subprocess.Popen[bytes]:
-        for old in Path(self._log).parent.glob(f"{Path(self._log).name}.*"):
-            old.unlink()
         assert self.sanitizer is not None
         find = ["g++", f"-print-file-name={RUN_TIMES[self.sanitizer]}"]
         run_time = subprocess.run(find, capture_output=True, text=True, check=True).stdout.strip()
-        log = f"log_path={self._log}"
         environment = os.environ | {
             "LD_PRELOAD": run_time,
-            "ASAN_OPTIONS": f"detect_leaks=0:detect_stack_use_after_return=0:{log}",
-            "UBSAN_OPTIONS": f"print_stacktrace=1:{log}",
-            "TSAN_OPTIONS": f"report_signal_unsafe=0:history_size=2:exitcode=0:{log}",
+            "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+            "TSAN_OPTIONS": "report_signal_unsafe=0:history_size=2:exitcode=0",
         }
-        still = ["setarch", "-R"] if self.sanitizer == "thread" else []  # TSan wants fixed addresses
-        command = [*still, sys.executable, str(HERE / "worker.py"), str(self.path), self._log]
+        still = (
+            ["setarch", "-R"] if self.sanitizer == "thread" else []
+        )  # TSan wants fixed addresses
+        command = [*still, sys.executable, str(HERE / "worker.py"), str(self.path)]
+        self._log = tempfile.TemporaryFile()
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=environment,
         )
 
     def close(self) -> None:
-        if self._process is not None:
-            for stream in (self._process.stdin, self._process.stdout):
-                assert stream is not None
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        """End the sanitizer's process, if there is one."""
+        if self._process is None or self._log is None:
+            return
+        self._process.kill()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.communicate()
+        self._log.close()
+        self._process = None
 
 
 def root_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -213,10 +210,9 @@ def root_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def pack(
-    call: Call, arguments: Sequence[Any], options: bytes
+    call: Call, signature: Sequence[Parameter], arguments: Sequence[Any], options: bytes
 ) -> tuple[worker.Packed, list[np.ndarray[Any, Any]]]:
-    """Replace every address in a call, also those in tables and tensor maps, by (buffer, offset)."""
-    signature = kernels.parameters(call.instance)
+    """Replace every address in a call, also those in a table, by (buffer, offset)."""
     arrays = [a for p, a in zip(signature, arguments, strict=True) if p.pointer and a is not None]
     roots = list({id(r): r for r in map(root_of, [*arrays, *call.pointees])}.values())
 
@@ -227,12 +223,10 @@ def pack(
         raise LaunchError(f"{call.instance}: address {address:#x} is in no array of the call")
 
     packed: list[worker.Pointer | bytes | None] = []
-    buffer_fixups, argument_fixups = [], []
-    for i, (p, a) in enumerate(zip(signature, arguments, strict=True)):
+    fixups = []
+    for p, a in zip(signature, arguments, strict=True):
         if not p.pointer:
             packed.append(a.tobytes())
-            if p.c_type == "CUtensorMap":
-                argument_fixups.append((i, 0, pointer(int(a.view(np.uint64)[0]))))
         elif a is None:
             packed.append(None)
         else:
@@ -242,10 +236,8 @@ def pack(
                 ends = [(r.ctypes.data, r.ctypes.data + r.nbytes) for r in roots]
                 for k, word in enumerate(a.reshape(-1).tolist()):
                     if any(low <= word < high for low, high in ends):
-                        buffer_fixups.append((buffer, start + 8 * k, pointer(word)))
+                        fixups.append((buffer, start + 8 * k, pointer(word)))
     grid, block = ((*t, 1, 1)[:3] for t in (call.grid, call.block))
     buffers = [ctypes.string_at(r.ctypes.data, r.nbytes) for r in roots]
     name = str(call.instance)
-    return worker.Packed(
-        name, grid, block, call.shared, buffers, packed, buffer_fixups, argument_fixups, options
-    ), roots
+    return worker.Packed(name, grid, block, call.shared, buffers, packed, fixups, options), roots

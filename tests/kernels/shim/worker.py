@@ -10,7 +10,6 @@ import os
 import pickle
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 CANARY = 0xA5
 ALIGNMENT = 128
@@ -38,7 +37,7 @@ Pointer = tuple[int, int]  # an address as (buffer, bytes into it)
 class Packed:
     """A launch without addresses: whole buffers, and arguments as pointers into them or bytes.
 
-    `fixups` are places (buffer or argument, offset) whose 8 bytes are an address, and that address.
+    `fixups` are places (buffer, offset) whose 8 bytes are an address, and that address.
     """
 
     name: str
@@ -47,8 +46,7 @@ class Packed:
     shared: int
     buffers: list[bytes]
     arguments: list[Pointer | bytes | None]
-    buffer_fixups: list[tuple[int, int, Pointer]]
-    argument_fixups: list[tuple[int, int, Pointer]]
+    fixups: list[tuple[int, int, Pointer]]
     options: bytes
 
 
@@ -75,7 +73,7 @@ def execute(library: ctypes.CDLL, packed: Packed, canary: int) -> tuple[list[byt
         ctypes.memmove(address, content, len(content))
         ctypes.memset(address + len(content), CANARY, canary)
     resolve = lambda p: ctypes.c_uint64(at[p[0]] + p[1])
-    for buffer, offset, pointer in packed.buffer_fixups:
+    for buffer, offset, pointer in packed.fixups:
         ctypes.memmove(at[buffer] + offset, ctypes.byref(resolve(pointer)), 8)
     slots = []
     for argument in packed.arguments:
@@ -83,8 +81,6 @@ def execute(library: ctypes.CDLL, packed: Packed, canary: int) -> tuple[list[byt
         slot = allocate(ALIGNMENT)
         ctypes.memmove(slot, content, len(content))
         slots.append(slot)
-    for argument, offset, pointer in packed.argument_fixups:
-        ctypes.memmove(slots[argument] + offset, ctypes.byref(resolve(pointer)), 8)
     failed = library.gdt_launch(
         packed.name.encode(),
         (ctypes.c_uint * 3)(*packed.grid),
@@ -107,15 +103,17 @@ def execute(library: ctypes.CDLL, packed: Packed, canary: int) -> tuple[list[byt
     return after, message
 
 
-def main(path: str, log: str) -> None:
+def main(path: str) -> None:
+    """Serve launches from standard input; what a sanitizer writes to standard error, a file, is the message."""
     library = load(path)
-    report = Path(f"{log}.{os.getpid()}")
     while True:
-        packed = Packed(**pickle.load(sys.stdin.buffer))
-        seen = report.stat().st_size if report.exists() else 0
+        try:
+            packed = Packed(**pickle.load(sys.stdin.buffer))
+        except EOFError:
+            return
+        seen = os.fstat(2).st_size
         after, message = execute(library, packed, 0)
-        if not message and report.exists() and report.stat().st_size > seen:
-            message = report.read_text(errors="replace")[seen:]
+        message = message or os.pread(2, os.fstat(2).st_size - seen, seen).decode(errors="replace")
         pickle.dump((after, message), sys.stdout.buffer)
         sys.stdout.buffer.flush()
 

@@ -1,0 +1,260 @@
+"""gdt/kernels.py: signatures, checks of arguments, compilation and its cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdt import kernels, launches
+from gdt.errors import KernelError
+from gdt.kernels import Call, Instance
+
+FINISH = Instance("reduce.cu", "reduce_finish", ("Sum", "float", "float"))
+SIMPLE = """
+__global__ void __launch_bounds__(64) add(const float* __restrict__ x, float* y, int n) {
+  const int i = blockIdx.x * 64 + threadIdx.x;
+  if (i < n) y[i] += x[i];
+}
+"""
+
+
+def call(*arguments: Any, grid: tuple[int, ...] = (1,)) -> Call:
+    return Call(FINISH, grid, (256,), arguments)
+
+
+def good() -> list[Any]:
+    return [np.zeros((2, 3), np.float32), np.zeros(3, np.float32), 2, 3]
+
+
+def has_nvrtc() -> bool:
+    try:
+        kernels.nvrtc()
+    except KernelError:
+        if os.environ.get("CI") == "true":
+            raise
+        return False
+    return True
+
+
+needs_nvrtc = pytest.mark.skipif("not has_nvrtc()", reason="libnvrtc is not installed")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one source, and an empty cache."""
+    monkeypatch.setenv("GDT_CACHE_DIR", str(tmp_path / "cache"))
+    sources = tmp_path / "sources"
+    sources.mkdir()
+    (sources / "simple.cu").write_text(SIMPLE)
+    return sources
+
+
+def test_signatures_are_read_from_the_source() -> None:
+    assert [str(p) for p in kernels.parameters(FINISH)] == [
+        "const float* parts",
+        "float* out",
+        "int count",
+        "int size",
+    ]
+    assert kernels.structs("reduce.cu")["Axes"].itemsize == 16
+    assert kernels.constants("reduce.cu")["THREADS"] == 256
+
+
+def test_good_arguments_become_the_kernels_types() -> None:
+    checked = kernels.check(call(*good()))
+    assert [type(a) for a in checked[2:]] == [np.int32, np.int32]
+    assert kernels.check(call(None, *good()[1:]))[0] is None
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        (0, np.zeros((2, 3)), "argument 'parts' has dtype float64"),
+        (0, 3.0, "argument 'parts' is float, not an array"),
+        (0, np.zeros((3, 2), np.float32).T, "is not C-contiguous"),
+        (0, np.zeros(25, np.uint8)[1:].view(np.float32), "is not aligned to 4 bytes"),
+        (2, 2.5, "is 2.5, which int32 cannot hold"),
+        (2, 2**31, "is 2147483648, which int32 cannot hold"),
+        (2, np.int64(2), "has dtype int64"),
+        (2, "two", "is str, not a number"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(place: int, value: Any, says: str) -> None:
+    arguments = good()
+    arguments[place] = value
+    with pytest.raises(KernelError) as caught:
+        kernels.check(call(*arguments))
+    assert says in str(caught.value)
+    assert "reduce_finish<Sum, float, float>" in str(caught.value)
+
+
+def test_wrong_counts_grids_and_names_are_refused() -> None:
+    with pytest.raises(KernelError, match="3 arguments for 4 parameters"):
+        kernels.check(call(*good()[:3]))
+    with pytest.raises(KernelError, match="no GPU takes a grid"):
+        kernels.check(call(*good(), grid=(1, 70000)))
+    with pytest.raises(KernelError, match="has no such kernel"):
+        kernels.parameters(Instance("reduce.cu", "nothing"))
+    with pytest.raises(KernelError, match="1 template arguments for"):
+        kernels.parameters(Instance("reduce.cu", "reduce_finish", ("Sum",)))
+    with pytest.raises(KernelError, match="cannot be read"):
+        kernels.parameters(Instance("nothing.cu", "nothing"))
+
+
+def test_a_struct_of_another_kernel_is_refused() -> None:
+    x = np.zeros((2, 3, 1), np.float32)
+    calls = launches.reduce("Sum", x, np.zeros((2, 1), np.float32), np.zeros)
+    arguments = list(calls[0].arguments)
+    arguments[1] = np.zeros(1, np.int64)
+    with pytest.raises(KernelError, match="is not one struct Strides"):
+        kernels.check(Call(calls[0].instance, calls[0].grid, calls[0].block, tuple(arguments)))
+
+
+def test_what_no_kernel_takes_is_refused_by_name() -> None:
+    out = np.zeros((2, 1), np.float32)
+    with pytest.raises(KernelError, match="no kernel takes complex64"):
+        launches.reduce("Sum", np.zeros((2, 3, 1), np.complex64), out, np.zeros)
+    with pytest.raises(KernelError, match="not contiguous from axis 0"):
+        launches.reduce("Sum", np.zeros((2, 6, 1), np.float32)[:, ::2], out, np.zeros)
+    with pytest.raises(KernelError, match=r"no kernel matmul_simt"):
+        half = np.zeros((2, 2), np.float16)
+        launches.matmul(half, half, half.copy(), np.zeros)
+    x = np.zeros((2,) * 5 + (3, 4), np.float32)
+    labels = np.zeros((2, 1, 2, 1, 2, 3), np.int32)
+    flag, loss = np.zeros(1, np.uint64), np.zeros(x.shape[:-1], np.float32)
+    with pytest.raises(KernelError, match="5 leading axes are more than 4"):
+        launches.softmax_ce(x, labels, loss, loss.copy(), None, flag, lead=5)
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"),
+    [
+        ((7, 5), "sm_75"),
+        ((8, 0), "sm_80"),
+        ((8, 7), "sm_86"),
+        ((9, 0), "sm_90a"),
+        ((12, 1), "sm_120"),
+    ],
+)
+def test_devices_get_the_newest_code_they_run(capability: tuple[int, int], arch: str) -> None:
+    assert kernels.architecture(capability) == arch
+
+
+def test_devices_without_kernels_are_refused_by_name() -> None:
+    with pytest.raises(KernelError, match=r"no kernel runs on compute capability 7\.0"):
+        kernels.architecture((7, 0))
+    with pytest.raises(KernelError, match="no kernel for architecture 'sm_61'"):
+        kernels.compile_file("reduce.cu", [FINISH], "sm_61")
+
+
+@needs_nvrtc
+def test_compilation_is_kept_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = Instance("simple.cu", "add")
+    first = kernels.compile_file("simple.cu", [instance], "sm_90a", folder)
+    assert first.code[:4] == b"\x7fELF"
+    monkeypatch.setattr(kernels.Nvrtc, "compile", None)
+    again = kernels.compile_file("simple.cu", [instance], "sm_90a", folder)
+    assert (again.code, again.names) == (first.code, first.names)
+
+
+@needs_nvrtc
+def test_a_damaged_cache_is_compiled_again(folder: Path) -> None:
+    instance = Instance("simple.cu", "add")
+    first = kernels.compile_file("simple.cu", [instance], "sm_80", folder)
+    (kept,) = kernels.cache_folder().iterdir()
+    for damaged in (kept.read_bytes()[:-7], b"", b"nonsense\nmore\nof it"):
+        kept.write_bytes(damaged)
+        assert kernels.compile_file("simple.cu", [instance], "sm_80", folder).code == first.code
+        assert len(kept.read_bytes()) > 100
+
+
+@needs_nvrtc
+def test_a_cache_that_cannot_be_written_costs_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("GDT_CACHE_DIR", str(tmp_path / "file" / "inside"))
+    cubin = kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
+    assert cubin.code[:4] == b"\x7fELF"
+
+
+@needs_nvrtc
+def test_a_full_disk_leaves_no_half_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Any, target: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
+    assert list(kernels.cache_folder().iterdir()) == []
+
+
+@needs_nvrtc
+def test_processes_may_compile_the_same_kernel_at_once(folder: Path) -> None:
+    program = (
+        "import sys, pathlib\nfrom gdt.kernels import Instance, compile_file\n"
+        "cubin = compile_file('simple.cu', [Instance('simple.cu', 'add')], 'sm_80', pathlib.Path(sys.argv[1]))\n"
+        "print(hash(cubin.code) and len(cubin.code))\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(kernels.__file__).parent.parent)}
+    command = [sys.executable, "-c", program, str(folder)]
+    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(3)]
+    sizes = {p.communicate()[0] for p in running}
+    assert [p.returncode for p in running] == [0, 0, 0]
+    assert len(sizes) == 1
+    assert len(list(kernels.cache_folder().iterdir())) == 1
+
+
+@needs_nvrtc
+def test_a_kernel_that_does_not_compile_is_shown_with_its_line(folder: Path) -> None:
+    (folder / "broken.cu").write_text(SIMPLE.replace("y[i] +=", "z[i] +="))
+    with pytest.raises(KernelError) as caught:
+        kernels.compile_file("broken.cu", [Instance("broken.cu", "add")], "sm_80", folder)
+    first, rest = str(caught.value).split("\n", 1)
+    assert first == 'broken.cu: does not compile: broken.cu line 4: identifier "z" is undefined'
+    assert "-arch=sm_80" in rest
+
+
+def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_nvrtc_candidates", lambda: ["/nowhere/libnvrtc.so"])
+    kernels.nvrtc.cache_clear()
+    with pytest.raises(KernelError, match="libnvrtc is not installed"):
+        kernels.nvrtc()
+    kernels.nvrtc.cache_clear()
+
+
+class FakeCupy:
+    """Records what CudaRunner asks of CuPy's driver API."""
+
+    def __init__(self) -> None:
+        self.launches: list[Any] = []
+        self.cuda = self.function = self
+
+    def Module(self) -> FakeCupy:
+        return self
+
+    def load(self, code: bytes) -> None:
+        assert code[:4] == b"\x7fELF"
+
+    def get_function(self, symbol: str) -> Any:
+        return lambda grid, block, arguments, shared_mem: self.launches.append(
+            (symbol, grid, block, arguments, shared_mem)
+        )
+
+
+@needs_nvrtc
+def test_the_cuda_runner_loads_once_and_passes_checked_arguments() -> None:
+    cupy = FakeCupy()
+    runner = kernels.CudaRunner(cupy, "sm_90a")
+    for _ in range(2):
+        runner.run(call(None, *good()[1:]))
+    (symbol, grid, block, arguments, shared), _ = cupy.launches
+    assert "reduce_finish" in symbol
+    assert (grid, block, shared) == ((1,), (256,), 0)
+    assert [type(a) for a in arguments] == [np.uintp, np.ndarray, np.int32, np.int32]
+    assert len(runner._functions) == 1

@@ -1,0 +1,128 @@
+"""Every kernel, compiled for every architecture without a GPU: registers, spills, shared memory, instructions."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gdt import kernels, launches
+from gdt.errors import KernelError
+from gdt.kernels import ARCHITECTURES
+
+REPORT = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
+    re.S,
+)
+REGISTERS = {  # a multiprocessor has 65,536, so 128 let two blocks of 256 threads in, 255 one
+    "matmul_simt": 128,
+    "matmul_mma": 255,
+}
+REGISTERS_ELSE = 80
+SHARED_LIMIT = 48 << 10
+# The math library's float64 subroutines have a calling convention, which saves a few registers in memory.
+CALL_BYTES = 64
+FILES = sorted(p.name for p in kernels.source_folder().glob("*.cu"))
+QUICK = {"sm_75", "sm_90a"}  # the oldest and the main target; the others are marked kernels_full
+PATTERNS = {  # instructions that a kernel must, or must not, be made of
+    "softmax_ce": ["LDG.E.128", "STG.E.128"],
+    "bn_apply": ["LDG.E.128", "STG.E.128"],
+    "bn_backward": ["LDG.E.128", "STG.E.128"],
+    "sgd": ["LD.E.128", "ST.E.128"],  # addresses from a table are of no known memory
+    "adam": ["LD.E.128", "ST.E.128"],
+    "matmul_simt": ["LDG.E", "LDS", "FFMA"],
+    "matmul_mma": ["HMMA", "LDGSTS", "LDSM"],
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiler() -> None:
+    try:
+        kernels.nvrtc()
+    except KernelError as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+def targets() -> list[Any]:
+    return [
+        pytest.param(file, arch, marks=() if arch in QUICK else pytest.mark.kernels_full)
+        for file in FILES
+        for arch in ARCHITECTURES
+    ]
+
+
+def compile_all(file: str, arch: str) -> kernels.Cubin:
+    return kernels.compile_file(file, launches.instances(file, arch), arch)
+
+
+def test_every_source_has_instances_and_every_kernel_is_among_them() -> None:
+    for file in FILES:
+        assert {i.kernel for i in launches.instances(file)} == set(kernels.declarations(file))
+
+
+@pytest.mark.parametrize(("file", "arch"), targets())
+def test_kernels_fit_their_registers_and_spill_nothing(file: str, arch: str) -> None:
+    cubin = compile_all(file, arch)
+    reports = {m["name"]: m for m in REPORT.finditer(cubin.log)}
+    assert "warning" not in cubin.log
+    for expression, symbol in cubin.names.items():
+        report = reports[symbol]
+        kernel = expression.split("<")[0]
+        allowed = CALL_BYTES if "double" in expression else 0
+        assert max(int(report["stores"]), int(report["loads"])) <= allowed, f"{expression} spills"
+        assert int(report["registers"]) <= REGISTERS.get(kernel, REGISTERS_ELSE), expression
+        shared = re.search(r"(\d+) bytes smem", report["rest"])
+        assert shared is None or int(shared[1]) <= SHARED_LIMIT, expression
+
+
+def disassembler() -> Path:
+    spec = importlib.util.find_spec("nvidia")
+    folders = (spec.submodule_search_locations or []) if spec else []
+    found = [p for folder in folders for p in Path(folder).glob("*/bin/nvdisasm")]
+    if not found:
+        if os.environ.get("CI") == "true":
+            pytest.fail("the wheel nvidia-cuda-nvdisasm is needed")
+        pytest.skip("nvidia-cuda-nvdisasm is not installed")
+    return found[0]
+
+
+def opcodes(cubin: kernels.Cubin, folder: Path) -> dict[str, Counter[str]]:
+    """Instructions of each kernel, by symbol."""
+    path = folder / "kernel.cubin"
+    path.write_bytes(cubin.code)
+    command = [str(disassembler()), "-c", str(path)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    sections = re.split(r"\n\.text\.(\w+):", text)
+    code = zip(sections[1::2], sections[2::2], strict=True)
+    found = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", re.M)
+    return {name: Counter(found.findall(body)) for name, body in code}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_kernels_are_made_of_the_expected_instructions(file: str, tmp_path: Path) -> None:
+    cubin = compile_all(file, "sm_90a")
+    found = opcodes(cubin, tmp_path)
+    for expression, symbol in cubin.names.items():
+        kernel, types = expression.split("<")[0], expression.partition("<")[2]
+        if "double" in types:
+            continue
+        for wanted in PATTERNS.get(kernel, []):
+            if types.startswith("float") and wanted == "LDSM":
+                wanted = "LDS"  # ldmatrix moves 16-bit elements only
+            assert any(o.startswith(wanted) for o in found[symbol]), f"{expression} has no {wanted}"
+        assert not any(o.startswith(("LDL", "STL")) for o in found[symbol]), (
+            f"{expression}: local memory"
+        )
+
+
+def test_random_numbers_do_not_fuse_products_and_sums() -> None:
+    assert "--fmad=false" in kernels.FILE_OPTIONS["random.cu"]
