@@ -176,9 +176,9 @@ def _backward(
                 break
     add = FUNCTIONS["add"]
     grads: dict[int, DistributedArray] = {}
-    for t, g in zip(targets, seeds, strict=True):
-        grads[id(t)] = add(grads[id(t)], g) if id(t) in grads else g
-    kept = {id(s) for s in sources}
+    for t, seed in zip(targets, seeds, strict=True):
+        grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
+    kept = _ids(sources)
     for op, args, static, out in reversed(useful):
         several = type(out) is tuple
         if several:
@@ -192,6 +192,7 @@ def _backward(
         for o in out if several else (out,):
             if id(o) not in kept:
                 grads.pop(id(o), None)
+                grads.pop(id(o._resolved), None)
         for a, c in _cotangents(op, g, out, args, static, needed):
             if c is not None:
                 have = grads.get(id(a))
