@@ -1,5 +1,7 @@
 """gdt: NumPy-like arrays sharded over many devices."""
 
+from importlib.metadata import version
+
 from gdt import checkpoint, metrics, optim, testing
 from gdt.array import DistributedArray, Shard
 from gdt.checkpoint import CheckpointManager
@@ -36,6 +38,7 @@ from gdt.ops.comparison import (
 )
 from gdt.ops.contraction import matrix_product
 from gdt.ops.creation import asarray, full, full_like, ones, ones_like, zeros, zeros_like
+from gdt.ops.einsum import einsum
 from gdt.ops.elementwise import abs_ as abs
 from gdt.ops.elementwise import (
     add,
@@ -87,8 +90,49 @@ from gdt.ops.exponential import (
     tan,
     tanh,
 )
+from gdt.ops.indexing import getitem
+from gdt.ops.joining import (
+    array_split,
+    atleast_1d,
+    atleast_2d,
+    broadcast_arrays,
+    concat,
+    flip,
+    moveaxis,
+    ravel,
+    repeat,
+    roll,
+    split,
+    stack,
+    swapaxes,
+    tile,
+)
 from gdt.ops.movement import relayout, relayout_like
+from gdt.ops.padding import pad
+from gdt.ops.printing import array_repr
+from gdt.ops.products import (
+    contraction,
+    diagonal,
+    dot,
+    inner,
+    matmul,
+    outer,
+    tensordot,
+    trace,
+    vdot,
+)
 from gdt.ops.reductions import sum_ as sum
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose
+from gdt.ops.taking import (
+    add_along_axis,
+    add_at,
+    one_hot,
+    take,
+    take_along_axis,
+    take_along_axis_in_range,
+    take_in_range,
+)
 from gdt.policy import implicit_fetch
 from gdt.tape import GradientTape, grad, stop_gradient, value_and_grad, vjp
+
+__version__ = version("gdt")

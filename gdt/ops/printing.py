@@ -1,0 +1,82 @@
+"""The text of an array: values as NumPy prints them, then type and layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.backend import backend_of
+from gdt.op import public
+
+COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+@public
+def array_repr(x: DistributedArray) -> str:
+    """The values, type and layout of an array, formatted under `numpy.printoptions`.
+
+    An array above the options' `threshold` is summarised, and then only `edgeitems` from both
+    ends of every axis are fetched. A pending reduction is carried out on what is shown, without a
+    collective.
+
+    >>> print(gdt.array_repr(gdt.asarray([[1, 2], [3, 4]])))
+    DistributedArray([[1, 2],
+                      [3, 4]], int64[2, 2]  [-, -])
+    """
+    options = np.get_printoptions()
+    summarised = x.size > options["threshold"]
+    edge = options["edgeitems"] if summarised else max(x.shape, default=0)
+    values = np.array2string(
+        edges(x, edge),
+        separator=", ",
+        prefix="DistributedArray(",
+        threshold=0 if summarised else max(x.size, options["threshold"]),
+        edgeitems=edge,
+    )
+    return f"DistributedArray({values}, {x.type})"
+
+
+def edges(x: DistributedArray, count: int) -> np.ndarray:
+    """The first and last `count` elements along every axis, and between them one zero for those
+    that are left out.
+
+    NumPy shows of it, with `count` edge items, what it shows of the whole.
+    """
+    picked = [_picked(n, count) for n in x.shape]
+    waiting = [a for a, p in enumerate(x.layout.pending) if p]
+    parts: dict[tuple[int, ...], np.ndarray] = {}
+    for shard in x.shards:
+        part = tuple(shard.coordinate[a] for a in waiting)
+        target = parts.setdefault(part, np.zeros([len(p) for p in picked], x.dtype))
+        found = [
+            [(to, i - s.start) for to, i in enumerate(p) if s.start <= i < s.stop]
+            for p, s in zip(picked, shard.index, strict=True)
+        ]
+        if all(found):
+            to, at = (np.ix_(*([pair[k] for pair in pairs] for pairs in found)) for k in (0, 1))
+            target[to] = backend_of(x.mesh).to_host(shard.data[at])
+    return _combined(parts, [str(x.layout.pending[a]) for a in waiting])
+
+
+def _picked(size: int, count: int) -> list[int]:
+    """The indices to show along an axis; -1 stands for those that are left out."""
+    if size <= 2 * count:
+        return list(range(size))
+    return [*range(count), -1, *range(size - count, size)]
+
+
+def _combined(parts: dict[tuple[int, ...], np.ndarray], reductions: Sequence[str]) -> np.ndarray:
+    """The value of parts, by their coordinates along the mesh axes that wait for `reductions`.
+
+    They are carried out as `relayout` resolves them: all axes of the first one's kind first.
+    """
+    with np.errstate(all="ignore"):
+        for reduction in dict.fromkeys(reductions):
+            joined: dict[tuple[int, ...], np.ndarray] = {}
+            for at, part in parts.items():
+                rest = tuple(c for c, r in zip(at, reductions, strict=True) if r != reduction)
+                joined[rest] = COMBINE[reduction](joined[rest], part) if rest in joined else part
+            parts, reductions = joined, [r for r in reductions if r != reduction]
+    return parts[()]
