@@ -1,7 +1,7 @@
 """softmax, log_softmax and logsumexp, over whole axes and over split ones.
 
-A split axis is never gathered: every shard finds its largest element and the sum of the exponentials
-below it, one all-gather brings these pairs together, and the rows stay where they are.
+A split axis is never gathered: every shard finds its largest element and the sum of the
+exponentials below it, one all-gather brings these pairs together, and the rows stay where they are.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def _reduced_axes(x: DistributedArray, statistic: DistributedArray) -> tuple[int
     )
 
 
-# Along an axis of length 1, which is not among the reduced ones, the softmax is 1 and its gradient 0
-# whichever way it is computed: g - g * 1 and y * (g - g * y).
+# Along an axis of length 1, which is not among the reduced ones, the softmax is 1 and its gradient
+# 0 whichever way it is computed: g - g * 1 and y * (g - g * y).
 softmax_from.vjp(
     lambda g, out, x, largest, total: softmax_gradient(g, out, _reduced_axes(x, largest)),
     None,
