@@ -303,6 +303,7 @@ class PlanBuilder:
     def _combined(self, raw: Sequence[tuple[Block, ...]]) -> tuple[Sequence[Block], ...]:
         if self.op.merge is not None:
             axes = tuple(a for f in self.rule.reduced(0) for a in self.axes.get(f, ()))
+            axes = tuple(a for a in axes if self.mesh.sizes[a] > 1)
             if axes:
                 raw = self._merged(raw, axes)
             if self.finish is not None:
