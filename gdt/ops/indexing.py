@@ -13,8 +13,9 @@ from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import as_operands, public
 from gdt.ops.intervals import move_intervals
+from gdt.ops.lookup import checked_indices
 from gdt.ops.shapes import reshape, transpose
-from gdt.ops.taking import checked_indices, take_in_range
+from gdt.ops.taking import take_in_range
 from gdt.policy import on_implicit_fetch
 from gdt.recut import Piece
 
@@ -23,7 +24,7 @@ class Interval(NamedTuple):
     """Elements `start, start + step, ...` of an axis; an int takes one and drops the axis."""
 
     start: int
-    count: int
+    length: int
     step: int
     drops: bool = False
 
@@ -35,12 +36,12 @@ Entry = Interval | DistributedArray | None  # what one axis is indexed with; Non
 def getitem(x: Any, index: Any) -> DistributedArray:
     """`x[index]` with NumPy's meaning; every form of `index` that NumPy has.
 
-    - Ints, slices, `...` and None: axes stay split as they are; an axis that an int drops sends only
-      the one row. Axes that are not split give views.
+    - Ints, slices, `...` and None: axes stay split as they are; an axis that an int drops sends
+      only the one row. Axes that are not split give views.
     - Arrays of integers: `gdt.take`; several of them select element by element.
     - Boolean masks: the size of the result depends on the mask's values, so the mask is fetched to
-      the host (see `gdt.implicit_fetch`), and its true positions are taken. `gdt.where` and sums over
-      `x * mask` need no fetch.
+      the host (see `gdt.implicit_fetch`), and its true positions are taken. `gdt.where` and sums
+      over `x * mask` need no fetch.
 
     Raises IndexRangeError for an index outside its axis, or too many of them.
 
@@ -69,7 +70,7 @@ def getitem(x: Any, index: Any) -> DistributedArray:
 
 
 def _basic(x: DistributedArray, entries: Sequence[Entry]) -> DistributedArray:
-    """Cut every axis to its interval: those that are whole first, as it makes what is sent small."""
+    """Cut every axis to its interval; whole axes first, so that less is sent along the others."""
     for dim in sorted(range(x.ndim), key=lambda d: bool(x.layout.dims[d])):
         entry = entries[dim]
         if not isinstance(entry, Interval):
@@ -188,7 +189,7 @@ def _item(kind: ArrayType, item: Any) -> Any:
         "getitem",
         f"{item!r} is no index",
         operands={"x": kind},
-        remedy="Use ints, slices, `...`, None, arrays of integers, or boolean masks of rank 1 or more.",
+        remedy="Use ints, slices, `...`, None, arrays of integers, or masks of rank 1 or more.",
     )
 
 

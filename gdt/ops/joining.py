@@ -1,5 +1,4 @@
-"""Joining, splitting, rearranging and padding arrays: NumPy's array manipulation along axes that may be
-split.
+"""Joining, splitting, rearranging and repeating arrays along axes that may be split.
 
 All of them move index intervals (`gdt.ops.intervals`): a copy along an axis that is whole, an
 exchange of just what changes its device along one that is split.
@@ -18,9 +17,10 @@ from gdt.errors import DtypeError, ShapeError, error
 from gdt.op import as_operands, public
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import move_intervals
+from gdt.ops.lookup import checked_axis
 from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, transpose
-from gdt.ops.taking import checked_axis, take
+from gdt.ops.taking import take
 from gdt.recut import Piece
 
 Axis = int | Sequence[int] | None
@@ -28,10 +28,10 @@ Arrays = Sequence[Any]
 
 
 def _operands(arrays: Any, name: str) -> list[DistributedArray]:
-    """The members of a sequence as arrays of one mesh and one dtype, NumPy's promotion of theirs."""
+    """The members of a sequence as arrays of one mesh and of the dtype that they promote to."""
     if isinstance(arrays, DistributedArray) and arrays.ndim:
         arrays = list(arrays)
-    if not isinstance(arrays, list | tuple | np.ndarray) or not len(arrays):
+    if not isinstance(arrays, list | tuple | np.ndarray) or len(arrays) == 0:
         raise error(DtypeError, name, "the arrays are not a sequence of at least one array")
     given = as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
     dtype = np.result_type(*[a.dtype for a in given])
@@ -49,8 +49,8 @@ def _described(arrays: Sequence[DistributedArray]) -> dict[str, object]:
 def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
     """The arrays end to end along `axis` (None: flattened first).
 
-    They agree in all other axes; dtypes promote as in NumPy. They meet in the layout of one of them,
-    the one that sends the fewest bytes. Raises ShapeError for shapes that do not fit.
+    They agree in all other axes; dtypes promote as in NumPy. They meet in the layout of one of
+    them, the one that sends the fewest bytes. Raises ShapeError for shapes that do not fit.
 
     >>> gdt.concat([gdt.asarray([[1, 2]]), gdt.asarray([[3, 4], [5, 6]])]).tolist()
     [[1, 2], [3, 4], [5, 6]]
@@ -99,7 +99,8 @@ def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
             f"axis {axis!r} is out of range for rank {rank}",
             operands=_described(operands),
         )
-    return concat([expand_dims(a, int(axis)) for a in operands], axis=int(axis))
+    stacked: DistributedArray = concat([expand_dims(a, int(axis)) for a in operands], int(axis))
+    return stacked
 
 
 # ---------------------------------------------------------------- splitting
@@ -109,7 +110,8 @@ def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
 def array_split(
     x: Any, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[DistributedArray]:
-    """`x` cut along `axis` into so many sections, the first ones longer by one, or at these indices.
+    """`x` cut along `axis` into so many sections, the first ones longer by one, or at these
+    indices.
 
     >>> [part.tolist() for part in gdt.array_split(gdt.arange(5), 2)]
     [[0, 1, 2], [3, 4]]
@@ -179,8 +181,8 @@ def flip(x: Any, axis: Axis = None) -> DistributedArray:
 
 @public
 def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedArray:
-    """`x` with its elements moved by `shift` places along `axis`; what leaves at the end comes in again
-    at the start. None rolls the flattened array.
+    """`x` with its elements moved by `shift` places along `axis`; what leaves at the end comes in
+    again at the start. None rolls the flattened array.
 
     >>> gdt.roll(gdt.arange(5), 2).tolist()
     [3, 4, 0, 1, 2]

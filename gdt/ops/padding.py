@@ -36,36 +36,36 @@ def pad(
     >>> gdt.pad(gdt.asarray([1, 2, 3]), 2, mode="reflect").tolist()
     [3, 2, 1, 2, 3, 2, 1]
     """
-    (x,) = as_operands("pad", x=x)
-    widths = _pairs(x.type, pad_width, "pad_width")
+    (padded,) = as_operands("pad", x=x)
+    widths = _pairs(padded.type, pad_width, "pad_width")
     if any(isinstance(n, float) or n < 0 for pair in widths for n in pair):
         raise error(
             ShapeError,
             "pad",
             f"pad_width {pad_width} holds what is no width",
-            operands={"x": x.type},
+            operands={"x": padded.type},
             remedy="Widths are ints of at least 0; use a slice to make an array smaller.",
         )
     if mode == "constant":
-        values = _pairs(x.type, constant_values, "constant_values")
+        values = _pairs(padded.type, constant_values, "constant_values")
         for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
             if before and after and first != last:
-                x = _constant(_constant(x, dim, before, 0, first), dim, 0, after, last)
+                padded = _constant(_constant(padded, dim, before, 0, first), dim, 0, after, last)
             elif before or after:
-                x = _constant(x, dim, before, after, first if before else last)
-        return x
+                padded = _constant(padded, dim, before, after, first if before else last)
+        return padded
     if mode not in COPYING:
         raise error(
             DtypeError,
             "pad",
             f"unknown mode {mode!r}",
-            operands={"x": x.type},
+            operands={"x": padded.type},
             remedy=f"Use one of {', '.join(('constant', *COPYING))}.",
         )
     for dim, (before, after) in enumerate(widths):
         if before or after:
-            x = _copying(x, dim, before, after, mode)
-    return x
+            padded = _copying(padded, dim, before, after, mode)
+    return padded
 
 
 def _pairs(kind: ArrayType, given: Any, name: str) -> list[tuple[Any, Any]]:

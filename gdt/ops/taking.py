@@ -1,149 +1,33 @@
 """Taking elements by integer indices, and the sums that are its gradients.
 
-An axis that indices point into may be split: each device looks up what it holds, and the result is a
-pending sum; no table is gathered. The gradient adds into a table that is split as the table was.
+An axis that indices point into may be split: each device looks up what it holds, and the result is
+a pending sum; no table is gathered. The gradient adds into a table that is split as the table was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gdt.array import DistributedArray
-from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
-from gdt.layout import ArrayType, Layout
-from gdt.op import as_operand, as_operands, op, public
-from gdt.ops.creation import zeros
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.layout import ArrayType
+from gdt.op import as_operands, op, public
+from gdt.ops.lookup import (
+    carrier_of,
+    checked_axis,
+    checked_indices,
+    locate,
+    scatter_add,
+    strides_of,
+)
 from gdt.ops.reductions import unbroadcast
 from gdt.ops.shapes import reshape
 from gdt.plan import Shards
 from gdt.rule import RuleSpec
 
 Block = Any
-
-
-def checked_axis(kind: ArrayType, axis: Any, name: str) -> int:
-    """`axis` counted from the front; ShapeError if there is no such axis."""
-    known = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
-    if not known or not -kind.ndim <= axis < kind.ndim:
-        raise error(
-            ShapeError,
-            name,
-            f"axis {axis!r} is out of range for rank {kind.ndim}",
-            operands={"x": kind},
-        )
-    return int(axis) % kind.ndim
-
-
-# ---------------------------------------------------------------- indices
-
-
-def checked_indices(x: DistributedArray, indices: Any, axis: int, name: str) -> DistributedArray:
-    """`indices` as an array of integers that all point into axis `axis` of `x`.
-
-    Raises IndexRangeError for one that does not (on the CPU: a GPU is not asked), DtypeError for what
-    is no integer.
-    """
-    if not isinstance(indices, DistributedArray):
-        indices = np.asarray(indices) if np.size(indices) else np.zeros(np.shape(indices), np.int64)
-        if indices.dtype.kind in "iu":
-            _check_range(x.type, indices, axis, name)
-        indices = as_operand(indices, x.mesh, name, "indices")
-    elif indices.dtype.kind in "iu" and indices.mesh.device_type == "CPU":
-        for held in _valid_parts(indices.resolve()):
-            _check_range(x.type, held, axis, name)
-    if indices.dtype.kind not in "iu":
-        raise error(
-            DtypeError,
-            name,
-            f"indices have dtype {indices.dtype}; they are integers",
-            operands={"x": x.type, "indices": indices.type},
-        )
-    return indices
-
-
-def _valid_parts(x: DistributedArray) -> Sequence[Any]:
-    return [s.data for s in x.shards] if x.type.uneven else x.blocks
-
-
-def _check_range(kind: ArrayType, indices: Any, axis: int, name: str) -> None:
-    size = kind.shape[axis]
-    if indices.size == 0 or (-size <= indices.min() and indices.max() < size):
-        return
-    wrong = indices[(indices < -size) | (indices >= size)].flat[0]
-    raise error(
-        IndexRangeError,
-        name,
-        f"index {wrong} is out of range for axis {axis} of size {size}",
-        operands={"x": kind},
-    )
-
-
-class Located(NamedTuple):
-    """Where a block holds the elements that indices name.
-
-    coordinates: for each mesh axis that splits the indexed axis in this block, the place along it.
-    offset: place along the shard. held: where the block holds them at all; None if everywhere.
-    """
-
-    coordinates: dict[int, Any]
-    offset: Any
-    held: Any
-
-
-def _locate(xp: Any, indices: Block, shards: Shards, chunk: int) -> Located:
-    """Find global indices along factor `n`, whose shards have `chunk` elements, in a block."""
-    size, start, valid = shards.size["n"], shards.start["n"], shards.valid["n"]
-    at = indices.astype(np.int64)
-    at = xp.clip(xp.where(at < 0, at + size, at), 0, max(size - 1, 0))  # padding may hold anything
-    if start.size == 1 and valid.item() == size:
-        return Located({}, at, None)
-    chunk = max(chunk, 1)
-    count = -(-size // chunk)  # of shards that are not empty
-    owner, here = at // chunk, (start // chunk)[valid > 0]
-    coordinates = {}
-    for axis in range(start.ndim):
-        if start.shape[axis] > 1:
-            place = xp.zeros(count, np.int64)
-            place[here] = xp.indices(start.shape)[axis][valid > 0]
-            coordinates[axis] = place[owner]
-    held = None
-    if here.size < count:
-        hosted = xp.zeros(count, bool)
-        hosted[here] = True
-        held = hosted[owner]
-    return Located(coordinates, at - owner * chunk, held)
-
-
-def _carrier(x: DistributedArray, axis: int) -> DistributedArray:
-    """Zeros as long as axis `axis` of `x`, and split like it: tells a rule how to split that axis."""
-    layout = Layout.of(x.mesh, (x.layout.dims[axis],))
-    carrier: DistributedArray = zeros(x.shape[axis], bool, layout=layout)
-    return carrier
-
-
-def _scatter_add(
-    xp: Any, g: Block, rows: Any, held: Any, steps: Sequence[int], shape: Sequence[int]
-) -> Block:
-    """Zeros of `shape` in which element `rows + sum(steps[d] * i_d)` grows by `g[i]`, for all i."""
-    flat = rows
-    for d, (count, step) in enumerate(zip(g.shape, steps, strict=True)):
-        if count > 1 and step:
-            flat = flat + (xp.arange(count) * step).reshape((count,) + (1,) * (g.ndim - 1 - d))
-    flat = xp.broadcast_to(flat, g.shape)
-    if held is not None:
-        held = xp.broadcast_to(held, g.shape)
-        flat, g = flat[held], g[held]
-    out = xp.zeros(int(np.prod(shape)), g.dtype)
-    xp.add.at(out, flat.ravel(), g.ravel())  # the case of one axis is the fast one in NumPy
-    return out.reshape(shape)
-
-
-def _strides(shape: Sequence[int]) -> list[int]:
-    """Steps, in elements, along the axes of a contiguous block."""
-    return [int(np.prod(shape[d + 1 :])) for d in range(len(shape))]
 
 
 # ---------------------------------------------------------------- take
@@ -171,12 +55,12 @@ def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Sh
     """
     lead = shards.start["n"].ndim
     at = lead + axis
-    coordinates, row, held = _locate(xp, indices, shards, x.shape[at])
+    coordinates, row, held = locate(xp, indices, shards, x.shape[at])
     if coordinates:
         # The mesh axes that split the table go in front of its rows, and become one with them.
         counts = [x.shape[a] for a in coordinates]
         for place, step in zip(
-            coordinates.values(), _strides([*counts, x.shape[at]]), strict=False
+            coordinates.values(), strides_of([*counts, x.shape[at]]), strict=False
         ):
             row = row + place * step
         others = [d for d in range(at) if d not in coordinates]
@@ -221,8 +105,8 @@ def add_at(
     split = [indices.shape[k] > 1 for k in range(lead)]  # these coordinates are summed right here
     mesh = [1 if split[k] else max(g.shape[k], shards.start["n"].shape[k]) for k in range(lead)]
     shape = [*mesh, *g.shape[lead:at], chunk, *g.shape[stop:]]
-    strides = _strides(shape)
-    where = _locate(xp, indices, shards, chunk)
+    strides = strides_of(shape)
+    where = locate(xp, indices, shards, chunk)
     rows = where.offset * strides[at]
     for k, place in where.coordinates.items():
         rows = rows + place * strides[k]
@@ -230,11 +114,11 @@ def add_at(
     held = None if where.held is None else where.held.reshape(aligned)
     steps = [0 if split[k] else strides[k] for k in range(lead)]
     steps += [*strides[lead:at], *[0] * (stop - at), *strides[at + 1 :]]
-    return _scatter_add(xp, g, rows.reshape(aligned), held, steps, shape)
+    return scatter_add(xp, g, rows.reshape(aligned), held, steps, shape)
 
 
 take_in_range.vjp(
-    lambda g, out, x, indices, *, axis: add_at(g, indices, _carrier(x, axis), axis=axis), None
+    lambda g, out, x, indices, *, axis: add_at(g, indices, carrier_of(x, axis), axis=axis), None
 )
 add_at.vjp(
     lambda c, out, g, indices, carrier, *, axis: take_in_range(c, indices, axis=axis), None, None
@@ -246,9 +130,10 @@ def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
     """The elements of `x` at integer `indices` along `axis` (None: of the flattened array).
 
     x: (..., n, ...), indices: any shape, result: `indices.shape` in the place of axis n. Negative
-    indices count from the end. A split axis is not gathered: each device takes what it holds, and the
-    result is a pending sum.
-    Raises IndexRangeError for an index out of range; on a GPU such an index takes the nearest element.
+    indices count from the end. A split axis is not gathered: each device takes what it holds, and
+    the result is a pending sum.
+    Raises IndexRangeError for an index out of range; on a GPU such an index takes the nearest
+    element.
 
     >>> gdt.take(gdt.asarray([[1, 2], [3, 4], [5, 6]]), [2, 0], axis=0).tolist()
     [[5, 6], [1, 2]]
@@ -278,7 +163,7 @@ def _broadcast_dims(x: ArrayType, indices: ArrayType, axis: int) -> dict[str, in
 
 
 def _along(kind: ArrayType | None, dims: dict[str, int], axis: int, name: str) -> str:
-    term = []
+    term: list[str] = []
     for d in _names("d", len(dims) + 1):
         whole = kind is None or d not in dims or kind.shape[len(term)] == dims[d]
         term.append(name if d not in dims else d if whole else "1")
@@ -292,7 +177,7 @@ def take_along_axis_in_range(
     """`take_along_axis` of indices that are known to be in range; `axis` counted from the front."""
     lead = shards.start["n"].ndim
     at = lead + axis
-    coordinates, offset, held = _locate(xp, indices, shards, x.shape[at])
+    coordinates, offset, held = locate(xp, indices, shards, x.shape[at])
     index: list[Any] = []
     for d, count in enumerate(x.shape):
         grid = xp.arange(count).reshape((count,) + (1,) * (x.ndim - 1 - d))
@@ -314,8 +199,8 @@ def add_along_axis(
     """Zeros to which each element of `g` is added at its index along `axis`: the gradient of
     `take_along_axis`.
 
-    g: as `take_along_axis` returns; indices: in range, broadcast against it; carrier: (n,), an array
-    of any values as long as the result's axis, which is split as it is.
+    g: as `take_along_axis` returns; indices: in range, broadcast against it; carrier: (n,), an
+    array of any values as long as the result's axis, which is split as it is.
 
     >>> g, at = gdt.asarray([[1.0, 2.0], [4.0, 8.0]]), gdt.asarray([[0, 0], [2, 1]])
     >>> gdt.add_along_axis(g, at, gdt.zeros(3), axis=1).tolist()
@@ -324,7 +209,7 @@ def add_along_axis(
     start, chunk = shards.start["n"].shape, carrier.shape[-1]
     lead = len(start)
     at = lead + axis
-    where = _locate(xp, indices, shards, chunk)
+    where = locate(xp, indices, shards, chunk)
     shape = list(np.broadcast_shapes(g.shape, indices.shape))
     g = xp.broadcast_to(g, shape)
     summed = [shards.start["m"].shape[k] > 1 for k in range(lead)]  # summed right here
@@ -333,17 +218,17 @@ def add_along_axis(
         for d, n in enumerate(shape)
     ]
     shape[at] = chunk
-    strides = _strides(shape)
+    strides = strides_of(shape)
     rows = where.offset * strides[at]
     for k, place in where.coordinates.items():
         rows = rows + place * strides[k]
     steps = [0 if d == at or (d < lead and summed[d]) else s for d, s in enumerate(strides)]
-    return _scatter_add(xp, g, rows, where.held, steps, shape)
+    return scatter_add(xp, g, rows, where.held, steps, shape)
 
 
 take_along_axis_in_range.vjp(
     lambda g, out, x, indices, *, axis: unbroadcast(
-        add_along_axis(g, indices, _carrier(x, axis), axis=axis), x
+        add_along_axis(g, indices, carrier_of(x, axis), axis=axis), x
     ),
     None,
 )
@@ -360,7 +245,8 @@ add_along_axis.vjp(
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedArray:
     """Along `axis`, the elements of `x` at `indices`, which differ from row to row.
 
-    x: (..., n, ...), indices: (..., m, ...), result: (..., m, ...); the other axes broadcast. A split
+    x: (..., n, ...), indices: (..., m, ...), result: (..., m, ...); the other axes broadcast. A
+    split
     axis is not gathered; the result is a pending sum then. None: of the flattened arrays.
     Raises IndexRangeError for an index out of range, as `take` does.
 
@@ -379,7 +265,7 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
         raise error(
             ShapeError,
             "take_along_axis",
-            f"x and indices do not have the same rank and, but for axis {axis}, sizes that broadcast",
+            f"x and indices do not have the same rank and sizes that broadcast beside axis {axis}",
             operands={"x": x.type, "indices": indices.type},
         )
     indices = checked_indices(x, indices, axis, "take_along_axis")

@@ -41,9 +41,14 @@ _BASIC = [
     _index(np.array(3.0), (None, ...)),
     _index(_ints(0, 9, 8).astype(np.int8), slice(1, 6, 2)),
     _index(np.array([True, False, True, True, False]), slice(None, 3)),
-    Sample((np.array([np.inf, np.nan, 1.0, -np.inf, 2.0]),), {"index": slice(3, 0, -1)},
-           lambda x, index: x[index], grad=False, exact=True),
-]  # fmt: skip
+    Sample(
+        (np.array([np.inf, np.nan, 1.0, -np.inf, 2.0]),),
+        {"index": slice(3, 0, -1)},
+        lambda x, index: x[index],
+        grad=False,
+        exact=True,
+    ),
+]
 
 _ADVANCED = [
     _index(_LINE, [3, 0, -1, 3]),
@@ -127,7 +132,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "getitem": _BASIC + _ADVANCED,
     "take": _TAKE,
     "take_in_range": [
-        Sample((_MATRIX, _ints(-5, 5, 3)), {"axis": 1}, lambda x, i, axis: np.take(x, i, axis), exact=True),
+        Sample((_MATRIX, _ints(-5, 5, 3)), {"axis": 1}, np.take, exact=True),
     ],
     "add_at": [
         Sample((_real(6, 3), _ints(0, 9, 6), np.zeros(9)), {"axis": 0}, _add_at),
@@ -136,8 +141,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "take_along_axis": _ALONG,
     "take_along_axis_in_range": [
-        Sample((_MATRIX, _ints(0, 5, 9, 2)), {"axis": 1},
-               lambda x, i, axis: np.take_along_axis(x, i, axis), exact=True),
+        Sample((_MATRIX, _ints(0, 5, 9, 2)), {"axis": 1}, np.take_along_axis, exact=True),
     ],
     "add_along_axis": [
         Sample((_real(7, 3), _ints(-5, 5, 7, 3), np.zeros(5)), {"axis": 1}, _add_along),
@@ -145,9 +149,16 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "one_hot": [
         Sample((_ints(-1, 6, 7),), {"depth": 5}, _one_hot, exact=True),
-        Sample((_ints(0, 3, 4, 2),), {"depth": 3, "axis": 0, "dtype": "float32"}, _one_hot, exact=True),
-        Sample((_ints(0, 3, 4, 2).astype(np.uint8),), {"depth": 4, "axis": 1, "dtype": "bool"}, _one_hot, exact=True),
+        Sample(
+            (_ints(0, 3, 4, 2),), {"depth": 3, "axis": 0, "dtype": "float32"}, _one_hot, exact=True
+        ),
+        Sample(
+            (_ints(0, 3, 4, 2).astype(np.uint8),),
+            {"depth": 4, "axis": 1, "dtype": "bool"},
+            _one_hot,
+            exact=True,
+        ),
         Sample((np.zeros((0, 2), int),), {"depth": 3}, _one_hot, exact=True),
         Sample((np.array(2),), {"depth": 3}, _one_hot, exact=True),
     ],
-}  # fmt: skip
+}

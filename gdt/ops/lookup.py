@@ -1,0 +1,140 @@
+"""Looking up where the elements that integer indices name are held, and adding to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
+from gdt.layout import ArrayType, Layout
+from gdt.op import as_operand
+from gdt.ops.creation import zeros
+from gdt.plan import Shards
+
+Block = Any
+
+
+def checked_axis(kind: ArrayType, axis: Any, name: str) -> int:
+    """`axis` counted from the front; ShapeError if there is no such axis."""
+    known = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+    if not known or not -kind.ndim <= axis < kind.ndim:
+        raise error(
+            ShapeError,
+            name,
+            f"axis {axis!r} is out of range for rank {kind.ndim}",
+            operands={"x": kind},
+        )
+    return int(axis) % kind.ndim
+
+
+# ---------------------------------------------------------------- indices
+
+
+def checked_indices(x: DistributedArray, indices: Any, axis: int, name: str) -> DistributedArray:
+    """`indices` as an array of integers that all point into axis `axis` of `x`.
+
+    Raises IndexRangeError for one that does not (on the CPU: a GPU is not asked), DtypeError for
+    what is no integer.
+    """
+    if not isinstance(indices, DistributedArray):
+        indices = np.asarray(indices) if np.size(indices) else np.zeros(np.shape(indices), np.int64)
+        if indices.dtype.kind in "iu":
+            _check_range(x.type, indices, axis, name)
+        indices = as_operand(indices, x.mesh, name, "indices")
+    elif indices.dtype.kind in "iu" and indices.mesh.device_type() == "CPU":
+        for held in _valid_parts(indices.resolve()):
+            _check_range(x.type, held, axis, name)
+    if indices.dtype.kind not in "iu":
+        raise error(
+            DtypeError,
+            name,
+            f"indices have dtype {indices.dtype}; they are integers",
+            operands={"x": x.type, "indices": indices.type},
+        )
+    checked: DistributedArray = indices
+    return checked
+
+
+def _valid_parts(x: DistributedArray) -> Sequence[Any]:
+    return [s.data for s in x.shards] if x.type.uneven else x.blocks
+
+
+def _check_range(kind: ArrayType, indices: Any, axis: int, name: str) -> None:
+    size = kind.shape[axis]
+    if indices.size == 0 or (-size <= indices.min() and indices.max() < size):
+        return
+    wrong = indices[(indices < -size) | (indices >= size)].flat[0]
+    raise error(
+        IndexRangeError,
+        name,
+        f"index {wrong} is out of range for axis {axis} of size {size}",
+        operands={"x": kind},
+    )
+
+
+class Located(NamedTuple):
+    """Where a block holds the elements that indices name.
+
+    coordinates: for each mesh axis that splits the indexed axis in this block, the place along it.
+    offset: place along the shard. held: where the block holds them at all; None if everywhere.
+    """
+
+    coordinates: dict[int, Any]
+    offset: Any
+    held: Any
+
+
+def locate(xp: Any, indices: Block, shards: Shards, chunk: int) -> Located:
+    """Find global indices along factor `n`, whose shards have `chunk` elements, in a block."""
+    size, start, valid = shards.size["n"], shards.start["n"], shards.valid["n"]
+    at = indices.astype(np.int64)
+    at = xp.clip(xp.where(at < 0, at + size, at), 0, max(size - 1, 0))  # padding may hold anything
+    if start.size == 1 and valid.item() == size:
+        return Located({}, at, None)
+    chunk = max(chunk, 1)
+    count = -(-size // chunk)  # of shards that are not empty
+    owner, here = at // chunk, (start // chunk)[valid > 0]
+    coordinates = {}
+    for axis in range(start.ndim):
+        if start.shape[axis] > 1:
+            place = xp.zeros(count, np.int64)
+            place[here] = xp.indices(start.shape)[axis][valid > 0]
+            coordinates[axis] = place[owner]
+    held = None
+    if here.size < count:
+        hosted = xp.zeros(count, bool)
+        hosted[here] = True
+        held = hosted[owner]
+    return Located(coordinates, at - owner * chunk, held)
+
+
+def carrier_of(x: DistributedArray, axis: int) -> DistributedArray:
+    """Zeros as long as axis `axis` of `x` and split like it, to tell a rule how to split it."""
+    layout = Layout.of(x.mesh, (x.layout.dims[axis],))
+    carrier: DistributedArray = zeros(x.shape[axis], bool, layout=layout)
+    return carrier
+
+
+def scatter_add(
+    xp: Any, g: Block, rows: Any, held: Any, steps: Sequence[int], shape: Sequence[int]
+) -> Block:
+    """Zeros of `shape` in which element `rows + sum(steps[d] * i_d)` grows by `g[i]`, for all i."""
+    flat = rows
+    for d, (count, step) in enumerate(zip(g.shape, steps, strict=True)):
+        if count > 1 and step:
+            flat = flat + (xp.arange(count) * step).reshape((count,) + (1,) * (g.ndim - 1 - d))
+    flat = xp.broadcast_to(flat, g.shape)
+    if held is not None:
+        held = xp.broadcast_to(held, g.shape)
+        flat, g = flat[held], g[held]
+    out = xp.zeros(int(np.prod(shape)), g.dtype)
+    xp.add.at(out, flat.ravel(), g.ravel())  # the case of one axis is the fast one in NumPy
+    return out.reshape(shape)
+
+
+def strides_of(shape: Sequence[int]) -> list[int]:
+    """Steps, in elements, along the axes of a contiguous block."""
+    return [int(np.prod(shape[d + 1 :])) for d in range(len(shape))]

@@ -1,0 +1,156 @@
+"""Any index gives what NumPy gives, in any layout; what it sends, and what its errors say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import gdt
+from gdt.errors import DtypeError, IndexRangeError, MoveError, ShapeError
+from gdt.testing import assert_consistent, layouts, meshes, placed
+
+MESHES = meshes([(2,), (4,), (2, 2), (2, 3)])
+
+
+@st.composite
+def placed_arrays(draw: st.DrawFn) -> tuple[np.ndarray, gdt.DistributedArray]:
+    shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=9))
+    mesh = draw(st.sampled_from(MESHES))
+    layout = draw(st.sampled_from(layouts(mesh, len(shape), pending=True)))
+    x = np.arange(np.prod(shape)).reshape(shape)
+    return x, placed(x, layout, poison=draw(st.booleans()))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data())
+def test_basic_indices_equal_numpy(data: st.DataObject) -> None:
+    x, distributed = data.draw(placed_arrays())
+    index = data.draw(hnp.basic_indices(x.shape, allow_newaxis=True, allow_ellipsis=True))
+    got = distributed[index]
+    assert_consistent(got)
+    np.testing.assert_array_equal(got.numpy(), x[index])
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_gradients_of_slices_go_back_to_their_place(data: st.DataObject) -> None:
+    x, _ = data.draw(placed_arrays())
+    mesh = data.draw(st.sampled_from(MESHES))
+    layout = data.draw(st.sampled_from(layouts(mesh, x.ndim)))
+    index = data.draw(hnp.basic_indices(x.shape, allow_newaxis=True, allow_ellipsis=True))
+    values = gdt.asarray(x + 1.0, layout=layout)
+    with gdt.GradientTape() as tape:
+        picked = values[index]
+        loss = gdt.sum(picked * picked)
+    want = np.zeros(x.shape)
+    want[index] = 2 * (x + 1.0)[index]
+    gradient = tape.gradient(loss, values, unconnected="zero")
+    assert gradient.layout is layout
+    np.testing.assert_array_equal(gradient.numpy(), want)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.data())
+def test_integer_arrays_equal_numpy(data: st.DataObject) -> None:
+    x, distributed = data.draw(placed_arrays())
+    if 0 in x.shape:
+        return
+    points = hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=3)
+    axes = data.draw(st.integers(1, x.ndim))
+    index: Any = data.draw(hnp.integer_array_indices(x.shape[:axes], result_shape=points))
+    got = distributed[index]
+    assert_consistent(got)
+    np.testing.assert_array_equal(got.numpy(), x[index])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.data())
+def test_masks_equal_numpy(data: st.DataObject) -> None:
+    x, distributed = data.draw(placed_arrays())
+    axes = data.draw(st.integers(1, x.ndim))
+    mask = data.draw(hnp.arrays(bool, x.shape[:axes]))
+    np.testing.assert_array_equal(distributed[mask].numpy(), x[mask])
+
+
+MESH = gdt.create_mesh([("x", 4)])
+X = gdt.asarray(np.arange(12.0).reshape(4, 3), layout=gdt.Layout(["x", None], MESH))
+
+ERRORS = [
+    (IndexRangeError, lambda: X[4], "getitem: index 4 is out of range for axis 0 of size 4"),
+    (IndexRangeError, lambda: X[0, -4], "index -4 is out of range for axis 1 of size 3"),
+    (IndexRangeError, lambda: X[0, 0, 0], "getitem: 3 indices are too many for rank 2"),
+    (IndexRangeError, lambda: X[..., 0, ...], "one `...` at most"),
+    (IndexRangeError, lambda: X[[0, 9]], "index 9 is out of range for axis 0 of size 4"),
+    (IndexRangeError, lambda: X[:, gdt.asarray([3])], "index 3 is out of range for axis 1"),
+    (IndexRangeError, lambda: X[[0, 1], [0, 1, 2]], "shapes \\[2\\], \\[3\\] do not broadcast"),
+    (
+        IndexRangeError,
+        lambda: X[np.ones(3, bool)],
+        "a mask of shape \\[3\\] does not fit axes of \\[4\\]",
+    ),
+    (DtypeError, lambda: X[0.5], "0.5 is no index"),
+    (DtypeError, lambda: X[[0.5]], "is no index"),
+    (DtypeError, lambda: X["a"], "'a' is no index"),
+    (DtypeError, lambda: X[True], "True is no index"),
+    (DtypeError, lambda: X[:, "a":], "is no slice"),
+    (DtypeError, lambda: X[::0], "slice step cannot be zero"),
+    (
+        IndexRangeError,
+        lambda: gdt.take(X, 4, axis=0),
+        "take: index 4 is out of range for axis 0 of size 4",
+    ),
+    (
+        IndexRangeError,
+        lambda: gdt.take(X, gdt.asarray([-13])),
+        "index -13 is out of range for axis 0 of size 12",
+    ),
+    (
+        IndexRangeError,
+        lambda: gdt.take_along_axis(X, [[3]], axis=1),
+        "index 3 is out of range for axis 1",
+    ),
+    (DtypeError, lambda: gdt.take(X, [0.5], axis=0), "take: indices have dtype float64"),
+    (DtypeError, lambda: gdt.take(X, [True], axis=0), "take: indices have dtype bool"),
+    (ShapeError, lambda: gdt.take(X, 0, axis=2), "take: axis 2 is out of range for rank 2"),
+    (ShapeError, lambda: gdt.take_along_axis(X, [0], axis=0), "do not have the same rank"),
+    (ShapeError, lambda: gdt.one_hot([1], -1), "depth is -1"),
+    (DtypeError, lambda: gdt.one_hot([1.0], 3), "indices have dtype float64"),
+]
+
+
+@pytest.mark.parametrize(("kind", "call", "text"), ERRORS, ids=[text for _, _, text in ERRORS])
+def test_errors_say_which_index(kind: type[Exception], call: Any, text: str) -> None:
+    with gdt.default_mesh(MESH), pytest.raises(kind, match=text):
+        call()
+
+
+def test_arrays_are_immutable() -> None:
+    x = gdt.ones(3)
+    with pytest.raises(DtypeError, match=r"gdt\.where"):
+        x[0] = 2.0
+    assert x.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_mask_that_is_distributed_obeys_the_policy_of_fetches() -> None:
+    with gdt.implicit_fetch("raise"), pytest.raises(MoveError):
+        X[X > 3]
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 4])
+def test_a_split_table_is_not_gathered(blocks: int) -> None:
+    mesh = gdt.create_mesh([("vocabulary", 4)], blocks=blocks)
+    values = np.random.default_rng(0).standard_normal((9, 3))
+    table = gdt.asarray(values, layout=gdt.Layout(["vocabulary", None], mesh))
+    with gdt.no_moves(), gdt.GradientTape() as tape:
+        rows = gdt.take(table, [8, 0, 8, 3], axis=0)
+    assert rows.layout.partial == {"vocabulary": "sum"}
+    np.testing.assert_array_equal(rows.numpy(), values[[8, 0, 8, 3]])
+    with gdt.no_moves():
+        gradient = tape.gradient(rows, table)
+    assert gradient.layout is table.layout
+    assert gradient.numpy()[:, 0].tolist() == [1, 0, 0, 1, 0, 0, 0, 0, 2]

@@ -1,0 +1,99 @@
+"""Moving intervals sends what changes its device, and nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.comm.transport import transport_of
+from gdt.layout import ArrayType, Layout
+from gdt.mesh import Mesh
+from gdt.recut import Piece, Recut
+from gdt.testing import layouts, meshes
+
+
+def line(size: int, mesh: Mesh, *, split: bool = True) -> ArrayType:
+    return ArrayType.of((size,), np.dtype(np.int64), Layout.of(mesh, ((0,) if split else (),)))
+
+
+@pytest.mark.parametrize(
+    ("size", "new", "pieces", "elements"),
+    [
+        (8, 8, [Piece(0, 0, 0, 8)], 0),  # nothing moves
+        (8, 8, [Piece(0, 7, 0, 8, -1)], 8),  # reversed: every element changes its shard
+        (8, 8, [Piece(0, 0, 1, 7), Piece(0, 7, 0, 1)], 4),  # rolled by one: one element per shard
+        (8, 6, [Piece(0, 2, 0, 6)], 6),  # x[2:]: all go one shard down
+        (8, 10, [Piece(0, 0, 2, 8)], 2),  # two in front: shards of 3, only 1 and 6 move
+        (8, 4, [Piece(0, 0, 0, 4, 2)], 0),  # x[::2]: each shard keeps its first
+        (9, 9, [Piece(0, 0, 0, 9)], 0),
+        (9, 3, [Piece(0, 3, 0, 3)], 2),  # x[3:6] was on shard 1, and one stays there
+    ],
+)
+def test_only_elements_that_change_their_shard_are_sent(
+    size: int, new: int, pieces: list[Piece], elements: int
+) -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=4)
+    recut = Recut([line(size, mesh)], line(new, mesh), 0, pieces)
+    assert recut.nbytes == 8 * elements
+    x = gdt.asarray(np.arange(size), layout=Layout.of(mesh, ((0,),)))
+    before = transport_of(mesh).bytes["exchange"]
+    recut(x.blocks)
+    assert transport_of(mesh).bytes["exchange"] - before == 8 * elements
+
+
+def test_one_row_is_sent_once_to_each_device_that_lacks_it() -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=4)
+    x = gdt.asarray(np.arange(32).reshape(8, 4), layout=gdt.Layout(["x", None], mesh))
+    before = transport_of(mesh).bytes["exchange"]
+    row = x[5]
+    assert transport_of(mesh).bytes["exchange"] - before == 3 * 4 * 8
+    assert row.layout.is_fully_replicated() and row.tolist() == [20, 21, 22, 23]
+
+
+@pytest.mark.parametrize("sizes", [(4,), (2, 2), (2, 3)])
+def test_bytes_counted_are_the_minimum_and_those_sent(sizes: tuple[int, ...]) -> None:
+    (mesh,) = meshes([sizes], modes=["apart"])
+    for have in layouts(mesh, 1):
+        for want in layouts(mesh, 1):
+            source = ArrayType.of((9,), np.dtype(np.int64), have)
+            target = ArrayType.of((9,), np.dtype(np.int64), want)
+            recut = Recut([source], target, 0, [Piece(0, 0, 0, 9)])
+            missing = 0
+            for c in mesh.coordinates():
+                (a,), (b,) = source.shard_slices(c), target.shard_slices(c)
+                missing += len({*range(b.start, b.stop)} - {*range(a.start, a.stop)})
+            assert recut.nbytes == 8 * missing
+            x = gdt.asarray(np.arange(9), layout=have)
+            before = transport_of(mesh).bytes["exchange"]
+            out = gdt.DistributedArray(target, tuple(recut(x.blocks)))
+            assert transport_of(mesh).bytes["exchange"] - before == 8 * missing
+            assert out.tolist() == list(range(9))
+
+
+def test_the_transposed_pieces_undo_a_move() -> None:
+    for step in (1, 2, -1, -3):
+        for stride in (1, 2):
+            piece = Piece(0, 2 if step > 0 else 11, 1, 4, step, stride)
+            x = np.arange(12.0)
+            out, back = np.zeros(9), np.zeros(12)
+            for i in range(piece.count):
+                out[piece.start + i * piece.stride] = x[piece.at + i * piece.step]
+            again = piece.transposed()
+            for i in range(again.count):
+                back[again.start + i * again.stride] = out[again.at + i * again.step]
+            taken = [piece.at + i * piece.step for i in range(piece.count)]
+            assert [back[i] for i in taken] == [x[i] for i in taken]
+            assert math.isclose(back.sum(), sum(x[i] for i in taken))
+
+
+def test_joining_sends_nothing_where_shards_stay_whole() -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=4)
+    rows = gdt.Layout(["x", None], mesh)
+    a, b = gdt.ones((8, 2), layout=rows), gdt.ones((8, 3), layout=gdt.Layout.replicated(mesh, 2))
+    before = transport_of(mesh).bytes.copy()
+    joined = gdt.concat([b, a], axis=1)
+    assert transport_of(mesh).bytes == before
+    assert joined.layout is rows
