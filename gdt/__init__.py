@@ -36,6 +36,10 @@ from gdt.ops.comparison import (
 )
 from gdt.ops.contraction import matrix_product
 from gdt.ops.creation import asarray, full, full_like, ones, ones_like, zeros, zeros_like
+from gdt.ops.cross_entropy import (
+    sigmoid_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits,
+)
 from gdt.ops.einsum import einsum
 from gdt.ops.elementwise import abs_ as abs
 from gdt.ops.elementwise import (
@@ -88,6 +92,9 @@ from gdt.ops.exponential import (
     tan,
     tanh,
 )
+from gdt.ops.extrema import argmax, argmin
+from gdt.ops.extrema import max_ as max
+from gdt.ops.extrema import min_ as min
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import (
     array_split,
@@ -106,6 +113,7 @@ from gdt.ops.joining import (
     tile,
 )
 from gdt.ops.movement import relayout, relayout_like
+from gdt.ops.normalization import batch_norm, batch_normalization
 from gdt.ops.padding import pad
 from gdt.ops.printing import array_repr
 from gdt.ops.products import (
@@ -119,8 +127,15 @@ from gdt.ops.products import (
     trace,
     vdot,
 )
+from gdt.ops.reductions import all_ as all
+from gdt.ops.reductions import any_ as any
+from gdt.ops.reductions import count_nonzero, mean
 from gdt.ops.reductions import sum_ as sum
+from gdt.ops.scans import cumprod, cumsum, prod
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose
+from gdt.ops.softmax import log_softmax, logsumexp, softmax
+from gdt.ops.sparse_cross_entropy import sparse_softmax_cross_entropy_with_logits
+from gdt.ops.statistics import moments, std, var
 from gdt.ops.taking import (
     add_along_axis,
     add_at,

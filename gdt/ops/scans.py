@@ -1,0 +1,245 @@
+"""Products and scans: prod, cumsum and cumprod.
+
+A scan of a split axis is a scan of every shard, then one all-gather of the shards' totals, whose
+own scan says what each shard begins with.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.layout import ArrayType, Layout
+from gdt.op import Composite, Op, as_operands, op, public
+from gdt.ops.comparison import equal, where
+from gdt.ops.elementwise import add, astype, multiply
+from gdt.ops.indexing import getitem
+from gdt.ops.movement import relayout
+from gdt.ops.padding import pad
+from gdt.ops.reductions import (
+    Axis,
+    kept_dims,
+    negative_axes,
+    prepare_sum,
+    reduction_text,
+    sum_,
+)
+from gdt.ops.shapes import expand_dims, reshape
+from gdt.rule import RuleSpec
+
+Block = Any
+
+
+# ---------------------------------------------------------------- prod
+
+
+def _prod_rule(kind: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: Any) -> str:
+    return reduction_text(kind, axis, keepdims)
+
+
+@op(_prod_rule, reduce="prod", prepare=prepare_sum("prod"))
+def prod(
+    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+) -> Block:
+    """Product over `axis` (None: all axes); small integers and bools widen as in NumPy.
+
+    Over a split axis each device multiplies its part, and the result stays a pending product until
+    it is needed. The gradient is right where factors are 0; second derivatives are those of one
+    factor being 0 at most.
+
+    >>> float(gdt.prod(gdt.asarray([2.0, 3.0, 4.0])))
+    24.0
+    """
+    return x.prod(axis=axis, keepdims=keepdims, dtype=dtype)
+
+
+def _prod_vjp(
+    g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+) -> DistributedArray:
+    zero = equal(x, 0)
+    zeros = sum_(zero, axis=axis, keepdims=True)
+    others = where(zero, 1, x)
+    product = prod(others, axis=axis, keepdims=True)
+    # Without zeros: product / x. With one, its element gets the product of all others.
+    alone = where(zero, where(equal(zeros, 1), product, 0), 0)
+    slope = where(equal(zeros, 0), product / others, alone)
+    gradient: DistributedArray = astype(kept_dims(g, x, axis), x.dtype) * slope
+    return gradient
+
+
+prod.vjp(_prod_vjp)
+
+
+# ---------------------------------------------------------------- scans of whole axes
+
+
+def _scan_rule(kind: ArrayType, *, axis: int, **_: Any) -> RuleSpec:
+    names = [f"d{i}" for i in range(kind.ndim)]
+    text = f"{' '.join(names)} -> {' '.join(names)}"
+    return RuleSpec(text, whole=frozenset({names[axis]}), linear=kind.dtype.kind in "fc")
+
+
+def _reversed(x: Block, axis: int) -> Block:
+    return x[(..., slice(None, None, -1), *[slice(None)] * (-axis - 1))]
+
+
+def _prepare_scan(
+    kind: ArrayType, *, axis: int, reverse: bool = False, dtype: Any = None
+) -> dict[str, Any]:
+    (last,) = negative_axes(kind, axis, "cumsum")
+    return {"axis": last, "reverse": reverse, "dtype": None if dtype is None else np.dtype(dtype)}
+
+
+@op(_scan_rule, linear="x", prepare=_prepare_scan)
+def cumsum_of_whole(
+    xp: Any, x: Block, /, axis: int, reverse: bool = False, dtype: Any = None
+) -> Block:
+    """`cumsum` along an axis that is not split; from the end if `reverse`."""
+    if reverse:
+        return _reversed(_reversed(x, axis).cumsum(axis=axis, dtype=dtype), axis)
+    return x.cumsum(axis=axis, dtype=dtype)
+
+
+@op(_scan_rule, prepare=_prepare_scan)
+def cumprod_of_whole(
+    xp: Any, x: Block, /, axis: int, reverse: bool = False, dtype: Any = None
+) -> Block:
+    """`cumprod` along an axis that is not split; from the end if `reverse`."""
+    if reverse:
+        return _reversed(_reversed(x, axis).cumprod(axis=axis, dtype=dtype), axis)
+    return x.cumprod(axis=axis, dtype=dtype)
+
+
+# ---------------------------------------------------------------- scans of split axes
+
+
+@Composite
+def scan_of_split(
+    x: DistributedArray, *, axis: int, product: bool, reverse: bool = False, dtype: Any = None
+) -> DistributedArray:
+    """`cumsum`, or `cumprod` if `product`, along a split axis, counted from the front."""
+    scan, join, identity = _KINDS[product]
+    shards, size = x.layout.num_shards(axis), x.shape[axis]
+    chunk = -(-size // shards)
+    if shards * chunk != size:
+        widths = [(0, shards * chunk - size if d == axis else 0) for d in range(x.ndim)]
+        x = pad(x, widths, constant_values=identity)
+    # (shards, chunk) takes the place of the axis; only `shards` is split.
+    rows = reshape(x, (*x.shape[:axis], shards, chunk, *x.shape[axis + 1 :]))
+    local = scan(rows, axis=axis + 1, reverse=reverse, dtype=dtype)
+    totals = getitem(local, (*[slice(None)] * (axis + 1), 0 if reverse else -1))
+    begin = _exclusive(totals, axis, scan, identity, reverse)
+    joined: DistributedArray = reshape(join(local, expand_dims(begin, axis + 1)), x.shape)
+    return joined if shards * chunk == size else getitem(joined, _prefix(axis, size))
+
+
+def _exclusive(
+    totals: DistributedArray, axis: int, scan: Op, identity: int, reverse: bool
+) -> DistributedArray:
+    """What the shards before (after, if `reverse`) each shard make together."""
+    layout = totals.layout.resolved
+    dims = (*layout.dims[:axis], (), *layout.dims[axis + 1 :])
+    totals = relayout(totals, Layout.of(layout.mesh, dims))
+    kept = slice(1, None) if reverse else slice(None, -1)
+    widths = [(0, 0)] * totals.ndim
+    widths[axis] = (0, 1) if reverse else (1, 0)
+    others = getitem(totals, (*[slice(None)] * axis, kept))
+    shifted = pad(others, widths, constant_values=identity)
+    return scan(shifted, axis=axis, reverse=reverse)  # type: ignore[no-any-return]
+
+
+def _prefix(axis: int, size: int) -> tuple[slice, ...]:
+    return (*[slice(None)] * axis, slice(size))
+
+
+_KINDS: dict[bool, tuple[Op, Op, int]] = {
+    False: (cumsum_of_whole, add, 0),
+    True: (cumprod_of_whole, multiply, 1),
+}
+
+
+# ---------------------------------------------------------------- cumsum and cumprod
+
+
+def _scan(
+    x: DistributedArray, axis: int, product: bool, reverse: bool, dtype: Any
+) -> DistributedArray:
+    out: DistributedArray
+    if x.layout.dims[axis] and x.shape[axis]:
+        front = axis % x.ndim
+        out = scan_of_split(x, axis=front, product=product, reverse=reverse, dtype=dtype)
+    else:
+        out = _KINDS[product][0](x, axis=axis, reverse=reverse, dtype=dtype)
+    return out
+
+
+def _cumsum_vjp(
+    g: Any, out: Any, x: Any, *, axis: int, reverse: bool = False, dtype: Any = None
+) -> DistributedArray:
+    g_x: DistributedArray = astype(_scan(g, axis, False, not reverse, None), x.dtype)
+    return g_x
+
+
+def _cumprod_vjp(
+    g: Any, out: Any, x: Any, *, axis: int, reverse: bool = False, dtype: Any = None
+) -> DistributedArray:
+    """The sum of g[k] * out[k] / x[i] over k from i on; at the first 0, of the products without
+    it; 0 beyond."""
+    zero = equal(x, 0)
+    count = _scan(astype(zero, x.dtype), axis, False, reverse, None)
+    first = equal(multiply(zero, count), 1)
+    beyond = _scan(where(first, 1, x), axis, True, reverse, None)
+    at_first = _scan(g * beyond, axis, False, not reverse, None)
+    before = _scan(g * out, axis, False, not reverse, None) / where(zero, 1, x)
+    g_x: DistributedArray = astype(where(first, at_first, where(zero, 0, before)), x.dtype)
+    return g_x
+
+
+def _split_vjp(
+    g: Any, out: Any, x: Any, *, axis: int, product: bool, **static: Any
+) -> DistributedArray:
+    return (_cumprod_vjp if product else _cumsum_vjp)(g, out, x, axis=axis, **static)
+
+
+cumsum_of_whole.vjp(_cumsum_vjp)
+cumprod_of_whole.vjp(_cumprod_vjp)
+scan_of_split.vjp(_split_vjp)
+
+
+def _checked(name: str, x: Any, axis: int | None, dtype: Any) -> tuple[DistributedArray, int, Any]:
+    (x,) = as_operands(name, x=x)
+    if axis is None:
+        x, axis = (x if x.ndim == 1 else reshape(x, -1)), 0
+    (last,) = negative_axes(x.type, int(axis), name)
+    return x, last, None if dtype is None else np.dtype(dtype)
+
+
+@public
+def cumsum(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArray:
+    """Sums of the first 1, 2, 3, ... elements along `axis` (None: of the flattened array); small
+    integers and bools widen as in NumPy.
+
+    A split axis stays split: the devices gather one total per shard.
+
+    >>> gdt.cumsum(gdt.asarray([1, 2, 3])).tolist()
+    [1, 3, 6]
+    """
+    x, axis, dtype = _checked("cumsum", x, axis, dtype)
+    return _scan(x, axis, False, False, dtype)
+
+
+@public
+def cumprod(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArray:
+    """Products of the first 1, 2, 3, ... elements along `axis` (None: of the flattened array);
+    small integers and bools widen as in NumPy.
+
+    A split axis stays split: the devices gather one product per shard. The gradient is right where
+    elements are 0.
+
+    >>> gdt.cumprod(gdt.asarray([1.0, 2.0, 3.0])).tolist()
+    [1.0, 2.0, 6.0]
+    """
+    x, axis, dtype = _checked("cumprod", x, axis, dtype)
+    return _scan(x, axis, True, False, dtype)
