@@ -35,7 +35,24 @@ from gdt.ops.comparison import (
     where,
 )
 from gdt.ops.contraction import matrix_product
-from gdt.ops.creation import asarray, full, full_like, ones, ones_like, zeros, zeros_like
+from gdt.ops.creation import (
+    arange,
+    asarray,
+    empty,
+    empty_like,
+    eye,
+    full,
+    full_like,
+    identity,
+    linspace,
+    ones,
+    ones_like,
+    tri,
+    tril,
+    triu,
+    zeros,
+    zeros_like,
+)
 from gdt.ops.cross_entropy import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits,
