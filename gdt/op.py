@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from gdt.relayout import run_routes
 from gdt.rule import Rule, RuleSpec, Way, bind, check_meshes, choose, parse
 
 Vjp = Callable[..., Any]
+F = TypeVar("F", bound=Callable[..., Any])
 
 OPS: dict[str, Op] = {}
 SCALARS = (int, float, bool, complex)  # weak in promotion, as in NumPy (NEP 50)
@@ -311,8 +312,7 @@ class Op:
         )
         if self.variadic and self.linear:
             linear = (frozenset(range(len(types))),)
-        if not spec.linear:
-            linear = ()
+        linear = tuple(part for part in linear if spec.linear and _parts_add_up(part, types))
         ranks = tuple(t.ndim if t is not None else 0 for t in types)
         rule = parse(
             spec.text, ranks, self.whole | spec.whole, linear, self.reduce, self.merge is not None
@@ -331,6 +331,15 @@ class Op:
         plan = Plan(types, way.wanted)
         PlanBuilder(self, plan, rule, sizes, way.axes, way.outs, static).build([None] * len(types))
         return plan
+
+
+def _parts_add_up(part: frozenset[int], types: Sequence[ArrayType | None]) -> bool:
+    """Whether sums of `part` may stay pending: parts of small integers may have wrapped around, and
+    add up to the sum only as long as they are not widened."""
+    dtypes = {t.dtype if t is not None else None for t in types}
+    held = [t.dtype for i in part if (t := types[i]) is not None]
+    narrow = any(d.kind == "b" or (d.kind in "iu" and d.itemsize < 8) for d in held)
+    return not narrow or len(dtypes) == 1
 
 
 def _blocks(args: Sequence[Any]) -> list[Any]:
@@ -467,7 +476,7 @@ class Composite:
         return out
 
 
-def public(function: Callable[..., Any]) -> Callable[..., Any]:
+def public(function: F) -> F:
     """Make a plain function of ops one of gdt's public functions (and of the array's methods)."""
     FUNCTIONS[function.__name__.rstrip("_")] = function
     return function

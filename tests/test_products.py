@@ -81,3 +81,12 @@ def test_errors_name_what_does_not_fit(call, text: str) -> None:  # type: ignore
 def test_subscripts_are_a_text() -> None:
     with pytest.raises(DtypeError, match="subscripts are a list"):
         gdt.einsum([0, 1], gdt.ones((2, 2)))  # type: ignore[arg-type]
+
+
+def test_gradients_have_the_dtypes_of_their_operands() -> None:
+    with gdt.default_mesh(gdt.create_mesh([("x", 2)])):
+        x, w = gdt.ones((2, 3), "float32"), gdt.ones((3, 4), "float64")
+        for product in (gdt.matmul, lambda x, w: gdt.einsum("ij,jk->k", x, w)):
+            with gdt.GradientTape() as tape:
+                out = gdt.sum(product(x, w))
+            assert [g.dtype for g in tape.gradient(out, [x, w])] == ["float32", "float64"]

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from gdt.op import op
+from gdt.ops.elementwise import like
 from gdt.plan import Labels
 
 Block = Any
@@ -168,14 +169,14 @@ def matrix_product_tn(
 
 
 matrix_product.vjp(
-    lambda g, out, x, w: matrix_product_nt(g, w),
-    lambda g, out, x, w: matrix_product_tn(x, g),
+    lambda g, out, x, w: like(matrix_product_nt(g, w), x),
+    lambda g, out, x, w: like(matrix_product_tn(x, g), w),
 )
 matrix_product_nt.vjp(
-    lambda g, out, x, w: matrix_product(g, w),
-    lambda g, out, x, w: matrix_product_tn(g, x),
+    lambda g, out, x, w: like(matrix_product(g, w), x),
+    lambda g, out, x, w: like(matrix_product_tn(g, x), w),
 )
 matrix_product_tn.vjp(
-    lambda g, out, x, w: matrix_product_nt(w, g),
-    lambda g, out, x, w: matrix_product(x, g),
+    lambda g, out, x, w: like(matrix_product_nt(w, g), x),
+    lambda g, out, x, w: like(matrix_product(x, g), w),
 )

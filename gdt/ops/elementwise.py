@@ -18,6 +18,7 @@ from gdt.errors import DtypeError, error
 from gdt.layout import ArrayType
 from gdt.op import SCALARS, Op, op, public
 from gdt.ops.reductions import unbroadcast
+from gdt.rule import RuleSpec
 
 Block = Any
 
@@ -43,7 +44,12 @@ def unary(
 
 
 def binary(
-    name: str, summary: str, *calls: tuple[str, object], linear: str = "", ufunc: str = ""
+    name: str,
+    summary: str,
+    *calls: tuple[str, object],
+    linear: str = "",
+    ufunc: str = "",
+    rule: Any = BINARY,
 ) -> Op:
     """Declare an element-wise function of two operands that NumPy has as a ufunc."""
     function = ufunc or name
@@ -51,10 +57,10 @@ def binary(
     def body(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
         return getattr(xp, function)(x, y, out=out)
 
-    return _declare(body, name, documented(summary, *calls), BINARY, linear)
+    return _declare(body, name, documented(summary, *calls), rule, linear)
 
 
-def _declare(body: Callable[..., Any], name: str, doc: str, rule: str, linear: str) -> Op:
+def _declare(body: Callable[..., Any], name: str, doc: str, rule: Any, linear: str) -> Op:
     body.__name__, body.__doc__, body.__module__ = name, doc, __name__
     return op(rule, linear=linear)(body)
 
@@ -155,7 +161,19 @@ subtract.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g, y))
 multiply = binary("multiply", "x * y.", ("multiply([1, 2], [3, 4])", [3, 8]), linear="x, y")
 multiply.vjp(lambda g, out, x, y: like(g * y, x), lambda g, out, x, y: like(g * x, y))
 
-divide = binary("divide", "x / y, never an integer.", ("divide(1, 4)", 0.25), linear="x")
+def _divide_rule(x: ArrayType | None, y: ArrayType | None) -> RuleSpec:
+    # Parts of small integers may have wrapped around: they are added up before they are widened.
+    exact = x is None or x.dtype.kind in "fc" or x.dtype.itemsize == 8
+    return RuleSpec(BINARY, linear=exact)
+
+
+divide = binary(
+    "divide",
+    "x / y, never an integer.",
+    ("divide(1, 4)", 0.25),
+    linear="x",
+    rule=_divide_rule,
+)
 divide.vjp(lambda g, out, x, y: like(g / y, x), lambda g, out, x, y: like(-g * out / y, y))
 
 floor_divide = binary(

@@ -18,6 +18,7 @@ from gdt.errors import ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import as_operands, op, public
 from gdt.ops.contraction import contract, matrix_product
+from gdt.ops.elementwise import like
 from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import broadcast_to, reshape, transpose
@@ -51,15 +52,15 @@ def contraction(
 
 
 def _cotangent(
-    g: DistributedArray, other: DistributedArray, like: DistributedArray, terms: Terms
+    g: DistributedArray, other: DistributedArray, x: DistributedArray, terms: Terms
 ) -> DistributedArray:
-    """The cotangent of the operand `like`; `terms` are the labels of g, of other and of like."""
+    """The cotangent of the operand `x`; `terms` are the labels of g, of other and of x."""
     known = {*terms[0], *terms[1]}
     kept = tuple(n for n in terms[2] if n is not None and n in known)
     product = contraction(g, other, terms=(terms[0], terms[1], kept))
-    sizes = [s if n in kept else 1 for n, s in zip(terms[2], like.shape, strict=True)]
+    sizes = [s if n in kept else 1 for n, s in zip(terms[2], x.shape, strict=True)]
     out: DistributedArray = reshape(product, tuple(sizes))
-    return out if out.shape == like.shape else broadcast_to(out, like.shape)
+    return like(out if out.shape == x.shape else broadcast_to(out, x.shape), x)
 
 
 contraction.vjp(
