@@ -196,7 +196,21 @@ def is_right(
 
 
 # Right placements that no rule lists, and why.
+CARRIER = "what the carrier holds does not matter, only how it is split"
 MISSED = {
+    "add_at": {
+        "None, None, sum -> None": CARRIER,
+        "0, None, sum -> 0": CARRIER,
+        "0, 0, sum -> sum": CARRIER,
+        "1, 0, sum -> sum": CARRIER,
+        "sum, None, sum -> sum": CARRIER,
+    },
+    "add_along_axis": {
+        "None, None, sum -> None": CARRIER,
+        "0, 0, sum -> sum": CARRIER,
+        "1, None, sum -> 1": CARRIER,
+        "sum, None, sum -> sum": CARRIER,
+    },
     "momentum_step": {
         "sum, sum, sum, None, None -> sum, sum": "gradients are resolved in one bundle before",
     },

@@ -174,7 +174,14 @@ def _along(kind: ArrayType | None, dims: dict[str, int], axis: int, name: str) -
 def take_along_axis_in_range(
     xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Shards
 ) -> Block:
-    """`take_along_axis` of indices that are known to be in range; `axis` counted from the front."""
+    """`take_along_axis` of indices that are known to be in range.
+
+    axis: counted from the front.
+
+    >>> x, at = gdt.asarray([[1, 2], [3, 4]]), gdt.asarray([[1], [-2]])
+    >>> gdt.take_along_axis_in_range(x, at, axis=1).tolist()
+    [[2], [3]]
+    """
     lead = shards.start["n"].ndim
     at = lead + axis
     coordinates, offset, held = locate(xp, indices, shards, x.shape[at])
