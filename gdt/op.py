@@ -126,15 +126,37 @@ class Op:
             plan = self._plan(args, static)
             out = self._general(plan, args)
             self.plans[key] = plan  # only a plan that has run is kept
+            observers = OBSERVERS.get()
         elif plan.quick is not None:
-            block = plan.quick(*[a.blocks[0] if type(a) is DistributedArray else a for a in args])
-            out = DistributedArray(plan.outs[0], (block,))
+            observers = OBSERVERS.get()
+            if plan.moves and (plan.resolves or observers):
+                return self._with_moves(plan, args, static, observers)
+            made = plan.quick(*[a.blocks[0] if type(a) is DistributedArray else a for a in args])
+            out = _wrapped(plan, made)
         else:
             out = self._general(plan, args)
-        observers = OBSERVERS.get()
+            observers = OBSERVERS.get()
         if observers:
             for observer in observers:
                 observer.on_op(self, args, static, out)
+        return out
+
+    def _with_moves(
+        self, plan: Plan, args: tuple[Any, ...], static: dict[str, Any], observers: Sequence[Any]
+    ) -> Any:
+        """A call on one block whose operands move: the short way, unless somebody watches moves."""
+        if any(o.wants_moves for o in observers):
+            out = self._general(plan, args)
+        else:
+            made = plan.quick(  # type: ignore[misc]
+                *[a.blocks[0] if type(a) is DistributedArray else a for a in args]
+            )
+            for i, kind in plan.resolves:
+                if args[i]._resolved is None:
+                    args[i]._resolved = DistributedArray(kind, args[i].blocks)
+            out = _wrapped(plan, made)
+        for observer in observers:
+            observer.on_op(self, args, static, out)
         return out
 
     def _named(
@@ -155,7 +177,7 @@ class Op:
     def _general(
         self, plan: Plan, args: Sequence[Any], owned: Mapping[int, Sequence[bool]] = {}
     ) -> Any:
-        operands = self._moved(plan, args) if any(plan.routes) else _blocks(args)
+        operands = self._moved(plan, args) if plan.moves else _blocks(args)
         results = plan.execute(operands, owned) if self.donated else plan.execute(operands)
         outs = [DistributedArray(t, tuple(b)) for t, b in zip(plan.outs, results, strict=True)]
         return outs[0] if len(outs) == 1 else tuple(outs)
@@ -329,8 +351,15 @@ class Op:
     ) -> Plan:
         """The plan that runs the op in one of the ways that its rule allows."""
         plan = Plan(types, way.wanted)
-        PlanBuilder(self, plan, rule, sizes, way.axes, way.outs, static).build([None] * len(types))
+        PlanBuilder(self, plan, rule, sizes, way.axes, way.outs, static).build()
         return plan
+
+
+def _wrapped(plan: Plan, made: Any) -> Any:
+    """The output, or the tuple of outputs, that one block's run has made."""
+    if len(plan.outs) == 1:
+        return DistributedArray(plan.outs[0], (made,))
+    return tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
 
 
 def _parts_add_up(part: frozenset[int], types: Sequence[ArrayType | None]) -> bool:

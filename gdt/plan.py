@@ -20,7 +20,7 @@ from gdt.comm.transport import transport_of
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.observe import OBSERVERS, Collective
-from gdt.relayout import Step, route
+from gdt.relayout import Step, route, run_step
 from gdt.rule import Rule, out_shapes
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Labels:
 class Plan:
     """Everything about one call that does not depend on data."""
 
-    __slots__ = ("execute", "outs", "quick", "routes", "types", "wanted")
+    __slots__ = ("execute", "moves", "outs", "quick", "resolves", "routes", "types", "wanted")
 
     def __init__(
         self, types: tuple[ArrayType | None, ...], wanted: tuple[Layout | None, ...]
@@ -71,9 +71,17 @@ class Plan:
             route(t, w) if t is not None and w is not None else ()
             for t, w in zip(types, wanted, strict=True)
         )
+        self.moves = any(self.routes)
+        # Operands whose pending reductions are resolved and nothing else, with what they become.
+        self.resolves: tuple[tuple[int, ArrayType], ...] = tuple(
+            (i, t.with_layout(w))
+            for i, (t, w, r) in enumerate(zip(types, wanted, self.routes, strict=True))
+            if t is not None and w is not None and r and w is t.layout.resolved
+        )
         self.outs: tuple[ArrayType, ...] = ()
-        # With one block, nothing to move and one output: from blocks to the output's block.
-        self.quick: Callable[..., Block] | None = None
+        # With one block: from the operands' blocks to the block, or the tuple of blocks, that they
+        # make, moves included.
+        self.quick: Callable[..., Any] | None = None
         # From the blocks of every (moved) operand to the blocks of every output.
         self.execute: Callable[..., tuple[Sequence[Block], ...]]
 
@@ -107,7 +115,7 @@ class PlanBuilder:
             t.with_layout(w) if t is not None and w is not None else None
             for t, w in zip(plan.types, plan.wanted, strict=True)
         ]
-        self.buffers: list[tuple[tuple[int, ...], np.dtype] | None] = []
+        self.buffer: tuple[tuple[int, ...], np.dtype] | None = None
         self.finish = self._finish()
 
     # ---- what surrounds the body
@@ -217,98 +225,50 @@ class PlanBuilder:
 
     # ---- assembling
 
-    def build(self, args: Sequence[Any]) -> None:
+    def build(self) -> None:
         """Set the plan's `execute`; its output types and `quick` follow from the first run."""
-        op, blocks = self.op, len(self.mesh.blocks)
+        op = self.op
         if "block_shape" in op.injected:
             self.static["block_shape"] = self.block_shape(0, reduced=False)
         if "labels" in op.injected:
             self.static["labels"] = Labels(self.labels())
-        bodies = []
-        for i in range(blocks):
-            extra = {"shards": self.shards(i)} if "shards" in op.injected else {}
-            bodies.append(partial(op.body, self.backend.xp, **self.static, **extra))
-        before = [[self._before(n, i) for n in range(len(args))] for i in range(blocks)]
-        if not any(f for fs in before for f in fs):
-            before = []
+        self.runs = [self._run(i) for i in range(len(self.mesh.blocks))]
+        self.plan.execute = self._first_run
 
-        def run_block(i: int, xs: list[Any], **out: Any) -> Any:
-            if before:
-                xs = [x if f is None else f(x) for f, x in zip(before[i], xs, strict=True)]
-            return bodies[i](*xs, **out)
+    def _run(self, block: int) -> Callable[..., tuple[Block, ...]]:
+        """From the operands' blocks at one grid coordinate to what its body makes of them, with
+        coordinates combined in the block where the rule says that a factor is reduced."""
+        op, xp = self.op, self.backend.xp
+        extra = {"shards": self.shards(block)} if "shards" in op.injected else {}
+        body: Callable[..., Any] = partial(op.body, xp, **self.static, **extra)
+        befores = [self._before(n, block) for n in range(len(self.moved))]
+        if any(befores):
+            body = _after_preparing(befores, body)
+        combine = COMBINE[op.reduce]
 
-        def execute(operands: Sequence[Any]) -> tuple[Sequence[Block], ...]:
-            raw = []
-            for i in range(blocks):
-                xs = [
-                    o[i] if t is not None else o for o, t in zip(operands, self.moved, strict=True)
-                ]
-                raw.append(self._after(run_block(i, xs, **self._out())))
-            return self._combined(raw)
-
-        def execute_donating(
-            operands: Sequence[Any], owned: Mapping[int, Sequence[bool]] = {}
-        ) -> tuple[Sequence[Block], ...]:
-            raw = []
-            for i in range(blocks):
-                xs = [
-                    o[i] if t is not None else o for o, t in zip(operands, self.moved, strict=True)
-                ]
-                targets = tuple(
-                    xs[d]
-                    if d in owned and owned[d][i]
-                    else self.backend.empty(xs[d].shape, xs[d].dtype)
-                    for d in op.donated
+        def run(*xs: Block, **out: Any) -> tuple[Block, ...]:
+            outs = _tuple(body(*xs, **out))
+            if op.merge is None:
+                overs = [self._over(n, x) for n, x in enumerate(outs)]
+                outs = tuple(
+                    combine(xp, x, o) if o else x for x, o in zip(outs, overs, strict=True)
                 )
-                raw.append(self._after(run_block(i, xs, out=targets)))
-            return self._combined(raw)
+                if self.finish is not None:
+                    outs = _tuple(self.finish(*outs))
+            return outs
 
-        self.plan.execute = self._checked(execute_donating if op.donated else execute, run_block)
+        return run
 
     def _before(self, n: int, block: int) -> Callable[[Block], Block] | None:
         fills, shape = self.fills(n, block), self.aligned(n)
-        if not fills and shape is None:
-            return None
-
-        def prepare(x: Block) -> Block:
-            if fills:
-                x = x.copy()
-                for index, value in fills:
-                    x[index] = value
-            return x if shape is None else x.reshape(shape)
-
-        return prepare
-
-    def _out(self) -> dict[str, Any]:
-        """Recycled memory for a body that takes it, once its output is known to be large."""
-        if self.buffers and self.buffers[0] is not None:
-            return {"out": self.backend.empty(*self.buffers[0])}
-        return {}
-
-    def _after(self, raw: Any) -> tuple[Block, ...]:
-        """Combine coordinates inside a block, where the rule says that a factor is reduced."""
-        outs = _tuple(raw)
-        if self.op.merge is not None:
-            return outs
-        done = []
-        for n, x in enumerate(outs):
-            over = self._over(n, x)
-            done.append(COMBINE[self.op.reduce](self.backend.xp, x, over) if over else x)
-        return tuple(done) if self.finish is None else _tuple(self.finish(*done))
+        if fills:
+            return partial(_filled, fills, shape)
+        return None if shape is None else lambda x: x.reshape(shape)
 
     def _over(self, output: int, x: Block) -> Axes:
+        """The mesh axes along which a body's output is still to be combined in its block."""
         axes = {a for f in self.rule.reduced(output) for a in self.axes.get(f, ())}
         return tuple(a for a in sorted(axes) if x.shape[a] > 1)
-
-    def _combined(self, raw: Sequence[tuple[Block, ...]]) -> tuple[Sequence[Block], ...]:
-        if self.op.merge is not None:
-            axes = tuple(a for f in self.rule.reduced(0) for a in self.axes.get(f, ()))
-            axes = tuple(a for a in axes if self.mesh.sizes[a] > 1)
-            if axes:
-                raw = self._merged(raw, axes)
-            if self.finish is not None:
-                raw = [_tuple(self.finish(*r)) for r in raw]
-        return tuple(zip(*raw, strict=True))
 
     def _finish(self) -> Callable[..., Any] | None:
         """The op's `finish` with the statics that it names, and the number of elements reduced."""
@@ -320,114 +280,142 @@ class PlanBuilder:
         known = {k: v for k, v in known.items() if k in names}
         return partial(self.op.finish, self.backend.xp, **known)
 
-    def _merged(self, raw: Sequence[tuple[Block, ...]], axes: Axes) -> Sequence[tuple[Block, ...]]:
+    # ---- running
+
+    def _execute(
+        self, operands: Sequence[Any], owned: Mapping[int, Sequence[bool]] | None = None
+    ) -> tuple[Sequence[Block], ...]:
+        """From the blocks of every moved operand to the blocks of every output."""
+        results = []
+        for i, run in enumerate(self.runs):
+            xs = [o[i] if t is not None else o for o, t in zip(operands, self.moved, strict=True)]
+            results.append(run(*xs, **self._out(xs, i, owned or {})))
+        if self.op.merge is not None:
+            results = self._merged(results)
+        return tuple(zip(*results, strict=True))
+
+    def _out(
+        self, xs: Sequence[Block], i: int, owned: Mapping[int, Sequence[bool]]
+    ) -> dict[str, Any]:
+        """Memory for a body that takes it: that of donated operands, or recycled for large blocks."""
+        empty = self.backend.empty
+        if self.op.donated:
+            targets = (
+                xs[d] if d in owned and owned[d][i] else empty(xs[d].shape, xs[d].dtype)
+                for d in self.op.donated
+            )
+            return {"out": tuple(targets)}
+        return {"out": empty(*self.buffer)} if self.buffer else {}
+
+    def _merged(self, results: list[tuple[Block, ...]]) -> list[tuple[Block, ...]]:
         """One all-gather of all statistics, then the merge in coordinate order, minor axes
         first."""
-        mesh, op = self.mesh, self.op
-        p = math.prod(mesh.sizes[a] for a in axes)
-        local_bytes = sum(x.nbytes // math.prod(x.shape[: mesh.ndim]) for x in raw[0])
-        if p > 1:
+        mesh, xp, merge = self.mesh, self.backend.xp, self.op.merge
+        axes = tuple(a for f in self.rule.reduced(0) for a in self.axes.get(f, ()))
+        axes = tuple(a for a in axes if mesh.sizes[a] > 1)
+        if axes:
+            self._report_merge(axes, results[0])
+            if len(results) > 1:
+                results = [tuple(r) for r in transport_of(mesh).all_gather(results, axes)]
+        for a in reversed(axes):
+            results = [merge(xp, *r, axis=a) for r in results]  # type: ignore[misc]
+        return results if self.finish is None else [_tuple(self.finish(*r)) for r in results]
+
+    def _report_merge(self, axes: Axes, statistics: tuple[Block, ...]) -> None:
+        observers = [o for o in OBSERVERS.get() if o.wants_moves]
+        if observers:
+            mesh = self.mesh
+            p = math.prod(mesh.sizes[a] for a in axes)
+            shard = sum(x.nbytes // math.prod(x.shape[: mesh.ndim]) for x in statistics)
             names = tuple(mesh.axis_names[a] for a in axes)
-            collective = Collective(
-                "all_gather", names, mesh.size * (p - 1) * local_bytes, len(raw[0])
-            )
-            for observer in OBSERVERS.get():
-                observer.on_collective(collective)
-        if len(raw) > 1 and p > 1:
-            raw = [tuple(r) for r in transport_of(mesh).all_gather(raw, axes)]
-        merged = []
-        for r in raw:
-            for a in reversed(axes):
-                r = op.merge(self.backend.xp, *r, axis=a)  # type: ignore[misc]
-            merged.append(r)
-        return merged
+            nbytes = mesh.size * (p - 1) * shard
+            for observer in observers:
+                observer.on_collective(Collective("all_gather", names, nbytes, len(statistics)))
 
-    def _checked(
-        self, execute: Callable[..., Any], run_block: Callable[..., Any]
-    ) -> Callable[..., Any]:
-        """The first run: checks the promised shapes, learns the dtypes, and clears the way for the
-        rest."""
-
-        def first(*operands: Any) -> Any:
-            try:
-                results = execute(*operands)
-            except TypeError as e:
-                raise self._type_error(e) from e
-            for n, blocks in enumerate(results):
-                promised = self.block_shape(n, reduced=True)
-                for b in blocks:
-                    if b.shape != promised or b.dtype != blocks[0].dtype:
-                        raise error(
-                            ShapeError, self.op.name,
-                            f"the rule promises blocks of {promised}, the body returned {b.dtype}{b.shape}",
-                            operands=self._described(), rule=self.rule.text,
-                        )  # fmt: skip
-            self.plan.outs = tuple(
-                ArrayType.of(s, b[0].dtype, w)
-                for s, b, w in zip(self.shapes, results, self.layouts, strict=True)
-            )
-            self._learn_buffers(results)
-            self.plan.execute = execute
-            self.plan.quick = self._quick(run_block)
-            return results
-
-        return first
-
-    def _learn_buffers(self, results: tuple[Sequence[Block], ...]) -> None:
-        if "out" in self.op.injected and not self.op.donated and len(results) == 1:
-            shape, block = self.block_shape(0, reduced="labels" in self.op.injected), results[0][0]
-            if block.nbytes >= self.backend.pool.smallest:
-                self.buffers.append((shape, block.dtype))
-
-    def _quick(self, run_block: Callable[..., Any]) -> Callable[..., Block] | None:
-        op, plan = self.op, self.plan
-        plain = len(plan.outs) == 1 and len(self.mesh.blocks) == 1 and not any(plan.routes)
-        if not plain or op.donated or op.merge is not None or op.variadic:
-            return None
-        befores = [self._before(n, 0) for n in range(len(self.moved))]
-        extra = {"shards": self.shards(0)} if "shards" in op.injected else {}
-        body: Callable[..., Any] = partial(op.body, self.backend.xp, **self.static, **extra)
-        raw_shape = self.block_shape(0, reduced=False)
-        over = tuple(
-            a
-            for a, (n, k) in enumerate(
-                zip(raw_shape, self.block_shape(0, reduced=True), strict=True)
-            )
-            if n != k
+    def _first_run(
+        self, operands: Sequence[Any], owned: Mapping[int, Sequence[bool]] | None = None
+    ) -> tuple[Sequence[Block], ...]:
+        """Checks the promised shapes, learns the dtypes, and clears the way for later runs."""
+        try:
+            results = self._execute(operands, owned)
+        except TypeError as e:
+            raise self._type_error(e) from e
+        for n, blocks in enumerate(results):
+            promised = self.block_shape(n, reduced=True)
+            for b in blocks:
+                if b.shape != promised or b.dtype != blocks[0].dtype:
+                    raise error(
+                        ShapeError,
+                        self.op.name,
+                        f"the rule promises blocks of {promised}, the body returned "
+                        f"{b.dtype}{b.shape}",
+                        operands=self._described(),
+                        rule=self.rule.text,
+                    )
+        self.plan.outs = tuple(
+            ArrayType.of(s, b[0].dtype, w)
+            for s, b, w in zip(self.shapes, results, self.layouts, strict=True)
         )
-        if "labels" in op.injected:
-            over = ()
-        if self.buffers:
-            (shape, dtype), empty, inner = self.buffers[0], self.backend.empty, body  # type: ignore[misc]
+        if "out" in self.op.injected and not self.op.donated and len(results) == 1:
+            shape = self.block_shape(0, reduced="labels" in self.op.injected)
+            if results[0][0].nbytes >= self.backend.pool.smallest:
+                self.buffer = (shape, results[0][0].dtype)
+        self.plan.execute = self._execute
+        if len(self.mesh.blocks) == 1 and not self.op.donated:
+            self.plan.quick = self._quick()
+        return results
 
-            def recycled(*xs: Block) -> Block:
-                return inner(*xs, out=empty(shape, dtype))
-
-            body = recycled
+    def _quick(self) -> Callable[..., Any]:
+        """The shortest way from the operands' only blocks to the outputs': what `_execute` does for
+        one block, with everything decided that shapes decide."""
+        op, xp, finish = self.op, self.backend.xp, self.finish
+        extra = {"shards": self.shards(0)} if "shards" in op.injected else {}
+        body: Callable[..., Any] = partial(op.body, xp, **self.static, **extra)
+        if self.buffer:
+            body = _into_recycled(self.backend.empty, *self.buffer, body)
+        befores = [_in_turn(_mover(r), self._before(n, 0)) for n, r in enumerate(self.plan.routes)]
         if any(befores):
-            plain_body = body
+            body = _after_preparing(befores, body)
+        if op.merge is not None:
+            merged, inner = self._merged, body
+            several = len(self.plan.outs) > 1
 
-            def prepared(*xs: Block) -> Block:
-                return plain_body(
-                    *[x if f is None else f(x) for f, x in zip(befores, xs, strict=True)]
-                )
+            def merge(*xs: Block) -> Any:
+                outs = merged([_tuple(inner(*xs))])[0]
+                return outs if several else outs[0]
 
-            body = prepared
-        if over:
-            combine, xp, whole_body = COMBINE[op.reduce], self.backend.xp, body
+            return merge
+        if "labels" in op.injected or not any(
+            self.rule.reduced(n) for n in range(len(self.shapes))
+        ):
+            return body if finish is None else _in_turn(body, finish)
+        return self._combining(body)
 
-            def combined(*xs: Block) -> Block:
-                return combine(xp, whole_body(*xs), over)
+    def _combining(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """`body`, then the combination of coordinates in its only block."""
+        xp, combine, finish = self.backend.xp, COMBINE[self.op.reduce], self.finish
+        shapes = [self.block_shape(n, reduced=False) for n in range(len(self.shapes))]
+        overs = [
+            tuple(
+                a for a in range(self.mesh.ndim) if raw[a] != self.block_shape(n, reduced=True)[a]
+            )
+            for n, raw in enumerate(shapes)
+        ]
+        if len(overs) == 1:
+            over = overs[0]
+            if over:
+                combined: Callable[..., Any] = lambda *xs: combine(xp, body(*xs), over)  # noqa: E731
+            else:
+                combined = body
+            return combined if finish is None else _in_turn(combined, finish)
 
-            body = combined
-        if self.finish is not None:
-            finish, unfinished = self.finish, body
+        def combine_all(*xs: Block) -> Any:
+            outs = tuple(
+                combine(xp, x, o) if o else x for x, o in zip(body(*xs), overs, strict=True)
+            )
+            return outs if finish is None else finish(*outs)
 
-            def finished(*xs: Block) -> Block:
-                return finish(unfinished(*xs))
-
-            return finished
-        return body
+        return combine_all
 
     def _described(self) -> dict[str, object]:
         names = [self.op.operand_name(i) for i in range(len(self.plan.types))]
@@ -446,6 +434,50 @@ class PlanBuilder:
 
 def _tuple(outputs: Any) -> tuple[Block, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _filled(
+    fills: Sequence[tuple[tuple[Any, ...], Any]], shape: tuple[int, ...] | None, x: Block
+) -> Block:
+    x = x.copy()
+    for index, value in fills:
+        x[index] = value
+    return x if shape is None else x.reshape(shape)
+
+
+def _mover(steps: Sequence[Step]) -> Callable[[Block], Block] | None:
+    """A route inside the only block of a mesh, where a sum over devices is summed already."""
+    steps = [s for s in steps if s.kind != "all_reduce"]
+
+    def move(x: Block) -> Block:
+        for step in steps:
+            (x,) = run_step(step, [x])
+        return x
+
+    return move if steps else None
+
+
+def _in_turn(
+    first: Callable[..., Any] | None, second: Callable[..., Any] | None
+) -> Callable[..., Any] | None:
+    if first is None or second is None:
+        return first or second
+    return lambda *xs: second(first(*xs))
+
+
+def _after_preparing(
+    befores: Sequence[Callable[[Block], Block] | None], body: Callable[..., Any]
+) -> Callable[..., Any]:
+    def prepared(*xs: Block, **out: Any) -> Any:
+        return body(*[x if f is None else f(x) for f, x in zip(befores, xs, strict=True)], **out)
+
+    return prepared
+
+
+def _into_recycled(
+    empty: Callable[..., Block], shape: tuple[int, ...], dtype: np.dtype, body: Callable[..., Any]
+) -> Callable[..., Any]:
+    return lambda *xs: body(*xs, out=empty(shape, dtype))
 
 
 def identity(reduction: str, dtype: np.dtype) -> Any:

@@ -7,11 +7,12 @@ their layouts, their communication and higher derivatives follow from the ops' o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import DtypeError, GradientError, error
-from gdt.layout import Layout
+from gdt.layout import ArrayType, Layout
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import _relayout, relayout_together
 
@@ -36,6 +37,7 @@ class GradientTape(Observer):
     """
 
     wants_parts = False
+    wants_moves = False
 
     def __init__(self, persistent: bool = False) -> None:
         self.persistent = persistent
@@ -143,11 +145,15 @@ def check_differentiable(x: object, op: str, role: str) -> None:
         )
 
 
+@lru_cache(maxsize=64)
+def _ones(kind: ArrayType) -> DistributedArray:
+    ones: DistributedArray = FUNCTIONS["ones"](kind.shape, kind.dtype, layout=kind.layout)
+    return ones
+
+
 def _seeds(targets: Sequence[DistributedArray], given: Tree) -> list[DistributedArray]:
     if given is None:
-        return [
-            FUNCTIONS["ones_like"](t, layout=Layout.replicated(t.mesh, t.ndim)) for t in targets
-        ]
+        return [_ones(t.type.with_layout(Layout.of(t.mesh, ((),) * t.ndim))) for t in targets]
     cotangents, _ = flatten(given)
     for t, g in zip(targets, cotangents, strict=True):
         if t.shape != g.shape:
