@@ -46,8 +46,7 @@ def prod(
     """Product over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
     Over a split axis each device multiplies its part, and the result stays a pending product until
-    it is needed. The gradient is right where factors are 0; second derivatives are those of one
-    factor being 0 at most.
+    it is needed. The gradient is right where factors are 0, second derivatives where none is.
 
     >>> float(gdt.prod(gdt.asarray([2.0, 3.0, 4.0])))
     24.0
@@ -236,7 +235,7 @@ def cumprod(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedAr
     small integers and bools widen as in NumPy.
 
     A split axis stays split: the devices gather one product per shard. The gradient is right where
-    elements are 0.
+    elements are 0, second derivatives where none is.
 
     >>> gdt.cumprod(gdt.asarray([1.0, 2.0, 3.0])).tolist()
     [1.0, 2.0, 6.0]

@@ -43,27 +43,34 @@ def _prepare_moments(kind: ArrayType, *, axes: Axis, keepdims: bool = False) -> 
 
 
 def _merge(
-    xp: Any, mean: Block, variance: Block, elements: Block | None = None, *, axis: int
+    xp: Any,
+    mean: Block,
+    variance: Block,
+    rest: Block,
+    elements: Block | None = None,
+    *,
+    axis: int,
 ) -> tuple[Block, ...]:
     """Chan, Golub, LeVeque 1979, eq. 2.1, for any number of parts at once.
 
-    Without `elements` (how many each part has) all parts have equally
-    many.
+    rest: what each mean lost when it was rounded. elements: how many each part has; equally many
+    if not given.
     """
-    if elements is None:
-        p = mean.shape[axis]
-        merged = mean.sum(axis=axis, keepdims=True)
-        merged /= p
-        off = _squared(mean - merged)
-        off += variance
-        variance = off.sum(axis=axis, keepdims=True)
-        variance /= p
-        return merged, variance
-    total = elements.sum(axis=axis, keepdims=True)
-    share = elements / xp.maximum(total, 1)
+    first = mean[(slice(None),) * axis + (slice(1),)]
+    off = mean - first  # exact where the means are close to each other
+    off += rest
+    total: list[Block] = []
+    share: Any = 1.0 / mean.shape[axis]
+    if elements is not None:
+        total = [elements.sum(axis=axis, keepdims=True)]
+        share = elements / xp.maximum(total[0], 1)
     merged = (share * mean).sum(axis=axis, keepdims=True)
-    variance = (share * (variance + _squared(mean - merged))).sum(axis=axis, keepdims=True)
-    return merged, variance, total
+    average = (share * off).sum(axis=axis, keepdims=True)
+    off -= average
+    spread = _squared(off)
+    spread += variance
+    spread *= share
+    return merged, spread.sum(axis=axis, keepdims=True), average - (merged - first), *total
 
 
 def _squared(x: Block) -> Block:
@@ -74,7 +81,7 @@ def _squared(x: Block) -> Block:
 
 
 def _as_result(
-    xp: Any, mean: Block, variance: Block, elements: Block | None = None, *, dtype: np.dtype[Any]
+    xp: Any, mean: Block, variance: Block, *_: Block, dtype: np.dtype[Any]
 ) -> tuple[Block, Block]:
     if mean.dtype == dtype:
         return mean, variance
@@ -103,11 +110,9 @@ def moments(
     """
     if dtype == np.float16 or x.dtype.kind in "biu":
         x = x.astype(np.float32 if dtype == np.float16 else dtype)
-    uneven = bool(shards.uneven) and any(
-        f"d{a + len(shards.size)}" in shards.uneven
-        for a in axes  # type: ignore[union-attr]
-    )
-    if uneven:
+    rank = len(shards.size)
+    factors = {f"d{a + rank}" for a in axes}  # type: ignore[union-attr]
+    if factors & shards.uneven:
         return _padded_moments(xp, x, axes, keepdims, shards)
     n = 1
     for a in axes:  # type: ignore[union-attr]
@@ -115,24 +120,30 @@ def moments(
     count = x.real.dtype.type(n)  # a NumPy scalar: 0 / 0 is NaN and a warning, as in NumPy
     mean = x.sum(axis=axes, keepdims=True)
     mean /= count
-    square = _squared(x - mean)
+    centred = x - mean
+    square = _squared(centred)
     variance = square.sum(axis=axes, keepdims=keepdims)
     variance /= count
-    return mean.reshape(variance.shape), variance
+    mean = mean.reshape(variance.shape)
+    if not factors & shards.split:
+        return mean, variance
+    rest = centred.sum(axis=axes, keepdims=keepdims)
+    rest /= count
+    return mean, variance, rest
 
 
 def _padded_moments(
     xp: Any, x: Block, axes: Any, keepdims: bool, shards: Shards
-) -> tuple[Block, Block, Block]:
+) -> tuple[Block, ...]:
     mask, number = valid_elements(xp, x, axes, shards)
-    count = xp.maximum(number, 1).astype(x.real.dtype)
+    elements = number.astype(x.real.dtype)
+    count = xp.maximum(elements, 1)
     mean = xp.where(mask, x, 0).sum(axis=axes, keepdims=True) / count
-    square = xp.where(mask, _squared(x - mean), 0)
-    variance = square.sum(axis=axes, keepdims=keepdims) / count.reshape(
-        count.shape if keepdims else count.shape[: count.ndim - len(axes)]
-    )
-    number = number.reshape(number.shape[: number.ndim - x.ndim + variance.ndim])
-    return mean.reshape(variance.shape), variance, number.astype(count.dtype)
+    centred = xp.where(mask, x - mean, 0)
+    rest = centred.sum(axis=axes, keepdims=True) / count
+    variance = _squared(centred).sum(axis=axes, keepdims=True) / count
+    statistics = (mean, variance, rest, elements)
+    return statistics if keepdims else tuple(xp.squeeze(s, axis=axes) for s in statistics)
 
 
 def moments_gradient(

@@ -1,0 +1,152 @@
+"""How many collectives a training step of a batch-normalised network takes, counted by observers
+and by the transport between blocks: no more than the computation itself needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.comm.transport import transport_of
+from gdt.observe import Collective
+
+BATCH, WORDS, HIDDEN, CLASSES = 64, 1200, 48, 2
+
+
+class Scheme(NamedTuple):
+    """A mesh, the layouts of x, w1 and w2, and the collectives of a step: (kind, mesh axis)."""
+
+    mesh: Sequence[tuple[str, int]]
+    x: Sequence[str | None]
+    w1: Sequence[str | None]
+    w2: Sequence[str | None]
+    collectives: Sequence[tuple[str, str]]
+
+
+MOMENTS = ("all_gather", "batch")
+BACKWARD_PAIR = ("all_reduce", "batch")
+GRADIENTS = ("all_reduce", "batch")  # with the loss and the accuracy
+
+SCHEMES = {
+    "data parallel": Scheme(
+        [("batch", 8)],
+        ["batch", None],
+        [None, None],
+        [None, None],
+        [MOMENTS, BACKWARD_PAIR, GRADIENTS],
+    ),
+    "model parallel": Scheme(
+        [("batch", 4), ("model", 2)],
+        ["batch", None],
+        [None, "model"],
+        ["model", None],
+        [MOMENTS, ("all_reduce", "model"), BACKWARD_PAIR, GRADIENTS],
+    ),
+    "spatially parallel": Scheme(
+        [("batch", 2), ("feature", 2), ("model", 2)],
+        ["batch", "feature"],
+        ["feature", "model"],
+        ["model", None],
+        [
+            ("all_reduce", "feature"),
+            MOMENTS,
+            ("all_reduce", "model"),
+            BACKWARD_PAIR,
+            GRADIENTS,
+        ],
+    ),
+}
+
+
+def network(
+    params: dict[str, gdt.DistributedArray], x: gdt.DistributedArray, labels: gdt.DistributedArray
+) -> tuple[gdt.DistributedArray, gdt.DistributedArray]:
+    hidden, _, _ = gdt.batch_norm(gdt.relu(x @ params["w1"]))
+    logits = hidden @ params["w2"]
+    loss = gdt.mean(gdt.sparse_softmax_cross_entropy_with_logits(labels, logits))
+    right = gdt.argmax(logits, axis=-1) == labels
+    return loss, gdt.mean(right, dtype="float32")
+
+
+def step(scheme: Scheme, blocks: int) -> tuple[list[Collective], gdt.Mesh, list[np.ndarray]]:
+    """The second of two steps: plans are made in the first."""
+    rng = np.random.default_rng(0)
+    mesh = gdt.create_mesh(scheme.mesh, blocks=blocks, device_type="CPU")
+
+    def placed(shape: tuple[int, ...], specs: Sequence[str | None]) -> gdt.DistributedArray:
+        value = rng.standard_normal(shape).astype(np.float32)
+        return gdt.asarray(value, layout=gdt.Layout(specs, mesh))
+
+    x = placed((BATCH, WORDS), scheme.x)
+    params = {
+        "w1": placed((WORDS, HIDDEN), scheme.w1),
+        "w2": placed((HIDDEN, CLASSES), scheme.w2),
+    }
+    whole = rng.integers(0, CLASSES, BATCH)
+    labels = gdt.asarray(whole, layout=gdt.Layout(["batch"], mesh))
+    run = gdt.value_and_grad(network, has_aux=True)
+    run(params, x, labels)
+    transport_of(mesh).calls.clear()
+    transport_of(mesh).bytes.clear()
+    with gdt.count_collectives() as counter:
+        (loss, accuracy), gradients = run(params, x, labels)
+        for array in (loss, accuracy, *gradients.values()):
+            assert not array.layout.partial
+    values = [loss, accuracy, gradients["w1"], gradients["w2"]]
+    return list(counter), mesh, [v.numpy() for v in values]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["folded", "one block per coordinate"])
+@pytest.mark.parametrize("name", SCHEMES)
+def test_a_step_takes_no_more_collectives_than_it_must(name: str, apart: bool) -> None:
+    scheme = SCHEMES[name]
+    found, _, _ = step(scheme, blocks=8 if apart else 1)
+    assert [(c.kind, *c.axes) for c in found] == list(scheme.collectives)
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_the_transport_counts_what_observers_are_told(name: str) -> None:
+    found, mesh, _ = step(SCHEMES[name], blocks=8)
+    transport = transport_of(mesh)
+    for kind in {c.kind for c in found}:
+        told = [c for c in found if c.kind == kind]
+        assert transport.calls[kind] == len(told)
+        assert transport.bytes[kind] == sum(c.bytes for c in told)
+    assert sum(transport.calls.values()) == len(found)
+
+
+def test_every_scheme_computes_the_same_step() -> None:
+    one = Scheme([("batch", 1)], ["batch", None], [None, None], [None, None], [])
+    _, _, want = step(one, blocks=1)
+    for scheme in SCHEMES.values():
+        for blocks in (1, 8):
+            _, _, got = step(scheme, blocks)
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
+
+
+def test_a_mean_of_a_split_batch_stays_pending() -> None:
+    mesh = gdt.create_mesh([("batch", 4)], blocks=4)
+    x = gdt.asarray(np.arange(6.0), layout=gdt.Layout(["batch"], mesh))
+    with gdt.count_collectives() as counter:
+        mean = gdt.mean(gdt.mean(x) * 2.0)
+    assert mean.layout.partial == {"batch": "sum"}
+    assert not len(counter)
+    assert float(mean) == 5.0
+
+
+def test_split_classes_gather_statistics_and_no_rows() -> None:
+    mesh = gdt.create_mesh([("model", 4)], blocks=4)
+    rows, classes = 16, 4096
+    logits = gdt.ones((rows, classes), layout=gdt.Layout([None, "model"], mesh))
+    with gdt.default_mesh(mesh), gdt.count_collectives() as counter:
+        gdt.sparse_softmax_cross_entropy_with_logits(np.arange(rows), logits)
+        gdt.softmax(logits)
+        gdt.argmax(logits, axis=-1)
+        gdt.logsumexp(logits, axis=-1)
+        gdt.cumsum(logits, axis=-1)
+    assert [c.kind for c in counter] == ["all_gather"] * 5
+    assert all(c.bytes <= 4 * 3 * 3 * 8 * rows for c in counter)

@@ -1,0 +1,147 @@
+"""What samples cannot say of reductions, softmax and cross-entropies: gradients at ties and zeros,
+accuracy, and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.errors import DtypeError, IndexRangeError, ShapeError
+
+MESHES = [gdt.create_mesh([("x", 4)], blocks=blocks, device_type="CPU") for blocks in (1, 2, 4)]
+
+
+def split(value: object, mesh: gdt.Mesh, *, axis: int = 0) -> gdt.DistributedArray:
+    whole = np.asarray(value)
+    return gdt.asarray(whole, layout=gdt.Layout.batch_sharded(mesh, "x", whole.ndim, axis))
+
+
+@pytest.fixture(params=MESHES, ids=["folded", "mixed", "apart"])
+def mesh(request: pytest.FixtureRequest) -> gdt.Mesh:
+    found: gdt.Mesh = request.param
+    return found
+
+
+# ---------------------------------------------------------------- gradients
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_ties_share_the_gradient_evenly(name: str, mesh: gdt.Mesh) -> None:
+    x = split([3.0, 1.0, 3.0, 0.0, 3.0, 0.0, 2.0], mesh)
+    gradient = gdt.grad(getattr(gdt, name))(x).tolist()
+    third, half = 1 / 3, 1 / 2
+    want = [third, 0, third, 0, third, 0, 0] if name == "max" else [0, 0, 0, half, 0, half, 0]
+    assert gradient == want
+
+
+@pytest.mark.parametrize("zeros", [[], [3], [0, 5]])
+def test_gradient_of_a_product_with_zeros(zeros: Sequence[int], mesh: gdt.Mesh) -> None:
+    x = np.arange(2.0, 9.0)
+    x[list(zeros)] = 0
+    want = [np.prod(np.delete(x, i)) for i in range(len(x))]
+    assert gdt.grad(gdt.prod)(split(x, mesh)).tolist() == want
+
+
+@pytest.mark.parametrize("zeros", [[], [3], [0, 5], [2, 3]])
+def test_gradient_of_a_running_product_with_zeros(zeros: Sequence[int], mesh: gdt.Mesh) -> None:
+    x, weights = np.arange(2.0, 9.0), np.arange(1.0, 8.0)
+    x[list(zeros)] = 0
+    unit = np.eye(len(x))
+    want = [
+        sum(
+            w * np.prod(np.where(unit[i] == 1, 1, x)[: k + 1])
+            for k, w in enumerate(weights)
+            if k >= i
+        )
+        for i in range(len(x))
+    ]
+    loss = lambda x: gdt.sum(gdt.cumprod(x, axis=0) * weights)
+    np.testing.assert_allclose(gdt.grad(loss)(split(x, mesh)).numpy(), want, rtol=1e-12)
+
+
+# ---------------------------------------------------------------- accuracy
+
+
+@pytest.mark.parametrize("rows", [64, 61])
+def test_variance_of_float32_far_from_zero(rows: int, mesh: gdt.Mesh) -> None:
+    rng = np.random.default_rng(0)
+    x = (1e4 + rng.standard_normal((rows, 3))).astype(np.float32)
+    exact = x.astype(float)
+    mean, variance = gdt.moments(split(x, mesh), axes=0)
+    np.testing.assert_allclose(mean.numpy(), exact.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(variance.numpy(), exact.var(0), rtol=1e-5)
+    y, _, _ = gdt.batch_norm(split(x, mesh), epsilon=0.0)
+    want = (exact - exact.mean(0)) / exact.std(0)
+    np.testing.assert_allclose(y.numpy(), want, atol=2e-3)
+
+
+def test_a_mean_is_the_quotient_of_the_sum(mesh: gdt.Mesh) -> None:
+    whole = gdt.asarray(np.arange(7.0), layout=gdt.Layout.replicated(mesh, 1))
+    assert gdt.mean(whole).item() == 3.0
+
+
+def test_large_logits_of_split_classes_lose_no_digits(mesh: gdt.Mesh) -> None:
+    x = np.array([[1e4, 1e4 + 1, 1e4 + 2, 1e4 - 1, 1e4]], np.float32)
+    low = (x - np.float32(1e4)).astype(float)
+    want = np.exp(low) / np.exp(low).sum()
+    np.testing.assert_allclose(gdt.softmax(split(x, mesh, axis=1)).numpy(), want, rtol=1e-6)
+
+
+# ---------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
+def test_nothing_has_no_extremum(name: str, mesh: gdt.Mesh) -> None:
+    with pytest.raises(ShapeError, match=f"{name}: an empty array has none"):
+        getattr(gdt, name)(split(np.zeros((0, 3)), mesh), axis=0)
+
+
+def test_axes_that_do_not_exist(mesh: gdt.Mesh) -> None:
+    x = split(np.zeros((4, 3)), mesh)
+    with pytest.raises(ShapeError, match="sum: axis 2 is out of range for rank 2"):
+        gdt.sum(x, axis=2)
+    with pytest.raises(ShapeError, match="mean: an axis is repeated"):
+        gdt.mean(x, axis=(0, -2))
+    with pytest.raises(DtypeError, match=r"any: axis 0\.5 is no integer"):
+        gdt.any(x, axis=0.5)
+    with pytest.raises(ShapeError, match="cumsum: axis -3 is out of range"):
+        gdt.cumsum(x, axis=-3)
+
+
+def test_arguments_that_numpy_has_and_gdt_has_not(mesh: gdt.Mesh) -> None:
+    with pytest.raises(DtypeError, match="sum: no argument 'where'"):
+        gdt.sum(split(np.zeros(4), mesh), where=True)
+
+
+def test_ddof_and_correction_are_one_argument(mesh: gdt.Mesh) -> None:
+    with pytest.raises(DtypeError, match="both are given"):
+        gdt.var(split(np.zeros(4), mesh), ddof=1, correction=1)
+
+
+@pytest.mark.parametrize("axis", [0, 1], ids=["split rows", "split classes"])
+@pytest.mark.parametrize("label", [3, -1])
+def test_labels_that_are_no_class(label: int, axis: int, mesh: gdt.Mesh) -> None:
+    logits = split(np.zeros((5, 3)), mesh, axis=axis)
+    labels = np.array([0, 1, 2, label, 0])
+    with pytest.raises(IndexRangeError, match=rf"label {label} is outside 0\.\.2"):
+        gdt.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    assert (
+        gdt.sparse_softmax_cross_entropy_with_logits(labels, logits, ignore_index=label).tolist()[3]
+        == 0
+    )
+
+
+def test_labels_and_logits_that_do_not_fit(mesh: gdt.Mesh) -> None:
+    logits = split(np.zeros((5, 3)), mesh)
+    loss = gdt.sparse_softmax_cross_entropy_with_logits
+    with pytest.raises(ShapeError, match="do not name a class for each row"):
+        loss(np.zeros(4, int), logits)
+    with pytest.raises(DtypeError, match="labels are integers"):
+        loss(np.zeros(5), logits)
+    with pytest.raises(ShapeError, match="different shapes"):
+        gdt.softmax_cross_entropy_with_logits(np.zeros(3), logits)
+    with pytest.raises(ShapeError, match=r"scale has shape \[2\], not \[3\]"):
+        gdt.batch_norm(logits, np.ones(2))
