@@ -1,14 +1,20 @@
-// What every kernel file shares: blocks with leading axes, 16-bit floats, packs of 16 bytes, reductions of a block.
+// What every kernel file shares: blocks with leading axes, 16-bit floats, packs of 16 bytes,
+// reductions of a block.
 //
-// An operand of a kernel is a block: leading axes (the mesh axes of a device, then batch axes), then the local
-// array. The leading axes of all operands have the same sizes (`Axes`), and each operand its own strides over
-// them (`Strides`, in elements; 0 where it is replicated). A kernel flattens them to one number `item`.
+// An operand of a kernel is a block: leading axes (the mesh axes of a device, then batch axes),
+// then the local array. The leading axes of all operands have the same sizes (`Axes`), and each
+// operand its own strides over them (`Strides`, in elements; 0 where it is replicated). A kernel
+// flattens them to one number `item`.
 #pragma once
 #include "ptx.cuh"
 
 constexpr int MAX_AXES = 4;
-struct Axes { int size[MAX_AXES]; };  // the last walks fastest; unused ones are 1
-struct Strides { long long of[MAX_AXES]; };
+struct Axes {
+  int size[MAX_AXES];
+};  // the last walks fastest; unused ones are 1
+struct Strides {
+  long long of[MAX_AXES];
+};
 
 namespace {
 constexpr int WARP = 32;
@@ -24,7 +30,7 @@ __device__ __forceinline__ long long offset(int item, const Axes& axes, const St
   return at;
 }
 
-// ---- numbers -------------------------------------------------------------------------------------------------
+// ---- numbers ------------------------------------------------------------------------------------
 // An element widened to the type that sums are kept in, and rounded back.
 __device__ __forceinline__ float widen(half_t x) { return ptx::to_float(x); }
 __device__ __forceinline__ float widen(bfloat16_t x) { return ptx::to_float(x); }
@@ -39,25 +45,33 @@ template <> struct Narrow<half_t> {
 template <> struct Narrow<bfloat16_t> {
   static __device__ __forceinline__ bfloat16_t from(float x) { return ptx::to_bfloat16(x); }
 };
-template <typename T, typename A> __device__ __forceinline__ T narrow(A x) { return Narrow<T>::from(x); }
+template <typename T, typename A> __device__ __forceinline__ T narrow(A x) {
+  return Narrow<T>::from(x);
+}
 
 template <typename A> __device__ __forceinline__ A infinity();
-template <> __device__ __forceinline__ float infinity<float>() { return __uint_as_float(0x7f800000u); }
-template <> __device__ __forceinline__ double infinity<double>() { return __longlong_as_double(0x7ff0000000000000ll); }
+template <> __device__ __forceinline__ float infinity<float>() {
+  return __uint_as_float(0x7f800000u);
+}
+template <> __device__ __forceinline__ double infinity<double>() {
+  return __longlong_as_double(0x7ff0000000000000ll);
+}
 
-// ---- packs ---------------------------------------------------------------------------------------------------
+// ---- packs --------------------------------------------------------------------------------------
 template <typename T, int N> struct __align__(sizeof(T) * N) Pack { T of[N]; };
 constexpr int PACK_BYTES = 16;
 
 template <typename T> __device__ __forceinline__ int misalignment(const T* p) {
   return static_cast<int>(reinterpret_cast<unsigned long long>(p) % PACK_BYTES);
 }
-// Visits p[0 .. n) with `threads` threads: single elements up to the first 16-byte boundary, packs of 16 bytes,
-// and single elements again. `f(i, pack)` gets the index and a copy. With packs = false, single elements only.
+// Visits p[0 .. n) with `threads` threads: single elements up to the first 16-byte boundary, packs
+// of 16 bytes, and single elements again. `f(i, pack)` gets the index and a copy. With packs =
+// false, single elements only.
 template <typename T, typename F>
 __device__ __forceinline__ void visit(const T* p, int n, int thread, int threads, bool packs, F f) {
   constexpr int N = PACK_BYTES / sizeof(T);
-  const int head = packs ? min(n, (PACK_BYTES - misalignment(p)) % PACK_BYTES / static_cast<int>(sizeof(T))) : n;
+  const int head =
+      packs ? min(n, (PACK_BYTES - misalignment(p)) % PACK_BYTES / static_cast<int>(sizeof(T))) : n;
   const int body = (n - head) / N;
   for (int i = thread; i < head; i += threads) f(i, Pack<T, 1>{{p[i]}});
   for (int i = thread; i < body; i += threads)
@@ -68,7 +82,7 @@ template <typename T, int N> __device__ __forceinline__ void store(T* p, const P
   *reinterpret_cast<Pack<T, N>*>(p) = pack;
 }
 
-// ---- reductions ----------------------------------------------------------------------------------------------
+// ---- reductions ---------------------------------------------------------------------------------
 template <typename T> __device__ __forceinline__ T shuffle_xor(T value, int with) {
   static_assert(sizeof(T) % sizeof(unsigned) == 0, "whole words");
   constexpr int WORDS = sizeof(T) / sizeof(unsigned);
@@ -79,13 +93,16 @@ template <typename T> __device__ __forceinline__ T shuffle_xor(T value, int with
   memcpy(&value, words, sizeof value);
   return value;
 }
-// The merge of all lanes' values, the same in every lane; `merge(a, b)` must be commutative to the bit.
-template <typename T, typename Merge> __device__ __forceinline__ T warp_reduce(T value, Merge merge) {
+// The merge of all lanes' values, the same in every lane; `merge(a, b)` must be commutative to the
+// bit.
+template <typename T, typename Merge>
+__device__ __forceinline__ T warp_reduce(T value, Merge merge) {
 #pragma unroll
   for (int with = WARP / 2; with; with /= 2) value = merge(value, shuffle_xor(value, with));
   return value;
 }
-// The same for the whole block of WARPS warps; the threads of the block pass one `scratch` of WARPS values.
+// The same for the whole block of WARPS warps; the threads of the block pass one `scratch` of WARPS
+// values.
 template <int WARPS, typename T, typename Merge>
 __device__ __forceinline__ T block_reduce(T value, Merge merge, T* scratch, int thread) {
   value = warp_reduce(value, merge);

@@ -1,26 +1,31 @@
-// Matrix products: out = activation(alpha x w + bias + accumulate out), batched, with any side transposed in place.
+// Matrix products: out = activation(alpha x w + bias + accumulate out), batched, with any side
+// transposed in place.
 //
-// Arguments. x: (items..., m, k), or stored (items..., k, m) where X_T; w: (items..., k, n), or (items..., n, k) where
-// W_T; rows of x_row and w_row elements, items by strides (0 where replicated). out, aux, pre: (items, m, n), bias:
-// (items..., n). bias, aux and pre may be null. pre receives what the activation is applied to.
-//   activation: NONE; RELU; GELU (by erf); RELU_BACKWARD: times [aux > 0]; GELU_BACKWARD: times gelu'(aux)
+// Arguments. x: (items..., m, k), or stored (items..., k, m) where X_T; w: (items..., k, n), or
+// (items..., n, k) where W_T; rows of x_row and w_row elements, items by strides (0 where
+// replicated). out, aux, pre: (items, m, n), bias: (items..., n). bias, aux and pre may be null.
+// pre receives what the activation is applied to.
+//   activation: NONE; RELU; GELU (by erf); RELU_BACKWARD: times [aux > 0]; GELU_BACKWARD: times
+//   gelu'(aux)
 //
-// A long contraction with a small result is cut into gridDim.y pieces of `chunk`: each leaves its sum in `parts`,
-// (pieces, items, m, n), and matmul_finish adds them in order: the result does not depend on timing.
+// A long contraction with a small result is cut into gridDim.y pieces of `chunk`: each leaves its
+// sum in `parts`, (pieces, items, m, n), and matmul_finish adds them in order: the result does not
+// depend on timing.
 //
-// matmul_simt: float32 and float64, every architecture. Tile TILE x TILE x SIMT_K; 256 threads, each TILE/16 rows by
-// TILE/16 columns in registers; two buffers in shared memory, so that one tile is fetched while one is multiplied:
+// matmul_simt: float32 and float64, every architecture. Tile TILE x TILE x SIMT_K; 256 threads,
+// each TILE/16 rows by TILE/16 columns in registers; two buffers in shared memory, so that one tile
+// is fetched while one is multiplied:
 //
 //       w: SIMT_K x TILE  ->  [k][n]            thread (ty, tx) owns rows 4 ty.., columns 4 tx..
 //   x: TILE x SIMT_K      ->  [k][m]                and, for each further 64, the same again
 //
-// matmul_mma: half_t, bfloat16_t and float as tf32, float32 accumulation, sm_80 and later. Tile TILE x TILE x 64
-// bytes of k, STAGES tiles in flight by cp.async, 8 warps of (TILE/2) x (TILE/4), mma.sync. A side keeps its own
-// orientation in shared memory; ldmatrix turns it where needed. Rows that are not multiples of 16 bytes, or do not
-// begin on one, are copied element by element.
+// matmul_mma: half_t, bfloat16_t and float as tf32, float32 accumulation, sm_80 and later. Tile
+// TILE x TILE x 64 bytes of k, STAGES tiles in flight by cp.async, 8 warps of (TILE/2) x (TILE/4),
+// mma.sync. A side keeps its own orientation in shared memory; ldmatrix turns it where needed. Rows
+// that are not multiples of 16 bytes, or do not begin on one, are copied element by element.
 //
-// Launch: block THREADS, grid (tiles of m x n, pieces, items); matmul_finish: grid (m n / THREADS, items).
-// Not yet measured on a GPU.
+// Launch: block THREADS, grid (tiles of m x n, pieces, items); matmul_finish: grid (m n / THREADS,
+// items). Not yet measured on a GPU.
 #include "block.cuh"
 
 constexpr int THREADS = 256;
@@ -35,8 +40,10 @@ constexpr int RELU_BACKWARD = 3;
 constexpr int GELU_BACKWARD = 4;
 
 namespace {
-// ---- what is done with a finished sum --------------------------------------------------------------------------
-template <typename A> __device__ __forceinline__ A normal_cdf(A x) { return A(0.5) * (A(1) + erf(x * A(0.70710678118654752440))); }
+// ---- what is done with a finished sum -----------------------------------------------------------
+template <typename A> __device__ __forceinline__ A normal_cdf(A x) {
+  return A(0.5) * (A(1) + erf(x * A(0.70710678118654752440)));
+}
 template <typename A> __device__ __forceinline__ A gelu_slope(A x) {
   return normal_cdf(x) + x * A(0.39894228040143267794) * exp(A(-0.5) * x * x);
 }
@@ -70,36 +77,46 @@ template <typename A, typename O> struct Sink {
     if (part) part[at] = sum;
     else epilogue(at, column, sum);
   }
-  // A slab of ROWS x TILE sums from shared memory: neighbours in a row of the result are written by neighbouring
-  // threads, and the epilogue is compiled once. `row_of(r)` says which row of the result a row of the slab is.
+  // A slab of ROWS x TILE sums from shared memory: neighbours in a row of the result are written by
+  // neighbouring threads, and the epilogue is compiled once. `row_of(r)` says which row of the
+  // result a row of the slab is.
   template <int ROWS, int TILE, typename RowOf>
   __device__ __forceinline__ void drain(const A* slab, int first_column, RowOf row_of) const {
     __syncthreads();
 #pragma unroll 1
-    for (int i = threadIdx.x; i < ROWS * TILE; i += THREADS) (*this)(row_of(i / TILE), first_column + i % TILE, slab[i]);
+    for (int i = threadIdx.x; i < ROWS * TILE; i += THREADS)
+      (*this)(row_of(i / TILE), first_column + i % TILE, slab[i]);
     __syncthreads();
   }
 };
 template <typename A, typename O>
-__device__ __forceinline__ Sink<A, O> make_sink(O* out, const O* bias, const O* aux, O* pre, A* parts, A alpha,
-                                                int accumulate, int activation, int m, int n) {
+__device__ __forceinline__ Sink<A, O> make_sink(O* out, const O* bias, const O* aux, O* pre,
+                                                A* parts, A alpha, int accumulate, int activation,
+                                                int m, int n) {
   const long long size = static_cast<long long>(m) * n, at = blockIdx.z * size;
-  A* part = parts ? parts + (static_cast<long long>(blockIdx.y) * gridDim.z + blockIdx.z) * size : nullptr;
-  return {{out + at, bias, aux ? aux + at : nullptr, pre ? pre + at : nullptr, alpha, accumulate, activation}, part, m, n};
+  A* part = parts ? parts + (static_cast<long long>(blockIdx.y) * gridDim.z + blockIdx.z) * size
+                  : nullptr;
+  return {{out + at, bias, aux ? aux + at : nullptr, pre ? pre + at : nullptr, alpha, accumulate,
+           activation},
+          part,
+          m,
+          n};
 }
 
-// ---- tiles -----------------------------------------------------------------------------------------------------
+// ---- tiles --------------------------------------------------------------------------------------
 struct Corner {
   int row, column;
 };
-// Block number -> first row and column, in groups of GROUP rows of tiles, down the columns of a group.
+// Block number -> first row and column, in groups of GROUP rows of tiles, down the columns of a
+// group.
 template <int TILE> __device__ __forceinline__ Corner tile_corner(int m, int n) {
   const int down = (m + TILE - 1) / TILE, across = (n + TILE - 1) / TILE, block = blockIdx.x;
   const int group = block / (GROUP * across), within = block % (GROUP * across);
   const int height = min(GROUP, down - group * GROUP);
   return {(group * GROUP + within % height) * TILE, within / height * TILE};
 }
-// One side of a product: `lines` (rows of x, columns of w) by k. ALONG_K: neighbours in memory are neighbours in k.
+// One side of a product: `lines` (rows of x, columns of w) by k. ALONG_K: neighbours in memory are
+// neighbours in k.
 template <typename T, bool ALONG_K> struct Side {
   const T* start;
   long long row;
@@ -107,8 +124,12 @@ template <typename T, bool ALONG_K> struct Side {
   bool packs;      // rows begin on 16 bytes
 
   __device__ Side(const T* start, long long row, int lines, int end)
-      : start(start), row(row), lines(lines), end(end),
-        packs(misalignment(start) == 0 && row * static_cast<long long>(sizeof(T)) % PACK_BYTES == 0) {}
+      : start(start),
+        row(row),
+        lines(lines),
+        end(end),
+        packs(misalignment(start) == 0 &&
+              row * static_cast<long long>(sizeof(T)) % PACK_BYTES == 0) {}
   // How many of the elements from (line, k) on, along memory, exist; and where they are.
   __device__ __forceinline__ int left(int line, int k) const {
     if (line >= lines || k >= end) return 0;
@@ -127,8 +148,9 @@ template <typename T, bool ALONG_K> struct Side {
   }
 };
 
-// ---- CUDA cores ------------------------------------------------------------------------------------------------
-// Thread t's share of the tiles of one side: N elements along memory, SIMT_K further in k at every step.
+// ---- CUDA cores ---------------------------------------------------------------------------------
+// Thread t's share of the tiles of one side: N elements along memory, SIMT_K further in k at every
+// step.
 template <typename T, int TILE, bool ALONG_K> struct SimtFeed {
   static constexpr int N = TILE * SIMT_K / THREADS;
   const T* p;
@@ -136,8 +158,10 @@ template <typename T, int TILE, bool ALONG_K> struct SimtFeed {
   bool packs;
 
   __device__ SimtFeed(const T* start, long long row, int lines, int first_line, int first_k, int t)
-      : line(ALONG_K ? t / (SIMT_K / N) : t % (TILE / N) * N), k(ALONG_K ? t % (SIMT_K / N) * N : t / (TILE / N)),
-        left(lines - first_line - line), packs(Side<T, ALONG_K>(start, row, 0, 0).packs) {
+      : line(ALONG_K ? t / (SIMT_K / N) : t % (TILE / N) * N),
+        k(ALONG_K ? t % (SIMT_K / N) * N : t / (TILE / N)),
+        left(lines - first_line - line),
+        packs(Side<T, ALONG_K>(start, row, 0, 0).packs) {
     p = Side<T, ALONG_K>(start, row, 0, 0).at(first_line + line, first_k + k);
   }
   // The elements of the step that ends after `k_left` more of k.
@@ -155,16 +179,18 @@ template <typename T, int TILE, bool ALONG_K> struct SimtFeed {
     for (int i = 0; i < N; i++) tile[ALONG_K ? k + i : k][ALONG_K ? line : line + i] = pack.of[i];
   }
 };
-// Which line of the tile is a thread's i-th: strips of 4, 64 apart, so that shared memory is read in packs.
+// Which line of the tile is a thread's i-th: strips of 4, 64 apart, so that shared memory is read
+// in packs.
 __device__ __forceinline__ int strip(int thread, int i) { return i / 4 * 64 + thread * 4 + i % 4; }
 }  // namespace
 
 template <typename T, int TILE, bool X_T, bool W_T>
 __global__ void __launch_bounds__(THREADS, 2)
-matmul_simt(const T* __restrict__ x, Strides x_strides, long long x_row, const T* __restrict__ w, Strides w_strides,
-            long long w_row, T* out, const T* __restrict__ bias, Strides bias_strides, const T* __restrict__ aux,
-            T* __restrict__ pre, T* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, T alpha,
-            int accumulate, int activation) {
+    matmul_simt(const T* __restrict__ x, Strides x_strides, long long x_row,
+                const T* __restrict__ w, Strides w_strides, long long w_row, T* out,
+                const T* __restrict__ bias, Strides bias_strides, const T* __restrict__ aux,
+                T* __restrict__ pre, T* __restrict__ parts, Axes axes, int m, int n, int k,
+                int chunk, T alpha, int accumulate, int activation) {
   constexpr int EACH = TILE / 16;
   GDT_SHARED(T, xs, [2][SIMT_K][TILE + 4]);
   GDT_SHARED(T, ws, [2][SIMT_K][TILE + 4]);
@@ -192,7 +218,8 @@ matmul_simt(const T* __restrict__ x, Strides x_strides, long long x_row, const T
     for (int step = 0; step < SIMT_K; step++) {
       T a[EACH], b[EACH];
 #pragma unroll
-      for (int i = 0; i < EACH; i++) a[i] = xs[now][step][strip(ty, i)], b[i] = ws[now][step][strip(tx, i)];
+      for (int i = 0; i < EACH; i++)
+        a[i] = xs[now][step][strip(ty, i)], b[i] = ws[now][step][strip(tx, i)];
 #pragma unroll
       for (int i = 0; i < EACH; i++)
 #pragma unroll
@@ -202,46 +229,57 @@ matmul_simt(const T* __restrict__ x, Strides x_strides, long long x_row, const T
     __syncthreads();
   }
   const T* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
-  const Sink<T, T> sink = make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n);
+  const Sink<T, T> sink =
+      make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n);
   T* slab = &xs[0][0][0];
   static_assert(sizeof xs >= 16 * TILE * sizeof(T), "a slab fits where the tiles were");
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
 #pragma unroll
     for (int j = 0; j < EACH; j++) slab[ty * TILE + strip(tx, j)] = sums[i][j];
-    sink.template drain<16, TILE>(slab, corner.column, [&](int r) { return corner.row + strip(r, i); });
+    sink.template drain<16, TILE>(slab, corner.column,
+                                  [&](int r) { return corner.row + strip(r, i); });
   }
 }
 
 // parts: (pieces, items, m, n)
 template <typename A, typename O>
 __global__ void __launch_bounds__(THREADS)
-matmul_finish(const A* __restrict__ parts, int pieces, O* out, const O* __restrict__ bias, Strides bias_strides,
-              const O* __restrict__ aux, O* __restrict__ pre, Axes axes, int m, int n, A alpha, int accumulate,
-              int activation) {
+    matmul_finish(const A* __restrict__ parts, int pieces, O* out, const O* __restrict__ bias,
+                  Strides bias_strides, const O* __restrict__ aux, O* __restrict__ pre, Axes axes,
+                  int m, int n, A alpha, int accumulate, int activation) {
   const int item = blockIdx.y;
-  const long long size = static_cast<long long>(m) * n, at = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
+  const long long size = static_cast<long long>(m) * n,
+                  at = static_cast<long long>(blockIdx.x) * THREADS + threadIdx.x;
   if (at >= size) return;
   A sum = A(0);
-  for (int piece = 0; piece < pieces; piece++) sum += parts[(static_cast<long long>(piece) * gridDim.y + item) * size + at];
+  for (int piece = 0; piece < pieces; piece++)
+    sum += parts[(static_cast<long long>(piece) * gridDim.y + item) * size + at];
   const long long skip = item * size;
   const O* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
-  const Epilogue<A, O> epilogue = {out + skip, item_bias, aux ? aux + skip : nullptr, pre ? pre + skip : nullptr,
-                                   alpha, accumulate, activation};
+  const Epilogue<A, O> epilogue = {
+      out + skip, item_bias, aux ? aux + skip : nullptr, pre ? pre + skip : nullptr, alpha,
+      accumulate, activation};
   epilogue(at, static_cast<int>(at % n), sum);
 }
 
 #if defined(GDT_CPU) || __CUDA_ARCH__ >= 800
 namespace {
-// ---- tensor cores ----------------------------------------------------------------------------------------------
-// A tile of TILE lines by K in shared memory, oriented as in global memory, rows padded against bank conflicts.
+// ---- tensor cores
+// ---------------------------------------------------------------------------------------------- A
+// tile of TILE lines by K in shared memory, oriented as in global memory, rows padded against bank
+// conflicts.
 template <typename T, int TILE, bool ALONG_K> struct MmaTile {
   static constexpr int PER_PACK = PACK_BYTES / sizeof(T), K = MMA_K_BYTES / sizeof(T);
-  static constexpr int ROW = ALONG_K ? K + PER_PACK : TILE + 8, ROWS = ALONG_K ? TILE : K, SIZE = ROW * ROWS;
+  static constexpr int ROW = ALONG_K ? K + PER_PACK : TILE + 8, ROWS = ALONG_K ? TILE : K,
+                       SIZE = ROW * ROWS;
   static constexpr int PACKS = TILE * K / PER_PACK, IN_ROW = (ALONG_K ? K : TILE) / PER_PACK;
-  static __device__ __forceinline__ T* at(T* tile, int line, int k) { return tile + (ALONG_K ? line * ROW + k : k * ROW + line); }
+  static __device__ __forceinline__ T* at(T* tile, int line, int k) {
+    return tile + (ALONG_K ? line * ROW + k : k * ROW + line);
+  }
 
-  static __device__ __forceinline__ void fetch(T* tile, const Side<T, ALONG_K>& side, int first_line, int from, int t) {
+  static __device__ __forceinline__ void fetch(T* tile, const Side<T, ALONG_K>& side,
+                                               int first_line, int from, int t) {
 #pragma unroll
     for (int i = t; i < PACKS; i += THREADS) {
       const int row = i / IN_ROW, column = i % IN_ROW * PER_PACK;
@@ -249,7 +287,8 @@ template <typename T, int TILE, bool ALONG_K> struct MmaTile {
       T* to = at(tile, line, k);
       if (side.packs) {
         const int n = min(side.left(first_line + line, from + k), PER_PACK);
-        ptx::copy_async_16(to, n ? side.at(first_line + line, from + k) : side.start, n * static_cast<int>(sizeof(T)));
+        ptx::copy_async_16(to, n ? side.at(first_line + line, from + k) : side.start,
+                           n * static_cast<int>(sizeof(T)));
       } else {
         store(to, side.template load<PER_PACK>(first_line + line, from + k));
       }
@@ -260,38 +299,51 @@ template <typename T, int TILE, bool ALONG_K> struct MmaTile {
 template <typename T, int TILE, bool ALONG_K> struct Fragments {
   typedef MmaTile<T, TILE, ALONG_K> Tile;
   static constexpr int STEP = 16;
-  static __device__ __forceinline__ void load_x(uint32_t (&a)[4], T* tile, int line, int k, int lane) {
+  static __device__ __forceinline__ void load_x(uint32_t (&a)[4], T* tile, int line, int k,
+                                                int lane) {
     const int matrix = lane / 8, row = lane % 8;
-    if (ALONG_K) ptx::load_matrix_x4(a, Tile::at(tile, line + matrix % 2 * 8 + row, k + matrix / 2 * 8));
-    else ptx::load_matrix_x4_transposed(a, Tile::at(tile, line + matrix % 2 * 8, k + matrix / 2 * 8 + row));
+    if (ALONG_K)
+      ptx::load_matrix_x4(a, Tile::at(tile, line + matrix % 2 * 8 + row, k + matrix / 2 * 8));
+    else
+      ptx::load_matrix_x4_transposed(
+          a, Tile::at(tile, line + matrix % 2 * 8, k + matrix / 2 * 8 + row));
   }
-  static __device__ __forceinline__ void load_w(uint32_t (&b)[4], T* tile, int line, int k, int lane) {
+  static __device__ __forceinline__ void load_w(uint32_t (&b)[4], T* tile, int line, int k,
+                                                int lane) {
     const int matrix = lane / 8, row = lane % 8;
-    if (ALONG_K) ptx::load_matrix_x4(b, Tile::at(tile, line + matrix / 2 * 8 + row, k + matrix % 2 * 8));
-    else ptx::load_matrix_x4_transposed(b, Tile::at(tile, line + matrix / 2 * 8, k + matrix % 2 * 8 + row));
+    if (ALONG_K)
+      ptx::load_matrix_x4(b, Tile::at(tile, line + matrix / 2 * 8 + row, k + matrix % 2 * 8));
+    else
+      ptx::load_matrix_x4_transposed(
+          b, Tile::at(tile, line + matrix / 2 * 8, k + matrix % 2 * 8 + row));
   }
 };
 // tf32 has no ldmatrix: elements are read one by one, and rounded.
 template <int TILE, bool ALONG_K> struct Fragments<float, TILE, ALONG_K> {
   typedef MmaTile<float, TILE, ALONG_K> Tile;
   static constexpr int STEP = 8;
-  static __device__ __forceinline__ void load_x(uint32_t (&a)[4], float* tile, int line, int k, int lane) {
+  static __device__ __forceinline__ void load_x(uint32_t (&a)[4], float* tile, int line, int k,
+                                                int lane) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = ptx::to_tf32(*Tile::at(tile, line + lane / 4 + i % 2 * 8, k + lane % 4 + i / 2 * 4));
+    for (int i = 0; i < 4; i++)
+      a[i] = ptx::to_tf32(*Tile::at(tile, line + lane / 4 + i % 2 * 8, k + lane % 4 + i / 2 * 4));
   }
-  static __device__ __forceinline__ void load_w(uint32_t (&b)[4], float* tile, int line, int k, int lane) {
+  static __device__ __forceinline__ void load_w(uint32_t (&b)[4], float* tile, int line, int k,
+                                                int lane) {
 #pragma unroll
-    for (int i = 0; i < 4; i++) b[i] = ptx::to_tf32(*Tile::at(tile, line + lane / 4 + i / 2 * 8, k + lane % 4 + i % 2 * 4));
+    for (int i = 0; i < 4; i++)
+      b[i] = ptx::to_tf32(*Tile::at(tile, line + lane / 4 + i / 2 * 8, k + lane % 4 + i % 2 * 4));
   }
 };
 }  // namespace
 
 template <typename T, typename O, int TILE, bool X_T, bool W_T>
 __global__ void __launch_bounds__(THREADS)
-matmul_mma(const T* __restrict__ x, Strides x_strides, long long x_row, const T* __restrict__ w, Strides w_strides,
-           long long w_row, O* out, const O* __restrict__ bias, Strides bias_strides, const O* __restrict__ aux,
-           O* __restrict__ pre, float* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, float alpha,
-           int accumulate, int activation) {
+    matmul_mma(const T* __restrict__ x, Strides x_strides, long long x_row, const T* __restrict__ w,
+               Strides w_strides, long long w_row, O* out, const O* __restrict__ bias,
+               Strides bias_strides, const O* __restrict__ aux, O* __restrict__ pre,
+               float* __restrict__ parts, Axes axes, int m, int n, int k, int chunk, float alpha,
+               int accumulate, int activation) {
   typedef MmaTile<T, TILE, !X_T> TileX;
   typedef MmaTile<T, TILE, W_T> TileW;
   typedef Fragments<T, TILE, !X_T> FragmentsX;
@@ -334,11 +386,13 @@ matmul_mma(const T* __restrict__ x, Strides x_strides, long long x_row, const T*
 #pragma unroll
       for (int i = 0; i < DOWN; i++)
 #pragma unroll
-        for (int j = 0; j < ACROSS * 2; j++) ptx::multiply(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], T());
+        for (int j = 0; j < ACROSS * 2; j++)
+          ptx::multiply(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], T());
     }
   }
   const O* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
-  const Sink<float, O> sink = make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n);
+  const Sink<float, O> sink =
+      make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n);
   float* slab = reinterpret_cast<float*>(shared);
   __syncthreads();  // everyone has left the last tiles
 #pragma unroll
@@ -347,9 +401,11 @@ matmul_mma(const T* __restrict__ x, Strides x_strides, long long x_row, const T*
     for (int j = 0; j < ACROSS * 2; j++)
 #pragma unroll
       for (int e = 0; e < 4; e++)
-        slab[(warp / 4 * 16 + lane / 4 + e / 2 * 8) * TILE + warp_column + j * 8 + lane % 4 * 2 + e % 2] = sums[i][j][e];
-    sink.template drain<32, TILE>(slab, corner.column,
-                                  [&](int r) { return corner.row + r / 16 * (TILE / 2) + i * 16 + r % 16; });
+        slab[(warp / 4 * 16 + lane / 4 + e / 2 * 8) * TILE + warp_column + j * 8 + lane % 4 * 2 +
+             e % 2] = sums[i][j][e];
+    sink.template drain<32, TILE>(slab, corner.column, [&](int r) {
+      return corner.row + r / 16 * (TILE / 2) + i * 16 + r % 16;
+    });
   }
 }
 #endif

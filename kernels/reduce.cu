@@ -1,16 +1,17 @@
 // Sum, maximum, minimum, argmax and argmin over one axis, NaN kept, ties to the smallest index.
 //
-// Arguments. x: (items..., outer, n, inner), contiguous per item; the axis of n elements is reduced, into out:
-// (items, outer, inner). Values are combined in A, and rounded to T once. index: (items, outer, inner), the position
-// along n plus start[item] (null: 0), so that the winners of several devices can be compared; count[item]
-// (null: n) is how many of n are not padding.
+// Arguments. x: (items..., outer, n, inner), contiguous per item; the axis of n elements is
+// reduced, into out: (items, outer, inner). Values are combined in A, and rounded to T once. index:
+// (items, outer, inner), the position along n plus start[item] (null: 0), so that the winners of
+// several devices can be compared; count[item] (null: n) is how many of n are not padding.
 //
-// A long axis is cut into `splits`, each leaving a part (splits, items * outer * inner) of type A (and index);
-// reduce_finish and arg_finish combine parts in order, and so they do with the gathered parts of several devices.
+// A long axis is cut into `splits`, each leaving a part (splits, items * outer * inner) of type A
+// (and index); reduce_finish and arg_finish combine parts in order, and so they do with the
+// gathered parts of several devices.
 //
-// Launch. *_rows (inner = 1): block (WARP, ROWS), grid (outer / ROWS, splits, items), a warp a row. *_columns: block
-// (WARP, ROWS), grid (outer * ceil(inner / WARP), splits, items). *_finish: block THREADS, grid (size / THREADS).
-// Not yet measured on a GPU.
+// Launch. *_rows (inner = 1): block (WARP, ROWS), grid (outer / ROWS, splits, items), a warp a row.
+// *_columns: block (WARP, ROWS), grid (outer * ceil(inner / WARP), splits, items). *_finish: block
+// THREADS, grid (size / THREADS). Not yet measured on a GPU.
 #include "block.cuh"
 
 constexpr int THREADS = 256;
@@ -20,20 +21,28 @@ namespace {
 template <typename A> __device__ __forceinline__ bool is_nan(A x) { return x != x; }
 // Whole numbers have no infinity.
 template <> __device__ __forceinline__ int infinity<int>() { return 2147483647; }
-template <> __device__ __forceinline__ long long infinity<long long>() { return 9223372036854775807ll; }
-template <typename A> __device__ __forceinline__ A lowest() { return A(0.5) == A(0) ? -infinity<A>() - A(1) : -infinity<A>(); }
+template <> __device__ __forceinline__ long long infinity<long long>() {
+  return 9223372036854775807ll;
+}
+template <typename A> __device__ __forceinline__ A lowest() {
+  return A(0.5) == A(0) ? -infinity<A>() - A(1) : -infinity<A>();
+}
 struct Sum {
   template <typename A> static __device__ __forceinline__ A empty() { return A(0); }
   template <typename A> static __device__ __forceinline__ A merge(A a, A b) { return a + b; }
 };
 struct Max {
   template <typename A> static __device__ __forceinline__ A empty() { return lowest<A>(); }
-  template <typename A> static __device__ __forceinline__ A merge(A a, A b) { return is_nan(a) || a > b ? a : b; }
+  template <typename A> static __device__ __forceinline__ A merge(A a, A b) {
+    return is_nan(a) || a > b ? a : b;
+  }
   template <typename A> static __device__ __forceinline__ bool before(A a, A b) { return a > b; }
 };
 struct Min {
   template <typename A> static __device__ __forceinline__ A empty() { return infinity<A>(); }
-  template <typename A> static __device__ __forceinline__ A merge(A a, A b) { return is_nan(a) || a < b ? a : b; }
+  template <typename A> static __device__ __forceinline__ A merge(A a, A b) {
+    return is_nan(a) || a < b ? a : b;
+  }
   template <typename A> static __device__ __forceinline__ bool before(A a, A b) { return a < b; }
 };
 
@@ -60,12 +69,14 @@ struct Place {
 };
 __device__ __forceinline__ Place place_row(int outer, int n) {
   const int row = blockIdx.x * ROWS + threadIdx.y;
-  return {static_cast<long long>(row) * n, row, int(blockIdx.y * WARP + threadIdx.x), int(gridDim.y * WARP), row < outer};
+  return {static_cast<long long>(row) * n, row, int(blockIdx.y * WARP + threadIdx.x),
+          int(gridDim.y * WARP), row < outer};
 }
 __device__ __forceinline__ Place place_column(int n, int inner) {
-  const int tiles = (inner + WARP - 1) / WARP, row = blockIdx.x / tiles, column = blockIdx.x % tiles * WARP + threadIdx.x;
-  return {static_cast<long long>(row) * n * inner + column, row * inner + column, int(blockIdx.y * ROWS + threadIdx.y),
-          int(gridDim.y * ROWS), column < inner};
+  const int tiles = (inner + WARP - 1) / WARP, row = blockIdx.x / tiles,
+            column = blockIdx.x % tiles * WARP + threadIdx.x;
+  return {static_cast<long long>(row) * n * inner + column, row * inner + column,
+          int(blockIdx.y * ROWS + threadIdx.y), int(gridDim.y * ROWS), column < inner};
 }
 // Combines the ROWS threads of a column; the result is thread y = 0's.
 template <typename State, typename Merge> __device__ State merge_column(State state, Merge merge) {
@@ -79,13 +90,15 @@ template <typename State, typename Merge> __device__ State merge_column(State st
 template <typename O, typename T, typename A>
 __device__ __forceinline__ A scan_values(const T* x, const Place& p, int n, int inner) {
   A state = O::template empty<A>();
-  for (long long i = p.first; p.inside && i < n; i += p.step) state = O::merge(state, A(widen(x[p.base + i * inner])));
+  for (long long i = p.first; p.inside && i < n; i += p.step)
+    state = O::merge(state, A(widen(x[p.base + i * inner])));
   return state;
 }
 template <typename O, typename T, typename A>
 __device__ __forceinline__ Winner<A> scan_winners(const T* x, const Place& p, int n, int inner) {
   Winner<A> state = {A(0), -1};
-  for (long long i = p.first; p.inside && i < n; i += p.step) state = win<O>(state, Winner<A>{A(widen(x[p.base + i * inner])), i});
+  for (long long i = p.first; p.inside && i < n; i += p.step)
+    state = win<O>(state, Winner<A>{A(widen(x[p.base + i * inner])), i});
   return state;
 }
 // Element `p.element` of part blockIdx.y.
@@ -95,8 +108,9 @@ __device__ __forceinline__ long long part_index(const Place& p, int elements) {
 }  // namespace
 
 template <typename O, typename T, typename A>
-__global__ void __launch_bounds__(WARP * ROWS)
-reduce_rows(const T* __restrict__ x, Strides x_strides, const int* __restrict__ count, A* __restrict__ parts, Axes axes, int outer, int n) {
+__global__ void __launch_bounds__(WARP* ROWS)
+    reduce_rows(const T* __restrict__ x, Strides x_strides, const int* __restrict__ count,
+                A* __restrict__ parts, Axes axes, int outer, int n) {
   const Place p = place_row(outer, n);
   const int item = blockIdx.z;
   A value = scan_values<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, 1);
@@ -105,23 +119,26 @@ reduce_rows(const T* __restrict__ x, Strides x_strides, const int* __restrict__ 
 }
 
 template <typename O, typename T, typename A>
-__global__ void __launch_bounds__(WARP * ROWS)
-reduce_columns(const T* __restrict__ x, Strides x_strides, const int* __restrict__ count, A* __restrict__ parts, Axes axes,
-               int outer, int n, int inner) {
+__global__ void __launch_bounds__(WARP* ROWS)
+    reduce_columns(const T* __restrict__ x, Strides x_strides, const int* __restrict__ count,
+                   A* __restrict__ parts, Axes axes, int outer, int n, int inner) {
   const Place p = place_column(n, inner);
   const int item = blockIdx.z;
-  A value = scan_values<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, inner);
+  A value =
+      scan_values<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, inner);
   value = merge_column(value, [](A a, A b) { return O::merge(a, b); });
   if (p.inside && threadIdx.y == 0) parts[part_index(p, outer * inner)] = value;
 }
 
 template <typename O, typename T, typename A>
-__global__ void __launch_bounds__(WARP * ROWS)
-arg_rows(const T* __restrict__ x, Strides x_strides, const int* __restrict__ start, const int* __restrict__ count,
-         A* __restrict__ parts, long long* __restrict__ index, Axes axes, int outer, int n) {
+__global__ void __launch_bounds__(WARP* ROWS)
+    arg_rows(const T* __restrict__ x, Strides x_strides, const int* __restrict__ start,
+             const int* __restrict__ count, A* __restrict__ parts, long long* __restrict__ index,
+             Axes axes, int outer, int n) {
   const Place p = place_row(outer, n);
   const int item = blockIdx.z;
-  Winner<A> best = scan_winners<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, 1);
+  Winner<A> best =
+      scan_winners<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, 1);
   best = warp_reduce(best, [](const Winner<A>& a, const Winner<A>& b) { return win<O>(a, b); });
   if (!p.inside || threadIdx.x != 0) return;
   parts[part_index(p, outer)] = best.value;
@@ -129,34 +146,38 @@ arg_rows(const T* __restrict__ x, Strides x_strides, const int* __restrict__ sta
 }
 
 template <typename O, typename T, typename A>
-__global__ void __launch_bounds__(WARP * ROWS)
-arg_columns(const T* __restrict__ x, Strides x_strides, const int* __restrict__ start, const int* __restrict__ count,
-            A* __restrict__ parts, long long* __restrict__ index, Axes axes, int outer, int n, int inner) {
+__global__ void __launch_bounds__(WARP* ROWS)
+    arg_columns(const T* __restrict__ x, Strides x_strides, const int* __restrict__ start,
+                const int* __restrict__ count, A* __restrict__ parts, long long* __restrict__ index,
+                Axes axes, int outer, int n, int inner) {
   const Place p = place_column(n, inner);
   const int item = blockIdx.z;
-  Winner<A> best = scan_winners<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, inner);
+  Winner<A> best =
+      scan_winners<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, inner);
   best = merge_column(best, [](const Winner<A>& a, const Winner<A>& b) { return win<O>(a, b); });
   if (!p.inside || threadIdx.y != 0) return;
   parts[part_index(p, outer * inner)] = best.value;
-  index[part_index(p, outer * inner)] = best.index < 0 ? -1 : best.index + (start ? start[item] : 0);
+  index[part_index(p, outer * inner)] =
+      best.index < 0 ? -1 : best.index + (start ? start[item] : 0);
 }
 
 // parts: (count, size) -> out: (size)
 template <typename O, typename T, typename A>
 __global__ void __launch_bounds__(THREADS)
-reduce_finish(const A* __restrict__ parts, T* __restrict__ out, int count, int size) {
+    reduce_finish(const A* __restrict__ parts, T* __restrict__ out, int count, int size) {
   const int i = blockIdx.x * THREADS + threadIdx.x;
   if (i >= size) return;
   A value = O::template empty<A>();
-  for (int part = 0; part < count; part++) value = O::merge(value, parts[static_cast<long long>(part) * size + i]);
+  for (int part = 0; part < count; part++)
+    value = O::merge(value, parts[static_cast<long long>(part) * size + i]);
   out[i] = narrow<T>(value);
 }
 
 // parts, index: (count, size) -> out, out_index: (size); out may be null
 template <typename O, typename A>
 __global__ void __launch_bounds__(THREADS)
-arg_finish(const A* __restrict__ parts, const long long* __restrict__ index, A* __restrict__ out,
-           long long* __restrict__ out_index, int count, int size) {
+    arg_finish(const A* __restrict__ parts, const long long* __restrict__ index,
+               A* __restrict__ out, long long* __restrict__ out_index, int count, int size) {
   const int i = blockIdx.x * THREADS + threadIdx.x;
   if (i >= size) return;
   Winner<A> best = {A(0), -1};

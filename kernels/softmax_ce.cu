@@ -1,22 +1,26 @@
-// Cross-entropy of softmax(logits) against integer labels, with label smoothing and an index to ignore.
+// Cross-entropy of softmax(logits) against integer labels, with label smoothing and an index to
+// ignore.
 //
-//   loss[r]        = lse[r] - (1 - smoothing) logits[r, y] - smoothing * mean(logits[r, :]),   y = labels[r]
-//   gradient[r, c] = scale[r] (exp(logits[r, c] - lse[r]) - (1 - smoothing) [c == y] - smoothing / total)
+//   loss[r]        = lse[r] - (1 - smoothing) logits[r, y] - smoothing * mean(logits[r, :]),   y =
+//   labels[r] gradient[r, c] = scale[r] (exp(logits[r, c] - lse[r]) - (1 - smoothing) [c == y] -
+//   smoothing / total)
 //
-// Arguments. logits: (items..., rows, classes), rows contiguous; labels: (items..., rows); scale: (items..., rows), or
-// one number for all rows (scale_step 0), or null for 1. loss, lse: (items, rows); gradient: (items, rows, classes),
-// may be the logits themselves. Rows with y == ignore have loss and gradient 0. A label outside [0, total)
-// gets loss NaN and gradient 0, is never read through, and leaves (row << 32 | label) of the first such row in
-// `error`, which starts as all ones.
+// Arguments. logits: (items..., rows, classes), rows contiguous; labels: (items..., rows); scale:
+// (items..., rows), or one number for all rows (scale_step 0), or null for 1. loss, lse: (items,
+// rows); gradient: (items, rows, classes), may be the logits themselves. Rows with y == ignore have
+// loss and gradient 0. A label outside [0, total) gets loss NaN and gradient 0, is never read
+// through, and leaves (row << 32 | label) of the first such row in `error`, which starts as all
+// ones.
 //
-// Whole rows: softmax_ce reads a row once where it fits shared memory (`cached`), else twice, and writes it once.
-// Classes split over devices: softmax_ce_parts writes (max, sum, logit of the label, sum of logits) for the local
-// classes [start, start + count); parts are gathered, softmax_ce_merge combines them in order, and
-// softmax_ce_gradient finishes. start and count are arrays over items, or null for 0 and `classes`.
+// Whole rows: softmax_ce reads a row once where it fits shared memory (`cached`), else twice, and
+// writes it once. Classes split over devices: softmax_ce_parts writes (max, sum, logit of the
+// label, sum of logits) for the local classes [start, start + count); parts are gathered,
+// softmax_ce_merge combines them in order, and softmax_ce_gradient finishes. start and count are
+// arrays over items, or null for 0 and `classes`.
 //
-// Launch: block (ROW_THREADS, ROWS_PER_BLOCK), grid (rows / ROWS_PER_BLOCK, items); ROW_THREADS = 32 with 4 rows
-// for short rows, 256 with 1 row for long ones. Shared: `cached` ? ROWS_PER_BLOCK * classes elements : 0.
-// Not yet measured on a GPU.
+// Launch: block (ROW_THREADS, ROWS_PER_BLOCK), grid (rows / ROWS_PER_BLOCK, items); ROW_THREADS =
+// 32 with 4 rows for short rows, 256 with 1 row for long ones. Shared: `cached` ? ROWS_PER_BLOCK *
+// classes elements : 0. Not yet measured on a GPU.
 #include "block.cuh"
 
 constexpr int MERGE_THREADS = 256;
@@ -25,8 +29,11 @@ namespace {
 template <typename A> struct Row {  // of the elements seen: max, sum of exp(x - max), sum of x
   A max, sum, total;
 };
-template <typename A> __device__ __forceinline__ Row<A> empty_row() { return {-infinity<A>(), A(0), A(0)}; }
-template <typename A> __device__ __forceinline__ Row<A> merge_rows(const Row<A>& a, const Row<A>& b) {
+template <typename A> __device__ __forceinline__ Row<A> empty_row() {
+  return {-infinity<A>(), A(0), A(0)};
+}
+template <typename A>
+__device__ __forceinline__ Row<A> merge_rows(const Row<A>& a, const Row<A>& b) {
   const A high = max(a.max, b.max);
   if (high == -infinity<A>()) return {high, a.sum + b.sum, a.total + b.total};
   return {high, a.sum * exp(a.max - high) + b.sum * exp(b.max - high), a.total + b.total};
@@ -51,8 +58,8 @@ struct Label {
   bool ignored, valid;
 };
 // The smallest row with a bad label is reported, whatever the order of blocks.
-__device__ __forceinline__ Label read_label(long long y, long long total, long long ignore, long long row,
-                                            unsigned long long* error) {
+__device__ __forceinline__ Label read_label(long long y, long long total, long long ignore,
+                                            long long row, unsigned long long* error) {
   const Label label = {y, y == ignore, y >= 0 && y < total};
   if (!label.ignored && !label.valid)
     atomicMin(error, static_cast<unsigned long long>(row) << 32 | static_cast<unsigned>(y));
@@ -64,23 +71,28 @@ template <typename A> __device__ __forceinline__ A labelled_loss(const Label& y,
 // `logit` and `total` are sums over all classes.
 template <typename A>
 __device__ __forceinline__ A row_loss(A lse, A logit, A total, A smoothing, int classes) {
-  const A spread = smoothing == A(0) ? A(0) : smoothing * total / A(classes);  // total may be infinite
+  const A spread =
+      smoothing == A(0) ? A(0) : smoothing * total / A(classes);  // total may be infinite
   return lse - (A(1) - smoothing) * logit - spread;
 }
 
-template <typename A> struct Target {  // what is subtracted from the softmax: `floor` everywhere, `peak` at `at`
+template <typename A>
+struct Target {  // what is subtracted from the softmax: `floor` everywhere, `peak` at `at`
   long long at;
   A floor, peak;
 };
-// Reads `from` (global or shared memory), writes `to`; `packs`: both lie alike relative to 16 bytes.
+// Reads `from` (global or shared memory), writes `to`; `packs`: both lie alike relative to 16
+// bytes.
 template <typename T, typename A>
-__device__ __forceinline__ void write_gradient(const T* from, T* to, int n, int thread, int threads, bool packs, A lse,
-                                               A scale, const Target<A>& target) {
+__device__ __forceinline__ void write_gradient(const T* from, T* to, int n, int thread, int threads,
+                                               bool packs, A lse, A scale,
+                                               const Target<A>& target) {
   visit(from, n, thread, threads, packs, [&](int i, auto pack) {
 #pragma unroll
     for (int k = 0; k < static_cast<int>(sizeof(pack) / sizeof(T)); k++) {
       const A hit = i + k == target.at ? target.peak : A(0);
-      pack.of[k] = narrow<T>(scale == A(0) ? A(0) : scale * (exp(widen(pack.of[k]) - lse) - hit - target.floor));
+      pack.of[k] = narrow<T>(
+          scale == A(0) ? A(0) : scale * (exp(widen(pack.of[k]) - lse) - hit - target.floor));
     }
     store(to + i, pack);
   });
@@ -97,14 +109,16 @@ template <typename T> __device__ __forceinline__ int row_bytes(int classes) {
 }  // namespace
 
 template <typename T, typename A, typename L, int ROW_THREADS, int ROWS_PER_BLOCK>
-__global__ void __launch_bounds__(ROW_THREADS * ROWS_PER_BLOCK)
-softmax_ce(const T* logits, Strides logits_strides, const L* __restrict__ labels, Strides labels_strides,
-           const A* __restrict__ scale, Strides scale_strides, int scale_step, A* __restrict__ loss,
-           A* __restrict__ lse, T* gradient, Axes axes, int rows, int classes, A smoothing, long long ignore,
-           int cached, unsigned long long* error) {
+__global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK)
+    softmax_ce(const T* logits, Strides logits_strides, const L* __restrict__ labels,
+               Strides labels_strides, const A* __restrict__ scale, Strides scale_strides,
+               int scale_step, A* __restrict__ loss, A* __restrict__ lse, T* gradient, Axes axes,
+               int rows, int classes, A smoothing, long long ignore, int cached,
+               unsigned long long* error) {
   GDT_DYNAMIC_SHARED(shared);
   GDT_SHARED(Row<A>, scratch, [ROW_THREADS / WARP]);
-  const int row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y, item = blockIdx.y, thread = threadIdx.x;
+  const int row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y, item = blockIdx.y,
+            thread = threadIdx.x;
   if (row >= rows) return;  // whole warps: where a block has several rows, each is one warp
   const long long at = static_cast<long long>(item) * rows + row;
   const T* x = logits + offset(item, axes, logits_strides) + static_cast<long long>(row) * classes;
@@ -112,10 +126,12 @@ softmax_ce(const T* logits, Strides logits_strides, const L* __restrict__ labels
   Row<A> mine = empty_row<A>();
   visit(x, classes, thread, ROW_THREADS, true, [&](int i, auto pack) {
 #pragma unroll
-    for (int k = 0; k < static_cast<int>(sizeof(pack) / sizeof(T)); k++) include(mine, A(widen(pack.of[k])));
+    for (int k = 0; k < static_cast<int>(sizeof(pack) / sizeof(T)); k++)
+      include(mine, A(widen(pack.of[k])));
     if (cached) store(copy + i, pack);
   });
-  const Label y = read_label(labels[offset(item, axes, labels_strides) + row], classes, ignore, at, error);
+  const Label y =
+      read_label(labels[offset(item, axes, labels_strides) + row], classes, ignore, at, error);
   const A logit = y.valid ? A(widen(x[y.index])) : A(0);
   const Row<A> whole = reduce_row<A, ROW_THREADS>(mine, scratch);
   const A row_lse = whole.max + log(whole.sum);
@@ -126,30 +142,37 @@ softmax_ce(const T* logits, Strides logits_strides, const L* __restrict__ labels
   if (!gradient) return;
   const A given = scale ? scale[offset(item, axes, scale_strides) + row * scale_step] : A(1);
   T* out = gradient + at * classes;
-  row_barrier<ROW_THREADS>();  // all have read x[y]; the copy may be read in other packs than it was written in
-  write_gradient(cached ? copy : x, out, classes, thread, ROW_THREADS, misalignment(x) == misalignment(out), row_lse,
-                 y.ignored || !y.valid ? A(0) : given, {y.index, smoothing / A(classes), A(1) - smoothing});
+  row_barrier<ROW_THREADS>();  // all have read x[y]; the copy may be read in other packs than it
+                               // was written in
+  write_gradient(cached ? copy : x, out, classes, thread, ROW_THREADS,
+                 misalignment(x) == misalignment(out), row_lse,
+                 y.ignored || !y.valid ? A(0) : given,
+                 {y.index, smoothing / A(classes), A(1) - smoothing});
 }
 
 // parts: (items, rows, 4)
 template <typename T, typename A, typename L, int ROW_THREADS, int ROWS_PER_BLOCK>
-__global__ void __launch_bounds__(ROW_THREADS * ROWS_PER_BLOCK)
-softmax_ce_parts(const T* __restrict__ logits, Strides logits_strides, const L* __restrict__ labels,
-                 Strides labels_strides, const int* __restrict__ start, const int* __restrict__ count,
-                 A* __restrict__ parts, Axes axes, int rows, int classes) {
+__global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK)
+    softmax_ce_parts(const T* __restrict__ logits, Strides logits_strides,
+                     const L* __restrict__ labels, Strides labels_strides,
+                     const int* __restrict__ start, const int* __restrict__ count,
+                     A* __restrict__ parts, Axes axes, int rows, int classes) {
   GDT_SHARED(Row<A>, scratch, [ROW_THREADS / WARP]);
-  const int row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y, item = blockIdx.y, thread = threadIdx.x;
+  const int row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y, item = blockIdx.y,
+            thread = threadIdx.x;
   if (row >= rows) return;
   const int valid = count ? count[item] : classes;
   const T* x = logits + offset(item, axes, logits_strides) + static_cast<long long>(row) * classes;
   Row<A> mine = empty_row<A>();
   visit(x, valid, thread, ROW_THREADS, true, [&](int, auto pack) {
 #pragma unroll
-    for (int k = 0; k < static_cast<int>(sizeof(pack) / sizeof(T)); k++) include(mine, A(widen(pack.of[k])));
+    for (int k = 0; k < static_cast<int>(sizeof(pack) / sizeof(T)); k++)
+      include(mine, A(widen(pack.of[k])));
   });
   const Row<A> whole = reduce_row<A, ROW_THREADS>(mine, scratch);
   if (thread != 0) return;
-  const long long here = static_cast<long long>(labels[offset(item, axes, labels_strides) + row]) - (start ? start[item] : 0);
+  const long long here = static_cast<long long>(labels[offset(item, axes, labels_strides) + row]) -
+                         (start ? start[item] : 0);
   A* part = parts + (static_cast<long long>(item) * rows + row) * 4;
   part[0] = whole.max;
   part[1] = whole.sum;
@@ -157,11 +180,13 @@ softmax_ce_parts(const T* __restrict__ logits, Strides logits_strides, const L* 
   part[3] = whole.total;
 }
 
-// parts: (count, rows, 4), merged in the order of the first axis; labels, loss, lse: (rows). One thread a row.
+// parts: (count, rows, 4), merged in the order of the first axis; labels, loss, lse: (rows). One
+// thread a row.
 template <typename A, typename L>
 __global__ void __launch_bounds__(MERGE_THREADS)
-softmax_ce_merge(const A* __restrict__ parts, const L* __restrict__ labels, A* __restrict__ loss, A* __restrict__ lse,
-                 int count, int rows, int total, A smoothing, long long ignore, unsigned long long* error) {
+    softmax_ce_merge(const A* __restrict__ parts, const L* __restrict__ labels,
+                     A* __restrict__ loss, A* __restrict__ lse, int count, int rows, int total,
+                     A smoothing, long long ignore, unsigned long long* error) {
   const int row = blockIdx.x * MERGE_THREADS + threadIdx.x;
   if (row >= rows) return;
   Row<A> whole = empty_row<A>();
@@ -176,14 +201,18 @@ softmax_ce_merge(const A* __restrict__ parts, const L* __restrict__ labels, A* _
   loss[row] = labelled_loss(y, row_loss(lse[row], logit, whole.total, smoothing, total));
 }
 
-// lse: (items..., rows), of all classes; `total` is their number. Classes past count have gradient 0.
+// lse: (items..., rows), of all classes; `total` is their number. Classes past count have gradient
+// 0.
 template <typename T, typename A, typename L, int ROW_THREADS, int ROWS_PER_BLOCK>
-__global__ void __launch_bounds__(ROW_THREADS * ROWS_PER_BLOCK)
-softmax_ce_gradient(const T* logits, Strides logits_strides, const L* __restrict__ labels, Strides labels_strides,
-                    const A* __restrict__ lse, Strides lse_strides, const A* __restrict__ scale, Strides scale_strides,
-                    int scale_step, const int* __restrict__ start, const int* __restrict__ count, T* gradient,
-                    Axes axes, int rows, int classes, int total, A smoothing, long long ignore) {
-  const int row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y, item = blockIdx.y, thread = threadIdx.x;
+__global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK)
+    softmax_ce_gradient(const T* logits, Strides logits_strides, const L* __restrict__ labels,
+                        Strides labels_strides, const A* __restrict__ lse, Strides lse_strides,
+                        const A* __restrict__ scale, Strides scale_strides, int scale_step,
+                        const int* __restrict__ start, const int* __restrict__ count, T* gradient,
+                        Axes axes, int rows, int classes, int total, A smoothing,
+                        long long ignore) {
+  const int row = blockIdx.x * ROWS_PER_BLOCK + threadIdx.y, item = blockIdx.y,
+            thread = threadIdx.x;
   if (row >= rows) return;
   const int valid = count ? count[item] : classes;
   const long long at = static_cast<long long>(item) * rows + row;
@@ -192,7 +221,8 @@ softmax_ce_gradient(const T* logits, Strides logits_strides, const L* __restrict
   const A given = scale ? scale[offset(item, axes, scale_strides) + row * scale_step] : A(1);
   T* out = gradient + at * classes;
   write_gradient(x, out, valid, thread, ROW_THREADS, misalignment(x) == misalignment(out),
-                 lse[offset(item, axes, lse_strides) + row], y == ignore || y < 0 || y >= total ? A(0) : given,
+                 lse[offset(item, axes, lse_strides) + row],
+                 y == ignore || y < 0 || y >= total ? A(0) : given,
                  {y - (start ? start[item] : 0), smoothing / A(total), A(1) - smoothing});
   for (int i = valid + thread; i < classes; i += ROW_THREADS) out[i] = narrow<T>(A(0));
 }

@@ -167,7 +167,8 @@ def assert_close(
 ) -> None:
     """Within the rounding of the result's dtype plus that of `terms` sums in the accumulator.
 
-    A sum of n terms of size `scale` in precision e is off by about e sqrt(n) scale; 4 and 8 are margins.
+    A sum of n terms of size `scale` in precision e is off by about e sqrt(n) scale; the rest
+    is margin.
     """
     wide = EPSILONS["float64" if dtype == "float64" else "float32"]
     allowed = 4 * EPSILONS[got.dtype.name] * np.abs(want) + 8 * wide * (4 + terms**0.5) * scale

@@ -60,7 +60,7 @@ def check_forward_and_backward(
     uneven: bool,
     execute: Execute,
 ) -> None:
-    """Moments on each coordinate, merged over the data axis, applied; then both steps of the gradient."""
+    """Moments of each coordinate, merged over the data axis, applied; then the gradient."""
     rng = np.random.default_rng(0)
     data_lead, channel_lead = LEADS[lead]
     depth, wide = len(data_lead), wide_dtype(dtype)

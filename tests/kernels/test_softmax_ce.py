@@ -146,13 +146,15 @@ def test_whole_rows_under_sanitizers(sanitizer: str, classes: int) -> None:
 def check_split_classes(
     dtype: str, rows: int, counts: list[int], smoothing: float, scaled: bool, execute: Execute
 ) -> None:
-    """Classes over len(counts) coordinates, of which each holds max(counts), counts[i] of them real."""
+    """Classes over len(counts) coordinates; each holds max(counts), counts[i] of them real."""
     rng = np.random.default_rng(1)
     devices, local, total = len(counts), max(counts), sum(counts)
     whole = normal(rng, (rows, total), dtype)
     labels = rng.integers(0, total, rows).astype(np.int32)
-    labels[-1:] = IGNORE if rows > 1 else 0
     start = np.cumsum([0, *counts[:-1]]).astype(np.int32)
+    edges = start[start < total][:rows]  # labels that are the first class of a coordinate
+    labels[: len(edges)] = edges
+    labels[-1:] = IGNORE if rows > 1 else 0
     logits = np.full((devices, rows, local), np.inf, whole.dtype)
     for i, (first, count) in enumerate(zip(start, counts, strict=True)):
         logits[i, :, :count] = whole[:, first : first + count]

@@ -11,13 +11,11 @@
 #include <math.h>  // not <cmath>: CUDA's exp(float) is a float, and so has to be this one
 #include <sys/mman.h>
 
-#include <climits>
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -114,7 +112,6 @@ static struct Runtime {
   uint64_t random;
   unsigned char* dynamic;
   size_t dynamic_bytes;
-  int order;
 } runtime;
 
 extern "C" void gdt_switch_stack(void** save, void* to);
@@ -257,9 +254,6 @@ template <class T> NOT_SANITIZED inline T shuffle(unsigned mask, T mine, int sou
   return value;
 }
 }  // namespace shim
-template <class T> inline T __shfl_sync(unsigned mask, T v, int from, int line = __builtin_LINE()) {
-  return shim::shuffle(mask, v, from & 31, "__shfl_sync", line);
-}
 template <class T> inline T __shfl_xor_sync(unsigned mask, T v, int with, int line = __builtin_LINE()) {
   return shim::shuffle(mask, v, (int)shim::lane() ^ with, "__shfl_xor_sync", line);
 }
@@ -383,7 +377,7 @@ struct Entry { const char* name; void (*call)(void**); };
 NOT_SANITIZED int launch(void (*kernel)(void**), const unsigned* grid, const unsigned* block, size_t shared, void** arguments, const Options* options) {
   gridDim = {grid[0], grid[1], grid[2]}, blockDim = {block[0], block[1], block[2]};
   runtime.count = block[0] * block[1] * block[2];
-  runtime.failed = false, runtime.message[0] = 0, runtime.order = options->order;
+  runtime.failed = false, runtime.message[0] = 0;
   runtime.random = options->seed * 0x9E3779B97F4A7C15ull + 0x1234567;
   const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
   if (!runtime.count || runtime.count > 1024 || !blocks || grid[1] > 65535 || grid[2] > 65535 || shared > DYNAMIC_MAX)

@@ -2,8 +2,8 @@
 
     CpuRunner("reduce.cu", instances).run(call, order="reverse")
 
-runs the kernel itself, thread by thread, in this process, between guard bytes; with a sanitizer ("address",
-which includes undefined behaviour, or "thread") it runs in a process of its own.
+runs the kernel itself, thread by thread, in this process, between guard bytes; with a sanitizer
+("address", which includes undefined behaviour, or "thread") in a process of its own.
 """
 
 from __future__ import annotations
@@ -45,6 +45,11 @@ FLAGS = {
     ),
     "thread": ("-O1", "-g", "-fsanitize=thread", "-fno-omit-frame-pointer"),
 }  # fmt: skip
+SANITIZER_OPTIONS = {
+    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+    "TSAN_OPTIONS": "report_signal_unsafe=0:history_size=2:exitcode=0",
+}
 RUN_TIMES = {"address": "libasan.so", "thread": "libtsan.so"}
 
 
@@ -68,7 +73,7 @@ def build(
     shim = [p.read_text() for p in sorted(HERE.glob("*.hpp"))]
     names = sorted({str(i) for i in instances})
     flags = [*COMMON, *FLAGS[sanitizer]]
-    parts = [str(path), path.read_text(), headers, shim, names, flags]
+    parts = [file, path.read_text(), headers, shim, names, flags]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
     out = BUILD_FOLDER / f"{path.stem}-{sanitizer or 'plain'}-{key}.so"
     if out.exists():
@@ -85,25 +90,30 @@ def build(
     return out
 
 
+UNIT = """#include "cuda_cpu.hpp"
+namespace {{
+#include "{path}"
+{sizes}
+const shim::Entry entries[] = {{{entries}}};
+}}
+#define PUBLIC extern "C" __attribute__((visibility("default")))
+PUBLIC const char* gdt_message() {{ return shim::runtime.message; }}
+PUBLIC int gdt_launch(const char* name, const unsigned* grid, const unsigned* block, size_t shared,
+                      void** arguments, const shim::Options* options) {{
+  for (auto& e : entries)
+    if (!strcmp(e.name, name))
+      return shim::launch(e.call, grid, block, shared, arguments, options);
+  return shim::report("no kernel %s", name), 1;
+}}
+"""
+
+
 def translation_unit(path: Path, names: Sequence[str], structs: dict[str, np.dtype[Any]]) -> str:
-    entries = [
-        f'{{"{n}", [](void** a) {{ shim::Call<decltype(&{n})>::with(&{n}, a); }}}},' for n in names
-    ]
+    """The source and a table of its instances; the sizes check what was read from the source."""
+    entry = '{{"{0}", [](void** a) {{ shim::Call<decltype(&{0})>::with(&{0}, a); }}}}'
     sizes = [f"static_assert(sizeof({name}) == {d.itemsize});" for name, d in structs.items()]
-    return "\n".join(
-        [
-            '#include "cuda_cpu.hpp"', "namespace {", f'#include "{path}"', *sizes,
-            "const shim::Entry entries[] = {", *entries, "};", "}",
-            '#define PUBLIC extern "C" __attribute__((visibility("default")))',
-            'PUBLIC const char* gdt_message() { return shim::runtime.message; }',
-            'PUBLIC int gdt_launch(const char* name, const unsigned* grid, const unsigned* block, size_t shared,',
-            "                          void** arguments, const shim::Options* options) {",
-            "  for (auto& e : entries)",
-            "    if (!strcmp(e.name, name)) return shim::launch(e.call, grid, block, shared, arguments, options);",
-            '  return shim::report("no kernel %s", name), 1;',
-            "}", "",
-        ]
-    )  # fmt: skip
+    entries = ",\n".join(entry.format(name) for name in names)
+    return UNIT.format(path=path, sizes="\n".join(sizes), entries=entries)
 
 
 class CpuRunner:
@@ -118,7 +128,8 @@ class CpuRunner:
     ):
         self.sanitizer, self.folder = sanitizer, folder
         self.path = build(file, instances, sanitizer, folder)
-        self._library = None if sanitizer else worker.load(str(self.path))
+        apart = sanitizer is not None or folder is not None  # foreign sources may crash
+        self._library = None if apart else worker.load(str(self.path))
         self._process: subprocess.Popen[bytes] | None = None
         self._log: IO[bytes] | None = None
 
@@ -169,36 +180,26 @@ class CpuRunner:
             return [], report or "the process died"
 
     def _start(self) -> subprocess.Popen[bytes]:
-        assert self.sanitizer is not None
-        find = ["g++", f"-print-file-name={RUN_TIMES[self.sanitizer]}"]
-        run_time = subprocess.run(find, capture_output=True, text=True, check=True).stdout.strip()
-        environment = os.environ | {
-            "LD_PRELOAD": run_time,
-            "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
-            "UBSAN_OPTIONS": "print_stacktrace=1",
-            "TSAN_OPTIONS": "report_signal_unsafe=0:history_size=2:exitcode=0",
-        }
-        still = (
-            ["setarch", "-R"] if self.sanitizer == "thread" else []
-        )  # TSan wants fixed addresses
-        command = [*still, sys.executable, str(HERE / "worker.py"), str(self.path)]
-        self._log = tempfile.TemporaryFile()
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-        )
+        script = [sys.executable, str(HERE / "worker.py"), str(self.path)]
+        environment = dict(os.environ)
+        if self.sanitizer is not None:
+            find = ["g++", f"-print-file-name={RUN_TIMES[self.sanitizer]}"]
+            found = subprocess.run(find, capture_output=True, text=True, check=True)
+            environment |= SANITIZER_OPTIONS | {"LD_PRELOAD": found.stdout.strip()}
+        if self.sanitizer == "thread":  # which wants fixed addresses
+            script = ["setarch", "-R", *script]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
+        pipe = subprocess.PIPE
+        command = [*script, str(0 if self.sanitizer else GUARD_BYTES)]
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._log, env=environment)
 
     def close(self) -> None:
         """End the sanitizer's process, if there is one."""
         if self._process is None or self._log is None:
             return
         self._process.kill()
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError), self._log:
             self._process.communicate()
-        self._log.close()
         self._process = None
 
 
@@ -216,27 +217,18 @@ def pack(
     arrays = [a for p, a in zip(signature, arguments, strict=True) if p.pointer and a is not None]
     roots = list({id(r): r for r in map(root_of, [*arrays, *call.pointees])}.values())
 
-    def pointer(address: int) -> worker.Pointer:
-        for i, root in enumerate(roots):
-            if 0 <= address - root.ctypes.data < max(1, root.nbytes):
-                return i, address - root.ctypes.data
-        raise LaunchError(f"{call.instance}: address {address:#x} is in no array of the call")
+    def find(address: int) -> worker.Pointer | None:
+        offsets = [(i, address - root.ctypes.data) for i, root in enumerate(roots)]
+        return next(((i, o) for i, o in offsets if 0 <= o < max(1, roots[i].nbytes)), None)
 
     packed: list[worker.Pointer | bytes | None] = []
     fixups = []
     for p, a in zip(signature, arguments, strict=True):
-        if not p.pointer:
-            packed.append(a.tobytes())
-        elif a is None:
-            packed.append(None)
-        else:
-            packed.append(pointer(a.ctypes.data))
-            if p.name == "table":
-                buffer, start = pointer(a.ctypes.data)
-                ends = [(r.ctypes.data, r.ctypes.data + r.nbytes) for r in roots]
-                for k, word in enumerate(a.reshape(-1).tolist()):
-                    if any(low <= word < high for low, high in ends):
-                        fixups.append((buffer, start + 8 * k, pointer(word)))
+        place = find(a.ctypes.data) if p.pointer and a is not None else None
+        packed.append(place if p.pointer else a.tobytes())
+        if p.name == "table" and place is not None:
+            targets = enumerate(map(find, a.reshape(-1).tolist()))
+            fixups += [(place[0], place[1] + 8 * k, t) for k, t in targets if t is not None]
     grid, block = ((*t, 1, 1)[:3] for t in (call.grid, call.block))
     buffers = [ctypes.string_at(r.ctypes.data, r.nbytes) for r in roots]
     name = str(call.instance)

@@ -1,6 +1,6 @@
-"""Executes packed launches of one built kernel library; started under a sanitizer's run time as a process.
+"""Executes packed launches of a kernel library; under a sanitizer, as a process of its own.
 
-It imports neither NumPy nor gdt: everything that runs under the sanitizer is the kernel and this file.
+It imports neither NumPy nor gdt: all that runs under the sanitizer is the kernel and this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIBC.free.argtypes = [ctypes.c_void_p]
 
 
 class Options(ctypes.Structure):
-    """`shim::Options`: order of threads, timing of asynchronous work, new TSan fibers for every block."""
+    """`shim::Options`: order of threads, timing of copies, new TSan fibers for every block."""
 
     _fields_ = [
         ("order", ctypes.c_int),
@@ -65,7 +65,7 @@ def load(path: str) -> ctypes.CDLL:
 
 
 def execute(library: ctypes.CDLL, packed: Packed, canary: int) -> tuple[list[bytes], str]:
-    """Run a launch on copies with `canary` guard bytes on both sides; the buffers after it, and what is wrong."""
+    """Run on copies between `canary` guard bytes; the buffers after it, and what is wrong."""
     bases = [allocate(len(b) + 2 * canary) for b in packed.buffers]
     at = [base + canary for base in bases]
     for base, address, content in zip(bases, at, packed.buffers, strict=True):
@@ -103,8 +103,8 @@ def execute(library: ctypes.CDLL, packed: Packed, canary: int) -> tuple[list[byt
     return after, message
 
 
-def main(path: str) -> None:
-    """Serve launches from standard input; what a sanitizer writes to standard error, a file, is the message."""
+def main(path: str, guard: str) -> None:
+    """Serve launches from standard input; what comes to standard error is the message."""
     library = load(path)
     while True:
         try:
@@ -112,7 +112,7 @@ def main(path: str) -> None:
         except EOFError:
             return
         seen = os.fstat(2).st_size
-        after, message = execute(library, packed, 0)
+        after, message = execute(library, packed, int(guard))
         message = message or os.pread(2, os.fstat(2).st_size - seen, seen).decode(errors="replace")
         pickle.dump((after, message), sys.stdout.buffer)
         sys.stdout.buffer.flush()

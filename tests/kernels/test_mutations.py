@@ -1,0 +1,265 @@
+"""Kernels broken on purpose: a test of the covering set has to fail for every one of them.
+
+Each row names a check, a kernel and a text to replace. A kernel with shared memory loses a barrier,
+every kernel gets a wrong bound or a wrong index. The checks are those of the other test files; a
+mutation that plain runs in three orders of threads let pass is run under the sanitizers.
+"""
+# ruff: noqa: E501 (one mutation a line)
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gdt import kernels
+
+from .harness import Execute, close_runners, need_compiler
+from .test_batchnorm import check_forward_and_backward
+from .test_matmul import check_matmul
+from .test_random import check_draw
+from .test_reduce import check_arguments, check_values
+from .test_softmax_ce import check_split_classes, check_whole_rows
+from .test_update import check_adam, check_sgd
+
+pytestmark = pytest.mark.kernels_full
+
+
+def softmax_ce(execute: Execute) -> None:
+    for classes, cached in ((37, True), (1029, True), (1029, False)):
+        check_whole_rows(
+            "float32", "int32", 5, classes, "replicated labels", 0.1, "rows", True, "apart", cached, execute
+        )  # fmt: skip
+
+
+def softmax_ce_split(execute: Execute) -> None:
+    for counts in ([3, 3, 1, 0], [1030, 7]):
+        check_split_classes("float32", 6, counts, 0.2, True, execute)
+
+
+def batchnorm_planes(execute: Execute) -> None:
+    for outer, misaligned in ((120, False), (9, True)):
+        check_forward_and_backward(
+            "float32", outer, 33, 7, "model and data", "both", True, misaligned, True, execute
+        )
+
+
+def batchnorm_columns(execute: Execute) -> None:
+    check_forward_and_backward(
+        "float32", 37, 33, 1, "model and data", "both", True, True, True, execute
+    )
+
+
+def reduce_values(execute: Execute) -> None:
+    for inner in (1, 40):
+        check_values("Sum", "float32", 9, 700, inner, (2,), True, "none", execute)
+
+
+def reduce_arguments(execute: Execute) -> None:
+    for inner in (1, 40):
+        check_arguments("Max", "float32", 9, 700, inner, (2,), True, "ties", execute)
+
+
+def sgd(execute: Execute) -> None:
+    check_sgd("float32", "odd", 0.9, True, 0.1, True, execute)
+    check_sgd("float32", "blocks", 0.9, True, 0.1, False, execute)
+
+
+def adam(execute: Execute) -> None:
+    check_adam("float32", "odd", 2, 0.1, True, True, execute)
+    check_adam("float32", "blocks", 2, 0.1, False, False, execute)
+
+
+def simt(execute: Execute) -> None:
+    for turned, misaligned in ((False, True), (True, False)):
+        check_matmul(
+            "float32", 70, 136, 99, turned, turned, "w replicated", "relu", "bias, accumulate", 64, 2,
+            misaligned, execute,
+        )  # fmt: skip
+    check_matmul("float32", 9, 8, 40, False, False, "both", "gelu_backward", "bias, pre", 64, 1, False, execute)  # fmt: skip
+
+
+def mma(execute: Execute) -> None:
+    for turned, misaligned in ((False, False), (True, True)):
+        check_matmul(
+            "bfloat16", 70, 136, 264, turned, turned, "w replicated", "relu", "bias", 64, 2, misaligned,
+            execute, True,
+        )  # fmt: skip
+
+
+def draws(*kinds: tuple[str, str]) -> Callable[[Execute], None]:
+    def check(execute: Execute) -> None:
+        for kind in kinds:
+            check_draw(kind, "rows", 1025, 2**63 + 5, 2**40 + 7, execute)
+
+    return check
+
+
+SOFTMAX = (softmax_ce, "softmax_ce.cu")
+SPLIT = (softmax_ce_split, "softmax_ce.cu")
+PLANES, COLUMNS = (batchnorm_planes, "batchnorm.cu"), (batchnorm_columns, "batchnorm.cu")
+VALUES, ARGUMENTS = (reduce_values, "reduce.cu"), (reduce_arguments, "reduce.cu")
+SIMT, MMA = (simt, "matmul.cu"), (mma, "matmul.cu")
+ALL_DRAWS = (
+    ("random_bits", draws(("bits", "uint32"), ("bits", "uint64"))),
+    ("random_uniform", draws(("uniform", "float32"))),
+    ("random_normal", draws(("normal", "float32"), ("normal", "float64"))),
+    ("random_truncated", draws(("truncated", "float32"))),
+    ("random_integers", draws(("integers", "int8"), ("integers", "uint64"))),
+    ("random_bernoulli", draws(("bernoulli", "bool"))),
+)
+BARRIER = "  __syncthreads();\n"
+AFTER_WRITE = "scratch[thread / WARP] = value;\n  __syncthreads();"
+
+# (check, file), kernel, which file is changed (None: the kernel's), old text, new text
+MUTATIONS = [
+    (*SOFTMAX, "softmax_ce", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
+    (*SOFTMAX, "softmax_ce", "block.cuh", "for (int i = 1; i < WARPS; i++)", "for (int i = 2; i < WARPS; i++)"),
+    (*SOFTMAX, "softmax_ce", "block.cuh", "i = head + body * N + thread; i < n;", "i = head + body * N + thread; i < n - 1;"),
+    (*SOFTMAX, "softmax_ce", None, "if (row >= rows) return;  // whole", "if (row > rows) return;  // whole"),
+    (*SOFTMAX, "softmax_ce", None, "x[y.index]", "x[y.index + 1]"),
+    (*SOFTMAX, "softmax_ce", None, "row_bytes<T>(classes) + misalignment(x)", "row_bytes<T>(classes - 8) + misalignment(x)"),
+    (*SPLIT, "softmax_ce_parts", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
+    (*SPLIT, "softmax_ce_parts", None, "here >= 0 && here < valid", "here >= 0 && here <= valid"),
+    (*SPLIT, "softmax_ce_parts", None, "visit(x, valid, thread", "visit(x, classes, thread"),
+    (*SPLIT, "softmax_ce_parts", None, "part[3] = whole.total", "part[3] = whole.sum"),
+    (*SPLIT, "softmax_ce_merge", None, "for (int i = 0; i < count; i++)", "for (int i = 0; i < count - 1; i++)"),
+    (*SPLIT, "softmax_ce_merge", None, "logit += part[2]", "logit += part[3]"),
+    (*SPLIT, "softmax_ce_merge", None, "(static_cast<long long>(i) * rows + row) * 4", "(static_cast<long long>(i) * count + row) * 4"),
+    (*SPLIT, "softmax_ce_gradient", None, "{y - (start ? start[item] : 0)", "{y - (start ? start[0] : 0)"),
+    (*SPLIT, "softmax_ce_gradient", None, "for (int i = valid + thread; i < classes;", "for (int i = valid + thread + 1; i < classes;"),
+    (*SPLIT, "softmax_ce_gradient", None, "smoothing / A(total)", "smoothing / A(classes)"),
+    (*PLANES, "bn_moments_planes", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
+    (*PLANES, "bn_moments_planes", None, "if (column >= inner) column -= inner, row++;", "if (column > inner) column -= inner, row++;"),
+    (*PLANES, "bn_moments_planes", None, "valid ? valid[item] : outer, inner", "outer, inner"),
+    (*COLUMNS, "bn_moments_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
+    (*COLUMNS, "bn_moments_columns", None, "for (int y = 1; y < ROWS; y++)", "for (int y = 1; y < ROWS - 1; y++)"),
+    (*COLUMNS, "bn_moments_columns", None, "static_cast<long long>(n) * channels + c]", "static_cast<long long>(n) * channels]"),
+    (*PLANES, "bn_merge", None, "if (c >= channels) return;", "if (c > channels) return;"),
+    (*PLANES, "bn_merge", None, "for (int s = 0; s < splits;", "for (int s = 1; s < splits;"),
+    (*PLANES, "bn_merge", None, "from += 3 * channels", "from += 2 * channels"),
+    (*PLANES, "bn_apply", None, "if (++column < inner) return;", "if (++column <= inner) return;"),
+    (*PLANES, "bn_apply", None, "mean + at, rstd + at", "mean, rstd"),
+    (*PLANES, "bn_apply", None, "relu && value < A(0)", "relu && value > A(0)"),
+    (*PLANES, "bn_sums_planes", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
+    (*PLANES, "bn_sums_planes", None, "const int row_step = THREADS / inner", "const int row_step = THREADS / inner + 1"),
+    (*PLANES, "bn_sums_planes", None, "part[channels] = s.g_xhat", "part[channels] = s.g"),
+    (*COLUMNS, "bn_sums_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
+    (*COLUMNS, "bn_sums_columns", None, "valid ? valid[item] : outer, inside", "outer, inside"),
+    (*COLUMNS, "bn_sums_columns", None, "static_cast<long long>(n) * channels + c;", "static_cast<long long>(n) * channels;"),
+    (*PLANES, "bn_backward", None, "total[channels + p.channel]", "total[p.channel]"),
+    (*PLANES, "bn_backward", None, "/ n[p.channel]", "/ n[0] * 2"),
+    (*PLANES, "bn_backward", None, "if (++channel == channels) channel = 0;", "if (++channel > channels) channel = 0;"),
+    (*VALUES, "reduce_rows", "block.cuh", "int with = WARP / 2; with;", "int with = WARP / 4; with;"),
+    (*VALUES, "reduce_rows", None, "row < outer};", "row <= outer};"),
+    (*VALUES, "reduce_rows", None, "count ? count[item] : n, 1", "n, 1"),
+    (*VALUES, "reduce_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
+    (*VALUES, "reduce_columns", None, "for (int y = 1; y < ROWS; y++)", "for (int y = 1; y < ROWS - 1; y++)"),
+    (*VALUES, "reduce_columns", None, "column < inner};", "column <= inner};"),
+    (*VALUES, "reduce_finish", None, "if (i >= size) return;", "if (i > size) return;"),
+    (*VALUES, "reduce_finish", None, "for (int part = 0; part < count; part++)", "for (int part = 1; part < count; part++)"),
+    (*VALUES, "reduce_finish", None, "static_cast<long long>(part) * size + i", "static_cast<long long>(part) * count + i"),
+    (*ARGUMENTS, "arg_rows", "block.cuh", "int with = WARP / 2; with;", "int with = WARP / 4; with;"),
+    (*ARGUMENTS, "arg_rows", None, "a.index < b.index ? a : b", "a.index > b.index ? a : b"),
+    (*ARGUMENTS, "arg_rows", None, "(start ? start[item] : 0)", "(start ? start[0] : 0)"),
+    (*ARGUMENTS, "arg_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
+    (*ARGUMENTS, "arg_columns", None, "p.inside && i < n; i += p.step)\n    state = win", "p.inside && i < n - 1; i += p.step)\n    state = win"),
+    (*ARGUMENTS, "arg_columns", None, "blockIdx.x / tiles", "blockIdx.x / (tiles + 1)"),
+    (*ARGUMENTS, "arg_finish", None, "if (i >= size) return;", "if (i > size) return;"),
+    (*ARGUMENTS, "arg_finish", None, "part < count; part++) {", "part < count - 1; part++) {"),
+    (*ARGUMENTS, "arg_finish", None, "index[at]}", "index[i]}"),
+    (sgd, "update.cu", "sgd", None, "block - row[5]) * CHUNK", "block - row[5]) * CHUNK / 2"),
+    (sgd, "update.cu", "sgd", None, "left < CHUNK ? left : CHUNK", "CHUNK"),
+    (sgd, "update.cu", "sgd", None, "+ 5] <= block) low", "+ 5] < block) low"),
+    (adam, "update.cu", "adam", None, "piece(0), piece(2), piece(3)", "piece(0), piece(3), piece(2)"),
+    (adam, "update.cu", "adam", None, "high = middle - 1", "high = middle - 2"),
+    (adam, "update.cu", "adam", None, "take2 * g * g", "take1 * g * g"),
+    (*SIMT, "matmul_simt", None, "next_w);\n    __syncthreads();", "next_w);\n"),
+    (*SIMT, "matmul_simt", None, "i < n ? p[i] : T(0)", "i <= n ? p[i] : T(0)"),
+    (*SIMT, "matmul_simt", None, "if (row >= m || column >= n) return;", "if (row >= m || column > n) return;"),
+    (*SIMT, "matmul_simt", None, "i / 4 * 64 + thread * 4", "i / 4 * 64 + thread * 3"),
+    (*SIMT, "matmul_finish", None, "if (at >= size) return;", "if (at > size) return;"),
+    (*SIMT, "matmul_finish", None, "for (int piece = 0; piece < pieces; piece++)", "for (int piece = 1; piece < pieces; piece++)"),
+    (*SIMT, "matmul_finish", None, "static_cast<int>(at % n)", "static_cast<int>(at % m)"),
+    (*MMA, "matmul_mma", None, "ptx::copy_async_wait<STAGES - 2>();", "ptx::copy_async_wait<STAGES - 1>();"),
+    (*MMA, "matmul_mma", None, "__syncthreads();  // this step's tiles are there", "// this step's tiles are there"),
+    (*MMA, "matmul_mma", None, "__syncthreads();  // everyone has left the last tiles", ""),
+    (*MMA, "matmul_mma", None, "min(side.left(first_line + line, from + k), PER_PACK)", "PER_PACK"),
+    (*MMA, "matmul_mma", None, "matrix % 2 * 8 + row, k + matrix / 2 * 8)", "matrix / 2 * 8 + row, k + matrix % 2 * 8)"),
+    *[
+        (check, "random.cu", kernel, None, old, new)
+        for kernel, check in ALL_DRAWS
+        for old, new in (
+            ("at >= 0 && at < length", "at >= 0 && at <= length"),
+            ("round < 10", "round < 9"),
+            ("c2 = high0 ^ c3 ^ k1", "c2 = high0 ^ c3 ^ k0"),
+            ("element_bits<B>(words, i)", "element_bits<B>(words, 0)"),
+        )
+    ],
+    (ALL_DRAWS[2][1], "random.cu", "random_normal", None, "root - 1.6f", "root - 1.5f"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    yield
+    close_runners()
+
+
+def ways() -> Iterator[Execute]:
+    for order in ("forward", "reverse", "random"):
+        yield Execute(order, "late")
+    yield Execute(sanitizer="thread")
+    yield Execute(sanitizer="address")
+
+
+def found_by(check: Callable[[Execute], None], folder: Path) -> str | None:
+    """The first way of running that shows the bug."""
+    for execute in ways():
+        execute.folder = folder
+        try:
+            check(execute)
+        except AssertionError:
+            schedule = f"{execute.schedule['order']}, {execute.schedule['async_mode']}"
+            return f"{execute.sanitizer} sanitizer" if execute.sanitizer else f"plain, {schedule}"
+    return None
+
+
+def test_every_kernel_is_broken_in_three_ways() -> None:
+    counts = Counter(kernel for _, _, kernel, *_ in MUTATIONS)
+    files = sorted(kernels.source_folder().glob("*.cu"))
+    assert set(counts) == {k for f in files for k in kernels.declarations(f.name)}
+    assert min(counts.values()) >= 3
+
+
+@pytest.mark.usefixtures("clean")
+def test_unbroken_kernels_pass_the_same_checks(tmp_path: Path) -> None:
+    need_compiler()
+    for source in kernels.source_folder().glob("*.cu*"):
+        shutil.copy(source, tmp_path)
+    for check in {check for check, *_ in MUTATIONS}:
+        assert found_by(check, tmp_path) is None
+
+
+@pytest.mark.parametrize("number", range(len(MUTATIONS)))
+@pytest.mark.usefixtures("clean")
+def test_a_test_fails_for_every_mutation(
+    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need_compiler()
+    check, file, kernel, changed, old, new = MUTATIONS[number]
+    for source in kernels.source_folder().glob("*.cu*"):
+        shutil.copy(source, tmp_path)
+    target = tmp_path / (changed or file)
+    text = target.read_text()
+    assert old in text, f"{target.name} no longer holds {old!r}"
+    target.write_text(text.replace(old, new))
+    found = found_by(check, tmp_path)
+    with capsys.disabled():
+        print(
+            f"\n{kernel:20} {(changed or file):14} {old[:44]!r:48} {found or 'SURVIVED'}", end=" "
+        )
+    assert found is not None
