@@ -27,8 +27,9 @@ def accuracy(labels: Any, logits: DistributedArray) -> DistributedArray:
             remedy="Labels have the shape of the logits without the last axis.",
         )
     right = FUNCTIONS["argmax"](logits, axis=-1) == labels
-    total: DistributedArray = FUNCTIONS["sum"](right.astype("float32"))
-    return total * (1 / max(right.size, 1))
+    total = FUNCTIONS["sum"](right.astype("float32"))
+    mean: DistributedArray = total * (1 / max(right.size, 1))
+    return mean
 
 
 class Mean:

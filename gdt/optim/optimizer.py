@@ -10,6 +10,7 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.creation import zeros_like
+from gdt.ops.elementwise import astype
 from gdt.ops.movement import relayout, relayout_together
 from gdt.optim.schedules import Schedule
 from gdt.slots import Slot, Stateful, Tree, slots, trainable_slots
@@ -120,42 +121,50 @@ class Optimizer(Stateful):
         """The gradient of every target in its layout and dtype; None for one that is None."""
         named = _by_name(tree)
         gradients: list[Any] = [named.get(slot.name) for slot in targets]
-        self._check(targets, gradients, named)
-        away = []
-        for i, (slot, g) in enumerate(zip(targets, gradients, strict=True)):
-            kind = slot.value.type
-            if g is not None and g.type is not kind:
-                gradients[i] = g if g.dtype == kind.dtype else g.astype(kind.dtype)
-                away.append(i)
-        layouts = [targets[i].value.layout for i in away]
-        moved = relayout_together([gradients[i] for i in away], layouts) if away else []
-        for i, g in zip(away, moved, strict=True):
+        others = [
+            i
+            for i, (slot, g) in enumerate(zip(targets, gradients, strict=True))
+            if g is None or g.type is not slot.value.type
+        ]
+        if others or len(named) != len(targets):
+            self._check(targets, named)
+        others = [i for i in others if gradients[i] is not None]
+        for i in others:
+            gradients[i] = _in_dtype(gradients[i], targets[i].value.dtype)
+        layouts = [targets[i].value.layout for i in others]
+        moved = relayout_together([gradients[i] for i in others], layouts) if others else []
+        for i, g in zip(others, moved, strict=True):
             gradients[i] = g
         return gradients
 
-    def _check(
-        self, targets: Sequence[Slot], gradients: Sequence[Any], named: Mapping[str, Any]
-    ) -> None:
+    def _check(self, targets: Sequence[Slot], named: Mapping[str, Any]) -> None:
+        """Raise unless there is a gradient of the right shape, or None, for every target."""
         op, names = f"{type(self).__name__}.update", {slot.name for slot in targets}
         wrong = [f"{name}: no gradient" for name in sorted(names - named.keys())]
         wrong += [f"{name}: a gradient of no parameter" for name in sorted(named.keys() - names)]
-        for slot, g in zip(targets, gradients, strict=True):
-            if g is None:
-                continue
-            if not isinstance(g, DistributedArray):
-                raise error(DtypeError, op, f"the gradient of {slot.name} is a {type(g).__name__}")
-            if g.shape != slot.value.shape or g.mesh is not slot.value.mesh:
+        for slot in targets:
+            g = named.get(slot.name)
+            if g is not None and (g.shape != slot.value.shape or g.mesh is not slot.value.mesh):
                 wrong.append(
                     f"{slot.name}: parameter {slot.value.type}, gradient {g.type} on {g.mesh}"
                 )
         if wrong:
-            raise error(
-                ShapeError, op, "gradients do not fit the parameters\n  " + "\n  ".join(wrong)
-            )
+            problem = "gradients do not fit the parameters\n  " + "\n  ".join(wrong)
+            raise error(ShapeError, op, problem)
+
+
+def _in_dtype(g: DistributedArray, dtype: np.dtype) -> DistributedArray:
+    return g if g.dtype == dtype else astype(g, dtype)
 
 
 def _by_name(tree: Tree) -> Mapping[str, Any]:
-    """Gradients by the names of their parameters."""
-    if isinstance(tree, dict) and not any(isinstance(g, dict | list) for g in tree.values()):
-        return tree
-    return {slot.name: slot.value for slot in slots(tree)}
+    """Gradients by the names of their parameters; DtypeError for what is no array."""
+    named = tree if _is_flat(tree) else {slot.name: slot.value for slot in slots(tree)}
+    for name, g in named.items():
+        if g is not None and not isinstance(g, DistributedArray):
+            raise error(DtypeError, "update", f"the gradient of {name} is a {type(g).__name__}")
+    return named
+
+
+def _is_flat(tree: Tree) -> bool:
+    return isinstance(tree, dict) and not any(isinstance(g, dict | list) for g in tree.values())

@@ -1,0 +1,116 @@
+"""What the examples share: options, pictures and the table of results."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+
+matplotlib.use("Agg")  # writes files, needs no display
+
+import numpy as np
+from matplotlib import pyplot as plt
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from gdt import Mesh
+from gdt.nn import Module
+from gdt.training import History
+
+COLOURS = ["#2a6fdb", "#d1495b", "#3a8f5c"]
+
+console = Console()
+
+
+class Run(NamedTuple):
+    """One training: its name, mesh, history and model, and the seconds that it took."""
+
+    name: str
+    mesh: Mesh
+    history: History
+    model: Module
+    seconds: float
+
+
+def options(description: str | None, *datasets: str) -> argparse.Namespace:
+    """The command line of an example: `output`, `full`, and a folder for each data set."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for dataset in datasets:
+        flag = "--data-dir" if len(datasets) == 1 else f"--{dataset}-dir"
+        parser.add_argument(
+            flag,
+            dest=f"{dataset}_dir",
+            type=Path,
+            metavar="FOLDER",
+            help=f"the original files of {dataset}; the installed package by default",
+        )
+    parser.add_argument("--output", type=Path, default=Path("outputs"), help="folder for pictures")
+    if "mnist" in datasets:
+        parser.add_argument("--full", action="store_true", help="all 60,000 digits, not 5,000")
+    return parser.parse_args()
+
+
+def plot(runs: Sequence[Run], path: Path) -> Path:
+    """Loss of every step, and accuracy after every epoch, of trainings that follow each other."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    step, epoch = 0, 0
+    before: Run | None = None
+    for run, colour in zip(runs, COLOURS, strict=False):
+        losses = np.array([found["loss"] for found in run.history.steps])
+        steps = step + np.arange(1, len(losses) + 1)
+        left.plot(steps, losses, color=colour, alpha=0.2, linewidth=0.8)
+        left.plot(steps, smoothed(losses), color=colour, linewidth=1.8, label=run.name)
+        epochs = epoch + np.arange(1, len(run.history.epochs) + 1)
+        for name, style in (("accuracy", "o--"), ("val_accuracy", "o-")):
+            right.plot(epochs, run.history[name], style, color=colour, markersize=5)
+            if before is not None:
+                joined = [before.history[name][-1], run.history[name][0]]
+                right.plot([epoch, epoch + 1], joined, style[1:], color="grey", linewidth=0.8)
+        step, epoch, before = steps[-1], epochs[-1], run
+    left.set(title="Training loss", xlabel="step", ylabel="cross-entropy", ylim=(0, None))
+    right.set(title="Accuracy", xlabel="epoch", xticks=range(1, epoch + 1))
+    right.plot([], [], "o--", color="grey", label="training")
+    right.plot([], [], "o-", color="grey", label="held out")
+    for axes in (left, right):
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+    return path
+
+
+def smoothed(values: np.ndarray) -> np.ndarray:
+    """Mean of each value and its neighbours, a twentieth of all."""
+    reach = len(values) // 40
+    totals = np.cumsum(np.concatenate([[0.0], values]))
+    at = np.arange(len(values))
+    start, stop = np.maximum(at - reach, 0), np.minimum(at + reach + 1, len(values))
+    return (totals[stop] - totals[start]) / (stop - start)
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """A line for each training: losses and accuracies of its first and last epoch."""
+    found = Table(title="Trainings on 8 virtual devices", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    found.add_column("training", no_wrap=True)
+    found.add_column("mesh", no_wrap=True)
+    for name in ("loss", "accuracy", "held out", "time"):
+        found.add_column(name, justify="right", no_wrap=True)
+    for run in runs:
+        first, last = run.history.epochs[0], run.history.epochs[-1]
+        found.add_row(
+            run.name,
+            "x".join(map(str, run.mesh.sizes)),
+            f"{first['loss']:.3f} → {last['loss']:.3f}",
+            f"{last['accuracy']:.3f}",
+            f"[bold]{last['val_accuracy']:.3f}[/bold]",
+            f"{run.seconds:.0f} s",
+        )
+    return found

@@ -1,0 +1,23 @@
+"""Layers, activations, initialisers and losses."""
+
+from gdt.nn import activations, initializers, losses
+from gdt.nn.activations import Activation
+from gdt.nn.dropout import Dropout
+from gdt.nn.layers import Dense, Flatten, Sequential
+from gdt.nn.layout_map import LayoutMap
+from gdt.nn.module import Module
+from gdt.nn.normalization import BatchNorm
+
+__all__ = [
+    "Activation",
+    "BatchNorm",
+    "Dense",
+    "Dropout",
+    "Flatten",
+    "LayoutMap",
+    "Module",
+    "Sequential",
+    "activations",
+    "initializers",
+    "losses",
+]

@@ -1,0 +1,58 @@
+"""Activations: by name, as functions, and as layers for `Sequential`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gdt.array import FUNCTIONS, DistributedArray
+from gdt.errors import DtypeError, error
+from gdt.nn.module import Module
+
+Function = Callable[[Any], Any]
+
+NAMES = ("relu", "gelu", "sigmoid", "tanh", "softmax", "log_softmax", "exp", "abs")
+
+
+def get(activation: str | Function | None) -> Function | None:
+    """The activation of that name, or the function itself; None for no activation.
+
+    >>> gdt.nn.activations.get("relu") is gdt.relu
+    True
+    """
+    if activation is None or activation == "linear":
+        return None
+    if callable(activation):
+        return activation
+    if activation not in NAMES or activation not in FUNCTIONS:
+        raise error(
+            DtypeError,
+            "activation",
+            f"{activation!r} is not an activation",
+            remedy=f"Pass a function, or one of linear, {', '.join(NAMES)}.",
+        )
+    return FUNCTIONS[activation]
+
+
+def name_of(activation: Function | None) -> str:
+    """The name under which an activation appears in a repr."""
+    if activation is None:
+        return "linear"
+    return str(getattr(activation, "__name__", activation)).rstrip("_")
+
+
+class Activation(Module):
+    """An activation as a layer, by name or as a function.
+
+    >>> gdt.nn.Activation("relu")(gdt.asarray([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+
+    def __init__(self, activation: str | Function) -> None:
+        self.activation = get(activation)
+
+    def __call__(self, x: DistributedArray) -> Any:
+        return x if self.activation is None else self.activation(x)
+
+    def describe(self) -> str:
+        return name_of(self.activation)

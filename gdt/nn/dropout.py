@@ -1,0 +1,42 @@
+"""Dropout, the same on every mesh and layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdt import random
+from gdt.array import DistributedArray
+from gdt.errors import ShapeError, error
+from gdt.nn.module import Module
+from gdt.ops.comparison import where
+
+
+class Dropout(Module):
+    """Zeroes elements with probability `rate` in training, and scales the others by 1 / (1 - rate).
+
+    Which ones depends on the key, the number of calls before, and the global index of the element:
+    a seed drops the same elements on every layout. Key and number of calls are saved with the
+    model.
+    """
+
+    untrained = ("key",)
+    counters = ("calls",)
+
+    def __init__(self, rate: float, *, key: Any = None) -> None:
+        if not 0 <= rate < 1:
+            raise error(ShapeError, "Dropout", f"rate is {rate!r}", remedy="It is in [0, 1).")
+        self.rate = rate
+        self.key = random.key(key)
+        self.calls = 0
+
+    def __call__(self, x: DistributedArray, training: bool | None = None) -> Any:
+        """training: whether to drop; the module's mode if not given."""
+        if not (self.training if training is None else training) or not self.rate:
+            return x
+        key = random.fold_in(self.key, self.calls)
+        self.calls += 1
+        kept = random.bernoulli(x.shape, 1 - self.rate, layout=x.layout.resolved, key=key)
+        return where(kept, x * (1 / (1 - self.rate)), 0)
+
+    def describe(self) -> str:
+        return f"{self.rate}"

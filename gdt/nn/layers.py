@@ -1,0 +1,103 @@
+"""Layers without a memory: Dense, Flatten, Sequential."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.errors import ShapeError, error
+from gdt.layout import Layout
+from gdt.nn import activations, initializers
+from gdt.nn.activations import Function
+from gdt.nn.initializers import Initializer
+from gdt.nn.module import Module
+from gdt.ops.shapes import reshape
+
+
+class Dense(Module):
+    """A fully connected layer: activation(x @ weight + bias).
+
+    x: (..., input_size), result: (..., output_size). weight_layout: how the weight (input_size,
+    output_size) is split; replicated on the default mesh if not given. The bias is split as the
+    weight's last axis. key: of the random numbers; the next ones of `gdt.random` if not given.
+
+    >>> mesh = gdt.create_mesh([("batch", 4), ("model", 2)])
+    >>> layer = gdt.nn.Dense(6, 4, gdt.Layout([gdt.UNSHARDED, "model"], mesh), activation="relu")
+    >>> layer.bias.layout
+    Layout(['model'], Mesh(batch=4, model=2))
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        weight_layout: Layout | None = None,
+        activation: str | Function | None = None,
+        use_bias: bool = True,
+        initializer: str | Initializer = "glorot_uniform",
+        bias_initializer: str | Initializer = "zeros",
+        *,
+        dtype: Any = np.float32,
+        key: Any = None,
+    ) -> None:
+        if input_size < 1 or output_size < 1:
+            raise error(
+                ShapeError, "Dense", f"sizes are {input_size} and {output_size}, not positive"
+            )
+        create = initializers.get(initializer)
+        self.weight = create((input_size, output_size), dtype, weight_layout, key)
+        self.bias: DistributedArray | None = None
+        if use_bias:
+            create = initializers.get(bias_initializer)
+            self.bias = create((output_size,), dtype, self.weight.layout.delete([0]), key)
+        self.activation = activations.get(activation)
+
+    def __call__(self, x: Any) -> Any:
+        y = x @ self.weight
+        if self.bias is not None:
+            y = y + self.bias
+        return y if self.activation is None else self.activation(y)
+
+    def describe(self) -> str:
+        inputs, outputs = self.weight.shape
+        return f"{inputs} -> {outputs}, {activations.name_of(self.activation)}"
+
+
+class Flatten(Module):
+    """All axes but the first made one: (n, a, b, ...) to (n, a * b * ...).
+
+    >>> gdt.nn.Flatten()(gdt.ones((2, 3, 4))).shape
+    (2, 12)
+    """
+
+    def __call__(self, x: Any) -> DistributedArray:
+        flat: DistributedArray = reshape(x, (x.shape[0], math.prod(x.shape[1:])))
+        return flat
+
+
+class Sequential(Module):
+    """Layers one after the other; indexed and iterated like a list.
+
+    >>> model = gdt.nn.Sequential(gdt.nn.Flatten(), gdt.nn.Dense(12, 3))
+    >>> model(gdt.ones((2, 3, 4))).shape, list(model.parameters())
+    ((2, 3), ['layers.1.weight', 'layers.1.bias'])
+    """
+
+    def __init__(self, *layers: Any) -> None:
+        self.layers = (
+            list(layers[0]) if len(layers) == 1 and isinstance(layers[0], list) else list(layers)
+        )
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def __getitem__(self, index: int) -> Any:
+        return self.layers[index]
+
+    def __len__(self) -> int:
+        return len(self.layers)

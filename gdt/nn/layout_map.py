@@ -1,0 +1,81 @@
+"""LayoutMap: layouts by the names of parameters, apart from the model that has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any
+
+from gdt.array import DistributedArray
+from gdt.errors import LayoutError, error
+from gdt.layout import Layout
+from gdt.mesh import Mesh
+from gdt.ops.movement import relayout
+from gdt.slots import Tree, slots
+
+
+class LayoutMap(MutableMapping[str, Layout]):
+    r"""A mapping from names of arrays to layouts, whose keys may be regular expressions.
+
+    A name is looked up as it is first; then the keys are tried with `re.match`, in the order in
+    which they were added. A name that none fits has no layout. A value may also be a list of
+    sharding specs for `mesh`. Follows `tf.keras.dtensor.experimental.LayoutMap`.
+
+    >>> mesh = gdt.create_mesh([("batch", 2), ("model", 2)])
+    >>> layouts = gdt.nn.LayoutMap(mesh)
+    >>> layouts[r".*\.weight"] = [gdt.UNSHARDED, "model"]
+    >>> layouts[r".*\.bias"] = ["model"]
+    >>> with gdt.default_mesh(mesh):
+    ...     model = layouts.apply(gdt.nn.Sequential(gdt.nn.Dense(4, 6)))
+    >>> model[0].bias.layout
+    Layout(['model'], Mesh(batch=2, model=2))
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._layouts: dict[str, Layout] = {}
+
+    def __setitem__(self, key: str, layout: Layout | Sequence[Any]) -> None:
+        if key in self._layouts:
+            raise error(
+                LayoutError,
+                "LayoutMap",
+                f"{key!r} has a layout already",
+                operands={key: self._layouts[key]},
+                remedy="Delete it first to set another.",
+            )
+        try:
+            re.compile(key)
+        except re.error as cause:
+            raise error(LayoutError, "LayoutMap", f"{key!r} is no pattern ({cause})") from None
+        self._layouts[key] = layout if isinstance(layout, Layout) else Layout(layout, self.mesh)
+
+    def __getitem__(self, name: str) -> Layout:
+        if name in self._layouts:
+            return self._layouts[name]
+        for key, layout in self._layouts.items():
+            if re.match(key, name):
+                return layout
+        raise KeyError(name)
+
+    def __delitem__(self, key: str) -> None:
+        del self._layouts[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layouts)
+
+    def __len__(self) -> int:
+        return len(self._layouts)
+
+    def apply(self, tree: Tree) -> Tree:
+        """Move every array of a model to its layout, or replicate it on the mesh; returns the
+        model.
+
+        Raises LayoutError, and changes nothing, if a layout does not fit the rank of its array.
+        """
+        places = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
+        layouts = [self.get(s.name, Layout.replicated(self.mesh, s.value.ndim)) for s in places]
+        moved = [relayout(s.value, w) for s, w in zip(places, layouts, strict=True)]
+        for slot, value in zip(places, moved, strict=True):
+            slot.owner[slot.key] = value
+        return tree

@@ -1,0 +1,98 @@
+"""Losses: scalar arrays, averaged or summed over the batch; the targets come first, as in TF.
+
+A loss over a split batch stays a pending sum until its value is needed, so it travels with the
+gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gdt.array import FUNCTIONS, DistributedArray
+from gdt.errors import ShapeError, error
+
+
+def sparse_softmax_cross_entropy(
+    labels: Any, logits: DistributedArray, reduction: str = "mean"
+) -> DistributedArray:
+    """Softmax cross-entropy of integer labels (...) with logits (..., classes).
+
+    >>> logits = gdt.asarray([[0.0, 0.0], [0.0, 0.0]])
+    >>> round(float(gdt.nn.losses.sparse_softmax_cross_entropy(gdt.asarray([0, 1]), logits)), 4)
+    0.6931
+    """
+    each = FUNCTIONS["sparse_softmax_cross_entropy_with_logits"](labels, logits)
+    return _reduced("sparse_softmax_cross_entropy", each, reduction)
+
+
+def softmax_cross_entropy(
+    targets: Any, logits: DistributedArray, reduction: str = "mean"
+) -> DistributedArray:
+    """Softmax cross-entropy of probabilities (..., classes) with logits (..., classes)."""
+    _check_shapes("softmax_cross_entropy", targets, logits)
+    each = -FUNCTIONS["sum"](targets * FUNCTIONS["log_softmax"](logits), axis=-1)
+    return _reduced("softmax_cross_entropy", each, reduction)
+
+
+def sigmoid_cross_entropy(
+    targets: Any, logits: DistributedArray, reduction: str = "mean"
+) -> DistributedArray:
+    """Cross-entropy of probabilities with the sigmoids of logits of the same shape, without
+    overflow.
+
+    max(z, 0) - z * t + log1p(exp(-|z|)), as in `tf.nn.sigmoid_cross_entropy_with_logits`.
+    """
+    _check_shapes("sigmoid_cross_entropy", targets, logits)
+    f = FUNCTIONS
+    each = f["relu"](logits) - logits * targets + f["log1p"](f["exp"](-f["abs"](logits)))
+    return _reduced("sigmoid_cross_entropy", each, reduction)
+
+
+def mean_squared_error(
+    targets: Any, predictions: DistributedArray, reduction: str = "mean"
+) -> DistributedArray:
+    """Squared differences, averaged (or summed) over all elements.
+
+    >>> float(gdt.nn.losses.mean_squared_error(gdt.asarray([1.0, 2.0]), gdt.asarray([1.0, 4.0])))
+    2.0
+    """
+    _check_shapes("mean_squared_error", targets, predictions)
+    difference = predictions - targets
+    return _reduced("mean_squared_error", difference * difference, reduction)
+
+
+def mean_absolute_error(
+    targets: Any, predictions: DistributedArray, reduction: str = "mean"
+) -> DistributedArray:
+    """Absolute differences, averaged (or summed) over all elements."""
+    _check_shapes("mean_absolute_error", targets, predictions)
+    return _reduced("mean_absolute_error", FUNCTIONS["abs"](predictions - targets), reduction)
+
+
+def _reduced(name: str, each: DistributedArray, reduction: str) -> DistributedArray:
+    if reduction not in ("mean", "sum", "none"):
+        raise error(
+            ShapeError,
+            name,
+            f"reduction is {reduction!r}",
+            remedy="It is 'mean', 'sum' or 'none'.",
+        )
+    if reduction == "none":
+        return each
+    total: DistributedArray = FUNCTIONS["sum"](each)
+    return total if reduction == "sum" else total * (1 / max(math.prod(each.shape), 1))
+
+
+def _check_shapes(name: str, targets: Any, predictions: DistributedArray) -> None:
+    """Broadcasting two shapes here would be a mistake that nobody sees."""
+    if tuple(targets.shape) != predictions.shape:
+        raise error(
+            ShapeError,
+            name,
+            f"targets have shape {list(targets.shape)}, predictions {list(predictions.shape)}",
+            operands={
+                "targets": getattr(targets, "type", targets.shape),
+                "predictions": predictions.type,
+            },
+        )

@@ -1,0 +1,100 @@
+"""BatchNorm: each feature with mean 0 and variance 1 over the global batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray
+from gdt.errors import DtypeError, error
+from gdt.layout import Layout
+from gdt.nn import initializers
+from gdt.nn.module import Module
+from gdt.op import op
+from gdt.ops.movement import relayout
+from gdt.ops.normalization import batch_norm, batch_normalization
+
+Block = Any
+
+
+@op("..., ..., ... -> ...", donate="average")
+def moving_average(xp: Any, average: Block, value: Block, momentum: Any, /, *, out: Any) -> Block:
+    """momentum * average + (1 - momentum) * value"""
+    (new,) = out
+    change = (1 - momentum) * value
+    xp.multiply(average, momentum, out=new)
+    return xp.add(new, change, out=new)
+
+
+class BatchNorm(Module):
+    """Batch normalisation over all axes of x but the last, then scale and offset.
+
+    size: number of features. Without it the layer is that of the DTensor tutorial: it holds
+    nothing, and cannot be evaluated, because it knows no running moments.
+    layout: of the vectors of features, such as `weight_layout.delete([0])` of the layer before.
+    affine: whether there are a scale and an offset to train.
+    momentum: of the running moments, which training updates and evaluation uses.
+
+    Moments are those of the global batch, however it is split. Source: Ioffe and Szegedy 2015; the
+    running variance is the biased one, as in Keras.
+
+    >>> layer = gdt.nn.BatchNorm(2)
+    >>> layer(gdt.asarray([[1.0, 5.0], [3.0, 9.0]], "float32")).numpy().round(3).tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
+    >>> layer.moving_mean.numpy().round(3).tolist()
+    [0.02, 0.07]
+    """
+
+    untrained = ("moving_mean", "moving_variance")
+
+    def __init__(
+        self,
+        size: int | None = None,
+        layout: Layout | None = None,
+        *,
+        affine: bool = True,
+        momentum: float = 0.99,
+        epsilon: float = 1e-5,
+        dtype: Any = np.float32,
+    ) -> None:
+        self.size, self.momentum, self.epsilon = size, momentum, epsilon
+        self.scale: DistributedArray | None = None
+        self.offset: DistributedArray | None = None
+        if size is None:
+            return
+        if affine:
+            self.scale = initializers.ones((size,), dtype, layout)
+            self.offset = initializers.zeros((size,), dtype, layout)
+        self.moving_mean = initializers.zeros((size,), dtype, layout)
+        self.moving_variance = initializers.ones((size,), dtype, layout)
+
+    def __call__(self, x: Any, training: bool | None = None) -> Any:
+        """training: batch moments (True) or running moments (False); the module's mode if not
+        given."""
+        if not (self.training if training is None else training):
+            return self._evaluate(x)
+        y, mean, variance = batch_norm(x, self.scale, self.offset, self.epsilon)
+        if self.size is not None:
+            self._track("moving_mean", mean)
+            self._track("moving_variance", variance)
+        return y
+
+    def _track(self, name: str, value: DistributedArray) -> None:
+        attributes = vars(self)
+        value = relayout(value, attributes[name].layout)
+        moving_average.update([(attributes, name)], value, float(self.momentum))
+
+    def _evaluate(self, x: Any) -> Any:
+        if self.size is None:
+            raise error(
+                DtypeError,
+                "BatchNorm",
+                "a layer without a size has no running moments to evaluate with",
+                remedy="Use gdt.nn.BatchNorm(size, layout, affine=False).",
+            )
+        mean, variance = self.moving_mean, self.moving_variance
+        return batch_normalization(x, mean, variance, self.offset, self.scale, self.epsilon)
+
+    def describe(self) -> str:
+        return "no running moments" if self.size is None else f"{self.size}"

@@ -1,0 +1,94 @@
+"""The demo as a person runs it: real data, all schemes, accuracies, pictures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import gdt
+from examples import demo, imdb, mnist
+from examples.reporting import Run, console
+from gdt import create_mesh
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("outputs")
+
+
+@pytest.fixture(scope="module")
+def shown(output: Path) -> tuple[list[Run], str]:
+    """The demo's trainings, and what it printed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["demo", "--output", str(output)])
+        with console.capture() as capture:
+            runs = demo.main()
+    return runs, capture.get()
+
+
+def test_every_phase_learns_and_the_last_reaches_its_accuracy(shown: tuple[list[Run], str]) -> None:
+    data, model, spatial, digits = shown[0]
+    for run in (data, model, spatial, digits):
+        assert run.history["loss"][-1] < run.history["loss"][0], run.name
+    assert spatial.history["val_accuracy"][-1] >= 0.84
+    assert digits.history["val_accuracy"][-1] >= 0.91
+
+
+def test_a_phase_continues_where_the_one_before_stopped(shown: tuple[list[Run], str]) -> None:
+    """Restored on another mesh, the model begins with a loss far below an untrained one's."""
+    data, model, spatial, _ = shown[0]
+    beginning = lambda run: np.mean([step["loss"] for step in run.history.steps[:20]])
+    assert beginning(data) > 0.55
+    assert beginning(model) < 0.4 and beginning(spatial) < 0.4
+    assert [run.mesh.sizes for run in (data, model, spatial)] == [(8,), (4, 2), (2, 2, 2)]
+
+
+def test_the_demo_shows_a_table_and_where_the_pictures_are(
+    shown: tuple[list[Run], str], output: Path
+) -> None:
+    text = shown[1]
+    assert str(output) in text
+    for run in shown[0]:
+        assert run.name in text and f"{run.history['val_accuracy'][-1]:.3f}" in text
+
+
+@pytest.mark.parametrize("name", ["imdb.png", "mnist.png"])
+def test_the_pictures_show_something(shown: tuple[list[Run], str], output: Path, name: str) -> None:
+    with Image.open(output / name) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    assert min(pixels.shape[:2]) > 400
+    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 100
+
+
+def test_the_last_three_checkpoints_are_kept(shown: tuple[list[Run], str], output: Path) -> None:
+    names = sorted(path.name for path in (output / "imdb-checkpoints").iterdir())
+    assert names == [f"ckpt-{number}.safetensors" for number in (4, 5, 6)]
+
+
+def test_layouts_alone_change_between_schemes(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Each scheme restores what another saved, and gives the same predictions, to rounding."""
+    x = rng.random((320, imdb.TOKENS), dtype=np.float32)
+    data = ((x, rng.integers(0, 2, 320)), (x, rng.integers(0, 2, 320)))
+    found = []
+    for scheme in imdb.SCHEMES:
+        for blocks in (1, 8):
+            epochs = 0 if found else 1  # the first trains, the others only restore
+            run = imdb.train(scheme, data, tmp_path, epochs, blocks)
+            placed = gdt.asarray(x, layout=gdt.Layout(scheme.x, run.mesh))
+            found.append(run.model.eval()(placed).numpy())
+    for logits in found[1:]:
+        np.testing.assert_allclose(logits, found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_digits_train_on_blocks_as_on_one(rng: np.random.Generator) -> None:
+    x, y = rng.random((300, 784), dtype=np.float32), rng.integers(0, 10, 300)
+    runs = [
+        mnist.train(create_mesh([("batch", 8)], blocks=blocks), ((x, y), (x, y)), epochs=1)
+        for blocks in (1, 8)
+    ]
+    losses = [[step["loss"] for step in run.history.steps] for run in runs]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)

@@ -1,0 +1,375 @@
+"""Layers, initialisers and losses: their values, their state, and that layouts change neither."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import UNSHARDED, Layout, Mesh, create_mesh, nn
+from gdt.errors import CheckpointError, DtypeError, LayoutError, ShapeError
+from gdt.nn import initializers, losses
+
+MESHES = [
+    create_mesh([("batch", 1), ("model", 1)]),
+    create_mesh([("batch", 4), ("model", 2)]),
+    create_mesh([("batch", 4), ("model", 2)], blocks=8),
+]
+
+
+class Net(nn.Module):
+    """Two dense layers with full batch normalisation between them."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        split = Layout([UNSHARDED, "model"], mesh)
+        self.dense1 = nn.Dense(6, 10, split, activation="relu", key=1)
+        self.norm = nn.BatchNorm(10, split.delete([0]), momentum=0.5)
+        self.dense2 = nn.Dense(10, 3, Layout(["model", UNSHARDED], mesh), key=2)
+
+    def __call__(self, x: Any) -> Any:
+        return self.dense2(self.norm(self.dense1(x)))
+
+
+def batch(mesh: Mesh, x: np.ndarray) -> gdt.DistributedArray:
+    return gdt.asarray(x, layout=Layout.batch_sharded(mesh, "batch", x.ndim))
+
+
+# ---------------------------------------------------------------- modules
+
+
+def test_names_parameters_and_state() -> None:
+    model = Net(MESHES[1])
+    trained = [
+        "dense1.weight",
+        "dense1.bias",
+        "norm.scale",
+        "norm.offset",
+        "dense2.weight",
+        "dense2.bias",
+    ]
+    moments = ["norm.moving_mean", "norm.moving_variance"]
+    assert list(model.parameters()) == trained
+    assert sorted(model.state()) == sorted(trained + moments)
+    assert [name for name, _ in model.named_parameters()] == trained
+    assert [name for name, _ in model.modules()] == ["", "dense1", "norm", "dense2"]
+
+
+def test_modules_in_lists_and_dicts_are_found_and_shared_ones_once() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.blocks = {"a": nn.Dense(2, 2), "b": [nn.Dense(2, 2, use_bias=False)]}
+            self.again = self.blocks["a"]
+            self.table = [gdt.ones((3,)), gdt.ones((1,), "int32")]
+            self._cache = gdt.ones((2,))
+
+    names = ["blocks.a.weight", "blocks.a.bias", "blocks.b.0.weight", "table.0"]
+    assert list(Net().parameters()) == names
+    assert list(Net().state()) == [*names, "table.1"]
+
+
+def test_an_array_in_a_tuple_is_refused() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.pair = (gdt.ones((3,)), gdt.ones((3,)))
+
+    with pytest.raises(DtypeError, match="pair has no place where another could be put"):
+        Net().parameters()
+
+
+def test_frozen_parts_are_saved_but_not_trained() -> None:
+    model = Net(MESHES[0])
+    model.dense1.freeze()
+    assert list(model.parameters()) == ["norm.scale", "norm.offset", "dense2.weight", "dense2.bias"]
+    assert "dense1.weight" in model.state()
+    model.dense1.freeze(False)
+    assert len(model.parameters()) == 6
+
+
+def test_modes_reach_every_part() -> None:
+    model = nn.Sequential(nn.Dense(2, 2), nn.Sequential(nn.BatchNorm(2)))
+    assert model.training and model[1][0].training
+    assert not model.eval()[1][0].training
+    assert model.train()[1][0].training
+
+
+def test_load_moves_values_to_the_modules_own_layouts() -> None:
+    source, target = Net(MESHES[2]), Net(MESHES[1])
+    source.dense1.bias = source.dense1.bias + 1
+    assert target.load(source.state()) is target
+    for name, value in target.state().items():
+        np.testing.assert_array_equal(value.numpy(), source.state()[name].numpy())
+        assert value.mesh is MESHES[1]
+    target.load({name: value.numpy() for name, value in source.state().items()})
+
+
+def test_load_lists_every_mismatch_and_changes_nothing() -> None:
+    model = Net(MESHES[1])
+    state: dict[str, Any] = dict(model.state())
+    before = dict(state)
+    state["dense1.weight"] = np.zeros((6, 11), np.float32)
+    state["dense1.bias"] = np.zeros(10)
+    state["extra"] = np.zeros(1)
+    del state["norm.scale"]
+    with pytest.raises(CheckpointError) as caught:
+        model.load(state)
+    lines = str(caught.value).splitlines()
+    assert lines == [
+        "Net.load: the state does not fit the module",
+        "  dense1.weight: float32[6, 10] wanted, float32[6, 11] given",
+        "  dense1.bias: float32[10] wanted, float64[10] given",
+        "  norm.scale: missing",
+        "  extra: given, and not wanted",
+    ]
+    assert all(model.state()[name] is value for name, value in before.items())
+
+
+def test_repr_shows_layouts_and_counts() -> None:
+    assert repr(Net(MESHES[1])).splitlines() == [
+        "Net  123 parameters",
+        "  dense1: Dense(6 -> 10, relu)  70 parameters",
+        "    weight: float32[6, 10]  [-, 'model']",
+        "    bias: float32[10]  ['model']",
+        "  norm: BatchNorm(10)  20 parameters",
+        "    scale: float32[10]  ['model']",
+        "    offset: float32[10]  ['model']",
+        "    moving_mean: float32[10]  ['model']  (not trained)",
+        "    moving_variance: float32[10]  ['model']  (not trained)",
+        "  dense2: Dense(10 -> 3, linear)  33 parameters",
+        "    weight: float32[10, 3]  ['model', -]",
+        "    bias: float32[3]  [-]",
+    ]
+
+
+# ---------------------------------------------------------------- layers
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_gradients_have_the_layouts_of_their_parameters(
+    mesh: Mesh, rng: np.random.Generator
+) -> None:
+    model = Net(mesh)
+    x = batch(mesh, rng.standard_normal((8, 6)).astype(np.float32))
+    with gdt.GradientTape() as tape:
+        loss = gdt.sum(model(x) * model(x))
+    gradients = tape.gradient(loss, model)
+    assert gradients.keys() == model.parameters().keys()
+    for name, parameter in model.parameters().items():
+        assert gradients[name].type is parameter.type, name
+
+
+def test_dense_is_a_matrix_product_bias_and_activation(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((8, 6)).astype(np.float32)
+    for mesh in MESHES:
+        layer = nn.Dense(
+            6, 10, Layout([UNSHARDED, "model"], mesh), "relu", bias_initializer="ones", key=3
+        )
+        expected = np.maximum(x @ layer.weight.numpy() + 1, 0)
+        np.testing.assert_allclose(layer(batch(mesh, x)).numpy(), expected, rtol=1e-5, atol=1e-6)
+        assert layer.bias is not None and layer.bias.layout is Layout(["model"], mesh)
+
+
+def test_dense_checks_its_arguments() -> None:
+    with pytest.raises(DtypeError, match="'rellu' is not an activation"):
+        nn.Dense(2, 2, activation="rellu")
+    with pytest.raises(DtypeError, match="'glorot' is not an initialiser"):
+        nn.Dense(2, 2, initializer="glorot")
+    with pytest.raises(ShapeError, match="sizes are 0 and 2"):
+        nn.Dense(0, 2)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_batch_norm_uses_the_global_batch_and_tracks_its_moments(
+    mesh: Mesh, rng: np.random.Generator
+) -> None:
+    x = (3 + 2 * rng.standard_normal((8, 10))).astype(np.float32)
+    layer = nn.BatchNorm(10, Layout(["model"], mesh), momentum=0.5, epsilon=1e-3)
+    y = layer(batch(mesh, x))
+    mean, variance = x.mean(0), x.var(0)
+    np.testing.assert_allclose(
+        y.numpy(), (x - mean) / np.sqrt(variance + 1e-3), rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(layer.moving_mean.numpy(), 0.5 * mean, rtol=1e-5)
+    np.testing.assert_allclose(layer.moving_variance.numpy(), 0.5 + 0.5 * variance, rtol=1e-5)
+    assert layer.moving_mean.layout is Layout(["model"], mesh)
+    before = layer.moving_mean
+    expected = (x - before.numpy()) / np.sqrt(layer.moving_variance.numpy() + 1e-3)
+    np.testing.assert_allclose(
+        layer(batch(mesh, x), training=False).numpy(), expected, rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(layer.eval()(batch(mesh, x)).numpy(), expected, rtol=1e-4, atol=1e-5)
+    assert layer.moving_mean is before  # evaluation changes nothing
+
+
+def test_batch_norm_tracks_in_any_layout_of_its_vectors(rng: np.random.Generator) -> None:
+    """Moving moments keep their layout even where the batch's moments have another."""
+    mesh = MESHES[2]
+    layer = nn.BatchNorm(10, Layout([UNSHARDED], mesh), momentum=0.0)
+    x = rng.standard_normal((8, 10)).astype(np.float32)
+    layer(gdt.asarray(x, layout=Layout(["batch", "model"], mesh)))
+    assert layer.moving_mean.layout is Layout([UNSHARDED], mesh)
+    np.testing.assert_allclose(layer.moving_mean.numpy(), x.mean(0), rtol=1e-5, atol=1e-6)
+
+
+def test_batch_norm_without_state_is_the_tutorials() -> None:
+    layer = nn.BatchNorm()
+    x = gdt.asarray([[1.0, 5.0], [3.0, 9.0]])
+    np.testing.assert_allclose(layer(x).numpy(), [[-1, -1], [1, 1]], rtol=1e-4)
+    assert not layer.state()
+    with pytest.raises(DtypeError, match="no running moments"):
+        layer.eval()(x)
+
+
+def test_a_training_pass_under_the_tape_leaves_gradients_alone(rng: np.random.Generator) -> None:
+    """Buffers are updated beside the tape: a second derivative of the loss sees constants."""
+    layer = nn.BatchNorm(3)
+    x = gdt.asarray(rng.standard_normal((5, 3)).astype(np.float32))
+    with gdt.GradientTape() as tape:
+        loss = gdt.sum(layer(x) * x)
+    assert tape.gradient(loss, layer, unconnected="none").keys() == {"scale", "offset"}
+
+
+def test_dropout_drops_the_same_elements_on_every_layout() -> None:
+    x, found = np.ones((16, 12), np.float32), []
+    for mesh in MESHES:
+        layer = nn.Dropout(0.25, key=7)
+        for layout in ([UNSHARDED, UNSHARDED], ["batch", "model"], ["model", UNSHARDED]):
+            layer.calls = 0
+            found.append(layer(gdt.asarray(x, layout=Layout(layout, mesh))).numpy())
+    for y in found:
+        np.testing.assert_array_equal(y, found[0])
+    assert set(np.unique(found[0])) == {0, np.float32(1 / 0.75)}
+    assert 0.5 < np.mean(found[0] > 0) < 0.95
+
+
+def test_dropout_draws_anew_in_every_call_and_rests_in_evaluation() -> None:
+    layer, x = nn.Dropout(0.5, key=1), gdt.ones((100,))
+    first, second = layer(x).numpy(), layer(x).numpy()
+    assert (first != second).any()
+    assert layer(x, training=False) is x and layer.eval()(x) is x
+    assert layer.calls == 2
+    with pytest.raises(ShapeError, match="rate is 1"):
+        nn.Dropout(1.0)
+
+
+def test_sequential_flatten_and_activations() -> None:
+    model = nn.Sequential([nn.Flatten(), nn.Activation("relu"), nn.Activation(lambda x: x * 2)])
+    x = gdt.asarray(np.arange(-6.0, 6.0).reshape(2, 2, 3))
+    assert model(x).tolist() == [[0.0] * 6, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]]
+    assert len(model) == 3 and isinstance(model[0], nn.Flatten)
+
+
+# ---------------------------------------------------------------- initialisers
+
+
+@pytest.mark.parametrize("name", sorted(initializers.INITIALIZERS))
+def test_initialisers_give_the_same_bits_on_every_layout(name: str) -> None:
+    create = initializers.get(name)
+    expected = create((9, 10), np.float32, None, 5).numpy()
+    for mesh in MESHES:
+        for specs in ([UNSHARDED, UNSHARDED], ["batch", "model"], [UNSHARDED, ("model", "batch")]):
+            found = create((9, 10), np.float32, Layout(specs, mesh), 5)
+            assert found.layout is Layout(specs, mesh) and found.dtype == np.float32
+            np.testing.assert_array_equal(found.numpy(), expected)
+
+
+VARIANCES: dict[str, Callable[[int, int], float]] = {
+    "glorot_uniform": lambda i, o: 2 / (i + o),
+    "glorot_normal": lambda i, o: 2 / (i + o),
+    "he_uniform": lambda i, o: 2 / i,
+    "he_normal": lambda i, o: 2 / i,
+    "normal": lambda i, o: 0.05**2,
+    "truncated_normal": lambda i, o: (0.05 * initializers.TRUNCATED_DEVIATION) ** 2,
+}
+
+
+@pytest.mark.parametrize("name", VARIANCES)
+def test_initialisers_have_the_published_variance(name: str) -> None:
+    values = initializers.get(name)((400, 300), np.float64, None, 11).numpy()
+    variance, count = VARIANCES[name](400, 300), values.size
+    assert abs(values.mean()) < 5 * math.sqrt(variance / count)
+    assert abs(values.var() / variance - 1) < 5 * math.sqrt(2 / count)
+    if "uniform" in name:
+        assert abs(values).max() <= math.sqrt(3 * variance)
+    elif name != "normal":
+        assert abs(values).max() <= 2 * math.sqrt(variance) / initializers.TRUNCATED_DEVIATION
+
+
+# ---------------------------------------------------------------- losses
+
+
+def test_losses_are_their_formulas(rng: np.random.Generator) -> None:
+    logits, other = rng.standard_normal((2, 8, 5))
+    labels = rng.integers(0, 5, 8)
+    probabilities = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    targets = rng.dirichlet(np.ones(5), 8)
+    sigmoids = 1 / (1 + np.exp(-logits))
+    logistic = -targets * np.log(sigmoids) - (1 - targets) * np.log(1 - sigmoids)
+    cases = [
+        (losses.sparse_softmax_cross_entropy, labels, -np.log(probabilities[np.arange(8), labels])),
+        (losses.softmax_cross_entropy, targets, -(targets * np.log(probabilities)).sum(-1)),
+        (losses.sigmoid_cross_entropy, targets, logistic),
+        (losses.mean_squared_error, other, (logits - other) ** 2),
+        (losses.mean_absolute_error, other, abs(logits - other)),
+    ]
+    for mesh in MESHES:
+        for loss, truth, each in cases:
+            operands = batch(mesh, truth), batch(mesh, logits)
+            np.testing.assert_allclose(loss(*operands).item(), each.mean(), rtol=1e-10)
+            np.testing.assert_allclose(loss(*operands, "sum").item(), each.sum(), rtol=1e-10)
+            np.testing.assert_allclose(loss(*operands, "none").numpy(), each, rtol=1e-10)
+
+
+def test_losses_refuse_shapes_that_would_broadcast() -> None:
+    with pytest.raises(ShapeError, match=r"targets have shape \[4, 1\], predictions \[4\]"):
+        losses.mean_squared_error(gdt.ones((4, 1)), gdt.ones((4,)))
+    with pytest.raises(ShapeError, match="reduction is 'average'"):
+        losses.mean_squared_error(gdt.ones((4,)), gdt.ones((4,)), "average")
+
+
+def test_accuracy_stays_pending_until_it_is_needed(rng: np.random.Generator) -> None:
+    logits, labels = rng.standard_normal((8, 5)), rng.integers(0, 5, 8).astype(np.uint8)
+    for mesh in MESHES[1:]:
+        found = gdt.metrics.accuracy(batch(mesh, labels), batch(mesh, logits))
+        assert found.layout.partial == {"batch": "sum"} and found.dtype == np.float32
+        assert found.item() == pytest.approx(np.mean(logits.argmax(-1) == labels))
+
+
+# ---------------------------------------------------------------- layouts by name
+
+
+def test_a_layout_map_lays_out_a_model_without_changing_it() -> None:
+    mesh = MESHES[2]
+    layouts = nn.LayoutMap(mesh)
+    layouts[r"dense1\.weight"] = Layout([UNSHARDED, "model"], mesh)
+    layouts[r".*\.bias"] = [UNSHARDED]
+    layouts["dense2.weight"] = ["model", UNSHARDED]
+    model = Net(MESHES[1])
+    before = {name: value.numpy() for name, value in model.state().items()}
+    assert layouts.apply(model) is model
+    for name, value in model.state().items():
+        np.testing.assert_array_equal(value.numpy(), before[name])
+    assert model.dense1.weight.layout is Layout([UNSHARDED, "model"], mesh)
+    assert model.dense2.weight.layout is Layout(["model", UNSHARDED], mesh)
+    assert model.dense1.bias.layout is Layout([UNSHARDED], mesh)
+    assert model.norm.scale.layout is Layout.replicated(mesh, 1)
+
+
+def test_a_layout_map_refuses_what_cannot_work() -> None:
+    layouts = nn.LayoutMap(MESHES[1])
+    layouts["a"] = ["model"]
+    with pytest.raises(LayoutError, match="'a' has a layout already"):
+        layouts["a"] = ["batch"]
+    with pytest.raises(LayoutError, match="is no pattern"):
+        layouts["("] = ["batch"]
+    with pytest.raises(KeyError):
+        layouts["b"]
+    assert layouts["ab"] is layouts["a"]  # patterns are anchored at the start only
+    model = Net(MESHES[1])
+    layouts[r".*weight"] = ["model"]
+    with pytest.raises(LayoutError):
+        layouts.apply(model)
+    assert model.dense1.weight.layout is Layout([UNSHARDED, "model"], MESHES[1])
