@@ -18,6 +18,8 @@ from gdt.comm.transport import transport_of
 from gdt.layout import ArrayType
 
 Block = Any
+Index = tuple[slice, ...]
+Padding = tuple[Index, Index | None]  # where, and the element to repeat; None: ones
 
 
 class Piece(NamedTuple):
@@ -29,7 +31,7 @@ class Piece(NamedTuple):
     source: int
     at: int
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # the name that a tuple has a method of
     step: int = 1
     stride: int = 1
 
@@ -118,20 +120,39 @@ class Recut:
         transport, backend = transport_of(self.mesh), backend_of(self.mesh)
         if self.nbytes:
             transport.calls["exchange"] += 1
-        position = {at: i for i, at in enumerate(self.mesh.blocks)}
         results = []
-        for i, grid in enumerate(self.mesh.blocks):
+        for i, (copies, padding) in enumerate(self._moves):
             out = backend.empty(self.want.block_shape, self.want.dtype)
             if self.covered < self.want.shape[self.dim]:
                 out[...] = self.fill
+            for source, block, taken, filled in copies:
+                out[filled] = transport.copy(block, i, operands[source][block][taken])
+            for padded, edge in padding:
+                out[padded] = 1 if edge is None else out[edge]
+            results.append(out)
+        return results
+
+    @cached_property
+    def _moves(self) -> list[tuple[list[tuple[int, int, Index, Index]], list[Padding]]]:
+        """For every block of the result, the copies into it: (source, block of the source, index
+        there, index in the result); and the padding that repeats the last valid element."""
+        position = {at: i for i, at in enumerate(self.mesh.blocks)}
+        moves = []
+        for grid in self.mesh.blocks:
+            copies: list[tuple[int, int, Index, Index]] = []
+            padding: list[Padding] = []
             for place, shard in self._hosted(grid):
                 for source, owner, taken, filled, _ in self._runs(shard):
                     at, inside = self._owner(owner, grid)
-                    piece = self._at(operands[source][position[at]], inside, taken)
-                    self._at(out, place, filled)[...] = transport.copy(position[at], i, piece)
-                self._pad(out, place, shard)
-            results.append(out)
-        return results
+                    indices = self._index(inside, taken), self._index(place, filled)
+                    copies.append((source, position[at], *indices))
+                low, high = self.want.extent(self.dim, shard)
+                valid, chunk = high - low, self.want.local_shape[self.dim]
+                if valid < chunk:
+                    edge = self._index(place, slice(valid - 1, valid)) if valid else None
+                    padding.append((self._index(place, slice(valid, chunk)), edge))
+            moves.append((copies, padding))
+        return moves
 
     def _hosted(self, grid: tuple[int, ...]) -> Iterator[tuple[dict[int, int], int]]:
         """The target shards in a block: ({mesh axis: index in the box}, shard)."""
@@ -151,19 +172,12 @@ class Recut:
             at[a], inside[a] = divmod(c, self.mesh.box[a])
         return tuple(at), inside
 
-    def _at(self, block: Block, place: dict[int, int], along: slice) -> Block:
-        """A view of `block` at one place of the mesh axes involved, and an interval of the dim."""
+    def _index(self, place: dict[int, int], along: slice) -> Index:
+        """The index of a block at one place of the mesh axes involved, and an interval of the
+        dim."""
         involved = {*self.source_axes, *self.target_axes}
-        index: list[Any] = [
+        mesh = [
             slice(place.get(a, 0), place.get(a, 0) + 1) if a in involved else slice(None)
             for a in range(self.mesh.ndim)
         ]
-        index += [slice(None)] * self.dim + [along]
-        return block[tuple(index)]
-
-    def _pad(self, out: Block, place: dict[int, int], shard: int) -> None:
-        low, high = self.want.extent(self.dim, shard)
-        valid, chunk = high - low, self.want.local_shape[self.dim]
-        if valid < chunk:
-            edge: Any = self._at(out, place, slice(valid - 1, valid)) if valid else 1
-            self._at(out, place, slice(valid, chunk))[...] = edge
+        return (*mesh, *[slice(None)] * self.dim, along)
