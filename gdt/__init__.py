@@ -1,6 +1,6 @@
 """gdt: NumPy-like arrays sharded over many devices."""
 
-from gdt import checkpoint, metrics, optim, testing
+from gdt import checkpoint, data, metrics, nn, optim, random, testing, training
 from gdt.array import DistributedArray, Shard
 from gdt.checkpoint import CheckpointManager
 from gdt.debug import check_nans, count_collectives, no_moves

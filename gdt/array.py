@@ -360,6 +360,8 @@ class DistributedArray:
     __and__, __rand__ = _operator("bitwise_and"), _forward("bitwise_and", reflected=True)
     __or__, __ror__ = _operator("bitwise_or"), _forward("bitwise_or", reflected=True)
     __xor__, __rxor__ = _operator("bitwise_xor"), _forward("bitwise_xor", reflected=True)
+    __lshift__, __rlshift__ = _operator("left_shift"), _forward("left_shift", reflected=True)
+    __rshift__, __rrshift__ = _operator("right_shift"), _forward("right_shift", reflected=True)
     __lt__, __le__ = _operator("less"), _operator("less_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
     __eq__ = _operator("equal")  # type: ignore[assignment]
@@ -377,7 +379,7 @@ class DistributedArray:
             remedy="Make a new array: gdt.where(mask, value, x), or gdt.concat of slices of x.",
         )
 
-    astype, squeeze = _forward("astype"), _forward("squeeze")
+    astype, squeeze, round, conj = (_forward(n) for n in ("astype", "squeeze", "round", "conj"))
     sum, mean, prod, max, min = (_forward(n) for n in ("sum", "mean", "prod", "max", "min"))
     any, all, argmax, argmin = (_forward(n) for n in ("any", "all", "argmax", "argmin"))
     std, var, cumsum, take, clip = (_forward(n) for n in ("std", "var", "cumsum", "take", "clip"))
@@ -399,6 +401,18 @@ class DistributedArray:
         return out
 
     ravel = flatten
+
+    @property
+    def real(self) -> DistributedArray:
+        """The real part."""
+        out: DistributedArray = FUNCTIONS["real"](self)
+        return out
+
+    @property
+    def imag(self) -> DistributedArray:
+        """The imaginary part."""
+        out: DistributedArray = FUNCTIONS["imag"](self)
+        return out
 
     @property
     def T(self) -> DistributedArray:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from gdt import random_bits
 from gdt.testing import Sample
 
 _rng = np.random.default_rng(11)
@@ -16,13 +19,25 @@ _MATRICES = [
     np.zeros((0, 3)),
 ]
 
+_KEYS = _rng.integers(0, 2**64, (3, 5), dtype="uint64")
+
 SAMPLES: dict[str, list[Sample]] = {
-    f.__name__: [
-        Sample((x,), {"k": k} if k else {}, expect=f, exact=True)
-        for x in _MATRICES
-        for k in (0, 1, -2)
-    ]
-    for f in (np.tril, np.triu)
+    "fold_in": [
+        Sample((_KEYS, np.arange(5)), expect=partial(random_bits.fold_in, np), exact=True),
+        Sample((_KEYS[0], 7), expect=partial(random_bits.fold_in, np), exact=True),
+    ],
+    "split_key": [
+        Sample((k,), {"n": 3}, expect=partial(random_bits.split, np), exact=True)
+        for k in (_KEYS, _KEYS[0, 0].reshape(()))
+    ],
+    **{
+        f.__name__: [
+            Sample((x,), {"k": k} if k else {}, expect=f, exact=True)
+            for x in _MATRICES
+            for k in (0, 1, -2)
+        ]
+        for f in (np.tril, np.triu)
+    },
 }
 
 ELSEWHERE: dict[str, str] = {

@@ -1,0 +1,391 @@
+"""Random numbers that depend on the seed alone: not on mesh, layout, storage or number of devices.
+
+Every element is a function of a key, the number of the draw, and its own global index
+(`gdt.random_bits` says which), so each device makes its own shard and nothing is sent. On the CPU
+the numbers are bitwise the same everywhere.
+
+A draw takes its key from `key=`, and then gives the same numbers every time; or else from the
+default generator, `gdt.random.generator`, which counts its draws and starts anew with
+`gdt.random.seed`. Keys and counts are arrays when a draw runs: a plan never holds them.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gdt import random_bits
+from gdt.array import FUNCTIONS, DistributedArray, checked_layout, place
+from gdt.backend import backend_of
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.layout import ArrayType, Layout
+from gdt.mesh import Mesh, get_default_mesh
+from gdt.op import Composite, op
+from gdt.ops.comparison import less
+from gdt.ops.creation import shard_starts
+from gdt.ops.elementwise import astype, checked_dtype
+from gdt.ops.movement import relayout
+from gdt.ops.shapes import Shape, checked_shape
+from gdt.philox import Run
+from gdt.relayout import route, run_routes
+from gdt.rule import RuleSpec
+
+Block = Any
+Key = Any  # a uint64 array of rank 0, or a seed
+
+# ---------------------------------------------------------------- the default generator
+
+
+def _key_of_seed(seed: object) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise error(DtypeError, "seed", f"{seed!r} is not an integer")
+    return int(random_bits.key_from_seed(np, int(seed)))
+
+
+class Generator:
+    """A key, and how many draws it has made: each draw takes the next stream of that key.
+
+    Safe to use from several threads; which thread gets which draw is then up to their order.
+
+    >>> generator = gdt.random.Generator(7)
+    >>> generator.take(), generator.take()
+    ((7, 1), (7, 2))
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._state = _key_of_seed(seed), 0
+
+    def seed(self, seed: int) -> None:
+        """Start anew from this seed."""
+        self.state = _key_of_seed(seed), 0
+
+    def take(self) -> tuple[int, int]:
+        """The key and the stream of the next draw. Stream 0 is left to draws with explicit keys."""
+        with self._lock:
+            key, draws = self._state
+            self._state = key, draws + 1
+        return key, draws + 1
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """The key and the number of draws made; assign it to go on from there."""
+        return self._state
+
+    @state.setter
+    def state(self, state: tuple[int, int]) -> None:
+        with self._lock:
+            self._state = int(state[0]), int(state[1])
+
+    def __repr__(self) -> str:
+        return f"Generator(key={self.state[0]}, draws={self.state[1]})"
+
+
+generator = Generator()
+"""The generator of draws without a key; its seed is 0 at the start, in every process."""
+
+
+def seed(n: int) -> None:
+    """Start the default generator anew from the seed `n`, an integer of 0 or more.
+
+    >>> gdt.random.seed(1)
+    >>> first = gdt.random.uniform(3)
+    >>> gdt.random.seed(1)
+    >>> bool(gdt.all(gdt.random.uniform(3) == first))
+    True
+    """
+    generator.seed(n)
+
+
+# ---------------------------------------------------------------- keys
+
+
+def key(seed: Any = None) -> DistributedArray:
+    """A key: a uint64 array of rank 0, replicated on the default mesh.
+
+    seed: an integer of 0 or more; a key, which is returned as it is; or None for a key of its own
+        from the default generator.
+
+    >>> gdt.random.normal(2, key=gdt.random.key(1)).round(3).tolist()
+    [-0.279, -1.368]
+    """
+    return _as_key(seed)
+
+
+def _as_key(given: Any) -> DistributedArray:
+    if isinstance(given, DistributedArray):
+        if given.dtype != np.uint64 or given.shape != ():
+            problem = "a key is of dtype uint64 and rank 0"
+            raise error(DtypeError, "key", problem, operands={"key": given.type})
+        return given
+    if given is None:
+        value = int(random_bits.fold_in(np, *generator.take()))
+    else:
+        value = _key_of_seed(given)
+    return _number(value, get_default_mesh())
+
+
+@lru_cache(maxsize=64)
+def _number(value: int, mesh: Mesh) -> DistributedArray:
+    return place(np.uint64(value), Layout.replicated(mesh, 0))
+
+
+@op("..., ... -> ...")
+def fold_in(xp: Any, key: Block, data: Block, /) -> Block:
+    """A new key from a key and an integer, such as the number of a step or a layer.
+
+    key: uint64; data: integers of 0 or more; they broadcast.
+
+    >>> key = gdt.random.key(0)
+    >>> gdt.random.fold_in(key, 1).tolist() == gdt.random.fold_in(key, 2).tolist()
+    False
+    """
+    return random_bits.fold_in(xp, key, data)
+
+
+def _split_rule(kind: ArrayType, *, n: int) -> RuleSpec:
+    return RuleSpec("... -> ... n", {"n": n})
+
+
+@op(_split_rule)
+def split_key(xp: Any, key: Block, /, n: int) -> Block:
+    """`n` new keys from a key: uint64 of shape (..., n). `gdt.random.split` is this function.
+
+    >>> a, b = gdt.random.split(gdt.random.key(0), 2)
+    >>> a.tolist() == b.tolist()
+    False
+    """
+    return random_bits.split(xp, key, n)
+
+
+def split(key: Key, n: int = 2) -> DistributedArray:
+    """`n` new keys from a key: uint64 of shape (n,); iterate over them or index them.
+
+    >>> a, b = gdt.random.split(gdt.random.key(0), 2)
+    >>> a.tolist() == b.tolist()
+    False
+    """
+    keys: DistributedArray = split_key(_as_key(key), n=n)
+    return keys
+
+
+# ---------------------------------------------------------------- draws
+
+
+def _run(kind: ArrayType, grid: Sequence[int]) -> Run:
+    """The global row-major indices of the elements of a block: runs over the last split axis and
+    all behind it, which lie end to end. Padding has the indices that follow."""
+    last = max((d for d, axes in enumerate(kind.layout.dims) if axes), default=0)
+    start = np.zeros((1,) * (kind.mesh.ndim + last), np.int64)
+    for d in range(min(last + 1, kind.ndim)):
+        index = shard_starts(kind, grid, d)
+        index = index.reshape(index.shape + (1,) * last)
+        if d < last:
+            along = [-1 if k == d else 1 for k in range(last)]
+            index = index + np.arange(kind.local_shape[d]).reshape(along)
+        start = start + index * math.prod(kind.shape[d + 1 :])
+    return Run(start, math.prod(kind.local_shape[last:]))
+
+
+@Composite
+def _draw(
+    key: DistributedArray, stream: Any, *, sampler: str, kind: ArrayType, options: Mapping[str, Any]
+) -> DistributedArray:
+    backend, blocks = backend_of(kind.mesh), []
+    sample = getattr(random_bits, sampler)
+    for i, grid in enumerate(kind.mesh.blocks):
+        operands = (_scalar(backend.xp, a, i) for a in (key, stream))
+        values = sample(backend.xp, _run(kind, grid), *operands, **options)
+        blocks.append(values.reshape(kind.block_shape))
+    return DistributedArray(kind, tuple(blocks))
+
+
+@Composite
+def _permute(key: DistributedArray, stream: Any, *, n: int, layout: Layout) -> DistributedArray:
+    mesh, backend = layout.mesh, backend_of(layout.mesh)
+    kind = ArrayType.of((n,), np.dtype(np.int64), Layout.replicated(mesh, 1))
+    blocks = []
+    for i in range(len(mesh.blocks)):
+        operands = (_scalar(backend.xp, a, i) for a in (key, stream))
+        order = random_bits.permutation(backend.xp, n, *operands)
+        blocks.append(order.reshape((1,) * mesh.ndim + (n,)))
+    (moved,) = run_routes([route(kind, layout)], [blocks])
+    return DistributedArray(kind.with_layout(layout), tuple(moved))
+
+
+def _scalar(xp: Any, value: Any, block: int) -> Any:
+    return value.blocks[block].reshape(()) if isinstance(value, DistributedArray) else value
+
+
+def _operands(given: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
+    """The key and the stream of a draw as operands on `mesh`."""
+    if given is None:
+        taken, stream = generator.take()
+        return _number(taken, mesh), place(np.uint64(stream), Layout.replicated(mesh, 0))
+    return relayout(_as_key(given), Layout.replicated(mesh, 0)), 0
+
+
+def _drawn(
+    sampler: str, shape: Shape, dtype: Any, layout: Layout | None, key: Key, options: Any
+) -> DistributedArray:
+    """A draw, in the wanted layout with nothing pending."""
+    sizes = checked_shape(shape, sampler)
+    layout = checked_layout(layout, len(sizes), sampler)
+    kind = ArrayType.of(sizes, checked_dtype(dtype, sampler), layout.resolved)
+    out: DistributedArray = _draw(
+        *_operands(key, kind.mesh), sampler=sampler, kind=kind, options=options
+    )
+    return out
+
+
+def _in_layout(x: DistributedArray, layout: Layout | None) -> DistributedArray:
+    return x if layout is None or x.layout is layout else relayout(x, layout)
+
+
+def uniform(
+    shape: Shape = (),
+    low: Any = 0.0,
+    high: Any = 1.0,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Uniform numbers in [low, high); rounding may give `high` itself if it is not 1, as in NumPy.
+
+    low, high: numbers, or arrays that broadcast to the shape. dtype: float16, float32 or float64.
+
+    >>> gdt.random.uniform(2, key=0).round(3).tolist()
+    [0.399, 0.736]
+    """
+    x = _drawn("uniform", shape, dtype, layout, key, {"dtype": dtype})
+    if not (_is(high, 1) and _is(low, 0)):
+        x = astype(x * (high - low) + low, x.dtype)
+    return _in_layout(x, layout)
+
+
+def normal(
+    shape: Shape = (),
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Normal numbers of that mean and standard deviation.
+
+    mean, std: numbers, or arrays that broadcast to the shape. dtype: float16, float32 or float64.
+
+    >>> gdt.random.normal(3, key=0).round(3).tolist()
+    [1.276, -0.72, -0.07]
+    """
+    x = _drawn("normal", shape, dtype, layout, key, {"dtype": dtype})
+    return _in_layout(_scaled(x, mean, std), layout)
+
+
+def truncated_normal(
+    shape: Shape = (),
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Normal numbers given that they are within two standard deviations of the mean.
+
+    `std` is that of the normal before it is cut off; the numbers' own is 0.8796 of it.
+
+    >>> bool(gdt.all(abs(gdt.random.truncated_normal(100, key=0)) <= 2))
+    True
+    """
+    x = _drawn("truncated_normal", shape, dtype, layout, key, {"dtype": dtype})
+    return _in_layout(_scaled(x, mean, std), layout)
+
+
+def _is(value: Any, number: int) -> bool:
+    return isinstance(value, int | float) and value == number
+
+
+def _scaled(x: DistributedArray, mean: Any, std: Any) -> DistributedArray:
+    y = x if _is(std, 1) else x * std
+    return astype(y if _is(mean, 0) else y + mean, x.dtype)
+
+
+def integers(
+    low: int,
+    high: int | None = None,
+    shape: Shape = (),
+    dtype: Any = int,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Integers from `low` up to, not including, `high`; from 0 up to `low` if it is None.
+
+    Raises ShapeError for an empty range, DtypeError for a dtype that does not hold it.
+
+    >>> gdt.random.integers(10, shape=5, key=0).tolist()
+    [3, 8, 7, 6, 9]
+    """
+    low, high = (0, low) if high is None else (low, high)
+    limits = {"low": int(low), "high": int(high), "dtype": dtype}
+    x = _drawn("integers", shape, dtype, layout, key, limits)
+    return _in_layout(x, layout)
+
+
+def bernoulli(
+    shape: Shape = (), p: Any = 0.5, *, key: Key = None, layout: Layout | None = None
+) -> DistributedArray:
+    """Booleans that are true with probability `p`: a number, or an array that broadcasts to the
+    shape.
+
+    >>> gdt.random.bernoulli(4, 0.5, key=3).tolist()
+    [False, True, False, False]
+    """
+    if isinstance(p, int | float):
+        if not 0 <= p <= 1:
+            raise error(ShapeError, "bernoulli", f"p is {p}, which is no probability")
+        drawn = _drawn("bernoulli", shape, bool, layout, key, {"p": float(p)})
+    else:
+        bits = _drawn("bits32", shape, np.uint32, layout, key, {})
+        exact = astype(p, np.float64) if isinstance(p, DistributedArray) else np.asarray(p, float)
+        drawn = less(bits, exact * 2.0**32)
+        if drawn.shape != bits.shape:
+            problem = f"p of shape {list(np.shape(p))} does not broadcast to {list(bits.shape)}"
+            raise error(ShapeError, "bernoulli", problem)
+        drawn = _in_layout(drawn, bits.layout)
+    return _in_layout(drawn, layout)
+
+
+def permutation(
+    x: Any, axis: int = 0, *, key: Key = None, layout: Layout | None = None
+) -> DistributedArray:
+    """The integers below `x` in random order; or an array with its elements along `axis` so.
+
+    All orders are equally likely, but for one of 2^64 bits being drawn twice. Every device computes
+    the whole order of an axis, as it takes a sort.
+
+    >>> gdt.random.permutation(5, key=0).tolist()
+    [4, 0, 3, 1, 2]
+    """
+    if isinstance(x, int | np.integer):
+        (n,) = checked_shape(int(x), "permutation")
+        wanted = checked_layout(layout, 1, "permutation")
+        order: DistributedArray = _permute(*_operands(key, wanted.mesh), n=n, layout=wanted)
+        return order
+    x = FUNCTIONS["asarray"](x)
+    if not -x.ndim <= axis < x.ndim:
+        problem = f"axis {axis} is out of range for rank {x.ndim}"
+        raise error(ShapeError, "permutation", problem, operands={"x": x.type})
+    along = Layout.replicated(x.mesh, 1)
+    shuffled: DistributedArray = FUNCTIONS["take"](
+        x, permutation(x.shape[axis], key=key, layout=along), axis=axis
+    )
+    return _in_layout(shuffled, layout)
