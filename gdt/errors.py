@@ -88,8 +88,8 @@ def error(
     numbers, `operands` maps names to types (or anything whose `str` describes the operand),
     `remedy` says what to do.
 
-    >>> print(error(ShapeError, "concat", "axis 2 is out of range for rank 2", remedy="Use an axis
-    in -2..1."))
+    >>> remedy = "Use an axis in -2..1."
+    >>> print(error(ShapeError, "concat", "axis 2 is out of range for rank 2", remedy=remedy))
     concat: axis 2 is out of range for rank 2
       Use an axis in -2..1.
     """

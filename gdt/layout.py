@@ -318,7 +318,7 @@ class ArrayType:
     """Global shape, dtype and layout of an array: what a plan is keyed on.
 
     >>> mesh = gdt.create_mesh([("batch", 4)])
-    >>> gdt.ArrayType.of((10, 3), np.dtype("float32"), gdt.Layout(["batch", None], mesh))
+    >>> gdt.zeros((10, 3), "float32", layout=gdt.Layout(["batch", None], mesh)).type
     float32[10, 3]  ['batch', -]
     """
 

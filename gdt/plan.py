@@ -246,9 +246,13 @@ class PlanBuilder:
             body = _after_preparing(befores, body)
         combine = COMBINE[op.reduce]
 
+        reduces = any(
+            self.axes.get(f) for n in range(len(self.shapes)) for f in self.rule.reduced(n)
+        )
+
         def run(*xs: Block, **out: Any) -> tuple[Block, ...]:
             outs = _tuple(body(*xs, **out))
-            if op.merge is None:
+            if op.merge is None and (reduces or self.finish is not None):
                 overs = [self._over(n, x) for n, x in enumerate(outs)]
                 outs = tuple(
                     combine(xp, x, o) if o else x for x, o in zip(outs, overs, strict=True)
@@ -283,27 +287,26 @@ class PlanBuilder:
     # ---- running
 
     def _execute(
-        self, operands: Sequence[Any], owned: Mapping[int, Sequence[bool]] | None = None
+        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
     ) -> tuple[Sequence[Block], ...]:
         """From the blocks of every moved operand to the blocks of every output."""
         results = []
         for i, run in enumerate(self.runs):
             xs = [o[i] if t is not None else o for o, t in zip(operands, self.moved, strict=True)]
-            results.append(run(*xs, **self._out(xs, i, owned or {})))
+            results.append(run(*xs, **self._out(xs, i, owned)))
         if self.op.merge is not None:
             results = self._merged(results)
         return tuple(zip(*results, strict=True))
 
-    def _out(
-        self, xs: Sequence[Block], i: int, owned: Mapping[int, Sequence[bool]]
-    ) -> dict[str, Any]:
-        """Memory for a body that takes it: that of donated operands, or recycled for large blocks."""
+    def _out(self, xs: Sequence[Block], i: int, owned: Sequence[Sequence[bool]]) -> dict[str, Any]:
+        """Memory for a body that takes it: that of donated operands, or recycled for large
+        blocks."""
         empty = self.backend.empty
         if self.op.donated:
-            targets = (
-                xs[d] if d in owned and owned[d][i] else empty(xs[d].shape, xs[d].dtype)
-                for d in self.op.donated
-            )
+            free = [o[i] for o in owned] or [False] * len(self.op.donated)
+            targets = [
+                x if mine else empty(x.shape, x.dtype) for x, mine in zip(xs, free, strict=False)
+            ]
             return {"out": tuple(targets)}
         return {"out": empty(*self.buffer)} if self.buffer else {}
 
@@ -333,7 +336,7 @@ class PlanBuilder:
                 observer.on_collective(Collective("all_gather", names, nbytes, len(statistics)))
 
     def _first_run(
-        self, operands: Sequence[Any], owned: Mapping[int, Sequence[bool]] | None = None
+        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
     ) -> tuple[Sequence[Block], ...]:
         """Checks the promised shapes, learns the dtypes, and clears the way for later runs."""
         try:

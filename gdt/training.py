@@ -48,8 +48,8 @@ class Trainer:
     them.
 
     >>> model = gdt.nn.Sequential(gdt.nn.Dense(2, 1, key=0))
-    >>> x, y = gdt.asarray([[0.0, 1.0], [1.0, 0.0]], "float32"), gdt.asarray([[1.0], [-1.0]],
-    "float32")
+    >>> x = gdt.asarray([[0.0, 1.0], [1.0, 0.0]], "float32")
+    >>> y = gdt.asarray([[1.0], [-1.0]], "float32")
     >>> trainer = gdt.training.Trainer(model, gdt.optim.SGD(0.1), gdt.nn.losses.mean_squared_error)
     >>> history = trainer.fit([(x, y)], epochs=50, show=False)
     >>> history["loss"][-1] < history["loss"][0]

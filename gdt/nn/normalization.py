@@ -42,8 +42,8 @@ class BatchNorm(Module):
     >>> layer = gdt.nn.BatchNorm(2)
     >>> layer(gdt.asarray([[1.0, 5.0], [3.0, 9.0]], "float32")).numpy().round(3).tolist()
     [[-1.0, -1.0], [1.0, 1.0]]
-    >>> layer.moving_mean.numpy().round(3).tolist()
-    [0.02, 0.07]
+    >>> layer.moving_mean.numpy().round(3)
+    array([0.02, 0.07], dtype=float32)
     """
 
     untrained = ("moving_mean", "moving_variance")
@@ -97,4 +97,5 @@ class BatchNorm(Module):
         return batch_normalization(x, mean, variance, self.offset, self.scale, self.epsilon)
 
     def describe(self) -> str:
+        """The number of features."""
         return "no running moments" if self.size is None else f"{self.size}"

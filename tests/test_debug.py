@@ -1,0 +1,209 @@
+"""What the debugging tools show, and that it does not depend on how a mesh is stored."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.errors import DtypeError, MoveError, NanError
+from gdt.mesh import Mesh
+
+DIMS = [("x", 2), ("y", 2)]
+MODES = [gdt.create_mesh(DIMS, blocks=n) for n in (1, 2, 4)]
+FOLDED, _, APART = MODES
+
+
+def arrays(mesh: Mesh) -> tuple[Any, Any]:
+    x = gdt.asarray(np.arange(48.0).reshape(8, 6), layout=gdt.Layout(["x", None], mesh))
+    w = gdt.asarray(np.arange(24.0).reshape(6, 4), layout=gdt.Layout(["y", None], mesh))
+    return x, w
+
+
+def loss(x: Any, w: Any) -> Any:
+    return gdt.sum(gdt.relu(x @ w))
+
+
+# ---------------------------------------------------------------- count_collectives
+
+
+def test_counter_counts_by_kind_and_axes() -> None:
+    x, w = arrays(FOLDED)
+    with gdt.count_collectives() as counter:
+        loss(x, w).resolve()
+    assert counter.by_kind == {"all_reduce": 2}
+    assert counter.by_axes == {("x",): 1, ("y",): 1}
+    assert len(counter) == 2 and counter.bytes == sum(c.bytes for c in counter) > 0
+    assert repr(counter).splitlines()[0] == f"2 collectives, {counter.bytes:,} bytes"
+
+
+@pytest.mark.parametrize("layout", [["x", "y"], [("x", "y"), None], [None, None]], ids=str)
+def test_counted_bytes_are_those_of_the_transport(layout: list[Any]) -> None:
+    x, _ = arrays(APART)
+    transport = gdt.comm.transport.transport_of(APART)
+    before = sum(transport.bytes.values())
+    with gdt.count_collectives() as counter:
+        gdt.relayout(gdt.relayout(x, [None, "x"]), layout)
+    assert counter.bytes == sum(transport.bytes.values()) - before
+
+
+def test_nothing_is_counted_outside_the_block() -> None:
+    x, w = arrays(FOLDED)
+    with gdt.count_collectives() as counter:
+        pass
+    loss(x, w).resolve()
+    assert len(counter) == 0 and repr(counter) == "0 collectives, 0 bytes"
+
+
+# ---------------------------------------------------------------- no_moves
+
+
+@pytest.mark.parametrize("mesh", MODES, ids=lambda m: str(m.grid))
+def test_an_implicit_move_raises_before_anything_moves(mesh: Mesh) -> None:
+    x, _ = arrays(mesh)
+    y = gdt.relayout(x, [None, "x"])
+    with gdt.count_collectives() as counter, gdt.no_moves(), pytest.raises(MoveError) as caught:
+        x + y
+    assert len(counter) == 0
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "add: operand y would be moved, which sends 384 bytes"
+    assert lines[1:3] == ["  y: float64[8, 6]  [-, 'x']", "  wanted: ['x', -]"]
+    assert "gdt.relayout(y, ['x', None])" in lines[3]
+
+
+def test_what_is_asked_for_or_sends_nothing_is_no_implicit_move() -> None:
+    x, w = arrays(FOLDED)
+    with gdt.no_moves():
+        z = x + gdt.relayout(gdt.relayout(x, [None, "x"]), x.layout)
+        z = z * gdt.ones(6, layout=gdt.Layout.replicated(FOLDED, 1))
+        total = gdt.sum(z)
+        assert float(total) == float(total.resolve())
+        gdt.grad(lambda w: gdt.sum(gdt.relu((x @ w).resolve())))(w)
+
+
+def test_a_pending_sum_that_is_needed_is_a_move() -> None:
+    x, w = arrays(FOLDED)
+    with gdt.no_moves():
+        p = x @ w
+        p + p
+        with pytest.raises(MoveError, match=r"relu: operand x .*\n.*\n.*\n.*x\.resolve\(\)"):
+            gdt.relu(p)
+        gdt.relu(p.resolve())
+        gdt.relu(p)  # resolved before: nothing is sent
+
+
+# ---------------------------------------------------------------- explain
+
+
+def test_listing_is_the_same_in_every_storage_mode() -> None:
+    found = []
+    for mesh in MODES:
+        x, w = arrays(mesh)
+        found.append(str(gdt.explain(gdt.value_and_grad(lambda w, x=x: loss(x, w)), w)))
+    assert found[0] == found[1] == found[2]
+
+
+def test_rows_hold_types_moves_and_collectives() -> None:
+    x, w = arrays(FOLDED)
+    explained = gdt.explain(loss, x, w)
+    product, relu, total = explained.rows
+    assert [r.op for r in explained.rows][1:] == ["relu", "sum"]
+    assert product.operands[0] is x.type and not product.bytes
+    assert [m.operand for m in product.moves] == ["x"] and not product.moves[0].bytes
+    assert relu.moves[0].want is relu.operands[0].layout.resolved
+    assert [c.kind for c in relu.collectives] == ["all_reduce"] and relu.bytes == explained.bytes
+    assert total.results[0].layout.partial == {"x": "sum"}
+    assert explained.value.shape == ()
+
+
+def test_ops_of_gradients_and_composites_are_listed_inside_them() -> None:
+    x, w = arrays(FOLDED)
+    rows = gdt.explain(gdt.value_and_grad(lambda w: loss(x, w)), w).rows
+    backward = [r for r in rows if r.within == ("gradient",)]
+    assert backward and rows[-1].op == "gradient"
+    assert rows[-1].collectives[0].arrays == 2  # the loss and the gradient travel together
+    moved = gdt.explain(lambda: gdt.relayout(x, [None, "x"])).rows
+    assert [(r.op, [c.kind for c in r.collectives]) for r in moved] == [
+        ("relayout", ["all_to_all"])
+    ]
+
+
+def test_bytes_listed_are_those_that_the_transport_moves() -> None:
+    x, w = arrays(APART)
+    transport = gdt.comm.transport.transport_of(APART)
+    before = sum(transport.bytes.values())
+    explained = gdt.explain(gdt.value_and_grad(lambda w: loss(x, w)), w)
+    assert explained.bytes == sum(transport.bytes.values()) - before > 0
+
+
+def test_an_exception_in_a_composite_leaves_the_listing_in_order() -> None:
+    x, _ = arrays(FOLDED)
+
+    def careful() -> Any:
+        with contextlib.suppress(gdt.errors.GdtError):
+            gdt.concat([x, x[:, :3]], axis=0)
+        return gdt.relayout(x, [None, None])
+
+    assert gdt.explain(careful).rows[-1].op == "relayout"
+
+
+# ---------------------------------------------------------------- check_nans
+
+
+def test_the_first_op_that_makes_a_nan_is_named() -> None:
+    x = gdt.asarray([4.0, 0.0, -1.0], layout=gdt.Layout(["x"], FOLDED))
+    with gdt.check_nans(), np.errstate(all="ignore"), pytest.raises(NanError) as caught:
+        gdt.sum(gdt.log(x) * 0.0)
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "log: the result has 1 NaN and 1 infinite of 3 elements, first at [1]"
+    assert lines[1:] == ["  x: float64[3]  ['x']", "  All operands are finite."]
+
+
+def test_operands_that_were_not_finite_are_named() -> None:
+    x = gdt.asarray([1.0, np.nan])
+    with gdt.check_nans(), pytest.raises(NanError, match="x had some before"):
+        x + 1.0
+
+
+@pytest.mark.parametrize("mesh", MODES, ids=lambda m: str(m.grid))
+def test_padding_and_pending_sums_raise_no_false_alarm(mesh: Mesh) -> None:
+    x = gdt.testing.placed(np.ones((5, 3)), gdt.Layout([("x", "y"), None], mesh), poison=True)
+    with gdt.check_nans():
+        assert float(gdt.sum(gdt.exp(x) - 1.0)) > 0
+
+
+def test_gradients_are_checked() -> None:
+    x = gdt.asarray([0.0, 1.0])
+    with gdt.check_nans(), np.errstate(all="ignore"), pytest.raises(NanError):
+        gdt.grad(lambda x: gdt.sum(gdt.sqrt(x)))(x)
+
+
+# ---------------------------------------------------------------- visualize
+
+
+def test_drawing_shows_every_device_once_per_part() -> None:
+    x, _ = arrays(FOLDED)
+    assert str(gdt.visualize(x)).splitlines() == [
+        "float64[8, 6]  ['x', -]",
+        "┌─────────────┬──────────────┐",
+        "│ axis 0: 0:4 │ cpu:0, cpu:1 │",
+        "├─────────────┼──────────────┤",
+        "│ axis 0: 4:8 │ cpu:2, cpu:3 │",
+        "└─────────────┴──────────────┘",
+    ]
+
+
+def test_drawing_of_any_layout_names_all_devices() -> None:
+    for mesh in gdt.testing.meshes([(2, 2, 2)], modes=["folded"]):
+        for layout in gdt.testing.layouts(mesh, 3, pending=True):
+            drawn = str(gdt.visualize(gdt.testing.placed(np.ones((5, 1, 2)), layout)))
+            assert all(device in drawn for device in mesh.devices)
+            assert all(f"{p} over {n!r}" in drawn for n, p in layout.partial.items())
+
+
+def test_drawing_needs_an_array() -> None:
+    with pytest.raises(DtypeError, match="int is no distributed array"):
+        gdt.visualize(3)  # type: ignore[arg-type]

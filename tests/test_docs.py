@@ -1,0 +1,137 @@
+"""Everything public has a docstring, and every example in one, and in the README, runs."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gdt
+from gdt.array import FUNCTIONS
+from gdt.op import Composite, Op
+
+ROOT = Path(gdt.__file__).parent.parent
+
+
+def modules() -> list[str]:
+    """Every module of gdt that this machine can import."""
+    found = ["gdt"]
+    for info in pkgutil.walk_packages(gdt.__path__, "gdt."):
+        try:
+            importlib.import_module(info.name)
+        except ModuleNotFoundError as e:
+            if (e.name or "").startswith("gdt"):
+                raise
+            continue
+        found.append(info.name)
+    return found
+
+
+def members(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
+    """Public functions, ops and classes of a module, and the public members of those classes."""
+    for name, value in vars(module).items():
+        if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+            continue
+        if isinstance(value, Op | Composite) or inspect.isroutine(value):
+            yield name, value
+        elif inspect.isclass(value):
+            yield name, value
+            for inner, member in vars(value).items():
+                target = (
+                    member.__func__ if isinstance(member, classmethod | staticmethod) else member
+                )
+                if not inner.startswith("_") and (
+                    inspect.isfunction(target) or isinstance(target, property)
+                ):
+                    yield f"{name}.{inner}", target
+
+
+def documented() -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
+    """Every docstring with an example, and the names that the example may use.
+
+    Examples of what `gdt` exports see `gdt` alone, as its users do; those of the other modules see
+    their module's names too.
+    """
+    exported = {id(v) for v in [*vars(gdt).values(), *FUNCTIONS.values()]}
+    for module_name in modules():
+        module = importlib.import_module(module_name)
+        found = [(module_name, module)]
+        found += [(f"{module_name}.{name}", value) for name, value in members(module)]
+        for name, value in found:
+            owner = vars(module).get(name.removeprefix(f"{module_name}.").split(".")[0], module)
+            if ">>>" in (value.__doc__ or ""):
+                names = {} if id(owner) in exported else vars(module)
+                yield name, (inspect.cleandoc(value.__doc__), {**names, "gdt": gdt})
+
+
+EXAMPLES = dict(documented())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_runs(name: str) -> None:
+    text, names = EXAMPLES[name]
+    flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+    test = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
+    said: list[str] = []
+    results = doctest.DocTestRunner(optionflags=flags, verbose=False).run(test, out=said.append)
+    assert not results.failed, "".join(said)
+
+
+def public() -> dict[str, Any]:
+    names = {f"gdt.{n}": v for n, v in vars(gdt).items() if not n.startswith("_")}
+    return {**names, **{f"FUNCTIONS[{n!r}]": f for n, f in FUNCTIONS.items()}}
+
+
+def test_public_names_have_docstrings() -> None:
+    without = [
+        name
+        for name, value in public().items()
+        if callable(value) and not (value.__doc__ or "").strip()
+    ]
+    assert not without, f"no docstring: {', '.join(sorted(without))}"
+
+
+def test_public_methods_have_docstrings() -> None:
+    without = []
+    for module_name in modules():
+        for name, value in members(importlib.import_module(module_name)):
+            if not (value.__doc__ or "").strip() and "." in name:
+                without.append(f"{module_name}.{name}")
+    inherited = [n for n in without if n.split(".")[-1] in OVERRIDDEN]
+    assert sorted(set(without) - set(inherited)) == []
+
+
+# Methods whose base class says what they do, and properties that are their names.
+OVERRIDDEN = {
+    *(n for n in vars(gdt.observe.Observer) if not n.startswith("_")),
+    *(n for n in vars(gdt.comm.transport.Transport) if not n.startswith("_")),
+    "ndim", "mesh", "vjp",
+}  # fmt: skip
+
+
+README = ROOT / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if README.exists() else []
+
+
+@pytest.mark.skipif(not README.exists(), reason="there is no README")
+def test_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert BLOCKS, "the README shows no code"
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    for block in BLOCKS:  # one after the other, as a reader would
+        if ">>>" in block:
+            test = doctest.DocTestParser().get_doctest(block, namespace, "README", None, 0)
+            runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
+            said: list[str] = []
+            assert not runner.run(test, out=said.append).failed, "".join(said)
+            namespace.update(test.globs)
+        else:
+            exec(compile(block, "README.md", "exec"), namespace)
