@@ -220,6 +220,7 @@ class PlanBuilder:
         return tuple(found)
 
     def moved_size(self, n: int, d: int) -> int:
+        """Size of dim `d` of operand `n`; 1 for a Python scalar."""
         kind = self.moved[n]
         return kind.shape[d] if kind is not None else 1
 
