@@ -101,6 +101,8 @@ def _locate(
     xp: Any, x: Block, axis: Sequence[int], keepdims: bool, shards: Shards, name: str
 ) -> tuple[Block, ...]:
     """In every shard the best element and its global index; only the index if nothing is split."""
+    if not shards.split and len(axis) == 1:
+        return (getattr(x, name)(axis=axis[0], keepdims=keepdims),)
     rank = x.ndim - next(iter(shards.start.values())).ndim if shards.start else 0
     arg = getattr(xp, name)
     if len(axis) == 1:

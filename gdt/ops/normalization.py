@@ -110,7 +110,8 @@ def batch_norm_sums(
 ) -> tuple[Block, Block]:
     """sum(g) and sum(g * xhat) over `axes`: what the gradient of batch normalisation needs of the
     whole batch. Both are pending over a split batch, and travel together."""
-    return g.sum(axis=axes, keepdims=keepdims), (g * xhat).sum(axis=axes, keepdims=keepdims)
+    add = xp.add.reduce
+    return add(g, axis=axes, keepdims=keepdims), add(g * xhat, axis=axes, keepdims=keepdims)
 
 
 def _batch_norm_sums_vjp(
@@ -269,10 +270,11 @@ def batch_norm(
     >>> y.tolist(), mean.tolist(), variance.tolist()
     ([[-1.0], [1.0]], [2.0], [1.0])
     """
-    (x,) = as_operands("batch_norm", x=x)
+    if type(x) is not DistributedArray:
+        (x,) = as_operands("batch_norm", x=x)
     if x.dtype.kind != "f":
         raise error(DtypeError, "batch_norm", "x is not floating-point", operands={"x": x.type})
-    over = negative_axes(x.type, range(x.ndim - 1) if axes is None else axes, "batch_norm")
+    over = tuple(range(-x.ndim, -1)) if axes is None else negative_axes(x.type, axes, "batch_norm")
     scale = _as_factor(scale, 1.0, "scale", x, over)
     offset = _as_factor(offset, 0.0, "offset", x, over)
     y, mean, variance = normalize_batch(x, scale, offset, epsilon=epsilon, axes=over)

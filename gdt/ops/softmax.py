@@ -104,7 +104,7 @@ def softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
     y = floating(xp, x)
     y = y - largest_element(xp, y, axis)
     xp.exp(y, out=y)
-    y /= y.sum(axis=axis, keepdims=True)
+    y /= xp.add.reduce(y, axis=axis, keepdims=True)
     return y if y.dtype == x.dtype else y.astype(x.dtype)
 
 
@@ -148,7 +148,7 @@ def _prepare_pair(g: ArrayType, out: ArrayType, *, axis: Axis) -> dict[str, Any]
 def softmax_gradient_of_whole(xp: Any, g: Block, y: Block, /, axis: Axis) -> Block:
     """y * (g - sum(g * y)): the gradient of softmax over axes that are not split."""
     product = g * y
-    product -= y * product.sum(axis=axis, keepdims=True)
+    product -= y * xp.add.reduce(product, axis=axis, keepdims=True)
     return product
 
 
@@ -209,17 +209,19 @@ log_softmax_from.vjp(
 
 def _is_split(x: DistributedArray, axis: Axis) -> bool:
     dims = x.layout.dims
-    if type(axis) is int:
+    if type(axis) is int and -len(dims) <= axis < len(dims):
         return bool(dims[axis])
     return any(dims[a] for a in negative_axes(x.type, axis, "softmax"))
 
 
 def as_floating(name: str, x: Any) -> DistributedArray:
     """The operand as an array of floating-point numbers: integers and bools become float64."""
+    if type(x) is DistributedArray and x.dtype.kind == "f":
+        return x
     (x,) = as_operands(name, x=x)
     if x.dtype.kind == "c":
         raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
-    return astype(x, np.float64) if x.dtype.kind in "biu" else x  # type: ignore[no-any-return]
+    return astype(x, np.float64) if x.dtype.kind in "biu" else x
 
 
 @public
@@ -233,7 +235,6 @@ def softmax(x: Any, axis: Axis = -1) -> DistributedArray:
     [[0.5, 0.5], [1.0, 0.0]]
     """
     x = as_floating("softmax", x)
-    axis = negative_axes(x.type, axis, "softmax")
     out: DistributedArray
     if _is_split(x, axis):
         out = softmax_from(x, *softmax_statistics(x, axis=axis))
@@ -250,7 +251,6 @@ def log_softmax(x: Any, axis: Axis = -1) -> DistributedArray:
     [0.0, -1000.0]
     """
     x = as_floating("log_softmax", x)
-    axis = negative_axes(x.type, axis, "log_softmax")
     out: DistributedArray
     if _is_split(x, axis):
         out = log_softmax_from(x, *softmax_statistics(x, axis=axis))

@@ -129,7 +129,7 @@ def cross_entropy_of_whole(
     classes = logits.shape[-1]
     labels, kept, outside = _targets(xp, labels, classes, shards, ignore_index)
     softmax = floating(xp, logits)
-    softmax = softmax - softmax.max(axis=-1, keepdims=True)
+    softmax = softmax - xp.maximum.reduce(softmax, axis=-1, keepdims=True)
     target = _picked(xp, softmax, labels)
     if label_smoothing:
         mean = softmax.sum(axis=-1) / classes
@@ -137,13 +137,15 @@ def cross_entropy_of_whole(
     if outside is not None:
         target = xp.where(outside, np.nan, target)
     xp.exp(softmax, out=softmax)
-    total = softmax.sum(axis=-1, keepdims=True)
+    total = xp.add.reduce(softmax, axis=-1, keepdims=True)
     softmax /= total
     loss = xp.log(total).reshape(target.shape)
     loss -= target
     if kept is not None:
         loss = xp.where(kept, loss, 0)
-    return loss.astype(logits.dtype, copy=False), softmax.astype(logits.dtype, copy=False)
+    if loss.dtype == logits.dtype:
+        return loss, softmax
+    return loss.astype(logits.dtype), softmax.astype(logits.dtype)
 
 
 def _merge(
@@ -239,11 +241,12 @@ def cross_entropy_gradient(
     """g * (softmax - labels as one-hot rows, smoothed): the gradient of the cross-entropy in the
     logits."""
     classes = shards.size["k"]
-    labels, kept, outside = _targets(xp, labels, classes, shards, ignore_index)
-    if kept is not None:
-        g = xp.where(kept, g, 0)
-    if outside is not None:
-        g = xp.where(outside, 0, g)
+    if ignore_index is not None or shards.uneven or xp is not np:  # else the loss has checked them
+        labels, kept, outside = _targets(xp, labels, classes, shards, ignore_index)
+        if kept is not None:
+            g = xp.where(kept, g, 0)
+        if outside is not None:
+            g = xp.where(outside, 0, g)
     if label_smoothing:
         softmax = softmax - label_smoothing / classes
     out = xp.ascontiguousarray(softmax * g[..., None])  # so that `flat` is a view of it
@@ -251,10 +254,10 @@ def cross_entropy_gradient(
     if "k" in shards.split:
         labels, here = _local_labels(xp, labels, shards)
         at_label = xp.where(here, at_label, 0)
+        labels = xp.broadcast_to(labels, out.shape[:-1])
     flat = out.reshape(-1)
-    index = xp.broadcast_to(labels, out.shape[:-1]).reshape(-1)
-    index = index + xp.arange(0, flat.size, max(out.shape[-1], 1))
-    flat[index] -= xp.broadcast_to(at_label, out.shape[:-1]).reshape(-1)
+    index = labels.reshape(-1) + xp.arange(0, flat.size, max(out.shape[-1], 1))
+    flat[index] -= at_label.reshape(-1)
     return out
 
 
@@ -314,7 +317,8 @@ def sparse_softmax_cross_entropy_with_logits(
     >>> gdt.sparse_softmax_cross_entropy_with_logits([0, 1], logits).tolist()
     [0.693147180559..., 0.0]
     """
-    labels, logits = as_operands(NAME, labels=labels, logits=logits)
+    if type(labels) is not DistributedArray or type(logits) is not DistributedArray:
+        labels, logits = as_operands(NAME, labels=labels, logits=logits)
     if labels.dtype.kind not in "iu" or logits.dtype.kind != "f" or not logits.ndim:
         raise error(
             DtypeError,

@@ -56,21 +56,26 @@ def _merge(
     rest: what each mean lost when it was rounded. elements: how many each part has; equally many
     if not given.
     """
+    add = xp.add.reduce
     first = mean[(slice(None),) * axis + (slice(1),)]
     off = mean - first  # exact where the means are close to each other
     off += rest
-    total: list[Block] = []
-    share: Any = 1.0 / mean.shape[axis]
-    if elements is not None:
-        total = [elements.sum(axis=axis, keepdims=True)]
-        share = elements / xp.maximum(total[0], 1)
-    merged = (share * mean).sum(axis=axis, keepdims=True)
-    average = (share * off).sum(axis=axis, keepdims=True)
+    if elements is None:
+        share, total = 1.0 / mean.shape[axis], None
+        average = add(off, axis=axis, keepdims=True)
+        average *= share
+    else:
+        total = add(elements, axis=axis, keepdims=True)
+        share = elements / xp.maximum(total, 1)
+        average = add(share * off, axis=axis, keepdims=True)
     off -= average
     spread = _squared(off)
     spread += variance
     spread *= share
-    return merged, spread.sum(axis=axis, keepdims=True), average - (merged - first), *total
+    spread = add(spread, axis=axis, keepdims=True)
+    merged = first + average
+    rest = average - (merged - first)
+    return (merged, spread, rest) if total is None else (merged, spread, rest, total)
 
 
 def _squared(x: Block) -> Block:
@@ -102,7 +107,8 @@ def moments(
     """Mean and variance over `axes` (None: all), as `tf.nn.moments` gives them, with no ddof.
 
     Over split axes it is one all-gather of each device's means and variances, merged in coordinate
-    order. float16 is computed in float32, integers give float64, complex numbers a real variance.
+    order (there the mean of infinite elements may be NaN). float16 is computed in float32, integers
+    give float64, complex numbers a real variance.
 
     >>> mean, variance = gdt.moments(gdt.asarray([[1.0, 2.0], [3.0, 6.0]]), axes=0)
     >>> mean.tolist(), variance.tolist()
@@ -118,16 +124,16 @@ def moments(
     for a in axes:  # type: ignore[union-attr]
         n *= x.shape[a]
     count = x.real.dtype.type(n)  # a NumPy scalar: 0 / 0 is NaN and a warning, as in NumPy
-    mean = x.sum(axis=axes, keepdims=True)
+    mean = xp.add.reduce(x, axis=axes, keepdims=True)
     mean /= count
     centred = x - mean
     square = _squared(centred)
-    variance = square.sum(axis=axes, keepdims=keepdims)
+    variance = xp.add.reduce(square, axis=axes, keepdims=keepdims)
     variance /= count
     mean = mean.reshape(variance.shape)
     if not factors & shards.split:
         return mean, variance
-    rest = centred.sum(axis=axes, keepdims=keepdims)
+    rest = xp.add.reduce(centred, axis=axes, keepdims=keepdims)
     rest /= count
     return mean, variance, rest
 
