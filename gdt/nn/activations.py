@@ -55,4 +55,5 @@ class Activation(Module):
         return x if self.activation is None else self.activation(x)
 
     def describe(self) -> str:
+        """The activation's name."""
         return name_of(self.activation)

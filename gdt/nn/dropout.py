@@ -39,4 +39,5 @@ class Dropout(Module):
         return where(kept, x * (1 / (1 - self.rate)), 0)
 
     def describe(self) -> str:
+        """The rate."""
         return f"{self.rate}"

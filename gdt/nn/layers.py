@@ -62,6 +62,7 @@ class Dense(Module):
         return y if self.activation is None else self.activation(y)
 
     def describe(self) -> str:
+        """Sizes and activation."""
         inputs, outputs = self.weight.shape
         return f"{inputs} -> {outputs}, {activations.name_of(self.activation)}"
 

@@ -90,6 +90,7 @@ class Adam(Optimizer):
         self.beta1, self.beta2, self.epsilon = float(beta1), float(beta2), float(epsilon)
 
     def step(self, rate: float) -> Callable[[Sequence[Owner], DistributedArray], None]:
+        """Bias corrections become factors of the rate and of epsilon."""
         mean = (1 - self.beta1) / (1 - self.beta1**self.steps)
         root = math.sqrt((1 - self.beta2**self.steps) / (1 - self.beta2))
         scalars = (

@@ -26,7 +26,7 @@ more to calls than they gain (measured on 0.9 M parameters)."""
 def runs(xp: Any, *blocks: Block) -> Iterator[Sequence[Block]]:
     """Short runs of blocks of one shape, as views, each after a temporary of its shape; whole
     blocks where that is no gain."""
-    if xp is not np or not all(b.flags.c_contiguous for b in blocks):
+    if xp is not np or blocks[0].size <= RUN or not all(b.flags.c_contiguous for b in blocks):
         yield xp.empty_like(blocks[0]), *blocks
         return
     flat = [b.reshape(-1) for b in blocks]

@@ -81,6 +81,7 @@ class SGD(Optimizer):
         super().__init__(learning_rate)
 
     def step(self, rate: float) -> Callable[[Sequence[Owner], DistributedArray], None]:
+        """Plain, or with momentum."""
         if not self.momentum:
             return lambda owners, g: sgd_step.update(owners, g, rate)
         return lambda owners, g: momentum_step.update(
