@@ -81,6 +81,7 @@ class Op:
         ]
         self.reduce, self.whole, self.fill = reduce, frozenset(whole.split()), fill or {}
         self.merge, self.finish, self.prepare = merge, finish, prepare
+        # Donated operands come first; output i takes the place of donated operand i.
         self.donated = [self.operands.index(n.strip()) for n in donate.split(",") if n.strip()]
         self.plans: dict[tuple[Any, ...], Plan] = {}
         self.vjps: tuple[Vjp | None, ...] = ()
@@ -175,7 +176,7 @@ class Op:
         return counted and named and any(type(a) is DistributedArray for a in args)
 
     def _general(
-        self, plan: Plan, args: Sequence[Any], owned: Mapping[int, Sequence[bool]] = {}
+        self, plan: Plan, args: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
     ) -> Any:
         operands = self._moved(plan, args) if plan.moves else _blocks(args)
         results = plan.execute(operands, owned) if self.donated else plan.execute(operands)
@@ -270,6 +271,7 @@ class Op:
         return operands, given
 
     def operand_name(self, i: int) -> str:
+        """Name of the operand at that position, as errors say it."""
         return self.operands[i] if i < len(self.operands) else f"operand {i}"
 
     def update(
@@ -277,32 +279,22 @@ class Op:
     ) -> None:
         """Run an op with donated operands, and put its outputs in their place.
 
-        `owners` says where each donated operand is kept: `mapping[name]`. A block that nobody else
+        `owners` says where each donated operand is kept, `mapping[name]`; `args` are the operands after
+        those. A block that nobody else
         refers to is overwritten; any other is left as it is, and the output gets memory of its own.
         """
-        owned = {
-            i: _is_owned(mapping, name)
-            for i, (mapping, name) in zip(self.donated, owners, strict=True)
-        }
-        donated = iter(owners)
-        rest = iter(args)
-        operands = []
-        for i in range(self.count):
-            if i in self.donated:
-                mapping, name = next(donated)
-                operands.append(mapping[name])
-            else:
-                operands.append(next(rest))
-        key = (
-            *(a.type if type(a) is DistributedArray else type(a) for a in operands),
-            *static.items(),
-        )
-        plan = self.plans.get(key) or self._plan(operands, static)
-        self.plans[key] = plan
+        owned = [_is_owned(mapping, name) for mapping, name in owners]
+        operands = [mapping[name] for mapping, name in owners]
+        operands += args
+        types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
+        key = (*types, *static.items())
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self._plan(operands, static)
         outs = self._general(plan, operands, owned)
-        for (mapping, name), out in zip(
-            owners, outs if isinstance(outs, tuple) else (outs,), strict=True
-        ):
+        self.plans[key] = plan
+        several = outs if isinstance(outs, tuple) else (outs,)
+        for (mapping, name), out in zip(owners, several, strict=True):
             mapping[name] = out
         for observer in OBSERVERS.get():
             observer.on_op(self, tuple(operands), static, outs)
