@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gdt.backend import backend_of
+from gdt.comm import local
 from gdt.comm.transport import transport_of
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Axes, Layout
@@ -61,7 +62,17 @@ class Labels:
 class Plan:
     """Everything about one call that does not depend on data."""
 
-    __slots__ = ("execute", "moves", "outs", "quick", "resolves", "routes", "types", "wanted")
+    __slots__ = (
+        "execute",
+        "moved",
+        "moves",
+        "outs",
+        "quick",
+        "resolves",
+        "routes",
+        "types",
+        "wanted",
+    )
 
     def __init__(
         self, types: tuple[ArrayType | None, ...], wanted: tuple[Layout | None, ...]
@@ -77,6 +88,10 @@ class Plan:
             (i, t.with_layout(w))
             for i, (t, w, r) in enumerate(zip(types, wanted, self.routes, strict=True))
             if t is not None and w is not None and r and w is t.layout.resolved
+        )
+        self.moved: tuple[ArrayType | None, ...] = tuple(
+            t.with_layout(w) if t is not None and w is not None else None
+            for t, w in zip(types, wanted, strict=True)
         )
         self.outs: tuple[ArrayType, ...] = ()
         # With one block: from the operands' blocks to the block, or the tuple of blocks, that they
@@ -98,6 +113,7 @@ class PlanBuilder:
         axes: Mapping[str, Axes],
         layouts: Sequence[Layout],
         static: Mapping[str, Any],
+        moved: Sequence[ArrayType | None] | None = None,
     ) -> None:
         self.op, self.plan, self.rule, self.sizes, self.axes, self.layouts = (
             op,
@@ -111,10 +127,7 @@ class PlanBuilder:
         self.backend = backend_of(self.mesh)
         self.static = dict(static)
         self.shapes = out_shapes(rule, sizes)
-        self.moved = [
-            t.with_layout(w) if t is not None and w is not None else None
-            for t, w in zip(plan.types, plan.wanted, strict=True)
-        ]
+        self.moved = list(moved or plan.moved)
         self.buffer: tuple[tuple[int, ...], np.dtype] | None = None
         self.finish = self._finish()
 
@@ -233,7 +246,12 @@ class PlanBuilder:
             self.static["block_shape"] = self.block_shape(0, reduced=False)
         if "labels" in op.injected:
             self.static["labels"] = Labels(self.labels())
-        self.runs = [self._run(i) for i in range(len(self.mesh.blocks))]
+        self.alone = len(self.mesh.blocks) == 1 and not op.donated
+        if self.alone:
+            self.folded, self.folds = self._fold()
+            self.inner = self._inner([None] * len(self.moved))
+        else:
+            self.runs = [self._run(i) for i in range(len(self.mesh.blocks))]
         self.plan.execute = self._first_run
 
     def _run(self, block: int) -> Callable[..., tuple[Block, ...]]:
@@ -291,6 +309,9 @@ class PlanBuilder:
         self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
     ) -> tuple[Sequence[Block], ...]:
         """From the blocks of every moved operand to the blocks of every output."""
+        if self.alone:
+            xs = [o[0] if t is not None else o for o, t in zip(operands, self.moved, strict=True)]
+            return tuple((block,) for block in _tuple(self.inner(*xs)))
         results = []
         for i, run in enumerate(self.runs):
             xs = [o[i] if t is not None else o for o, t in zip(operands, self.moved, strict=True)]
@@ -314,16 +335,22 @@ class PlanBuilder:
     def _merged(self, results: list[tuple[Block, ...]]) -> list[tuple[Block, ...]]:
         """One all-gather of all statistics, then the merge in coordinate order, minor axes
         first."""
-        mesh, xp, merge = self.mesh, self.backend.xp, self.op.merge
-        axes = tuple(a for f in self.rule.reduced(0) for a in self.axes.get(f, ()))
-        axes = tuple(a for a in axes if mesh.sizes[a] > 1)
+        axes = self._merged_axes()
         if axes:
             self._report_merge(axes, results[0])
             if len(results) > 1:
-                results = [tuple(r) for r in transport_of(mesh).all_gather(results, axes)]
+                transport = transport_of(self.mesh)
+                results = [tuple(r) for r in transport.all_gather(results, axes)]
+        return [self._merge(r, axes) for r in results]
+
+    def _merged_axes(self) -> Axes:
+        axes = (a for f in self.rule.reduced(0) for a in self.axes.get(f, ()))
+        return tuple(a for a in axes if self.mesh.sizes[a] > 1)
+
+    def _merge(self, statistics: tuple[Block, ...], axes: Axes) -> tuple[Block, ...]:
         for a in reversed(axes):
-            results = [merge(xp, *r, axis=a) for r in results]  # type: ignore[misc]
-        return results if self.finish is None else [_tuple(self.finish(*r)) for r in results]
+            statistics = self.op.merge(self.backend.xp, *statistics, axis=a)  # type: ignore[misc]
+        return statistics if self.finish is None else _tuple(self.finish(*statistics))
 
     def _report_merge(self, axes: Axes, statistics: tuple[Block, ...]) -> None:
         observers = [o for o in OBSERVERS.get() if o.wants_moves]
@@ -365,35 +392,81 @@ class PlanBuilder:
             if results[0][0].nbytes >= self.backend.pool.smallest:
                 self.buffer = (shape, results[0][0].dtype)
         self.plan.execute = self._execute
-        if len(self.mesh.blocks) == 1 and not self.op.donated:
-            self.plan.quick = self._quick()
+        if self.alone:
+            self.inner = self._inner([None] * len(self.moved))
+            movers = [_mover(r) for r in self.plan.routes]
+            self.plan.quick = self._inner(movers) if any(movers) else self.inner
         return results
 
-    def _quick(self) -> Callable[..., Any]:
-        """The shortest way from the operands' only blocks to the outputs': what `_execute` does for
-        one block, with everything decided that shapes decide."""
-        op, xp, finish = self.op, self.backend.xp, self.finish
-        extra = {"shards": self.shards(0)} if "shards" in op.injected else {}
-        body: Callable[..., Any] = partial(op.body, xp, **self.static, **extra)
+    # ---- one block
+
+    def _fold(self) -> tuple[PlanBuilder, list[Callable[[Block], Block] | None]]:
+        """Inside one block a factor that every output lacks need not stay split: its mesh axes and
+        its dim are one dim, where that is a view. Returns the builder for such operands, and what
+        makes them of the moved ones."""
+        rule, lead = self.rule, self.mesh.ndim
+        alone = {t[0] for term in rule.ins for t in term if len(t) == 1}
+        gone = {
+            f
+            for f in alone
+            if self.axes.get(f)
+            and self.sizes[f] % math.prod(self.mesh.sizes[a] for a in self.axes[f]) == 0
+            and all(f in rule.reduced(n) for n in range(len(rule.outs)))
+        }
+        folds: list[Callable[[Block], Block] | None] = [None] * len(self.moved)
+        moved = list(self.moved)
+        for n, (kind, term) in enumerate(zip(self.moved, rule.ins, strict=True)):
+            for d, dim in enumerate(term):
+                if kind is None or not gone & set(dim) or not kind.layout.dims[d]:
+                    continue
+                fold = partial(
+                    local.gather, lead=lead, axes=kind.layout.dims[d], dim=d, size=kind.shape[d]
+                )
+                shape = moved[n].block_shape  # type: ignore[union-attr]
+                if len(dim) > 1 or fold(np.broadcast_to(True, shape).copy()).base is None:
+                    return self, [None] * len(self.moved)
+                folds[n] = _in_turn(folds[n], fold)
+                layout = moved[n].layout  # type: ignore[union-attr]
+                whole = (*layout.dims[:d], (), *layout.dims[d + 1 :])
+                moved[n] = kind.with_layout(Layout.of(self.mesh, whole, layout.pending))
+        if not any(folds) or "labels" in self.op.injected:
+            return self, [None] * len(self.moved)
+        axes = {f: a for f, a in self.axes.items() if f not in gone}
+        builder = PlanBuilder(
+            self.op, self.plan, rule, self.sizes, axes, self.layouts, self.static, moved
+        )
+        if "block_shape" in self.op.injected:
+            builder.static["block_shape"] = builder.block_shape(0, reduced=False)
+        return builder, folds
+
+    def _inner(self, movers: Sequence[Callable[[Block], Block] | None]) -> Callable[..., Any]:
+        """The shortest way from the operands' only blocks to the outputs' (a block, or a tuple of
+        them), with everything decided that shapes decide."""
+        op, xp, finish, folded = self.op, self.backend.xp, self.finish, self.folded
+        extra = {"shards": folded.shards(0)} if "shards" in op.injected else {}
+        body: Callable[..., Any] = partial(op.body, xp, **folded.static, **extra)
         if self.buffer:
             body = _into_recycled(self.backend.empty, *self.buffer, body)
-        befores = [_in_turn(_mover(r), self._before(n, 0)) for n, r in enumerate(self.plan.routes)]
+        befores = [
+            _in_turn(_in_turn(m, f), folded._before(n, 0))
+            for n, (m, f) in enumerate(zip(movers, self.folds, strict=True))
+        ]
         if any(befores):
             body = _after_preparing(befores, body)
         if op.merge is not None:
-            merged, inner = self._merged, body
-            several = len(self.plan.outs) > 1
+            reported, axes = self._merged_axes(), folded._merged_axes()
 
             def merge(*xs: Block) -> Any:
-                outs = merged([_tuple(inner(*xs))])[0]
-                return outs if several else outs[0]
+                statistics = _tuple(body(*xs))
+                if reported and OBSERVERS.get():
+                    self._report_merge(reported, statistics)
+                outs = folded._merge(statistics, axes)
+                return outs if len(outs) > 1 else outs[0]
 
             return merge
-        if "labels" in op.injected or not any(
-            self.rule.reduced(n) for n in range(len(self.shapes))
-        ):
-            return body if finish is None else _in_turn(body, finish)
-        return self._combining(body)
+        if "labels" in op.injected or not any(map(self.rule.reduced, range(len(self.shapes)))):
+            return body if finish is None else _in_turn(body, finish)  # type: ignore[return-value]
+        return folded._combining(body)
 
     def _combining(self, body: Callable[..., Any]) -> Callable[..., Any]:
         """`body`, then the combination of coordinates in its only block."""
@@ -408,10 +481,10 @@ class PlanBuilder:
         if len(overs) == 1:
             over = overs[0]
             if over:
-                combined: Callable[..., Any] = lambda *xs: combine(xp, body(*xs), over)  # noqa: E731
+                combined: Callable[..., Any] = lambda *xs: combine(xp, body(*xs), over)
             else:
                 combined = body
-            return combined if finish is None else _in_turn(combined, finish)
+            return combined if finish is None else _in_turn(combined, finish)  # type: ignore[return-value]
 
         def combine_all(*xs: Block) -> Any:
             outs = tuple(
