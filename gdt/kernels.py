@@ -4,7 +4,8 @@ A kernel is a function template of a `.cu` file; an `Instance` names it with its
 arguments, and a `Call` adds grid, block and arguments. What a kernel takes is read from its source,
 once, so that no second list of signatures has to be kept in step:
 
-    >>> [str(p) for p in parameters(Instance("reduce.cu", "reduce_finish", ("Sum", "float")))[:2]]
+    >>> finish = Instance("reduce.cu", "reduce_finish", ("Sum", "float", "float"))
+    >>> [str(p) for p in parameters(finish)[:2]]
     ['const float* parts', 'float* out']
 
 Compilation is NVRTC's, to cubin, and needs no GPU. CuPy's own `RawKernel` is not used, because it

@@ -219,11 +219,13 @@ class Leading:
         self._strides = {id(a): row for a, row in zip(given, rows, strict=True)}
 
     def axes(self, instance: Instance) -> Struct:
+        """The sizes, as the argument `Axes` of a kernel."""
         value = np.ones(1, structs(instance.file)["Axes"])
         value["size"][0, : len(self.sizes)] = self.sizes
         return value
 
     def strides(self, instance: Instance, array: Array | None) -> Struct:
+        """The strides of one operand, as the argument `Strides` of a kernel."""
         value = np.zeros(1, structs(instance.file)["Strides"])
         if array is not None:
             row = self._strides[id(array)]
