@@ -3,7 +3,9 @@ right ways that no rule lists are known by name."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -104,8 +106,14 @@ class LocalRun:
             extra["out"] = tuple(np.empty_like(blocks[d]) for d in self.op.donated)
         out = self.op.body(np, *blocks, **self.static, **extra)
         if self.op.finish is not None:
-            out = self.op.finish(np, *(out if isinstance(out, tuple) else (out,)))
+            statistics = out if isinstance(out, tuple) else (out,)
+            out = self.op.finish(np, *statistics, **self._finish_static())
         return tuple(o[0] for o in (out if isinstance(out, tuple) else (out,)))
+
+    def _finish_static(self) -> dict[str, Any]:
+        reduced = math.prod(self.sizes[f] for f in self.rule.reduced(0))
+        known = {**self.static, "count": reduced}
+        return {k: v for k, v in known.items() if k in inspect.signature(self.op.finish).parameters}
 
     def _sizes(self, operands: Sequence[Any]) -> dict[str, int]:
         sizes = dict(self.sizes)
@@ -197,6 +205,7 @@ def is_right(
 
 # Right placements that no rule lists, and why.
 CARRIER = "what the carrier holds does not matter, only how it is split"
+IDENTITY = {"sum -> sum": "only where no axis is reduced"}
 MISSED = {
     "add_at": {
         "None, None, sum -> None": CARRIER,
@@ -215,6 +224,30 @@ MISSED = {
         "sum, sum, sum, None, None -> sum, sum": "gradients are resolved in one bundle before",
     },
     "sgd_step": {"sum, sum, None -> sum": "gradients are resolved in one bundle before"},
+    "batch_norm_gradient": {
+        "sum, sum, sum, None, None, None -> sum": "sums over the batch are resolved together",
+        "sum, None, sum, sum, None, None -> sum": "sums over the batch are resolved together",
+        "None, None, None, None, None, sum -> sum": "the scale is a parameter",
+    },
+    "batch_norm_sums": {
+        "None, sum -> None, sum": "a normalised value is never pending",
+        "sum, None -> sum, sum": "the gradient that follows needs g itself",
+    },
+    "normalize": {
+        "sum, sum, None, sum, None -> sum": "no mean is pending where x is",
+        "None, None, None, sum, sum -> sum": "offset and scale are parameters",
+    },
+    "moments": {
+        "sum -> sum, None": "only where one element is reduced",
+        "sum -> sum, sum": "only where one element is reduced",
+    },
+    "max": IDENTITY,
+    "min": IDENTITY,
+    "prod": IDENTITY,
+    "weighted_log": {
+        "None, sum -> sum": "only where no logarithm is infinite",
+        "sum, None -> sum": "only where no logarithm is infinite",
+    },
     "power": {"sum, None -> sum": "only where the exponent is 1"},
     "where": {
         "None, sum, None -> sum": "only where the other choice is 0",

@@ -284,7 +284,7 @@ def _prepare_logsumexp(
     finish=_log_of_sum,
     prepare=_prepare_logsumexp,
 )
-def logsumexp_(
+def logsumexp_of_floats(
     xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None
 ) -> tuple[Block, Block]:
     """`logsumexp` of floating-point numbers."""
@@ -299,7 +299,7 @@ def _logsumexp_vjp(
     return weight
 
 
-logsumexp_.vjp(_logsumexp_vjp)
+logsumexp_of_floats.vjp(_logsumexp_vjp)
 
 
 @public
@@ -314,5 +314,5 @@ def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedA
     0.693147180559...
     """
     x = as_floating("logsumexp", x)
-    out: DistributedArray = logsumexp_(x, axis=axis, keepdims=keepdims)
+    out: DistributedArray = logsumexp_of_floats(x, axis=axis, keepdims=keepdims)
     return out

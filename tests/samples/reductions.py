@@ -175,6 +175,7 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((BOOL,), {"axis": 0}, lambda x, axis: logsumexp(x.astype(float), axis)),
         Sample((np.zeros((3, 0)),), {"axis": 1}, lambda x, axis: np.full(3, -np.inf), grad=False),
     ],
+    "logsumexp_of_floats": [Sample((CUBE,), {"axis": (0, -1), "keepdims": True}, logsumexp)],
     "cumsum": scans("cumsum"),
     "cumprod": scans("cumprod"),
     "cumsum_of_whole": [
