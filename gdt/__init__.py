@@ -132,6 +132,17 @@ from gdt.ops.joining import (
 from gdt.ops.movement import relayout, relayout_like
 from gdt.ops.normalization import batch_norm, batch_normalization
 from gdt.ops.padding import pad
+from gdt.ops.placement import (
+    call_with_layout,
+    check_layout,
+    copy_to_mesh,
+    fetch_layout,
+    is_distributed,
+    map_shards,
+    pack,
+    synchronize,
+    unpack,
+)
 from gdt.ops.printing import array_repr
 from gdt.ops.products import (
     contraction,
