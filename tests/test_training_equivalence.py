@@ -93,7 +93,7 @@ def mnist_model(features: Specs, hidden: Specs, mesh: Mesh) -> nn.Module:
 TRAININGS: dict[
     str, tuple[Callable[..., nn.Module], Callable[[], Optimizer], Callable[[], list[Batch]]]
 ] = {
-    "imdb": (imdb_model, lambda: SGD(0.1), reviews),
+    "imdb": (imdb_model, lambda: SGD(0.02), reviews),
     "mnist": (mnist_model, lambda: Adam(1e-3), digits),
 }
 
