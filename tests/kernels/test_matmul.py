@@ -120,8 +120,9 @@ def check_matmul(
     execute(
         launches.matmul(
             x, w, out, empty,
-            bias=bias, aux=aux, pre=pre, alpha=0.75, accumulate="accumulate" in extras, activation=activation,
-            tensor_cores=tensor_cores, lead=len(x_lead), tile=64 if dtype == "float64" else tile, pieces=pieces,
+            bias=bias, aux=aux, pre=pre, alpha=0.75, accumulate="accumulate" in extras,
+            activation=activation, tensor_cores=tensor_cores, lead=len(x_lead),
+            tile=64 if dtype == "float64" else tile, pieces=pieces,
         )
     )  # fmt: skip
     f8 = lambda a: np.zeros(1) if a is None else a.astype(np.float64)

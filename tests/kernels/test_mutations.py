@@ -83,9 +83,9 @@ def simt(execute: Execute) -> None:
 
 
 def mma(execute: Execute) -> None:
-    for turned, misaligned in ((False, False), (True, True)):
+    for k, turned, misaligned in ((20, False, False), (264, False, False), (264, True, True)):
         check_matmul(
-            "bfloat16", 70, 136, 264, turned, turned, "w replicated", "relu", "bias", 64, 2, misaligned,
+            "bfloat16", 70, 136, k, turned, turned, "w replicated", "relu", "bias", 64, 2, misaligned,
             execute, True,
         )  # fmt: skip
 

@@ -138,8 +138,8 @@ def test_loss_and_gradient_of_whole_rows_in_full(dtype: str) -> None:
 def test_whole_rows_under_sanitizers(sanitizer: str, classes: int) -> None:
     for gradient, cached in (("apart", True), ("in place", False)):
         check_whole_rows(
-            "float32", "int32", 5, classes, "replicated labels", 0.1, "rows", True, gradient, cached,
-            Execute(sanitizer=sanitizer),
+            "float32", "int32", 5, classes, "replicated labels", 0.1, "rows", True,
+            gradient, cached, Execute(sanitizer=sanitizer),
         )  # fmt: skip
 
 
@@ -177,8 +177,9 @@ def check_split_classes(
     gradient = garbage(logits.shape, logits.dtype)
     execute(
         launches.softmax_ce_gradient(
-            logits, labels_here, lse[None], gradient, total=total, scale=None if scale is None else scale[None],
-            start=start, count=real, lead=1, smoothing=smoothing, ignore=IGNORE,
+            logits, labels_here, lse[None], gradient, total=total,
+            scale=None if scale is None else scale[None], start=start, count=real,
+            lead=1, smoothing=smoothing, ignore=IGNORE,
         )
     )  # fmt: skip
     used = np.ones(rows) if scale is None else scale.astype(np.float64)
