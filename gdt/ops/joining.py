@@ -31,8 +31,10 @@ def _operands(arrays: Any, name: str) -> list[DistributedArray]:
     """The members of a sequence as arrays of one mesh and of the dtype that they promote to."""
     if isinstance(arrays, DistributedArray) and arrays.ndim:
         arrays = list(arrays)
-    if not isinstance(arrays, list | tuple | np.ndarray) or len(arrays) == 0:
-        raise error(DtypeError, name, "the arrays are not a sequence of at least one array")
+    if not isinstance(arrays, list | tuple | np.ndarray):
+        raise error(DtypeError, name, f"the arrays are a {type(arrays).__name__}, not a list")
+    if len(arrays) == 0:
+        raise error(ShapeError, name, "the list of arrays is empty")
     given = as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
     dtype = np.result_type(*[a.dtype for a in given])
     return [a if a.dtype == dtype else a.astype(dtype) for a in given]
