@@ -1,0 +1,92 @@
+"""Reshaping, transposing, broadcasting, relayout, and the matrix products that `@` is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.testing import Sample
+
+_rng = np.random.default_rng(21)
+
+
+def _real(*shape: int) -> np.ndarray:
+    return _rng.standard_normal(shape)
+
+
+def _reshaped(shape: tuple[int, ...], new: Any) -> Sample:
+    return Sample((_real(*shape),), {"shape": new}, expect=np.reshape, exact=True)
+
+
+def _squeezed(x: np.ndarray, **static: Any) -> Sample:
+    return Sample((x,), static, expect=np.squeeze, exact=True)
+
+
+_RESHAPES = [
+    _reshaped((8, 6), (48,)),
+    _reshaped((8, 6), (4, 2, 6)),  # the major part of a split axis
+    _reshaped((8, 6), (2, -1)),
+    _reshaped((8, 6), (6, 8)),  # no common boundary but a common factor
+    _reshaped((9, 4), (6, 6)),
+    _reshaped((7, 5), (35,)),
+    _reshaped((7, 5), (5, 7)),  # nothing in common
+    _reshaped((2, 3, 4), (6, 4)),
+    _reshaped((24,), (2, 3, 4)),
+    _reshaped((3, 1, 5), (3, 5)),
+    _reshaped((3, 5), (1, 3, 1, 5, 1)),
+    _reshaped((1,), ()),
+    _reshaped((), (1, 1)),
+    _reshaped((0, 4), (4, 0)),
+    _reshaped((0, 4), (0,)),
+    _reshaped((5, 4), 20),
+]
+
+SAMPLES = {
+    "reshape": _RESHAPES,
+    "expand_dims": [
+        Sample((_real(7, 4),), {"axis": axis}, expect=np.expand_dims, exact=True)
+        for axis in (0, 1, -1, (0, 3))
+    ],
+    "squeeze": [
+        _squeezed(_real(1, 7, 1)),
+        _squeezed(_real(1, 7, 1), axis=0),
+        _squeezed(_real(1, 7, 1), axis=(0, -1)),
+        _squeezed(_real(7, 4)),
+    ],
+    "transpose": [
+        Sample((_real(7, 4),), expect=np.transpose, exact=True),
+        Sample((_real(3, 4, 5),), {"axes": (1, -1, 0)}, expect=np.transpose, exact=True),
+        Sample((_real(),), expect=np.transpose, exact=True),
+    ],
+    "broadcast_to": [
+        Sample((_real(*shape),), {"shape": new}, expect=np.broadcast_to, exact=True)
+        for shape, new in [
+            ((4,), (7, 4)),
+            ((7, 1), (7, 4)),
+            ((), (3, 2)),
+            ((1, 5), (2, 3, 5)),
+            ((7, 4), (7, 4)),
+            ((0, 1), (0, 3)),
+        ]
+    ],
+    "matrix_product": [
+        Sample((_real(8, 6), _real(6, 4)), expect=np.matmul),
+        Sample((_real(7, 5), _real(5, 3)), expect=np.matmul),
+        Sample((_real(2, 5, 3), _real(3, 4)), expect=np.matmul),
+        Sample((_real(0, 3), _real(3, 2)), expect=np.matmul),
+        Sample((_real(3, 0), _real(0, 2)), expect=np.matmul),
+    ],
+    "matrix_product_nt": [
+        Sample((_real(8, 6), _real(4, 6)), expect=lambda x, w: x @ w.T),
+        Sample((_real(2, 5, 3), _real(7, 3)), expect=lambda x, w: x @ w.T),
+    ],
+    "matrix_product_tn": [
+        Sample((_real(8, 6), _real(8, 4)), expect=lambda x, w: x.T @ w),
+        Sample(
+            (_real(2, 5, 3), _real(2, 5, 4)), expect=lambda x, w: np.einsum("bki,bkj->ij", x, w)
+        ),
+    ],
+}
+
+ELSEWHERE = {"relayout": "tests/test_relayout.py", "relayout_like": "tests/test_relayout.py"}
