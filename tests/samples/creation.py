@@ -48,5 +48,10 @@ ELSEWHERE: dict[str, str] = {
     **dict.fromkeys(
         ("linspace", "ones", "ones_like", "tri", "zeros", "zeros_like"), "tests/test_creation.py"
     ),
+    **dict.fromkeys(
+        ("call_with_layout", "check_layout", "copy_to_mesh", "fetch_layout", "is_distributed"),
+        "tests/test_placement.py",
+    ),
+    **dict.fromkeys(("map_shards", "pack", "synchronize", "unpack"), "tests/test_placement.py"),
     "array_repr": "tests/test_printing.py",
 }

@@ -1,0 +1,377 @@
+"""Between whole arrays and the parts that devices hold: copy_to_mesh, pack, unpack, map_shards."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array import DistributedArray, checked_layout
+from gdt.backend import NUMPY, backend_of
+from gdt.errors import DtypeError, GradientError, LayoutError, MeshError, ShapeError, error
+from gdt.layout import ArrayType, Layout
+from gdt.mesh import default_mesh
+from gdt.op import Composite, public
+from gdt.ops.creation import asarray
+from gdt.ops.movement import relayout
+
+Block = Any
+COMBINE = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
+
+# ---------------------------------------------------------------- facts
+
+
+@public
+def is_distributed(x: object) -> bool:
+    """Whether `x` is a distributed array.
+
+    >>> gdt.is_distributed(gdt.ones(2)), gdt.is_distributed([1.0, 1.0])
+    (True, False)
+    """
+    return isinstance(x, DistributedArray)
+
+
+@public
+def fetch_layout(x: DistributedArray) -> Layout:
+    """The layout of a distributed array; DtypeError for anything else.
+
+    >>> gdt.fetch_layout(gdt.ones(2))
+    Layout([-], Mesh(device=1))
+    """
+    if not isinstance(x, DistributedArray):
+        raise error(DtypeError, "fetch_layout", f"a {type(x).__name__} has no layout")
+    return x.layout
+
+
+@public
+def check_layout(x: DistributedArray, layout: Layout) -> None:
+    """Raise LayoutError unless the layout of `x` is `layout`.
+
+    >>> x = gdt.ones(2)
+    >>> gdt.check_layout(x, x.layout)
+    """
+    if fetch_layout(x) is not layout:
+        raise error(
+            LayoutError,
+            "check_layout",
+            "the layout is not the expected one",
+            operands={"x": f"{x.type} on {x.mesh}", "expected": repr(layout)},
+            remedy="Bring it there with gdt.relayout(x, layout).",
+        )
+
+
+@public
+def synchronize() -> None:
+    """Wait until every device of this process has done its work.
+
+    >>> gdt.synchronize()
+    """
+    NUMPY.synchronize()
+
+
+# ---------------------------------------------------------------- whole arrays
+
+
+@public
+def copy_to_mesh(
+    tensor: Any, layout: Layout, source_layout: Layout | None = None
+) -> DistributedArray:
+    """An array of the host, or of another mesh, in a layout.
+
+    source_layout: the layout that `tensor` is expected to have; LayoutError if it has another.
+
+    Follows `tf.experimental.dtensor.copy_to_mesh`; sizes need not divide.
+
+    >>> layout = gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))
+    >>> [shard.data.tolist() for shard in gdt.copy_to_mesh([1, 2, 3], layout).shards]
+    [[1, 2], [3]]
+    """
+    if source_layout is not None and isinstance(tensor, DistributedArray):
+        check_layout(tensor, source_layout)
+    return asarray(tensor, layout=_checked(layout, "copy_to_mesh"))
+
+
+def _checked(layout: object, name: str) -> Layout:
+    return checked_layout(layout, layout.rank if isinstance(layout, Layout) else 0, name)
+
+
+@public
+def call_with_layout(
+    fn: Callable[..., Any], layout: Layout | None, *args: Any, **kwargs: Any
+) -> Any:
+    """`fn(*args, **kwargs)` with the arrays that it returns in `layout`; None calls it as it is.
+
+    It runs with the layout's mesh as the default. A function with an argument `layout`, such as
+    `gdt.ones`, is given it, so that each device makes its own shard; what others return (an array,
+    or a tuple, list or dict of arrays) is moved.
+
+    Follows `tf.experimental.dtensor.call_with_layout`.
+
+    >>> layout = gdt.Layout(["x", None], gdt.create_mesh([("x", 2)]))
+    >>> gdt.call_with_layout(gdt.ones, layout, (4, 3)).layout is layout
+    True
+    """
+    if layout is None:
+        return fn(*args, **kwargs)
+    layout = _checked(layout, "call_with_layout")
+    with default_mesh(layout.mesh):
+        if _takes_layout(fn):
+            return fn(*args, layout=layout, **kwargs)
+        return _in_layout(fn(*args, **kwargs), layout)
+
+
+def _takes_layout(fn: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # builtins without a signature
+        return False
+    return "layout" in parameters and parameters["layout"].kind is not inspect.Parameter.VAR_KEYWORD
+
+
+def _in_layout(value: Any, layout: Layout) -> Any:
+    if isinstance(value, tuple | list):
+        parts = [_in_layout(v, layout) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, Mapping):
+        return {k: _in_layout(v, layout) for k, v in value.items()}
+    return relayout(value, layout)
+
+
+# ---------------------------------------------------------------- parts
+
+
+@public
+def pack(tensors: Sequence[Any], layout: Layout) -> DistributedArray:
+    """One array from the part of every device of this process, row-major by mesh coordinate.
+
+    Parts are shards without padding: along each axis they have `ceil(n / shards)` elements, fewer
+    at the end. Along mesh axes that wait for a reduction they are its operands.
+
+    Raises ShapeError for a wrong number of parts or shapes that do not make an array, DtypeError
+    for different dtypes, LayoutError for a wrong rank, replicas that differ, or several kinds of
+    pending reductions. Follows `tf.experimental.dtensor.pack`, which checks no replicas.
+
+    >>> mesh = gdt.create_mesh([("x", 2)])
+    >>> gdt.pack([[1, 2], [3]], gdt.Layout(["x"], mesh)).tolist()
+    [1, 2, 3]
+    >>> gdt.pack([[1, 2], [3, 4]], gdt.Layout([None], mesh, partial=["x"])).tolist()
+    [4, 6]
+    """
+    return _packed(tensors, _checked(layout, "pack"), "pack")
+
+
+@public
+def unpack(x: DistributedArray) -> list[Any]:
+    """What every device of this process holds, row-major by mesh coordinate: the inverse of `pack`.
+
+    Read-only views without padding; of a pending reduction its operands.
+
+    >>> layout = gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))
+    >>> [part.tolist() for part in gdt.unpack(gdt.arange(3, layout=layout))]
+    [[0, 1], [2]]
+    """
+    if not isinstance(x, DistributedArray):
+        raise error(DtypeError, "unpack", f"a {type(x).__name__} is no distributed array")
+    return [shard.data for shard in x.shards]
+
+
+def _packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray:
+    mesh, backend = layout.mesh, backend_of(layout.mesh)
+    coordinates = mesh.local_coordinates()
+    if isinstance(parts, str) or not isinstance(parts, Sequence | np.ndarray):
+        raise error(
+            DtypeError, name, f"the parts are a {type(parts).__name__}, not a list of arrays"
+        )
+    if len(parts) != len(coordinates):
+        problem = f"{len(parts)} parts for {len(coordinates)} devices"
+        raise error(ShapeError, name, problem, operands={"mesh": mesh})
+    arrays = [_part(p, c, backend, name) for p, c in zip(parts, coordinates, strict=True)]
+    kind = _packed_type(arrays, coordinates, layout, name)
+    _check_replicas(arrays, coordinates, kind, name)
+    blocks = [backend.empty(kind.block_shape, kind.dtype) for _ in mesh.blocks]
+    position = {at: i for i, at in enumerate(mesh.blocks)}
+    split = {a for axes in layout.dims for a in axes}
+    filled: dict[tuple[Any, ...], set[tuple[int, ...]]] = {}
+    for array, coordinate in zip(arrays, coordinates, strict=True):
+        at, inside = mesh.block_of(coordinate)
+        index = tuple(c if a in split else 0 for a, c in enumerate(inside))
+        operand = _waiting(coordinate, layout)
+        target = blocks[position[at]][(*index, ...)]
+        done = filled.setdefault((at, index), set())
+        if not done:
+            _fill(target, array)
+        elif operand not in done:
+            valid = target[tuple(slice(n) for n in array.shape)]
+            combine = getattr(backend.xp, COMBINE[next(p for p in layout.pending if p)])
+            _fill(target, combine(valid, array))
+        done.add(operand)
+    return DistributedArray(kind, tuple(blocks))
+
+
+def _part(part: Any, coordinate: tuple[int, ...], backend: Any, name: str) -> Block:
+    where = f"the part of device {coordinate}"
+    if isinstance(part, DistributedArray):
+        raise error(
+            DtypeError, name, f"{where} is a distributed array", operands={"part": part.type}
+        )
+    try:
+        array = backend.asarray(part)
+    except (ValueError, TypeError) as e:
+        raise error(ShapeError, name, f"{where} is no array: {e}") from None
+    if array.dtype.kind not in "biufc":
+        raise error(DtypeError, name, f"{where} has dtype {array.dtype}, which is no number")
+    return array
+
+
+def _waiting(coordinate: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    """The coordinate along mesh axes that wait for a reduction."""
+    return tuple(c for c, p in zip(coordinate, layout.pending, strict=True) if p)
+
+
+def _packed_type(
+    arrays: Sequence[Block], coordinates: Sequence[tuple[int, ...]], layout: Layout, name: str
+) -> ArrayType:
+    """The type of the whole array; an error if the parts do not make one."""
+    shown = {f"device {c}": f"{a.dtype}{list(a.shape)}" for a, c in zip(arrays, coordinates)}  # noqa: B905
+    if len({a.dtype for a in arrays}) > 1:
+        raise error(DtypeError, name, "the parts have different dtypes", operands=shown)
+    if any(a.ndim != layout.rank for a in arrays):
+        problem = f"a layout of rank {layout.rank} does not fit parts of other ranks"
+        raise error(LayoutError, name, problem, operands={"layout": layout, **shown})
+    if len({p for p in layout.pending if p}) > 1:
+        problem = "different reductions are pending, and their order is not defined"
+        raise error(LayoutError, name, problem, operands={"layout": layout})
+    shape = []
+    for d in range(layout.rank):
+        sizes = {
+            layout.shard_index(c, d): a.shape[d] for a, c in zip(arrays, coordinates, strict=True)
+        }
+        shape.append(sum(sizes.values()))
+    kind = ArrayType.of(tuple(shape), arrays[0].dtype, layout)
+    for array, coordinate in zip(arrays, coordinates, strict=True):
+        want = tuple(s.stop - s.start for s in kind.shard_slices(coordinate))
+        if array.shape != want:
+            raise error(
+                ShapeError,
+                name,
+                f"the parts do not make an array: of {kind}, "
+                f"device {coordinate} holds {list(want)}, not {list(array.shape)}",
+                operands=shown,
+                remedy="A shard of a split axis has ceil(n / shards) elements, fewer at the end.",
+            )
+    return kind
+
+
+def _check_replicas(
+    arrays: Sequence[Block], coordinates: Sequence[tuple[int, ...]], kind: ArrayType, name: str
+) -> None:
+    equal, first = backend_of(kind.mesh).xp.array_equal, dict[tuple[Any, ...], int]()
+    for i, (array, coordinate) in enumerate(zip(arrays, coordinates, strict=True)):
+        shard = tuple(kind.layout.shard_index(coordinate, d) for d in range(kind.ndim))
+        other = first.setdefault((shard, _waiting(coordinate, kind.layout)), i)
+        equal_nan = array.dtype.kind in "fc"
+        if other != i and not equal(arrays[other], array, equal_nan=equal_nan):
+            raise error(
+                LayoutError,
+                name,
+                f"the parts of devices {coordinates[other]} and {coordinate} are not equal",
+                operands={"layout": kind.layout},
+                remedy="Along mesh axes that split no array axis, parts are replicas.",
+            )
+
+
+def _fill(target: Block, array: Block) -> None:
+    """Write a shard into its place; padding repeats the last element, or is 1 if there is none."""
+    if 0 in array.shape:
+        target[...] = 1
+        return
+    target[tuple(slice(n) for n in array.shape)] = array
+    for d, n in enumerate(array.shape):
+        lead = (slice(None),) * d
+        target[(*lead, slice(n, None))] = target[(*lead, slice(n - 1, n))]
+
+
+# ---------------------------------------------------------------- a function of the shards
+
+
+@public
+def map_shards(
+    f: Callable[..., Any],
+    in_layouts: Layout | Sequence[Layout],
+    out_layout: Layout | tuple[Layout, ...],
+) -> Callable[..., Any]:
+    """A function of arrays that runs `f` on every device's shards: the way out of the global view.
+
+    f: called once per mesh coordinate with the shards of the operands, read-only arrays without
+        padding; returns the device's shard of the result (a tuple of them for several results).
+    in_layouts: one layout for each operand, which is moved there; or one for all.
+    out_layout: where the shards that `f` returns belong (a tuple for several results). Along mesh
+        axes that wait for a reduction they are its operands, along others that split nothing they
+        have to be equal.
+
+    Raises what `pack` raises for shards that do not fit together; the result has no gradient.
+
+    >>> mesh = gdt.create_mesh([("x", 2)])
+    >>> split, summed = gdt.Layout(["x"], mesh), gdt.Layout([], mesh, partial=["x"])
+    >>> total = gdt.map_shards(lambda x: x.sum(), split, summed)
+    >>> int(total(gdt.arange(5)))
+    10
+    """
+    ins = in_layouts if isinstance(in_layouts, Layout) else tuple(in_layouts)
+    outs = out_layout if isinstance(out_layout, tuple) else (out_layout,)
+    every = [
+        _checked(w, "map_shards") for w in (*((ins,) if isinstance(ins, Layout) else ins), *outs)
+    ]
+    if len({w.mesh for w in every}) > 1:
+        shown = {f"layout {i}": repr(w) for i, w in enumerate(every)}
+        raise error(MeshError, "map_shards", "the layouts are on different meshes", operands=shown)
+
+    def mapped(*arrays: Any) -> Any:
+        layouts = (ins,) * len(arrays) if isinstance(ins, Layout) else ins
+        if len(layouts) != len(arrays):
+            problem = f"{len(arrays)} operands for {len(layouts)} layouts"
+            raise error(ShapeError, "map_shards", problem)
+        moved = [asarray(a, layout=w) for a, w in zip(arrays, layouts, strict=True)]
+        results = _map_shards(*moved, f=f, out_layouts=outs)
+        return results if isinstance(out_layout, tuple) else results[0]
+
+    return mapped
+
+
+@Composite
+def _map_shards(
+    *arrays: DistributedArray, f: Callable[..., Any], out_layouts: tuple[Layout, ...]
+) -> tuple[DistributedArray, ...]:
+    coordinates = out_layouts[0].mesh.local_coordinates()
+    parts: list[tuple[Any, ...]] = []
+    for coordinate, shards in zip(
+        coordinates, zip(*(x.shards for x in arrays), strict=True), strict=True
+    ):
+        try:
+            result = f(*(s.data for s in shards))
+        except Exception as e:
+            e.add_note(f"in map_shards, on device {coordinate}")
+            raise
+        result = result if isinstance(result, tuple) else (result,)
+        if len(result) != len(out_layouts):
+            problem = f"the function returned {len(result)} arrays for {len(out_layouts)} layouts"
+            raise error(ShapeError, "map_shards", problem)
+        parts.append(result)
+    return tuple(
+        _packed(column, w, "map_shards")
+        for column, w in zip(zip(*parts, strict=True), out_layouts, strict=True)
+    )
+
+
+def _no_gradient(g: Any, out: Any, *arrays: Any, **static: Any) -> Any:
+    raise error(
+        GradientError,
+        "map_shards",
+        "a function of shards has no gradient",
+        remedy="Stop it with gdt.stop_gradient, or write the function with gdt's ops.",
+    )
+
+
+_map_shards.vjp(joint=_no_gradient)
