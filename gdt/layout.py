@@ -207,7 +207,9 @@ class Layout:
         Layout(['model'], Mesh(model=2))
         """
         for d in dims:
-            self.num_shards(d)  # checks the range
+            if not -self.rank <= d < self.rank:
+                problem = f"axis {d} is out of range for rank {self.rank}"
+                raise error(LayoutError, "Layout.delete", problem, operands={"layout": self})
         gone = {d % self.rank for d in dims}
         kept = tuple(axes for i, axes in enumerate(self.dims) if i not in gone)
         return Layout.of(self.mesh, kept, self.pending)

@@ -295,11 +295,11 @@ def create_mesh(
         listed = device_kinds.checked_devices(devices, device_kind, op)
     virtual = listed[0].startswith("cpu")
     if (virtual and len(listed) != size) or size % len(listed):
-        shape = "x".join(map(str, sizes))
+        shape = f"{'x'.join(map(str, sizes))} = " if len(sizes) > 1 else ""
         raise error(
             MeshError,
             op,
-            f"a mesh of {shape} = {size} coordinates does not fit {len(listed)} device(s)",
+            f"a mesh of {shape}{size} coordinates does not fit {len(listed)} device(s)",
             operands={"devices": ", ".join(listed)},
             remedy="Name one virtual device per coordinate, or GPUs whose number divides the mesh.",
         )

@@ -504,9 +504,11 @@ class PlanBuilder:
     def _type_error(self, cause: TypeError) -> Exception:
         if isinstance(cause, DtypeError):
             return cause
-        return error(
-            DtypeError, self.op.name, str(cause).splitlines()[0], operands=self._described()
-        )
+        problem = str(cause).splitlines()[0]
+        if "not supported for the input types" in problem:  # NumPy's, of ufuncs without a loop
+            dtypes = [str(t.dtype) for t in self.plan.types if t is not None]
+            problem = f"does not take {', '.join(dtypes)}"
+        return error(DtypeError, self.op.name, problem, operands=self._described())
 
 
 def _tuple(outputs: Any) -> tuple[Block, ...]:

@@ -350,6 +350,7 @@ def value_and_grad(
                 "value_and_grad",
                 "the function does not return a scalar array",
                 operands={"value": what},
+                remedy="Reduce it with gdt.sum or gdt.mean.",
             )
         extras, rebuild = flatten(aux)
         gradient = tape.gradient(value, args[argnums], together_with=extras)
