@@ -130,7 +130,7 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "min": [
         *reduced("min", SMALL, BOOL, UNSIGNED, HALF, exact=True),
-        *reduced("min", NAN, COMPLEX, INFINITE, exact=True, grad=False),
+        *reduced("min", NAN, exact=True, grad=False),
     ],
     "argmax": arg("argmax"),
     "argmin": arg("argmin"),
