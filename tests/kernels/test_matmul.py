@@ -149,12 +149,29 @@ def test_matmul_on_tensor_cores(case: dict[str, Any]) -> None:
     run_case(check_mma, case)
 
 
+FULL = {"m": [70], "n": [136], "k": [99], "tile": [64], "order": ["random"]}
+
+
 @pytest.mark.kernels_full
 @pytest.mark.parametrize("dtype", SIMT_OPTIONS["dtype"])
 def test_matmul_in_full(dtype: str) -> None:
-    sizes = {"m": [1, 70], "n": [3, 136], "k": [7, 99], "order": ["random"]}
-    for case in every(**(SIMT_OPTIONS | sizes | {"dtype": [dtype]})):
+    for case in every(**(SIMT_OPTIONS | FULL | {"dtype": [dtype]})):
         run_case(check_matmul, case)
+
+
+@pytest.mark.kernels_full
+@pytest.mark.parametrize("dtype", MMA_OPTIONS["dtype"])
+def test_matmul_on_tensor_cores_in_full(dtype: str) -> None:
+    fewer: dict[str, Any] = {
+        "dtype": [dtype],
+        "async_mode": ["tossed"],
+        "wide_result": [False],
+        "lead": ["none", "w replicated"],
+        "activation": ["none", "gelu_backward"],
+        "extras": ["none", "bias, pre"],
+    }
+    for case in every(**(MMA_OPTIONS | FULL | fewer)):
+        run_case(check_mma, case)
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
