@@ -1,0 +1,106 @@
+"""The trainer: what it measures, shows and leaves behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import gdt
+from examples import imdb
+from gdt import Layout, create_mesh, nn
+from gdt.optim import SGD
+from gdt.training import Trainer, evaluating
+
+
+def mean_of(targets: Any, predictions: gdt.DistributedArray) -> gdt.DistributedArray:
+    """A loss whose value is known: the mean of the predictions."""
+    return gdt.mean(predictions)
+
+
+def trainer() -> Trainer:
+    return Trainer(
+        nn.Sequential(nn.Dense(2, 1, key=1), nn.BatchNorm(1), nn.Dropout(0.5, key=2)),
+        SGD(0.1),
+        nn.losses.mean_squared_error,
+        {"error": nn.losses.mean_absolute_error},
+    )
+
+
+def data(rng: np.random.Generator, *sizes: int) -> list[tuple[gdt.DistributedArray, ...]]:
+    return [
+        tuple(gdt.asarray(rng.standard_normal((n, k)).astype(np.float32)) for k in (2, 1))
+        for n in sizes
+    ]
+
+
+def test_evaluation_weighs_every_row_the_same(rng: np.random.Generator) -> None:
+    batches = data(rng, 8, 3)
+    run = Trainer(nn.Sequential(nn.Dense(2, 1, key=1)), SGD(), mean_of)
+    rows = np.concatenate([run.model(x).numpy() for x, _ in batches])
+    assert run.evaluate(batches)["loss"] == pytest.approx(rows.mean(), rel=1e-5)
+
+
+def test_evaluation_changes_neither_state_nor_modes(rng: np.random.Generator) -> None:
+    run = trainer()
+    run.model[1].eval()
+    state = run.model.state()
+    run.evaluate(data(rng, 4))
+    assert [m.training for _, m in run.model.modules()] == [True, True, False, True]
+    assert all(run.model.state()[name] is value for name, value in state.items())
+    with pytest.raises(ZeroDivisionError), evaluating(run.model):
+        assert not run.model[2].training
+        _ = 1 / 0
+    assert run.model[2].training
+
+
+def test_history_and_callbacks(rng: np.random.Generator) -> None:
+    seen = []
+    run, batches = trainer(), data(rng, 8, 8, 3)
+    history = run.fit(
+        batches,
+        epochs=2,
+        validation=data(rng, 5),
+        callbacks=[lambda epoch, results: seen.append((epoch, dict(results)))],
+        show=False,
+    )
+    assert len(history.steps) == 6 and run.optimizer.steps == 6
+    assert history.epochs == [results for _, results in seen] and [n for n, _ in seen] == [1, 2]
+    assert set(history.epochs[0]) == {"loss", "error", "val_loss", "val_error"}
+    weighted = np.average([s["loss"] for s in history.steps[:3]], weights=[8, 8, 3])
+    assert history["loss"][0] == pytest.approx(weighted)
+
+
+def test_the_progress_of_an_epoch_fits_in_80_columns(rng: np.random.Generator) -> None:
+    console = Console(width=80, record=True, force_terminal=True)
+    with console.capture() as capture:
+        trainer().fit(
+            iter(data(rng, *[4] * 20)), validation=data(rng, 4), title="A title", console=console
+        )
+    shown = capture.get()
+    assert "A title" in shown and "epoch 1/1" in shown and "20/20" in shown
+    assert "loss" in shown and "error" in shown and "val" in shown and "…" not in shown
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+@pytest.mark.parametrize(("scheme", "most"), list(zip(imdb.SCHEMES, [3, 4, 5], strict=True)))
+def test_a_step_has_as_few_collectives_as_theory_allows(
+    scheme: imdb.Scheme, most: int, blocks: int, rng: np.random.Generator
+) -> None:
+    """Moments; their gradient; all gradients with loss and accuracy; one for each split sum."""
+    mesh = create_mesh(scheme.mesh, blocks=blocks)
+    run = Trainer(
+        imdb.MLP(Layout(scheme.hidden, mesh), Layout(scheme.output, mesh)),
+        SGD(0.02),
+        nn.losses.sparse_softmax_cross_entropy,
+        {"accuracy": gdt.metrics.accuracy},
+    )
+    x = gdt.asarray(rng.random((64, 1200), dtype=np.float32), layout=Layout(scheme.x, mesh))
+    y = gdt.asarray(rng.integers(0, 2, 64), layout=Layout(["batch"], mesh))
+    run.step(x, y)
+    with gdt.count_collectives() as counted:
+        for value in run.step(x, y).values():
+            float(value)
+    assert len(counted.collectives) == most
