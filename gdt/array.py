@@ -30,23 +30,18 @@ class Shard(NamedTuple):
 
     device: str
     coordinate: tuple[int, ...]
-    index: tuple[slice, ...]
+    index: tuple[slice, ...]  # type: ignore[assignment]  # hides tuple.index
     data: Any
 
 
 def _forward(name: str, *, reflected: bool = False) -> Callable[..., Any]:
     """A method that calls the public function of that name."""
-    if reflected:
 
-        def method(self: DistributedArray, other: object) -> Any:
-            if not is_array_like(other):
-                return NotImplemented
-            return FUNCTIONS[name](other, self)
-
-    else:
-
-        def method(self: DistributedArray, *args: Any, **static: Any) -> Any:
+    def method(self: DistributedArray, *args: Any, **static: Any) -> Any:
+        if not reflected:
             return FUNCTIONS[name](self, *args, **static)
+        (other,) = args
+        return FUNCTIONS[name](other, self) if is_array_like(other) else NotImplemented
 
     method.__name__ = name
     method.__doc__ = f"See `gdt.{name}`."
@@ -196,7 +191,7 @@ class DistributedArray:
             for dim, axes in enumerate(x.layout.dims):
                 if axes:
                     block = local.gather(block, lead, axes, dim, x.shape[dim])
-            out = block.reshape(x.shape)
+            out: np.ndarray = block.reshape(x.shape)
         else:
             out = np.empty(x.shape, x.dtype)
             for shard in x.shards:
@@ -318,10 +313,11 @@ class DistributedArray:
             return FUNCTIONS[REDUCE_NAMES[ufunc.__name__]](inputs[0], axis=axis, **kwargs)
         if method != "__call__" or function is None or kwargs:
             what = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
+            given = f" with {', '.join(kwargs)}" if kwargs else ""
             raise error(
                 DtypeError,
                 what,
-                f"is not available for distributed arrays{' with ' + ', '.join(kwargs) if kwargs else ''}",
+                f"is not available for distributed arrays{given}",
                 remedy="Use x.numpy() to compute on the host.",
             )
         return function(*inputs)
@@ -364,8 +360,8 @@ class DistributedArray:
     __rshift__, __rrshift__ = _operator("right_shift"), _forward("right_shift", reflected=True)
     __lt__, __le__ = _operator("less"), _operator("less_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
-    __eq__ = _operator("equal")  # type: ignore[assignment]
-    __ne__ = _operator("not_equal")  # type: ignore[assignment]
+    __eq__ = _operator("equal")
+    __ne__ = _operator("not_equal")
     __neg__, __pos__ = _forward("negative"), _forward("positive")
     __abs__, __invert__ = _forward("abs"), _forward("invert")
     __getitem__ = _forward("getitem")
@@ -435,9 +431,17 @@ class DistributedArray:
 
 
 UFUNC_NAMES = {
-    "absolute": "abs", "true_divide": "divide", "conjugate": "conj", "arccos": "acos", "arcsin": "asin",
-    "arctan": "atan", "arctan2": "atan2", "arccosh": "acosh", "arcsinh": "asinh", "arctanh": "atanh",
-}  # fmt: skip
+    "absolute": "abs",
+    "true_divide": "divide",
+    "conjugate": "conj",
+    "arccos": "acos",
+    "arcsin": "asin",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arccosh": "acosh",
+    "arcsinh": "asinh",
+    "arctanh": "atanh",
+}
 REDUCE_NAMES = {
     "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min",
     "logical_and": "all", "logical_or": "any",

@@ -33,7 +33,10 @@ def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
         return tuple(f"cuda:{i}" for i in range(gpus))
     if kind == "cuda":
         raise error(
-            DeviceError, "create_mesh", "no GPU was found", remedy="Use device_type='CPU' for virtual devices."
+            DeviceError,
+            "create_mesh",
+            "no GPU was found",
+            remedy="Use device_type='CPU' for virtual devices.",
         )
     return tuple(f"cpu:{i}" for i in range(size))
 
@@ -41,24 +44,38 @@ def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
 def checked_devices(devices: Sequence[str], kind: str | None, op: str) -> tuple[str, ...]:
     """The names in their short form, or an error that names the one that does not exist."""
     if isinstance(devices, str) or not devices:
-        raise error(DeviceError, op, f"devices is {devices!r}", remedy='Give a list, such as ["cpu:0"].')
+        raise error(
+            DeviceError, op, f"devices is {devices!r}", remedy='Give a list, such as ["cpu:0"].'
+        )
     names = tuple(_checked_device(d, op) for d in devices)
     repeated = sorted({d for d in names if names.count(d) > 1})
     if repeated:
-        raise error(MeshError, op, f"device {repeated[0]!r} is named {names.count(repeated[0])} times")
+        raise error(
+            MeshError, op, f"device {repeated[0]!r} is named {names.count(repeated[0])} times"
+        )
     kinds = {d.split(":")[0] for d in names}
     if len(kinds) > 1:
-        raise error(MeshError, op, "one mesh has devices of one kind", operands={"devices": ", ".join(names)})
+        raise error(
+            MeshError,
+            op,
+            "one mesh has devices of one kind",
+            operands={"devices": ", ".join(names)},
+        )
     if kind is not None and kinds != {kind}:
         raise error(DeviceError, op, f"devices {', '.join(names)} are not of device_type {kind!r}")
     return names
 
 
 def _checked_device(device: object, op: str) -> str:
-    form = re.fullmatch(r"(cpu|gpu|cuda):(\d+)", device.lower()) if isinstance(device, str) else None
+    form = (
+        re.fullmatch(r"(cpu|gpu|cuda):(\d+)", device.lower()) if isinstance(device, str) else None
+    )
     if form is None:
         raise error(
-            DeviceError, op, f"{device!r} does not name a device", remedy="Names are 'cpu:0', 'cuda:0', ..."
+            DeviceError,
+            op,
+            f"{device!r} does not name a device",
+            remedy="Names are 'cpu:0', 'cuda:0', ...",
         )
     kind, index = form.group(1).replace("gpu", "cuda"), int(form.group(2))
     if kind == "cuda" and index >= gpu_count():

@@ -11,6 +11,8 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -49,7 +51,7 @@ class Layout:
     dims: tuple[Axes, ...]  # the mesh axes that split each array axis
     pending: tuple[str | None, ...]  # the reduction that each mesh axis waits for
 
-    _interned: dict[tuple[object, ...], Layout] = {}
+    _interned: ClassVar[dict[tuple[object, ...], Layout]] = {}
 
     def __new__(
         cls,
@@ -161,8 +163,9 @@ class Layout:
     def __getattr__(self, name: str) -> object:
         if name == "shape":
             raise AttributeError(
-                "Layout has no shape (in TF it is the mesh's, which misleads): use layout.num_shards(axis) "
-                "for the number of shards of an array axis, layout.mesh.shape() for the mesh"
+                "Layout has no shape (in TF it is the mesh's, which misleads): use "
+                "layout.num_shards(axis) for the number of shards of an array axis, "
+                "layout.mesh.shape() for the mesh"
             )
         raise AttributeError(f"'Layout' object has no attribute {name!r}")
 
@@ -281,7 +284,7 @@ class Layout:
             s if s == UNSHARDED else tuple(s.split("+")) for s in form.group(1).split(",") if s
         ]
         pairs = [p.split("=") for p in form.group(2).split(",") if p]
-        return cls(specs, Mesh.from_string(form.group(3)), partial={name: r for name, r in pairs})
+        return cls(specs, Mesh.from_string(form.group(3)), partial=dict(pairs))
 
     def __reduce__(self) -> tuple[object, ...]:
         return Layout.from_string, (self.to_string(),)
@@ -305,7 +308,8 @@ def _axes_of(spec: Spec, mesh: Mesh) -> Axes:
                 "Layout",
                 f"no mesh axis {name!r}",
                 operands={"mesh": mesh},
-                remedy=f"A spec is gdt.UNSHARDED or one of {', '.join(map(repr, mesh.axis_names))}.",
+                remedy="A spec is gdt.UNSHARDED or one of "
+                f"{', '.join(map(repr, mesh.axis_names))}.",
             )
     return tuple(mesh.axis_names.index(n) for n in names)
 
@@ -328,7 +332,7 @@ class ArrayType:
     dtype: np.dtype
     layout: Layout
 
-    _interned: dict[tuple[object, ...], ArrayType] = {}
+    _interned: ClassVar[dict[tuple[object, ...], ArrayType]] = {}
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: np.dtype, layout: Layout) -> ArrayType:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class Mesh:
     box: tuple[int, ...]
     blocks: tuple[tuple[int, ...], ...]  # grid coordinate of every block of this process
 
-    _interned: dict[tuple[object, ...], Mesh] = {}
+    _interned: ClassVar[dict[tuple[object, ...], Mesh]] = {}
 
     def __new__(cls, *args: object, **kwargs: object) -> Mesh:
         raise error(
@@ -316,7 +316,7 @@ def _checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
     pairs: Iterable[tuple[str, int]] = (
         mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
     )
-    dims = []
+    dims: list[tuple[str, int]] = []
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
             raise error(MeshError, op, f"{pair!r} is not a pair of an axis name and a size")

@@ -32,7 +32,7 @@ class Observer:
 
     # Whether it wants the ops that a composite is made of, or the composite as one.
     wants_parts = True
-    # Whether it wants to know of moves and collectives; a tape does not, and then calls are shorter.
+    # Whether it wants to know of moves and collectives; a tape does not, and calls are shorter.
     wants_moves = True
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:

@@ -279,9 +279,9 @@ class Op:
     ) -> None:
         """Run an op with donated operands, and put its outputs in their place.
 
-        `owners` says where each donated operand is kept, `mapping[name]`; `args` are the operands after
-        those. A block that nobody else
-        refers to is overwritten; any other is left as it is, and the output gets memory of its own.
+        `owners` says where each donated operand is kept, `mapping[name]`; `args` are the operands
+        after those. A block that nobody else refers to is overwritten; any other is left as it is,
+        and the output gets memory of its own.
         """
         owned = [_is_owned(mapping, name) for mapping, name in owners]
         operands = [mapping[name] for mapping, name in owners]

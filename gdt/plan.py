@@ -35,7 +35,8 @@ class Shards(NamedTuple):
 
     start[f]: global index at which the shard of factor f begins, int64, shaped as the block's mesh
     axes. valid[f]: how many of its elements are not padding, shaped alike. size[f]: global size.
-    split: the factors that are cut over several coordinates; uneven: those whose shards have padding.
+    split: the factors that are cut over several coordinates; uneven: those whose shards have
+    padding.
     """
 
     start: Mapping[str, Any]
@@ -425,10 +426,15 @@ class PlanBuilder:
                 shape = moved[n].block_shape  # type: ignore[union-attr]
                 if len(dim) > 1 or fold(np.broadcast_to(True, shape).copy()).base is None:
                     return self, [None] * len(self.moved)
-                folds[n] = _in_turn(folds[n], fold)
                 layout = moved[n].layout  # type: ignore[union-attr]
                 whole = (*layout.dims[:d], (), *layout.dims[d + 1 :])
                 moved[n] = kind.with_layout(Layout.of(self.mesh, whole, layout.pending))
+                merged = kind.layout.dims[d]
+                between = (k for k in range(merged[0], lead + d) if k not in merged)
+                if list(merged) == sorted(merged) and all(shape[k] == 1 for k in between):
+                    # The mesh axes and the dim are neighbours already.
+                    fold = partial(_reshaped, moved[n].block_shape)  # type: ignore[union-attr]
+                folds[n] = _in_turn(folds[n], fold)
         if not any(folds) or "labels" in self.op.injected:
             return self, [None] * len(self.moved)
         axes = {f: a for f, a in self.axes.items() if f not in gone}
@@ -522,6 +528,10 @@ def _filled(
     for index, value in fills:
         x[index] = value
     return x if shape is None else x.reshape(shape)
+
+
+def _reshaped(shape: tuple[int, ...], x: Block) -> Block:
+    return x.reshape(shape)
 
 
 def _mover(steps: Sequence[Step]) -> Callable[[Block], Block] | None:

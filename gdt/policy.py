@@ -33,7 +33,10 @@ def implicit_fetch(policy: str) -> Iterator[None]:
     """
     if policy not in POLICIES:
         raise error(
-            DtypeError, "implicit_fetch", f"unknown policy {policy!r}", remedy=f"Use one of {', '.join(POLICIES)}."
+            DtypeError,
+            "implicit_fetch",
+            f"unknown policy {policy!r}",
+            remedy=f"Use one of {', '.join(POLICIES)}.",
         )
     token = _policy.set(policy)
     try:

@@ -161,7 +161,7 @@ def _next(have: ArrayType, want: Layout) -> Step:
     for d, goal in enumerate(want.dims):
         if dims[d] == goal or not dims[d]:
             continue
-        new = _prefix_while(goal, 0, lambda a, d=d: a not in used or a in dims[d])  # type: ignore[misc]
+        new = _prefix_while(goal, 0, lambda a, d=d: a not in used or a in dims[d])
         shrinks = dims[d][: len(new)] == new and (not new or lines_up(d, dims[d]))
         if new != dims[d] and not shrinks:
             return _step("recut", have, changed(d, new), tuple(sorted({*dims[d], *new})), d)
@@ -174,7 +174,7 @@ def _next(have: ArrayType, want: Layout) -> Step:
             lambda a, goal=goal, d=d: (
                 goal[: dims[d].index(a) + 1] == dims[d][: dims[d].index(a) + 1]
             ),
-        )  # type: ignore[misc]
+        )
         if kept != dims[d]:
             if kept and not lines_up(d, dims[d]):
                 return _step("recut", have, changed(d, kept), tuple(sorted(dims[d])), d)
@@ -212,10 +212,10 @@ def _slice(step: Step, blocks: Blocks) -> list[Block]:
     counts = tuple(mesh.sizes[a] for a in step.axes)
     out = []
     for block, grid in zip(blocks, mesh.blocks, strict=True):
-        block = local.split(xp, block, mesh.ndim, step.axes, counts, step.dim)
+        own = local.split(xp, block, mesh.ndim, step.axes, counts, step.dim)
         for a in step.axes:
-            block = local.narrow(block, a, grid[a] * mesh.box[a], mesh.box[a])
-        out.append(block)
+            own = local.narrow(own, a, grid[a] * mesh.box[a], mesh.box[a])
+        out.append(own)
     return out
 
 
@@ -240,9 +240,9 @@ def _all_to_all(step: Step, blocks: Blocks) -> list[Block]:
     if len(blocks) > 1:
         cut = transport_of(mesh).all_to_all(cut, axis)
     out = []
-    for block in cut:
-        block = local.gather(block, mesh.ndim + 1, (axis + 1,), step.dim, size)
-        out.append(xp.moveaxis(block, 0, axis).reshape(_without(block.shape, 0, axis)))
+    for pieces in cut:
+        whole = local.gather(pieces, mesh.ndim + 1, (axis + 1,), step.dim, size)
+        out.append(xp.moveaxis(whole, 0, axis).reshape(_without(whole.shape, 0, axis)))
     return out
 
 
@@ -303,8 +303,8 @@ def run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -
     done: list[Blocks] = list(operands)
     if all(len(blocks) == 1 for blocks in done) and not any(o.wants_moves for o in OBSERVERS.get()):
         # Inside one block a sum over devices is summed already: there is nothing to bundle.
-        for i, steps in enumerate(routes):
-            for step in steps:
+        for i, route_steps in enumerate(routes):
+            for step in route_steps:
                 if step.kind != "all_reduce":
                     done[i] = run_step(step, done[i])
         return done

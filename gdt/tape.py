@@ -158,9 +158,11 @@ def _seeds(targets: Sequence[DistributedArray], given: Tree) -> list[Distributed
     for t, g in zip(targets, cotangents, strict=True):
         if t.shape != g.shape:
             raise error(
-                GradientError, "GradientTape.gradient", "an output gradient has another shape than its target",
+                GradientError,
+                "GradientTape.gradient",
+                "an output gradient has another shape than its target",
                 operands={"target": t.type, "output gradient": g.type},
-            )  # fmt: skip
+            )
     return cotangents
 
 
@@ -175,9 +177,12 @@ def _backward(
     useful = []
     for node in nodes:
         for a in node[1]:
-            if id(a) in needed and type(a) is DistributedArray:
+            if id(a) in needed:
                 out = node[3]
-                needed |= _ids(out if type(out) is tuple else (out,))
+                if type(out) is tuple or out._resolved is not None:
+                    needed |= _ids(out if type(out) is tuple else (out,))
+                else:
+                    needed.add(id(out))
                 useful.append(node)
                 break
     add = FUNCTIONS["add"]
@@ -198,7 +203,8 @@ def _backward(
         for o in out if several else (out,):
             if id(o) not in kept:
                 grads.pop(id(o), None)
-                grads.pop(id(o._resolved), None)
+                if o._resolved is not None:
+                    grads.pop(id(o._resolved), None)
         for a, c in _cotangents(op, g, out, args, static, needed):
             if c is not None:
                 have = grads.get(id(a))
@@ -259,7 +265,8 @@ def _resolved(
                 "gradient",
                 f"the target does not depend on source {i} through recorded ops",
                 operands={"source": s.type},
-                remedy="Compute the target inside the tape's block from this very array, or pass unconnected='zero'.",
+                remedy="Compute the target inside the tape's block from this very array, "
+                "or pass unconnected='zero'.",
             )
         grads.append(FUNCTIONS["zeros_like"](s) if g is None and unconnected == "zero" else g)
     arrays = [g for g in grads if g is not None]

@@ -45,7 +45,7 @@ def split(
         block = xp.pad(block, padding, mode="edge")
     shape = block.shape
     block = block.reshape(*shape[:at], *counts, chunk, *shape[at + 1 :])
-    # New axis `at + k` takes the place of axes[k], which has length 1 and goes to the end, and away.
+    # New axis `at + k` takes the place of axes[k], which has length 1, goes to the end, and away.
     source = {axis: at + k for k, axis in enumerate(axes)}
     order = [source.get(i, i) for i in range(lead)] + list(range(lead, at))
     order += list(range(at + len(axes), block.ndim)) + list(axes)

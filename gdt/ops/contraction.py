@@ -20,8 +20,8 @@ Block = Any
 Label = Any
 Terms = tuple[Label, ...]
 
-# Below this contraction length a product is so short that writing it twice costs more than a loop of
-# products, measured on the gradient of a 1200 x 48 weight split by columns.
+# Below this contraction length a product is so short that writing it twice costs more than a loop
+# of products, measured on the gradient of a 1200 x 48 weight split by columns.
 LONG_CONTRACTION = 256
 
 
