@@ -113,7 +113,7 @@ def draw(
     for left in range(0, out.size, tile):
         part = slice(left, left + tile)
         tiles = [operand if operand.size == 1 else operand[part] for operand in operands]
-        out[part] = finish(_scattered_bits(xp, *tiles, word))
+        out[part] = finish(_scattered_bits(xp, tiles[0], tiles[1], tiles[2], word))
     return out.reshape(shape)
 
 
