@@ -18,7 +18,7 @@ from gdt.ops.normalization import batch_norm, batch_normalization
 Block = Any
 
 
-@op("..., ..., ... -> ...", donate="average")
+@op("..., ..., ... -> ...", linear="average + value", donate="average")
 def moving_average(xp: Any, average: Block, value: Block, momentum: Any, /, *, out: Any) -> Block:
     """momentum * average + (1 - momentum) * value"""
     (new,) = out
