@@ -249,6 +249,7 @@ class PlanBuilder:
             self.static["labels"] = Labels(self.labels())
         self.alone = len(self.mesh.blocks) == 1 and not op.donated
         if self.alone:
+            # Inside one block nothing is sent, and the body is called as directly as can be.
             self.folded, self.folds = self._fold()
             self.inner = self._inner([None] * len(self.moved))
         else:

@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Any
 
 Block = Any
+Shape = tuple[int, ...]
 
 
 def gather(block: Block, lead: int, axes: tuple[int, ...], dim: int, size: int) -> Block:
@@ -15,15 +18,20 @@ def gather(block: Block, lead: int, axes: tuple[int, ...], dim: int, size: int) 
 
     (t_0, ..., t_k, ...) + (..., n, ...)  ->  (t_0, ..., 1, ...) + (..., t_k * n, ...)[:size]
     """
-    at = lead + dim
-    order = [i for i in range(at) if i not in axes] + list(axes) + list(range(at, block.ndim))
-    shape = [1 if i in axes else n for i, n in enumerate(block.shape)]
-    for axis in axes:
-        shape[at] *= block.shape[axis]
+    order, shape = _gathered(block.shape, lead, axes, dim)
     block = block.transpose(order).reshape(shape)
-    if shape[at] > size:
-        block = block[(slice(None),) * at + (slice(size),)]
-    return block
+    at = lead + dim
+    return block if shape[at] <= size else block[(slice(None),) * at + (slice(size),)]
+
+
+@lru_cache(maxsize=4096)
+def _gathered(shape: Shape, lead: int, axes: tuple[int, ...], dim: int) -> tuple[Shape, Shape]:
+    """The order of axes, and the shape, that make a gathered block."""
+    at = lead + dim
+    order = [i for i in range(at) if i not in axes] + list(axes) + list(range(at, len(shape)))
+    gathered = [1 if i in axes else n for i, n in enumerate(shape)]
+    gathered[at] *= math.prod(shape[a] for a in axes)
+    return tuple(order), tuple(gathered)
 
 
 def split(
@@ -34,23 +42,28 @@ def split(
     A tail that does not fill its shard repeats the last element, so that element-wise functions see
     no values that the array does not hold.
     """
-    at, shards = lead + dim, 1
-    for count in counts:
-        shards *= count
-    size = block.shape[at]
-    chunk = -(-size // shards)
-    if chunk * shards != size:
+    missing = -block.shape[lead + dim] % math.prod(counts)
+    if missing:
         padding = [(0, 0)] * block.ndim
-        padding[at] = (0, chunk * shards - size)
+        padding[lead + dim] = (0, missing)
         block = xp.pad(block, padding, mode="edge")
-    shape = block.shape
-    block = block.reshape(*shape[:at], *counts, chunk, *shape[at + 1 :])
-    # New axis `at + k` takes the place of axes[k], which has length 1, goes to the end, and away.
+    cut, order, shape = _cut(block.shape, lead, axes, counts, dim)
+    return block.reshape(cut).transpose(order).reshape(shape)
+
+
+@lru_cache(maxsize=4096)
+def _cut(
+    shape: Shape, lead: int, axes: tuple[int, ...], counts: tuple[int, ...], dim: int
+) -> tuple[Shape, Shape, Shape]:
+    """The shape, the order of axes, and the shape again, that cut a block."""
+    at = lead + dim
+    chunk = shape[at] // math.prod(counts)
+    cut = (*shape[:at], *counts, chunk, *shape[at + 1 :])
+    # New axis `at + k` takes the place of axes[k], which has length 1 and goes to the end, and away.
     source = {axis: at + k for k, axis in enumerate(axes)}
     order = [source.get(i, i) for i in range(lead)] + list(range(lead, at))
-    order += list(range(at + len(axes), block.ndim)) + list(axes)
-    block = block.transpose(order)
-    return block.reshape(block.shape[: block.ndim - len(axes)])
+    order += list(range(at + len(axes), len(cut))) + list(axes)
+    return cut, tuple(order), tuple(cut[i] for i in order[: len(order) - len(axes)])
 
 
 def narrow(block: Block, axis: int, start: int, count: int) -> Block:

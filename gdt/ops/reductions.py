@@ -137,7 +137,7 @@ def restore_axes(
     g: DistributedArray, x: DistributedArray, axis: Axis, keepdims: bool
 ) -> DistributedArray:
     """The cotangent of a reduction, broadcast to the shape of its operand."""
-    if not keepdims:
+    if not keepdims and g.ndim:  # a scalar broadcasts as it is
         g = kept_dims(g, x, axis)
     out: DistributedArray = FUNCTIONS["broadcast_to"](g, x.shape)
     return out
