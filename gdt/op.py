@@ -33,7 +33,8 @@ from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
 from gdt.observe import OBSERVERS
-from gdt.plan import Plan, PlanBuilder
+from gdt.plan import Plan
+from gdt.plan_builder import PlanBuilder
 from gdt.relayout import run_routes
 from gdt.rule import Rule, RuleSpec, Way, bind, check_meshes, choose, parse
 

@@ -59,7 +59,7 @@ def _cut(
     at = lead + dim
     chunk = shape[at] // math.prod(counts)
     cut = (*shape[:at], *counts, chunk, *shape[at + 1 :])
-    # New axis `at + k` takes the place of axes[k], which has length 1 and goes to the end, and away.
+    # Axis `at + k` takes the place of axes[k], which has length 1 and goes to the end, and away.
     source = {axis: at + k for k, axis in enumerate(axes)}
     order = [source.get(i, i) for i in range(lead)] + list(range(lead, at))
     order += list(range(at + len(axes), len(cut))) + list(axes)

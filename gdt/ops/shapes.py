@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def _reshape_rule(kind: ArrayType, *, shape: tuple[int, ...]) -> RuleSpec:
             right += names
             continue
         points = sorted({math.prod(d[: i + 1]) for d in (a, b) for i in range(len(d))})
-        if 0 not in points and all(q % p == 0 for p, q in zip(points, points[1:], strict=False)):
+        if 0 not in points and all(q % p == 0 for p, q in pairwise(points)):
             cuts = [1, *points]
             names = {q: factor(q // p) for p, q in zip(cuts, points, strict=False)}  # type: ignore[assignment]
             left += _compound(a, names, points)
