@@ -123,6 +123,7 @@ class Trainer:
                     found = self.evaluate(validation)
                     results |= {f"val_{name}": value for name, value in found.items()}
                 report(len(history.steps) // epoch, _text(results))
+                progress.stop_task(task)
                 history.epochs.append(results)
                 for callback in callbacks:
                     callback(epoch, results)
