@@ -55,20 +55,17 @@ def unary(
     numbers: bool = True,
     special: bool = True,
 ) -> list[Sample]:
-    """Samples of one operand between `low` and `high`: even, uneven, rank 0, empty, float32 and
-    float16; integers and bools; complex numbers; special values."""
+    """Samples of one operand between `low` and `high`: uneven, rank 0, empty, float32 and float16;
+    integers; complex numbers; special values."""
     e = quiet(f)
-    floats = [
-        draw(8, 6, low=low, high=high),
-        draw(9, 5, low=low, high=high),
-        draw(low=low, high=high),
-    ]
-    narrow = [draw(5, 3, low=low, high=high, dtype=d) for d in ("float32", "float16")]
-    found = [Sample((x,), expect=e) for x in (*floats, draw(0, 3), narrow[0])]
-    found.append(Sample((narrow[1],), expect=e, grad=False))
+    floats = [draw(*shape, low=low, high=high) for shape in ((9, 6), (), (0, 3))]
+    single, half = (draw(5, 3, low=low, high=high, dtype=d) for d in ("float32", "float16"))
+    found = [Sample((x,), expect=e) for x in (*floats, single)]
+    found.append(Sample((half,), expect=e, grad=False))
     if whole:
-        kinds = [ints(7, low=max(1, math.ceil(low)), high=4, dtype=d) for d in ("int64", "uint8")]
-        found += [Sample((x,), expect=e) for x in kinds]
+        found.append(
+            Sample((ints(7, low=max(1, math.ceil(low)), high=4, dtype="uint8"),), expect=e)
+        )
     if numbers:
         found.append(Sample((COMPLEX,), expect=e))
     if special:
@@ -83,16 +80,13 @@ def binary(
     both, scalars on either side, mixed dtypes, empty."""
     pairs: list[tuple[Any, Any]] = [
         (x(8, 6), y(8, 6)),
-        (x(7, 5), y(5)),
         (x(5), y(7, 5)),
         (x(5, 1), y(3)),
         (x(9), y()),
         (x(4, 3), 1.5),
         (0.75, y(4, 3)),
-        (x(5, 3, dtype="float32"), y(5, 3, dtype="float32")),
         (x(5, dtype="float32"), y(3, 5)),
         (x(4, 3, dtype="float32"), 0.75),
-        (x(0, 3), y(3)),
         (x(1, 4), y(0, 1)),
     ]
     return [Sample(p, expect=quiet(f)) for p in pairs]
@@ -104,7 +98,6 @@ def whole_binary(f: Callable[..., Any], low: int = -9, high: int = 9) -> list[Sa
         (ints(9, low=low), ints(9, low=low, high=high)),
         (ints(7, dtype="int8", low=low), ints(7, dtype="int32", low=low, high=high)),
         (ints(5, 3, low=1, high=20, dtype="uint8"), ints(3, low=1, high=high, dtype="uint8")),
-        (ints(9, dtype="int16", low=low), 3),
         (7, ints(9, low=max(1, low), high=high)),
     ]
     return [Sample(p, expect=quiet(f), exact=True) for p in pairs]

@@ -1,0 +1,183 @@
+"""What samples do not say of element-wise functions: NumPy's protocol, promotion, ties, errors."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import error_function
+from gdt.array import FUNCTIONS, UFUNC_NAMES
+from gdt.testing import layouts, meshes
+
+MESH = gdt.create_mesh([("x", 4)])
+SPLIT = gdt.Layout(["x"], MESH)
+
+UFUNCS = [
+    u for u in vars(np).values()
+    if isinstance(u, np.ufunc) and UFUNC_NAMES.get(u.__name__, u.__name__) in FUNCTIONS
+]  # fmt: skip
+
+
+def test_every_name_of_numpys_protocol_exists() -> None:
+    assert set(UFUNC_NAMES.values()) <= set(FUNCTIONS)
+
+
+@pytest.mark.parametrize("ufunc", sorted(set(UFUNCS), key=str), ids=lambda u: u.__name__)
+def test_numpys_ufuncs_run_on_distributed_arrays(ufunc: np.ufunc) -> None:
+    if ufunc.nout > 1 or ufunc.signature:
+        pytest.skip("not element-wise")
+    whole = not any("d" in t for t in ufunc.types)
+    value = np.array([3, 5, 6]) if whole else np.array([1.5, 2.0, 3.0])
+    if ufunc in (np.arcsin, np.arccos, np.arctanh):
+        value = value / 4
+    args = (value,) * ufunc.nin
+    x = gdt.asarray(value, layout=SPLIT)
+    for given in ((x,) * ufunc.nin, (x, value)[: ufunc.nin], (value, x)[2 - ufunc.nin :]):
+        out = ufunc(*given)
+        assert isinstance(out, gdt.DistributedArray)
+        want = ufunc(*args)
+        assert out.dtype == want.dtype and out.numpy().tolist() == want.tolist()
+
+
+OPERATORS = [
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod,
+    operator.pow, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
+]  # fmt: skip
+DTYPES = ["bool", "int8", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64"]
+
+
+@pytest.mark.parametrize("f", OPERATORS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_operators_promote_as_numpys(f: Callable[..., Any], dtype: str) -> None:
+    value = np.array([1, 2, 3]).astype(dtype)
+    x = gdt.asarray(value, layout=SPLIT)
+    # `bools ** 2` of NumPy is int8, its np.power(bools, 2) is int64.
+    numpys = np.power if f is operator.pow else f
+    others = [2, 2.0, True, np.float32(2), np.int8(2), np.float64(2), np.array([1, 2, 3], "int16")]
+    for other in [*others, 2j] if f not in (operator.floordiv, operator.mod) else others:
+        for a, b, c, d in ((x, other, value, other), (other, x, other, value)):
+            try:
+                want = numpys(c, d)
+            except TypeError:  # no such ufunc loop, e.g. the difference of bools
+                with pytest.raises(TypeError):
+                    f(a, b)
+                continue
+            out = f(a, b)
+            assert out.dtype == want.dtype, f"{dtype} with {other!r}"
+            assert np.allclose(out.numpy(), want, equal_nan=True)
+
+
+@pytest.mark.parametrize("f", [operator.lshift, operator.rshift, operator.and_, operator.xor])
+def test_integer_operators(f: Callable[..., Any]) -> None:
+    value = np.array([1, 2, 12], "int16")
+    x = gdt.asarray(value, layout=SPLIT)
+    assert f(x, 2).tolist() == f(value, 2).tolist() and f(x, 2).dtype == np.int16
+    assert f(7, x).tolist() == f(7, value).tolist()
+
+
+def test_ties_share_the_gradient() -> None:
+    x, y = gdt.asarray([1.0, 2.0, 3.0]), gdt.asarray([2.0, 2.0, 2.0])
+    for f, want in ((gdt.maximum, [0.0, 0.5, 1.0]), (gdt.minimum, [1.0, 0.5, 0.0])):
+        gx, gy = gdt.grad(lambda p, f=f: gdt.sum(f(*p)))((x, y))
+        assert gx.tolist() == want and (gx + gy).tolist() == [1, 1, 1]
+    assert gdt.grad(lambda x: gdt.sum(gdt.clip(x, 1.0, 3.0)))(x).tolist() == [0.5, 1.0, 0.5]
+    for zero in (gdt.relu, gdt.abs):
+        assert gdt.grad(zero)(gdt.asarray(0.0)).item() == 0
+
+
+@pytest.mark.parametrize("wide", ["float32", "float64", "complex64"])
+def test_gradients_come_back_in_the_dtype_of_the_operand(wide: str) -> None:
+    x = gdt.asarray(np.array([1, 2, 3], "float16"), layout=SPLIT)
+    y = gdt.asarray(np.array([4, 5, 6], wide), layout=SPLIT)
+    for f in (lambda x: x * y, lambda x: x.astype(wide) * y, lambda x: x - y, lambda x: x / y):
+        g = gdt.grad(lambda x, f=f: gdt.sum(gdt.real(f(x))))(x)
+        assert g.dtype == np.float16
+    g = gdt.grad(lambda x: gdt.sum(x.astype(wide) * 4))(x) if wide != "complex64" else x * 0 + 4
+    assert g.tolist() == [4, 4, 4]
+
+
+def test_complex_gradients_follow_jax() -> None:
+    z = gdt.asarray([1 + 2j, -3 + 0.5j])
+    assert gdt.grad(lambda z: gdt.sum(gdt.real(z * z)))(z).tolist() == (2 * z).tolist()
+    assert gdt.grad(lambda z: gdt.sum(gdt.imag(z)))(z).tolist() == [-1j, -1j]
+    unit = (gdt.conj(z) / gdt.abs(z)).numpy()
+    assert np.allclose(gdt.grad(lambda z: gdt.sum(gdt.abs(z)))(z).numpy(), unit)
+    assert gdt.grad(lambda z: gdt.sum(gdt.real(gdt.conj(z))))(z).tolist() == [1, 1]
+
+
+def test_power_has_gradients_at_zero() -> None:
+    x, y = gdt.asarray([0.0, 0.0, 2.0]), gdt.asarray([0.0, 2.0, 3.0])
+    gx, gy = gdt.grad(lambda p: gdt.sum(p[0] ** p[1]))((x, y))
+    assert gx.tolist() == [0, 0, 12] and np.allclose(gy.numpy(), [0, 0, 8 * math.log(2)])
+    assert gdt.grad(lambda x: gdt.sum(x**0))(x).tolist() == [0, 0, 0]
+    assert gdt.grad(lambda y: gdt.sum(0.0**y))(gdt.asarray([1.0])).tolist() == [0]
+    assert np.isnan(gdt.grad(lambda y: gdt.sum((-2) ** y))(gdt.asarray([2.0])).item(0))
+
+
+@pytest.mark.parametrize("mesh", meshes([(4,), (2, 2)]), ids=lambda m: f"{m.sizes}{m.grid}")
+def test_signed_zeros_keep_their_sign_when_split(mesh: gdt.Mesh) -> None:
+    value = np.array([-0.0, 0.0, -1.0, 2.0, -0.0])
+    for layout in layouts(mesh, 1):
+        x = gdt.asarray(value, layout=layout)
+        assert gdt.signbit(x).tolist() == np.signbit(value).tolist()
+        assert gdt.copysign(1.0, x).tolist() == np.copysign(1.0, value).tolist()
+        assert np.signbit(gdt.erf(x).numpy()).tolist() == np.signbit(value).tolist()
+
+
+def test_a_wider_cast_of_a_pending_sum_stays_pending() -> None:
+    layout = gdt.Layout([None], MESH, partial=["x"])
+    x = gdt.asarray(np.ones(3, "float32"), layout=layout)
+    assert x.astype("float64").layout is layout
+    for dtype in ("float16", "int32", "bool"):
+        assert x.astype(dtype).layout is layout.resolved
+    small = gdt.asarray(np.full(3, 100, "int8"), layout=layout)
+    assert small.astype("int64").layout is layout.resolved
+    assert x.astype("float32") is x
+
+
+def test_large_results_are_written_into_recycled_memory() -> None:
+    x = gdt.asarray(np.ones((512, 64)), layout=gdt.Layout(["x", None], MESH))
+    pool = gdt.array.backend_of(MESH).pool
+    for f in (gdt.exp, gdt.relu, gdt.sigmoid, gdt.softplus, lambda x: x + x, lambda x: x * 2):
+        f(x), f(x)
+        out = f(x)
+        assert pool.owns(out.blocks[0].base), f
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_erf_is_as_accurate_as_it_says(dtype: str) -> None:
+    x = np.concatenate([np.linspace(-7, 7, 20001), np.geomspace(1e-30, 6, 2000)]).astype(dtype)
+    want = np.array([math.erf(v) for v in x.tolist()])
+    ulps = np.abs(error_function.erf(np, x) - want) / np.spacing(np.abs(want).astype(dtype))
+    assert ulps.max() <= {"float64": 1, "float32": 7}[dtype]
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: gdt.arange(3) ** -1, "integers to the power of -1 are no integers"),
+        (lambda: gdt.ones(3).astype("nonsense"), "astype: 'nonsense' is not a dtype"),
+        (lambda: gdt.ones(3).astype("U1"), "astype: dtype <U1 is no number"),
+        (lambda: gdt.sigmoid(gdt.ones(3, complex)), "sigmoid: complex128 is not real"),
+        (
+            lambda: gdt.ones(3) + gdt.ones(4),
+            "shapes do not broadcast: axis -1 is 3 in x but 4 in y",
+        ),
+        (lambda: gdt.invert(gdt.ones(3)), "invert"),
+        (lambda: gdt.ones(3) << 2, "left_shift"),
+        (lambda: gdt.add(gdt.ones(3), "a"), "add: y is a str"),
+        (lambda: gdt.add(gdt.ones(3)), "add: argument 'y' is missing"),
+        (lambda: gdt.exp(gdt.ones(3), where=True), "exp: no argument 'where'"),
+        (lambda: gdt.where(gdt.ones(3)), "where: argument 'x' is missing"),
+        (lambda: gdt.ones(3) + gdt.ones(3, layout=SPLIT), "operands live on different meshes"),
+    ],
+)
+def test_bad_input_is_named(call: Callable[[], Any], problem: str) -> None:
+    with pytest.raises(gdt.errors.GdtError, match=problem):
+        call()
