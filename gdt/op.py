@@ -290,15 +290,19 @@ class Op:
         types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
         key = (*types, *static.items())
         plan = self.plans.get(key)
-        if plan is None:
-            plan = self._plan(operands, static)
-        outs = self._general(plan, operands, owned)
-        self.plans[key] = plan
-        several = outs if isinstance(outs, tuple) else (outs,)
-        for (mapping, name), out in zip(owners, several, strict=True):
+        if plan is not None and plan.quick_update is not None:
+            xs = [a.blocks[0] if type(a) is DistributedArray else a for a in operands]
+            made = plan.quick_update(xs, [blocks[0] for blocks in owned])
+            outs = tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
+        else:
+            plan = plan or self._plan(operands, static)
+            outs = self._general(plan, operands, owned)
+            outs = outs if isinstance(outs, tuple) else (outs,)
+            self.plans[key] = plan
+        for (mapping, name), out in zip(owners, outs, strict=True):
             mapping[name] = out
         for observer in OBSERVERS.get():
-            observer.on_op(self, tuple(operands), static, outs)
+            observer.on_op(self, tuple(operands), static, outs if len(outs) > 1 else outs[0])
 
     # ---- planning
 

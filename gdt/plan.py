@@ -60,6 +60,7 @@ class Plan:
         "moves",
         "outs",
         "quick",
+        "quick_update",
         "resolves",
         "routes",
         "types",
@@ -89,6 +90,9 @@ class Plan:
         # With one block: from the operands' blocks to the block, or the tuple of blocks, that they
         # make, moves included.
         self.quick: Callable[..., Any] | None = None
+        # The same for donated operands that stay where they are: from blocks, and whether each
+        # donated one may be overwritten, to the tuple of blocks that take their place.
+        self.quick_update: Callable[..., tuple[Block, ...]] | None = None
         # From the blocks of every (moved) operand to the blocks of every output.
         self.execute: Callable[..., tuple[Sequence[Block], ...]]
 

@@ -248,14 +248,16 @@ class PlanBuilder:
     def _out(self, xs: Sequence[Block], i: int, owned: Sequence[Sequence[bool]]) -> dict[str, Any]:
         """Memory for a body that takes it: that of donated operands, or recycled for large
         blocks."""
-        empty = self.backend.empty
         if self.op.donated:
             free = [o[i] for o in owned] or [False] * len(self.op.donated)
-            targets = [
-                x if mine else empty(x.shape, x.dtype) for x, mine in zip(xs, free, strict=False)
-            ]
-            return {"out": tuple(targets)}
-        return {"out": empty(*self.buffer)} if self.buffer else {}
+            return {"out": self._targets(xs, free)}
+        return {"out": self.backend.empty(*self.buffer)} if self.buffer else {}
+
+    def _targets(self, xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
+        """What donated operands are updated into: themselves where they are free."""
+        empty = self.backend.empty
+        pairs = zip(xs, free, strict=False)
+        return tuple([x if mine else empty(x.shape, x.dtype) for x, mine in pairs])
 
     def _merged(self, results: list[tuple[Block, ...]]) -> list[tuple[Block, ...]]:
         """One all-gather of all statistics, then the merge in coordinate order, minor axes
@@ -321,6 +323,9 @@ class PlanBuilder:
             self.inner = self._inner([None] * len(self.moved))
             movers = [_mover(r) for r in self.plan.routes]
             self.plan.quick = self._inner(movers) if any(movers) else self.inner
+        elif self.op.donated and len(self.mesh.blocks) == 1 and not self.plan.moves:
+            run = self.runs[0]
+            self.plan.quick_update = lambda xs, free: run(*xs, out=self._targets(xs, free))
         return results
 
     # ---- one block
