@@ -43,9 +43,9 @@ class BufferPool:
 
     def _buffer(self, nbytes: int) -> np.ndarray:
         sized = self.buffers.setdefault(nbytes, [])
-        for i in range(len(sized)):
+        for i in range(len(sized) - 1, -1, -1):
             if sys.getrefcount(sized[i]) == ONE_REFERENCE:
-                # Oldest first: the next search meets the ones that were free longest.
+                # Newest first: what was used last is still in the cache.
                 sized.append(sized.pop(i))
                 return sized[-1]
         if self.held + nbytes > self.capacity:

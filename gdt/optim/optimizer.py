@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gdt.array import DistributedArray
+from gdt.backend import NUMPY
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype
@@ -27,10 +28,12 @@ def runs(xp: Any, *blocks: Block) -> Iterator[Sequence[Block]]:
     """Short runs of blocks of one shape, as views, each after a temporary of its shape; whole
     blocks where that is no gain."""
     if xp is not np or blocks[0].size <= RUN or not all(b.flags.c_contiguous for b in blocks):
-        yield xp.empty_like(blocks[0]), *blocks
+        like = blocks[0]
+        scratch = NUMPY.empty(like.shape, like.dtype) if xp is np else xp.empty_like(like)
+        yield scratch, *blocks
         return
     flat = [b.reshape(-1) for b in blocks]
-    scratch = np.empty(min(RUN, flat[0].size), flat[0].dtype)
+    scratch = NUMPY.empty((RUN,), flat[0].dtype)
     for start in range(0, flat[0].size, RUN):
         pieces = [b[start : start + RUN] for b in flat]
         yield scratch[: pieces[0].size], *pieces
