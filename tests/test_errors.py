@@ -240,7 +240,7 @@ CASES: dict[str, Case] = {
         lambda: gdt.grad(lambda x: gdt.sum(A))(array(8, 6)), e.GradientError,
         "the target does not depend on source 0"),
     "gradient of an integer": (
-        lambda: gdt.grad(lambda x: gdt.sum(x))(INTS), e.GradientError,
+        lambda: gdt.grad(gdt.sum)(INTS), e.GradientError,
         "dtype int64, and only floating-point"),
     "gradient of an array": (
         lambda: gdt.grad(lambda x: x * x)(A), e.GradientError, "does not return a scalar array"),

@@ -161,6 +161,7 @@ subtract.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g, y))
 multiply = binary("multiply", "x * y.", ("multiply([1, 2], [3, 4])", [3, 8]), linear="x, y")
 multiply.vjp(lambda g, out, x, y: like(g * y, x), lambda g, out, x, y: like(g * x, y))
 
+
 def _divide_rule(x: ArrayType | None, y: ArrayType | None) -> RuleSpec:
     # Parts of small integers may have wrapped around: they are added up before they are widened.
     exact = x is None or x.dtype.kind in "fc" or x.dtype.itemsize == 8
