@@ -48,6 +48,7 @@ def test_ways_on_two_mesh_axes_are_right(name: str) -> None:
 # ---------------------------------------------------------------- what rules miss
 
 RNG = np.random.default_rng(0)
+START = RNG.bit_generator.state
 
 
 def cut(x: Any, place: Placement) -> list[Any]:
@@ -148,6 +149,7 @@ def claimed(op: Op, operands: Sequence[Any], static: dict[str, Any]) -> set[Any]
 
 def missed(op: Op, sample: Sample) -> set[str]:
     """Placements under which running on two devices is right, and which the rule does not list."""
+    RNG.bit_generator.state = START  # the same numbers in any order of the tests
     operands, static = bound_call(op, sample)
     if not operands or any(isinstance(a, np.ndarray) and a.size == 0 for a in operands):
         return set()
