@@ -20,7 +20,7 @@ test: $(VENV)/test.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --benchmark-disable
 	bash tests/check_wheel.sh $(BIN)/python
 
-test-kernels: $(VENV)/test.stamp $(VENV)/kernels-test.stamp
+test-kernels: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m "kernels_full or not gpu" tests/kernels
 
 test-gpu: $(VENV)/test.stamp
@@ -44,6 +44,6 @@ $(VENV)-%/peers.stamp: bench/peers/requirements-%.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch build dist outputs bench/results
+	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch build dist outputs
 	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
