@@ -264,7 +264,7 @@ class PlanBuilder:
         first."""
         axes = self._merged_axes()
         if axes:
-            self._report_merge(axes, results[0])
+            self._report_merge(axes, *self._gathered(results[0]))
             if len(results) > 1:
                 transport = transport_of(self.mesh)
                 results = [tuple(r) for r in transport.all_gather(results, axes)]
@@ -279,22 +279,35 @@ class PlanBuilder:
             statistics = self.op.merge(self.backend.xp, *statistics, axis=a)  # type: ignore[misc]
         return statistics if self.finish is None else _tuple(self.finish(*statistics))
 
-    def _report_merge(self, axes: Axes, statistics: tuple[Block, ...]) -> None:
+    def _gathered(self, statistics: tuple[Block, ...]) -> tuple[int, int]:
+        """Bytes that one coordinate has of all statistics, and how many arrays they are."""
+        lead = self.mesh.ndim
+        return sum(x.nbytes // math.prod(x.shape[:lead]) for x in statistics), len(statistics)
+
+    def _gathered_apart(self, operands: Sequence[Any]) -> tuple[int, int]:
+        """`_gathered` of a block in which every coordinate stands for itself, as those of separate
+        devices do: where coordinates are folded together, a body may return less."""
+        xs = [o[0] if t is not None else o for o, t in zip(operands, self.moved, strict=True)]
+        with np.errstate(all="ignore"):  # the real run warns
+            return self._gathered(self._run(0)(*xs))
+
+    def _report_merge(self, axes: Axes, shard: int, arrays: int) -> None:
         observers = [o for o in OBSERVERS.get() if o.wants_moves]
         if observers:
             mesh = self.mesh
             p = math.prod(mesh.sizes[a] for a in axes)
-            shard = sum(x.nbytes // math.prod(x.shape[: mesh.ndim]) for x in statistics)
             names = tuple(mesh.axis_names[a] for a in axes)
             nbytes = mesh.size * (p - 1) * shard
             for observer in observers:
-                observer.on_collective(Collective("all_gather", names, nbytes, len(statistics)))
+                observer.on_collective(Collective("all_gather", names, nbytes, arrays))
 
     def _first_run(
         self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
     ) -> tuple[Sequence[Block], ...]:
         """Checks the promised shapes, learns the dtypes, and clears the way for later runs."""
         try:
+            if self.alone and self.op.merge is not None:
+                self.gathered = self._gathered_apart(operands)
             results = self._execute(operands, owned)
         except TypeError as e:
             raise self._type_error(e) from e
@@ -394,7 +407,7 @@ class PlanBuilder:
             def merge(*xs: Block) -> Any:
                 statistics = _tuple(body(*xs))
                 if reported and OBSERVERS.get():
-                    self._report_merge(reported, statistics)
+                    self._report_merge(reported, *self.gathered)
                 outs = folded._merge(statistics, axes)
                 return outs if len(outs) > 1 else outs[0]
 
