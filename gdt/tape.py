@@ -329,22 +329,53 @@ def _joined(
 # ---------------------------------------------------------------- functions
 
 
+def _renamed(tree: Tree) -> Tree:
+    """The tree with arrays of its own, so that `f` may close over the very arrays that it is given:
+    those are constants to the tape of `f`, and these are not. Tapes around it see that the two are
+    the same. An object with `parameters()` stays what it is.
+    """
+    if type(tree) is DistributedArray:
+        alias = DistributedArray(tree.type, tree.blocks)
+        for observer in OBSERVERS.get():
+            if isinstance(observer, GradientTape):
+                observer.on_op(_relayout, (tree,), {"layout": tree.layout}, alias)
+        return alias
+    if type(tree) is dict:
+        return {k: _renamed(v) for k, v in tree.items()}
+    return type(tree)(map(_renamed, tree)) if type(tree) in (list, tuple) else tree
+
+
+def _argument(args: tuple[Any, ...], argnums: object) -> Any:
+    if isinstance(argnums, tuple):
+        return tuple(_argument(args, i) for i in argnums)
+    if isinstance(argnums, bool) or not isinstance(argnums, int):
+        raise error(
+            DtypeError, "value_and_grad", f"argnums is {argnums!r}, not an int or a tuple of ints"
+        )
+    if not -len(args) <= argnums < len(args):
+        given = f"{len(args)} positional argument{'s' * (len(args) != 1)}"
+        raise error(GradientError, "value_and_grad", f"argnums is {argnums}, of {given}")
+    return args[argnums]
+
+
 def value_and_grad(
-    f: Callable[..., Any], argnums: int = 0, *, has_aux: bool = False
+    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
 ) -> Callable[..., Any]:
     """A function that returns `f`'s value and its gradient with respect to argument `argnums`.
 
     f: returns a scalar array, or `(scalar, aux)` with `has_aux`, where aux is a tree of arrays
     (metrics). The argument is an array, a tree of arrays, or an object with `parameters()` (then
-    the gradient is a dict). Gradients have the layouts of what they are gradients of; every
-    reduction that they, the value and aux wait for travels in one bundle. Follows
-    `jax.value_and_grad`.
+    the gradient is a dict); of a tuple of `argnums` there is a tuple of gradients. Gradients have
+    the layouts of what they are gradients of; every reduction that they, the value and aux wait for
+    travels in one bundle. Follows `jax.value_and_grad`.
 
     >>> gdt.value_and_grad(lambda x: gdt.sum(x * x))(gdt.asarray([1.0, 2.0]))[1].tolist()
     [2.0, 4.0]
     """
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_renamed, args))
+        sources = _argument(args, argnums)
         with GradientTape() as tape:
             value = f(*args, **kwargs)
         aux: Any = ()
@@ -360,7 +391,7 @@ def value_and_grad(
                 remedy="Reduce it with gdt.sum or gdt.mean.",
             )
         extras, rebuild = flatten(aux)
-        gradient = tape.gradient(value, args[argnums], together_with=extras)
+        gradient = tape.gradient(value, sources, together_with=extras)
         value = value.resolve()
         return (
             ((value, rebuild([x.resolve() for x in extras])), gradient)
@@ -371,7 +402,7 @@ def value_and_grad(
     return wrapped
 
 
-def grad(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """A function that returns the gradient of `f`, a scalar function, with respect to argument
     `argnums`.
 
@@ -393,6 +424,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     [3.0, 30.0]
     """
     tape = GradientTape(persistent=True)
+    primals = tuple(map(_renamed, primals))
     with tape:
         out = f(*primals)
 

@@ -1,0 +1,50 @@
+"""What a function that is differentiated may close over, and be given."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.errors import GdtError
+
+WHOLE = np.arange(1.0, 13.0).reshape(3, 4)
+
+
+@pytest.fixture(params=[1, 4])
+def x(request: pytest.FixtureRequest) -> gdt.DistributedArray:
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)], blocks=request.param)
+    return gdt.asarray(WHOLE, layout=gdt.Layout(["a", "b"], mesh))
+
+
+def test_an_array_in_the_closure_is_a_constant(x: gdt.DistributedArray) -> None:
+    inner = gdt.grad(lambda b: gdt.mean(x) * gdt.sum(b * b))
+    np.testing.assert_allclose(inner(x).numpy(), 2 * WHOLE * WHOLE.mean())
+
+
+def test_an_outer_gradient_sees_the_closure_and_the_argument(x: gdt.DistributedArray) -> None:
+    outer = gdt.grad(
+        lambda a: gdt.sum(a * gdt.grad(lambda b: gdt.mean(a) * gdt.sum(b * b))(a)),
+    )
+    want = 4 * WHOLE * WHOLE.mean() + 2 * (WHOLE**2).sum() / WHOLE.size
+    np.testing.assert_allclose(outer(x).numpy(), want)
+
+
+def test_a_tape_around_grad_and_vjp(x: gdt.DistributedArray) -> None:
+    with gdt.GradientTape(persistent=True) as tape:
+        by_grad = gdt.sum(gdt.grad(lambda b: gdt.sum(b**3))(x))
+        by_vjp = gdt.sum(gdt.vjp(lambda b: b**3, x)[1](gdt.ones_like(x))[0])
+    np.testing.assert_allclose(tape.gradient(by_grad, x).numpy(), 6 * WHOLE)
+    np.testing.assert_allclose(tape.gradient(by_vjp, x).numpy(), 6 * WHOLE)
+
+
+def test_one_array_as_two_arguments(x: gdt.DistributedArray) -> None:
+    first, second = gdt.grad(lambda a, b: gdt.sum(a * a * b), argnums=(0, 1))(x, x)
+    np.testing.assert_allclose(first.numpy(), 2 * WHOLE**2)
+    np.testing.assert_allclose(second.numpy(), WHOLE**2)
+
+
+@pytest.mark.parametrize("argnums", [3, -2, "a", (0, 5), 1.5, True])
+def test_argnums_that_name_no_argument(x: gdt.DistributedArray, argnums: object) -> None:
+    with pytest.raises(GdtError, match="value_and_grad: argnums is"):
+        gdt.grad(gdt.sum, argnums=argnums)(x)  # type: ignore[arg-type]
