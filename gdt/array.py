@@ -48,6 +48,34 @@ def _forward(name: str, *, reflected: bool = False) -> Callable[..., Any]:
     return method
 
 
+def _numpy_method(name: str) -> Callable[..., Any]:
+    """A method that NumPy's function of that name calls, with None for what it was not given."""
+
+    def method(self: DistributedArray, *args: Any, **static: Any) -> Any:
+        given = {k: v for k, v in static.items() if k not in ("out", "dtype") or v is not None}
+        if "out" in given:
+            raise error(
+                DtypeError,
+                name,
+                "arrays are immutable, so `out` is None",
+                operands={"x": self.type},
+                remedy=f"Write out = x.{name}(...).",
+            )
+        if "dtype" in given and name in ("std", "var"):
+            raise error(
+                DtypeError,
+                name,
+                f"no argument 'dtype', given as {given['dtype']!r}",
+                operands={"x": self.type},
+                remedy="Convert x with x.astype(dtype).",
+            )
+        return FUNCTIONS[name](self, *args, **given)
+
+    method.__name__ = name
+    method.__doc__ = f"See `gdt.{name}`."
+    return method
+
+
 def _operator(name: str) -> Callable[[DistributedArray, object], Any]:
     def method(self: DistributedArray, other: object) -> Any:
         if type(other) not in COMMON_OPERANDS and not is_array_like(other):
@@ -375,10 +403,11 @@ class DistributedArray:
             remedy="Make a new array: gdt.where(mask, value, x), or gdt.concat of slices of x.",
         )
 
-    astype, squeeze, round, conj = (_forward(n) for n in ("astype", "squeeze", "round", "conj"))
-    sum, mean, prod, max, min = (_forward(n) for n in ("sum", "mean", "prod", "max", "min"))
-    any, all, argmax, argmin = (_forward(n) for n in ("any", "all", "argmax", "argmin"))
-    std, var, cumsum, take, clip = (_forward(n) for n in ("std", "var", "cumsum", "take", "clip"))
+    astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
+    sum, mean, prod, max, min = (_numpy_method(n) for n in ("sum", "mean", "prod", "max", "min"))
+    any, all, argmax, argmin = (_numpy_method(n) for n in ("any", "all", "argmax", "argmin"))
+    std, var, cumsum, cumprod = (_numpy_method(n) for n in ("std", "var", "cumsum", "cumprod"))
+    round, clip = _numpy_method("round"), _numpy_method("clip")
 
     def reshape(self, *shape: Any) -> DistributedArray:
         """See `gdt.reshape`; the sizes may be given one by one."""

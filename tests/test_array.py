@@ -206,6 +206,26 @@ def test_methods_of_numpy(x: gdt.DistributedArray) -> None:
     same(x.clip(0, 2), VALUE.clip(0, 2))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["sum", "mean", "prod", "max", "min", "any", "all", "argmax", "argmin"]
+    + ["std", "var", "cumsum", "cumprod", "round"],
+)
+def test_functions_of_numpy_stay_distributed(x: gdt.DistributedArray, name: str) -> None:
+    f = getattr(np, name)
+    got, want = f(x), f(VALUE)
+    assert isinstance(got, gdt.DistributedArray) and got.dtype == want.dtype
+    np.testing.assert_allclose(got.numpy(), want, rtol=1e-13)
+    out = np.zeros(want.shape, want.dtype)
+    with pytest.raises(DtypeError, match=f"{name}: arrays are immutable"):
+        getattr(x, name)(out=out)
+
+
+def test_std_and_var_of_numpy_take_no_dtype(x: gdt.DistributedArray) -> None:
+    with pytest.raises(DtypeError, match="no argument 'dtype'"):
+        np.var(x, dtype="float32")
+
+
 def test_repr_shows_values_and_type() -> None:
     x = gdt.asarray([[1.0, 2.0]], layout=gdt.Layout([None, "x"], MESH))
     assert repr(x) == "DistributedArray([[1., 2.]], float64[1, 2]  [-, 'x'])"
