@@ -86,8 +86,11 @@ def _squared(x: Block) -> Block:
 
 
 def _as_result(
-    xp: Any, mean: Block, variance: Block, *_: Block, dtype: np.dtype[Any]
+    xp: Any, mean: Block, variance: Block, *others: Block, dtype: np.dtype[Any]
 ) -> tuple[Block, Block]:
+    if len(others) == 2:  # shards that differ in size have counted their elements
+        none = others[1] == 0
+        mean, variance = xp.where(none, np.nan, mean), xp.where(none, np.nan, variance)
     if mean.dtype == dtype:
         return mean, variance
     return mean.astype(dtype), variance.astype(dtype)

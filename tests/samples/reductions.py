@@ -41,6 +41,11 @@ def numpy(name: str) -> Callable[..., Any]:
     return expected
 
 
+def no_variance(x: np.ndarray, axis: int | None) -> np.ndarray:
+    """NaN, without NumPy's warning of a mean of nothing."""
+    return np.full(x.sum(axis).shape, np.nan)
+
+
 def reduced(
     name: str, *operands: np.ndarray, exact: bool = False, grad: bool = True
 ) -> list[Sample]:
@@ -159,6 +164,10 @@ SAMPLES: dict[str, list[Sample]] = {
         *reduced("var", SMALL, BOOL, HALF, SINGLE, COMPLEX, NAN),
         Sample((MATRIX,), {"axis": 0, "ddof": 1}, np.var),
         Sample((MATRIX,), {"axis": None, "correction": 1.5}, np.var),
+        *[
+            Sample((MATRIX[:0],), {"axis": a}, no_variance, grad=False, warns=True)
+            for a in (0, 1, None)
+        ],
     ],
     "std": [
         *[s for s in reduced("std", SMALL, BOOL, HALF, SINGLE, COMPLEX) if s.static["axis"] != ()],
