@@ -1,0 +1,184 @@
+"""Where the memory goes: replicas are stored once per physical device, a training step copies no
+parameter, and recycled buffers are bounded."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import Layout, nn
+from gdt.array import DistributedArray
+from gdt.backend import backend_of
+from gdt.observe import Observer, observing
+from gdt.optim import SGD, Adam, Optimizer
+
+BATCH, WORDS, HIDDEN, CLASSES = 64, 1200, 48, 2
+
+MESHES: list[dict[str, int]] = [
+    {"batch": 1, "feature": 1, "model": 1},
+    {"batch": 8, "feature": 1, "model": 1},
+    {"batch": 4, "feature": 1, "model": 2},
+    {"batch": 2, "feature": 2, "model": 2},
+    {"batch": 3, "feature": 1, "model": 2},
+]
+ON_EVERY_MESH = pytest.mark.parametrize(
+    "dims", MESHES, ids=lambda d: "x".join(map(str, d.values()))
+)
+APART = pytest.mark.parametrize("apart", [False, True], ids=["folded", "apart"])
+OPTIMIZERS = pytest.mark.parametrize(
+    "optimizer", [SGD(0.01), SGD(0.01, momentum=0.9), Adam(0.01)], ids=["SGD", "momentum", "Adam"]
+)
+
+
+class Network(nn.Module):
+    """Dense, ReLU, batch normalisation, dense."""
+
+    def __init__(self, mesh: gdt.Mesh) -> None:
+        first = Layout(["feature", "model"], mesh)
+        self.dense1 = nn.Dense(WORDS, HIDDEN, first, activation="relu", key=1)
+        self.norm = nn.BatchNorm(HIDDEN, first.delete([0]))
+        self.dense2 = nn.Dense(HIDDEN, CLASSES, Layout(["model", None], mesh), key=2)
+
+    def __call__(self, x: DistributedArray) -> DistributedArray:
+        return self.dense2(self.norm(self.dense1(x)))
+
+
+class Blocks(Observer):
+    """Checks what every op returns; collects how many arrays were replicated."""
+
+    def __init__(self) -> None:
+        self.seen = self.replicated = 0
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        for x in out if isinstance(out, tuple | list) else (out,):
+            if isinstance(x, DistributedArray):
+                self.check(x, op.name)
+
+    def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        self.on_op(type("Op", (), {"name": name}), args, {}, out)
+
+    def check(self, x: DistributedArray, name: str) -> None:
+        self.seen += 1
+        self.replicated += x.layout.is_fully_replicated()
+        for block in x.blocks:
+            assert block.nbytes == block_bytes(x), f"{name}: {x.type} in a block {block.shape}"
+
+
+def block_bytes(x: DistributedArray) -> int:
+    """What one physical device needs: each of its shards once, whatever number of its coordinates
+    hold it. A pending sum is added up in its block."""
+    shards = math.prod(x.mesh.box[a] for axes in x.layout.dims for a in axes)
+    return shards * math.prod(x.type.local_shape) * x.dtype.itemsize
+
+
+def training(
+    dims: dict[str, int], apart: bool, optimizer: Optimizer
+) -> tuple[Network, Callable[[], DistributedArray]]:
+    """A network, and a function that trains it by one step."""
+    mesh = gdt.create_mesh(dims, blocks=math.prod(dims.values()) if apart else 1, device_type="CPU")
+    rng = np.random.default_rng(0)
+    values = rng.random((BATCH, WORDS), dtype=np.float32)
+    x = gdt.asarray(values, layout=Layout(["batch", "feature"], mesh))
+    y = gdt.asarray(rng.integers(0, CLASSES, BATCH), layout=Layout(["batch"], mesh))
+    network = Network(mesh)
+    optimizer.init(network)
+
+    def loss(model: Network) -> DistributedArray:
+        return nn.losses.sparse_softmax_cross_entropy(y, model(x))
+
+    value_and_grad = gdt.value_and_grad(loss)
+
+    def step() -> DistributedArray:
+        value, gradients = value_and_grad(network)
+        optimizer.update(network, gradients)
+        return value
+
+    return network, step
+
+
+def addresses(network: Network, optimizer: Optimizer) -> dict[str, list[int]]:
+    """Where the blocks of all parameters and of the optimizer's state lie."""
+    arrays = dict(network.parameters())
+    for kind, kept in optimizer.state.items():
+        arrays |= {f"{kind} of {name}": x for name, x in kept.items()}
+    return {
+        name: [block.__array_interface__["data"][0] for block in x.blocks]
+        for name, x in arrays.items()
+    }
+
+
+@ON_EVERY_MESH
+@APART
+def test_replicas_are_stored_once_after_every_op_of_a_step(
+    dims: dict[str, int], apart: bool
+) -> None:
+    network, step = training(dims, apart, Adam(0.01))
+    for _ in range(2):  # plans are made in the first step, and run a shorter way in the second
+        blocks = Blocks()
+        with observing(blocks):
+            step()
+        assert blocks.seen > 20
+    for name, x in network.parameters().items():
+        blocks.check(x, name)
+    if dims["batch"] == 8:
+        assert blocks.replicated > 5
+
+
+@pytest.mark.parametrize("dims", MESHES, ids=lambda d: "x".join(map(str, d.values())))
+def test_a_replicated_array_takes_its_own_bytes_on_one_device(dims: dict[str, int]) -> None:
+    mesh = gdt.create_mesh(dims, blocks=1, device_type="CPU")
+    x = gdt.asarray(np.ones((40, 30), np.float32), layout=Layout.replicated(mesh, 2))
+    for array in (x, x + 1, gdt.relu(x), x.T @ x, gdt.sum(x, axis=0)):
+        assert sum(b.nbytes for b in array.blocks) == array.nbytes
+
+
+@ON_EVERY_MESH
+@APART
+@OPTIMIZERS
+def test_a_step_copies_no_parameter(
+    dims: dict[str, int], apart: bool, optimizer: Optimizer
+) -> None:
+    network, step = training(dims, apart, optimizer)
+    step()
+    before = addresses(network, optimizer)
+    values = {name: x.numpy().copy() for name, x in network.parameters().items()}
+    for _ in range(3):
+        step()
+    assert addresses(network, optimizer) == before
+    for name, x in network.parameters().items():
+        assert not np.array_equal(x.numpy(), values[name]), name
+
+
+@APART
+def test_a_parameter_that_somebody_kept_is_left_alone(apart: bool) -> None:
+    network, step = training(MESHES[2], apart, Adam(0.01))
+    step()
+    kept = network.parameters()["dense1.weight"]
+    value = kept.numpy().copy()
+    step()
+    assert np.array_equal(kept.numpy(), value)
+    assert not np.array_equal(network.parameters()["dense1.weight"].numpy(), value)
+
+
+@pytest.mark.parametrize("dims", MESHES[1:4], ids=lambda d: "x".join(map(str, d.values())))
+@APART
+def test_recycled_buffers_do_not_grow(dims: dict[str, int], apart: bool) -> None:
+    network, step = training(dims, apart, Adam(0.01))
+    pool = backend_of(network.dense1.weight.mesh).pool
+    gc.collect()
+    pool.trim()
+    others = pool.held
+    for _ in range(3):
+        step()
+    settled = pool.held - others
+    assert 0 < settled <= 16 * sum(x.nbytes for x in network.parameters().values())
+    for _ in range(200):
+        step()
+        assert pool.held - others == settled
+    assert sum(n * len(buffers) for n, buffers in pool.buffers.items()) == pool.held
