@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -68,12 +69,22 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     (40, [[1.0, 1.0], [1.0, 1.0]], 3)
     """
     path = Path(path)
-    values = {slot.name: slot.value for slot in slots(tree)}
+    values: dict[str, Any] = {}
+    for slot in slots(tree):
+        if slot.name in values or slot.name == "__metadata__":
+            problem = "is the name of two values" if slot.name in values else "is a reserved name"
+            raise error(
+                CheckpointError,
+                "save",
+                f"{slot.name!r} {problem}",
+                remedy="Rename a key of the tree.",
+            )
+        values[slot.name] = slot.value
     arrays = [x for x in values.values() if isinstance(x, DistributedArray)]
     _check_dtypes(path, values)
     waiting = [x for x in arrays if any(x.layout.pending)]
     relayout_together(waiting, [x.layout.resolved for x in waiting])
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("w+b") as file:

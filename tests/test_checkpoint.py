@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -343,3 +344,25 @@ def test_the_header_is_what_safetensors_specifies(tmp_path: Path) -> None:
     assert header["w"] == {"dtype": "F64", "shape": [2, 3], "data_offsets": [0, 48]}
     assert header["b"] == {"dtype": "I8", "shape": [3], "data_offsets": [48, 51]}
     assert len(content) == 8 + length + 51
+
+
+@pytest.mark.parametrize(
+    ("tree", "problem"),
+    [
+        ({"a.b": gdt.ones((2,)), "a": {"b": gdt.zeros((2,))}}, "'a.b' is the name of two values"),
+        ({"0": gdt.ones((2,)), 0: gdt.zeros((2,))}, "'0' is the name of two values"),
+        ({"__metadata__": gdt.ones((2,))}, "'__metadata__' is a reserved name"),
+    ],
+)
+def test_names_that_a_file_cannot_hold(tmp_path: Path, tree: Tree, problem: str) -> None:
+    with pytest.raises(CheckpointError, match=problem):
+        save(tmp_path / "a.safetensors", tree)
+    assert not list(tmp_path.iterdir())
+
+
+def test_threads_that_save_to_one_path(tmp_path: Path) -> None:
+    path, tree = tmp_path / "a.safetensors", {"w": gdt.ones((300, 300))}
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: save(path, tree), range(40)))
+    verify(path)
+    assert list(tmp_path.iterdir()) == [path]
