@@ -28,6 +28,7 @@ test-gpu: $(VENV)/test.stamp
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,iqr,rounds
+	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.report
 
 # The other libraries of the comparison, each in an environment of its own.

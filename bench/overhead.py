@@ -1,0 +1,103 @@
+"""What a call costs beyond NumPy's: tiny ops on 8 virtual devices, with and without a tape.
+
+    python -m bench.overhead
+
+NumPy, gdt and gdt under a tape take turns, some thousand short runs each; the table shows the
+fastest run of each, in microseconds a call. The fastest is what the code takes when nothing else
+wants the machine; the medians are in brackets.
+"""
+
+import gc
+import json
+import os
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+import gdt
+from bench.report import machine
+from bench.tiny import Call, TinyOp, tiny_ops
+
+ROUNDS = 2000
+CALLS = 20  # in one timed run: long beside the clock's resolution, short beside a scheduler's tick
+RESULTS = Path(__file__).resolve().parent / "results/overhead.json"
+
+
+def timed(call: Call) -> float:
+    """Seconds that `CALLS` calls take."""
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return time.perf_counter() - begin
+
+
+def timed_with_tape(call: Call) -> float:
+    """The same where every call is recorded; the tape itself is made before."""
+    with gdt.GradientTape():
+        return timed(call)
+
+
+def measure(op: TinyOp, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
+    """Microseconds a call of NumPy, of gdt, and of gdt under a tape: `best` and `median`."""
+    runs = {
+        "numpy": lambda: timed(op.bare),
+        "gdt": lambda: timed(op.op),
+        "tape": lambda: timed_with_tape(op.op),
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, run in runs.items():
+                seconds[name].append(run())
+    finally:
+        gc.enable()
+    return {
+        name: {"best": min(s) * 1e6 / CALLS, "median": median(s) * 1e6 / CALLS}
+        for name, s in seconds.items()
+    }
+
+
+def table(rows: dict[str, dict[str, dict[str, float]]]) -> Table:
+    shown = Table(title="overhead of a call, us: best of many runs (median)")
+    for heading in ("op", "NumPy", "gdt", "gdt - NumPy", "with tape", "with tape - NumPy"):
+        shown.add_column(heading, justify="left" if heading == "op" else "right")
+    for name, row in rows.items():
+        numpy, plain, tape = row["numpy"], row["gdt"], row["tape"]
+        shown.add_row(
+            name, both(numpy), both(plain), above(plain, numpy), both(tape), above(tape, numpy)
+        )
+    return shown
+
+
+def both(times: dict[str, float]) -> str:
+    return f"{times['best']:.2f} ({times['median']:.2f})"
+
+
+def above(times: dict[str, float], numpy: dict[str, float]) -> str:
+    return both({key: times[key] - numpy[key] for key in times})
+
+
+def main() -> None:
+    console = Console()
+    ops = tiny_ops().items()
+    rows: dict[str, Any] = {
+        name: measure(op)
+        for name, op in track(ops, "timing calls", console=console, transient=True)
+    }
+    console.print(table(rows))
+    facts = machine() | {"load": round(os.getloadavg()[0], 1)}
+    console.print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"machine": facts, "us": rows}, indent=2) + "\n")
+    console.print(f"written: bench/results/{RESULTS.name}")
+
+
+if __name__ == "__main__":
+    main()
