@@ -100,7 +100,7 @@ class Layout:
         if found is None:
             found = object.__new__(cls)
             found.mesh, found.dims, found.pending = key
-            cls._interned[key] = found
+            found = cls._interned.setdefault(key, found)  # another thread's, if it was first
         return found
 
     # ---- constructors
@@ -348,7 +348,7 @@ class ArrayType:
                 )
             found = object.__new__(cls)
             found.shape, found.dtype, found.layout = key
-            cls._interned[key] = found
+            found = cls._interned.setdefault(key, found)  # another thread's, if it was first
         return found
 
     def with_layout(self, layout: Layout) -> ArrayType:

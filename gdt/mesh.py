@@ -76,7 +76,7 @@ class Mesh:
             self.grid = grid
             self.box = tuple(size // blocks for size, blocks in zip(sizes, grid, strict=True))
             self.blocks = tuple(itertools.product(*map(range, grid)))
-            cls._interned[key] = self
+            cls._interned.setdefault(key, self)  # another thread may have been first
         return cls._interned[key]
 
     # ---- facts

@@ -33,7 +33,7 @@ from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
 from gdt.observe import OBSERVERS
-from gdt.plan import Plan
+from gdt.plan import Plan, Plans
 from gdt.plan_builder import PlanBuilder
 from gdt.relayout import run_routes
 from gdt.rule import Rule, RuleSpec, Way, bind, check_meshes, choose, parse
@@ -84,7 +84,7 @@ class Op:
         self.merge, self.finish, self.prepare = merge, finish, prepare
         # Donated operands come first; output i takes the place of donated operand i.
         self.donated = [self.operands.index(n.strip()) for n in donate.split(",") if n.strip()]
-        self.plans: dict[tuple[Any, ...], Plan] = {}
+        self.plans = Plans()
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
 

@@ -8,15 +8,12 @@ learns the dtypes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.relayout import Step, route
-
-if TYPE_CHECKING:
-    pass
 
 Block = Any
 
@@ -95,6 +92,18 @@ class Plan:
         self.quick_update: Callable[..., tuple[Block, ...]] | None = None
         # From the blocks of every (moved) operand to the blocks of every output.
         self.execute: Callable[..., tuple[Sequence[Block], ...]]
+
+
+class Plans(dict[tuple[Any, ...], Plan]):
+    """The plans of one op by operand types and statics; emptied when it is full, so that shapes
+    that never come again (sequences of every length) do not fill the memory."""
+
+    CAPACITY = 4096  # about 10 kB each
+
+    def __setitem__(self, key: tuple[Any, ...], plan: Plan) -> None:
+        if len(self) >= self.CAPACITY:
+            self.clear()
+        super().__setitem__(key, plan)
 
 
 def identity(reduction: str, dtype: np.dtype) -> Any:

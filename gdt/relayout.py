@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gdt.backend import backend_of
@@ -70,12 +70,12 @@ def _step(
     return Step(kind, axes, dim, to, reduction, have, target, nbytes)
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def _recut(have: ArrayType, want: ArrayType, dim: int) -> Recut:
     return Recut([have], want, dim, [Piece(0, 0, 0, have.shape[dim])])
 
 
-@cache
+@lru_cache(maxsize=1 << 14)
 def route(have: ArrayType, want: Layout) -> tuple[Step, ...]:
     """Steps from `have` to the layout `want` on the same mesh; empty if it is there already.
 

@@ -22,7 +22,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from gdt.errors import MeshError, ShapeError, error
@@ -67,7 +67,7 @@ class RuleSpec:
     linear: bool = True
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def parse(
     text: str,
     ranks: tuple[int, ...],

@@ -138,6 +138,5 @@ _transports: dict[Mesh, Transport] = {}
 
 def transport_of(mesh: Mesh) -> Transport:
     """The transport between the blocks of `mesh`."""
-    if mesh not in _transports:
-        _transports[mesh] = CopyTransport(mesh)
-    return _transports[mesh]
+    found = _transports.get(mesh)
+    return _transports.setdefault(mesh, CopyTransport(mesh)) if found is None else found

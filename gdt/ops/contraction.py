@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from gdt.op import op
@@ -25,7 +25,7 @@ Terms = tuple[Label, ...]
 LONG_CONTRACTION = 256
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def arrange(
     left: Terms, right: Terms, out: Terms, left_shape: tuple[int, ...], right_shape: tuple[int, ...]
 ) -> Callable[[Any, Block, Block, Block], Block]:
