@@ -272,7 +272,8 @@ class DistributedArray:
 
     def copy(self) -> DistributedArray:
         """The array in memory of its own."""
-        return DistributedArray(self.type, tuple(b.copy() for b in self.blocks))
+        copied: DistributedArray = FUNCTIONS["copy"](self)
+        return copied
 
     def block_until_ready(self) -> DistributedArray:
         """Wait until the values are computed; returns the array."""

@@ -53,6 +53,8 @@ class GradientTape(Observer):
                 "this tape has been used up",
                 remedy="Make a new tape.",
             )
+        if self in OBSERVERS.get():
+            raise error(GradientError, "GradientTape", "this tape is recording already")
         self._token = OBSERVERS.set((*OBSERVERS.get(), self))
         return self
 
@@ -155,6 +157,12 @@ def _seeds(targets: Sequence[DistributedArray], given: Tree) -> list[Distributed
     if given is None:
         return [_ones(t.type.with_layout(Layout.of(t.mesh, ((),) * t.ndim))) for t in targets]
     cotangents, _ = flatten(given)
+    if len(cotangents) != len(targets):
+        raise error(
+            GradientError,
+            "GradientTape.gradient",
+            f"{len(cotangents)} output gradients for {len(targets)} targets",
+        )
     for t, g in zip(targets, cotangents, strict=True):
         if t.shape != g.shape:
             raise error(

@@ -1,4 +1,4 @@
-"""What a function that is differentiated may close over, and be given."""
+"""What a tape records and refuses; what a differentiated function may close over, and be given."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.errors import GdtError
+from gdt.errors import GdtError, GradientError
 
 WHOLE = np.arange(1.0, 13.0).reshape(3, 4)
 
@@ -48,3 +48,22 @@ def test_one_array_as_two_arguments(x: gdt.DistributedArray) -> None:
 def test_argnums_that_name_no_argument(x: gdt.DistributedArray, argnums: object) -> None:
     with pytest.raises(GdtError, match="value_and_grad: argnums is"):
         gdt.grad(gdt.sum, argnums=argnums)(x)  # type: ignore[arg-type]
+
+
+def test_a_copy_has_a_gradient() -> None:
+    x = gdt.asarray([1.0, 2.0, 3.0])
+    assert gdt.grad(lambda x: gdt.sum(x * x.copy()))(x).tolist() == [2.0, 4.0, 6.0]
+
+
+def test_a_tape_that_records_is_not_entered_again() -> None:
+    tape = gdt.GradientTape()
+    with tape, pytest.raises(GradientError, match="recording already"), tape:
+        pass
+
+
+def test_output_gradients_are_as_many_as_targets() -> None:
+    x = gdt.ones(3)
+    with gdt.GradientTape() as tape:
+        y, z = x * x, x + x
+    with pytest.raises(GradientError, match="1 output gradients for 2 targets"):
+        tape.gradient([y, z], x, [gdt.ones(3)])

@@ -32,6 +32,16 @@ _relayout.vjp(
 )
 
 
+@public
+@Composite
+def copy(x: DistributedArray) -> DistributedArray:
+    """The array in memory of its own; see `DistributedArray.copy`."""
+    return DistributedArray(x.type, tuple(b.copy() for b in x.blocks))
+
+
+copy.vjp(lambda g, out, x: g)
+
+
 def _on_mesh_of(x: DistributedArray, g: DistributedArray) -> Layout:
     return Layout.replicated(x.mesh, g.ndim) if g.shape != x.shape else x.layout.resolved
 

@@ -283,6 +283,7 @@ SAMPLES: dict[str, list[Sample]] = {
         *special_binary(np.power),
     ],
     "negative": unary(np.negative),
+    "copy": unary(np.copy),
     "positive": unary(np.positive),
     "square": unary(np.square),
     "sqrt": unary(np.sqrt, 0.5, 3),
