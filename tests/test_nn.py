@@ -373,3 +373,9 @@ def test_a_layout_map_refuses_what_cannot_work() -> None:
     with pytest.raises(LayoutError):
         layouts.apply(model)
     assert model.dense1.weight.layout is Layout([UNSHARDED, "model"], MESHES[1])
+
+
+def test_weight_and_bias_of_one_key_hold_different_numbers() -> None:
+    layer = gdt.nn.Dense(1, 64, initializer="normal", bias_initializer="normal", key=0)
+    assert layer.bias is not None
+    assert not np.isin(layer.bias.numpy(), layer.weight.numpy()).any()

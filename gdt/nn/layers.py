@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt import random
 from gdt.array import DistributedArray
 from gdt.errors import ShapeError, error
 from gdt.layout import Layout
@@ -52,7 +53,9 @@ class Dense(Module):
         self.bias: DistributedArray | None = None
         if use_bias:
             create = initializers.get(bias_initializer)
-            self.bias = create((output_size,), dtype, self.weight.layout.delete([0]), key)
+            # Of one key, the bias would hold the same numbers as the weight.
+            own = None if key is None else random.fold_in(random.key(key), 1)
+            self.bias = create((output_size,), dtype, self.weight.layout.delete([0]), own)
         self.activation = activations.get(activation)
 
     def __call__(self, x: Any) -> Any:

@@ -190,6 +190,10 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
     [3, 4, 0, 1, 2]
     """
     (x,) = as_operands("roll", x=x)
+    if np.asarray(shift).dtype.kind not in "iu":
+        raise error(
+            DtypeError, "roll", f"shift is {shift!r}; it is made of ints", operands={"x": x.type}
+        )
     if axis is None:
         flat = roll(reshape(x, (x.size,)), int(np.sum(shift)), 0)
         restored: DistributedArray = reshape(flat, x.shape)
