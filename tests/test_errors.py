@@ -255,6 +255,13 @@ CASES: dict[str, Case] = {
         lambda: gdt.random.uniform((3,), dtype="int32"), e.DtypeError, "uniform"),
     "seed that is text": (
         lambda: gdt.random.seed("seed"), e.GdtError, "seed"),
+    # ---- arguments of a wrong type
+    "reshape to text": (lambda: gdt.reshape(A, "ab"), e.ShapeError, "reshape"),
+    "reshape to None": (lambda: gdt.reshape(A, None), e.ShapeError, "reshape"),
+    "transpose by text": (lambda: gdt.transpose(A, "ab"), e.ShapeError, "transpose"),
+    "zeros of a float": (lambda: gdt.zeros(2.5), e.ShapeError, "2.5"),
+    "cumsum over two axes": (lambda: gdt.cumsum(A, axis=(0, 1)), e.DtypeError, "not one axis"),
+    "cumsum over a float": (lambda: gdt.cumsum(A, axis=1.5), e.DtypeError, "1.5"),
     # ---- the default mesh
     "default mesh that is none": (
         lambda: gdt.default_mesh("mesh").__enter__(), e.MeshError, "'mesh' is not a Mesh"),
@@ -274,6 +281,12 @@ def test_bad_input(case: str) -> None:
     assert gdt.get_default_mesh() is before and gdt.observe.OBSERVERS.get() == ()
     # Nothing is poisoned: the next op runs.
     assert float(gdt.sum(A)) == 48.0
+
+
+def test_an_argument_that_cannot_be_hashed_leaves_no_other_error_behind() -> None:
+    with pytest.raises(e.DtypeError, match="out") as caught:
+        gdt.sum(A, out=np.zeros(3))
+    assert caught.value.__context__ is None
 
 
 def test_errors_are_also_those_of_python() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array import DistributedArray
+from gdt.errors import DtypeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.op import Composite, Op, as_operands, op, public
 from gdt.ops.comparison import equal, where
@@ -207,11 +208,13 @@ cumprod_of_whole.vjp(_cumprod_vjp)
 scan_of_split.vjp(_split_vjp)
 
 
-def _checked(name: str, x: Any, axis: int | None, dtype: Any) -> tuple[DistributedArray, int, Any]:
+def _checked(name: str, x: Any, axis: Any, dtype: Any) -> tuple[DistributedArray, int, Any]:
     (x,) = as_operands(name, x=x)
     if axis is None:
         x, axis = (x if x.ndim == 1 else reshape(x, -1)), 0
-    (last,) = negative_axes(x.type, int(axis), name)
+    if isinstance(axis, tuple | list):
+        raise error(DtypeError, name, f"axis {axis} is not one axis", operands={"x": x.type})
+    (last,) = negative_axes(x.type, axis, name)
     return x, last, None if dtype is None else np.dtype(dtype)
 
 

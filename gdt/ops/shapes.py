@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +22,7 @@ Shape = int | Sequence[int]
 
 def checked_shape(shape: Shape, name: str) -> tuple[int, ...]:
     """`shape` as a tuple of ints of at least 0; ShapeError otherwise."""
-    sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+    sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
     for n in sizes:
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
             raise error(ShapeError, name, f"{n!r} in shape {list(sizes)} is no size")
@@ -33,13 +33,14 @@ def checked_shape(shape: Shape, name: str) -> tuple[int, ...]:
 
 
 def _prepare_reshape(kind: ArrayType, *, shape: Shape) -> dict[str, Any]:
-    sizes = [shape] if isinstance(shape, int | np.integer) else list(shape)
+    sizes: list[Any] = list(shape) if isinstance(shape, Iterable) else [shape]
     total = math.prod(kind.shape)
     if sizes.count(-1) == 1:
         known = math.prod(n for n in sizes if n != -1)
         if known > 0 and total % known == 0:
             sizes[sizes.index(-1)] = total // known
-    if any(n < 0 for n in sizes) or math.prod(sizes) != total:
+    whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in sizes)
+    if not whole or any(n < 0 for n in sizes) or math.prod(sizes) != total:
         raise error(
             ShapeError,
             "reshape",
@@ -183,9 +184,12 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
 
 def _prepare_transpose(kind: ArrayType, *, axes: Sequence[int] | None = None) -> dict[str, Any]:
     order = tuple(range(kind.ndim))[::-1] if axes is None else tuple(axes)
-    if any(not -kind.ndim <= a < kind.ndim for a in order) or sorted(
-        a % kind.ndim for a in order
-    ) != list(range(kind.ndim)):
+    whole = all(isinstance(a, int | np.integer) and not isinstance(a, bool) for a in order)
+    if (
+        not whole
+        or any(not -kind.ndim <= a < kind.ndim for a in order)
+        or sorted(a % kind.ndim for a in order) != list(range(kind.ndim))
+    ):
         raise error(
             ShapeError,
             "transpose",
