@@ -31,7 +31,7 @@ def softmax_cross_entropy(
 ) -> DistributedArray:
     """Softmax cross-entropy of probabilities (..., classes) with logits (..., classes)."""
     _check_shapes("softmax_cross_entropy", targets, logits)
-    each = -FUNCTIONS["sum"](targets * FUNCTIONS["log_softmax"](logits), axis=-1)
+    each = FUNCTIONS["softmax_cross_entropy_with_logits"](targets, logits)
     return _reduced("softmax_cross_entropy", each, reduction)
 
 
@@ -44,8 +44,7 @@ def sigmoid_cross_entropy(
     max(z, 0) - z * t + log1p(exp(-|z|)), as in `tf.nn.sigmoid_cross_entropy_with_logits`.
     """
     _check_shapes("sigmoid_cross_entropy", targets, logits)
-    f = FUNCTIONS
-    each = f["relu"](logits) - logits * targets + f["log1p"](f["exp"](-f["abs"](logits)))
+    each = FUNCTIONS["sigmoid_cross_entropy_with_logits"](targets, logits)
     return _reduced("sigmoid_cross_entropy", each, reduction)
 
 
