@@ -166,7 +166,7 @@ def test_a_parameter_that_somebody_kept_is_left_alone(apart: bool) -> None:
     assert not np.array_equal(network.parameters()["dense1.weight"].numpy(), value)
 
 
-@pytest.mark.parametrize("dims", MESHES[1:4], ids=lambda d: "x".join(map(str, d.values())))
+@pytest.mark.parametrize("dims", MESHES[1:4:2], ids=lambda d: "x".join(map(str, d.values())))
 @APART
 def test_recycled_buffers_do_not_grow(dims: dict[str, int], apart: bool) -> None:
     network, step = training(dims, apart, Adam(0.01))
