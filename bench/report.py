@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -52,7 +51,8 @@ class Contender:
 
     @property
     def present(self) -> bool:
-        return self.python.exists() and find_spec(self.module) is not None
+        """Whether `make peers` has finished its environment."""
+        return not self.environment or (ROOT / self.environment / "peers.stamp").exists()
 
 
 def contenders(workload: str) -> list[Contender]:
