@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import threading
@@ -65,7 +66,8 @@ class BufferPool:
     def trim(self) -> None:
         """Give the memory of all free buffers back."""
         for sized in self.buffers.values():
-            sized[:] = [b for b in sized if sys.getrefcount(b) > ONE_REFERENCE + 1]
+            used = [sys.getrefcount(sized[i]) > ONE_REFERENCE for i in range(len(sized))]
+            sized[:] = itertools.compress(sized, used)
         self.held = sum(n * len(sized) for n, sized in self.buffers.items())
 
 
