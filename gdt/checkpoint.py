@@ -345,6 +345,17 @@ def verify(path: str | os.PathLike[str]) -> None:
 # ---------------------------------------------------------------- several checkpoints
 
 
+def _is_running(writer: str) -> bool:
+    """Whether the process that writes a temporary file, named `process-thread`, is alive."""
+    try:
+        os.kill(int(writer.split("-", maxsplit=1)[0]), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:  # somebody else's, and alive
+        return True
+    return True
+
+
 class CheckpointManager:
     """Numbered checkpoints of one tree in a directory, of which the newest are kept.
 
@@ -396,7 +407,8 @@ class CheckpointManager:
         number = numbered[-1][0] + 1 if numbered else 1
         path = save(self.directory / f"{self.name}-{number}.safetensors", self.tree)
         surplus = [] if self.max_to_keep is None else self.checkpoints[: -self.max_to_keep]
-        abandoned = self.directory.glob(f".{self.name}-*.safetensors.*.tmp")  # by killed processes
+        unfinished = self.directory.glob(f".{self.name}-*.safetensors.*.tmp")
+        abandoned = [t for t in unfinished if not _is_running(t.name.split(".")[-2])]
         for old in (*surplus, *abandoned):
             old.unlink(missing_ok=True)
         return path

@@ -25,6 +25,7 @@ import numpy as np
 from gdt import devices as device_kinds
 from gdt.errors import MeshError, error
 
+LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
 MeshDims = Sequence[tuple[str, int]] | Mapping[str, int]
 
 
@@ -289,6 +290,10 @@ def create_mesh(
         dims = _checked_dims(mesh_dims)
     names, sizes = tuple(n for n, _ in dims), tuple(s for _, s in dims)
     size = math.prod(sizes)
+    if size > LARGEST:
+        raise error(MeshError, op, f"{size:,} coordinates are more than {LARGEST:,}")
+    if not isinstance(mesh_name, str) or "|" in mesh_name:
+        raise error(MeshError, op, f"mesh_name is {mesh_name!r}; it is a string without '|'")
     if devices is None:
         listed = device_kinds.default_devices(device_kind, size)
     else:

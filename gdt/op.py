@@ -76,6 +76,9 @@ class Op:
         ]
         self.statics = [n for n in named if n not in INJECTED]
         self.injected = {n for n in named if n in INJECTED}
+        self.required = {
+            p.name for p in parameters if p.name in self.statics and p.default is p.empty
+        }
         self.count = -1 if self.variadic else len(self.operands)
         self.linear = [
             [n.strip() for n in part.split("+")] for part in linear.split(",") if part.strip()
@@ -319,6 +322,8 @@ class Op:
         """The rule for operands of these types (None: a Python scalar), the sizes of its factors,
         and the statics as the body gets them."""
         names = [self.operand_name(i) for i in range(len(types))]
+        for name in self.required - static.keys():
+            raise error(DtypeError, self.name, f"argument {name!r} is missing")
         if self.prepare is not None:
             static = self.prepare(*types, **static)
         spec = self.rule(*types, **static) if callable(self.rule) else self.rule

@@ -6,7 +6,7 @@ An array is immutable, so training, loading and restoring put new arrays in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar, NamedTuple
 
 from gdt.array import DistributedArray
@@ -96,6 +96,21 @@ def _has_arrays(tree: tuple[Any, ...]) -> bool:
 def trainable_slots(tree: Tree) -> list[Slot]:
     """The slots that a gradient step changes: trainable floating-point arrays."""
     return [s for s in slots(tree) if s.trainable and s.value.dtype.kind in "fc"]
+
+
+def check_untied(found: Iterable[Slot]) -> None:
+    """Raise DtypeError if two slots hold one array: its gradient could not be told apart."""
+    names: dict[int, str] = {}
+    for slot in found:
+        first = names.setdefault(id(slot.value), slot.name)
+        if first != slot.name:
+            raise error(
+                DtypeError,
+                "parameters",
+                f"{first} and {slot.name} hold one array",
+                operands={slot.name: slot.value.type},
+                remedy="Share the module, not the array, or give each a copy: x.copy().",
+            )
 
 
 def mismatches(wanted: Mapping[str, Facts], given: Mapping[str, Facts]) -> list[str]:

@@ -147,15 +147,18 @@ def check_differentiable(x: object, op: str, role: str) -> None:
         )
 
 
-@lru_cache(maxsize=64)
 def _ones(kind: ArrayType) -> DistributedArray:
     ones: DistributedArray = FUNCTIONS["ones"](kind.shape, kind.dtype, layout=kind.layout)
     return ones
 
 
+_scalar_one = lru_cache(maxsize=64)(_ones)  # what almost every gradient begins with
+
+
 def _seeds(targets: Sequence[DistributedArray], given: Tree) -> list[DistributedArray]:
     if given is None:
-        return [_ones(t.type.with_layout(Layout.of(t.mesh, ((),) * t.ndim))) for t in targets]
+        kinds = [t.type.with_layout(Layout.of(t.mesh, ((),) * t.ndim)) for t in targets]
+        return [_ones(k) if k.shape else _scalar_one(k) for k in kinds]
     cotangents, _ = flatten(given)
     if len(cotangents) != len(targets):
         raise error(

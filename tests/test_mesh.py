@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,3 +88,15 @@ def test_default_mesh_holds_for_a_block() -> None:
 def test_meshes_are_made_by_create_mesh() -> None:
     with pytest.raises(MeshError, match=r"Use gdt\.create_mesh"):
         gdt.Mesh(["x"], [2])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"mesh_dims": [("a", 10**9)]}, "1,000,000,000 coordinates"),
+        ({"mesh_dims": [("a", 2)], "mesh_name": "x|y"}, "without '|'"),
+    ],
+)
+def test_meshes_that_cannot_be_kept_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(MeshError, match=re.escape(words)):
+        gdt.create_mesh(**arguments)

@@ -379,3 +379,10 @@ def test_weight_and_bias_of_one_key_hold_different_numbers() -> None:
     layer = gdt.nn.Dense(1, 64, initializer="normal", bias_initializer="normal", key=0)
     assert layer.bias is not None
     assert not np.isin(layer.bias.numpy(), layer.weight.numpy()).any()
+
+
+def test_one_array_under_two_names_is_refused() -> None:
+    model = nn.Sequential(nn.Dense(3, 3), nn.Dense(3, 3))
+    model.layers[1].weight = model.layers[0].weight
+    with pytest.raises(gdt.errors.DtypeError, match=r"hold one array"):
+        model.parameters()

@@ -10,7 +10,7 @@ import pytest
 
 import gdt
 from gdt import UNSHARDED, Layout, create_mesh
-from gdt.errors import ShapeError
+from gdt.errors import DtypeError, ShapeError
 from gdt.optim import SGD, Adam, AdamW, Optimizer
 from gdt.optim.adam import adam_step
 
@@ -243,3 +243,8 @@ def test_clipping_by_the_common_norm() -> None:
     assert clipped["a"].tolist() == [1.5] and clipped["b"].tolist() == [[2.0]]
     same, _ = gdt.optim.clip_by_global_norm(gradients, 10.0)
     assert same["a"].tolist() == [3.0]
+
+
+def test_a_missing_argument_is_named() -> None:
+    with pytest.raises(DtypeError, match="reshape: argument 'shape' is missing"):
+        gdt.reshape(gdt.zeros(3))

@@ -216,3 +216,11 @@ def test_relayout_sends_no_more_bytes_than_tf(row: tuple) -> None:
     }[kind]
     x = ArrayType.of((8, 8), np.dtype("f4"), Layout(have, mesh))
     assert route_bytes(x, Layout(want, mesh)) <= mesh.size * received * 4
+
+
+def test_relayout_like_takes_the_layout_of_another_array() -> None:
+    mesh = gdt.create_mesh([("a", 2)])
+    x = gdt.arange(6.0, layout=gdt.Layout(["a"], mesh))
+    moved = gdt.relayout_like(np.arange(4.0), x)
+    assert moved.layout is x.layout
+    assert moved.tolist() == [0.0, 1.0, 2.0, 3.0]

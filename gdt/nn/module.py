@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import CheckpointError, error
 from gdt.ops.creation import asarray
-from gdt.slots import Facts, Slot, Stateful, mismatches, slots, trainable_slots
+from gdt.slots import Facts, Slot, Stateful, check_untied, mismatches, slots, trainable_slots
 
 
 class Module(Stateful):
@@ -38,8 +38,13 @@ class Module(Stateful):
     # ---- what it holds
 
     def parameters(self) -> dict[str, DistributedArray]:
-        """The trainable arrays by name: what `GradientTape.gradient` and optimizers take."""
-        return {slot.name: slot.value for slot in trainable_slots(self)}
+        """The trainable arrays by name: what `GradientTape.gradient` and optimizers take.
+
+        Raises DtypeError if two names hold one array.
+        """
+        found = trainable_slots(self)
+        check_untied(found)
+        return {slot.name: slot.value for slot in found}
 
     def named_parameters(self) -> Iterator[tuple[str, DistributedArray]]:
         """Name and array of every trainable parameter."""
