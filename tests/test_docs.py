@@ -68,7 +68,8 @@ def documented() -> Iterator[tuple[str, tuple[str, dict[str, Any]]]]:
         for name, value in found:
             owner = vars(module).get(name.removeprefix(f"{module_name}.").split(".")[0], module)
             if ">>>" in (value.__doc__ or ""):
-                names = {} if id(owner) in exported else vars(module)
+                public = id(owner) in exported and owner is not module
+                names = {} if public else vars(module)
                 yield name, (inspect.cleandoc(value.__doc__), {**names, "gdt": gdt})
 
 
