@@ -1,9 +1,9 @@
-"""Device names: `cpu:i`, a virtual device of this host, and `cuda:i`, a GPU."""
+"""Device names: `cpu:i`, a virtual device of this host, `cuda:i`, a GPU, and registered kinds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gdt.errors import DeviceError, MeshError, error
 
@@ -25,10 +25,14 @@ def gpu_count() -> int:
     return 0
 
 
+DEVICE_COUNTS: dict[str, Callable[[], int]] = {"cuda": gpu_count}
+"""How many devices there are, by kind; of virtual devices (`cpu`), as many as are named."""
+
+
 def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
     """All GPUs where there are some (or were asked for), else `size` virtual devices of the
     host."""
-    gpus = gpu_count() if kind != "cpu" else 0
+    gpus = DEVICE_COUNTS["cuda"]() if kind != "cpu" else 0
     if gpus:
         return tuple(f"cuda:{i}" for i in range(gpus))
     if kind == "cuda":
@@ -67,22 +71,21 @@ def checked_devices(devices: Sequence[str], kind: str | None, op: str) -> tuple[
 
 
 def _checked_device(device: object, op: str) -> str:
-    form = (
-        re.fullmatch(r"(cpu|gpu|cuda):(\d+)", device.lower()) if isinstance(device, str) else None
-    )
-    if form is None:
+    form = re.fullmatch(r"([a-z]+):(\d+)", device.lower()) if isinstance(device, str) else None
+    kind = form.group(1).replace("gpu", "cuda") if form is not None else ""
+    if form is None or kind not in ("cpu", *DEVICE_COUNTS):
         raise error(
             DeviceError,
             op,
             f"{device!r} does not name a device",
             remedy="Names are 'cpu:0', 'cuda:0', ...",
         )
-    kind, index = form.group(1).replace("gpu", "cuda"), int(form.group(2))
-    if kind == "cuda" and index >= gpu_count():
+    index = int(form.group(2))
+    if kind != "cpu" and index >= DEVICE_COUNTS[kind]():
         raise error(
             DeviceError,
             op,
-            f"device {device!r} does not exist: {gpu_count()} GPU(s) found",
+            f"device {device!r} does not exist: {DEVICE_COUNTS[kind]()} device(s) found",
             remedy="Use 'cpu:0', 'cpu:1', ... for virtual devices of this host.",
         )
     return f"{kind}:{index}"

@@ -49,6 +49,7 @@ class Mesh:
     axis_names: tuple[str, ...]
     sizes: tuple[int, ...]
     devices: tuple[str, ...]  # of every coordinate, row-major
+    device_kind: str  # of all of them: the part of a name before the colon
     name: str
     grid: tuple[int, ...]
     box: tuple[int, ...]
@@ -74,7 +75,7 @@ class Mesh:
         if key not in cls._interned:
             self = object.__new__(cls)
             self.axis_names, self.sizes, self.devices, self.name = axis_names, sizes, devices, name
-            self.grid = grid
+            self.device_kind, self.grid = devices[0].split(":")[0], grid
             self.box = tuple(size // blocks for size, blocks in zip(sizes, grid, strict=True))
             self.blocks = tuple(itertools.product(*map(range, grid)))
             cls._interned.setdefault(key, self)  # another thread may have been first
@@ -133,7 +134,7 @@ class Mesh:
 
     def device_type(self) -> str:
         """`"CPU"` or `"GPU"`."""
-        return "GPU" if self.devices[0].startswith("cuda") else "CPU"
+        return "CPU" if self.device_kind == "cpu" else "GPU"
 
     def global_devices(self) -> list[str]:
         """Device of every coordinate, row-major."""

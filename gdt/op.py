@@ -426,14 +426,14 @@ def _is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
     array = mapping[name]
     if array._resolved is not None:
         return [False] * len(array.blocks)
-    pool = backend_of(array.mesh).pool
+    owns = backend_of(array.mesh).owns
     owned = []
     for i in range(len(array.blocks)):
         alone = count(array.blocks[i]) == ONE_REFERENCE
         if array.blocks[i].base is not None:
             # In no variable, which CPython 3.14 counts once and others twice.
             references = count(array.blocks[i].base)
-            alone = alone and references == ONE_REFERENCE + pool.owns(array.blocks[i].base)
+            alone = alone and references == ONE_REFERENCE + owns(array.blocks[i].base)
         owned.append(alone and array.blocks[i].flags.writeable)
     return owned
 

@@ -329,7 +329,7 @@ class PlanBuilder:
         )
         if "out" in self.op.injected and not self.op.donated and len(results) == 1:
             shape = self.block_shape(0, reduced="labels" in self.op.injected)
-            if results[0][0].nbytes >= self.backend.pool.smallest:
+            if results[0][0].nbytes >= self.backend.recycled_size:
                 self.buffer = (shape, results[0][0].dtype)
         self.plan.execute = self._execute
         if self.alone:

@@ -75,10 +75,12 @@ class NumpyBackend:
     """NumPy on the host."""
 
     xp: Any = np
+    runner: Any = None
 
     def __init__(self) -> None:
         self.pool = BufferPool()
-        self.empty = self.pool.empty
+        self.empty, self.owns = self.pool.empty, self.pool.owns
+        self.recycled_size: float = self.pool.smallest
 
     def asarray(self, value: Any, dtype: Any = None) -> np.ndarray:
         """`value` as an array of this backend, not copied if it is one."""

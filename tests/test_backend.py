@@ -1,0 +1,59 @@
+"""Backends: kinds of devices, and what a mesh on them does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import backend, devices
+from gdt.backend.numpy import NumpyBackend
+from gdt.errors import DeviceError, MeshError
+
+made: list[NumpyBackend] = []
+
+
+def make() -> NumpyBackend:
+    made.append(NumpyBackend())
+    return made[-1]
+
+
+@pytest.fixture
+def two_devices() -> Iterator[None]:
+    """A kind of device of which there are two."""
+    made.clear()
+    backend.register_backend("twin", make, lambda: 2)
+    yield
+    backend.unregister_backend("twin")
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_coordinates_share_the_devices_that_are_named() -> None:
+    one = gdt.create_mesh([("x", 4)], devices=["twin:0"])
+    two = gdt.create_mesh([("x", 4)], devices=["twin:0", "twin:1"])
+    assert (len(one.blocks), len(two.blocks)) == (1, 2)
+    assert two.devices == ("twin:0", "twin:0", "twin:1", "twin:1")
+    assert (one.device_kind, one.device_type()) == ("twin", "GPU")
+    for mesh in (one, two):
+        x = gdt.arange(12, layout=gdt.Layout(["x"], mesh))
+        assert (x * 2 - x[::-1]).tolist() == (np.arange(12) * 2 - np.arange(12)[::-1]).tolist()
+    assert len(made) == 1
+    assert backend.backend_of(one) is backend.backend_of(two) is made[0]
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_devices_that_are_not_there_are_refused() -> None:
+    with pytest.raises(DeviceError, match="device 'twin:2' does not exist: 2 device"):
+        gdt.create_mesh([("x", 1)], devices=["twin:2"])
+    with pytest.raises(MeshError, match="one mesh has devices of one kind"):
+        gdt.create_mesh([("x", 2)], devices=["twin:0", "cpu:0"])
+    with pytest.raises(MeshError, match="3 coordinates does not fit 2 device"):
+        gdt.create_mesh([("x", 3)], devices=["twin:0", "twin:1"])
+
+
+def test_a_kind_that_is_not_registered_names_no_device() -> None:
+    assert "twin" not in devices.DEVICE_COUNTS
+    with pytest.raises(DeviceError, match="does not name a device"):
+        gdt.create_mesh([("x", 1)], devices=["twin:0"])
