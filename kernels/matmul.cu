@@ -38,6 +38,7 @@ constexpr int RELU = 1;
 constexpr int GELU = 2;
 constexpr int RELU_BACKWARD = 3;
 constexpr int GELU_BACKWARD = 4;
+constexpr int SATURATED = 40;  // beyond it exp(-x^2 / 2) is 0 even in float64
 
 namespace {
 // ---- what is done with a finished sum -----------------------------------------------------------
@@ -45,6 +46,7 @@ template <typename A> __device__ __forceinline__ A normal_cdf(A x) {
   return A(0.5) * (A(1) + erf(x * A(0.70710678118654752440)));
 }
 template <typename A> __device__ __forceinline__ A gelu_slope(A x) {
+  x = x < -SATURATED ? A(-SATURATED) : x > SATURATED ? A(SATURATED) : x;  // infinity times 0 is NaN
   return normal_cdf(x) + x * A(0.39894228040143267794) * exp(A(-0.5) * x * x);
 }
 template <typename A, typename O> struct Epilogue {
@@ -61,7 +63,7 @@ template <typename A, typename O> struct Epilogue {
     if (pre) pre[at] = narrow<O>(value);
     if (activation == RELU) value = value < A(0) ? A(0) : value;
     if (activation == GELU) value *= normal_cdf(value);
-    if (activation == RELU_BACKWARD) value = A(widen(aux[at])) > A(0) ? value : A(0);
+    if (activation == RELU_BACKWARD) value *= A(widen(aux[at])) > A(0) ? A(1) : A(0);
     if (activation == GELU_BACKWARD) value *= gelu_slope(A(widen(aux[at])));
     out[at] = narrow<O>(value);
   }

@@ -33,7 +33,7 @@ from gdt.launches.softmax_ce import (
     softmax_ce_merge,
     softmax_ce_parts,
 )
-from gdt.launches.update import adam, sgd, update_table
+from gdt.launches.update import adam, momentum, sgd, update_table
 
 __all__ = [
     "ACTIVATIONS",
@@ -66,6 +66,7 @@ __all__ = [
     "bn_sums",
     "instances",
     "matmul",
+    "momentum",
     "random",
     "reduce",
     "reduce_finish",

@@ -36,6 +36,7 @@ PATTERNS = {  # instructions that a kernel must, or must not, be made of
     "bn_apply": ["LDG.E.128", "STG.E.128"],
     "bn_backward": ["LDG.E.128", "STG.E.128"],
     "sgd": ["LD.E.128", "ST.E.128"],  # addresses from a table are of no known memory
+    "momentum": ["LD.E.128", "ST.E.128"],
     "adam": ["LD.E.128", "ST.E.128"],
     "matmul_simt": ["LDG.E", "LDS", "FFMA"],
     "matmul_mma": ["HMMA", "LDGSTS", "LDSM"],

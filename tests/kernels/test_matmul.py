@@ -1,14 +1,14 @@
-"""matmul.cu against float64 NumPy."""
+"""matmul.cu against float64 NumPy and the bodies of the activations."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gdt import launches
+from gdt.ops import activations
 
 from .harness import (
     DTYPES,
@@ -74,14 +74,12 @@ def reference(
 ) -> tuple[Any, Any]:
     """The result, and the activation's argument."""
     value = alpha * (x @ w) + bias[..., None, :] + old
-    cdf = lambda v: 0.5 * (1 + np.vectorize(math.erf)(v / math.sqrt(2)))
-    slope = lambda v: cdf(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi)
     results = {
         "none": lambda: value,
-        "relu": lambda: np.maximum(value, 0),
-        "gelu": lambda: value * cdf(value),
-        "relu_backward": lambda: value * (aux > 0),
-        "gelu_backward": lambda: value * slope(aux),
+        "relu": lambda: activations.relu.body(np, value),
+        "gelu": lambda: activations.gelu.body(np, value),
+        "relu_backward": lambda: activations.relu_gradient.body(np, value, aux),
+        "gelu_backward": lambda: value * activations.gelu_slope.body(np, aux),
     }
     return results[activation](), value
 
@@ -205,3 +203,16 @@ def test_an_empty_contraction_is_the_epilogue_of_zero() -> None:
         launches.matmul(np.zeros((0, 3), np.float32), np.zeros((3, 2), np.float32), out, empty)
         == []
     )
+
+
+@pytest.mark.parametrize("activation", launches.ACTIVATIONS)
+def test_infinities_and_nan_pass_the_activations_as_they_pass_the_ops(activation: str) -> None:
+    special = np.array([[np.nan, np.inf, -np.inf, -0.0, 1e30, -1e30, 1.0]], np.float32)
+    one = np.ones((1, 1), np.float32)
+    out = garbage(special.shape, special.dtype)
+    aux = np.ascontiguousarray(special[:, ::-1])
+    Execute()(launches.matmul(one, special, out, empty, aux=aux, activation=activation))
+    f8 = lambda a: a.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        want, _ = reference(f8(one), f8(special), np.zeros(7), 0.0, f8(aux), 1.0, activation)
+    np.testing.assert_allclose(out, want, rtol=1e-6)

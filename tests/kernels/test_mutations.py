@@ -23,7 +23,7 @@ from .test_matmul import check_matmul
 from .test_random import check_draw
 from .test_reduce import check_arguments, check_values
 from .test_softmax_ce import check_split_classes, check_whole_rows
-from .test_update import check_adam, check_sgd
+from .test_update import check_update
 
 pytestmark = pytest.mark.kernels_full
 
@@ -63,14 +63,13 @@ def reduce_arguments(execute: Execute) -> None:
         check_arguments("Max", "float32", 9, 700, inner, (2,), True, "ties", execute)
 
 
-def sgd(execute: Execute) -> None:
-    check_sgd("float32", "odd", 0.9, True, 0.1, True, execute)
-    check_sgd("float32", "blocks", 0.9, True, 0.1, False, execute)
+def update(*steps: str) -> Callable[[Execute], None]:
+    def check(execute: Execute) -> None:
+        for step in steps:
+            check_update(step, "float32", "odd", False, True, execute)
+            check_update(step, "float32", "blocks", True, False, execute)
 
-
-def adam(execute: Execute) -> None:
-    check_adam("float32", "odd", 2, 0.1, True, True, execute)
-    check_adam("float32", "blocks", 2, 0.1, False, False, execute)
+    return check
 
 
 def simt(execute: Execute) -> None:
@@ -103,6 +102,8 @@ SPLIT = (softmax_ce_split, "softmax_ce.cu")
 PLANES, COLUMNS = (batchnorm_planes, "batchnorm.cu"), (batchnorm_columns, "batchnorm.cu")
 VALUES, ARGUMENTS = (reduce_values, "reduce.cu"), (reduce_arguments, "reduce.cu")
 SIMT, MMA = (simt, "matmul.cu"), (mma, "matmul.cu")
+SGD, MOMENTUM = update("sgd"), update("momentum", "nesterov")
+ADAM = update("adam", "adam, decay")
 ALL_DRAWS = (
     ("random_bits", draws(("bits", "uint32"), ("bits", "uint64"))),
     ("random_uniform", draws(("uniform", "float32"))),
@@ -171,12 +172,15 @@ MUTATIONS = [
     (*ARGUMENTS, "arg_finish", None, "if (i >= size) return;", "if (i > size) return;"),
     (*ARGUMENTS, "arg_finish", None, "part < count; part++) {", "part < count - 1; part++) {"),
     (*ARGUMENTS, "arg_finish", None, "index[at]}", "index[i]}"),
-    (sgd, "update.cu", "sgd", None, "block - row[5]) * CHUNK", "block - row[5]) * CHUNK / 2"),
-    (sgd, "update.cu", "sgd", None, "left < CHUNK ? left : CHUNK", "CHUNK"),
-    (sgd, "update.cu", "sgd", None, "+ 5] <= block) low", "+ 5] < block) low"),
-    (adam, "update.cu", "adam", None, "piece(0), piece(2), piece(3)", "piece(0), piece(3), piece(2)"),
-    (adam, "update.cu", "adam", None, "high = middle - 1", "high = middle - 2"),
-    (adam, "update.cu", "adam", None, "take2 * g * g", "take1 * g * g"),
+    (SGD, "update.cu", "sgd", None, "block - row[FIRST_BLOCK_COLUMN]) * CHUNK", "block - row[FIRST_BLOCK_COLUMN]) * CHUNK / 2"),
+    (SGD, "update.cu", "sgd", None, "left < CHUNK ? left : CHUNK", "CHUNK"),
+    (SGD, "update.cu", "sgd", None, "+ FIRST_BLOCK_COLUMN] <= block) low", "+ FIRST_BLOCK_COLUMN] < block) low"),
+    (MOMENTUM, "update.cu", "momentum", None, "high = middle - 1", "high = middle - 2"),
+    (MOMENTUM, "update.cu", "momentum", None, "nesterov ? x.of[k] + change", "nesterov ? x.of[k]"),
+    (MOMENTUM, "update.cu", "momentum", None, "misalignment(arrays[i]) == misalignment(arrays[0])", "true"),
+    (ADAM, "update.cu", "adam", None, "return {arrays[0], arrays[1], arrays[2]", "return {arrays[0], arrays[2], arrays[1]"),
+    (ADAM, "update.cu", "adam", None, "store(p.new_second + i, v)", "store(p.new_moment + i, v)"),
+    (ADAM, "update.cu", "adam", None, "keep = decay ? scalars[2]", "keep = decay ? scalars[1]"),
     (*SIMT, "matmul_simt", None, "next_w);\n    __syncthreads();", "next_w);\n"),
     (*SIMT, "matmul_simt", None, "i < n ? p[i] : T(0)", "i <= n ? p[i] : T(0)"),
     (*SIMT, "matmul_simt", None, "if (row >= m || column >= n) return;", "if (row >= m || column > n) return;"),

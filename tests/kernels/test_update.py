@@ -1,4 +1,4 @@
-"""update.cu against float64 NumPy, step by step."""
+"""update.cu against the bodies of the optimizers' ops, in float64 and to the bit."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import numpy as np
 import pytest
 
 from gdt import launches
+from gdt.errors import KernelError
 from gdt.kernels import C_TYPES, constants
+from gdt.optim.adam import adam_step
+from gdt.optim.sgd import momentum_step, sgd_step
 
 from .harness import (
+    DTYPES,
     SANITIZERS,
     SCHEDULES,
     Execute,
     assert_close,
     covering,
     every,
+    garbage,
     name,
     normal,
     run_case,
@@ -28,115 +33,114 @@ SIZES = {
     "odd": [(3,), (5, 7), (0,), (1,), ()],
     "blocks": [(CHUNK,), (CHUNK + 1,), (2, CHUNK)],
 }
-SGD_OPTIONS: dict[str, Any] = {
-    "dtype": ["float32", "float64"],
-    "sizes": list(SIZES),
-    "momentum": [None, 0.0, 0.9],
-    "nesterov": [False, True],
-    "decay": [0.0, 0.1],
-    "misaligned": [False, True],
-    "order": SCHEDULES,
+STEPS: dict[str, tuple[Any, Any, int, tuple[float, ...]]] = {  # op, launch, operands, scalars
+    "sgd": (sgd_step, launches.sgd, 2, (0.3,)),
+    "momentum": (momentum_step, launches.momentum, 3, (0.3, 0.9)),
+    "adam": (adam_step, launches.adam, 4, (0.9, 0.999, 0.97, 0.01, 1e-3)),
 }
-ADAM_OPTIONS: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
+    "step": ["sgd", "momentum", "nesterov", "adam", "adam, decay"],
     "dtype": ["float32", "float64"],
     "sizes": list(SIZES),
-    "step": [1, 2, 1000],
-    "decay": [0.0, 0.1],
-    "decoupled": [False, True],
+    "in_place": [False, True],
     "misaligned": [False, True],
     "order": SCHEDULES,
 }
 
 
 def tensors(
-    dtype: str, sizes: str, arrays: int, misaligned: bool
+    step: str, dtype: str, sizes: str, misaligned: bool
 ) -> list[tuple[np.ndarray[Any, Any], ...]]:
-    """Tuples of arrays of one shape; misaligned: they lie differently relative to 16 bytes."""
+    """Operands of each tensor; misaligned: they lie differently relative to 16 bytes."""
     rng = np.random.default_rng(0)
-    return [
-        tuple(normal(rng, shape, dtype, misaligned and i % 2 == 0) for i in range(arrays))
+    count = STEPS[step][2]
+    given = [
+        tuple(normal(rng, shape, dtype, misaligned and i % 2 == 0) for i in range(count))
         for shape in SIZES[sizes]
     ]
+    if step == "adam":
+        for _, _, second, _ in given:
+            np.abs(second, out=second)
+    return given
 
 
-def check_sgd(
+def check_update(
+    step: str,
     dtype: str,
     sizes: str,
-    momentum: float | None,
-    nesterov: bool,
-    decay: float,
+    in_place: bool,
     misaligned: bool,
     execute: Execute,
+    exactly: bool = False,
 ) -> None:
-    given = tensors(dtype, sizes, 3, misaligned)
-    before = [[a.astype(np.float64) for a in t] for t in given]
-    used = given if momentum is not None else [(p, g, None) for p, g, _ in given]
-    rate = {C_TYPES[dtype]: np.full(1, 0.3, dtype)}
-    execute(launches.sgd(used, rate, momentum=momentum or 0.0, decay=decay, nesterov=nesterov))
-    for (p, g, m), (p0, g0, m0) in zip(given, before, strict=True):
-        step = g0 + decay * p0
-        want_m = (momentum or 0.0) * m0 + step if momentum is not None else step
-        want = p0 - 0.3 * (step + (momentum or 0.0) * want_m if nesterov else want_m)
-        assert_close(p, want, dtype, 1, 2.0)
-        assert (g == g0).all()
-        if momentum is not None:
-            assert_close(m, want_m, dtype, 1, 2.0)
-        else:
-            assert (m == m0).all()
+    """exactly: to the bit, which the CPU can promise since it does not fuse products and sums."""
+    flags = {"nesterov": {"nesterov": True}, "adam, decay": {"decay": True}}.get(step, {})
+    step = {"nesterov": "momentum", "adam, decay": "adam"}.get(step, step)
+    op, launch, operands, scalars = STEPS[step]
+    given = tensors(step, dtype, sizes, misaligned)
+    before = [[a.copy() for a in arrays] for arrays in given]
+    new = [
+        tuple(a if in_place else garbage(a.shape, a.dtype) for a in arrays[: operands - 1])
+        for arrays in given
+    ]
+    together = [(*arrays, *results) for arrays, results in zip(given, new, strict=True)]
+    execute(launch(together, {C_TYPES[dtype]: np.array(scalars, dtype)}, **flags))
+    for old, arrays, results in zip(before, given, new, strict=True):
+        exact = [a if exactly else a.astype(np.float64) for a in old]
+        want = [np.empty_like(a) for a in exact[: operands - 1]]
+        op.body(np, *exact, *scalars, **flags, out=want)
+        for got, wanted in zip(results, want, strict=True):
+            if exactly:
+                assert (got == wanted).all()
+            else:
+                assert_close(got, wanted, dtype, 1, 2.0)
+        unchanged = slice(operands - 1, None) if in_place else slice(None)
+        for a, was in zip(arrays[unchanged], old[unchanged], strict=True):
+            assert (a == was).all()
 
 
-def check_adam(
-    dtype: str,
-    sizes: str,
-    step: int,
-    decay: float,
-    decoupled: bool,
-    misaligned: bool,
-    execute: Execute,
-) -> None:
-    given = [(p, g, m, np.abs(v, out=v)) for p, g, m, v in tensors(dtype, sizes, 4, misaligned)]
-    before = [[a.astype(np.float64) for a in t] for t in given]
-    one = lambda value: {C_TYPES[dtype]: np.full(1, value, dtype)}
-    execute(launches.adam(given, one(0.01), one(step), decay=decay, decoupled=decoupled))
-    for (p, g, m, v), (p0, g0, m0, v0) in zip(given, before, strict=True):
-        used = g0 + (0 if decoupled else decay) * p0
-        want_m, want_v = 0.9 * m0 + 0.1 * used, 0.999 * v0 + 0.001 * used**2
-        change = want_m / (1 - 0.9**step) / (np.sqrt(want_v / (1 - 0.999**step)) + 1e-8)
-        want = p0 - 0.01 * (change + (decay * p0 if decoupled else 0))
-        assert_close(p, want, dtype, 1, 2.0)
-        assert_close(m, want_m, dtype, 1, 2.0)
-        assert_close(v, want_v, dtype, 1, 2.0)
-        assert (g == g0).all()
+@pytest.mark.parametrize("case", covering(**OPTIONS), ids=name)
+def test_update(case: dict[str, Any]) -> None:
+    run_case(check_update, case)
 
 
-@pytest.mark.parametrize("case", covering(**SGD_OPTIONS), ids=name)
-def test_sgd(case: dict[str, Any]) -> None:
-    run_case(check_sgd, case)
-
-
-@pytest.mark.parametrize("case", covering(**ADAM_OPTIONS), ids=name)
-def test_adam(case: dict[str, Any]) -> None:
-    run_case(check_adam, case)
+@pytest.mark.parametrize("step", OPTIONS["step"])
+@pytest.mark.parametrize("dtype", OPTIONS["dtype"])
+def test_updates_are_those_of_the_ops_to_the_bit(step: str, dtype: str) -> None:
+    check_update(step, dtype, "blocks", False, False, Execute(), exactly=True)
 
 
 @pytest.mark.kernels_full
-def test_sgd_and_adam_in_full() -> None:
-    for case in every(**SGD_OPTIONS):
-        run_case(check_sgd, case)
-    for case in every(**ADAM_OPTIONS):
-        run_case(check_adam, case)
+def test_update_in_full() -> None:
+    for case in every(**OPTIONS):
+        run_case(check_update, case)
 
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_under_sanitizers(sanitizer: str) -> None:
-    execute = Execute(sanitizer=sanitizer)
-    check_sgd("float32", "odd", 0.9, True, 0.1, True, execute)
-    check_adam("float32", "odd", 2, 0.1, True, False, execute)
+    for step in ("sgd", "nesterov", "adam, decay"):
+        for in_place in (False, True):
+            execute = Execute(sanitizer=sanitizer)
+            check_update(step, "float32", "odd", in_place, not in_place, execute)
 
 
 def test_mixed_dtypes_are_one_launch_each_and_nothing_is_none() -> None:
-    rate = {"float": np.full(1, 0.1, np.float32), "double": np.full(1, 0.1)}
-    given = [*tensors("float32", "odd", 2, False), *tensors("float64", "odd", 2, False)]
-    calls = launches.sgd([(p, g, None) for p, g in given], rate)
+    scalars = {"float": np.full(1, 0.1, np.float32), "double": np.full(1, 0.1)}
+    given = [*tensors("sgd", "float32", "odd", False), *tensors("sgd", "float64", "odd", False)]
+    calls = launches.sgd([(p, g, p) for p, g in given], scalars)
     assert [c.instance.arguments for c in calls] == [("float",), ("double",)]
-    assert launches.sgd([], rate) == []
+    assert launches.sgd([], scalars) == []
+
+
+def test_what_no_kernel_updates_is_refused() -> None:
+    array = lambda dtype, shape=(3,): np.zeros(shape, DTYPES[dtype])
+    scalars = {"float": np.full(1, 0.1, np.float32), "half_t": array("float16", (1,))}
+    turned = np.zeros((3, 4), np.float32).T
+    for p, g in (
+        (array("float16"), array("float16")),
+        (array("float32"), array("float64")),
+        (array("float32"), array("float32", (1,))),
+        (turned, turned),
+    ):
+        with pytest.raises(KernelError):
+            launches.sgd([(p, g, p)], scalars)
