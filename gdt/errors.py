@@ -70,6 +70,10 @@ class DataError(GdtError, RuntimeError):
     """A data set that is missing, damaged, or in a format that no reader knows."""
 
 
+class BenchmarkError(GdtError, ValueError):
+    """A measurement that cannot be made, read or compared."""
+
+
 E = TypeVar("E", bound=GdtError)
 
 

@@ -35,7 +35,7 @@ LAYERS = [
     ("ops", ["ops", "random"]),
     ("transforms", ["tape", "program"]),
     ("library", ["nn", "optim", "metrics", "data", "checkpoint", "training", "sharding"]),
-    ("tools", ["debug", "drawing", "testing"]),
+    ("tools", ["debug", "drawing", "testing", "benchmark"]),
 ]
 LEVEL = {name: level for level, (_, names) in enumerate(LAYERS) for name in names}
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")

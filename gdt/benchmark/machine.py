@@ -1,0 +1,55 @@
+"""What a measurement ran on: processor, cores, BLAS and its threads, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_info
+
+import gdt
+
+
+def machine() -> dict[str, Any]:
+    """Facts that two runs must share to be comparable, by name.
+
+    >>> sorted(gdt.benchmark.machine.machine())
+    ['blas', 'blas_threads', 'cores', 'cpu', 'gdt', 'gpus', 'numpy', 'python', 'vectors']
+    """
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
+    libraries = [info for info in threadpool_info() if info["user_api"] == "blas"]
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "vectors": next((name for name in ("avx512f", "avx2") if name in flags), ""),
+        "cores": _usable_cores(),
+        "gpus": gdt.devices.gpu_count(),
+        "blas": ", ".join(sorted({_blas(info) for info in libraries})) or _built_with(),
+        "blas_threads": max((info["num_threads"] for info in libraries), default=1),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "gdt": gdt.__version__,
+    }
+
+
+def _usable_cores() -> int:
+    """Cores that this process may use, which in a container are fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _blas(info: dict[str, Any]) -> str:
+    kernels = info.get("architecture")
+    return f"{info['internal_api']} {info['version']}" + (f" ({kernels})" if kernels else "")
+
+
+def _built_with() -> str:
+    """Name of the BLAS that NumPy was built with, where it keeps its threads to itself."""
+    built: Any = np.show_config(mode="dicts")
+    return str(built["Build Dependencies"]["blas"]["name"])

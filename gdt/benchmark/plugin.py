@@ -1,0 +1,97 @@
+"""pytest fixtures for scaling benchmarks: `pytest_plugins = ["gdt.benchmark.plugin"]`.
+
+    def test_product(scaling):
+        layout = gdt.Layout(["x", None], scaling.mesh)
+        rows = gdt.random.normal((1024, 512), layout=layout)
+        scaling.strong(lambda: rows @ rows.mT)
+
+runs on 1, 2, 4 and 8 devices of the host, and of the GPUs that the machine has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gdt.benchmark.machine import machine
+from gdt.benchmark.measure import Devices, device_counts, measure
+from gdt.mesh import Mesh, default_mesh
+
+
+class Scaling:
+    """What the fixture `scaling` gives to a test; see `strong` and `weak`."""
+
+    def __init__(self, devices: Devices, workload: str, benchmark: Any) -> None:
+        self.devices, self.workload, self.benchmark = devices, workload, benchmark
+        self._mesh = devices.mesh()
+
+    @property
+    def mesh(self) -> Mesh:
+        """A mesh of one axis `"x"`; its `size` is the number of devices."""
+        return self._mesh
+
+    def strong(self, function: Callable[..., Any], *args: Any, **facts: Any) -> Any:
+        """Time a call whose work is the same on any number of devices.
+
+        facts: `flops` and `memory_bytes` of one call; see `gdt.benchmark.measure`, which says what
+        is timed and recorded.
+        """
+        return self._measure("strong", function, args, facts)
+
+    def weak(self, function: Callable[..., Any], *args: Any, **facts: Any) -> Any:
+        """Time a call whose work is proportional to the number of devices; else as `strong`."""
+        return self._measure("weak", function, args, facts)
+
+    def _measure(
+        self, kind: str, function: Callable[..., Any], args: tuple[Any, ...], facts: dict[str, Any]
+    ) -> Any:
+        self.benchmark.group = f"{self.workload}, {kind} scaling"
+        return measure(
+            self.benchmark,
+            function,
+            *args,
+            mesh=self.mesh,
+            kind=kind,
+            workload=self.workload,
+            **facts,
+        )
+
+
+@pytest.fixture(params=device_counts(), ids=str)
+def devices(request: pytest.FixtureRequest) -> Devices:
+    """The devices of one measurement; the test is skipped where the machine lacks them.
+
+    Other counts: `@pytest.mark.parametrize("devices", gdt.benchmark.device_counts([1, 16]),
+    ids=str, indirect=True)`.
+    """
+    chosen: Devices = request.param
+    if chosen.missing:
+        pytest.skip(f"{chosen} {chosen.missing}")
+    return chosen
+
+
+@pytest.fixture
+def scaling(request: pytest.FixtureRequest, devices: Devices, benchmark: Any) -> Any:
+    """Measures a function on a mesh of `devices`; arrays without a layout are replicated on it."""
+    node = request.node
+    others = [str(v) for k, v in node.callspec.params.items() if k != "devices"]
+    workload = " ".join([node.originalname.removeprefix("test_").replace("_", " "), *others])
+    with default_mesh(devices.mesh()):
+        yield Scaling(devices, workload, benchmark)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Say what to install where pytest-benchmark is missing."""
+    if not config.pluginmanager.hasplugin("benchmark"):
+        raise pytest.UsageError(
+            "gdt.benchmark.plugin: pytest-benchmark is missing or switched off\n"
+            "  Install it with: pip install 'gdt[benchmark]'"
+        )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
+    """Put what the report says about the machine beside pytest-benchmark's own."""
+    machine_info["gdt"] = machine()

@@ -1,0 +1,120 @@
+"""The fixtures of gdt.benchmark.plugin, in pytest runs of their own."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import gdt
+from gdt.benchmark import device_counts
+from gdt.errors import BenchmarkError
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(gdt.__file__).parent.parent
+(README_EXAMPLE,) = re.findall(
+    r"```python\n(# test_scaling.py\n.*?)```", (ROOT / "README.md").read_text(), re.S
+)
+QUICK = ["--benchmark-max-time=0.001", "--benchmark-min-rounds=3"]
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    """Runs a test file and returns pytest's result and the measurements by parameter."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+    def json_option(path):
+        return f"--benchmark-json={path}"
+
+    def run_file(text, *options):
+        file, json_file = pytester.makepyfile(text), pytester.path / "run.json"
+        given = options if "no:benchmark" in options else (*options, *QUICK, json_option(json_file))
+        result = pytester.runpytest_subprocess(file, "-p", "no:cacheprovider", *given)
+        found = json.loads(json_file.read_text()) if json_file.exists() else {"benchmarks": []}
+        return result, {b["param"]: b for b in found["benchmarks"]}, found
+
+    return run_file
+
+
+def test_example_of_the_readme_runs_on_all_virtual_devices(run):
+    result, found, whole = run(README_EXAMPLE)
+    sizes = [(True, 2), (True, 4), (True, 8), (False, 1), (False, 2), (False, 4), (False, 8)]
+    gpus = gdt.devices.gpu_count()
+    result.assert_outcomes(passed=7 + sum(p <= gpus if a else gpus > 0 for a, p in sizes),
+                           skipped=sum(p > gpus if a else gpus == 0 for a, p in sizes))  # fmt: skip
+    for apart, p in sizes:
+        info = found[f"cpu-{'apart' if apart else 'folded'}-{p}"]["extra_info"]
+        assert (info["kind"], info["workload"]) == ("strong", "products")
+        assert (info["devices"], info["blocks"]) == (p, p if apart else 1)
+        assert info["flops"] == 2 * 1024 * 256 * 256
+        # A ring all-reduce of 256 float64: every device sends 2 (p - 1) / p of them.
+        assert info["sent_bytes"] == 2 * (p - 1) * 256 * 8
+        assert info["collectives"] == ({"all_reduce": 1} if p > 1 else {})
+    facts = whole["machine_info"]["gdt"]
+    assert facts["gdt"] == gdt.__version__ and facts["cores"] >= 1
+
+
+def test_gpus_that_are_missing_are_skips_with_a_reason(run):
+    if gdt.devices.gpu_count():
+        pytest.skip("this machine has GPUs")
+    result, _, _ = run(
+        "pytest_plugins = ['gdt.benchmark.plugin']\ndef test_f(devices): pass", "-rs"
+    )
+    result.stdout.fnmatch_lines(["*gpu-apart-8 needs 8 GPU(s), 0 found*"])
+
+
+def test_numbers_of_devices_can_be_chosen(run):
+    result, found, _ = run("""
+        import gdt, gdt.benchmark, pytest
+        pytest_plugins = ["gdt.benchmark.plugin"]
+        counts = gdt.benchmark.device_counts([1, 3], ["cpu"])
+
+        @pytest.mark.parametrize("devices", counts, ids=str, indirect=True)
+        @pytest.mark.parametrize("columns", [2, 5])
+        def test_weak(scaling, columns):
+            layout = gdt.Layout(["x", None], scaling.mesh)
+            x = gdt.ones((4 * scaling.mesh.size, columns), layout=layout)
+            assert gdt.ones(2).mesh is scaling.mesh
+            assert float(scaling.weak(gdt.sum, x)) == 4 * scaling.mesh.size * columns
+    """)
+    result.assert_outcomes(passed=6)
+    info = found["5-cpu-apart-3"]["extra_info"]
+    assert (info["kind"], info["workload"], info["devices"]) == ("weak", "weak 5", 3)
+
+
+def test_plans_are_made_before_the_clock_starts_and_pending_sums_within_it(run):
+    result, _, _ = run("""
+        import gdt
+        pytest_plugins = ["gdt.benchmark.plugin"]
+
+        def test_calls(scaling):
+            calls = []
+            x = gdt.ones(8, layout=gdt.Layout(["x"], scaling.mesh))
+            out = scaling.strong(lambda: calls.append(0) or {"sum": [gdt.sum(x)]})
+            assert len(calls) == 3 and not any(out["sum"][0].layout.pending)
+            assert scaling.benchmark.extra_info["sent_bytes"] == 8 * (2 * scaling.mesh.size - 2)
+    """, "--benchmark-disable")  # fmt: skip
+    assert result.parseoutcomes()["passed"] >= 7 and "failed" not in result.parseoutcomes()
+
+
+def test_missing_pytest_benchmark_is_said(run):
+    result, _, _ = run(
+        "pytest_plugins = ['gdt.benchmark.plugin']\ndef test_f(): pass", "-p", "no:benchmark"
+    )
+    assert "pip install 'gdt[benchmark]'" in result.stderr.str() + result.stdout.str()
+
+
+@pytest.mark.parametrize(
+    ("counts", "kinds", "problem"),
+    [
+        ([0], ["cpu"], "0 is not a positive number"),
+        ([2.0], ["cpu"], "2.0 is not a positive number"),
+        ([1], ["tpu"], "unknown kind 'tpu'"),
+    ],
+)
+def test_bad_device_counts(counts, kinds, problem):
+    with pytest.raises(BenchmarkError, match=problem):
+        device_counts(counts, kinds)
