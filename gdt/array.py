@@ -211,10 +211,15 @@ class DistributedArray:
         return self._resolved
 
     def numpy(self) -> np.ndarray:
-        """The global array on the host; read-only, and a view where the memory allows it."""
+        """The global array on the host; read-only, and a view where the memory allows it.
+
+        Where several processes own the mesh, all of them must call it: parts are gathered.
+        """
         x = self.resolve()
         backend, lead = backend_of(self.mesh), self.mesh.ndim
-        if len(x.blocks) == 1:
+        if self.mesh.num_processes > 1:
+            x = _gathered(x)
+        if not self.mesh.divided or x.layout.is_fully_replicated():
             block = backend.to_host(x.blocks[0])
             for dim, axes in enumerate(x.layout.dims):
                 if axes:
@@ -493,6 +498,17 @@ def _identity_like(data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:
         if reduction in ("sum", "prod") and c:
             return np.full_like(data, 0 if reduction == "sum" else 1)
     return data
+
+
+def _gathered(x: DistributedArray) -> DistributedArray:
+    """A resolved array whole in every process; observers are told nothing, since it is fetched."""
+    whole = Layout.replicated(x.mesh, x.ndim)
+    token = OBSERVERS.set(())
+    try:
+        (blocks,) = run_routes([route(x.type, whole)], [x.blocks])
+    finally:
+        OBSERVERS.reset(token)
+    return DistributedArray(x.type.with_layout(whole), tuple(blocks))
 
 
 def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from gdt import processes
 from gdt.errors import DeviceError, MeshError, error
 
 
@@ -30,11 +31,10 @@ DEVICE_COUNTS: dict[str, Callable[[], int]] = {"cuda": gpu_count}
 
 
 def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
-    """All GPUs where there are some (or were asked for), else `size` virtual devices of the
-    host."""
-    gpus = DEVICE_COUNTS["cuda"]() if kind != "cpu" else 0
-    if gpus:
-        return tuple(f"cuda:{i}" for i in range(gpus))
+    """All GPUs of all processes where there are some (or were asked for), else `size` virtual
+    devices."""
+    if kind != "cpu" and DEVICE_COUNTS["cuda"]():
+        return tuple(name for p in range(processes.current().count) for name in own_gpus(p))
     if kind == "cuda":
         raise error(
             DeviceError,
@@ -43,6 +43,21 @@ def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
             remedy="Use device_type='CPU' for virtual devices.",
         )
     return tuple(f"cpu:{i}" for i in range(size))
+
+
+def own_gpus(process: int) -> tuple[str, ...]:
+    """The GPUs that a process uses: its share of those of its host, or all that it can see where
+    these cannot be shared equally (a launcher may show each process one of its own)."""
+    place, together = processes.current().place_on_host(process)
+    visible = DEVICE_COUNTS["cuda"]()
+    share = visible if visible % together else visible // together
+    first = 0 if visible % together else place * share
+    return tuple(f"cuda:{i}" for i in range(first, first + share))
+
+
+def own_device() -> str:
+    """The first device of this process: a GPU if it has one."""
+    return next(iter(own_gpus(processes.current().index)), "cpu:0")
 
 
 def checked_devices(devices: Sequence[str], kind: str | None, op: str) -> tuple[str, ...]:

@@ -8,6 +8,10 @@ device, which hosts a box of coordinates: all of them when the devices are virtu
 host, one of them when every coordinate is a GPU of its own. `grid` says how many blocks lie along
 each mesh axis, `box` how many coordinates of each axis a block hosts; `grid[k] * box[k] ==
 sizes[k]`.
+
+Where several processes run the program (`gdt.distributed`), each owns the same number of blocks:
+row-major, those of process 0 come first. A mesh of one coordinate belongs to every process by
+itself.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gdt import devices as device_kinds
+from gdt import processes
 from gdt.errors import MeshError, error
 
 LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
@@ -53,7 +58,10 @@ class Mesh:
     name: str
     grid: tuple[int, ...]
     box: tuple[int, ...]
-    blocks: tuple[tuple[int, ...], ...]  # grid coordinate of every block of this process
+    all_blocks: tuple[tuple[int, ...], ...]  # grid coordinate of every block, row-major
+    blocks: tuple[tuple[int, ...], ...]  # those of this process
+    divided: bool  # whether there are several blocks, in this process or in others
+    num_processes: int  # that own a part of it
 
     _interned: ClassVar[dict[tuple[object, ...], Mesh]] = {}
 
@@ -70,14 +78,21 @@ class Mesh:
         devices: tuple[str, ...],
         name: str,
         grid: tuple[int, ...],
+        num_processes: int = 1,
     ) -> Mesh:
-        key = (axis_names, sizes, devices, name, grid)
+        # A process that was forked inherits meshes of another one.
+        process = processes.current().index
+        key = (axis_names, sizes, devices, name, grid, num_processes, process)
         if key not in cls._interned:
             self = object.__new__(cls)
             self.axis_names, self.sizes, self.devices, self.name = axis_names, sizes, devices, name
             self.device_kind, self.grid = devices[0].split(":")[0], grid
             self.box = tuple(size // blocks for size, blocks in zip(sizes, grid, strict=True))
-            self.blocks = tuple(itertools.product(*map(range, grid)))
+            self.all_blocks = tuple(itertools.product(*map(range, grid)))
+            self.divided, self.num_processes = len(self.all_blocks) > 1, num_processes
+            own = len(self.all_blocks) // num_processes
+            first = process * own if num_processes > 1 else 0
+            self.blocks = self.all_blocks[first : first + own]
             cls._interned.setdefault(key, self)  # another thread may have been first
         return cls._interned[key]
 
@@ -222,10 +237,10 @@ class Mesh:
         return f"Mesh({axes})"
 
     def to_string(self) -> str:
-        """The mesh as one line that `from_string` reads:
-        `name|x=4,y=2|blocks|device,device,...`."""
+        """The mesh as one line that `from_string` reads: `name|x=4,y=2|blocks|device,device,...`,
+        with the number of blocks of each process."""
         axes = ",".join(f"{n}={s}" for n, s in zip(self.axis_names, self.sizes, strict=True))
-        return f"{self.name}|{axes}|{math.prod(self.grid)}|{','.join(self.devices)}"
+        return f"{self.name}|{axes}|{len(self.blocks)}|{','.join(self.devices)}"
 
     @staticmethod
     def from_string(text: str) -> Mesh:
@@ -241,7 +256,8 @@ class Mesh:
         name, axes, blocks, devices = form.groups()
         dims = [(a.split("=")[0], int(a.split("=")[1])) for a in axes.split(",")]
         listed = list(dict.fromkeys(devices.split(",")))
-        return create_mesh(dims, devices=listed, mesh_name=name, blocks=int(blocks))
+        total = int(blocks) * _num_processes(math.prod(size for _, size in dims))
+        return create_mesh(dims, devices=listed, mesh_name=name, blocks=total)
 
     @staticmethod
     def from_device(device: str) -> Mesh:
@@ -270,9 +286,13 @@ def create_mesh(
         None: all GPUs if there are any, else as many virtual devices of the host as the mesh has
         coordinates.
     device_type: `"CPU"` or `"GPU"`, where `devices` leaves the choice open.
-    blocks: in how many blocks this host stores an array; only for virtual devices. 1 (the default)
-        computes all coordinates in one call; `mesh.size` stores every coordinate apart and moves
-        data between them, as a box with many GPUs does.
+    blocks: in how many blocks an array is stored; only for virtual devices. One for each process
+        (the default) computes all its coordinates in one call; `mesh.size` stores every coordinate
+        apart and moves data between them, as a box with many GPUs does.
+
+    Where several processes run the program (`gdt.distributed`), all of them make the mesh, and each
+    owns the same number of coordinates: the first ones, row-major, are those of process 0. A mesh
+    of one coordinate belongs to each process by itself.
 
     Raises MeshError for names or sizes that do not fit, DeviceError for devices that do not exist.
     Follows `tf.experimental.dtensor.create_mesh`.
@@ -311,10 +331,33 @@ def create_mesh(
         )
     if not virtual and blocks is not None and blocks != len(listed):
         raise error(MeshError, op, f"blocks={blocks}, but {len(listed)} GPU(s) hold one block each")
-    count = len(listed) if not virtual else 1 if blocks is None else blocks
+    owners = _num_processes(size)
+    count = len(listed) if not virtual else owners if blocks is None else blocks
+    _check_owners(sizes, count, owners, op)
     grid = _grid(sizes, count, op)
     hosted = size // len(listed)
-    return Mesh._of(names, sizes, tuple(listed[i // hosted] for i in range(size)), mesh_name, grid)
+    of_coordinates = tuple(listed[i // hosted] for i in range(size))
+    return Mesh._of(names, sizes, of_coordinates, mesh_name, grid, owners)
+
+
+def _num_processes(size: int) -> int:
+    """How many processes own a mesh of so many coordinates."""
+    return processes.current().count if size > 1 else 1
+
+
+def _check_owners(sizes: tuple[int, ...], blocks: int, owners: int, op: str) -> None:
+    """MeshError unless every process can own a box of the mesh, and whole blocks of it."""
+    if math.prod(sizes) % owners or (isinstance(blocks, int) and blocks % owners):
+        wrong = "coordinates" if math.prod(sizes) % owners else "blocks"
+        count = math.prod(sizes) if wrong == "coordinates" else blocks
+        raise error(
+            MeshError,
+            op,
+            f"{count} {wrong} cannot be shared equally by {owners} processes",
+            operands={"mesh": "x".join(map(str, sizes))},
+            remedy=f"Use a multiple of {owners}, or start another number of processes.",
+        )
+    _grid(sizes, owners, op)
 
 
 def _checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
@@ -382,7 +425,7 @@ def get_default_mesh() -> Mesh:
     mesh = _default_mesh.get()
     if mesh is not None:
         return mesh
-    return create_mesh([("device", 1)], devices=device_kinds.default_devices(None, 1)[:1])
+    return create_mesh([("device", 1)], devices=[device_kinds.own_device()])
 
 
 @contextmanager

@@ -170,7 +170,7 @@ class PlanBuilder:
             self.static["block_shape"] = self.block_shape(0, reduced=False)
         if "labels" in op.injected:
             self.static["labels"] = Labels(self.labels())
-        self.alone = len(self.mesh.blocks) == 1 and not op.donated
+        self.alone = not self.mesh.divided and not op.donated
         if self.alone:
             # Inside one block nothing is sent, and the body is called as directly as can be.
             self.folded, self.folds = self._fold()
@@ -265,7 +265,7 @@ class PlanBuilder:
         axes = self._merged_axes()
         if axes:
             self._report_merge(axes, *self._gathered(results[0]))
-            if len(results) > 1:
+            if self.mesh.divided:
                 transport = transport_of(self.mesh)
                 results = [tuple(r) for r in transport.all_gather(results, axes)]
         return [self._merge(r, axes) for r in results]

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from gdt.backend import backend_of
-from gdt.comm.transport import transport_of
+from gdt.comm.transport import Transfer, transport_of
 from gdt.layout import ArrayType
 
 Block = Any
@@ -117,42 +117,60 @@ class Recut:
 
     def __call__(self, *operands: Sequence[Block]) -> list[Block]:
         """Run on the blocks of every source; returns the blocks of the result."""
-        transport, backend = transport_of(self.mesh), backend_of(self.mesh)
-        if self.nbytes:
-            transport.calls["exchange"] += 1
-        results = []
-        for i, (copies, padding) in enumerate(self._moves):
-            out = backend.empty(self.want.block_shape, self.want.dtype)
-            if self.covered < self.want.shape[self.dim]:
+        backend, mesh = backend_of(self.mesh), self.mesh
+        results = [backend.empty(self.want.block_shape, self.want.dtype) for _ in mesh.blocks]
+        if self.covered < self.want.shape[self.dim]:
+            for out in results:
                 out[...] = self.fill
-            for source, block, taken, filled in copies:
-                out[filled] = transport.copy(block, i, operands[source][block][taken])
+        first = mesh.all_blocks.index(mesh.blocks[0])
+        own = range(first, first + len(mesh.blocks))
+        sends, receives = [], []
+        for source, at, target, taken, filled in self._moves:
+            if at == target:
+                results[at - first][filled] = operands[source][at - first][taken]
+                continue
+            if at in own:
+                sends.append(Transfer(at, target, operands[source][at - first][taken]))
+            if target in own:
+                receives.append(Transfer(at, target, results[target - first][filled]))
+        if self.nbytes and mesh.divided:
+            transport_of(mesh).exchange(sends, receives)
+        for out, padding in zip(results, self._padding, strict=True):
             for padded, edge in padding:
                 out[padded] = 1 if edge is None else out[edge]
-            results.append(out)
         return results
 
     @cached_property
-    def _moves(self) -> list[tuple[list[tuple[int, int, Index, Index]], list[Padding]]]:
-        """For every block of the result, the copies into it: (source, block of the source, index
-        there, index in the result); and the padding that repeats the last valid element."""
-        position = {at: i for i, at in enumerate(self.mesh.blocks)}
+    def _moves(self) -> list[tuple[int, int, int, Index, Index]]:
+        """The copies that blocks of this process take part in: (source, block that has it, block
+        of the result, index there, index in the result), in an order that all processes share."""
+        position = {at: i for i, at in enumerate(self.mesh.all_blocks)}
+        own = {position[at] for at in self.mesh.blocks}
         moves = []
-        for grid in self.mesh.blocks:
-            copies: list[tuple[int, int, Index, Index]] = []
-            padding: list[Padding] = []
+        for target, grid in enumerate(self.mesh.all_blocks):
             for place, shard in self._hosted(grid):
                 for source, owner, taken, filled, _ in self._runs(shard):
                     at, inside = self._owner(owner, grid)
-                    indices = self._index(inside, taken), self._index(place, filled)
-                    copies.append((source, position[at], *indices))
+                    if own & {position[at], target}:
+                        indices = self._index(inside, taken), self._index(place, filled)
+                        moves.append((source, position[at], target, *indices))
+        return moves
+
+    @cached_property
+    def _padding(self) -> list[list[Padding]]:
+        """For every block of the result in this process, its padding, which repeats the last valid
+        element."""
+        found = []
+        for grid in self.mesh.blocks:
+            padding: list[Padding] = []
+            for place, shard in self._hosted(grid):
                 low, high = self.want.extent(self.dim, shard)
                 valid, chunk = high - low, self.want.local_shape[self.dim]
                 if valid < chunk:
                     edge = self._index(place, slice(valid - 1, valid)) if valid else None
                     padding.append((self._index(place, slice(valid, chunk)), edge))
-            moves.append((copies, padding))
-        return moves
+            found.append(padding)
+        return found
 
     def _hosted(self, grid: tuple[int, ...]) -> Iterator[tuple[dict[int, int], int]]:
         """The target shards in a block: ({mesh axis: index in the box}, shard)."""

@@ -221,7 +221,7 @@ def _slice(step: Step, blocks: Blocks) -> list[Block]:
 
 def _gather(step: Step, blocks: Blocks) -> list[Block]:
     mesh = step.have.mesh
-    if len(blocks) > 1:
+    if mesh.divided:
         bundles = transport_of(mesh).all_gather([[b] for b in blocks], step.axes)
         blocks = [bundle[0] for bundle in bundles]
     size = step.have.shape[step.dim]
@@ -237,7 +237,7 @@ def _all_to_all(step: Step, blocks: Blocks) -> list[Block]:
         size = step.want.local_shape[step.dim]
     # A new front axis holds the pieces for each receiver.
     cut = [local.split(xp, b[None], mesh.ndim + 1, (0,), (count,), step.to) for b in blocks]
-    if len(blocks) > 1:
+    if mesh.divided:
         cut = transport_of(mesh).all_to_all(cut, axis)
     out = []
     for pieces in cut:
@@ -256,7 +256,7 @@ def _without(shape: tuple[int, ...], front: int, axis: int) -> tuple[int, ...]:
 def _reduce_scatter(step: Step, blocks: Blocks) -> list[Block]:
     mesh, xp, (axis,) = step.have.mesh, backend_of(step.have.mesh).xp, step.axes
     cut = [local.split(xp, b, mesh.ndim, (axis,), (mesh.sizes[axis],), step.dim) for b in blocks]
-    return transport_of(mesh).reduce_scatter(cut, axis, step.reduction) if len(cut) > 1 else cut
+    return transport_of(mesh).reduce_scatter(cut, axis, step.reduction) if mesh.divided else cut
 
 
 def _pend(step: Step, blocks: Blocks) -> list[Block]:
@@ -301,7 +301,8 @@ def run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -
     Reductions are bundled by (kind, mesh axes, reduction, dtype).
     """
     done: list[Blocks] = list(operands)
-    if all(len(blocks) == 1 for blocks in done) and not any(o.wants_moves for o in OBSERVERS.get()):
+    divided = any(steps[0].have.mesh.divided for steps in routes if steps)
+    if not divided and not any(o.wants_moves for o in OBSERVERS.get()):
         # Inside one block a sum over devices is summed already: there is nothing to bundle.
         for i, route_steps in enumerate(routes):
             for step in route_steps:
@@ -335,7 +336,7 @@ def _run_bundle(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
     if any(s.nbytes for s in steps):
         report(first.collective, first, steps)
     mesh, xp = first.have.mesh, backend_of(first.have.mesh).xp
-    if len(mesh.blocks) == 1:
+    if not mesh.divided:
         if first.kind == "all_reduce":
             return operands
         return [_reduce_scatter(s, b) for s, b in zip(steps, operands, strict=True)]

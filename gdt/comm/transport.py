@@ -1,16 +1,16 @@
 """Transports: what moves data between the blocks of a mesh.
 
-A transport sees blocks only: `blocks[i]` belongs to grid coordinate `mesh.blocks[i]`. Each method
-takes and returns one entry per block of this process, is called once per collective, and counts its
-own calls and the bytes that it moved between blocks. Several arrays that travel together are one
-call.
+A transport sees blocks only: `blocks[i]` belongs to grid coordinate `mesh.blocks[i]`, the i-th
+block of this process. Each method takes and returns one entry per block of this process, is called
+once per collective by every process, and counts its calls and the bytes that it moved between
+blocks. Several arrays that travel together are one call.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,6 +20,17 @@ Block = Any
 Axes = tuple[int, ...]
 
 COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
+
+
+class Transfer(NamedTuple):
+    """One movement from a block to another; both are numbers of blocks, row-major in the grid.
+
+    block: what is sent, or a writeable view of what is to be filled with it.
+    """
+
+    source: int
+    target: int
+    block: Block
 
 
 class Transport(Protocol):
@@ -41,102 +52,181 @@ class Transport(Protocol):
         """Blocks are (full, ..., box, ...): the new front axis is scattered, mesh axis `axis`
         gathered."""
 
-    def copy(self, source: int, target: int, block: Block) -> Block:
-        """Send `block` from one block of the mesh to another."""
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+        """Send from blocks of this process, and fill blocks of this process, point to point.
+
+        The i-th of the sends from one block to another fills the i-th of the receives between
+        them.
+        """
 
 
 class CopyTransport:
-    """Blocks of one process on the host: NumPy copies where a box of GPUs has NCCL."""
+    """Blocks in the memory of the host: NumPy copies where a box of GPUs has NCCL.
+
+    What one block sends to others goes through `_spread` and `_deliver`, which find it in this
+    process; a transport between processes brings it from another.
+    """
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.calls: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
+        self.first = mesh.all_blocks.index(mesh.blocks[0])
+        self.own = range(self.first, self.first + len(mesh.blocks))  # numbers of own blocks
 
     def _groups(self, axes: Axes) -> list[list[int]]:
-        """Blocks that differ only in their grid coordinates along `axes`, in coordinate order."""
+        """Numbers of blocks that differ only in their grid coordinates along `axes`, in coordinate
+        order; those groups that have a block in this process."""
         groups: dict[tuple[int, ...], list[int]] = {}
-        for i, at in enumerate(self.mesh.blocks):
-            groups.setdefault(tuple(c for k, c in enumerate(at) if k not in axes), []).append(i)
-        return list(groups.values())
+        for n, at in enumerate(self.mesh.all_blocks):
+            groups.setdefault(tuple(c for k, c in enumerate(at) if k not in axes), []).append(n)
+        return [g for g in groups.values() if any(n in self.own for n in g)]
 
-    def _count(self, kind: str, moved: int) -> None:
+    def _count(self, kind: str, groups: Sequence[Sequence[int]], moved: int) -> None:
+        """Count a call in which each group moves `moved` bytes. Of a group in several processes,
+        only the first counts them, so that all processes together count each once."""
         self.calls[kind] += 1
-        self.bytes[kind] += moved
+        self.bytes[kind] += moved * sum(g[0] in self.own for g in groups)
+
+    def _spread(
+        self, bundles: Sequence[Sequence[Block]], groups: Sequence[Sequence[int]], what: str
+    ) -> Mapping[int, Sequence[Block]]:
+        """The bundle of every block of these groups, by its number; all are shaped alike."""
+        return dict(zip(self.own, bundles, strict=True))
+
+    def _deliver(
+        self, pieces: Mapping[tuple[int, int], Block], groups: Sequence[Sequence[int]], what: str
+    ) -> Mapping[tuple[int, int], Block]:
+        """From the pieces that own blocks have for each of their group, by (source, target), to
+        those that are for own blocks."""
+        return pieces
 
     def all_reduce(self, blocks: Sequence[Block], axes: Axes, reduction: str) -> list[Block]:
+        groups = self._groups(axes)
+        # A ring: reduce-scatter, then all-gather.
+        self._count("all_reduce", groups, 2 * (len(groups[0]) - 1) * blocks[0].nbytes)
+        return self._reduced(blocks, groups, reduction)
+
+    def _reduced(
+        self, blocks: Sequence[Block], groups: Sequence[Sequence[int]], reduction: str
+    ) -> list[Block]:
         out: list[Block] = list(blocks)
-        moved = 0
-        for group in self._groups(axes):
-            total = blocks[group[0]]
-            for i in group[1:]:
-                total = COMBINE[reduction](total, blocks[i])
-            for i in group:
-                out[i] = total.copy() if i != group[0] else total
-            moved += 2 * (len(group) - 1) * total.nbytes  # a ring: reduce-scatter, then all-gather
-        self._count("all_reduce", moved)
+        for group in groups:
+            total = combined([blocks[n - self.first] for n in group], reduction)
+            for n in group:
+                out[n - self.first] = total.copy() if n != group[0] else total
         return out
 
     def all_gather(self, bundles: Sequence[Sequence[Block]], axes: Axes) -> list[list[Block]]:
-        out: list[list[Block]] = [list(b) for b in bundles]
-        moved = 0
-        for group in self._groups(axes):
-            for n in range(len(bundles[0])):
+        groups = self._groups(axes)
+        size = len(groups[0])
+        nbytes = sum(block.nbytes for block in bundles[0])
+        self._count("all_gather", groups, size * (size - 1) * nbytes)
+        found = self._spread(bundles, groups, f"all_gather over {self._named(axes)}")
+        grid = [self.mesh.grid[a] for a in axes]
+        out: list[list[Block]] = [[] for _ in bundles]
+        for group in groups:
+            own = [n for n in group if n in self.own]
+            for k in range(len(bundles[0])):
                 members = {
-                    tuple(self.mesh.blocks[i][a] for a in axes): bundles[i][n] for i in group
+                    tuple(self.mesh.all_blocks[n][a] for a in axes): found[n][k] for n in group
                 }
-                joined = _join(members, axes, [self.mesh.grid[a] for a in axes])
-                for i in group:
-                    out[i][n] = joined.copy() if i != group[0] else joined
-                moved += (len(group) - 1) * joined.nbytes
-        self._count("all_gather", moved)
+                whole = joined(np, members, axes, grid)
+                for n in own:
+                    out[n - self.first].append(whole.copy() if n != own[0] else whole)
         return out
 
     def reduce_scatter(self, blocks: Sequence[Block], axis: int, reduction: str) -> list[Block]:
+        groups = self._groups((axis,))
+        size = len(groups[0])
+        self._count("reduce_scatter", groups, (size - 1) * blocks[0].nbytes)
+        pieces = {
+            (n, target): piece
+            for group in groups
+            for n in group
+            if n in self.own
+            for target, piece in zip(
+                group, np.split(blocks[n - self.first], size, axis), strict=True
+            )
+        }
+        found = self._deliver(pieces, groups, f"reduce_scatter over {self._named((axis,))}")
         out: list[Block] = list(blocks)
-        moved = 0
-        for group in self._groups((axis,)):
-            total = blocks[group[0]]
-            for i in group[1:]:
-                total = COMBINE[reduction](total, blocks[i])
-            for part, i in zip(np.split(total, len(group), axis), group, strict=True):
-                out[i] = part.copy()
-            moved += (len(group) - 1) * total.nbytes
-        self._count("reduce_scatter", moved)
+        for group in groups:
+            for n in group:
+                if n in self.own:
+                    total = combined([found[source, n] for source in group], reduction)
+                    out[n - self.first] = total if total.flags.owndata else total.copy()
         return out
 
     def all_to_all(self, blocks: Sequence[Block], axis: int) -> list[Block]:
+        groups = self._groups((axis,))
+        size = len(groups[0])
+        self._count("all_to_all", groups, (size - 1) * blocks[0].nbytes)
+        pieces = {
+            (n, target): piece
+            for group in groups
+            for n in group
+            if n in self.own
+            for target, piece in zip(group, np.split(blocks[n - self.first], size), strict=True)
+        }
+        found = self._deliver(pieces, groups, f"all_to_all over {self._named((axis,))}")
         out: list[Block] = list(blocks)
-        moved = 0
-        for group in self._groups((axis,)):
-            pieces = [np.split(blocks[i], len(group), 0) for i in group]
-            for j, i in enumerate(group):
-                out[i] = np.concatenate([p[j] for p in pieces], axis + 1)
-                moved += out[i].nbytes - pieces[j][j].nbytes
-        self._count("all_to_all", moved)
+        for group in groups:
+            for n in group:
+                if n in self.own:
+                    parts = [found[source, n] for source in group]
+                    out[n - self.first] = np.concatenate(parts, axis + 1)
         return out
 
-    def copy(self, source: int, target: int, block: Block) -> Block:
-        if source != target:
-            self.bytes["exchange"] += block.nbytes
-        return block
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+        self._count_exchange(sends)
+        for sent, filled in zip(sends, receives, strict=True):
+            filled.block[...] = sent.block
+
+    def _count_exchange(self, sends: Sequence[Transfer]) -> None:
+        self.calls["exchange"] += 1
+        self.bytes["exchange"] += sum(s.block.nbytes for s in sends)
+
+    def _named(self, axes: Axes) -> str:
+        return ", ".join(repr(self.mesh.axis_names[a]) for a in axes)
 
 
-def _join(members: dict[tuple[int, ...], Block], axes: Axes, grid: Sequence[int]) -> Block:
-    """Concatenate blocks along several mesh axes at once."""
+def combined(blocks: Sequence[Block], reduction: str) -> Block:
+    """The sum (or max, min, prod) of blocks, one after the other."""
+    total = blocks[0]
+    for block in blocks[1:]:
+        total = COMBINE[reduction](total, block)
+    return total
+
+
+def joined(
+    xp: Any, members: Mapping[tuple[int, ...], Block], axes: Axes, grid: Sequence[int]
+) -> Block:
+    """Blocks by their grid coordinates along several mesh axes, joined along all of them."""
     if not axes:
         return members[()]
     parts = []
     for first in range(grid[0]):
         rest = {at[1:]: b for at, b in members.items() if at[0] == first}
-        parts.append(_join(rest, axes[1:], grid[1:]))
-    return np.concatenate(parts, axes[0])
+        parts.append(joined(xp, rest, axes[1:], grid[1:]))
+    return xp.concatenate(parts, axes[0])
 
 
 _transports: dict[Mesh, Transport] = {}
+_makers: dict[str, Callable[[Mesh], Transport]] = {}
+
+
+def register_transport(kind: str, make: Callable[[Mesh], Transport]) -> None:
+    """Say what moves data between blocks on devices of a kind, such as `"cuda"`; without it they
+    are copied as those of the host are."""
+    _makers[kind] = make
+    for mesh in [m for m in _transports if m.device_kind == kind]:
+        del _transports[mesh]
 
 
 def transport_of(mesh: Mesh) -> Transport:
     """The transport between the blocks of `mesh`."""
     found = _transports.get(mesh)
-    return _transports.setdefault(mesh, CopyTransport(mesh)) if found is None else found
+    if found is None:
+        found = _transports.setdefault(mesh, _makers.get(mesh.device_kind, CopyTransport)(mesh))
+    return found
