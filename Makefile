@@ -27,7 +27,7 @@ test-gpu: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m gpu
 
 bench: $(VENV)/test.stamp
-	$(BIN)/python -m pytest bench --benchmark-only --benchmark-columns=min,median,iqr,rounds
+	$(BIN)/python -m pytest bench/test_steps.py bench/test_ops.py --benchmark-only --benchmark-columns=min,median,iqr,rounds
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.report
 

@@ -1,9 +1,11 @@
-"""The training steps in gdt, eager with the tape, on 8 virtual devices, split in three ways.
+"""The training steps in gdt on 8 devices, split in three ways: eager with the tape, and captured
+where `gdt.function` exists.
 
 echo | python -m bench.gdt_steps imdb model
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +14,11 @@ from bench.worker import Start, Step, serve
 from bench.workloads import ADAM_EPSILON, BETA1, BETA2, EPSILON, IMDB, Workload
 
 U = gdt.UNSHARDED
+Train = Callable[..., gdt.DistributedArray]
+MODES: dict[str, Callable[[Train], Train]] = {
+    "eager": lambda train: train,
+    **({"captured": gdt.function} if hasattr(gdt, "function") else {}),
+}
 MESHES = {
     "data": {"batch": 8},
     "model": {"batch": 4, "model": 2},
@@ -21,20 +28,33 @@ MESHES = {
 
 def layouts(scheme: str, mesh: gdt.Mesh, layers: int) -> tuple[gdt.Layout, list[gdt.Layout]]:
     """Layout of the inputs, and of every weight; a bias follows its weight's last axis."""
+    batch = mesh.axis_names[0]
     feature = "feature" if scheme == "spatial" else U
     model = "model" if scheme != "data" else U
     specs = [[feature, model], *([model, U] if i % 2 else [U, model] for i in range(1, layers))]
-    return gdt.Layout(["batch", feature], mesh), [gdt.Layout(s, mesh) for s in specs]
+    return gdt.Layout([batch, feature], mesh), [gdt.Layout(s, mesh) for s in specs]
 
 
-def trainer(scheme: str, blocks: int | None = None) -> Callable[[Workload], Start]:
-    """How a workload is trained under one scheme; `blocks` is `gdt.create_mesh`'s."""
+def trainer(
+    scheme: str, mode: str = "eager", device_type: str = "CPU", blocks: int | None = None
+) -> Callable[[Workload], Start]:
+    """How a workload is trained under one scheme, on a mesh of 8 coordinates made when it is; the
+    last two are `gdt.create_mesh`'s."""
 
     def prepare(workload: Workload) -> Start:
-        layers = len(workload.sizes) - 1
-        mesh = gdt.create_mesh(MESHES[scheme], blocks=blocks)
+        mesh = gdt.create_mesh(MESHES[scheme], device_type=device_type, blocks=blocks)
+        return trainer_on(mesh, scheme, mode)(workload)
+
+    return prepare
+
+
+def trainer_on(mesh: gdt.Mesh, scheme: str, mode: str = "eager") -> Callable[[Workload], Start]:
+    """How a workload is trained on a mesh; data parallel, its first axis splits the batch."""
+
+    def prepare(workload: Workload) -> Start:
+        imdb, layers = workload.name == IMDB.name, len(workload.sizes) - 1
         inputs, weights = layouts(scheme, mesh, layers)
-        labels = gdt.Layout(["batch"], mesh)
+        labels = inputs.delete([1])
         batches = [
             (gdt.asarray(x, layout=inputs), gdt.asarray(y, layout=labels))
             for x, y in workload.batches()
@@ -52,10 +72,10 @@ def trainer(scheme: str, blocks: int | None = None) -> Callable[[Workload], Star
                 x = x @ parameters[f"w{i}"] + parameters[f"b{i}"]
                 if i < layers - 1:
                     x = gdt.relu(x)
-                    if workload is IMDB:
+                    if imdb:
                         x, _, _ = gdt.batch_norm(x, epsilon=EPSILON)
             losses = gdt.sparse_softmax_cross_entropy_with_logits(y, x)
-            return gdt.sum(losses) if workload is IMDB else gdt.mean(losses)
+            return gdt.sum(losses) if imdb else gdt.mean(losses)
 
         value_and_grad = gdt.value_and_grad(loss)
 
@@ -66,27 +86,41 @@ def trainer(scheme: str, blocks: int | None = None) -> Callable[[Workload], Star
             }
             rate = workload.learning_rate
             optimizer: gdt.optim.Optimizer = (
-                gdt.optim.SGD(rate)
-                if workload is IMDB
-                else gdt.optim.Adam(rate, BETA1, BETA2, ADAM_EPSILON)
+                gdt.optim.SGD(rate) if imdb else gdt.optim.Adam(rate, BETA1, BETA2, ADAM_EPSILON)
             )
 
-            def step(index: int) -> gdt.DistributedArray:
-                x, y = batches[index % len(batches)]
+            def train(
+                parameters: dict[str, gdt.DistributedArray],
+                x: gdt.DistributedArray,
+                y: gdt.DistributedArray,
+            ) -> gdt.DistributedArray:
                 value, gradients = value_and_grad(parameters, x, y)
                 optimizer.update(parameters, gradients)
                 return value
 
-            return step
+            step = MODES[mode](train)
+            return lambda index: step(parameters, *batches[index % len(batches)])
 
         return start
 
     return prepare
 
 
+def name_of(scheme: str, mode: str, place: str) -> str:
+    """Name of a contender: the scheme, and what differs from eager steps in one block."""
+    return "-".join([scheme, *[part for part in (mode, place) if part not in ("eager", "folded")]])
+
+
+PLACES: dict[str, dict[str, Any]] = {
+    "folded": {},
+    "blocks": {"blocks": 8},
+    "gpu": {"device_type": "GPU"},
+}
 CONTENDERS = {
-    **{scheme: trainer(scheme) for scheme in MESHES},
-    **{f"{scheme}-blocks": trainer(scheme, blocks=8) for scheme in MESHES},
+    name_of(scheme, mode, place): trainer(scheme, mode, **where)
+    for scheme in MESHES
+    for mode in MODES
+    for place, where in PLACES.items()
 }
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from rich.progress import track
 from rich.table import Table
 
 import gdt
-from bench.report import machine
 from bench.tiny import Call, TinyOp, tiny_ops
+from gdt.benchmark.machine import machine
 
 ROUNDS = 2000
 CALLS = 20  # in one timed run: long beside the clock's resolution, short beside a scheduler's tick

@@ -11,7 +11,6 @@ On a busy machine look at the quiet column: the ratio of the lower quartiles of 
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.workloads import WORKLOADS
+from gdt.benchmark.machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTLE_SECONDS = 0.1  # for the BLAS threads of the last contender to stop spinning
@@ -169,19 +169,6 @@ def summary(one: Running, numpy: Running) -> dict[str, Any]:
 
 def lower_quartile(values: list[float]) -> float:
     return quantiles(values, method="inclusive")[0] if len(values) > 1 else values[0]
-
-
-def machine() -> dict[str, Any]:
-    """The CPU's model, the cores this process may use, and the interpreter."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if sys.platform == "linux" else []
-    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    vector = next((name for name in ("avx512f", "avx2") for line in lines if name in line), "")
-    return {
-        "cpu": models[0] if models else platform.processor(),
-        "vectors": vector,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-    }
 
 
 def table(workload: str, rows: list[dict[str, Any]]) -> Table:

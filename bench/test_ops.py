@@ -1,31 +1,52 @@
 """pytest-benchmark of single tiny calls: one group an op, NumPy's call on the block beside gdt's.
 
 Every round is one call; look at `min`. The table that subtracts them is `python -m bench.overhead`.
+On a GPU a call is what the host does until it has launched the kernels.
 """
 
 import pytest
 
 import gdt
-from bench.tiny import tiny_ops
+from bench.tiny import TINY_OPS, tiny_ops
+from gdt.benchmark import Devices
 
-OPS = tiny_ops()
+pytest_plugins = ["gdt.benchmark.plugin"]
+pytestmark = [
+    pytest.mark.parametrize(
+        "devices", [Devices(8, "cpu"), Devices(8, "gpu")], ids=str, indirect=True
+    ),
+    pytest.mark.parametrize("name", TINY_OPS),
+]
+
 ROUNDS = {"rounds": 5000, "warmup_rounds": 100}
 
 
-@pytest.fixture(params=OPS)
-def tiny_op(request, benchmark):
-    benchmark.group = request.param
-    return OPS[request.param]
+@pytest.fixture
+def tiny_op(devices, name, benchmark):
+    mesh = devices.mesh()
+    benchmark.group = f"{name} on {devices}"
+    benchmark.extra_info.update(
+        kind="dispatch",
+        workload=name,
+        devices=mesh.size,
+        device_type=mesh.device_type(),
+        blocks=1,
+    )
+    yield tiny_ops(mesh)[name]
+    gdt.synchronize()
 
 
-def test_numpy(tiny_op, benchmark):
+def test_bare(tiny_op, benchmark):
+    benchmark.extra_info["caller"] = "array library"
     benchmark.pedantic(tiny_op.bare, **ROUNDS)
 
 
 def test_gdt(tiny_op, benchmark):
+    benchmark.extra_info["caller"] = "gdt"
     benchmark.pedantic(tiny_op.op, **ROUNDS)
 
 
 def test_gdt_with_tape(tiny_op, benchmark):
+    benchmark.extra_info["caller"] = "gdt with tape"
     with gdt.GradientTape() as tape:
         benchmark.pedantic(tiny_op.op, setup=tape.nodes.clear, **ROUNDS)

@@ -1,0 +1,89 @@
+"""Strong scaling (the same work on more devices) and weak scaling (as much more work)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import gdt
+from bench.gdt_steps import trainer_on
+from bench.workloads import MNIST
+
+pytest_plugins = ["gdt.benchmark.plugin"]
+
+ROWS, COLUMNS, WIDTH = 2048, 1024, 512
+ITEM = 4  # bytes of a float32
+
+
+class Work(NamedTuple):
+    """What is called, with its floating-point operations and the bytes that memory moves at
+    least."""
+
+    call: Callable[[], Any]
+    flops: float | None = None
+    memory_bytes: float | None = None
+
+
+def array(mesh, shape, *specs):
+    values = np.random.default_rng(0).standard_normal(shape, np.float32)
+    return gdt.asarray(values, layout=gdt.Layout(specs, mesh))
+
+
+def elementwise(mesh: gdt.Mesh, factor: int) -> Work:
+    """Nothing is sent."""
+    x, y, z = (array(mesh, (factor * ROWS, COLUMNS), "x", None) for _ in range(3))
+    return Work(lambda: gdt.relu(x * y + z), memory_bytes=4 * ITEM * x.size)
+
+
+def column_sums(mesh: gdt.Mesh, factor: int) -> Work:
+    """One all-reduce of a row."""
+    x = array(mesh, (factor * ROWS, COLUMNS), "x", None)
+    return Work(lambda: gdt.sum(x, axis=0), memory_bytes=ITEM * x.size)
+
+
+def matmul_rows(mesh: gdt.Mesh, factor: int) -> Work:
+    """Nothing is sent."""
+    x = array(mesh, (factor * ROWS, WIDTH), "x", None)
+    w = array(mesh, (WIDTH, WIDTH), None, None)
+    return Work(lambda: x @ w, flops=2 * x.size * WIDTH)
+
+
+def matmul_contraction(mesh: gdt.Mesh, factor: int) -> Work:
+    """One all-reduce of the product."""
+    x = array(mesh, (WIDTH, factor * ROWS), None, "x")
+    w = array(mesh, (factor * ROWS, WIDTH), "x", None)
+    return Work(lambda: x @ w, flops=2 * x.size * WIDTH)
+
+
+def training_step(mesh: gdt.Mesh, factor: int) -> Work:
+    """Data parallel MNIST with Adam: one all-reduce of all gradients and the loss."""
+    workload = replace(MNIST, batch=factor * MNIST.batch)
+    step = trainer_on(mesh, "data")(workload)()
+    first, *others = (n * m for n, m in zip(MNIST.sizes[:-1], MNIST.sizes[1:], strict=True))
+    # Forwards and both gradients; nobody asks for the inputs' gradient.
+    return Work(lambda: step(0), flops=workload.batch * (4 * first + 6 * sum(others)))
+
+
+WORKLOADS = {
+    "element-wise": elementwise,
+    "column sums": column_sums,
+    "matmul, rows split": matmul_rows,
+    "matmul, contraction split": matmul_contraction,
+    "training step": training_step,
+}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_strong(scaling, workload):
+    work = WORKLOADS[workload](scaling.mesh, 1)
+    scaling.workload = workload
+    scaling.strong(work.call, flops=work.flops, memory_bytes=work.memory_bytes)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_weak(scaling, workload):
+    work = WORKLOADS[workload](scaling.mesh, scaling.mesh.size)
+    scaling.workload = workload
+    scaling.weak(work.call, flops=work.flops, memory_bytes=work.memory_bytes)
