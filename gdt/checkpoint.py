@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from gdt.arguments import checked, checked_class
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.errors import CheckpointError, error
@@ -50,6 +51,7 @@ class Restored(NamedTuple):
 # ---------------------------------------------------------------- saving
 
 
+@checked
 def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     """Write all arrays and counters of a tree to one safetensors file, and return its path.
 
@@ -210,6 +212,7 @@ def _sync_directory(directory: Path) -> None:
 # ---------------------------------------------------------------- restoring
 
 
+@checked
 def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) -> Restored:
     """Put the arrays of a checkpoint in the place of those of a tree, in the layouts these have.
 
@@ -249,6 +252,7 @@ def _opened(path: Path, op: str) -> Iterator[Any]:
         ) from cause
 
 
+@checked
 def contents(path: str | os.PathLike[str]) -> dict[str, Facts]:
     """Shape and dtype of every array in a checkpoint, by name."""
     with _opened(Path(path), "contents") as file:
@@ -322,6 +326,7 @@ def _padded(piece: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return np.pad(piece, [(0, n - m) for n, m in zip(shape, piece.shape, strict=True)], mode="edge")
 
 
+@checked
 def verify(path: str | os.PathLike[str]) -> None:
     """Read a whole checkpoint and compare its checksums; CheckpointError names a damaged file and
     the arrays in which bytes have changed. Files of other programs have no checksums and pass if
@@ -356,6 +361,7 @@ def _is_running(writer: str) -> bool:
     return True
 
 
+@checked_class(eager=True)
 class CheckpointManager:
     """Numbered checkpoints of one tree in a directory, of which the newest are kept.
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.arguments import checked
 from gdt.array import DistributedArray
 from gdt.errors import MoveError, NanError, error
 from gdt.layout import UNSHARDED, ArrayType, Layout
@@ -71,6 +72,7 @@ def _counted(n: int, noun: str) -> str:
 
 
 @contextmanager
+@checked
 def count_collectives() -> Iterator[CollectiveCounter]:
     """Count the collectives that run in this block, with their mesh axes and bytes.
 
@@ -132,6 +134,7 @@ class _MoveGuard(Observer):
 
 
 @contextmanager
+@checked
 def no_moves() -> Iterator[None]:
     """In this block, an op that would move an operand between devices raises MoveError instead.
 
@@ -204,6 +207,7 @@ def _not_finite(x: Any) -> str:
 
 
 @contextmanager
+@checked
 def check_nans() -> Iterator[None]:
     """In this block, the first op whose result has a NaN or an infinity raises NanError.
 

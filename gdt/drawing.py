@@ -11,6 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gdt.arguments import checked
 from gdt.array import DistributedArray
 from gdt.debug import Recorder, Row
 from gdt.errors import DtypeError, error
@@ -81,6 +82,7 @@ def _collective(c: Collective) -> str:
     return f"{c.kind}{arrays} over {', '.join(c.axes)}"
 
 
+@checked
 def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """Call `f(*args, **kwargs)` and list every op that ran, with what it moved and sent.
 
@@ -176,6 +178,7 @@ def _grouped(devices: Sequence[str]) -> list[str]:
     return [", ".join(devices[i : i + 4]) for i in range(0, len(devices), 4)]
 
 
+@checked
 def visualize(x: DistributedArray | ArrayType) -> Placement:
     """A drawing of which device holds which part of an array, as a table of text.
 

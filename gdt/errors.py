@@ -44,6 +44,10 @@ class DtypeError(GdtError, TypeError):
     """An operand of a type or dtype that the operation cannot take."""
 
 
+class ArgumentError(GdtError, TypeError, ValueError):
+    """An argument that is missing, unknown, of a wrong type, or outside the values it can have."""
+
+
 class GradientError(GdtError, ValueError):
     """A gradient that does not exist: nothing recorded, or not a floating-point number."""
 

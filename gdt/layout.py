@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from gdt.arguments import checked_class
 from gdt.errors import LayoutError, ShapeError, error
 from gdt.mesh import Mesh, checked_mesh
 
@@ -27,6 +28,7 @@ Axes = tuple[int, ...]  # mesh axes by position, major first
 REDUCTIONS = ("sum", "max", "min", "prod")
 
 
+@checked_class("of")
 class Layout:
     """How each axis of an array is split over the axes of a mesh.
 

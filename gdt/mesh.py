@@ -28,6 +28,7 @@ import numpy as np
 
 from gdt import devices as device_kinds
 from gdt import processes
+from gdt.arguments import checked, checked_class
 from gdt.errors import MeshError, error
 
 LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
@@ -41,6 +42,7 @@ class MeshDimension(NamedTuple):
     size: int
 
 
+@checked_class("__new__")
 class Mesh:
     """Devices in a grid with named axes; made by `gdt.create_mesh`.
 
@@ -268,6 +270,7 @@ class Mesh:
         return Mesh.from_string, (self.to_string(),)
 
 
+@checked
 def create_mesh(
     mesh_dims: MeshDims | None = None,
     devices: Sequence[str] | None = None,
@@ -419,6 +422,7 @@ def _grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
 _default_mesh: ContextVar[Mesh | None] = ContextVar("gdt.default_mesh", default=None)
 
 
+@checked
 def get_default_mesh() -> Mesh:
     """The mesh of the innermost `default_mesh` block; outside of any, one device of this
     machine."""
@@ -429,6 +433,7 @@ def get_default_mesh() -> Mesh:
 
 
 @contextmanager
+@checked
 def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
     """Arrays created in this block without a layout are replicated on `mesh`.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gdt.arguments import checked, checked_class
 from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import ShapeError, error
 
 
+@checked
 def accuracy(labels: Any, logits: DistributedArray) -> DistributedArray:
     """Fraction of rows of `logits` (..., classes) whose largest entry is at the label; float32.
 
@@ -32,6 +34,7 @@ def accuracy(labels: Any, logits: DistributedArray) -> DistributedArray:
     return mean
 
 
+@checked_class()
 class Mean:
     """The weighted mean of scalars over many batches.
 

@@ -26,10 +26,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from gdt.arguments import MISFITS, checked, misfit_value, of_all_arguments, out_of_memory
 from gdt.array import FUNCTIONS, DistributedArray, is_array_like, place
 from gdt.backend import backend_of
 from gdt.backend.numpy import ONE_REFERENCE
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, GdtError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
 from gdt.observe import OBSERVERS
@@ -128,8 +129,7 @@ class Op:
         if plan is None:
             if key is None or not self._is_bound(args, static):
                 return self._convert(args, static)
-            plan = self._plan(args, static)
-            out = self._general(plan, args)
+            plan, out = self._planned(args, static)
             self.plans[key] = plan  # only a plan that has run is kept
             observers = OBSERVERS.get()
         elif plan.quick is not None:
@@ -222,7 +222,10 @@ class Op:
         elif not args or not static.keys() <= set(self.statics):
             given = ", ".join(static.keys() - set(self.statics)) or "no operands"
             raise error(
-                DtypeError, self.name, f"got {given}", remedy=f"It takes arrays and {self.statics}."
+                ArgumentError,
+                self.name,
+                f"got {given}",
+                remedy=f"It takes arrays and {self.statics}.",
             )
         static = {k: _hashable(v) for k, v in static.items()}
         for k, v in static.items():
@@ -230,7 +233,7 @@ class Op:
                 hash(v)
             except TypeError:
                 raise error(
-                    DtypeError, self.name, f"argument {k!r} is {v!r}, which is no static value"
+                    ArgumentError, self.name, f"argument {k!r} is {v!r}, which is no static value"
                 ) from None
         mesh = (
             next((a.mesh for a in args if isinstance(a, DistributedArray)), None)
@@ -252,7 +255,7 @@ class Op:
         names = [*self.operands, *self.statics]
         if len(args) > len(names):
             raise error(
-                DtypeError,
+                ArgumentError,
                 self.name,
                 f"takes {len(names)} arguments ({', '.join(names)}), got {len(args)}",
             )
@@ -260,17 +263,17 @@ class Op:
         for k, v in static.items():
             if k not in names:
                 raise error(
-                    DtypeError,
+                    ArgumentError,
                     self.name,
                     f"no argument {k!r}",
                     remedy=f"It has {', '.join(names)}.",
                 )
             if k in given:
-                raise error(DtypeError, self.name, f"argument {k!r} is given twice")
+                raise error(ArgumentError, self.name, f"argument {k!r} is given twice")
             given[k] = v
         missing = [n for n in self.operands if n not in given]
         if missing:
-            raise error(DtypeError, self.name, f"argument {missing[0]!r} is missing")
+            raise error(ArgumentError, self.name, f"argument {missing[0]!r} is missing")
         operands = tuple(given.pop(n) for n in self.operands)
         return operands, given
 
@@ -309,6 +312,20 @@ class Op:
 
     # ---- planning
 
+    def _planned(self, args: Sequence[Any], static: dict[str, Any]) -> tuple[Plan, Any]:
+        """A plan, and what its first run returns."""
+        try:
+            plan = self._plan(args, static)
+            return plan, self._general(plan, args)
+        except GdtError:
+            raise
+        except MemoryError as cause:
+            raise out_of_memory(self.name, cause) from None
+        except MISFITS as cause:
+            given = {self.operand_name(i): a for i, a in enumerate(args)} | static
+            blamed = misfit_value(self.body, self.name, static)
+            raise blamed or of_all_arguments(self.name, given, cause) from cause
+
     def _plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
         types = tuple(a.type if type(a) is DistributedArray else None for a in args)
         names = [self.operand_name(i) for i in range(len(args))]
@@ -323,7 +340,7 @@ class Op:
         and the statics as the body gets them."""
         names = [self.operand_name(i) for i in range(len(types))]
         for name in self.required - static.keys():
-            raise error(DtypeError, self.name, f"argument {name!r} is missing")
+            raise error(ArgumentError, self.name, f"argument {name!r} is missing")
         if self.prepare is not None:
             static = self.prepare(*types, **static)
         spec = self.rule(*types, **static) if callable(self.rule) else self.rule
@@ -474,7 +491,8 @@ class Composite:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.function, self.name = function, function.__name__.strip("_")
+        self.name = function.__name__.strip("_")
+        self.function = checked(function, self.name)
         self.__name__, self.__doc__, self.__module__ = (
             self.name,
             function.__doc__,
@@ -509,5 +527,7 @@ class Composite:
 
 def public(function: F) -> F:
     """Make a plain function of ops one of gdt's public functions (and of the array's methods)."""
+    if inspect.isfunction(function):
+        function = checked(function)
     FUNCTIONS[function.__name__.rstrip("_")] = function
     return function

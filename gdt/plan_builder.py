@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdt.arguments import misfit_value
 from gdt.backend import backend_of
 from gdt.comm import local
 from gdt.comm.transport import transport_of
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.observe import OBSERVERS, Collective
 from gdt.relayout import Step, run_step
@@ -450,8 +451,11 @@ class PlanBuilder:
         }
 
     def _type_error(self, cause: TypeError) -> Exception:
-        if isinstance(cause, DtypeError):
+        if isinstance(cause, GdtError):
             return cause
+        found = misfit_value(self.op.body, self.op.name, self.static)
+        if found is not None:
+            return found
         problem = str(cause).splitlines()[0]
         if "not supported for the input types" in problem:  # NumPy's, of ufuncs without a loop
             dtypes = [str(t.dtype) for t in self.plan.types if t is not None]

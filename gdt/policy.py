@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from gdt.arguments import checked
 from gdt.errors import DtypeError, MoveError, error
 
 POLICIES = ("allow", "warn", "raise")
@@ -19,6 +20,7 @@ class ImplicitFetchWarning(UserWarning):
 
 
 @contextmanager
+@checked
 def implicit_fetch(policy: str) -> Iterator[None]:
     """Choose for this block what `np.asarray(x)` and NumPy functions do with a distributed array.
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gdt import random_bits
+from gdt.arguments import checked, checked_class
 from gdt.array import FUNCTIONS, DistributedArray, checked_layout, place
 from gdt.backend import backend_of
 from gdt.errors import DtypeError, ShapeError, error
@@ -47,6 +48,7 @@ def _key_of_seed(seed: object) -> int:
     return int(random_bits.key_from_seed(np, int(seed)))
 
 
+@checked_class()
 class Generator:
     """A key, and how many draws it has made: each draw takes the next stream of that key.
 
@@ -90,6 +92,7 @@ generator = Generator()
 """The generator of draws without a key; its seed is 0 at the start, in every process."""
 
 
+@checked
 def seed(n: int) -> None:
     """Start the default generator anew from the seed `n`, an integer of 0 or more.
 
@@ -105,6 +108,7 @@ def seed(n: int) -> None:
 # ---------------------------------------------------------------- keys
 
 
+@checked
 def key(seed: Any = None) -> DistributedArray:
     """A key: a uint64 array of rank 0, replicated on the default mesh.
 
@@ -163,6 +167,7 @@ def split_key(xp: Any, key: Block, /, n: int) -> Block:
     return random_bits.split(xp, key, n)
 
 
+@checked
 def split(key: Key, n: int = 2) -> DistributedArray:
     """`n` new keys from a key: uint64 of shape (n,); iterate over them or index them.
 
@@ -247,6 +252,7 @@ def _in_layout(x: DistributedArray, layout: Layout | None) -> DistributedArray:
     return x if layout is None or x.layout is layout else relayout(x, layout)
 
 
+@checked
 def uniform(
     shape: Shape = (),
     low: Any = 0.0,
@@ -269,6 +275,7 @@ def uniform(
     return _in_layout(x, layout)
 
 
+@checked
 def normal(
     shape: Shape = (),
     mean: Any = 0.0,
@@ -289,6 +296,7 @@ def normal(
     return _in_layout(_scaled(x, mean, std), layout)
 
 
+@checked
 def truncated_normal(
     shape: Shape = (),
     mean: Any = 0.0,
@@ -318,6 +326,7 @@ def _scaled(x: DistributedArray, mean: Any, std: Any) -> DistributedArray:
     return astype(y if _is(mean, 0) else y + mean, x.dtype)
 
 
+@checked
 def integers(
     low: int,
     high: int | None = None,
@@ -340,6 +349,7 @@ def integers(
     return _in_layout(x, layout)
 
 
+@checked
 def bernoulli(
     shape: Shape = (), p: Any = 0.5, *, key: Key = None, layout: Layout | None = None
 ) -> DistributedArray:
@@ -364,6 +374,7 @@ def bernoulli(
     return _in_layout(drawn, layout)
 
 
+@checked
 def permutation(
     x: Any, axis: int = 0, *, key: Key = None, layout: Layout | None = None
 ) -> DistributedArray:

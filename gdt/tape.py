@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from gdt.arguments import checked, checked_class
 from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import DtypeError, GradientError, error
 from gdt.layout import ArrayType, Layout
@@ -21,6 +22,7 @@ Tree = (
 )
 
 
+@checked_class("on_op")
 class GradientTape(Observer):
     """Records the ops that run inside its block, for `gradient`.
 
@@ -369,6 +371,7 @@ def _argument(args: tuple[Any, ...], argnums: object) -> Any:
     return args[argnums]
 
 
+@checked
 def value_and_grad(
     f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -413,6 +416,7 @@ def value_and_grad(
     return wrapped
 
 
+@checked
 def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """A function that returns the gradient of `f`, a scalar function, with respect to argument
     `argnums`.
@@ -427,6 +431,7 @@ def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[
     return wrapped
 
 
+@checked
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """`f(*primals)` and the function that maps a cotangent of it to cotangents of the primals.
 
@@ -446,6 +451,7 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     return out, pull
 
 
+@checked
 def stop_gradient(x: DistributedArray) -> DistributedArray:
     """The same values, through which no gradient flows."""
     return DistributedArray(x.type, x.blocks)

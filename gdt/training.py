@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from gdt.arguments import checked, checked_class
 from gdt.array import DistributedArray
 from gdt.metrics import Mean
 from gdt.nn.module import Module
@@ -40,6 +41,7 @@ class History:
         return [epoch[name] for epoch in self.epochs]
 
 
+@checked_class(eager=True)
 class Trainer:
     """Trains and evaluates a model on batches `(x, y)` of distributed arrays.
 
@@ -151,6 +153,7 @@ class Trainer:
 
 
 @contextmanager
+@checked
 def evaluating(model: Module) -> Iterator[Module]:
     """A block in which the model is in evaluation mode; every part's mode is as before
     afterwards."""

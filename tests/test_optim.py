@@ -10,7 +10,7 @@ import pytest
 
 import gdt
 from gdt import UNSHARDED, Layout, create_mesh
-from gdt.errors import DtypeError, ShapeError
+from gdt.errors import ArgumentError, ShapeError
 from gdt.optim import SGD, Adam, AdamW, Optimizer
 from gdt.optim.adam import adam_step
 
@@ -246,5 +246,5 @@ def test_clipping_by_the_common_norm() -> None:
 
 
 def test_a_missing_argument_is_named() -> None:
-    with pytest.raises(DtypeError, match="reshape: argument 'shape' is missing"):
+    with pytest.raises(ArgumentError, match="reshape: argument 'shape' is missing"):
         gdt.reshape(gdt.zeros(3))

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from gdt.arguments import checked_class
 from gdt.errors import ShapeError, error
 from gdt.random_bits import key_from_seed, permutation
 
@@ -15,6 +16,7 @@ HostArray: TypeAlias = npt.NDArray[Any]
 Batch = TypeVar("Batch")
 
 
+@checked_class(eager=True)
 class Batches(Generic[Batch]):
     """Tuples of equal slices of arrays; each `iter` is the next epoch.
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
+from gdt.arguments import checked
 from gdt.data.idx import read_idx
 from gdt.data.packages import installed_file
 from gdt.errors import DataError, error
@@ -41,6 +42,7 @@ FOLDERS = (".", "raw", "MNIST/raw", "FashionMNIST/raw")
 """Where the IDX files may lie in a `data_dir`; the latter are torchvision's."""
 
 
+@checked
 def mnist(split: str = "train", data_dir: str | PathLike[str] | None = None) -> tuple[Bytes, Bytes]:
     """Images (n, 28, 28) uint8 and labels (n,) uint8: 60,000 of "train" or 10,000 of "test".
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gdt.arguments import checked
 from gdt.data.packages import installed_file
 from gdt.errors import DataError, error
 from gdt.random_bits import permutation
@@ -25,6 +26,7 @@ FOLDERS = {"neg": 0, "pos": 1}
 LABELS = {"negative": 0, "positive": 1, "0": 0, "1": 1}
 
 
+@checked
 def imdb(
     data_dir: str | PathLike[str] | None = None, *, split: str = "train"
 ) -> tuple[list[str], npt.NDArray[np.uint8]]:

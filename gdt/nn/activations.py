@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gdt.arguments import checked, checked_class
 from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import DtypeError, error
 from gdt.nn.module import Module
@@ -14,6 +15,7 @@ Function = Callable[[Any], Any]
 NAMES = ("relu", "gelu", "sigmoid", "tanh", "softmax", "log_softmax", "exp", "abs")
 
 
+@checked
 def get(activation: str | Function | None) -> Function | None:
     """The activation of that name, or the function itself; None for no activation.
 
@@ -34,6 +36,7 @@ def get(activation: str | Function | None) -> Function | None:
     return FUNCTIONS[activation]
 
 
+@checked
 def name_of(activation: Function | None) -> str:
     """The name under which an activation appears in a repr."""
     if activation is None:
@@ -41,6 +44,7 @@ def name_of(activation: Function | None) -> str:
     return str(getattr(activation, "__name__", activation)).rstrip("_")
 
 
+@checked_class(eager=True)
 class Activation(Module):
     """An activation as a layer, by name or as a function.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from gdt import random
+from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import ShapeError, error
 from gdt.nn.module import Module
 from gdt.ops.comparison import where
 
 
+@checked_class(eager=True)
 class Dropout(Module):
     """Zeroes elements with probability `rate` in training, and scales the others by 1 / (1 - rate).
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gdt import random
+from gdt.arguments import checked
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, error
 from gdt.layout import Layout
@@ -25,6 +26,7 @@ TRUNCATED_DEVIATION = 0.87962566103423978
 """Standard deviation of a standard normal cut off at two deviations."""
 
 
+@checked
 def fans(shape: Shape) -> tuple[int, int]:
     """Inputs and outputs that one element of a weight of this shape connects.
 
@@ -38,6 +40,7 @@ def fans(shape: Shape) -> tuple[int, int]:
     return int(shape[-2]) * field, int(shape[-1]) * field
 
 
+@checked
 def zeros(
     shape: Shape, dtype: Any = np.float32, layout: Layout | None = None, key: Any = None
 ) -> DistributedArray:
@@ -45,6 +48,7 @@ def zeros(
     return creation.zeros(tuple(shape), dtype, layout=layout)
 
 
+@checked
 def ones(
     shape: Shape, dtype: Any = np.float32, layout: Layout | None = None, key: Any = None
 ) -> DistributedArray:
@@ -92,6 +96,7 @@ he_normal = _truncated(
 )
 
 
+@checked
 def normal(
     shape: Shape,
     dtype: Any = np.float32,
@@ -104,6 +109,7 @@ def normal(
     return random.normal(tuple(shape), 0, deviation, dtype, layout=layout, key=key)
 
 
+@checked
 def truncated_normal(
     shape: Shape,
     dtype: Any = np.float32,
@@ -128,6 +134,7 @@ INITIALIZERS: dict[str, Initializer] = {
 }
 
 
+@checked
 def get(initializer: str | Initializer) -> Initializer:
     """The initialiser of that name, or the function itself; DtypeError for a name there is not."""
     if callable(initializer):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdt import random
+from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import ShapeError, error
 from gdt.layout import Layout
@@ -18,6 +19,7 @@ from gdt.nn.module import Module
 from gdt.ops.shapes import reshape
 
 
+@checked_class(eager=True)
 class Dense(Module):
     """A fully connected layer: activation(x @ weight + bias).
 
@@ -70,6 +72,7 @@ class Dense(Module):
         return f"{inputs} -> {outputs}, {activations.name_of(self.activation)}"
 
 
+@checked_class(eager=True)
 class Flatten(Module):
     """All axes but the first made one: (n, a, b, ...) to (n, a * b * ...).
 
@@ -82,6 +85,7 @@ class Flatten(Module):
         return flat
 
 
+@checked_class(eager=True)
 class Sequential(Module):
     """Layers one after the other; indexed and iterated like a list.
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
+from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import LayoutError, error
 from gdt.layout import Layout
@@ -14,6 +15,7 @@ from gdt.ops.movement import relayout
 from gdt.slots import Tree, slots
 
 
+@checked_class(eager=True)
 class LayoutMap(MutableMapping[str, Layout]):
     r"""A mapping from names of arrays to layouts, whose keys may be regular expressions.
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gdt.arguments import checked
 from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import ShapeError, error
 
 
+@checked
 def sparse_softmax_cross_entropy(
     labels: Any, logits: DistributedArray, reduction: str = "mean"
 ) -> DistributedArray:
@@ -26,6 +28,7 @@ def sparse_softmax_cross_entropy(
     return _reduced("sparse_softmax_cross_entropy", each, reduction)
 
 
+@checked
 def softmax_cross_entropy(
     targets: Any, logits: DistributedArray, reduction: str = "mean"
 ) -> DistributedArray:
@@ -35,6 +38,7 @@ def softmax_cross_entropy(
     return _reduced("softmax_cross_entropy", each, reduction)
 
 
+@checked
 def sigmoid_cross_entropy(
     targets: Any, logits: DistributedArray, reduction: str = "mean"
 ) -> DistributedArray:
@@ -48,6 +52,7 @@ def sigmoid_cross_entropy(
     return _reduced("sigmoid_cross_entropy", each, reduction)
 
 
+@checked
 def mean_squared_error(
     targets: Any, predictions: DistributedArray, reduction: str = "mean"
 ) -> DistributedArray:
@@ -61,6 +66,7 @@ def mean_squared_error(
     return _reduced("mean_squared_error", difference * difference, reduction)
 
 
+@checked
 def mean_absolute_error(
     targets: Any, predictions: DistributedArray, reduction: str = "mean"
 ) -> DistributedArray:

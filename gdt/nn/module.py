@@ -7,12 +7,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import CheckpointError, error
 from gdt.ops.creation import asarray
 from gdt.slots import Facts, Slot, Stateful, check_untied, mismatches, slots, trainable_slots
 
 
+@checked_class()
 class Module(Stateful):
     """Base of layers and models: arrays among its attributes are parameters, modules its parts.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, error
 from gdt.layout import Layout
@@ -27,6 +28,7 @@ def moving_average(xp: Any, average: Block, value: Block, momentum: Any, /, *, o
     return xp.add(new, change, out=new)
 
 
+@checked_class(eager=True)
 class BatchNorm(Module):
     """Batch normalisation over all axes of x but the last, then scale and offset.
 

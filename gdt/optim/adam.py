@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import ShapeError, error
 from gdt.op import op
@@ -57,6 +58,7 @@ def adam_step(
     return tuple(out)
 
 
+@checked_class(eager=True)
 class Adam(Optimizer):
     """Adam: steps of about the learning rate, scaled by running moments of the gradients.
 
@@ -104,6 +106,7 @@ class Adam(Optimizer):
         return lambda owners, g: adam_step.update(owners, g, *scalars, decay=decay)
 
 
+@checked_class(eager=True)
 class AdamW(Adam):
     """Adam with decoupled weight decay: `p *= 1 - rate * weight_decay` before Adam's step.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from gdt.arguments import checked
 from gdt.array import FUNCTIONS, DistributedArray
 from gdt.tape import Tree, flatten
 
 
+@checked
 def global_norm(gradients: Tree) -> DistributedArray:
     """Euclidean norm of all arrays of a tree together, a scalar array.
 
@@ -20,6 +22,7 @@ def global_norm(gradients: Tree) -> DistributedArray:
     return norm
 
 
+@checked
 def clip_by_global_norm(gradients: Tree, max_norm: float) -> tuple[Tree, DistributedArray]:
     """The gradients, scaled down together if their norm is above `max_norm`, and the norm they had.
 

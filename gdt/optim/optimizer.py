@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.backend import NUMPY
 from gdt.errors import DtypeError, ShapeError, error
@@ -39,6 +40,7 @@ def runs(xp: Any, *blocks: Block) -> Iterator[Sequence[Block]]:
         yield scratch[: pieces[0].size], *pieces
 
 
+@checked_class(eager=True)
 class Optimizer(Stateful):
     """Base of the optimizers: a subclass names its state arrays and says how one parameter is
     updated.

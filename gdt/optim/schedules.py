@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from gdt.arguments import checked
 from gdt.errors import ShapeError, error
 
 Schedule = Callable[[int], float]
 
 
+@partial(checked, eager=True)
 def exponential_decay(
     initial: float, decay_steps: int, decay_rate: float, *, staircase: bool = False
 ) -> Schedule:
@@ -28,6 +31,7 @@ def exponential_decay(
     return schedule
 
 
+@partial(checked, eager=True)
 def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedule:
     """Half a cosine from `initial` down to `final` over `decay_steps`, then `final`.
 
@@ -45,6 +49,7 @@ def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedu
     return schedule
 
 
+@partial(checked, eager=True)
 def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Schedule:
     """values[0] before step boundaries[0], values[1] before boundaries[1], ...
 
@@ -62,6 +67,7 @@ def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Sc
     return lambda step: rates[bisect_right(steps, step)]
 
 
+@partial(checked, eager=True)
 def with_warmup(rate: float | Schedule, warmup_steps: int) -> Schedule:
     """Rises linearly to `rate` over the first `warmup_steps`, then follows it from its own step 0.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import ShapeError, error
 from gdt.op import op
@@ -50,6 +51,7 @@ def momentum_step(
     return tuple(out)
 
 
+@checked_class(eager=True)
 class SGD(Optimizer):
     """Gradient descent: `p -= rate * g`, or with momentum `v = momentum * v - rate * g; p += v`.
 

@@ -1,0 +1,196 @@
+"""Arguments that do not fit a public function: explained when the call fails, free when it runs.
+
+`checked` wraps a function. If a call of it raises one of Python's own errors, the arguments are
+compared with the function's signature and annotations; the first that does not fit is named in an
+ArgumentError. An error for which no argument is to blame is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gdt.errors import ArgumentError, DeviceError, GdtError, error
+
+F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
+
+MISFITS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
+"""What Python and NumPy raise where a value is not of the kind that code expects."""
+
+
+def checked(function: F, name: str = "", *, eager: bool = False) -> F:
+    """`function`, with ArgumentError where its arguments are to blame for an error of Python's.
+
+    name: what errors call it; its own name if not given. eager: whether the arguments are compared
+    with the annotations before the call, for functions that keep them for later.
+
+    >>> gdt.diagonal([[1, 2]], offset="one")
+    Traceback (most recent call last):
+    gdt.errors.ArgumentError: diagonal: offset is 'one', not int
+    """
+    name = name or function.__name__.rstrip("_")
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            if eager and (found := misfit(function, name, args, kwargs)) is not None:
+                raise found
+            return function(*args, **kwargs)
+        except GdtError:
+            raise
+        except MemoryError as cause:
+            raise out_of_memory(name, cause) from None
+        except MISFITS as cause:
+            blamed = misfit(function, name, args, kwargs) or unexplained(
+                function, name, args, kwargs, cause
+            )
+            if blamed is None:
+                raise
+            raise blamed from cause
+
+    return call  # type: ignore[return-value]
+
+
+def checked_class(*hot: str, eager: bool = False) -> Callable[[C], C]:
+    """A decorator that checks the constructor and the public methods of a class, but for `hot`.
+
+    eager: whether what the constructor is given is checked before it is kept.
+    """
+
+    def decorate(cls: C) -> C:
+        for attribute, member in list(vars(cls).items()):
+            if attribute in hot or not (attribute in CONSTRUCTORS or attribute[0] != "_"):
+                continue
+            name = cls.__name__ + CONSTRUCTORS.get(attribute, f".{attribute}")
+            if isinstance(member, classmethod | staticmethod):
+                setattr(cls, attribute, type(member)(checked(member.__func__, name)))
+            elif inspect.isfunction(member):
+                early = eager and attribute == "__init__"
+                setattr(cls, attribute, checked(member, name, eager=early))
+        return cls
+
+    return decorate
+
+
+CONSTRUCTORS = {"__init__": "", "__new__": "", "__call__": "", "__getitem__": "[...]"}
+
+
+def misfit(
+    function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> ArgumentError | None:
+    """The first argument that does not fit the signature or the annotations; None if all do."""
+    signature = inspect.signature(function)
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError as cause:
+        shown = ", ".join(p for p in signature.parameters if p != "self")
+        return error(ArgumentError, name, str(cause), remedy=f"Its arguments are ({shown}).")
+    values: dict[str, Any] = {}
+    for parameter, value in given.items():
+        if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
+            values |= {f"{parameter}[{i}]": v for i, v in enumerate(value)}
+        elif signature.parameters[parameter].kind is not inspect.Parameter.VAR_KEYWORD:
+            values[parameter] = value
+    return misfit_value(function, name, values)
+
+
+def misfit_value(
+    function: Callable[..., Any], name: str, values: Mapping[str, Any]
+) -> ArgumentError | None:
+    """The first of these arguments that is not what the function's annotation of it says."""
+    try:
+        hints = typing.get_type_hints(function)
+    except NameError:  # a name that is imported for type checkers alone
+        return None
+    for label, value in values.items():
+        hint = hints.get(label.split("[")[0], Any)
+        if not fits(value, hint):
+            wanted = inspect.formatannotation(hint).replace("collections.abc.", "")
+            problem = f"{label} is {shown_value(value)}, not {wanted}"
+            return error(ArgumentError, name, problem)
+    return None
+
+
+def unexplained(
+    function: Callable[..., Any],
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    cause: Exception,
+) -> ArgumentError | None:
+    """An error that lists all arguments, where none can be blamed alone. None for methods and
+    functions that call what they were given: then the error is that function's own."""
+    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    if "self" in given or any(map(callable, given.values())):
+        return None
+    return of_all_arguments(name, given, cause)
+
+
+def of_all_arguments(name: str, given: Mapping[str, Any], cause: Exception) -> ArgumentError:
+    """These arguments do not go together."""
+    problem = f"cannot take these arguments ({type(cause).__name__}: {cause})"
+    shown = {parameter: shown_value(value) for parameter, value in given.items()}
+    return error(ArgumentError, name, problem, operands=shown)
+
+
+def shown_value(value: object) -> str:
+    """A value as errors show it: itself if that is short, else its type."""
+    if isinstance(value, str | int | float | complex | bool | None | np.generic):
+        text = repr(value)
+        return text if len(text) <= 60 else f"{text[:57]}..."
+    kind = getattr(value, "type", None)
+    return f"a {type(value).__name__}" if kind is None else str(kind)
+
+
+def out_of_memory(name: str, cause: MemoryError) -> DeviceError:
+    """The host's memory does not suffice for what `name` was to make."""
+    return error(DeviceError, name, f"not enough memory ({cause})")
+
+
+# ---------------------------------------------------------------- values and annotations
+
+
+NUMBERS = {
+    int: (int, np.integer),
+    float: (int, float, np.integer, np.floating),
+    complex: (int, float, complex, np.number),
+}
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Whether a value is what an annotation says. Annotations that say too little fit all."""
+    if hint is Any or isinstance(hint, TypeVar | str):
+        return True
+    if hint is None or hint is type(None):
+        return value is None
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, h) for h in inside)
+    if origin is typing.Literal:
+        return value in inside
+    if hint in NUMBERS:
+        return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool | np.bool_)
+    kind = origin or hint
+    if not isinstance(kind, type) or getattr(kind, "_is_protocol", False):
+        return True
+    if not isinstance(value, kind) or (kind is Sequence and isinstance(value, str)):
+        return False
+    return _fits_inside(value, kind, inside)
+
+
+def _fits_inside(value: Any, kind: type, inside: tuple[Any, ...]) -> bool:
+    """Whether the elements of a container are what its annotation says."""
+    if not inside:
+        return True
+    if issubclass(kind, Mapping):
+        return all(fits(k, inside[0]) and fits(v, inside[1]) for k, v in value.items())
+    if kind is tuple and inside[-1] is not Ellipsis:
+        return len(value) == len(inside) and all(map(fits, value, inside))
+    return not issubclass(kind, Sequence) or all(fits(v, inside[0]) for v in value)

@@ -1,0 +1,265 @@
+"""One call that works of every public function, class and method: where hostile arguments start.
+
+`CALLS` maps a dotted name below `gdt` to a function that makes fresh positional and keyword
+arguments. Ops and functions of `gdt.array.FUNCTIONS` take theirs from `tests/samples`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gdt
+from gdt.array import FUNCTIONS
+
+from .samples import SAMPLES
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+MESH = gdt.create_mesh([("x", 2), ("y", 2)])
+OTHER = gdt.create_mesh([("z", 3)])
+ROWS = gdt.Layout(["x", None], MESH)
+SPLIT = gdt.Layout(["x"], MESH)
+LOGITS = gdt.asarray(np.linspace(0, 1, 12).reshape(4, 3), layout=ROWS)
+LABELS = gdt.asarray([0, 1, 2, 0], layout=SPLIT)
+X = gdt.ones((4, 2), layout=ROWS)
+V = gdt.ones((4,), layout=SPLIT)
+
+
+def _square(x: Any) -> Any:
+    return gdt.sum(x * x)
+
+
+def _tape() -> tuple[gdt.GradientTape, Any]:
+    with gdt.GradientTape(persistent=True) as tape:
+        loss = _square(X)
+    return tape, loss
+
+
+def _model() -> gdt.nn.Sequential:
+    return gdt.nn.Sequential(gdt.nn.Dense(2, 3, gdt.Layout([None, "y"], MESH), key=0))
+
+
+def _path() -> Path:
+    return Path(tempfile.mkdtemp(prefix="gdt-calls-")) / "saved.safetensors"
+
+
+def _saved() -> Path:
+    return gdt.checkpoint.save(_path(), {"w": X})
+
+
+def _layouts() -> gdt.nn.LayoutMap:
+    layouts = gdt.nn.LayoutMap(MESH)
+    layouts[".*"] = [None, "x"]
+    return layouts
+
+
+def _trainer() -> gdt.training.Trainer:
+    return gdt.training.Trainer(_model(), gdt.optim.SGD(0.1), gdt.nn.losses.mean_squared_error)
+
+
+def _batches() -> list[Any]:
+    return [(X, gdt.ones((4, 3), layout=ROWS))]
+
+
+def _updated() -> tuple[Any, ...]:
+    return {"w": X}, {"w": X}
+
+
+def _of_samples(name: str) -> Callable[[], Call]:
+    sample = SAMPLES[name][0]
+    return lambda: (FUNCTIONS[name], sample.args, dict(sample.static))
+
+
+losses, initializers, random, optim = gdt.nn.losses, gdt.nn.initializers, gdt.random, gdt.optim
+
+# name: a function that makes (callable, args, kwargs)
+CALLS: dict[str, Callable[[], Call]] = {
+    **{name: _of_samples(name) for name in gdt.__all__ if name in SAMPLES},
+    # ---- meshes and layouts
+    "create_mesh": lambda: (gdt.create_mesh, ([("x", 2)],), {"devices": ["cpu:0", "cpu:1"],
+        "mesh_name": "m", "device_type": "CPU", "blocks": 2}),
+    "default_mesh": lambda: (lambda mesh: gdt.default_mesh(mesh).__enter__(), (MESH,), {}),
+    "get_default_mesh": lambda: (gdt.get_default_mesh, (), {}),
+    "Mesh.axis_index": lambda: (MESH.axis_index, ("x",), {}),
+    "Mesh.dim_size": lambda: (MESH.dim_size, ("x",), {}),
+    "Mesh.contains_dim": lambda: (MESH.contains_dim, ("x",), {}),
+    "Mesh.block_of": lambda: (MESH.block_of, ((0, 1),), {}),
+    "Mesh.device_location": lambda: (MESH.device_location, (1,), {}),
+    "Mesh.coords": lambda: (MESH.coords, (1,), {}),
+    "Mesh.from_string": lambda: (gdt.Mesh.from_string, (MESH.to_string(),), {}),
+    "Mesh.from_device": lambda: (gdt.Mesh.from_device, ("cpu:0",), {}),
+    "Layout": lambda: (gdt.Layout, (["x"], MESH), {"partial": {"y": "sum"}}),
+    "Layout.replicated": lambda: (gdt.Layout.replicated, (MESH, 2), {}),
+    "Layout.batch_sharded": lambda: (gdt.Layout.batch_sharded, (MESH, "x", 2), {"axis": 0}),
+    "Layout.inner_sharded": lambda: (gdt.Layout.inner_sharded, (MESH, "x", 2), {}),
+    "Layout.num_shards": lambda: (ROWS.num_shards, (0,), {}),
+    "Layout.delete": lambda: (ROWS.delete, ([0],), {}),
+    "Layout.local_shape_from_global_shape": lambda: (
+        ROWS.local_shape_from_global_shape, ([4, 2],), {}),
+    "Layout.global_shape_from_local_shape": lambda: (
+        ROWS.global_shape_from_local_shape, ([4, 2],), {}),
+    "Layout.shard_index": lambda: (ROWS.shard_index, ((0, 1), 0), {}),
+    "Layout.from_string": lambda: (gdt.Layout.from_string, (ROWS.to_string(),), {}),
+    # ---- arrays
+    "arange": lambda: (gdt.arange, (0, 4, 1), {"dtype": "f4", "layout": SPLIT}),
+    "asarray": lambda: (gdt.asarray, ([1.0, 2.0],), {"dtype": "f4", "layout": SPLIT, "copy": True}),
+    "empty": lambda: (gdt.empty, ((4,),), {"dtype": "f4", "layout": SPLIT}),
+    "empty_like": lambda: (gdt.empty_like, (V,), {"dtype": "f4", "layout": SPLIT}),
+    "eye": lambda: (gdt.eye, (4, 2), {"k": 1, "dtype": "f4", "layout": ROWS}),
+    "full": lambda: (gdt.full, ((4,), 2.0), {"dtype": "f4", "layout": SPLIT}),
+    "full_like": lambda: (gdt.full_like, (V, 2.0), {"dtype": "f4", "layout": SPLIT}),
+    "identity": lambda: (gdt.identity, (4,), {"dtype": "f4", "layout": ROWS}),
+    "linspace": lambda: (gdt.linspace, (0, 1), {"num": 4, "endpoint": True, "dtype": "f4",
+        "layout": SPLIT}),
+    "ones": lambda: (gdt.ones, ((4,),), {"dtype": "f4", "layout": SPLIT}),
+    "ones_like": lambda: (gdt.ones_like, (V,), {"dtype": "f4", "layout": SPLIT}),
+    "tri": lambda: (gdt.tri, (4, 2), {"k": 1, "dtype": "f4", "layout": ROWS}),
+    "zeros": lambda: (gdt.zeros, ((4,),), {"dtype": "f4", "layout": SPLIT}),
+    "zeros_like": lambda: (gdt.zeros_like, (V,), {"dtype": "f4", "layout": SPLIT}),
+    "relayout": lambda: (gdt.relayout, (V, SPLIT), {}),
+    "relayout_like": lambda: (gdt.relayout_like, (V, V), {}),
+    "call_with_layout": lambda: (gdt.call_with_layout, (gdt.ones, SPLIT, 4), {}),
+    "check_layout": lambda: (gdt.check_layout, (V, SPLIT), {}),
+    "copy_to_mesh": lambda: (gdt.copy_to_mesh, ([1.0, 2.0], SPLIT), {"source_layout": SPLIT}),
+    "fetch_layout": lambda: (gdt.fetch_layout, (V,), {}),
+    "is_distributed": lambda: (gdt.is_distributed, (V,), {}),
+    "map_shards": lambda: (
+        lambda f, ins, out: gdt.map_shards(f, ins, out)(V), (lambda x: x, [SPLIT], SPLIT), {}),
+    "pack": lambda: (gdt.pack, ([[1.0], [1.0], [2.0], [2.0]], SPLIT), {}),
+    "unpack": lambda: (gdt.unpack, (V,), {}),
+    "synchronize": lambda: (gdt.synchronize, (), {}),
+    "array_repr": lambda: (gdt.array_repr, (V,), {}),
+    "visualize": lambda: (gdt.visualize, (V,), {}),
+    "DistributedArray.item": lambda: (V.item, (0,), {}),
+    "DistributedArray.reshape": lambda: (V.reshape, (2, 2), {}),
+    "DistributedArray.transpose": lambda: (X.transpose, (1, 0), {}),
+    "DistributedArray.relayout": lambda: (V.relayout, (SPLIT,), {}),
+    "DistributedArray.__getitem__": lambda: (V.__getitem__, (0,), {}),
+    "DistributedArray.__matmul__": lambda: (X.__matmul__, (X.T,), {}),
+    "DistributedArray.__array__": lambda: (V.__array__, ("f4",), {"copy": True}),
+    **{
+        f"DistributedArray.{name}": lambda name=name: (getattr(V, name), (), {})
+        for name in ("numpy", "tolist", "copy", "resolve", "block_until_ready", "flatten", "ravel")
+    },
+    **{
+        f"DistributedArray.{name}": lambda name=name: (getattr(X, name), (0,), {})
+        for name in ("sum", "mean", "prod", "max", "min", "any", "all", "argmax", "argmin", "std",
+                     "var", "cumsum", "cumprod", "round")
+    },
+    "DistributedArray.clip": lambda: (X.clip, (0.0, 1.0), {}),
+    "DistributedArray.astype": lambda: (X.astype, ("f4",), {}),
+    "DistributedArray.take": lambda: (X.take, ([0, 1],), {"axis": 0}),
+    # ---- looking
+    "check_nans": lambda: (lambda: gdt.check_nans().__enter__(), (), {}),
+    "no_moves": lambda: (lambda: gdt.no_moves().__enter__(), (), {}),
+    "count_collectives": lambda: (lambda: gdt.count_collectives().__enter__(), (), {}),
+    "implicit_fetch": lambda: (lambda p: gdt.implicit_fetch(p).__enter__(), ("allow",), {}),
+    "explain": lambda: (gdt.explain, (_square, X), {}),
+    # ---- gradients
+    "GradientTape": lambda: (gdt.GradientTape, (), {"persistent": True}),
+    "GradientTape.watch": lambda: (gdt.GradientTape().watch, (X,), {}),
+    "GradientTape.gradient": lambda: (lambda t, s, o=None, **k: _tape()[0].gradient(t, s, o, **k),
+        (_tape()[1], X), {"unconnected": "zero", "together_with": []}),
+    "grad": lambda: (lambda f, n, *a: gdt.grad(f, n)(*a), (_square, 0, X), {}),
+    "value_and_grad": lambda: (
+        lambda f, n, *a: gdt.value_and_grad(f, n)(*a), (_square, 0, X), {}),
+    "vjp": lambda: (gdt.vjp, (_square, X), {}),
+    "stop_gradient": lambda: (gdt.stop_gradient, (X,), {}),
+    # ---- random numbers
+    "random.Generator": lambda: (random.Generator, (1,), {}),
+    "random.Generator.seed": lambda: (random.Generator().seed, (1,), {}),
+    "random.seed": lambda: (random.seed, (0,), {}),
+    "random.key": lambda: (random.key, (1,), {}),
+    "random.fold_in": lambda: (random.fold_in, (random.key(1), 2), {}),
+    "random.split": lambda: (random.split, (random.key(1),), {"n": 2}),
+    "random.split_key": lambda: (random.split_key, (random.key(1),), {"n": 2}),
+    "random.uniform": lambda: (random.uniform, ((4,), 0.0, 1.0, "f4"),
+        {"layout": SPLIT, "key": 1}),
+    "random.normal": lambda: (random.normal, ((4,), 0.0, 1.0, "f4"), {"layout": SPLIT, "key": 1}),
+    "random.truncated_normal": lambda: (random.truncated_normal, ((4,), 0.0, 1.0, "f4"),
+        {"layout": SPLIT, "key": 1}),
+    "random.integers": lambda: (random.integers, (0, 5, (4,), "i4"), {"layout": SPLIT, "key": 1}),
+    "random.bernoulli": lambda: (random.bernoulli, ((4,), 0.5), {"layout": SPLIT, "key": 1}),
+    "random.permutation": lambda: (random.permutation, (4,), {"layout": SPLIT, "key": 1}),
+    # ---- layers
+    "nn.Dense": lambda: (gdt.nn.Dense, (2, 3, ROWS, "relu", True, "he_normal", "zeros"),
+        {"dtype": "f4", "key": 1}),
+    "nn.Dense.__call__": lambda: (gdt.nn.Dense(2, 3, key=0), (gdt.ones((4, 2)),), {}),
+    "nn.BatchNorm": lambda: (gdt.nn.BatchNorm, (2,), {"layout": gdt.Layout([None], MESH),
+        "affine": True, "momentum": 0.9, "epsilon": 1e-5, "dtype": "f4"}),
+    "nn.Dropout": lambda: (gdt.nn.Dropout, (0.5,), {"key": 1}),
+    "nn.Dropout.__call__": lambda: (gdt.nn.Dropout(0.5, key=1), (X,), {"training": True}),
+    "nn.Flatten": lambda: (gdt.nn.Flatten, (), {}),
+    "nn.Flatten.__call__": lambda: (gdt.nn.Flatten(), (X,), {}),
+    "nn.Activation": lambda: (gdt.nn.Activation, ("relu",), {}),
+    "nn.Activation.__call__": lambda: (gdt.nn.Activation("relu"), (X,), {}),
+    "nn.Sequential": lambda: (gdt.nn.Sequential, (gdt.nn.Flatten(),), {}),
+    "nn.Sequential.__getitem__": lambda: (_model().__getitem__, (0,), {}),
+    "nn.Module.load": lambda: (lambda s: _model().load(s), (_model().state(),), {}),
+    "nn.Module.train": lambda: (lambda t: _model().train(t), (True,), {}),
+    "nn.LayoutMap": lambda: (gdt.nn.LayoutMap, (MESH,), {}),
+    "nn.LayoutMap.__setitem__": lambda: (
+        lambda k, v: gdt.nn.LayoutMap(MESH).__setitem__(k, v), ("a", ["x"]), {}),
+    "nn.LayoutMap.apply": lambda: (lambda t: _layouts().apply(t), ({"w": X},), {}),
+    "nn.activations.get": lambda: (gdt.nn.activations.get, ("relu",), {}),
+    "nn.activations.name_of": lambda: (gdt.nn.activations.name_of, (gdt.relu,), {}),
+    "nn.initializers.get": lambda: (initializers.get, ("zeros",), {}),
+    "nn.initializers.fans": lambda: (initializers.fans, ((2, 3),), {}),
+    **{
+        f"nn.initializers.{name}": lambda name=name: (
+            getattr(initializers, name), ((4, 2),), {"dtype": "f4", "layout": ROWS, "key": 1})
+        for name in initializers.INITIALIZERS
+    },
+    "nn.losses.sparse_softmax_cross_entropy": lambda: (
+        losses.sparse_softmax_cross_entropy, (LABELS, LOGITS), {"reduction": "mean"}),
+    **{
+        f"nn.losses.{name}": lambda name=name: (
+            getattr(losses, name), (LOGITS, LOGITS), {"reduction": "sum"})
+        for name in ("softmax_cross_entropy", "sigmoid_cross_entropy", "mean_squared_error",
+                     "mean_absolute_error")
+    },
+    # ---- training
+    "optim.SGD": lambda: (optim.SGD, (0.1, 0.9), {"nesterov": True}),
+    "optim.Adam": lambda: (optim.Adam, (0.1, 0.9, 0.99, 1e-7), {}),
+    "optim.AdamW": lambda: (optim.AdamW, (0.1, 0.1, 0.9, 0.99, 1e-7), {}),
+    "optim.Optimizer": lambda: (optim.Optimizer, (0.1,), {}),
+    "optim.Optimizer.init": lambda: (lambda p: optim.Adam(0.1).init(p), ({"w": X},), {}),
+    "optim.Optimizer.update": lambda: (lambda p, g: optim.Adam(0.1).update(p, g), _updated(), {}),
+    "optim.clip_by_global_norm": lambda: (optim.clip_by_global_norm, ({"w": X}, 1.0), {}),
+    "optim.global_norm": lambda: (optim.global_norm, ({"w": X},), {}),
+    "optim.cosine_decay": lambda: (
+        lambda *a: optim.cosine_decay(*a)(3), (0.1, 10, 0.0), {}),
+    "optim.exponential_decay": lambda: (
+        lambda *a, **k: optim.exponential_decay(*a, **k)(3), (0.1, 10, 0.5), {"staircase": True}),
+    "optim.piecewise_constant": lambda: (
+        lambda *a: optim.piecewise_constant(*a)(3), ([2], [0.1, 0.01]), {}),
+    "optim.with_warmup": lambda: (lambda *a: optim.with_warmup(*a)(3), (0.1, 4), {}),
+    "metrics.accuracy": lambda: (gdt.metrics.accuracy, (LABELS, LOGITS), {}),
+    "metrics.Mean": lambda: (gdt.metrics.Mean, (), {}),
+    "metrics.Mean.update": lambda: (gdt.metrics.Mean().update, (1.0,), {"weight": 2.0}),
+    "training.Trainer": lambda: (gdt.training.Trainer, (_model(), optim.SGD(0.1),
+        losses.mean_squared_error), {"metrics": {"mse": losses.mean_squared_error}}),
+    "training.Trainer.step": lambda: (lambda x, y: _trainer().step(x, y), _batches()[0], {}),
+    "training.Trainer.evaluate": lambda: (lambda b: _trainer().evaluate(b), (_batches(),), {}),
+    "training.Trainer.fit": lambda: (lambda b, **k: _trainer().fit(b, **k), (_batches(),),
+        {"validation": _batches(), "callbacks": [], "title": "t", "show": False}),
+    "training.evaluating": lambda: (
+        lambda m: gdt.training.evaluating(m).__enter__(), (_model(),), {}),
+    # ---- files and data
+    "checkpoint.save": lambda: (gdt.checkpoint.save, (_path(), {"w": X}), {}),
+    "checkpoint.restore": lambda: (
+        gdt.checkpoint.restore, (_saved(), {"w": X}), {"partial": True}),
+    "checkpoint.contents": lambda: (gdt.checkpoint.contents, (_saved(),), {}),
+    "checkpoint.verify": lambda: (gdt.checkpoint.verify, (_saved(),), {}),
+    "CheckpointManager": lambda: (gdt.CheckpointManager, ({"w": X}, _path().parent),
+        {"max_to_keep": 3, "name": "ckpt"}),
+    "CheckpointManager.restore": lambda: (
+        gdt.CheckpointManager({"w": X}, _path().parent).restore, (_saved(),), {}),
+    "data.Batches": lambda: (gdt.data.Batches, (np.ones(4), np.ones(4)),
+        {"batch_size": 2, "seed": 1, "drop_remainder": True, "place": lambda x, y: (x, y)}),
+}  # fmt: skip
