@@ -21,8 +21,12 @@ from gdt.errors import ArgumentError, DeviceError, GdtError, error
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
-MISFITS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError)
-"""What Python and NumPy raise where a value is not of the kind that code expects."""
+MISFITS = (
+    TypeError, ValueError, AttributeError, LookupError, OverflowError, ZeroDivisionError,
+    RecursionError, MemoryError,
+)  # fmt: skip
+"""What Python and NumPy raise where a value is not of the kind or size that code expects. (A
+FloatingPointError is what a user asks NumPy for.)"""
 
 
 def checked(function: F, name: str = "", *, eager: bool = False) -> F:
@@ -40,20 +44,17 @@ def checked(function: F, name: str = "", *, eager: bool = False) -> F:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            if eager and (found := misfit(function, name, args, kwargs)) is not None:
-                raise found
+            wrong = misfit(function, name, args, kwargs) if eager else None
+            if wrong is not None:
+                raise wrong
             return function(*args, **kwargs)
         except GdtError:
             raise
-        except MemoryError as cause:
-            raise out_of_memory(name, cause) from None
         except MISFITS as cause:
-            blamed = misfit(function, name, args, kwargs) or unexplained(
-                function, name, args, kwargs, cause
-            )
-            if blamed is None:
+            found = blamed(function, name, args, kwargs, cause)
+            if found is None:
                 raise
-            raise blamed from cause
+            raise found from cause
 
     return call  # type: ignore[return-value]
 
@@ -79,7 +80,13 @@ def checked_class(*hot: str, eager: bool = False) -> Callable[[C], C]:
     return decorate
 
 
-CONSTRUCTORS = {"__init__": "", "__new__": "", "__call__": "", "__getitem__": "[...]"}
+CONSTRUCTORS = {
+    "__init__": "",
+    "__new__": "",
+    "__call__": "",
+    "__getitem__": "[...]",
+    "__setitem__": "[...]",
+}
 
 
 def misfit(
@@ -105,10 +112,7 @@ def misfit_value(
     function: Callable[..., Any], name: str, values: Mapping[str, Any]
 ) -> ArgumentError | None:
     """The first of these arguments that is not what the function's annotation of it says."""
-    try:
-        hints = typing.get_type_hints(function)
-    except NameError:  # a name that is imported for type checkers alone
-        return None
+    hints = _hints(function)
     for label, value in values.items():
         hint = hints.get(label.split("[")[0], Any)
         if not fits(value, hint):
@@ -118,17 +122,24 @@ def misfit_value(
     return None
 
 
-def unexplained(
+def blamed(
     function: Callable[..., Any],
     name: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     cause: Exception,
-) -> ArgumentError | None:
-    """An error that lists all arguments, where none can be blamed alone. None for methods and
-    functions that call what they were given: then the error is that function's own."""
+) -> GdtError | None:
+    """What the arguments did wrong, for an error of Python's that they caused; None if it may be an
+    error of a function or a mapping that the user gave, which is passed on as it is."""
+    if isinstance(cause, MemoryError):
+        return out_of_memory(name, cause)
+    found = misfit(function, name, args, kwargs)
+    if found is not None:
+        return found
     given = inspect.signature(function).bind(*args, **kwargs).arguments
-    if "self" in given or any(map(callable, given.values())):
+    held = vars(given["self"]).values() if hasattr(given.get("self"), "__dict__") else ()
+    takes_functions = any("Callable" in str(h) for h in _hints(function).values())
+    if takes_functions or any(map(callable, held)) or isinstance(cause, LookupError):
         return None
     return of_all_arguments(name, given, cause)
 
@@ -136,8 +147,15 @@ def unexplained(
 def of_all_arguments(name: str, given: Mapping[str, Any], cause: Exception) -> ArgumentError:
     """These arguments do not go together."""
     problem = f"cannot take these arguments ({type(cause).__name__}: {cause})"
-    shown = {parameter: shown_value(value) for parameter, value in given.items()}
+    shown = {parameter: shown_value(v) for parameter, v in given.items() if parameter != "self"}
     return error(ArgumentError, name, problem, operands=shown)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except NameError:  # a name that is imported for type checkers alone
+        return {}
 
 
 def shown_value(value: object) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.arguments import checked
 from gdt.backend import backend_of
 from gdt.comm import local
 from gdt.errors import DtypeError, IndexRangeError, LayoutError, ShapeError, error
@@ -194,6 +195,7 @@ class DistributedArray:
 
     # ---- values
 
+    @checked
     def resolve(self) -> DistributedArray:
         """This array with no reduction pending; itself if there is none."""
         if not any(self.layout.pending):
@@ -210,6 +212,7 @@ class DistributedArray:
                 observer.on_leave("resolve", (self,), self._resolved)
         return self._resolved
 
+    @checked
     def numpy(self) -> np.ndarray:
         """The global array on the host; read-only, and a view where the memory allows it.
 
@@ -258,6 +261,7 @@ class DistributedArray:
             found.append(Shard(device, coordinate, index, data))
         return found
 
+    @checked
     def item(self, *index: int) -> Any:
         """One element as a Python scalar; without `index`, the only one."""
         if index:
@@ -271,15 +275,18 @@ class DistributedArray:
             )
         return self.numpy().reshape(()).item()
 
+    @checked
     def tolist(self) -> Any:
         """The global array as nested lists of Python scalars."""
         return self.numpy().tolist()
 
+    @checked
     def copy(self) -> DistributedArray:
         """The array in memory of its own."""
         copied: DistributedArray = FUNCTIONS["copy"](self)
         return copied
 
+    @checked
     def block_until_ready(self) -> DistributedArray:
         """Wait until the values are computed; returns the array."""
         backend_of(self.mesh).synchronize()
@@ -333,6 +340,7 @@ class DistributedArray:
 
     # ---- NumPy's protocols
 
+    @checked
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         on_implicit_fetch(self.type)
         value = self.numpy()
@@ -358,6 +366,7 @@ class DistributedArray:
 
     # ---- moving
 
+    @checked
     def relayout(self, layout: Layout | Sequence[Any]) -> DistributedArray:
         """See `gdt.relayout`."""
         moved: DistributedArray = FUNCTIONS["relayout"](self, layout)
@@ -415,17 +424,20 @@ class DistributedArray:
     std, var, cumsum, cumprod = (_numpy_method(n) for n in ("std", "var", "cumsum", "cumprod"))
     round, clip = _numpy_method("round"), _numpy_method("clip")
 
+    @checked
     def reshape(self, *shape: Any) -> DistributedArray:
         """See `gdt.reshape`; the sizes may be given one by one."""
         out: DistributedArray = FUNCTIONS["reshape"](self, shape[0] if len(shape) == 1 else shape)
         return out
 
+    @checked
     def transpose(self, *axes: Any) -> DistributedArray:
         """See `gdt.transpose`; the axes may be given one by one."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
         out: DistributedArray = FUNCTIONS["transpose"](self, order)
         return out
 
+    @checked
     def flatten(self) -> DistributedArray:
         """The elements as an array of rank 1, row-major."""
         out: DistributedArray = FUNCTIONS["reshape"](self, -1)

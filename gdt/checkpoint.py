@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from gdt.arguments import checked, checked_class
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
-from gdt.errors import CheckpointError, error
+from gdt.errors import ArgumentError, CheckpointError, error
 from gdt.layout import ArrayType
 from gdt.ops.movement import relayout_together
 from gdt.slots import Facts, Slot, Tree, mismatches, slots
@@ -387,7 +387,7 @@ class CheckpointManager:
     ) -> None:
         if max_to_keep is not None and max_to_keep < 1:
             raise error(
-                CheckpointError, "CheckpointManager", f"max_to_keep is {max_to_keep}, not 1 or more"
+                ArgumentError, "CheckpointManager", f"max_to_keep is {max_to_keep}, not 1 or more"
             )
         self.tree, self.directory, self.max_to_keep, self.name = (
             tree,

@@ -241,8 +241,14 @@ class Layout:
     def shard_index(self, coordinate: Sequence[int], dim: int) -> int:
         """Which shard of array axis `dim` the device at `coordinate` holds."""
         index = 0
-        for axis in self.dims[dim]:
-            index = index * self.mesh.sizes[axis] + coordinate[axis]
+        try:
+            for axis in self.dims[dim]:
+                index = index * self.mesh.sizes[axis] + coordinate[axis]
+        except IndexError:
+            problem = f"no axis {dim} in rank {self.rank}, or no coordinate {coordinate!r}"
+            raise error(
+                LayoutError, "Layout.shard_index", problem, operands={"layout": self}
+            ) from None
         return index
 
     def offset_to_shard(self) -> list[tuple[int, ...]]:
@@ -316,8 +322,8 @@ def _axes_of(spec: Spec, mesh: Mesh) -> Axes:
 
 
 def _checked_rank(rank: int, op: str) -> int:
-    if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or rank < 0:
-        raise error(LayoutError, op, f"rank is {rank!r}; it is an int of at least 0")
+    if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank <= 64:
+        raise error(LayoutError, op, f"rank is {rank!r}; it is an int of 0 to 64")
     return int(rank)
 
 

@@ -7,10 +7,11 @@ from typing import Any
 from gdt.arguments import checked, checked_class
 from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import ShapeError, error
+from gdt.op import as_operands
 
 
 @checked
-def accuracy(labels: Any, logits: DistributedArray) -> DistributedArray:
+def accuracy(labels: Any, logits: Any) -> DistributedArray:
     """Fraction of rows of `logits` (..., classes) whose largest entry is at the label; float32.
 
     Over a split batch it stays a pending sum until its value is needed: pass it to
@@ -21,7 +22,8 @@ def accuracy(labels: Any, logits: DistributedArray) -> DistributedArray:
     >>> round(float(gdt.metrics.accuracy(gdt.asarray([1, 0, 1]), logits)), 3)
     0.667
     """
-    if logits.ndim < 1 or tuple(labels.shape) != logits.shape[:-1]:
+    labels, logits = as_operands("accuracy", labels=labels, logits=logits)
+    if logits.ndim < 1 or labels.shape != logits.shape[:-1]:
         raise error(
             ShapeError,
             "accuracy",

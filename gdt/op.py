@@ -126,25 +126,42 @@ class Op:
             plan = self.plans.get(key)
         except TypeError:  # a static that cannot be hashed, such as a list
             plan = key = None  # type: ignore[assignment]
-        if plan is None:
-            if key is None or not self._is_bound(args, static):
-                return self._convert(args, static)
-            plan, out = self._planned(args, static)
-            self.plans[key] = plan  # only a plan that has run is kept
-            observers = OBSERVERS.get()
-        elif plan.quick is not None:
-            observers = OBSERVERS.get()
-            if plan.moves and (plan.resolves or observers):
-                return self._with_moves(plan, args, static, observers)
-            made = plan.quick(*[a.blocks[0] if type(a) is DistributedArray else a for a in args])
-            out = _wrapped(plan, made)
-        else:
-            out = self._general(plan, args)
-            observers = OBSERVERS.get()
+        try:
+            if plan is None:
+                if key is None or not self._is_bound(args, static):
+                    return self._convert(args, static)
+                plan = self._plan(args, static)
+                out = self._general(plan, args)
+                self.plans[key] = plan  # only a plan that has run is kept
+                observers = OBSERVERS.get()
+            elif plan.quick is not None:
+                observers = OBSERVERS.get()
+                if plan.moves and (plan.resolves or observers):
+                    return self._with_moves(plan, args, static, observers)
+                blocks = [a.blocks[0] if type(a) is DistributedArray else a for a in args]
+                out = _wrapped(plan, plan.quick(*blocks))
+            else:
+                out = self._general(plan, args)
+                observers = OBSERVERS.get()
+        except GdtError:
+            raise
+        except MISFITS as cause:
+            raise self._blamed(args, static, cause) from cause
         if observers:
             for observer in observers:
                 observer.on_op(self, args, static, out)
         return out
+
+    def _blamed(
+        self, args: Sequence[Any], static: Mapping[str, Any], cause: Exception
+    ) -> Exception:
+        """What the arguments did wrong, for an error of Python's that they caused."""
+        if isinstance(cause, MemoryError):
+            return out_of_memory(self.name, cause)
+        given = {self.operand_name(i): a for i, a in enumerate(args)} | dict(static)
+        return misfit_value(self.body, self.name, static) or of_all_arguments(
+            self.name, given, cause
+        )
 
     def _with_moves(
         self, plan: Plan, args: tuple[Any, ...], static: dict[str, Any], observers: Sequence[Any]
@@ -311,20 +328,6 @@ class Op:
             observer.on_op(self, tuple(operands), static, outs if len(outs) > 1 else outs[0])
 
     # ---- planning
-
-    def _planned(self, args: Sequence[Any], static: dict[str, Any]) -> tuple[Plan, Any]:
-        """A plan, and what its first run returns."""
-        try:
-            plan = self._plan(args, static)
-            return plan, self._general(plan, args)
-        except GdtError:
-            raise
-        except MemoryError as cause:
-            raise out_of_memory(self.name, cause) from None
-        except MISFITS as cause:
-            given = {self.operand_name(i): a for i, a in enumerate(args)} | static
-            blamed = misfit_value(self.body, self.name, static)
-            raise blamed or of_all_arguments(self.name, given, cause) from cause
 
     def _plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
         types = tuple(a.type if type(a) is DistributedArray else None for a in args)

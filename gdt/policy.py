@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from gdt.arguments import checked
-from gdt.errors import DtypeError, MoveError, error
+from gdt.errors import ArgumentError, MoveError, error
 
 POLICIES = ("allow", "warn", "raise")
 _policy: ContextVar[str] = ContextVar("gdt.implicit_fetch", default="allow")
@@ -33,9 +33,9 @@ def implicit_fetch(policy: str) -> Iterator[None]:
     Traceback (most recent call last):
     gdt.errors.MoveError: numpy.asarray: an implicit fetch of a distributed array to the host...
     """
-    if policy not in POLICIES:
+    if not isinstance(policy, str) or policy not in POLICIES:
         raise error(
-            DtypeError,
+            ArgumentError,
             "implicit_fetch",
             f"unknown policy {policy!r}",
             remedy=f"Use one of {', '.join(POLICIES)}.",

@@ -23,7 +23,7 @@ from gdt import random_bits
 from gdt.arguments import checked, checked_class
 from gdt.array import FUNCTIONS, DistributedArray, checked_layout, place
 from gdt.backend import backend_of
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
 from gdt.op import Composite, op
@@ -361,7 +361,7 @@ def bernoulli(
     """
     if isinstance(p, int | float):
         if not 0 <= p <= 1:
-            raise error(ShapeError, "bernoulli", f"p is {p}, which is no probability")
+            raise error(ArgumentError, "bernoulli", f"p is {p}, which is no probability")
         drawn = _drawn("bernoulli", shape, bool, layout, key, {"p": float(p)})
     else:
         bits = _drawn("bits32", shape, np.uint32, layout, key, {})

@@ -7,12 +7,12 @@ their layouts, their communication and higher derivatives follow from the ops' o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from gdt.arguments import checked, checked_class
 from gdt.array import FUNCTIONS, DistributedArray
-from gdt.errors import DtypeError, GradientError, error
+from gdt.errors import ArgumentError, DtypeError, GradientError, error
 from gdt.layout import ArrayType, Layout
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import _relayout, relayout_together
@@ -111,7 +111,7 @@ class GradientTape(Observer):
             )
         if unconnected not in ("raise", "zero", "none"):
             raise error(
-                GradientError, op, f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'"
+                ArgumentError, op, f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'"
             )
         targets, _ = flatten(target)
         wanted, rebuild = flatten(self.watched if sources is None else sources)
@@ -363,7 +363,9 @@ def _argument(args: tuple[Any, ...], argnums: object) -> Any:
         return tuple(_argument(args, i) for i in argnums)
     if isinstance(argnums, bool) or not isinstance(argnums, int):
         raise error(
-            DtypeError, "value_and_grad", f"argnums is {argnums!r}, not an int or a tuple of ints"
+            ArgumentError,
+            "value_and_grad",
+            f"argnums is {argnums!r}, not an int or a tuple of ints",
         )
     if not -len(args) <= argnums < len(args):
         given = f"{len(args)} positional argument{'s' * (len(args) != 1)}"
@@ -371,7 +373,7 @@ def _argument(args: tuple[Any, ...], argnums: object) -> Any:
     return args[argnums]
 
 
-@checked
+@partial(checked, eager=True)
 def value_and_grad(
     f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
 ) -> Callable[..., Any]:
@@ -416,7 +418,7 @@ def value_and_grad(
     return wrapped
 
 
-@checked
+@partial(checked, eager=True)
 def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """A function that returns the gradient of `f`, a scalar function, with respect to argument
     `argnums`.

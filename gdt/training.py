@@ -14,8 +14,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from gdt.arguments import checked, checked_class
+from gdt.arguments import checked, checked_class, shown_value
 from gdt.array import DistributedArray
+from gdt.errors import ArgumentError, error
 from gdt.metrics import Mean
 from gdt.nn.module import Module
 from gdt.optim.optimizer import Optimizer
@@ -86,7 +87,7 @@ class Trainer:
         """Loss and metrics over all batches, each row counting the same, in evaluation mode."""
         means = self._means()
         with evaluating(self.model):
-            for x, y in batches:
+            for x, y in map(_pair, batches):
                 predictions = self.model(x)
                 means["loss"].update(self.loss(y, predictions), weight=y.shape[0])
                 for name, metric in self.metrics.items():
@@ -139,7 +140,7 @@ class Trainer:
     ) -> Numbers:
         """One pass over the batches; means of loss and metrics."""
         means = self._means()
-        for number, (x, y) in enumerate(batches, start=1):
+        for number, (x, y) in enumerate(map(_pair, batches), start=1):
             found = {name: float(value) for name, value in self.step(x, y).items()}
             history.steps.append(found)
             for name, value in found.items():
@@ -152,11 +153,22 @@ class Trainer:
         return {name: Mean() for name in ("loss", *self.metrics)}
 
 
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        what = f"a {type(batch).__name__}"
+        what += f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        raise error(ArgumentError, "Trainer", f"a batch is {what}, not a pair (x, y)")
+    x, y = batch
+    return x, y
+
+
 @contextmanager
 @checked
 def evaluating(model: Module) -> Iterator[Module]:
     """A block in which the model is in evaluation mode; every part's mode is as before
     afterwards."""
+    if not isinstance(model, Module):
+        raise error(ArgumentError, "evaluating", f"model is {shown_value(model)}, not a Module")
     modes = [(module, module.training) for _, module in model.modules()]
     model.eval()
     try:

@@ -6,6 +6,7 @@ arguments. Ops and functions of `gdt.array.FUNCTIONS` take theirs from `tests/sa
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +31,19 @@ X = gdt.ones((4, 2), layout=ROWS)
 V = gdt.ones((4,), layout=SPLIT)
 
 
+def _entered(manager: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that enters what `manager` returns, and leaves it."""
+
+    @functools.wraps(manager)
+    def call(*args: Any, **kwargs: Any) -> None:
+        with manager(*args, **kwargs):
+            pass
+
+    return call
+
+
 def _square(x: Any) -> Any:
-    return gdt.sum(x * x)
+    return gdt.sum(gdt.multiply(x, x))
 
 
 def _tape() -> tuple[gdt.GradientTape, Any]:
@@ -83,7 +95,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     # ---- meshes and layouts
     "create_mesh": lambda: (gdt.create_mesh, ([("x", 2)],), {"devices": ["cpu:0", "cpu:1"],
         "mesh_name": "m", "device_type": "CPU", "blocks": 2}),
-    "default_mesh": lambda: (lambda mesh: gdt.default_mesh(mesh).__enter__(), (MESH,), {}),
+    "default_mesh": lambda: (_entered(gdt.default_mesh), (MESH,), {}),
     "get_default_mesh": lambda: (gdt.get_default_mesh, (), {}),
     "Mesh.axis_index": lambda: (MESH.axis_index, ("x",), {}),
     "Mesh.dim_size": lambda: (MESH.dim_size, ("x",), {}),
@@ -155,10 +167,10 @@ CALLS: dict[str, Callable[[], Call]] = {
     "DistributedArray.astype": lambda: (X.astype, ("f4",), {}),
     "DistributedArray.take": lambda: (X.take, ([0, 1],), {"axis": 0}),
     # ---- looking
-    "check_nans": lambda: (lambda: gdt.check_nans().__enter__(), (), {}),
-    "no_moves": lambda: (lambda: gdt.no_moves().__enter__(), (), {}),
-    "count_collectives": lambda: (lambda: gdt.count_collectives().__enter__(), (), {}),
-    "implicit_fetch": lambda: (lambda p: gdt.implicit_fetch(p).__enter__(), ("allow",), {}),
+    "check_nans": lambda: (_entered(gdt.check_nans), (), {}),
+    "no_moves": lambda: (_entered(gdt.no_moves), (), {}),
+    "count_collectives": lambda: (_entered(gdt.count_collectives), (), {}),
+    "implicit_fetch": lambda: (_entered(gdt.implicit_fetch), ("allow",), {}),
     "explain": lambda: (gdt.explain, (_square, X), {}),
     # ---- gradients
     "GradientTape": lambda: (gdt.GradientTape, (), {"persistent": True}),
@@ -249,7 +261,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "training.Trainer.fit": lambda: (lambda b, **k: _trainer().fit(b, **k), (_batches(),),
         {"validation": _batches(), "callbacks": [], "title": "t", "show": False}),
     "training.evaluating": lambda: (
-        lambda m: gdt.training.evaluating(m).__enter__(), (_model(),), {}),
+        _entered(gdt.training.evaluating), (_model(),), {}),
     # ---- files and data
     "checkpoint.save": lambda: (gdt.checkpoint.save, (_path(), {"w": X}), {}),
     "checkpoint.restore": lambda: (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.errors import DtypeError, IndexRangeError, MoveError, ShapeError
+from gdt.errors import ArgumentError, DtypeError, IndexRangeError, MoveError, ShapeError
 from gdt.policy import ImplicitFetchWarning
 
 MESH = gdt.create_mesh([("x", 2), ("y", 2)])
@@ -116,7 +116,7 @@ def test_policies_of_implicit_fetches(x: gdt.DistributedArray) -> None:
         with pytest.raises(MoveError, match="implicit fetch"):
             np.asarray(x)
         np.testing.assert_array_equal(x.numpy(), VALUE)
-    with pytest.raises(DtypeError, match="allow, warn, raise"), gdt.implicit_fetch("never"):
+    with pytest.raises(ArgumentError, match="allow, warn, raise"), gdt.implicit_fetch("never"):
         pass
 
 

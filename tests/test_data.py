@@ -365,5 +365,5 @@ def test_place_makes_the_batch():
     ],
 )
 def test_batches_refuse_what_makes_none(arrays, options, problem):
-    with pytest.raises(errors.ShapeError, match=f"Batches: .*{problem}"):
+    with pytest.raises((errors.ShapeError, errors.ArgumentError), match=f"Batches: .*{problem}"):
         Batches(*arrays, **options)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import gdt
-from gdt.errors import DtypeError, IndexRangeError, MoveError, ShapeError
+from gdt.errors import ArgumentError, DtypeError, IndexRangeError, MoveError, ShapeError
 from gdt.testing import assert_consistent, layouts, meshes, placed
 
 MESHES = meshes([(2,), (4,), (2, 2), (2, 3)])
@@ -118,7 +118,7 @@ ERRORS = [
     (DtypeError, lambda: gdt.take(X, [True], axis=0), "take: indices have dtype bool"),
     (ShapeError, lambda: gdt.take(X, 0, axis=2), "take: axis 2 is out of range for rank 2"),
     (ShapeError, lambda: gdt.take_along_axis(X, [0], axis=0), "do not have the same rank"),
-    (ShapeError, lambda: gdt.one_hot([1], -1), "depth is -1"),
+    (ArgumentError, lambda: gdt.one_hot([1], -1), "depth is -1"),
     (DtypeError, lambda: gdt.one_hot([1.0], 3), "indices have dtype float64"),
 ]
 

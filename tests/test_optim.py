@@ -232,7 +232,7 @@ def test_schedules() -> None:
     ],
 )
 def test_hyperparameters_are_checked(make: Callable[[], object]) -> None:
-    with pytest.raises(ShapeError):
+    with pytest.raises(ArgumentError):
         make()
 
 

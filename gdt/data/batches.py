@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gdt.arguments import checked_class
-from gdt.errors import ShapeError, error
+from gdt.errors import ArgumentError, ShapeError, error
 from gdt.random_bits import key_from_seed, permutation
 
 HostArray: TypeAlias = npt.NDArray[Any]
@@ -64,7 +64,7 @@ class Batches(Generic[Batch]):
         drop_remainder: bool = False,
         place: Callable[..., Any] = lambda *arrays: arrays,
     ) -> None:
-        self.arrays = tuple(np.asarray(array) for array in arrays)
+        self.arrays = tuple(map(_array, arrays))
         _check(self.arrays, batch_size, drop_remainder)
         self.batch_size = batch_size
         self.drop_remainder = drop_remainder
@@ -95,6 +95,13 @@ class Batches(Generic[Batch]):
             yield slice(number * self.batch_size, (number + 1) * self.batch_size)
 
 
+def _array(given: npt.ArrayLike) -> HostArray:
+    try:
+        return np.asarray(given)
+    except ValueError as cause:
+        raise error(ShapeError, "Batches", f"an argument is no array: {cause}") from None
+
+
 def _check(arrays: tuple[HostArray, ...], batch_size: int, drop_remainder: bool) -> None:
     operands = {
         f"array {number}": f"{array.dtype}{list(array.shape)}"
@@ -106,7 +113,9 @@ def _check(arrays: tuple[HostArray, ...], batch_size: int, drop_remainder: bool)
     if any(len(array) != rows for array in arrays):
         raise error(ShapeError, "Batches", "arrays differ in their rows", operands=operands)
     if batch_size < 1:
-        raise error(ShapeError, "Batches", f"batch_size is {batch_size}", remedy="Pass 1 or more.")
+        raise error(
+            ArgumentError, "Batches", f"batch_size is {batch_size}", remedy="Pass 1 or more."
+        )
     if rows == 0 or (drop_remainder and rows < batch_size):
         raise error(
             ShapeError,

@@ -7,7 +7,7 @@ from typing import Any
 
 from gdt.arguments import checked, checked_class
 from gdt.array import FUNCTIONS, DistributedArray
-from gdt.errors import DtypeError, error
+from gdt.errors import ArgumentError, error
 from gdt.nn.module import Module
 
 Function = Callable[[Any], Any]
@@ -28,7 +28,7 @@ def get(activation: str | Function | None) -> Function | None:
         return activation
     if activation not in NAMES or activation not in FUNCTIONS:
         raise error(
-            DtypeError,
+            ArgumentError,
             "activation",
             f"{activation!r} is not an activation",
             remedy=f"Pass a function, or one of linear, {', '.join(NAMES)}.",

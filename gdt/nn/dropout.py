@@ -7,7 +7,7 @@ from typing import Any
 from gdt import random
 from gdt.arguments import checked_class
 from gdt.array import DistributedArray
-from gdt.errors import ShapeError, error
+from gdt.errors import ArgumentError, error
 from gdt.nn.module import Module
 from gdt.ops.comparison import where
 
@@ -26,7 +26,7 @@ class Dropout(Module):
 
     def __init__(self, rate: float, *, key: Any = None) -> None:
         if not 0 <= rate < 1:
-            raise error(ShapeError, "Dropout", f"rate is {rate!r}", remedy="It is in [0, 1).")
+            raise error(ArgumentError, "Dropout", f"rate is {rate!r}", remedy="It is in [0, 1).")
         self.rate = rate
         self.key = random.key(key)
         self.calls = 0

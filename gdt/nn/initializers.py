@@ -15,7 +15,7 @@ import numpy as np
 from gdt import random
 from gdt.arguments import checked
 from gdt.array import DistributedArray
-from gdt.errors import DtypeError, error
+from gdt.errors import ArgumentError, error
 from gdt.layout import Layout
 from gdt.ops import creation
 
@@ -56,41 +56,45 @@ def ones(
     return creation.ones(tuple(shape), dtype, layout=layout)
 
 
-def _uniform(summary: str, limit: Callable[[int, int], float]) -> Initializer:
+def _uniform(name: str, summary: str, limit: Callable[[int, int], float]) -> Initializer:
     def initializer(
         shape: Shape, dtype: Any = np.float32, layout: Layout | None = None, key: Any = None
     ) -> DistributedArray:
         bound = limit(*fans(shape))
         return random.uniform(tuple(shape), -bound, bound, dtype, layout=layout, key=key)
 
-    initializer.__doc__ = summary
-    return initializer
+    initializer.__name__, initializer.__doc__ = name, summary
+    return checked(initializer)
 
 
-def _truncated(summary: str, variance: Callable[[int, int], float]) -> Initializer:
+def _truncated(name: str, summary: str, variance: Callable[[int, int], float]) -> Initializer:
     def initializer(
         shape: Shape, dtype: Any = np.float32, layout: Layout | None = None, key: Any = None
     ) -> DistributedArray:
         deviation = math.sqrt(variance(*fans(shape))) / TRUNCATED_DEVIATION
         return truncated_normal(shape, dtype, layout, key, deviation=deviation)
 
-    initializer.__doc__ = summary
-    return initializer
+    initializer.__name__, initializer.__doc__ = name, summary
+    return checked(initializer)
 
 
 glorot_uniform = _uniform(
+    "glorot_uniform",
     "Uniform within sqrt(6 / (fan_in + fan_out)). Source: Glorot and Bengio 2010, eq. 16.",
     lambda fan_in, fan_out: math.sqrt(6 / (fan_in + fan_out)),
 )
 he_uniform = _uniform(
+    "he_uniform",
     "Uniform within sqrt(6 / fan_in). Source: He et al. 2015.",
     lambda fan_in, fan_out: math.sqrt(6 / fan_in),
 )
 glorot_normal = _truncated(
+    "glorot_normal",
     "Truncated normal of variance 2 / (fan_in + fan_out). Source: Glorot and Bengio 2010.",
     lambda fan_in, fan_out: 2 / (fan_in + fan_out),
 )
 he_normal = _truncated(
+    "he_normal",
     "Truncated normal of variance 2 / fan_in. Source: He et al. 2015, eq. 10.",
     lambda fan_in, fan_out: 2 / fan_in,
 )
@@ -136,12 +140,12 @@ INITIALIZERS: dict[str, Initializer] = {
 
 @checked
 def get(initializer: str | Initializer) -> Initializer:
-    """The initialiser of that name, or the function itself; DtypeError for a name there is not."""
+    """The initialiser of that name, or the function itself; ArgumentError for an unknown name."""
     if callable(initializer):
         return initializer
     if initializer not in INITIALIZERS:
         raise error(
-            DtypeError,
+            ArgumentError,
             "initializer",
             f"{initializer!r} is not an initialiser",
             remedy=f"Pass a function, or one of {', '.join(INITIALIZERS)}.",

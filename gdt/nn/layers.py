@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from gdt import random
-from gdt.arguments import checked_class
+from gdt.arguments import checked_class, shown_value
 from gdt.array import DistributedArray
-from gdt.errors import ShapeError, error
+from gdt.errors import ArgumentError, IndexRangeError, error
 from gdt.layout import Layout
 from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
+from gdt.ops.products import matmul
 from gdt.ops.shapes import reshape
 
 
@@ -48,10 +49,14 @@ class Dense(Module):
     ) -> None:
         if input_size < 1 or output_size < 1:
             raise error(
-                ShapeError, "Dense", f"sizes are {input_size} and {output_size}, not positive"
+                ArgumentError, "Dense", f"sizes are {input_size} and {output_size}, not positive"
             )
         create = initializers.get(initializer)
-        self.weight = create((input_size, output_size), dtype, weight_layout, key)
+        weight: Any = create((input_size, output_size), dtype, weight_layout, key)
+        if not isinstance(weight, DistributedArray):
+            problem = f"initializer returned {shown_value(weight)}, not an array"
+            raise error(ArgumentError, "Dense", problem)
+        self.weight = weight
         self.bias: DistributedArray | None = None
         if use_bias:
             create = initializers.get(bias_initializer)
@@ -61,7 +66,7 @@ class Dense(Module):
         self.activation = activations.get(activation)
 
     def __call__(self, x: Any) -> Any:
-        y = x @ self.weight
+        y = matmul(x, self.weight)
         if self.bias is not None:
             y = y + self.bias
         return y if self.activation is None else self.activation(y)
@@ -80,7 +85,7 @@ class Flatten(Module):
     (2, 12)
     """
 
-    def __call__(self, x: Any) -> DistributedArray:
+    def __call__(self, x: DistributedArray) -> DistributedArray:
         flat: DistributedArray = reshape(x, (x.shape[0], math.prod(x.shape[1:])))
         return flat
 
@@ -105,6 +110,9 @@ class Sequential(Module):
         return x
 
     def __getitem__(self, index: int) -> Any:
+        if isinstance(index, int) and not -len(self) <= index < len(self):
+            problem = f"layer {index} is out of range for {len(self)} layers"
+            raise error(IndexRangeError, "Sequential", problem)
         return self.layers[index]
 
     def __len__(self) -> int:

@@ -11,12 +11,13 @@ from typing import Any
 
 from gdt.arguments import checked
 from gdt.array import FUNCTIONS, DistributedArray
-from gdt.errors import ShapeError, error
+from gdt.errors import ArgumentError, ShapeError, error
+from gdt.op import as_operands
 
 
 @checked
 def sparse_softmax_cross_entropy(
-    labels: Any, logits: DistributedArray, reduction: str = "mean"
+    labels: Any, logits: Any, reduction: str = "mean"
 ) -> DistributedArray:
     """Softmax cross-entropy of integer labels (...) with logits (..., classes).
 
@@ -29,56 +30,50 @@ def sparse_softmax_cross_entropy(
 
 
 @checked
-def softmax_cross_entropy(
-    targets: Any, logits: DistributedArray, reduction: str = "mean"
-) -> DistributedArray:
+def softmax_cross_entropy(targets: Any, logits: Any, reduction: str = "mean") -> DistributedArray:
     """Softmax cross-entropy of probabilities (..., classes) with logits (..., classes)."""
-    _check_shapes("softmax_cross_entropy", targets, logits)
+    targets, logits = _alike("softmax_cross_entropy", targets=targets, logits=logits)
     each = FUNCTIONS["softmax_cross_entropy_with_logits"](targets, logits)
     return _reduced("softmax_cross_entropy", each, reduction)
 
 
 @checked
-def sigmoid_cross_entropy(
-    targets: Any, logits: DistributedArray, reduction: str = "mean"
-) -> DistributedArray:
+def sigmoid_cross_entropy(targets: Any, logits: Any, reduction: str = "mean") -> DistributedArray:
     """Cross-entropy of probabilities with the sigmoids of logits of the same shape, without
     overflow.
 
     max(z, 0) - z * t + log1p(exp(-|z|)), as in `tf.nn.sigmoid_cross_entropy_with_logits`.
     """
-    _check_shapes("sigmoid_cross_entropy", targets, logits)
+    targets, logits = _alike("sigmoid_cross_entropy", targets=targets, logits=logits)
     each = FUNCTIONS["sigmoid_cross_entropy_with_logits"](targets, logits)
     return _reduced("sigmoid_cross_entropy", each, reduction)
 
 
 @checked
-def mean_squared_error(
-    targets: Any, predictions: DistributedArray, reduction: str = "mean"
-) -> DistributedArray:
+def mean_squared_error(targets: Any, predictions: Any, reduction: str = "mean") -> DistributedArray:
     """Squared differences, averaged (or summed) over all elements.
 
     >>> float(gdt.nn.losses.mean_squared_error(gdt.asarray([1.0, 2.0]), gdt.asarray([1.0, 4.0])))
     2.0
     """
-    _check_shapes("mean_squared_error", targets, predictions)
+    targets, predictions = _alike("mean_squared_error", targets=targets, predictions=predictions)
     difference = predictions - targets
     return _reduced("mean_squared_error", difference * difference, reduction)
 
 
 @checked
 def mean_absolute_error(
-    targets: Any, predictions: DistributedArray, reduction: str = "mean"
+    targets: Any, predictions: Any, reduction: str = "mean"
 ) -> DistributedArray:
     """Absolute differences, averaged (or summed) over all elements."""
-    _check_shapes("mean_absolute_error", targets, predictions)
+    targets, predictions = _alike("mean_absolute_error", targets=targets, predictions=predictions)
     return _reduced("mean_absolute_error", FUNCTIONS["abs"](predictions - targets), reduction)
 
 
 def _reduced(name: str, each: DistributedArray, reduction: str) -> DistributedArray:
     if reduction not in ("mean", "sum", "none"):
         raise error(
-            ShapeError,
+            ArgumentError,
             name,
             f"reduction is {reduction!r}",
             remedy="It is 'mean', 'sum' or 'none'.",
@@ -89,15 +84,11 @@ def _reduced(name: str, each: DistributedArray, reduction: str) -> DistributedAr
     return total if reduction == "sum" else total * (1 / max(math.prod(each.shape), 1))
 
 
-def _check_shapes(name: str, targets: Any, predictions: DistributedArray) -> None:
-    """Broadcasting two shapes here would be a mistake that nobody sees."""
-    if tuple(targets.shape) != predictions.shape:
-        raise error(
-            ShapeError,
-            name,
-            f"targets have shape {list(targets.shape)}, predictions {list(predictions.shape)}",
-            operands={
-                "targets": getattr(targets, "type", targets.shape),
-                "predictions": predictions.type,
-            },
-        )
+def _alike(name: str, **operands: Any) -> list[DistributedArray]:
+    """Two operands as arrays of one shape: broadcasting would be a mistake that nobody sees."""
+    arrays = as_operands(name, **operands)
+    if arrays[0].shape != arrays[1].shape:
+        shapes = [f"{n} have shape {list(x.shape)}" for n, x in zip(operands, arrays, strict=True)]
+        shown = {n: x.type for n, x in zip(operands, arrays, strict=True)}
+        raise error(ShapeError, name, ", ".join(shapes), operands=shown)
+    return arrays

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import shown_value
 from gdt.array import DistributedArray, checked_layout, place
 from gdt.backend import backend_of
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.op import as_operand, op, public
 from gdt.ops.elementwise import checked_dtype
@@ -41,12 +42,14 @@ def asarray(
     """
     if isinstance(value, DistributedArray):
         moved = value if layout is None else relayout(value, layout)
-        moved = moved if dtype is None or moved.dtype == np.dtype(dtype) else moved.astype(dtype)
+        if dtype is not None and moved.dtype != checked_dtype(dtype, "asarray"):
+            moved = moved.astype(dtype)
         return moved.copy() if copy else moved
     if layout is None and dtype is None and copy is not False:
         return as_operand(value, checked_layout(None, 0, "asarray").mesh, "asarray", "value")
+    wanted = None if dtype is None else checked_dtype(dtype, "asarray")
     try:
-        whole = np.asarray(value, dtype)
+        whole = np.asarray(value, wanted)
     except (ValueError, TypeError) as e:
         raise error(ShapeError, "asarray", f"the value is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
@@ -124,6 +127,8 @@ def full(
     if isinstance(fill_value, DistributedArray) or np.ndim(fill_value):
         values = broadcast_to(asarray(fill_value, dtype), shape)
         return values if layout is None else relayout(values, layout)
+    if not isinstance(fill_value, int | float | complex | np.generic | np.ndarray):
+        raise error(ArgumentError, "full", f"fill_value is {shown_value(fill_value)}, no number")
     dtype = np.asarray(fill_value).dtype if dtype is None else dtype
     return _constant(_kind(shape, dtype, layout, "full"), fill_value)
 

@@ -13,18 +13,21 @@ from typing import Any
 import numpy as np
 
 from gdt.array import DistributedArray
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.op import as_operands, public
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import move_intervals
 from gdt.ops.lookup import checked_axis
 from gdt.ops.reductions import negative_axes
-from gdt.ops.shapes import broadcast_to, expand_dims, reshape, transpose
+from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, transpose
 from gdt.ops.taking import take
 from gdt.recut import Piece
 
 Axis = int | Sequence[int] | None
 Arrays = Sequence[Any]
+
+
+MOST_SECTIONS = 1 << 16  # each is an op
 
 
 def _operands(arrays: Any, name: str) -> list[DistributedArray]:
@@ -123,8 +126,9 @@ def array_split(
     size = x.shape[dim]
     if isinstance(indices_or_sections, int | np.integer):
         count = int(indices_or_sections)
-        if count < 1:
-            raise error(ShapeError, "array_split", f"{count} sections", operands={"x": x.type})
+        if not 1 <= count <= MOST_SECTIONS:
+            problem = f"{count:,} sections, not 1 to {MOST_SECTIONS:,}"
+            raise error(ShapeError, "array_split", problem, operands={"x": x.type})
         each, longer = divmod(size, count)
         cuts = [i * each + min(i, longer) for i in range(1, count)]
     else:
@@ -192,7 +196,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
     (x,) = as_operands("roll", x=x)
     if np.asarray(shift).dtype.kind not in "iu":
         raise error(
-            DtypeError, "roll", f"shift is {shift!r}; it is made of ints", operands={"x": x.type}
+            ArgumentError, "roll", f"shift is {shift!r}; it is made of ints", operands={"x": x.type}
         )
     if axis is None:
         flat = roll(reshape(x, (x.size,)), int(np.sum(shift)), 0)
@@ -328,6 +332,7 @@ def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
     counts = [1] * (rank - len(counts)) + counts
     if x.ndim < rank:
         x = reshape(x, (1,) * (rank - x.ndim) + x.shape)
+    checked_shape([n * count for n, count in zip(x.shape, counts, strict=True)], "tile")
     for dim, count in enumerate(counts):
         size = x.shape[dim]
         if count != 1:
@@ -354,7 +359,7 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Dis
     wrong = counts.dtype.kind not in "iu" or (counts < 0).any()
     if wrong or (counts.ndim and counts.shape not in ((1,), (size,))):
         raise error(
-            ShapeError,
+            ArgumentError,
             "repeat",
             f"repeats is {repeats!r}; it is one count, or one for each of {size} elements",
             operands={"x": x.type},

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array import DistributedArray
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import as_operands, public
 from gdt.ops.intervals import move_intervals
@@ -56,7 +56,7 @@ def pad(
         return padded
     if mode not in COPYING:
         raise error(
-            DtypeError,
+            ArgumentError,
             "pad",
             f"unknown mode {mode!r}",
             operands={"x": padded.type},

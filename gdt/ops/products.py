@@ -110,14 +110,14 @@ def matmul(x: Any, w: Any) -> DistributedArray:
         x, w = as_operands("matmul", x=x, w=w)
     x_shape, w_shape = x.type.shape, w.type.shape
     x_rank, w_rank = len(x_shape), len(w_shape)
+    if w_rank == 2 and x_rank > 1 and x_shape[-1] == w_shape[0]:
+        out: DistributedArray = matrix_product(x, w)
+        return out
     if not x_rank or not w_rank:
         raise _misfit("matmul", "an operand is a scalar", x, w, "Use x * w.")
     inner = w_shape[0] if w_rank == 1 else w_shape[-2]
     if x_shape[-1] != inner:
         raise _misfit("matmul", f"factor 'k' is {x_shape[-1]} in x but {inner} in w", x, w)
-    if w_rank == 2 and x_rank > 1:
-        out: DistributedArray = matrix_product(x, w)
-        return out
     batch = [f"b{i}" for i in range(max(x_rank, w_rank) - 2, 0, -1)]
     left = (*batch[len(batch) - max(x_rank - 2, 0) :], *(("i", "k") if x_rank > 1 else ("k",)))
     right = (*batch[len(batch) - max(w_rank - 2, 0) :], *(("k", "j") if w_rank > 1 else ("k",)))

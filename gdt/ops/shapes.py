@@ -19,6 +19,9 @@ from gdt.rule import RuleSpec
 Block = Any
 Shape = int | Sequence[int]
 
+MOST_ELEMENTS = 1 << 59  # NumPy counts bytes in 63 bits, and an element has up to 16
+MOST_AXES = 60  # NumPy's 64, less those of a mesh
+
 
 def checked_shape(shape: Shape, name: str) -> tuple[int, ...]:
     """`shape` as a tuple of ints of at least 0; ShapeError otherwise."""
@@ -26,6 +29,9 @@ def checked_shape(shape: Shape, name: str) -> tuple[int, ...]:
     for n in sizes:
         if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
             raise error(ShapeError, name, f"{n!r} in shape {list(sizes)} is no size")
+    if math.prod(int(n) for n in sizes if n) > MOST_ELEMENTS or len(sizes) > MOST_AXES:
+        problem = f"shape {list(sizes)} is more than {MOST_ELEMENTS:,} elements or {MOST_AXES} axes"
+        raise error(ShapeError, name, problem)
     return tuple(int(n) for n in sizes)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array import DistributedArray
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import as_operands, op, public
 from gdt.ops.lookup import (
@@ -291,7 +291,7 @@ def _prepare_one_hot(
             DtypeError, "one_hot", f"indices have dtype {kind.dtype}", operands={"indices": kind}
         )
     if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
-        raise error(ShapeError, "one_hot", f"depth is {depth!r}; it is an int of at least 0")
+        raise error(ArgumentError, "one_hot", f"depth is {depth!r}; it is an int of at least 0")
     rank = kind.ndim + 1
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
         raise error(

@@ -14,7 +14,7 @@ from typing import Any
 
 from gdt.arguments import checked_class
 from gdt.array import DistributedArray
-from gdt.errors import ShapeError, error
+from gdt.errors import ArgumentError, error
 from gdt.op import op
 from gdt.optim.optimizer import Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
@@ -83,7 +83,7 @@ class Adam(Optimizer):
     ) -> None:
         if not (0 <= beta1 < 1 and 0 <= beta2 < 1 and epsilon >= 0):
             raise error(
-                ShapeError,
+                ArgumentError,
                 type(self).__name__,
                 f"beta1={beta1}, beta2={beta2}, epsilon={epsilon}",
                 remedy="The betas are in [0, 1), epsilon is at least 0.",
@@ -124,7 +124,10 @@ class AdamW(Adam):
     ) -> None:
         if not weight_decay >= 0:
             raise error(
-                ShapeError, "AdamW", f"weight_decay is {weight_decay!r}", remedy="It is at least 0."
+                ArgumentError,
+                "AdamW",
+                f"weight_decay is {weight_decay!r}",
+                remedy="It is at least 0.",
             )
         super().__init__(learning_rate, beta1, beta2, epsilon)
         self.weight_decay = float(weight_decay)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gdt.arguments import checked
 from gdt.array import FUNCTIONS, DistributedArray
+from gdt.errors import ArgumentError, error
 from gdt.tape import Tree, flatten
 
 
@@ -15,6 +16,8 @@ def global_norm(gradients: Tree) -> DistributedArray:
     5.0
     """
     arrays, _ = flatten(gradients)
+    if not arrays:
+        raise error(ArgumentError, "global_norm", "gradients is a tree without arrays")
     total = FUNCTIONS["sum"](arrays[0] * arrays[0])
     for g in arrays[1:]:
         total = total + FUNCTIONS["sum"](g * g)

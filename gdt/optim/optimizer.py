@@ -10,7 +10,7 @@ import numpy as np
 from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.backend import NUMPY
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import relayout, relayout_together
@@ -58,7 +58,7 @@ class Optimizer(Stateful):
     def __init__(self, learning_rate: float | Schedule) -> None:
         if not callable(learning_rate) and not 0 <= learning_rate < float("inf"):
             raise error(
-                ShapeError,
+                ArgumentError,
                 type(self).__name__,
                 f"learning_rate is {learning_rate!r}",
                 remedy="Pass a finite number of at least 0, or a schedule.",

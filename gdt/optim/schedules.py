@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gdt.arguments import checked
-from gdt.errors import ShapeError, error
+from gdt.errors import ArgumentError, error
 
 Schedule = Callable[[int], float]
 
@@ -59,7 +59,7 @@ def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Sc
     steps, rates = list(boundaries), list(values)
     if len(rates) != len(steps) + 1 or steps != sorted(steps):
         raise error(
-            ShapeError,
+            ArgumentError,
             "piecewise_constant",
             f"{len(steps)} boundaries {steps} and {len(rates)} values",
             remedy="Give ascending boundaries, and one value more than boundaries.",
@@ -86,4 +86,4 @@ def with_warmup(rate: float | Schedule, warmup_steps: int) -> Schedule:
 
 def _check_steps(name: str, steps: int) -> None:
     if steps < 1:
-        raise error(ShapeError, name, f"a duration of {steps} steps", remedy="Pass 1 or more.")
+        raise error(ArgumentError, name, f"a duration of {steps} steps", remedy="Pass 1 or more.")

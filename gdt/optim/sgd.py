@@ -7,7 +7,7 @@ from typing import Any
 
 from gdt.arguments import checked_class
 from gdt.array import DistributedArray
-from gdt.errors import ShapeError, error
+from gdt.errors import ArgumentError, error
 from gdt.op import op
 from gdt.optim.optimizer import Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
@@ -73,7 +73,7 @@ class SGD(Optimizer):
     ) -> None:
         if not 0 <= momentum <= 1 or (nesterov and not momentum):
             raise error(
-                ShapeError,
+                ArgumentError,
                 "SGD",
                 f"momentum is {momentum!r} with nesterov={nesterov}",
                 remedy="Momentum is in [0, 1], and Nesterov's step needs more than 0.",

@@ -1,0 +1,227 @@
+"""Hostile arguments: every public function, class and method, given what it cannot take in the
+place of each argument, works or raises an error of gdt that says where it happened, and afterwards
+everything is as it was."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.arguments import checked, fits
+from gdt.errors import ArgumentError, DeviceError, GdtError
+
+from .calls import CALLS, OTHER, SPLIT, V, X
+
+HOSTILE: dict[str, Any] = {
+    "None": None,
+    "text": "bogus",
+    "bytes": b"x",
+    "negative": -7,
+    "fraction": 1.5,
+    "NaN": float("nan"),
+    "complex": 1j,
+    "huge": 10**30,
+    "mixed": [1, "a"],
+    "ragged": [[1], [1, 2]],
+    "empty": [],
+    "dict": {"a": 1},
+    "object": object(),
+    "function": lambda *args: args,
+    "rank 5": np.ones((2, 1, 1, 2, 3)),
+    "other mesh": gdt.ones((4, 2), layout=gdt.Layout(["z", None], OTHER)),
+    "layout": gdt.Layout([None] * 3, OTHER),
+}
+
+# What these are given is called, and fails in its own way.
+USERS_FUNCTIONS = {
+    ("optim.with_warmup", "function"),
+    ("nn.Flatten", "unknown argument"),  # it has no constructor of its own
+    ("explain", "unknown argument"), ("explain", "missing argument"), ("vjp", "missing argument"),
+}  # fmt: skip
+
+
+def variants(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The call of that name with each argument replaced by each hostile value, with an argument too
+    many, and with one too few."""
+    _, args, kwargs = CALLS[name]()
+    for what, value in HOSTILE.items():
+        for i in range(len(args)):
+            yield what, lambda i=i, value=value: _call(name, position=i, value=value)
+        for key in kwargs:
+            yield what, lambda key=key, value=value: _call(name, key=key, value=value)
+    direct = getattr(CALLS[name]()[0], "__name__", "") != "<lambda>"
+    if direct and ".__" not in name:
+        yield "unknown argument", lambda: _call(name, key="bogus", value=1)
+        if args:
+            yield "missing argument", lambda: _call(name, drop=True)
+
+
+def _call(
+    name: str, position: int = -1, key: str = "", value: Any = None, drop: bool = False
+) -> Any:
+    function, args, kwargs = CALLS[name]()
+    given = list(args[:-1] if drop else args)
+    if position >= 0:
+        given[position] = value
+    if key:
+        kwargs[key] = value
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy's, of NaN and of overflows
+        return function(*given, **kwargs)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_hostile_arguments(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    function, args, kwargs = CALLS[name]()
+    function(*args, **kwargs)  # the call works as it stands
+    mesh, wrong = gdt.get_default_mesh(), []
+    for what, call in variants(name):
+        if (name, what) in USERS_FUNCTIONS:
+            continue
+        try:
+            call()
+        except GdtError as e:
+            if not re.match(r"[\w.\[\]]+(, \w+)?: \S", str(e)):
+                wrong.append(f"{what}: no `op: problem` in {e}")
+        except Exception as e:
+            wrong.append(f"{what}: {type(e).__name__}: {e}")
+    assert not wrong, "\n".join(wrong)
+    # Nothing has changed, and nothing is poisoned.
+    assert gdt.get_default_mesh() is mesh and gdt.observe.OBSERVERS.get() == ()
+    assert X.tolist() == [[1.0, 1.0]] * 4 and float(gdt.sum(V)) == 4.0
+
+
+def _public() -> Iterator[str]:
+    """Dotted names of all that is public and can be called."""
+    modules = (gdt.nn, gdt.nn.losses, gdt.nn.initializers, gdt.optim, gdt.random, gdt.checkpoint,
+               gdt.metrics, gdt.training, gdt.data)  # fmt: skip
+    for module in (gdt, *modules):
+        prefix = module.__name__.removeprefix("gdt").lstrip(".")
+        names = getattr(module, "__all__", None) or [
+            n for n, v in vars(module).items()
+            if n[0] != "_" and getattr(v, "__module__", "") == module.__name__
+        ]  # fmt: skip
+        for name in names:
+            value = getattr(module, name)
+            if callable(value) and not isinstance(value, types.ModuleType | types.GenericAlias):
+                yield f"{prefix}.{name}".lstrip(".")
+
+
+# What is made by other functions, holds facts and checks nothing, or reads data sets.
+NOT_CALLED = {
+    "ArrayType", "DistributedArray", "Mesh", "Shard", "checkpoint.Restored", "training.History",
+    "nn.Module", "optim.Schedule", "data.imdb", "data.mnist", "nn.initializers.Initializer",
+    "benchmark", "checkpoint.CheckpointManager",
+}  # fmt: skip
+
+
+def test_every_public_name_is_called() -> None:
+    missing = sorted({*_public()} - {*CALLS} - NOT_CALLED)
+    assert not missing, f"no call in tests/calls.py for: {', '.join(missing)}"
+
+
+# ---------------------------------------------------------------- what the errors say
+
+SAYS: dict[str, tuple[Callable[[], Any], str]] = {
+    "unknown argument": (
+        lambda: gdt.zeros(3, bogus=1),
+        r"zeros: got an unexpected keyword argument 'bogus'\n  Its arguments are \(shape, dtype"),
+    "missing argument": (lambda: gdt.full(3), "full: missing a required argument: 'fill_value'"),
+    "too many arguments": (lambda: gdt.moveaxis(X, 0, 1, 2), "moveaxis: too many positional"),
+    "mesh that is a number": (lambda: gdt.create_mesh(5), "create_mesh: mesh_dims is 5, not "),
+    "padding that is text": (lambda: gdt.pad(X, "a"), "pad"),
+    "learning rate that is text": (
+        lambda: gdt.optim.SGD("a"), "SGD: learning_rate is 'a', not float"),
+    "size that is text": (lambda: gdt.nn.Dense("a", 3), "Dense: input_size is 'a', not int"),
+    "path that is None": (
+        lambda: gdt.checkpoint.save(None, {"w": X}), "save: path is None, not str"),
+    "function that is None": (lambda: gdt.explain(None), "explain: f is None, not Callable"),
+    "mode that is unknown": (lambda: gdt.pad(X, 1, mode="bogus"), "pad: unknown mode 'bogus'"),
+    "method of a layout": (
+        lambda: SPLIT.num_shards("a"), "Layout.num_shards: axis is 'a', not int"),
+    "too large for its dtype": (
+        lambda: gdt.asarray([1]) & 10**30, r"(?s)bitwise_and: .*too large.*\n  x: int64\[1\]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SAYS)
+def test_errors_name_the_function_and_the_argument(case: str) -> None:
+    call, text = SAYS[case]
+    for _ in range(2):  # the second call finds what the first has cached
+        with pytest.raises(ArgumentError, match=text):
+            call()
+
+
+def test_a_dtype_that_does_not_exist() -> None:
+    for call in (gdt.asarray, gdt.zeros, gdt.zeros_like, lambda x, dtype: gdt.asarray(X, dtype)):
+        with pytest.raises(gdt.errors.DtypeError, match="bogus"):
+            call([1], dtype="bogus")
+
+
+def test_lists_are_arrays_to_losses_and_metrics() -> None:
+    assert float(gdt.metrics.accuracy([1, 0], [[0.0, 1.0], [1.0, 0.0]])) == 1.0
+    assert float(gdt.nn.losses.mean_squared_error([1.0, 3.0], [1.0, 1.0])) == 2.0
+
+
+def test_more_memory_than_there_is() -> None:
+    with pytest.raises(DeviceError, match="empty: not enough memory"):
+        gdt.empty(1 << 50)
+
+
+def test_errors_of_users_functions_are_their_own() -> None:
+    def broken(*args: Any) -> Any:
+        raise KeyError("mine")
+
+    for call in (
+        lambda: gdt.grad(broken)(X),
+        lambda: gdt.explain(broken),
+        lambda: gdt.vjp(broken, X),
+        lambda: gdt.call_with_layout(broken, SPLIT),
+        lambda: gdt.map_shards(broken, SPLIT, SPLIT)(V),
+        lambda: gdt.nn.Activation(broken)(X),
+    ):
+        with pytest.raises(KeyError, match="mine"):
+            call()
+
+
+def test_floating_point_errors_are_numpys() -> None:
+    for _ in range(2):
+        with np.errstate(all="raise"), pytest.raises(FloatingPointError):
+            gdt.divide(gdt.asarray([1.0, 2.0, 3.0]), 0.0)
+
+
+def test_a_checked_function_keeps_its_signature_and_document() -> None:
+    assert str(inspect.signature(gdt.swapaxes)).startswith("(x: 'Any', axis1: 'int', axis2: 'int')")
+    assert (gdt.swapaxes.__doc__ or "").strip()
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "fit"),
+    [
+        (1, int, True), (np.int64(1), int, True), (True, int, False), (1.5, int, False),
+        (1, float, True), ("1", float, False), (None, int | None, True),
+        ([1, 2], list[int], True), ([1, "a"], list[int], False), ("ab", tuple[str, ...], False),
+        ((1, "a"), tuple[int, str], True), ((1,), tuple[int, str], False),
+        ({"a": 1}, dict[str, int], True), ({"a": "b"}, dict[str, int], False),
+        (len, Callable[[Any], int], True), (3, Callable[[Any], int], False), (object(), Any, True),
+    ],
+)  # fmt: skip
+def test_values_fit_annotations(value: object, hint: Any, fit: bool) -> None:
+    assert fits(value, hint) is fit
+
+
+def test_an_error_that_no_argument_explains_is_passed_on() -> None:
+    @checked
+    def lookup(table: dict[str, int]) -> int:
+        return table["absent"]
+
+    with pytest.raises(KeyError):
+        lookup({})
