@@ -173,7 +173,7 @@ from gdt.ops.taking import (
     take_along_axis_in_range,
     take_in_range,
 )
-from gdt.policy import implicit_fetch
+from gdt.policy import implicit_fetch, matmul_backend
 from gdt.tape import GradientTape, grad, stop_gradient, value_and_grad, vjp
 
 __version__ = "0.1.0"
@@ -293,6 +293,7 @@ __all__ = [
     "logsumexp",
     "map_shards",
     "matmul",
+    "matmul_backend",
     "matrix_product",
     "max",
     "maximum",

@@ -232,7 +232,8 @@ class Row(NamedTuple):
 
     operands, results: their types, of Python scalars their class. moves: operands that were brought
     to another layout. collectives: all that ran for it. within: the composites, gradients and
-    resolutions of pending reductions that it was a part of, outermost first.
+    resolutions of pending reductions that it was a part of, outermost first. kernel: the CUDA
+    kernels that it launched, or "body" and why none was; empty where the device or the op has none.
     """
 
     op: str
@@ -241,6 +242,7 @@ class Row(NamedTuple):
     moves: tuple[Move, ...]
     collectives: tuple[Collective, ...]
     within: tuple[str, ...]
+    kernel: str = ""
 
     @property
     def bytes(self) -> int:
@@ -255,6 +257,7 @@ class Recorder(Observer):
         self.rows: list[Row] = []
         self._moves: list[Move] = []
         self._collectives: list[Collective] = []
+        self._kernel = ""
         self._entered: list[tuple[str, int]] = []  # with the number of rows at that time
 
     def on_move(self, op: str, types: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
@@ -262,6 +265,9 @@ class Recorder(Observer):
 
     def on_collective(self, collective: Collective) -> None:
         self._collectives.append(collective)
+
+    def on_kernel(self, kernels: str, reason: str) -> None:
+        self._kernel = f"body: {reason}" if reason else kernels
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         self._add(op.name, args, out)
@@ -285,9 +291,10 @@ class Recorder(Observer):
             tuple(self._moves),
             tuple(self._collectives),
             tuple(n for n, _ in self._entered),
+            self._kernel,
         )
         self.rows.append(row)
-        self._moves, self._collectives = [], []
+        self._moves, self._collectives, self._kernel = [], [], ""
 
 
 def _type_of(value: Any) -> Any:

@@ -61,6 +61,9 @@ class Explanation(_Drawing):
         table.add_column("bytes", f"{self.bytes:,}", justify="right")
         table.columns[0].footer = f"{len(self.rows)} ops"
         table.columns[4].footer = f"{len(self.collectives)} collectives"
+        has_kernels = any(row.kernel for row in self.rows)  # a mesh on the host has none
+        if has_kernels:
+            table.add_column("kernel")
         for row in self.rows:
             table.add_row(
                 Text("  " * len(row.within) + row.op),
@@ -69,6 +72,7 @@ class Explanation(_Drawing):
                 Text("\n".join(map(str, row.moves))),
                 Text("\n".join(_collective(c) for c in row.collectives)),
                 Text(f"{row.bytes:,}" if row.bytes else ""),
+                *([Text(row.kernel)] if has_kernels else []),
             )
         return table
 

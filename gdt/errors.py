@@ -65,6 +65,10 @@ class KernelError(GdtError, RuntimeError):
     """A CUDA kernel that does not compile, or that was given arguments it does not take."""
 
 
+class CompileError(KernelError):
+    """A CUDA kernel that does not compile."""
+
+
 class CheckpointError(GdtError, RuntimeError):
     """A checkpoint that is missing, damaged, foreign, or that does not match what it is restored
     to."""

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.errors import KernelError, error
+from gdt.errors import CompileError, KernelError, error
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 STATIC_SHARED_LIMIT = 48 << 10  # bytes; a kernel that wants more has to be told so
@@ -274,12 +274,12 @@ class Nvrtc:
         return (name.value or b"").decode()
 
 
-def compile_error(file: str, log: str, options: Sequence[str]) -> KernelError:
+def compile_error(file: str, log: str, options: Sequence[str]) -> CompileError:
     """`softmax_ce.cu: line 12: identifier "x" is undefined`, then the compiler's whole log."""
     first = re.search(r"^(\S+)\((\d+)\): error: (.*)$", log, re.M)
     where = f"{first[1]} line {first[2]}: {first[3]}" if first else log.strip().split("\n")[0]
     operands = {"options": " ".join(options), "log": log.strip()}
-    return error(KernelError, file, f"does not compile: {where}", operands=operands)
+    return error(CompileError, file, f"does not compile: {where}", operands=operands)
 
 
 def _nvrtc_candidates() -> list[str]:

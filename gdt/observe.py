@@ -41,6 +41,10 @@ class Observer:
     def on_move(self, op: str, types: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
         """`op` is about to move operands of `types` to the layouts `wanted` (None: stays)."""
 
+    def on_kernel(self, kernels: str, reason: str) -> None:
+        """The op that runs has launched these kernels, or its body for this reason; only on
+        backends that have kernels."""
+
     def on_collective(self, collective: Collective) -> None:
         """A collective has run."""
 

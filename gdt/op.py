@@ -91,6 +91,8 @@ class Op:
         self.plans = Plans()
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
+        self.kernel_body: Callable[..., Any] | None = None
+        self.has_library = False
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -104,6 +106,16 @@ class Op:
         without cotangent.
         """
         self.vjps, self.joint_vjp = per_operand, joint
+
+    def kernel(self, function: F, *, has_library: bool = False) -> F:
+        """Declare a kernel: a function like the body, with a `Launcher` in the place of `xp`. It
+        takes the statics, and of `INJECTED` what the body takes; see `gdt.launcher`.
+
+        has_library: whether the body calls a library of GPU kernels, between which and gdt's own
+        `gdt.matmul_backend` chooses.
+        """
+        self.kernel_body, self.has_library = function, has_library
+        return function
 
     # ---- calling
 

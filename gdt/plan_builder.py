@@ -15,6 +15,7 @@ from gdt.backend import backend_of
 from gdt.comm import local
 from gdt.comm.transport import transport_of
 from gdt.errors import DtypeError, GdtError, ShapeError, error
+from gdt.launcher import KernelBody
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.observe import OBSERVERS, Collective
 from gdt.relayout import Step, run_step
@@ -55,6 +56,7 @@ class PlanBuilder:
         self.moved = list(moved or plan.moved)
         self.buffer: tuple[tuple[int, ...], np.dtype] | None = None
         self.finish = self._finish()
+        self.kernel_bodies: dict[object, KernelBody] = {}  # by block, or "folded"
 
     # ---- what surrounds the body
 
@@ -185,7 +187,7 @@ class PlanBuilder:
         coordinates combined in the block where the rule says that a factor is reduced."""
         op, xp = self.op, self.backend.xp
         extra = {"shards": self.shards(block)} if "shards" in op.injected else {}
-        body: Callable[..., Any] = partial(op.body, xp, **self.static, **extra)
+        body = self._body({**self.static, **extra}, block)
         befores = [self._before(n, block) for n in range(len(self.moved))]
         if any(befores):
             body = _after_preparing(befores, body)
@@ -207,6 +209,18 @@ class PlanBuilder:
             return outs
 
         return run
+
+    def _body(self, static: Mapping[str, Any], where: object) -> Callable[..., Any]:
+        """The op's body; on a backend with kernels its kernel, where that applies."""
+        op, runner = self.op, self.backend.runner
+        if runner is None or op.kernel_body is None:
+            return partial(op.body, self.backend.xp, **static)
+        if where not in self.kernel_bodies:
+            self.kernel_bodies[where] = KernelBody(
+                op.name, self.backend, runner, op.kernel_body, op.body, static,
+                selectable=op.has_library,
+            )  # fmt: skip
+        return self.kernel_bodies[where]
 
     def _before(self, n: int, block: int) -> Callable[[Block], Block] | None:
         fills, shape = self.fills(n, block), self.aligned(n)
@@ -391,9 +405,9 @@ class PlanBuilder:
     def _inner(self, movers: Sequence[Callable[[Block], Block] | None]) -> Callable[..., Any]:
         """The shortest way from the operands' only blocks to the outputs' (a block, or a tuple of
         them), with everything decided that shapes decide."""
-        op, xp, finish, folded = self.op, self.backend.xp, self.finish, self.folded
+        op, finish, folded = self.op, self.finish, self.folded
         extra = {"shards": folded.shards(0)} if "shards" in op.injected else {}
-        body: Callable[..., Any] = partial(op.body, xp, **folded.static, **extra)
+        body = self._body({**folded.static, **extra}, "folded")
         if self.buffer:
             body = _into_recycled(self.backend.empty, *self.buffer, body)
         befores = [

@@ -1,5 +1,4 @@
-"""What happens when an array is fetched to the host without being asked to: allow, warn or
-raise."""
+"""Choices for a block of code: what an implicit fetch does, and what multiplies matrices."""
 
 from __future__ import annotations
 
@@ -62,3 +61,35 @@ def on_implicit_fetch(kind: object) -> None:
     if policy == "raise":
         raise problem
     warnings.warn(str(problem), ImplicitFetchWarning, stacklevel=3)
+
+
+MATMUL_BACKENDS = ("handwritten", "cublas", "autotune")
+MATMUL_BACKEND: ContextVar[str] = ContextVar("gdt.matmul_backend", default="handwritten")
+
+
+@contextmanager
+def matmul_backend(name: str) -> Iterator[None]:
+    """Choose for this block what multiplies matrices on GPUs; on the host NumPy's BLAS does.
+
+    name: `"handwritten"` (the default) is gdt's own kernel, which CUDA graphs can capture;
+    `"cublas"` is NVIDIA's library; `"autotune"` times both in the first call with operands of new
+    types, and keeps the faster one for those. Products that no kernel of gdt takes (of integers, of
+    complex numbers) are the library's in any case; `gdt.explain` shows what ran.
+
+    Raises DtypeError for another name.
+
+    >>> with gdt.matmul_backend("cublas"):
+    ...     product = gdt.ones((2, 3)) @ gdt.ones((3, 2))
+    """
+    if name not in MATMUL_BACKENDS:
+        raise error(
+            DtypeError,
+            "matmul_backend",
+            f"unknown name {name!r}",
+            remedy=f"Use one of {', '.join(MATMUL_BACKENDS)}.",
+        )
+    token = MATMUL_BACKEND.set(name)
+    try:
+        yield
+    finally:
+        MATMUL_BACKEND.reset(token)

@@ -31,7 +31,7 @@ LAYERS = [
         ],
     ),
     ("planning", ["recut", "relayout", "rule"]),
-    ("core", ["policy", "slots", "array", "plan", "plan_builder", "op"]),
+    ("core", ["policy", "slots", "array", "launcher", "plan", "plan_builder", "op"]),
     ("ops", ["ops", "random"]),
     ("transforms", ["tape", "program"]),
     ("library", ["nn", "optim", "metrics", "data", "checkpoint", "training", "sharding"]),

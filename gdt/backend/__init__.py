@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from gdt.backend.flags import ErrorFlags
 from gdt.backend.numpy import NumpyBackend
 from gdt.devices import DEVICE_COUNTS
 from gdt.mesh import Mesh
@@ -37,6 +38,7 @@ class Backend(Protocol):
 
     xp: Any  # the array namespace in which bodies of ops compute
     runner: KernelRunner | None  # None: there are no kernels, and every op runs its body
+    flags: ErrorFlags | None  # what kernels found wrong in data; with a runner there are flags
     recycled_size: float  # bytes from which on a body is given memory of `empty` to write into
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:

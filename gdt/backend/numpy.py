@@ -76,6 +76,7 @@ class NumpyBackend:
 
     xp: Any = np
     runner: Any = None
+    flags: Any = None
 
     def __init__(self) -> None:
         self.pool = BufferPool()

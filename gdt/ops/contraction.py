@@ -12,6 +12,10 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from gdt import launches
+from gdt.launcher import Launcher
 from gdt.op import op
 from gdt.ops.elementwise import like
 from gdt.plan import Labels
@@ -29,7 +33,8 @@ LONG_CONTRACTION = 256
 def arrange(
     left: Terms, right: Terms, out: Terms, left_shape: tuple[int, ...], right_shape: tuple[int, ...]
 ) -> Callable[[Any, Block, Block, Block], Block]:
-    """How to contract two blocks with these labels: a function `(xp, x, w, out) -> block`.
+    """How to contract two blocks with these labels: a function `(xp, x, w, out) -> block`, where
+    xp needs `matmul` and `ascontiguousarray`.
 
     None labels dims of length 1. Labels of both operands that `out` lacks are summed over.
     """
@@ -135,6 +140,39 @@ def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
     return labels.function(xp, x, w, out)
 
 
+class KernelProducts:
+    """What `contract` needs of a namespace, with products by the kernels of matmul.cu."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self.launcher, self.ascontiguousarray = launcher, launcher.xp.ascontiguousarray
+
+    def matmul(self, x: Block, w: Block, out: Block = None) -> Block:
+        """Product of stacks of matrices whose leading axes broadcast; of equal rank."""
+        launcher, dtype = self.launcher, self.launcher.xp.result_type(x.dtype, w.dtype)
+        x, w = (self._walkable(a.astype(dtype, copy=False)) for a in (x, w))
+        lead = x.ndim - 2
+        if out is None:
+            batch = np.broadcast_shapes(x.shape[:lead], w.shape[:lead])
+            out = launcher.empty((*batch, x.shape[-2], w.shape[-1]), dtype.name)
+        half = dtype.itemsize == 2
+        launcher.run(launches.matmul(x, w, out, launcher.empty, lead=lead, tensor_cores=half))
+        return out
+
+    def _walkable(self, x: Block) -> Block:
+        """`x`, copied unless its matrices are stored by rows or by columns."""
+        (rows, columns), (down, across) = x.shape[-2:], x.strides[-2:]
+        if x.itemsize in (down, across) or 1 in (rows, columns):
+            return x
+        return self.launcher.xp.ascontiguousarray(x)
+
+
+def contract_with_kernels(
+    launcher: Launcher, x: Block, w: Block, /, *, labels: Labels, out: Block = None, **_: Any
+) -> Block:
+    """Contract two blocks by the kernels of matmul.cu."""
+    return contract(KernelProducts(launcher), x, w, labels, out)
+
+
 @op("... i k, k j -> ... i j", linear="x, w")
 def matrix_product(xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block = None) -> Block:
     """Matrix product over the last axis of `x` and the first of `w`: what `@` runs for a matrix
@@ -167,6 +205,9 @@ def matrix_product_tn(
     """`x.T @ w`, summed over all leading axes; x: (..., k, i), w: (..., k, j), result: (i, j)."""
     return contract(xp, x, w, labels, out)
 
+
+for product in (matrix_product, matrix_product_nt, matrix_product_tn):
+    product.kernel(contract_with_kernels, has_library=True)
 
 matrix_product.vjp(
     lambda g, out, x, w: like(matrix_product_nt(g, w), x),

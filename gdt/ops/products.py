@@ -17,7 +17,7 @@ from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import as_operands, op, public
-from gdt.ops.contraction import contract, matrix_product
+from gdt.ops.contraction import contract, contract_with_kernels, matrix_product
 from gdt.ops.elementwise import like
 from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.reductions import sum_
@@ -49,6 +49,9 @@ def contraction(
     (4, 2)
     """
     return contract(xp, x, w, labels, out)
+
+
+contraction.kernel(contract_with_kernels, has_library=True)
 
 
 def _cotangent(
