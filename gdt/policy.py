@@ -68,6 +68,7 @@ MATMUL_BACKEND: ContextVar[str] = ContextVar("gdt.matmul_backend", default="hand
 
 
 @contextmanager
+@checked
 def matmul_backend(name: str) -> Iterator[None]:
     """Choose for this block what multiplies matrices on GPUs; on the host NumPy's BLAS does.
 
@@ -76,14 +77,14 @@ def matmul_backend(name: str) -> Iterator[None]:
     types, and keeps the faster one for those. Products that no kernel of gdt takes (of integers, of
     complex numbers) are the library's in any case; `gdt.explain` shows what ran.
 
-    Raises DtypeError for another name.
+    Raises ArgumentError for another name.
 
     >>> with gdt.matmul_backend("cublas"):
     ...     product = gdt.ones((2, 3)) @ gdt.ones((3, 2))
     """
-    if name not in MATMUL_BACKENDS:
+    if not isinstance(name, str) or name not in MATMUL_BACKENDS:
         raise error(
-            DtypeError,
+            ArgumentError,
             "matmul_backend",
             f"unknown name {name!r}",
             remedy=f"Use one of {', '.join(MATMUL_BACKENDS)}.",

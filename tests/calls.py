@@ -170,6 +170,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "check_nans": lambda: (_entered(gdt.check_nans), (), {}),
     "no_moves": lambda: (_entered(gdt.no_moves), (), {}),
     "count_collectives": lambda: (_entered(gdt.count_collectives), (), {}),
+    "matmul_backend": lambda: (_entered(gdt.matmul_backend), ("cublas",), {}),
     "implicit_fetch": lambda: (_entered(gdt.implicit_fetch), ("allow",), {}),
     "explain": lambda: (gdt.explain, (_square, X), {}),
     # ---- gradients

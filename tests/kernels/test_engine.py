@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.errors import CompileError, DtypeError, error
+from gdt.errors import ArgumentError, CompileError, error
 from gdt.kernels import Call
 
 from .emulation import EmulatedBackend, emulated_devices
@@ -139,7 +139,7 @@ def test_a_setting_chooses_between_the_kernel_and_the_library() -> None:
         "matmul_simt",
     ]
     with (
-        pytest.raises(DtypeError, match="matmul_backend: unknown name 'mkl'"),
+        pytest.raises(ArgumentError, match="matmul_backend: unknown name 'mkl'"),
         gdt.matmul_backend("mkl"),
     ):
         pass
