@@ -1,6 +1,6 @@
 """gdt: NumPy-like arrays sharded over many devices."""
 
-from gdt import checkpoint, data, metrics, nn, optim, random, testing, training
+from gdt import checkpoint, data, distributed, metrics, nn, optim, random, testing, training
 from gdt.array import DistributedArray, Shard
 from gdt.checkpoint import CheckpointManager
 from gdt.debug import check_nans, count_collectives, no_moves
@@ -239,6 +239,7 @@ __all__ = [
     "data",
     "default_mesh",
     "diagonal",
+    "distributed",
     "divide",
     "dot",
     "einsum",

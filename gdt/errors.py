@@ -61,6 +61,11 @@ class NanError(GdtError, FloatingPointError):
     """A NaN or an infinity where `gdt.check_nans()` forbids it."""
 
 
+class DistributedError(GdtError, RuntimeError):
+    """Processes that cannot be connected or disagree, one that has ended, or a collective that
+    failed."""
+
+
 class KernelError(GdtError, RuntimeError):
     """A CUDA kernel that does not compile, or that was given arguments it does not take."""
 

@@ -98,6 +98,11 @@ class Mesh:
             cls._interned.setdefault(key, self)  # another thread may have been first
         return cls._interned[key]
 
+    @classmethod
+    def interned(cls) -> list[Mesh]:
+        """Every mesh that was made."""
+        return list(cls._interned.values())
+
     # ---- facts
 
     @property

@@ -134,7 +134,7 @@ class Recut:
             if target in own:
                 receives.append(Transfer(at, target, results[target - first][filled]))
         if self.nbytes and mesh.divided:
-            transport_of(mesh).exchange(sends, receives)
+            transport_of(mesh).exchange(sends, receives, str(self.want))
         for out, padding in zip(results, self._padding, strict=True):
             for padded, edge in padding:
                 out[padded] = 1 if edge is None else out[edge]

@@ -23,6 +23,7 @@ LAYERS = [
             "kernels",
             "launches",
             "comm",
+            "distributed",
             "observe",
             "philox",
             "normal_quantile",

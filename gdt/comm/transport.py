@@ -52,11 +52,11 @@ class Transport(Protocol):
         """Blocks are (full, ..., box, ...): the new front axis is scattered, mesh axis `axis`
         gathered."""
 
-    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
         """Send from blocks of this process, and fill blocks of this process, point to point.
 
         The i-th of the sends from one block to another fills the i-th of the receives between
-        them.
+        them. what: the type of the array that is made.
         """
 
 
@@ -178,7 +178,7 @@ class CopyTransport:
                     out[n - self.first] = np.concatenate(parts, axis + 1)
         return out
 
-    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer]) -> None:
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
         self._count_exchange(sends)
         for sent, filled in zip(sends, receives, strict=True):
             filled.block[...] = sent.block

@@ -1,0 +1,149 @@
+"""The transport between blocks that several processes hold in the memory of their hosts.
+
+Parts of a reduction are combined in coordinate order, as one process combines its blocks, so the
+number of processes changes no bit of a result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gdt.comm.messages import Messages
+from gdt.comm.transport import Axes, Block, CopyTransport, Transfer, combined
+from gdt.mesh import Mesh
+
+Groups = Sequence[Sequence[int]]
+
+
+class Parts:
+    """The arrays that one message carries, one after the other."""
+
+    def __init__(self, payload: memoryview) -> None:
+        self.left = payload
+
+    def next(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """The next array, which has this shape and dtype."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        part, self.left = self.left[:nbytes], self.left[nbytes:]
+        return np.frombuffer(part, dtype).reshape(shape)
+
+
+SMALL = 1 << 14  # bytes up to which every block is sent whole, in one step instead of two
+
+
+class ProcessTransport(CopyTransport):
+    """Blocks of several processes; what is for the same process travels in one message."""
+
+    def __init__(self, mesh: Mesh, messages: Messages) -> None:
+        super().__init__(mesh)
+        self.messages = messages
+
+    def _owner(self, block: int) -> int:
+        return block // len(self.mesh.blocks)
+
+    def _others(self, group: Sequence[int]) -> list[int]:
+        """The other processes that hold blocks of a group."""
+        return sorted({self._owner(n) for n in group} - {self.messages.index})
+
+    def _what(self, what: str, blocks: Sequence[Block]) -> str:
+        types = ", ".join(f"{b.dtype}{list(b.shape)}" for b in blocks)
+        return f"{what} of {self.mesh} as {self.mesh.grid}: {types}"
+
+    def all_reduce(self, blocks: Sequence[Block], axes: Axes, reduction: str) -> list[Block]:
+        groups = self._groups(axes)
+        if not any(map(self._others, groups)):
+            return super().all_reduce(blocks, axes, reduction)
+        size, (shape, dtype) = len(groups[0]), (blocks[0].shape, blocks[0].dtype)
+        self._count("all_reduce", groups, 2 * (size - 1) * blocks[0].nbytes)
+        what = f"all_reduce ({reduction}) over {self._named(axes)}"
+        if blocks[0].nbytes <= SMALL:
+            whole = self._spread([[b] for b in blocks], groups, what)
+            return [combined([whole[n][0] for n in g], reduction) for g in self._by_own(groups)]
+        # Each block of a group combines one part of all, and then sends it to all.
+        parts = [np.array_split(b.reshape(-1), size) for b in blocks]
+        length = parts[0][0].size  # the first parts are the longest
+        pieces = {
+            (n, target): np.pad(part, (0, length - part.size))
+            for n, group, cut in zip(self.own, self._by_own(groups), parts, strict=True)
+            for target, part in zip(group, cut, strict=True)
+        }
+        found = self._deliver(pieces, groups, what)
+        totals = [
+            [combined([found[source, n] for source in group], reduction)]
+            for n, group in zip(self.own, self._by_own(groups), strict=True)
+        ]
+        spread = self._spread(totals, groups, what)
+        sizes = [part.size for part in parts[0]]
+        return [
+            np.concatenate([spread[n][0][:k] for n, k in zip(g, sizes, strict=True)])
+            .reshape(shape)
+            .astype(dtype, copy=False)
+            for g in self._by_own(groups)
+        ]
+
+    def _by_own(self, groups: Groups) -> list[Sequence[int]]:
+        """The group of every own block."""
+        return [next(g for g in groups if n in g) for n in self.own]
+
+    def _spread(
+        self, bundles: Sequence[Sequence[Block]], groups: Groups, what: str
+    ) -> Mapping[int, Sequence[Block]]:
+        found: dict[int, Sequence[Block]] = dict(zip(self.own, bundles, strict=True))
+        outgoing: dict[int, list[Block]] = {}
+        for n, group in zip(self.own, self._by_own(groups), strict=True):
+            for other in self._others(group):
+                outgoing.setdefault(other, []).extend(found[n])
+        wanted = sorted(n for g in groups for n in g if n not in self.own)
+        received = self._exchange(outgoing, wanted, self._what(what, bundles[0]))
+        for n in wanted:
+            found[n] = [received[self._owner(n)].next(b.shape, b.dtype) for b in bundles[0]]
+        return found
+
+    def _deliver(
+        self, pieces: Mapping[tuple[int, int], Block], groups: Groups, what: str
+    ) -> Mapping[tuple[int, int], Block]:
+        outgoing: dict[int, list[Block]] = {}
+        for (_, target), piece in sorted(pieces.items(), key=lambda item: item[0]):
+            if target not in self.own:
+                outgoing.setdefault(self._owner(target), []).append(piece)
+        like = next(iter(pieces.values()))
+        wanted = sorted(
+            (n, target) for g in groups for n in g for target in g
+            if n not in self.own and target in self.own
+        )  # fmt: skip
+        received = self._exchange(outgoing, [n for n, _ in wanted], self._what(what, [like]))
+        found = dict(pieces)
+        for n, target in wanted:
+            found[n, target] = received[self._owner(n)].next(like.shape, like.dtype)
+        return found
+
+    def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
+        self._count_exchange(sends)
+        outgoing: dict[int, list[Block]] = {}
+        inside: dict[tuple[int, int], deque[Block]] = {}
+        for source, target, block in sends:
+            if target in self.own:
+                inside.setdefault((source, target), deque()).append(block)
+            else:
+                outgoing.setdefault(self._owner(target), []).append(block)
+        wanted = [source for source, _, _ in receives if source not in self.own]
+        received = self._exchange(
+            outgoing, wanted, f"exchange of {what} on {self.mesh} as {self.mesh.grid}"
+        )
+        for source, target, block in receives:
+            if source in self.own:
+                block[...] = inside[source, target].popleft()
+            else:
+                block[...] = received[self._owner(source)].next(block.shape, block.dtype)
+
+    def _exchange(
+        self, outgoing: Mapping[int, Sequence[Block]], wanted: Sequence[int], what: str
+    ) -> dict[int, Parts]:
+        """Send blocks to processes, and receive from those that hold the blocks `wanted`."""
+        sources = {self._owner(n) for n in wanted}
+        found = self.messages.exchange(outgoing, sources, what)
+        return {source: Parts(payload) for source, payload in found.items()}

@@ -1,0 +1,188 @@
+"""How processes find each other: through process 0, which listens at an address that all know.
+
+Each tells process 0 who it is and where it listens; process 0 answers with the list of all; then
+every process connects to those before it. So every two are connected, by one socket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import time
+from typing import Any
+
+from gdt.comm.messages import Peer
+from gdt.errors import DistributedError, error
+
+Address = tuple[str, int]
+Sockets = dict[int, socket.socket]
+
+GREETING = "gdt 1"  # and the version of this protocol
+
+
+def meet(
+    address: Address,
+    count: int,
+    index: int,
+    timeout: float,
+    listener: socket.socket | None = None,
+) -> tuple[list[Peer], Sockets]:
+    """All processes, and a socket to each other one.
+
+    listener: of process 0, if it listens at `address` already. Raises DistributedError if the
+    processes do not find each other within `timeout` seconds, or do not fit together.
+    """
+    end = time.monotonic() + timeout
+    try:
+        if index == 0:
+            with listener or _listening(address) as server:
+                return _welcome(server, count, end)
+        return _join(address, count, index, end)
+    except OSError as cause:
+        place = f"{address[0]}:{address[1]}"
+        raise _error(
+            f"process {index} cannot meet the others at {place} ({_reason(cause)})",
+            "Is every process started, and can this host reach that address?",
+        ) from cause
+
+
+def _error(problem: str, remedy: str | None = None) -> DistributedError:
+    return error(DistributedError, "initialize", problem, remedy=remedy)
+
+
+def _reason(cause: OSError) -> str:
+    return "timed out" if isinstance(cause, TimeoutError) else str(cause)
+
+
+def _listening(address: Address) -> socket.socket:
+    try:
+        return socket.create_server(address)
+    except OSError as cause:
+        raise _error(
+            f"process 0 cannot listen at {address[0]}:{address[1]} ({cause})",
+            "The address is one of its host's, with a port that nothing else uses.",
+        ) from cause
+
+
+# ---------------------------------------------------------------- process 0
+
+
+def _welcome(server: socket.socket, count: int, end: float) -> tuple[list[Peer], Sockets]:
+    sockets: Sockets = {}
+    joined: list[socket.socket] = []
+    table: list[Any] = [None] * count
+    table[0] = [socket.gethostname(), os.getpid(), "", 0]
+    problem = ""
+    while None in table and not problem:
+        try:
+            joining, hello = _accepted(server, end)
+        except TimeoutError:
+            missing = [i for i, entry in enumerate(table) if entry is None]
+            problem = f"of {count} processes, these did not come: {str(missing)[1:-1]}"
+            break
+        if hello.get("greeting") != GREETING:
+            joining.close()  # somebody else, or another version, which notices
+            continue
+        joined.append(joining)
+        i, theirs = hello["index"], hello["count"]
+        if theirs != count:
+            problem = f"process {i} counts {theirs} processes, process 0 counts {count}"
+        elif table[i] is not None:
+            problem = f"two processes say that they are process {i}"
+        else:
+            table[i] = [hello["host"], hello["pid"], joining.getpeername()[0], hello["port"]]
+            sockets[i] = joining
+    answer = {"problem": problem, "token": secrets.token_hex(16), "table": table}
+    for joining in joined:
+        _send(joining, answer)
+    if problem:
+        raise _error(problem)
+    return _peers(table), sockets
+
+
+def _accepted(server: socket.socket, end: float) -> tuple[socket.socket, dict[str, Any]]:
+    server.settimeout(max(end - time.monotonic(), 0.001))
+    joining, _ = server.accept()
+    joining.settimeout(max(end - time.monotonic(), 0.001))
+    joining.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        return joining, _receive(joining)
+    except (OSError, ValueError):  # gone, or no process of gdt
+        return joining, {}
+
+
+# ---------------------------------------------------------------- the others
+
+
+def _join(address: Address, count: int, index: int, end: float) -> tuple[list[Peer], Sockets]:
+    sockets = {0: _connected(address, end)}
+    with socket.create_server((sockets[0].getsockname()[0], 0)) as server:
+        hello = {
+            "greeting": GREETING,
+            "index": index,
+            "count": count,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "port": server.getsockname()[1],
+        }
+        _send(sockets[0], hello)
+        try:
+            answer = _receive(sockets[0])
+        except ValueError:
+            raise _error(
+                f"what listens at {address[0]}:{address[1]} is no process of gdt"
+            ) from None
+        if answer["problem"]:
+            raise _error(answer["problem"])
+        for i in range(1, index):
+            _, _, host, port = answer["table"][i]
+            sockets[i] = _connected((host, port), end)
+            _send(sockets[i], {"token": answer["token"], "index": index})
+        while len(sockets) < count - 1:
+            joining, hello = _accepted(server, end)
+            if hello.get("token") == answer["token"]:
+                sockets[hello["index"]] = joining
+            else:
+                joining.close()
+    return _peers(answer["table"]), sockets
+
+
+def _connected(address: Address, end: float) -> socket.socket:
+    """A connection; the process at the other end may be started later."""
+    while True:
+        left = end - time.monotonic()
+        try:
+            made = socket.create_connection(address, max(left, 0.001))
+            made.settimeout(max(left, 0.001))
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return made
+        except ConnectionRefusedError:
+            if left <= 0:
+                raise
+            time.sleep(0.05)
+
+
+def _peers(table: list[Any]) -> list[Peer]:
+    return [Peer(i, host, pid) for i, (host, pid, _, _) in enumerate(table)]
+
+
+def _send(end: socket.socket, value: dict[str, Any]) -> None:
+    end.sendall(json.dumps(value).encode() + b"\n")
+
+
+def _receive(end: socket.socket) -> dict[str, Any]:
+    """One line of JSON; ConnectionError if there is none. Nothing behind it is read."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = end.recv(1)
+        if not byte:
+            raise ConnectionError("the other end has closed the connection")
+        line += byte
+        if len(line) > 1 << 20:
+            raise ValueError("no line")
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError("no object")
+    return value

@@ -1,0 +1,210 @@
+"""Several processes that run one program: `initialize` connects them, before anything else.
+
+    import gdt
+
+    gdt.distributed.initialize()
+    mesh = gdt.create_mesh([("batch", 8)])
+
+Started as `mpiexec -n 4 python train.py`, each of four processes owns two of the eight devices; the
+rest of the program is that of one process. All processes run the same lines: what moves data,
+prints an array or fetches it is called by all of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+
+from gdt import processes
+from gdt.comm import mpi
+from gdt.comm.messages import Messages, connect, connected
+from gdt.comm.processes import ProcessTransport
+from gdt.comm.rendezvous import meet
+from gdt.comm.transport import CopyTransport, Transport, register_transport
+from gdt.errors import DistributedError, error
+from gdt.mesh import Mesh
+
+# Names of (address, number of processes, index of this one): torchrun's, then JAX's.
+TORCH = ("MASTER_ADDR", "WORLD_SIZE", "RANK")
+JAX = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+
+_is_initialized = False
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    timeout: float = 300.0,
+) -> None:
+    """Connect the processes that run this program; call it once, before the first mesh is made.
+
+    coordinator_address: `"host:port"` at which process 0 listens and that all can reach.
+    num_processes: how many processes there are. process_id: which of them this is, from 0.
+    Without these, they are those of the launcher: `mpiexec` (with the extra `gdt[mpi]`), torchrun's
+    variables `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE` and `RANK`, or `JAX_COORDINATOR_ADDRESS`,
+    `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without any there is one process.
+    timeout: seconds to wait for other processes, here and in every later step.
+
+    Raises DistributedError if it was called before, if a mesh exists, for arguments that do not fit
+    together, and for processes that cannot be reached. Follows `jax.distributed.initialize`.
+
+    >>> gdt.distributed.process_count()
+    1
+    """
+    global _is_initialized  # noqa: PLW0603  # a fact of the process
+    _check_state(timeout)
+    given = (coordinator_address, num_processes, process_id)
+    if given == (None, None, None) and mpi.launched():
+        _connect(_over_mpi(timeout))
+    else:
+        named = given if given != (None, None, None) else _from_environment()
+        if named != (None, None, None):
+            address, count, index = _checked(*named)
+            if count > 1:
+                _connect(Messages(index, *meet(address, count, index, timeout), timeout))
+    _is_initialized = True
+
+
+def _check_state(timeout: object) -> None:
+    if _is_initialized:
+        problem, remedy = "the processes are connected already", "Call it once."
+        raise error(DistributedError, "initialize", problem, remedy=remedy)
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        problem = f"timeout is {timeout!r}; it is a positive number of seconds"
+        raise error(DistributedError, "initialize", problem)
+    made = [m for m in Mesh.interned() if m.size > 1]
+    if made:
+        raise error(
+            DistributedError,
+            "initialize",
+            f"there is a mesh already, {made[0]}, which belongs to this process alone",
+            remedy="Call gdt.distributed.initialize() before the first mesh is made.",
+        )
+
+
+def _over_mpi(timeout: float) -> Messages:
+    started = mpi.started()
+    world, host = started.world, socket.gethostname()
+    index, count = world.Get_rank(), world.Get_size()
+    own = "127.0.0.1" if len(set(world.allgather(host))) == 1 else host
+    listener = socket.create_server((own, 0)) if index == 0 else None
+    address = world.bcast((own, listener.getsockname()[1]) if listener else None)
+    messages = mpi.MpiMessages(index, *meet(address, count, index, timeout, listener), timeout)
+    messages.mpi = started
+    return messages
+
+
+def _from_environment() -> tuple[str | None, str | None, str | None]:
+    for names in (TORCH, JAX):
+        values = [os.environ.get(name) for name in names]
+        if values[1] is None and values[2] is None:
+            continue
+        missing = [n for n, v in zip(names, values, strict=True) if v is None]
+        if missing:
+            problem = f"the environment variable {missing[0]} is missing"
+            raise error(DistributedError, "initialize", problem, remedy=f"Set {', '.join(names)}.")
+        if names is TORCH:
+            values[0] = f"{values[0]}:{os.environ.get('MASTER_PORT', '29500')}"
+        return values[0], values[1], values[2]
+    return None, None, None
+
+
+def _checked(address: object, count: object, index: object) -> tuple[tuple[str, int], int, int]:
+    """The address, the number of processes and the index of this one; an error if they are none."""
+    numbers = []
+    for name, value, least in (("num_processes", count, 1), ("process_id", index, 0)):
+        text = value if isinstance(value, str) else str(value)
+        if isinstance(value, bool) or not text.isdecimal() or int(text) < least:
+            problem = f"{name} is {value!r}; it is an integer of at least {least}"
+            raise error(DistributedError, "initialize", problem)
+        numbers.append(int(text))
+    if numbers[1] >= numbers[0]:
+        problem = f"process_id is {numbers[1]}, of {numbers[0]} processes"
+        remedy = f"It is one of 0..{numbers[0] - 1}."
+        raise error(DistributedError, "initialize", problem, remedy=remedy)
+    host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 1 << 16):
+        problem = f"coordinator_address is {address!r}"
+        remedy = "It is the host and port of process 0, such as 'node0:29500'."
+        raise error(DistributedError, "initialize", problem, remedy=remedy)
+    return (host.strip("[]"), int(port)), numbers[0], numbers[1]
+
+
+def _connect(messages: Messages) -> None:
+    connect(messages)
+    hosts = tuple(peer.host for peer in messages.peers)
+    processes.announce(processes.Processes(messages.index, hosts))
+    register_transport("cpu", _transport)
+    atexit.register(shutdown)
+
+
+def _transport(mesh: Mesh) -> Transport:
+    messages = connected()
+    if mesh.num_processes == 1:
+        return CopyTransport(mesh)
+    if messages is None:
+        problem = "the processes that own the mesh are not connected any more"
+        raise error(DistributedError, "transport", problem, operands={"mesh": mesh})
+    return ProcessTransport(mesh, messages)
+
+
+def shutdown() -> None:
+    """Part from the other processes, which are told so; runs by itself when a program ends.
+
+    Meshes that were made before cannot be used after it.
+
+    >>> gdt.distributed.shutdown()
+    """
+    global _is_initialized  # noqa: PLW0603  # a fact of the process
+    messages = connected()
+    _is_initialized = False
+    if messages is None:
+        return
+    atexit.unregister(shutdown)
+    uncaught = getattr(sys, "last_value", None)
+    reason = messages.failure or uncaught
+    messages.close(f"{type(reason).__name__}: {reason}".split("\n")[0] if reason else "")
+    connect(None)
+    processes.announce(processes.Processes())
+    register_transport("cpu", _transport)
+
+
+def is_initialized() -> bool:
+    """Whether `initialize` has run.
+
+    >>> gdt.distributed.is_initialized()
+    False
+    """
+    return _is_initialized
+
+
+def process_index() -> int:
+    """Which process this is, from 0.
+
+    >>> gdt.distributed.process_index()
+    0
+    """
+    return processes.current().index
+
+
+def process_count() -> int:
+    """How many processes run the program.
+
+    >>> gdt.distributed.process_count()
+    1
+    """
+    return processes.current().count
+
+
+def barrier(name: str = "barrier") -> None:
+    """Wait until all processes are here; DistributedError if one of them is in another barrier.
+
+    >>> gdt.distributed.barrier("epoch")
+    """
+    messages = connected()
+    if messages is not None:
+        messages.gather(None, f"barrier {name!r}")
