@@ -14,16 +14,18 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from gdt import processes
 from gdt.arguments import checked, checked_class
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
+from gdt.comm.messages import gathered
 from gdt.errors import ArgumentError, CheckpointError, error
 from gdt.layout import ArrayType
 from gdt.ops.movement import relayout_together
@@ -86,20 +88,96 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     _check_dtypes(path, values)
     waiting = [x for x in arrays if any(x.layout.pending)]
     relayout_together(waiting, [x.layout.resolved for x in waiting])
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    own = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    temporary = path.with_name(_of_first_process(own.name))
+    steps = _Writing(path, temporary, values)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w+b") as file:
-            _write(file, values)
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_directory(path.parent)
-    except OSError as cause:
-        raise error(CheckpointError, "save", f"{path} cannot be written ({cause})") from cause
+        for step in (steps.reserve, steps.write_shards, steps.complete):
+            _in_all_processes(step, path, "save", "cannot be written")
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     return path
+
+
+def _of_first_process(value: Any) -> Any:
+    """The value that process 0 has."""
+    return gathered(processes.current().count, value, "checkpoint")[0]
+
+
+def _in_all_processes(step: Callable[[], None], path: Path, op: str, problem: str) -> None:
+    """Run a step in this process, and raise in all processes if it failed in one."""
+    cause: OSError | None = None
+    try:
+        step()
+    except OSError as found:
+        cause = found
+    causes = gathered(processes.current().count, str(cause or ""), f"checkpoint.{op} of {path}")
+    for i, text in enumerate(causes):
+        if text:
+            where = f" by process {i}" if len(causes) > 1 else ""
+            raise error(CheckpointError, op, f"{path} {problem}{where} ({text})") from cause
+
+
+class _Writing:
+    """The steps in which a file is written; processes take each together. Process 0 makes the file,
+    every process writes the shards that it holds, and process 0 completes it."""
+
+    def __init__(self, path: Path, temporary: Path, values: Mapping[str, Any]) -> None:
+        self.path, self.temporary, self.values = path, temporary, values
+        self.first = processes.current().index == 0
+        # Large elements first, so that all are aligned.
+        self.order = sorted(values, key=lambda name: -_dtype(values[name]).itemsize)
+        self.entries: dict[str, Any] = {}
+        offset = 0
+        for name in self.order:
+            nbytes = _nbytes(values[name])
+            self.entries[name] = {
+                "dtype": CODES[_dtype(values[name]).name],
+                "shape": list(_shape(values[name])),
+                "data_offsets": [offset, offset + nbytes],
+            }
+            offset += nbytes
+        # The header goes last: it holds the checksums, whose length is known before.
+        self.start = len(_header(self.entries, dict.fromkeys(self.order, 0)))
+        self.size = self.start + offset
+
+    def reserve(self) -> None:
+        """Make the file in its full size."""
+        if self.first:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.temporary.open("w+b") as file:
+                _reserve(file, self.size)
+
+    def write_shards(self) -> None:
+        """Put the shards of this process in their places in the file."""
+        with self.temporary.open("r+b") as file:
+            for name in self.order:
+                if _nbytes(self.values[name]):
+                    target = self._mapped(file, name)
+                    for index, data in _pieces(self.values[name], self.first):
+                        target[index or ...] = data
+                    target.flush()
+            os.fsync(file.fileno())
+
+    def complete(self) -> None:
+        """Write the header, and give the file its name."""
+        if self.first:
+            with self.temporary.open("r+b") as file:
+                sums = {
+                    name: _checksum(self._mapped(file, name)) if _nbytes(self.values[name]) else 0
+                    for name in self.order
+                }
+                file.seek(0)
+                file.write(_header(self.entries, sums))
+                file.flush()
+                os.fsync(file.fileno())
+            self.temporary.replace(self.path)
+            _sync_directory(self.path.parent)
+
+    def _mapped(self, file: BinaryIO, name: str) -> np.memmap[Any, Any]:
+        value, offset = self.values[name], self.entries[name]["data_offsets"][0]
+        return np.memmap(file, _dtype(value), "r+", self.start + offset, _shape(value) or (1,))
 
 
 def _check_dtypes(path: Path, values: Mapping[str, Any]) -> None:
@@ -117,32 +195,6 @@ def _check_dtypes(path: Path, values: Mapping[str, Any]) -> None:
         )
 
 
-def _write(file: BinaryIO, values: Mapping[str, Any]) -> None:
-    """Header and data. The header goes last: it holds the checksums, whose length is known
-    before."""
-    # Large elements first, so that all are aligned.
-    order = sorted(values, key=lambda name: -_dtype(values[name]).itemsize)
-    entries: dict[str, Any] = {}
-    offset = 0
-    for name in order:
-        shape, nbytes = _shape(values[name]), _nbytes(values[name])
-        entries[name] = {
-            "dtype": CODES[_dtype(values[name]).name],
-            "shape": list(shape),
-            "data_offsets": [offset, offset + nbytes],
-        }
-        offset += nbytes
-    start = len(_header(entries, dict.fromkeys(order, 0)))
-    _reserve(file, start + offset)
-    sums = {
-        name: _write_array(file, start + entries[name]["data_offsets"][0], values[name])
-        for name in order
-    }
-    file.seek(0)
-    file.write(_header(entries, sums))
-    file.flush()
-
-
 def _header(entries: Mapping[str, Any], sums: Mapping[str, int]) -> bytes:
     checksums = json.dumps({name: f"{crc:08x}" for name, crc in sums.items()})
     text = json.dumps({"__metadata__": {"format": "gdt", "crc32": checksums}, **entries}).encode()
@@ -158,34 +210,32 @@ def _reserve(file: BinaryIO, size: int) -> None:
         file.truncate(size)
 
 
-def _write_array(file: BinaryIO, offset: int, value: Any) -> int:
-    """Put every shard in its place in the file; returns the CRC-32 of the array."""
-    if not _nbytes(value):
-        return 0
-    target = np.memmap(file, _dtype(value), "r+", offset, _shape(value) or (1,))
-    for index, data in _pieces(value):
-        target[index or ...] = data
-    target.flush()
-    return _checksum(target)
-
-
 def _checksum(whole: np.ndarray) -> int:
     return (
         zlib.crc32(np.ascontiguousarray(whole).reshape(-1).view(np.uint8).data) if whole.size else 0
     )
 
 
-def _pieces(value: Any) -> Iterator[tuple[Index, Any]]:
-    """Every distinct shard once: (where it lies in the global array, data on the host)."""
+def _pieces(value: Any, first_process: bool) -> Iterator[tuple[Index, Any]]:
+    """Every distinct shard that this process is to write: (where it lies in the global array, data
+    on the host). Of replicas, the first device's is written; what all processes have, by process
+    0."""
     if isinstance(value, int):
-        yield (), value
+        if first_process:
+            yield (), value
         return
-    seen = set()
-    for shard in value.resolve().shards:
-        at = tuple((s.start, s.stop) for s in shard.index)
-        if at not in seen:
-            seen.add(at)
+    if value.mesh.num_processes == 1 and not first_process:
+        return
+    value, writers = value.resolve(), dict[tuple[Any, ...], tuple[int, ...]]()
+    for coordinate in value.mesh.coordinates():
+        writers.setdefault(_key(value.type.shard_slices(coordinate)), coordinate)
+    for shard in value.shards:
+        if writers[_key(shard.index)] == shard.coordinate:
             yield shard.index, backend_of(value.mesh).to_host(shard.data)
+
+
+def _key(index: Index) -> tuple[Any, ...]:
+    return tuple((s.start, s.stop) for s in index)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -222,18 +272,33 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
     Raises CheckpointError that names the file if it is missing, truncated or no safetensors file,
     and one that lists every name, shape and dtype that differs; nothing is changed then.
     """
-    path = Path(path)
-    with _opened(path, "restore") as file:
-        places = list(slots(into))
-        _check_facts(path, places, file, partial)
-        new, total = [], 0
-        for slot in places:
-            value, nbytes = _read(file, slot.name, slot.value)
-            new.append(value)
-            total += nbytes
+    path, places = Path(path), list(slots(into))
+    new: list[Any] = []
+    total, failure = 0, None
+    try:
+        with _opened(path, "restore") as file:
+            _check_facts(path, places, file, partial)
+            for slot in places:
+                value, nbytes = _read(file, slot.name, slot.value)
+                new.append(value)
+                total += nbytes
+    except CheckpointError as found:
+        failure = found
+    _raise_together(failure, path)
     for slot, value in zip(places, new, strict=True):
         slot.owner[slot.key] = value
     return Restored(path, len(new), total)
+
+
+def _raise_together(failure: CheckpointError | None, path: Path) -> None:
+    """Raise what this process failed with; or, if only others did, that they did."""
+    problems = gathered(processes.current().count, str(failure or ""), "checkpoint.restore")
+    if failure is not None:
+        raise failure
+    for i, problem in enumerate(problems):
+        if problem:
+            what = f"process {i} cannot restore {path}, so no process does"
+            raise error(CheckpointError, "restore", f"{what}\n  {problem}")
 
 
 @contextlib.contextmanager
@@ -410,13 +475,14 @@ class CheckpointManager:
         """Write the next checkpoint, then remove what is more than `max_to_keep`; returns its
         path."""
         numbered = self._numbered()
-        number = numbered[-1][0] + 1 if numbered else 1
+        number = _of_first_process(numbered[-1][0] + 1 if numbered else 1)
         path = save(self.directory / f"{self.name}-{number}.safetensors", self.tree)
         surplus = [] if self.max_to_keep is None else self.checkpoints[: -self.max_to_keep]
         unfinished = self.directory.glob(f".{self.name}-*.safetensors.*.tmp")
         abandoned = [t for t in unfinished if not _is_running(t.name.split(".")[-2])]
-        for old in (*surplus, *abandoned):
-            old.unlink(missing_ok=True)
+        if processes.current().index == 0:
+            for old in (*surplus, *abandoned):
+                old.unlink(missing_ok=True)
         return path
 
     def restore(self, path: str | os.PathLike[str] | None = None) -> Path:
@@ -424,7 +490,7 @@ class CheckpointManager:
 
         Raises CheckpointError if there is none, and as `gdt.checkpoint.restore` does.
         """
-        found = Path(path) if path is not None else self.latest
+        found = Path(path) if path is not None else _of_first_process(self.latest)
         if found is None:
             raise error(
                 CheckpointError, "CheckpointManager.restore", f"no checkpoint in {self.directory}"
@@ -433,7 +499,8 @@ class CheckpointManager:
 
     def restore_or_initialize(self) -> Path | None:
         """Restore the newest checkpoint if there is one; None, and nothing changed, if not."""
-        return self.restore() if self.latest else None
+        newest = _of_first_process(self.latest)
+        return self.restore(newest) if newest is not None else None
 
     def _numbered(self) -> list[tuple[int, Path]]:
         form = re.compile(re.escape(self.name) + r"-(\d+)\.safetensors")

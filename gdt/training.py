@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from gdt import processes
 from gdt.arguments import checked, checked_class, shown_value
 from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, error
@@ -108,9 +109,10 @@ class Trainer:
         """Train for some epochs: each is one pass over `batches`, then an evaluation, then
         callbacks.
 
-        title: a line above the progress bars. show: whether to print anything.
+        title: a line above the progress bars. show: whether to print anything, in process 0.
         """
         history = History()
+        show = show and processes.current().index == 0
         total = len(batches) if isinstance(batches, Sized) else None
         with _progress(console, show) as progress:
             if title and show:

@@ -83,6 +83,7 @@ class Connection:
         self._start(HEADER.size)
 
     def fileno(self) -> int:
+        """For `select`."""
         return self.socket.fileno()
 
     def _start(self, size: int, begun: bytes = b"") -> None:

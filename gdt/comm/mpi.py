@@ -114,6 +114,7 @@ class MpiMessages(Messages):
         return data, message.Irecv([data, module.BYTE])
 
     def wait(self, done: Callable[[], bool], waiting: Collection[int], what: str) -> None:
+        """As `Messages.wait`, with MPI polled all the time and the sockets now and then."""
         now = time.monotonic()
         look, end = now + PATIENCE, now + self.timeout
         while not done():
@@ -127,6 +128,7 @@ class MpiMessages(Messages):
                     raise self.timed_out(waiting, what)
 
     def close(self, reason: str = "") -> None:
+        """As `Messages.close`; then MPI is finalized, unless processes may be missing."""
         super().close(reason)
         if not reason and self.mpi.finalizes:
             self.mpi.module.Finalize()

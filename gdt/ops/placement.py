@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import itertools
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdt.array import DistributedArray, checked_layout
 from gdt.backend import NUMPY, backend_of
+from gdt.comm.messages import gathered
 from gdt.errors import DtypeError, GradientError, LayoutError, MeshError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import default_mesh
@@ -177,6 +180,15 @@ def unpack(x: DistributedArray) -> list[Any]:
     return [shard.data for shard in x.shards]
 
 
+class Part(NamedTuple):
+    """What is known in every process of the part that one device holds."""
+
+    coordinate: tuple[int, ...]
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    digest: int | None
+
+
 def _packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray:
     mesh, backend = layout.mesh, backend_of(layout.mesh)
     coordinates = mesh.local_coordinates()
@@ -188,8 +200,9 @@ def _packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray
         problem = f"{len(parts)} parts for {len(coordinates)} devices"
         raise error(ShapeError, name, problem, operands={"mesh": mesh})
     arrays = [_part(p, c, backend, name) for p, c in zip(parts, coordinates, strict=True)]
-    kind = _packed_type(arrays, coordinates, layout, name)
-    _check_replicas(arrays, coordinates, kind, name)
+    facts = _facts(arrays, coordinates, layout, name)
+    kind = _packed_type(facts, layout, name)
+    _check_replicas(arrays, facts, kind, name)
     blocks = [backend.empty(kind.block_shape, kind.dtype) for _ in mesh.blocks]
     position = {at: i for i, at in enumerate(mesh.blocks)}
     split = {a for axes in layout.dims for a in axes}
@@ -230,14 +243,31 @@ def _waiting(coordinate: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
     return tuple(c for c, p in zip(coordinate, layout.pending, strict=True) if p)
 
 
-def _packed_type(
+def _facts(
     arrays: Sequence[Block], coordinates: Sequence[tuple[int, ...]], layout: Layout, name: str
-) -> ArrayType:
+) -> list[Part]:
+    """What there is to know of the parts of all devices, of every process that owns the mesh."""
+    backend, several = backend_of(layout.mesh), layout.mesh.num_processes
+    own = [
+        Part(c, a.dtype, a.shape, _digest(backend.to_host(a)) if several > 1 else None)
+        for a, c in zip(arrays, coordinates, strict=True)
+    ]
+    return list(itertools.chain(*gathered(several, own, f"{name} on {layout.mesh}")))
+
+
+def _digest(array: np.ndarray) -> int:
+    """A number that is the same for parts that are equal: of zeros and of NaNs there is one."""
+    if array.dtype.kind in "fc":
+        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array + 0)
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def _packed_type(parts: Sequence[Part], layout: Layout, name: str) -> ArrayType:
     """The type of the whole array; an error if the parts do not make one."""
-    shown = {f"device {c}": f"{a.dtype}{list(a.shape)}" for a, c in zip(arrays, coordinates)}  # noqa: B905
-    if len({a.dtype for a in arrays}) > 1:
+    shown = {f"device {p.coordinate}": f"{p.dtype}{list(p.shape)}" for p in parts}
+    if len({p.dtype for p in parts}) > 1:
         raise error(DtypeError, name, "the parts have different dtypes", operands=shown)
-    if any(a.ndim != layout.rank for a in arrays):
+    if any(len(p.shape) != layout.rank for p in parts):
         problem = f"a layout of rank {layout.rank} does not fit parts of other ranks"
         raise error(LayoutError, name, problem, operands={"layout": layout, **shown})
     if len({p for p in layout.pending if p}) > 1:
@@ -245,19 +275,17 @@ def _packed_type(
         raise error(LayoutError, name, problem, operands={"layout": layout})
     shape = []
     for d in range(layout.rank):
-        sizes = {
-            layout.shard_index(c, d): a.shape[d] for a, c in zip(arrays, coordinates, strict=True)
-        }
+        sizes = {layout.shard_index(p.coordinate, d): p.shape[d] for p in parts}
         shape.append(sum(sizes.values()))
-    kind = ArrayType.of(tuple(shape), arrays[0].dtype, layout)
-    for array, coordinate in zip(arrays, coordinates, strict=True):
-        want = tuple(s.stop - s.start for s in kind.shard_slices(coordinate))
-        if array.shape != want:
+    kind = ArrayType.of(tuple(shape), parts[0].dtype, layout)
+    for part in parts:
+        want = tuple(s.stop - s.start for s in kind.shard_slices(part.coordinate))
+        if part.shape != want:
             raise error(
                 ShapeError,
                 name,
                 f"the parts do not make an array: of {kind}, "
-                f"device {coordinate} holds {list(want)}, not {list(array.shape)}",
+                f"device {part.coordinate} holds {list(want)}, not {list(part.shape)}",
                 operands=shown,
                 remedy="A shard of a split axis has ceil(n / shards) elements, fewer at the end.",
             )
@@ -265,18 +293,27 @@ def _packed_type(
 
 
 def _check_replicas(
-    arrays: Sequence[Block], coordinates: Sequence[tuple[int, ...]], kind: ArrayType, name: str
+    arrays: Sequence[Block], parts: Sequence[Part], kind: ArrayType, name: str
 ) -> None:
+    """LayoutError if replicas differ: those of one process are compared, those of several have
+    equal digests."""
     equal, first = backend_of(kind.mesh).xp.array_equal, dict[tuple[Any, ...], int]()
-    for i, (array, coordinate) in enumerate(zip(arrays, coordinates, strict=True)):
-        shard = tuple(kind.layout.shard_index(coordinate, d) for d in range(kind.ndim))
-        other = first.setdefault((shard, _waiting(coordinate, kind.layout)), i)
-        equal_nan = array.dtype.kind in "fc"
-        if other != i and not equal(arrays[other], array, equal_nan=equal_nan):
+    apart = kind.mesh.num_processes > 1
+    for i, part in enumerate(parts):
+        shard = tuple(kind.layout.shard_index(part.coordinate, d) for d in range(kind.ndim))
+        other = first.setdefault((shard, _waiting(part.coordinate, kind.layout)), i)
+        if other == i:
+            continue
+        if apart:
+            same = parts[other].digest == part.digest
+        else:
+            same = equal(arrays[other], arrays[i], equal_nan=part.dtype.kind in "fc")
+        if not same:
             raise error(
                 LayoutError,
                 name,
-                f"the parts of devices {coordinates[other]} and {coordinate} are not equal",
+                f"the parts of devices {parts[other].coordinate} and {part.coordinate} "
+                "are not equal",
                 operands={"layout": kind.layout},
                 remedy="Along mesh axes that split no array axis, parts are replicas.",
             )

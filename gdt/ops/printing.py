@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
+from gdt.comm.messages import gathered
 from gdt.op import public
 
 COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -19,7 +22,7 @@ def array_repr(x: DistributedArray) -> str:
 
     An array above the options' `threshold` is summarised, and then only `edgeitems` from both
     ends of every axis are fetched. A pending reduction is carried out on what is shown, without a
-    collective.
+    collective. Where several processes own the mesh, all of them must call it.
 
     >>> print(gdt.array_repr(gdt.asarray([[1, 2], [3, 4]])))
     DistributedArray([[1, 2],
@@ -46,18 +49,32 @@ def edges(x: DistributedArray, count: int) -> np.ndarray:
     """
     picked = [_picked(n, count) for n in x.shape]
     waiting = [a for a, p in enumerate(x.layout.pending) if p]
+    shown = gathered(x.mesh.num_processes, _shown(x, picked, waiting), f"array_repr of {x.type}")
     parts: dict[tuple[int, ...], np.ndarray] = {}
+    for part, to, values in itertools.chain(*shown):
+        target = parts.setdefault(part, np.zeros([len(p) for p in picked], x.dtype))
+        target[to] = values
+    return _combined(parts, [str(x.layout.pending[a]) for a in waiting])
+
+
+def _shown(
+    x: DistributedArray, picked: Sequence[Sequence[int]], waiting: Sequence[int]
+) -> list[tuple[tuple[int, ...], Any, np.ndarray]]:
+    """What this process holds of the elements to show: (coordinate along the mesh axes that wait
+    for a reduction, where they are shown, values)."""
+    shown = []
     for shard in x.shards:
         part = tuple(shard.coordinate[a] for a in waiting)
-        target = parts.setdefault(part, np.zeros([len(p) for p in picked], x.dtype))
         found = [
             [(to, i - s.start) for to, i in enumerate(p) if s.start <= i < s.stop]
             for p, s in zip(picked, shard.index, strict=True)
         ]
+        values = np.zeros((), x.dtype)
+        to, at = (np.ix_(*([pair[k] for pair in pairs] for pairs in found)) for k in (0, 1))
         if all(found):
-            to, at = (np.ix_(*([pair[k] for pair in pairs] for pairs in found)) for k in (0, 1))
-            target[to] = backend_of(x.mesh).to_host(shard.data[at])
-    return _combined(parts, [str(x.layout.pending[a]) for a in waiting])
+            values = backend_of(x.mesh).to_host(shard.data[at])
+        shown.append((part, to, values))
+    return shown
 
 
 def _picked(size: int, count: int) -> list[int]:
