@@ -14,9 +14,9 @@ from gdt.comm import local
 from gdt.errors import DtypeError, IndexRangeError, LayoutError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
-from gdt.observe import OBSERVERS
+from gdt.observe import OBSERVERS, met_host, ran
 from gdt.policy import on_implicit_fetch
-from gdt.relayout import route, run_routes, run_step
+from gdt.relayout import route, run_routes
 
 Block = Any
 
@@ -204,10 +204,9 @@ class DistributedArray:
             observers = OBSERVERS.get()
             for observer in observers:
                 observer.on_enter("resolve")
-            blocks: Sequence[Block] = self.blocks
-            for step in route(self.type, self.layout.resolved):
-                blocks = run_step(step, blocks)
-            self._resolved = DistributedArray(self.type.with_layout(self.layout.resolved), blocks)
+            (blocks,) = run_routes([route(self.type, self.layout.resolved)], [self.blocks])
+            kind = self.type.with_layout(self.layout.resolved)
+            self._resolved = DistributedArray(kind, tuple(blocks))
             for observer in observers:
                 observer.on_leave("resolve", (self,), self._resolved)
         return self._resolved
@@ -218,6 +217,7 @@ class DistributedArray:
 
         Where several processes own the mesh, all of them must call it: parts are gathered.
         """
+        met_host("numpy")
         x = self.resolve()
         backend, lead = backend_of(self.mesh), self.mesh.ndim
         if self.mesh.num_processes > 1:
@@ -242,6 +242,7 @@ class DistributedArray:
 
         A pending reduction is shown as it is: each shard is a part of it.
         """
+        met_host("shards")
         mesh, found = self.mesh, []
         position = {at: i for i, at in enumerate(mesh.blocks)}
         split = {a for axes in self.layout.dims for a in axes}
@@ -529,6 +530,17 @@ def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(index % x.size, x.shape))
 
 
+def on_blocks(
+    name: str, kind: ArrayType, function: Callable[..., Sequence[Block]], *operands: Any
+) -> DistributedArray:
+    """An array of that type whose blocks `function` makes: of the blocks of each operand that is an
+    array, and of each other operand as it is."""
+    inputs = [x.blocks if type(x) is DistributedArray else x for x in operands]
+    blocks = tuple(function(*inputs))
+    ran(name, lambda *xs: (function(*xs),), inputs, [blocks])
+    return DistributedArray(kind, blocks)
+
+
 # ---------------------------------------------------------------- from the host
 
 
@@ -554,6 +566,7 @@ def checked_layout(layout: object, rank: int, op: str) -> Layout:
 def place(value: Any, layout: Layout, *, copy: bool = True) -> DistributedArray:
     """Split a whole array over the mesh of `layout`; every block gets memory of its own if
     `copy`."""
+    met_host("asarray")
     backend, mesh = backend_of(layout.mesh), layout.mesh
     whole = backend.asarray(value)
     kind = ArrayType.of(whole.shape, whole.dtype, Layout.replicated(mesh, whole.ndim))

@@ -6,7 +6,7 @@ one context variable, so that threads and asynchronous tasks do not see each oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -34,6 +34,8 @@ class Observer:
     wants_parts = True
     # Whether it wants to know of moves and collectives; a tape does not, and calls are shorter.
     wants_moves = True
+    # Whether it wants to know which functions made which blocks.
+    wants_runs = False
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         """`op(*args, **static)` has returned `out`."""
@@ -47,6 +49,19 @@ class Observer:
 
     def on_collective(self, collective: Collective) -> None:
         """A collective has run."""
+
+    def on_run(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[Sequence[Any]],
+    ) -> None:
+        """`function(*inputs)` has made `outputs`: lists of blocks, one list for an array; an input
+        may be a Python scalar. Ops on one block are not told so: `on_op` tells of them."""
+
+    def on_host(self, name: str) -> None:
+        """`name` has brought values to the host, or from the host to a mesh."""
 
     def on_enter(self, name: str) -> None:
         """A composite, a gradient or a resolution of pending reductions begins; others may nest."""
@@ -66,3 +81,25 @@ def observing(observer: Observer) -> Iterator[None]:
         yield
     finally:
         OBSERVERS.reset(token)
+
+
+def is_recorded() -> bool:
+    """Whether an observer wants to know which functions make which blocks."""
+    return any(observer.wants_runs for observer in OBSERVERS.get())
+
+
+def met_host(name: str) -> None:
+    """Tell the observers that `name` brings values to the host, or from there."""
+    for observer in OBSERVERS.get():
+        observer.on_host(name)
+
+
+def ran(
+    name: str,
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Sequence[Any]],
+) -> None:
+    """Tell the observers that `function` has made blocks of blocks, see `Observer.on_run`."""
+    for observer in OBSERVERS.get():
+        observer.on_run(name, function, inputs, outputs)

@@ -33,7 +33,7 @@ from gdt.backend.numpy import ONE_REFERENCE
 from gdt.errors import ArgumentError, DtypeError, GdtError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
-from gdt.observe import OBSERVERS
+from gdt.observe import OBSERVERS, is_recorded, ran
 from gdt.plan import Plan, Plans
 from gdt.plan_builder import PlanBuilder
 from gdt.relayout import run_routes
@@ -213,6 +213,8 @@ class Op:
     ) -> Any:
         operands = self._moved(plan, args) if plan.moves else _blocks(args)
         results = plan.execute(operands, owned) if self.donated else plan.execute(operands)
+        if plan.quick is None and not self.donated and is_recorded():
+            ran(self.name, lambda *xs: plan.execute(xs), operands, results)
         outs = [DistributedArray(t, tuple(b)) for t, b in zip(plan.outs, results, strict=True)]
         return outs[0] if len(outs) == 1 else tuple(outs)
 
@@ -276,6 +278,11 @@ class Op:
             for i, a in enumerate(args)
         )  # fmt: skip
         return self(*converted, **static)
+
+    def plan_of_call(self, args: Sequence[Any], static: Mapping[str, Any]) -> Plan:
+        """The plan of a call that has been made, from what an observer was told of it."""
+        types = [a.type if type(a) is DistributedArray else type(a) for a in args]
+        return self.plans[(*types, *static.items())]
 
     def bind_arguments(
         self, args: tuple[Any, ...], static: dict[str, Any]

@@ -21,7 +21,7 @@ import numpy as np
 
 from gdt import random_bits
 from gdt.arguments import checked, checked_class
-from gdt.array import FUNCTIONS, DistributedArray, checked_layout, place
+from gdt.array import FUNCTIONS, DistributedArray, checked_layout, on_blocks, place
 from gdt.backend import backend_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
@@ -33,7 +33,6 @@ from gdt.ops.elementwise import astype, checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, checked_shape
 from gdt.philox import Run
-from gdt.relayout import route, run_routes
 from gdt.rule import RuleSpec
 
 Block = Any
@@ -201,30 +200,39 @@ def _run(kind: ArrayType, grid: Sequence[int]) -> Run:
 def _draw(
     key: DistributedArray, stream: Any, *, sampler: str, kind: ArrayType, options: Mapping[str, Any]
 ) -> DistributedArray:
-    backend, blocks = backend_of(kind.mesh), []
-    sample = getattr(random_bits, sampler)
-    for i, grid in enumerate(kind.mesh.blocks):
-        operands = (_scalar(backend.xp, a, i) for a in (key, stream))
-        values = sample(backend.xp, _run(kind, grid), *operands, **options)
-        blocks.append(values.reshape(kind.block_shape))
-    return DistributedArray(kind, tuple(blocks))
+    xp, sample = backend_of(kind.mesh).xp, getattr(random_bits, sampler)
+
+    def draw(*scalars: Any) -> list[Block]:
+        blocks = []
+        for i, grid in enumerate(kind.mesh.blocks):
+            values = sample(xp, _run(kind, grid), *[_scalar(a, i) for a in scalars], **options)
+            blocks.append(values.reshape(kind.block_shape))
+        return blocks
+
+    return on_blocks(sampler, kind, draw, key, stream)
 
 
 @Composite
 def _permute(key: DistributedArray, stream: Any, *, n: int, layout: Layout) -> DistributedArray:
     mesh, backend = layout.mesh, backend_of(layout.mesh)
     kind = ArrayType.of((n,), np.dtype(np.int64), Layout.replicated(mesh, 1))
-    blocks = []
-    for i in range(len(mesh.blocks)):
-        operands = (_scalar(backend.xp, a, i) for a in (key, stream))
-        order = random_bits.permutation(backend.xp, n, *operands)
-        blocks.append(order.reshape((1,) * mesh.ndim + (n,)))
-    (moved,) = run_routes([route(kind, layout)], [blocks])
-    return DistributedArray(kind.with_layout(layout), tuple(moved))
+
+    def permute(*scalars: Any) -> list[Block]:
+        blocks = []
+        for i in range(len(mesh.blocks)):
+            operands = [_scalar(a, i) for a in scalars]
+            order = random_bits.permutation(backend.xp, n, *operands)
+            blocks.append(order.reshape((1,) * mesh.ndim + (n,)))
+        return blocks
+
+    permuted = on_blocks("permutation", kind, permute, key, stream)
+    moved: DistributedArray = relayout(permuted, layout)
+    return moved
 
 
-def _scalar(xp: Any, value: Any, block: int) -> Any:
-    return value.blocks[block].reshape(()) if isinstance(value, DistributedArray) else value
+def _scalar(value: Any, block: int) -> Any:
+    """What a block computes with, of the blocks of an array of rank 0, or of a Python number."""
+    return value[block].reshape(()) if isinstance(value, tuple) else value
 
 
 def _operands(given: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:

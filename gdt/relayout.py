@@ -11,7 +11,7 @@ from gdt.backend import backend_of
 from gdt.comm import local
 from gdt.comm.transport import transport_of
 from gdt.layout import ArrayType, Axes, Layout
-from gdt.observe import OBSERVERS, Collective
+from gdt.observe import OBSERVERS, Collective, is_recorded, ran
 from gdt.recut import Piece, Recut
 
 Block = Any
@@ -300,6 +300,20 @@ def run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -
 
     Reductions are bundled by (kind, mesh axes, reduction, dtype).
     """
+    done = _run_routes(routes, operands)
+    if is_recorded():
+        moving = [i for i, blocks in enumerate(done) if blocks is not operands[i]]
+        taken = [routes[i] for i in moving]
+        ran(
+            "relayout",
+            lambda *blocks: _run_routes(taken, blocks),
+            [operands[i] for i in moving],
+            [done[i] for i in moving],
+        )
+    return done
+
+
+def _run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
     done: list[Blocks] = list(operands)
     divided = any(steps[0].have.mesh.divided for steps in routes if steps)
     if not divided and not any(o.wants_moves for o in OBSERVERS.get()):

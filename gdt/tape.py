@@ -7,15 +7,15 @@ their layouts, their communication and higher derivatives follow from the ops' o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from gdt.arguments import checked, checked_class
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
+from gdt.backward import gradients
 from gdt.errors import ArgumentError, DtypeError, GradientError, error
-from gdt.layout import ArrayType, Layout
 from gdt.observe import OBSERVERS, Observer
-from gdt.ops.movement import _relayout, relayout_together
+from gdt.ops.movement import _relayout
 
 Tree = (
     Any  # an array, or nested lists, tuples and dicts of arrays, or an object with `parameters()`
@@ -119,18 +119,11 @@ class GradientTape(Observer):
             check_differentiable(x, op, "target")
         for x in wanted:
             check_differentiable(x, op, "source")
-        seeds = _seeds(targets, output_gradients)
+        seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
         nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
-        others = tuple(o for o in OBSERVERS.get() if o is not self)
-        hidden = OBSERVERS.set(others)
+        hidden = OBSERVERS.set(tuple(o for o in OBSERVERS.get() if o is not self))
         try:
-            for observer in others:
-                observer.on_enter("gradient")
-            found = _backward(nodes, targets, seeds, wanted)
-            grads = _resolved(found, targets, wanted, together_with, unconnected)
-            for observer in others:
-                observer.on_leave("gradient", tuple(found), tuple(grads))
-            return rebuild(grads)
+            return rebuild(gradients(nodes, targets, seeds, wanted, together_with, unconnected))
         finally:
             OBSERVERS.reset(hidden)
 
@@ -149,18 +142,7 @@ def check_differentiable(x: object, op: str, role: str) -> None:
         )
 
 
-def _ones(kind: ArrayType) -> DistributedArray:
-    ones: DistributedArray = FUNCTIONS["ones"](kind.shape, kind.dtype, layout=kind.layout)
-    return ones
-
-
-_scalar_one = lru_cache(maxsize=64)(_ones)  # what almost every gradient begins with
-
-
-def _seeds(targets: Sequence[DistributedArray], given: Tree) -> list[DistributedArray]:
-    if given is None:
-        kinds = [t.type.with_layout(Layout.of(t.mesh, ((),) * t.ndim)) for t in targets]
-        return [_ones(k) if k.shape else _scalar_one(k) for k in kinds]
+def _cotangents(targets: Sequence[DistributedArray], given: Tree) -> list[DistributedArray]:
     cotangents, _ = flatten(given)
     if len(cotangents) != len(targets):
         raise error(
@@ -177,122 +159,6 @@ def _seeds(targets: Sequence[DistributedArray], given: Tree) -> list[Distributed
                 operands={"target": t.type, "output gradient": g.type},
             )
     return cotangents
-
-
-def _backward(
-    nodes: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any], Any]],
-    targets: Sequence[DistributedArray],
-    seeds: Sequence[DistributedArray],
-    sources: Sequence[DistributedArray],
-) -> list[DistributedArray | None]:
-    """Cotangents of the sources; None where no target depends on a source."""
-    needed = _ids(sources)
-    useful = []
-    for node in nodes:
-        for a in node[1]:
-            if id(a) in needed:
-                out = node[3]
-                if type(out) is tuple or out._resolved is not None:
-                    needed |= _ids(out if type(out) is tuple else (out,))
-                else:
-                    needed.add(id(out))
-                useful.append(node)
-                break
-    add = FUNCTIONS["add"]
-    grads: dict[int, DistributedArray] = {}
-    for t, seed in zip(targets, seeds, strict=True):
-        grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
-    kept = _ids(sources)
-    for op, args, static, out in reversed(useful):
-        several = type(out) is tuple
-        if several:
-            g: Any = tuple(_gathered(o, grads) for o in out)
-            if all(c is None for c in g):
-                continue
-        else:
-            g = _gathered(out, grads)
-            if g is None:
-                continue
-        for o in out if several else (out,):
-            if id(o) not in kept:
-                grads.pop(id(o), None)
-                if o._resolved is not None:
-                    grads.pop(id(o._resolved), None)
-        for a, c in _cotangents(op, g, out, args, static, needed):
-            if c is not None:
-                have = grads.get(id(a))
-                grads[id(a)] = c if have is None else add(have, c)
-    return [_gathered(s, grads) for s in sources]
-
-
-def _ids(arrays: Sequence[DistributedArray]) -> set[int]:
-    """What these arrays go by: themselves, and their values with nothing pending."""
-    return {id(x) for a in arrays for x in (a, a._resolved) if x is not None}
-
-
-def _gathered(
-    x: DistributedArray, grads: Mapping[int, DistributedArray]
-) -> DistributedArray | None:
-    """The cotangent of an array, and of its value with nothing pending, which is the same array."""
-    g = grads.get(id(x))
-    if x._resolved is None:
-        return g
-    of_value = grads.get(id(x._resolved))
-    if g is None or of_value is None:
-        return of_value if g is None else g
-    both: DistributedArray = FUNCTIONS["add"](g, of_value)
-    return both
-
-
-def _cotangents(
-    op: Any, g: Any, out: Any, args: tuple[Any, ...], static: dict[str, Any], needed: set[int]
-) -> list[tuple[DistributedArray, DistributedArray | None]]:
-    wanted = [
-        i for i, a in enumerate(args)
-        if type(a) is DistributedArray and id(a) in needed and a.dtype.kind in "fc"
-    ]  # fmt: skip
-    if op.joint_vjp is not None:
-        all_of_them = op.joint_vjp(g, out, *args, **static)
-        return [(args[i], all_of_them[i]) for i in wanted]
-    found = []
-    for i in wanted:
-        if i >= len(op.vjps) or op.vjps[i] is None:
-            continue
-        found.append((args[i], op.vjps[i](g, out, *args, **static)))
-    return found
-
-
-def _resolved(
-    found: Sequence[DistributedArray | None],
-    targets: Sequence[DistributedArray],
-    sources: Sequence[DistributedArray],
-    extras: Sequence[DistributedArray],
-    unconnected: str,
-) -> list[DistributedArray | None]:
-    """Gradients in the layouts of their sources; one bundle with what is pending in the rest."""
-    grads: list[DistributedArray | None] = []
-    for i, (g, s) in enumerate(zip(found, sources, strict=True)):
-        if g is None and unconnected == "raise":
-            raise error(
-                GradientError,
-                "gradient",
-                f"the target does not depend on source {i} through recorded ops",
-                operands={"source": s.type},
-                remedy="Compute the target inside the tape's block from this very array, "
-                "or pass unconnected='zero'.",
-            )
-        grads.append(FUNCTIONS["zeros_like"](s) if g is None and unconnected == "zero" else g)
-    arrays = [g for g in grads if g is not None]
-    layouts = [s.layout.resolved for g, s in zip(grads, sources, strict=True) if g is not None]
-    pending = [
-        t
-        for t in (*targets, *extras)
-        if any(t.layout.pending) and t.mesh is (arrays or [t])[0].mesh
-    ]
-    moved = iter(
-        relayout_together([*arrays, *pending], [*layouts, *(t.layout.resolved for t in pending)])
-    )
-    return [next(moved) if g is not None else None for g in grads]
 
 
 # ---------------------------------------------------------------- trees of arrays

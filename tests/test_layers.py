@@ -34,7 +34,7 @@ LAYERS = [
     ("planning", ["recut", "relayout", "rule"]),
     ("core", ["policy", "slots", "array", "launcher", "plan", "plan_builder", "op"]),
     ("ops", ["ops", "random"]),
-    ("transforms", ["tape", "program"]),
+    ("transforms", ["backward", "tape", "program"]),
     ("library", ["nn", "optim", "metrics", "data", "checkpoint", "training", "sharding"]),
     ("tools", ["debug", "drawing", "testing", "benchmark"]),
 ]

@@ -13,6 +13,7 @@ from gdt.array import DistributedArray, checked_layout, place
 from gdt.backend import backend_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
+from gdt.observe import ran
 from gdt.op import as_operand, op, public
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.movement import relayout
@@ -91,6 +92,7 @@ def made(kind: ArrayType, make: Callable[[Any, Sequence[int]], Block]) -> Distri
     resolved, backend = kind.with_layout(kind.layout.resolved), backend_of(kind.mesh)
     blocks = [make(backend, grid) for grid in kind.mesh.blocks]
     (pended,) = run_routes([route(resolved, kind.layout)], [blocks])
+    ran("constant", lambda: [pended], [], [pended])
     return DistributedArray(kind, tuple(pended))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from gdt.array import DistributedArray
+from gdt.array import DistributedArray, on_blocks
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.observe import OBSERVERS, Collective
 from gdt.op import Composite
@@ -62,7 +62,8 @@ def _view(
     stop = at + step * count
     taken = slice(at, stop if stop >= 0 else None, step)
     index = (slice(None),) * (x.mesh.ndim + dim) + (taken,)
-    return DistributedArray(_resized(x.type, dim, size, ()), tuple(b[index] for b in x.blocks))
+    kind = _resized(x.type, dim, size, ())
+    return on_blocks("view", kind, lambda blocks: [b[index] for b in blocks], x)
 
 
 @Composite
@@ -83,7 +84,7 @@ def _move_intervals(
         names = tuple(recut.mesh.axis_names[a] for a in involved)
         for observer in OBSERVERS.get():
             observer.on_collective(Collective("exchange", names, recut.nbytes, 1))
-    return DistributedArray(recut.want, tuple(recut(*[a.blocks for a in operands])))
+    return on_blocks("move_intervals", recut.want, recut, *operands)
 
 
 def _vjp(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gdt.array import DistributedArray, place
+from gdt.array import DistributedArray, on_blocks, place
 from gdt.errors import DtypeError, LayoutError, error
 from gdt.layout import MATCH, Layout
 from gdt.mesh import get_default_mesh
@@ -36,7 +36,7 @@ _relayout.vjp(
 @Composite
 def copy(x: DistributedArray) -> DistributedArray:
     """The array in memory of its own; see `DistributedArray.copy`."""
-    return DistributedArray(x.type, tuple(b.copy() for b in x.blocks))
+    return on_blocks("copy", x.type, lambda blocks: [b.copy() for b in blocks], x)
 
 
 copy.vjp(lambda g, out, x: g)

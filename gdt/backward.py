@@ -1,0 +1,303 @@
+"""Running gradients backwards through recorded calls; and running them again as a program.
+
+A step of a training is recorded anew every time, and nearly always is the same calls on other
+numbers. What its gradients do is then recorded once too: see `Backward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from gdt.array import FUNCTIONS, DistributedArray
+from gdt.errors import GradientError, error
+from gdt.layout import ArrayType, Layout
+from gdt.observe import OBSERVERS, observing
+from gdt.ops.movement import relayout_together
+from gdt.program import Program, Recorder, array_of, held
+
+Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # op, operands, statics, output(s)
+Arrays = Sequence[DistributedArray]
+
+
+def gradients(
+    nodes: Sequence[Node],
+    targets: Arrays,
+    seeds: Arrays | None,
+    sources: Arrays,
+    extras: Arrays,
+    unconnected: str,
+) -> list[DistributedArray | None]:
+    """Gradients of the targets in the layouts of the sources; what is pending in targets and extras
+    is resolved in one bundle with them."""
+    call = Call(nodes, targets, seeds, sources, extras, unconnected)
+    observers = OBSERVERS.get()
+    if not observers:
+        return _as_program(call)
+    for observer in observers:
+        observer.on_enter("gradient")
+    found, grads = _run(call)
+    for observer in observers:
+        observer.on_leave("gradient", tuple(found), tuple(grads))
+    return grads
+
+
+class Call(NamedTuple):
+    """The arguments of `gradients`."""
+
+    nodes: Sequence[Node]
+    targets: Arrays
+    seeds: Arrays | None
+    sources: Arrays
+    extras: Arrays
+    unconnected: str
+
+
+def _run(call: Call) -> tuple[list[DistributedArray | None], list[DistributedArray | None]]:
+    seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
+    found = _backward(call.nodes, call.targets, seeds, call.sources)
+    return found, _resolved(found, call.targets, call.sources, call.extras, call.unconnected)
+
+
+def _one(target: DistributedArray) -> DistributedArray:
+    kind = target.type.with_layout(Layout.of(target.mesh, ((),) * target.ndim))
+    return _ones(kind) if kind.shape else _scalar_one(kind)
+
+
+def _ones(kind: ArrayType) -> DistributedArray:
+    ones: DistributedArray = FUNCTIONS["ones"](kind.shape, kind.dtype, layout=kind.layout)
+    return ones
+
+
+_scalar_one = lru_cache(maxsize=64)(_ones)  # what almost every gradient begins with
+
+
+# ---------------------------------------------------------------- as a program
+
+
+class Backward(NamedTuple):
+    """What `gradients` did for calls of one signature.
+
+    program: from the blocks of some of the call's arrays, those at the positions `inputs`, to the
+    blocks of the gradients, whose types are `grads`, and of arrays that were resolved on the way:
+    position and type of each.
+    """
+
+    program: Program
+    inputs: list[int]
+    grads: list[ArrayType | None]
+    resolved: list[tuple[int, ArrayType]]
+
+
+# By signature: None for one that was seen once, False for one that cannot be recorded.
+BACKWARDS: dict[tuple[Any, ...], Backward | bool | None] = {}
+CAPACITY = 256  # signatures
+
+
+def _as_program(call: Call) -> list[DistributedArray | None]:
+    """The gradients: computed op by op the first time that a signature is seen, recorded the second
+    time, and replayed from then on."""
+    try:
+        key, arrays = _signature(call)
+        known = BACKWARDS.get(key, True)
+    except TypeError:  # a static or an operand that cannot be hashed
+        return _run(call)[1]
+    if type(known) is Backward:
+        return _replayed(known, arrays)
+    if known is None:
+        return _recorded(call, key, arrays)
+    if known:
+        if len(BACKWARDS) >= CAPACITY:
+            BACKWARDS.clear()
+        BACKWARDS[key] = None
+    return _run(call)[1]
+
+
+def _signature(call: Call) -> tuple[tuple[Any, ...], list[DistributedArray]]:
+    """Everything about a call but the values in its arrays; and those arrays, each once."""
+    numbers: dict[int, int] = {}
+    arrays: list[DistributedArray] = []
+    key: list[Any] = [call.unconnected]
+
+    def number(a: Any) -> None:
+        n = numbers.get(id(a))
+        if n is None:
+            if type(a) is not DistributedArray:
+                key.extend((type(a), a))
+                return
+            n = numbers[id(a)] = len(arrays)
+            arrays.append(a)
+            key.append(a.type)
+            if a._resolved is not None:
+                key.append("resolved")
+                number(a._resolved)
+        key.append(n)
+
+    for op, args, static, out in call.nodes:
+        key.append(op)
+        for a in args:
+            number(a)
+        if static:
+            key.append(tuple(static.items()))
+        for o in out if type(out) is tuple else (out,):
+            number(o)
+    for part in (call.targets, call.seeds or (), call.sources, call.extras):
+        key.append(len(part))
+        for a in part:
+            number(a)
+    return tuple(key), arrays
+
+
+def _recorded(
+    call: Call, key: tuple[Any, ...], arrays: list[DistributedArray]
+) -> list[DistributedArray | None]:
+    recorder = Recorder()
+    registers = [recorder.declare(a) for a in arrays]
+    if call.seeds is None:
+        for t in call.targets:
+            recorder.constant(_one(t))
+    waiting = [n for n, a in enumerate(arrays) if a._resolved is None]
+    with observing(recorder):
+        grads = _run(call)[1]
+    resolved = [(n, arrays[n]._resolved) for n in waiting if arrays[n]._resolved is not None]
+    outputs = [recorder.find(a) for a in (*grads, *(a for _, a in resolved)) if a is not None]
+    BACKWARDS[key] = False
+    if recorder.is_pure:
+        program = recorder.program(registers, outputs)
+        if program is not None:
+            BACKWARDS[key] = Backward(
+                program,
+                [registers.index(r) for r in program.inputs],
+                [None if g is None else g.type for g in grads],
+                [(n, a.type) for n, a in resolved if a is not None],
+            )
+    return grads
+
+
+def _replayed(known: Backward, arrays: list[DistributedArray]) -> list[DistributedArray | None]:
+    program, inputs, kinds, resolved = known
+    made = iter(program.run(*[held(arrays[n]) for n in inputs]))
+    grads = [None if kind is None else array_of(kind, next(made)) for kind in kinds]
+    for n, kind in resolved:
+        arrays[n]._resolved = array_of(kind, next(made))
+    return grads
+
+
+# ---------------------------------------------------------------- op by op
+
+
+def _backward(
+    nodes: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any], Any]],
+    targets: Sequence[DistributedArray],
+    seeds: Sequence[DistributedArray],
+    sources: Sequence[DistributedArray],
+) -> list[DistributedArray | None]:
+    """Cotangents of the sources; None where no target depends on a source."""
+    needed = _ids(sources)
+    useful = []
+    for node in nodes:
+        for a in node[1]:
+            if id(a) in needed:
+                out = node[3]
+                if type(out) is tuple or out._resolved is not None:
+                    needed |= _ids(out if type(out) is tuple else (out,))
+                else:
+                    needed.add(id(out))
+                useful.append(node)
+                break
+    add = FUNCTIONS["add"]
+    grads: dict[int, DistributedArray] = {}
+    for t, seed in zip(targets, seeds, strict=True):
+        grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
+    kept = _ids(sources)
+    for op, args, static, out in reversed(useful):
+        several = type(out) is tuple
+        if several:
+            g: Any = tuple(_gathered(o, grads) for o in out)
+            if all(c is None for c in g):
+                continue
+        else:
+            g = _gathered(out, grads)
+            if g is None:
+                continue
+        for o in out if several else (out,):
+            if id(o) not in kept:
+                grads.pop(id(o), None)
+                if o._resolved is not None:
+                    grads.pop(id(o._resolved), None)
+        for a, c in _cotangents(op, g, out, args, static, needed):
+            if c is not None:
+                have = grads.get(id(a))
+                grads[id(a)] = c if have is None else add(have, c)
+    return [_gathered(s, grads) for s in sources]
+
+
+def _ids(arrays: Sequence[DistributedArray]) -> set[int]:
+    """What these arrays go by: themselves, and their values with nothing pending."""
+    return {id(x) for a in arrays for x in (a, a._resolved) if x is not None}
+
+
+def _gathered(
+    x: DistributedArray, grads: Mapping[int, DistributedArray]
+) -> DistributedArray | None:
+    """The cotangent of an array, and of its value with nothing pending, which is the same array."""
+    g = grads.get(id(x))
+    if x._resolved is None:
+        return g
+    of_value = grads.get(id(x._resolved))
+    if g is None or of_value is None:
+        return of_value if g is None else g
+    both: DistributedArray = FUNCTIONS["add"](g, of_value)
+    return both
+
+
+def _cotangents(
+    op: Any, g: Any, out: Any, args: tuple[Any, ...], static: dict[str, Any], needed: set[int]
+) -> list[tuple[DistributedArray, DistributedArray | None]]:
+    wanted = [
+        i for i, a in enumerate(args)
+        if type(a) is DistributedArray and id(a) in needed and a.dtype.kind in "fc"
+    ]  # fmt: skip
+    if op.joint_vjp is not None:
+        all_of_them = op.joint_vjp(g, out, *args, **static)
+        return [(args[i], all_of_them[i]) for i in wanted]
+    found = []
+    for i in wanted:
+        if i >= len(op.vjps) or op.vjps[i] is None:
+            continue
+        found.append((args[i], op.vjps[i](g, out, *args, **static)))
+    return found
+
+
+def _resolved(
+    found: Sequence[DistributedArray | None],
+    targets: Sequence[DistributedArray],
+    sources: Sequence[DistributedArray],
+    extras: Sequence[DistributedArray],
+    unconnected: str,
+) -> list[DistributedArray | None]:
+    """Gradients in the layouts of their sources; one bundle with what is pending in the rest."""
+    grads: list[DistributedArray | None] = []
+    for i, (g, s) in enumerate(zip(found, sources, strict=True)):
+        if g is None and unconnected == "raise":
+            raise error(
+                GradientError,
+                "gradient",
+                f"the target does not depend on source {i} through recorded ops",
+                operands={"source": s.type},
+                remedy="Compute the target inside the tape's block from this very array, "
+                "or pass unconnected='zero'.",
+            )
+        grads.append(FUNCTIONS["zeros_like"](s) if g is None and unconnected == "zero" else g)
+    arrays = [g for g in grads if g is not None]
+    layouts = [s.layout.resolved for g, s in zip(grads, sources, strict=True) if g is not None]
+    pending = [
+        t
+        for t in (*targets, *extras)
+        if any(t.layout.pending) and t.mesh is (arrays or [t])[0].mesh
+    ]
+    moved = iter(
+        relayout_together([*arrays, *pending], [*layouts, *(t.layout.resolved for t in pending)])
+    )
+    return [next(moved) if g is not None else None for g in grads]

@@ -1,0 +1,192 @@
+"""Programs: what ran on blocks, recorded once, and run again without types, dispatch or tape.
+
+A `Recorder` watches calls and notes which functions made which blocks out of which; a `Program` is
+what of that is needed for some of the blocks, as one Python function. A block is known by its
+identity, so everything that only wraps blocks (arrays, their types, trees of them) is transparent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gdt.array import DistributedArray
+from gdt.layout import ArrayType
+from gdt.observe import Observer
+from gdt.op import Op
+
+Block = Any
+Held = Any  # the block of an array, or the tuple of its blocks where it has several
+
+
+class Instruction(NamedTuple):
+    """A call of `function`: numbers of the registers that it reads, and of those that it writes.
+
+    several: whether it returns a tuple of results, one for each register.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    several: bool
+
+
+def held(array: DistributedArray) -> Held:
+    """What a register holds of an array."""
+    blocks = array.blocks
+    return blocks[0] if len(blocks) == 1 else blocks
+
+
+def array_of(kind: ArrayType, value: Held) -> DistributedArray:
+    """The array of that type of what a register holds."""
+    return DistributedArray(kind, value if type(value) is tuple else (value,))
+
+
+class Recorder(Observer):
+    """Notes what makes blocks of blocks."""
+
+    wants_runs = True
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.values: list[Any] = []  # of every register, alive so that no identity comes twice
+        self.constants: set[int] = set()  # the registers that are the same in every run
+        self.unknown: set[int] = set()  # blocks that came from somewhere else
+        self.is_pure = True  # whether nothing was read by the host, or came from it
+        self._registers: dict[Any, int] = {}
+
+    def declare(self, array: DistributedArray) -> int:
+        """The register of an array that is an input of the program."""
+        return self._register(held(array))
+
+    def constant(self, array: DistributedArray) -> None:
+        """Say that an array will be the same in every run."""
+        self.constants.add(self._register(held(array)))
+
+    def find(self, array: DistributedArray) -> int:
+        """The register of an array."""
+        return self._read(held(array))
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        outs = out if isinstance(out, tuple) else (out,)
+        if type(op) is Op and not op.donated and not outs[0].mesh.divided:
+            plan = op.plan_of_call(args, static)
+            inputs = [held(a) if type(a) is DistributedArray else a for a in args]
+            self._note(op.name, plan.quick, inputs, [held(o) for o in outs], len(outs) > 1)  # type: ignore[arg-type]
+
+    def on_run(
+        self, name: str, function: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> None:
+        made = [_of_blocks(o) for o in outputs]
+        if inputs:
+            self._note(name, _on_registers(function), map(_of_blocks, inputs), made, True)
+        else:
+            self.constants.update(map(self._register, made))
+
+    def on_host(self, name: str) -> None:
+        self.is_pure = False
+
+    def _note(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Iterable[Any],
+        outputs: Iterable[Any],
+        several: bool,
+    ) -> None:
+        read = tuple([self._read(x) for x in inputs])
+        written = tuple([self._register(x, new=True) for x in outputs])
+        if self.constants.issuperset(read):
+            self.constants.update(written)
+            return
+        self.instructions.append(Instruction(name, function, read, written, several))
+
+    def _read(self, value: Any) -> int:
+        register = self._registers.get(_identity(value))
+        if register is None:
+            register = self._register(value)
+            (self.constants if _is_scalar(value) else self.unknown).add(register)
+        return register
+
+    def _register(self, value: Any, new: bool = False) -> int:
+        identity = _identity(value)
+        if new or identity not in self._registers:
+            self._registers[identity] = len(self.values)
+            self.values.append(value)
+        return self._registers[identity]
+
+    def program(self, inputs: Sequence[int], outputs: Sequence[int]) -> Program | None:
+        """What makes the registers `outputs` of the registers `inputs`; None if that takes blocks
+        that came from somewhere else."""
+        needed, kept = set(outputs), []
+        for instruction in reversed(self.instructions):
+            if needed & set(instruction.outputs):
+                kept.append(instruction)
+                needed.update(instruction.inputs)
+        if needed & self.unknown:
+            return None
+        constants = {r: self.values[r] for r in needed & self.constants}
+        return Program(kept[::-1], [i for i in inputs if i in needed], outputs, constants)
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, int | float | complex)
+
+
+def _identity(value: Any) -> Any:
+    return tuple(map(id, value)) if type(value) is tuple else id(value)
+
+
+def _of_blocks(blocks: Any) -> Any:
+    """What a register holds, of a list of blocks; anything else is a scalar."""
+    if not isinstance(blocks, list | tuple):
+        return blocks
+    return blocks[0] if len(blocks) == 1 else tuple(blocks)
+
+
+def _on_registers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of lists of blocks as one of what registers hold."""
+
+    def run(*values: Any) -> list[Any]:
+        lists = [v if type(v) is tuple else (v,) for v in values]
+        return [_of_blocks(blocks) for blocks in function(*lists)]
+
+    return run
+
+
+class Program:
+    """A recorded computation as one Python function of what its input registers hold.
+
+    `source` is its text, a line for each plan that runs; `run` takes the inputs by position and
+    returns a tuple of outputs.
+    """
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        constants: Mapping[int, Any],
+    ) -> None:
+        self.inputs = list(dict.fromkeys(inputs))
+        last = {r: at for at, k in enumerate(instructions) for r in (*k.inputs, *k.outputs)}
+        ends: dict[int, list[int]] = {}
+        for register in last.keys() - {*outputs, *constants}:
+            ends.setdefault(last[register], []).append(register)
+
+        def name(register: int) -> str:
+            return f"{'c' if register in constants else 'r'}{register}"
+
+        namespace = {name(r): value for r, value in constants.items()}
+        lines = [f"def run({', '.join(map(name, self.inputs))}):"]
+        for at, k in enumerate(instructions):
+            namespace[f"{k.name}_{at}"] = k.function
+            results = ", ".join(map(name, k.outputs)) + "," * (k.several and len(k.outputs) == 1)
+            lines.append(f"    {results} = {k.name}_{at}({', '.join(map(name, k.inputs))})")
+            if at in ends:
+                lines.append(f"    del {', '.join(map(name, ends[at]))}")
+        lines.append(f"    return ({''.join(f'{name(r)}, ' for r in outputs)})")
+        self.source = "\n".join(lines)
+        exec(compile(self.source, "<gdt program>", "exec"), namespace)
+        self.run: Callable[..., tuple[Held, ...]] = namespace["run"]
