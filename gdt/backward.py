@@ -6,7 +6,7 @@ numbers. What its gradients do is then recorded once too: see `Backward`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -99,7 +99,8 @@ def _as_program(call: Call) -> list[DistributedArray | None]:
     """The gradients: computed op by op the first time that a signature is seen, recorded the second
     time, and replayed from then on."""
     try:
-        key, arrays = _signature(call)
+        signature = Signature(call)
+        key, arrays = signature.key, signature.arrays
         known = BACKWARDS.get(key, True)
     except TypeError:  # a static or an operand that cannot be hashed
         return _run(call)[1]
@@ -114,39 +115,41 @@ def _as_program(call: Call) -> list[DistributedArray | None]:
     return _run(call)[1]
 
 
-def _signature(call: Call) -> tuple[tuple[Any, ...], list[DistributedArray]]:
-    """Everything about a call but the values in its arrays; and those arrays, each once."""
-    numbers: dict[int, int] = {}
-    arrays: list[DistributedArray] = []
-    key: list[Any] = [call.unconnected]
+class Signature:
+    """Everything about a call but the values in its arrays, as `key`; and those arrays, each
+    once."""
 
-    def number(a: Any) -> None:
-        n = numbers.get(id(a))
-        if n is None:
-            if type(a) is not DistributedArray:
-                key.extend((type(a), a))
-                return
-            n = numbers[id(a)] = len(arrays)
-            arrays.append(a)
-            key.append(a.type)
-            if a._resolved is not None:
-                key.append("resolved")
-                number(a._resolved)
-        key.append(n)
+    def __init__(self, call: Call) -> None:
+        self.numbers: dict[int, int] = {}
+        self.arrays: list[DistributedArray] = []
+        self.parts: list[Any] = [call.unconnected]
+        for op, args, static, out in call.nodes:
+            self.parts.append(op)
+            self.add(args)
+            if static:
+                self.parts.append(tuple(static.items()))
+            self.add(out if type(out) is tuple else (out,))
+        for arrays in (call.targets, call.seeds or (), call.sources, call.extras):
+            self.parts.append(len(arrays))
+            self.add(arrays)
+        self.key = tuple(self.parts)
 
-    for op, args, static, out in call.nodes:
-        key.append(op)
-        for a in args:
-            number(a)
-        if static:
-            key.append(tuple(static.items()))
-        for o in out if type(out) is tuple else (out,):
-            number(o)
-    for part in (call.targets, call.seeds or (), call.sources, call.extras):
-        key.append(len(part))
-        for a in part:
-            number(a)
-    return tuple(key), arrays
+    def add(self, values: Iterable[Any]) -> None:
+        """Arrays by number, the first time with their type, and anything else as it is."""
+        numbers, parts = self.numbers, self.parts
+        for x in values:
+            n = numbers.get(id(x))
+            if n is None:
+                if type(x) is not DistributedArray:
+                    parts.extend((type(x), x))
+                    continue
+                n = numbers[id(x)] = len(self.arrays)
+                self.arrays.append(x)
+                parts.append(x.type)
+                if x._resolved is not None:
+                    parts.append("resolved")
+                    self.add((x._resolved,))
+            parts.append(n)
 
 
 def _recorded(

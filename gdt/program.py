@@ -149,7 +149,7 @@ def _on_registers(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of lists of blocks as one of what registers hold."""
 
     def run(*values: Any) -> list[Any]:
-        lists = [v if type(v) is tuple else (v,) for v in values]
+        lists = [v if type(v) is tuple or _is_scalar(v) else (v,) for v in values]
         return [_of_blocks(blocks) for blocks in function(*lists)]
 
     return run
