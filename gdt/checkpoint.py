@@ -13,7 +13,6 @@ import math
 import os
 import re
 import threading
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -25,6 +24,7 @@ from gdt import processes
 from gdt.arguments import checked, checked_class
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
+from gdt.checksums import Bounds, checksums, damaged, slabs
 from gdt.comm.messages import gathered
 from gdt.errors import ArgumentError, CheckpointError, error
 from gdt.layout import ArrayType
@@ -39,6 +39,7 @@ CODES = {
 DTYPES = {code: name for name, code in CODES.items()}
 
 Index = tuple[slice, ...]
+Pieces = dict[Bounds, np.ndarray]  # parts of an array of a file, by their bounds
 
 
 class Restored(NamedTuple):
@@ -59,8 +60,8 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
 
     tree: a Module, an Optimizer, or nested dicts and lists of them, of arrays and of ints; names
     are joined with dots, as in `model.dense1.weight`. Every shard is written to its place in the
-    file once, so no whole array is put together in memory. A CRC-32 of each array is stored for
-    `verify`.
+    file once, so no whole array is put together in memory. Checksums (CRC-32) of up to 64 slabs of
+    rows of each array are stored for `restore` and `verify`.
 
     Raises CheckpointError for a dtype that safetensors lacks, or if the file cannot be written;
     what was at `path` before is still there then.
@@ -139,7 +140,8 @@ class _Writing:
             }
             offset += nbytes
         # The header goes last: it holds the checksums, whose length is known before.
-        self.start = len(_header(self.entries, dict.fromkeys(self.order, 0)))
+        blank = {name: ["0" * 8 for _ in slabs(_shape(values[name]))] for name in self.order}
+        self.start = len(_header(self.entries, blank))
         self.size = self.start + offset
 
     def reserve(self) -> None:
@@ -165,7 +167,7 @@ class _Writing:
         if self.first:
             with self.temporary.open("r+b") as file:
                 sums = {
-                    name: _checksum(self._mapped(file, name)) if _nbytes(self.values[name]) else 0
+                    name: checksums(self._mapped(file, name)) if _nbytes(self.values[name]) else []
                     for name in self.order
                 }
                 file.seek(0)
@@ -195,9 +197,9 @@ def _check_dtypes(path: Path, values: Mapping[str, Any]) -> None:
         )
 
 
-def _header(entries: Mapping[str, Any], sums: Mapping[str, int]) -> bytes:
-    checksums = json.dumps({name: f"{crc:08x}" for name, crc in sums.items()})
-    text = json.dumps({"__metadata__": {"format": "gdt", "crc32": checksums}, **entries}).encode()
+def _header(entries: Mapping[str, Any], sums: Mapping[str, list[str]]) -> bytes:
+    metadata = {"format": "gdt", "crc32": json.dumps(sums)}
+    text = json.dumps({"__metadata__": metadata, **entries}).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
@@ -208,12 +210,6 @@ def _reserve(file: BinaryIO, size: int) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
     else:
         file.truncate(size)
-
-
-def _checksum(whole: np.ndarray) -> int:
-    return (
-        zlib.crc32(np.ascontiguousarray(whole).reshape(-1).view(np.uint8).data) if whole.size else 0
-    )
 
 
 def _pieces(value: Any, first_process: bool) -> Iterator[tuple[Index, Any]]:
@@ -269,8 +265,12 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
     into: a tree as for `save`, on any mesh. From each array only the slices that this process's
     devices hold are read, each once. partial: whether the file may hold more than the tree.
 
+    What is read is compared with the file's checksums: in one process every byte, in one of several
+    every slab of rows (an array has up to 64) that it reads whole. `verify` reads the rest too.
+
     Raises CheckpointError that names the file if it is missing, truncated or no safetensors file,
-    and one that lists every name, shape and dtype that differs; nothing is changed then.
+    one that lists every name, shape and dtype that differs, and one that names the arrays whose
+    bytes have changed; nothing is changed then.
     """
     path, places = Path(path), list(slots(into))
     new: list[Any] = []
@@ -278,10 +278,15 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
     try:
         with _opened(path, "restore") as file:
             _check_facts(path, places, file, partial)
+            sums, wrong = _checksums_of(file), []
             for slot in places:
-                value, nbytes = _read(file, slot.name, slot.value)
+                value, pieces = _read(file, slot.name, slot.value)
                 new.append(value)
-                total += nbytes
+                total += sum(piece.nbytes for piece in pieces.values())
+                if slot.name in sums and damaged(sums[slot.name], _shape(slot.value), pieces):
+                    wrong.append(slot.name)
+            if wrong:
+                raise _damage(path, "restore", wrong)
     except CheckpointError as found:
         failure = found
     _raise_together(failure, path)
@@ -343,14 +348,25 @@ def _check_facts(path: Path, places: Sequence[Slot], file: Any, partial: bool) -
         )
 
 
-def _read(file: Any, name: str, like: Any) -> tuple[Any, int]:
-    """What is to stand in the place of `like`, and how many bytes were read for it."""
+def _checksums_of(file: Any) -> dict[str, list[str]]:
+    """The checksums in a file's metadata, by array; empty for files of other programs."""
+    return json.loads((file.metadata() or {}).get("crc32", "{}"))  # type: ignore[no-any-return]
+
+
+def _damage(path: Path, op: str, names: Sequence[str]) -> CheckpointError:
+    problem = f"{path} is damaged: bytes have changed in {', '.join(names)}"
+    return error(CheckpointError, op, problem, remedy="Restore an older checkpoint.")
+
+
+def _read(file: Any, name: str, like: Any) -> tuple[Any, Pieces]:
+    """What is to stand in the place of `like`, and the pieces of the file that it is made of."""
     if isinstance(like, int):
-        return int(file.get_tensor(name)), _nbytes(like)
+        number = np.asarray(file.get_tensor(name))
+        return int(number), {(): number}
     kind = like.type.with_layout(like.layout.resolved)
-    read: dict[tuple[Any, ...], np.ndarray] = {}
+    read: Pieces = {}
     blocks = [_read_block(file, name, kind, at, read) for at in kind.mesh.blocks]
-    return DistributedArray(kind, tuple(blocks)), sum(piece.nbytes for piece in read.values())
+    return DistributedArray(kind, tuple(blocks)), read
 
 
 def _read_block(
@@ -358,7 +374,7 @@ def _read_block(
     name: str,
     kind: ArrayType,
     at: tuple[int, ...],
-    read: dict[tuple[Any, ...], np.ndarray],
+    read: Pieces,
 ) -> Any:
     """The block at grid coordinate `at`, from slices of the file; `read` holds those read
     before."""
@@ -399,17 +415,14 @@ def verify(path: str | os.PathLike[str]) -> None:
     """
     path = Path(path)
     with _opened(path, "verify") as file:
-        sums = json.loads((file.metadata() or {}).get("crc32", "{}"))
+        sums = _checksums_of(file)
         wrong = [
-            name for name, crc in sums.items() if _checksum(file.get_tensor(name)) != int(crc, 16)
+            name
+            for name, expected in sums.items()
+            if checksums(np.asarray(file.get_tensor(name))) != expected
         ]
     if wrong:
-        raise error(
-            CheckpointError,
-            "verify",
-            f"{path} is damaged: bytes have changed in {', '.join(wrong)}",
-            remedy="Restore an older checkpoint.",
-        )
+        raise _damage(path, "verify", wrong)
 
 
 # ---------------------------------------------------------------- several checkpoints

@@ -9,6 +9,7 @@ import re
 import types
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,10 @@ def _call(
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_hostile_arguments(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_hostile_arguments(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)  # for files that are called "bogus"
     function, args, kwargs = CALLS[name]()
     function(*args, **kwargs)  # the call works as it stands
     mesh, wrong = gdt.get_default_mesh(), []

@@ -20,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 import gdt
 from gdt import UNSHARDED, Layout, create_mesh
 from gdt.checkpoint import CheckpointManager, contents, restore, save, verify
+from gdt.checksums import checksums, damaged
 from gdt.errors import CheckpointError
 from gdt.optim import Adam
 
@@ -227,6 +228,38 @@ def test_verify_names_the_array_whose_bytes_have_changed(tmp_path: Path) -> None
         CheckpointError, match=r"a\.safetensors is damaged: bytes have changed in v"
     ):
         verify(path)
+
+
+@pytest.mark.parametrize("specs", [[None, None], ["x", None], [None, "x"], ["x", "y"]], ids=str)
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_restore_finds_changed_bytes_and_changes_nothing(
+    specs: list[str | None], blocks: int, tmp_path: Path
+) -> None:
+    path = save(tmp_path / "a.safetensors", {"w": gdt.ones((150, 3)), "epoch": 3})
+    whole = path.read_bytes()
+    size, mesh = 150 * 3 * 8 + 8, create_mesh([("x", 2), ("y", 2)], blocks=blocks)
+    for at in (0, 8, 24 * 70, size - 9, size - 1):
+        content = bytearray(whole)
+        content[len(whole) - size + at] ^= 1
+        path.write_bytes(content)
+        tree = {"w": gdt.zeros((150, 3), layout=Layout(specs, mesh)), "epoch": 0}
+        before = dict(tree)
+        with pytest.raises(CheckpointError, match=r"restore: .*bytes have changed in (w|epoch)"):
+            restore(path, tree)
+        assert all(tree[name] is before[name] for name in tree)
+    path.write_bytes(whole)
+    assert restore(path, tree).bytes_read == size
+
+
+def test_a_share_of_the_rows_is_verified_alone() -> None:
+    whole = np.arange(300.0).reshape(100, 3)
+    sums = checksums(whole)
+    share = whole[50:80].copy()
+    assert not damaged(sums, whole.shape, {((50, 80), (0, 3)): share})
+    share[20, 1] += 1
+    assert damaged(sums, whole.shape, {((50, 80), (0, 3)): share})
+    # Of a slab that is read in part, nothing can be said.
+    assert not damaged(sums, whole.shape, {((70, 71), (0, 3)): share[20:21]})
 
 
 def test_a_dtype_that_safetensors_lacks_is_named_and_no_file_appears(tmp_path: Path) -> None:

@@ -35,7 +35,10 @@ LAYERS = [
     ("core", ["policy", "slots", "array", "launcher", "plan", "plan_builder", "op"]),
     ("ops", ["ops", "random"]),
     ("transforms", ["backward", "tape", "program"]),
-    ("library", ["nn", "optim", "metrics", "data", "checkpoint", "training", "sharding"]),
+    (
+        "library",
+        ["nn", "optim", "metrics", "data", "checksums", "checkpoint", "training", "sharding"],
+    ),
     ("tools", ["debug", "drawing", "testing", "benchmark"]),
 ]
 LEVEL = {name: level for level, (_, names) in enumerate(LAYERS) for name in names}
