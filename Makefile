@@ -8,7 +8,7 @@ JOBS   ?= auto
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-kernels test-gpu bench peers clean
+.PHONY: demo test test-kernels test-gpu bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -30,6 +30,12 @@ bench: $(VENV)/test.stamp
 	$(BIN)/python -m pytest bench/test_steps.py bench/test_ops.py --benchmark-only --benchmark-columns=min,median,iqr,rounds
 	$(BIN)/python -m bench.overhead
 	$(BIN)/python -m bench.report
+
+# BEFORE=RUN.json compares with an earlier run, which a copy of bench/results/run.json is.
+bench-report: $(VENV)/test.stamp
+	mkdir -p bench/results
+	$(BIN)/python -m pytest bench --benchmark-only --benchmark-quiet --benchmark-json=bench/results/run.json
+	$(BIN)/python -m gdt.benchmark bench/results/run.json --output bench/results/report $(if $(BEFORE),--before $(BEFORE))
 
 # The other libraries of the comparison, each in an environment of its own.
 peers: $(VENV)-jax/peers.stamp $(VENV)-torch/peers.stamp

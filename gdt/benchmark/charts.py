@@ -1,0 +1,279 @@
+"""The pictures of a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from gdt.benchmark.records import Record
+from gdt.benchmark.tables import size_text, three_digits, time_text
+
+if TYPE_CHECKING:
+    from gdt.benchmark.comparison import Change
+    from gdt.benchmark.scaling import Series
+
+# Okabe and Ito, Color Universal Design (2008): told apart with any kind of colour vision.
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
+)  # fmt: skip
+GREY, INK = "#8a8a8a", "#333333"
+STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": GREY,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 10,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "grid.color": "#e4e4e4",
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 6,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "ytick.labelsize": 9.5,
+    "xtick.labelsize": 9.5,
+}
+PLACES = {
+    "CPU, devices share one block": (BLUE, "o"),
+    "CPU, one block per device": (VERMILLION, "s"),
+    "GPU, devices share one GPU": (GREEN, "^"),
+    "GPU, one GPU per device": (PURPLE, "D"),
+}
+COLUMNS = 5  # panels beside each other, at most
+Figures = dict[str, tuple[Figure, str]]
+
+
+def _grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:
+    """A figure of panels, each `width` x `height` inches."""
+    figure = Figure(figsize=(max(width * columns, 5.0), height * rows), layout="constrained")
+    return figure, [list(row) for row in figure.subplots(rows, columns, squeeze=False)]
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend of everything that any panel shows, above all of them."""
+    entries: dict[str, Any] = {}
+    for panel in axes:
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    figure.legend(
+        list(entries.values()), list(entries), loc="outside upper left", ncols=len(entries)
+    )
+
+
+# ---------------------------------------------------------------- scaling
+
+
+def scaling(workloads: dict[str, Series], kind: str) -> Figures:
+    """Time, and efficiency relative to the ideal, over the number of devices."""
+    names, found = list(workloads), {}
+    for start in range(0, len(names), COLUMNS):
+        chosen = names[start : start + COLUMNS]
+        number = f"-{start // COLUMNS + 1}" if len(names) > COLUMNS else ""
+        with rc_context(STYLE):
+            figure = _scaling({name: workloads[name] for name in chosen})
+        what = f"{kind} scaling of {', '.join(chosen)}: time and efficiency by number of devices"
+        found[f"{kind}-scaling{number}"] = (figure, what)
+    return found
+
+
+def _scaling(workloads: dict[str, Series]) -> Figure:
+    figure, (above, below) = _grid(2, len(workloads), 2.7, 2.5)
+    for top, bottom, (name, series) in zip(above, below, workloads.items(), strict=True):
+        ideals = set()
+        for place, points in series.items():
+            colour, marker = PLACES[place]
+            p = [point.record.devices for point in points]
+            ideal = [point.ideal_time * 1e3 for point in points]
+            if tuple(ideal) not in ideals:
+                ideals.add(tuple(ideal))
+                top.plot(p, ideal, "--", color=GREY, linewidth=1.2, label="ideal", zorder=1)
+            times = [point.record.median * 1e3 for point in points]
+            below_median = [1e3 * (q.record.median - q.record.lower_quartile) for q in points]
+            above_median = [1e3 * (q.record.upper_quartile - q.record.median) for q in points]
+            top.errorbar(
+                p, times, [below_median, above_median],
+                color=colour, marker=marker, capsize=2.5, elinewidth=1, label=place,
+            )  # fmt: skip
+            bottom.plot(p, [100 * q.of_ideal for q in points], color=colour, marker=marker)
+        bottom.axhline(100, color=GREY, linestyle="--", linewidth=1.2, zorder=1)
+        top.set_title(name)
+        for axes in (top, bottom):
+            _count_axis(axes, sorted({q.record.devices for s in series.values() for q in s}))
+        top.set_ylim(0, top.get_ylim()[1] * 1.05)
+        bottom.set_xlabel("devices p")
+    highest = max(q.of_ideal for s in workloads.values() for points in s.values() for q in points)
+    for bottom in below:
+        bottom.set_ylim(0, max(112, 105 * highest))
+    above[0].set_ylabel("time, ms")
+    below[0].set_ylabel("efficiency, % of ideal")
+    _legend(figure, above)
+    return figure
+
+
+def _count_axis(axes: Axes, counts: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+
+
+# ---------------------------------------------------------------- collectives
+
+COLLECTIVES = {
+    "all_reduce": (BLUE, "o"),
+    "all_gather": (VERMILLION, "s"),
+    "reduce_scatter": (GREEN, "^"),
+    "all_to_all": (PURPLE, "D"),
+    "exchange": (ORANGE, "v"),
+}
+
+
+def collectives(places: dict[str, dict[str, list[Record]]], bandwidth: dict[str, float]) -> Figures:
+    """Time over size for each place; where devices are apart also the rate of sending."""
+    panels = [(place, False) for place in places]
+    panels += [
+        (place, True) for place, kinds in places.items() if next(iter(kinds.values()))[0].apart
+    ]
+    with rc_context(STYLE):
+        figure, (row,) = _grid(1, len(panels), 4.3, 3.6)
+        for axes, (place, rate) in zip(row, panels, strict=True):
+            for name, records in places[place].items():
+                colour, marker = COLLECTIVES.get(name, (SKY, "x"))
+                sizes = [r.info["size"] for r in records]
+                values = [r.sent_bytes / r.median / 1e9 if rate else r.median for r in records]
+                axes.plot(sizes, values, color=colour, marker=marker, label=name, markersize=5)
+            _size_axis(axes, place, rate, bandwidth.get(place.split(",")[0]))
+        _legend(figure, row)
+    what = "time and rate of each collective between devices by the size of the array"
+    return {"collectives": (figure, what)}
+
+
+def _size_axis(axes: Axes, place: str, rate: bool, bandwidth: float | None) -> None:
+    axes.set_title(place)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(FixedLocator([1 << n for n in range(10, 31, 4)]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: size_text(n)))
+    axes.set_xlabel("size of the whole array")
+    axes.yaxis.set_minor_locator(NullLocator())
+    if not rate:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda t, _: _round_time(t)))
+        axes.set_ylabel("time")
+        return
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+    axes.set_ylabel("sent by all devices, GB/s")
+    if bandwidth is not None:
+        # A byte that is sent is read once and written once.
+        axes.axhline(
+            bandwidth / 2e9, color=GREY, linestyle="--", linewidth=1.2, label="a large copy"
+        )
+
+
+def _round_time(seconds: float) -> str:
+    """A power of ten with its unit, without a fraction."""
+    value, unit = time_text(seconds).split(" ")
+    return f"{float(value.replace(',', '')):g} {unit}"
+
+
+# ---------------------------------------------------------------- calls and steps
+
+
+def dispatch(ops: dict[str, dict[str, Record]], device_type: str) -> Figures:
+    """The fastest call of each op: bare, of gdt, and of gdt under a tape."""
+    looks = {
+        "array library": (GREY, "|"),
+        "gdt": (BLUE, "o"),
+        "gdt with tape": (VERMILLION, "d"),
+    }
+    with rc_context({**STYLE, "axes.grid.axis": "x"}):
+        figure, ((axes,),) = _grid(1, 1, 7.5, 0.8 + 0.32 * len(ops))
+        for y, callers in enumerate(ops.values()):
+            times = [r.minimum * 1e6 for r in callers.values()]
+            axes.plot([min(times), max(times)], [y, y], color="#d0d0d0", linewidth=2, zorder=1)
+            for caller, r in callers.items():
+                colour, marker = looks.get(caller, (GREEN, "x"))
+                axes.plot(
+                    r.minimum * 1e6, y, marker, color=colour, markersize=9 if marker == "|" else 6,
+                    markeredgewidth=2 if marker == "|" else 1, label=caller,
+                    markerfacecolor="white" if marker == "d" else colour,
+                )  # fmt: skip
+        axes.set_yticks(range(len(ops)), list(ops))
+        axes.invert_yaxis()
+        _ratio_axis(axes, "a call, µs (the fastest of all)")
+        _legend(figure, [axes])
+    what = f"time of a call of each op on {device_type}, beside the array library's bare call"
+    return {f"dispatch-{device_type.lower()}": (figure, what)}
+
+
+def steps(workloads: dict[str, list[tuple[str, Record]]]) -> Figures:
+    """Milliseconds of a training step, one panel a workload."""
+    heights = [0.6 + 0.3 * len(rows) for rows in workloads.values()]
+    with rc_context({**STYLE, "axes.grid.axis": "x"}):
+        figure = Figure(figsize=(8, sum(heights)), layout="constrained")
+        panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
+        for axes, (workload, rows) in zip(panels[:, 0], workloads.items(), strict=True):
+            for y, (_, r) in enumerate(rows):
+                colour = GREY if r.info.get("contender") != "gdt" else PLACES[r.place][0]
+                axes.barh(y, r.median * 1e3, color=colour, height=0.68)
+                text = three_digits(r.median * 1e3)
+                axes.annotate(
+                    text, (r.median * 1e3, y), xytext=(4, 0), textcoords="offset points",
+                    va="center", fontsize=9.5,
+                )  # fmt: skip
+            axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+            axes.tick_params(axis="y", length=0)
+            axes.invert_yaxis()
+            axes.set_xlim(0, axes.get_xlim()[1] * 1.08)
+            axes.set_xlabel("a step, ms (median)")
+            axes.set_title(workload)
+    return {"steps": (figure, "time of a training step of each contender")}
+
+
+# ---------------------------------------------------------------- comparison
+
+
+def comparison(changes: Sequence[Change]) -> Figures:
+    """Ratios of times with their intervals, of benchmarks that changed."""
+    if not changes:
+        return {}
+    with rc_context({**STYLE, "axes.grid.axis": "x"}):
+        figure, ((axes,),) = _grid(1, 1, 8.5, 0.9 + 0.27 * len(changes))
+        axes.axvline(1, color=INK, linewidth=1)
+        colours = {"slower": VERMILLION, "faster": BLUE}
+        for y, change in enumerate(changes):
+            colour = colours[change.verdict]
+            axes.plot([change.low, change.high], [y, y], color=colour, linewidth=2)
+            axes.plot(change.ratio, y, "o", color=colour, label=change.verdict)
+        axes.set_yticks(range(len(changes)), [c.short_name for c in changes])
+        axes.set_ylim(len(changes) - 0.4, -0.6)
+        _ratio_axis(axes, "time after / time before")
+        _legend(figure, [axes])
+    return {"comparison": (figure, "ratios of times after and before, with their intervals")}
+
+
+def _ratio_axis(axes: Axes, label: str) -> None:
+    """A logarithmic axis with round numbers on it."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    per_decade = (1, 2, 5) if high / low > 8 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 0.9)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = sorted({m * 10.0**d for d in decades for m in per_decade})
+    axes.xaxis.set_major_locator(FixedLocator([t for t in ticks if low <= t <= high]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel(label)

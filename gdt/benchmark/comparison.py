@@ -1,0 +1,155 @@
+"""Two runs beside each other: which benchmarks changed by more than their noise."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gdt.benchmark import charts
+from gdt.benchmark.records import Record, Run
+from gdt.benchmark.tables import Row, Section, Table, percent, three_digits, time_text
+from gdt.errors import BenchmarkError, error
+
+FEWEST_ROUNDS = 5  # below, quartiles say little
+SMALLEST = 0.05  # runs of the same code differ by this much without showing it in their quartiles
+SHOWN = 40  # lines of the picture, at most
+LIMITS = 0.1  # a change of the machine's own limits that is worth a notice
+COMPARED = ("cpu", "cores", "vectors", "gpus", "blas", "blas_threads", "python", "numpy")
+
+
+class Change(NamedTuple):
+    """One benchmark in both runs."""
+
+    before: Record
+    after: Record
+
+    @property
+    def ratio(self) -> float:
+        """Median time after, divided by before."""
+        return self.after.median / self.before.median
+
+    @property
+    def low(self) -> float:
+        """The ratio between the quartiles that are closest to a speed-up."""
+        return self.after.lower_quartile / self.before.upper_quartile
+
+    @property
+    def high(self) -> float:
+        """The ratio between the quartiles that are closest to a slow-down."""
+        return self.after.upper_quartile / self.before.lower_quartile
+
+    @property
+    def verdict(self) -> str:
+        """`"slower"` or `"faster"` where the middle halves of the times do not overlap; else
+        `""`, as for changes of a few percent and where there are too few rounds to tell."""
+        few = min(self.before.rounds, self.after.rounds) < FEWEST_ROUNDS
+        if few or abs(self.ratio - 1) < SMALLEST:
+            return ""
+        return "slower" if self.low > 1 else "faster" if self.high < 1 else ""
+
+    @property
+    def short_name(self) -> str:
+        """The test without its file."""
+        return self.after.name.split("::")[-1].removeprefix("test_")
+
+
+def changes_of(before: Run, after: Run) -> list[Change]:
+    """The benchmarks that both runs have; BenchmarkError if there are none."""
+    old = {r.name: r for r in before.records}
+    found = [Change(old[r.name], r) for r in after.records if r.name in old]
+    if not found:
+        raise error(
+            BenchmarkError,
+            "compare",
+            "the two runs have no benchmark in common",
+            operands={
+                "before": f"{before.path}, {len(before.records)} benchmarks",
+                "after": f"{after.path}, {len(after.records)} benchmarks",
+            },
+            remedy="Run the same benchmarks from the same folder.",
+        )
+    return found
+
+
+def section(before: Run, after: Run) -> tuple[Section, list[str]]:
+    """The comparison, and notices about what makes it doubtful."""
+    changes = changes_of(before, after)
+    slower = sorted((c for c in changes if c.verdict == "slower"), key=lambda c: -c.ratio)
+    faster = sorted((c for c in changes if c.verdict == "faster"), key=lambda c: c.ratio)
+    quiet = [c for c in changes if not c.verdict]
+    moved = sorted([*slower, *faster], key=lambda c: -abs(c.ratio - 1))
+    drawn = sorted(moved[:SHOWN], key=lambda c: -c.ratio)
+    text = (
+        f"Before: {before.commit}, {before.date}. After: {after.commit}, {after.date}. "
+        f"Of {len(changes)} benchmarks in both runs {len(slower)} became slower and {len(faster)} "
+        f"faster by more than their noise. Ratios are of medians; their intervals go from quartile "
+        "to quartile. A benchmark has changed where its interval leaves out 1, which means that "
+        f"the middle halves of its times do not overlap, and its ratio is {SMALLEST:.0%} or more "
+        "away from 1."
+    )
+    headings = [
+        "benchmark",
+        "before",
+        "after",
+        "ratio",
+        "interval",
+        "spread before",
+        "spread after",
+    ]
+    tables = [
+        Table("Changed", [*headings, "changed"], [_row(c) for c in [*slower, *faster]]),
+        Table("Within the noise", [*headings, "changed"], [_row(c) for c in quiet], collapsed=True),
+    ]
+    shown = [table for table in tables if table.rows]
+    found = Section("Comparison of two runs", text, shown, charts.comparison(drawn))
+    return found, notices(before, after, changes)
+
+
+def _row(c: Change) -> Row:
+    cells = [
+        c.short_name,
+        time_text(c.before.median),
+        time_text(c.after.median),
+        three_digits(c.ratio),
+        f"{three_digits(c.low)} – {three_digits(c.high)}",
+        percent(c.before.spread),
+        percent(c.after.spread),
+        c.verdict,
+    ]
+    return Row(cells, c.verdict)
+
+
+def notices(before: Run, after: Run, changes: list[Change]) -> list[str]:
+    """What a reader must know before he believes the ratios."""
+    found = []
+    differ = [
+        f"{name}: {old} before, {new} after"
+        for name in COMPARED
+        for old in [before.machine.get(name, "unknown")]
+        for new in [after.machine.get(name, "unknown")]
+        if old != new
+    ]
+    if differ:
+        found.append(
+            "The two runs were not made on the same machine with the same libraries, so ratios do "
+            f"not compare the code alone ({'; '.join(differ)})."
+        )
+    for c in changes:
+        if c.after.kind == "limit" and abs(c.ratio - 1) > LIMITS:
+            found.append(
+                f"The machine itself changed between the runs: its own {c.after.workload} took "
+                f"{three_digits(c.ratio)} times as long on {c.after.device_type}."
+            )
+    few = [c for c in changes if min(c.before.rounds, c.after.rounds) < FEWEST_ROUNDS]
+    if few:
+        found.append(
+            f"{len(few)} benchmark(s) with fewer than {FEWEST_ROUNDS} rounds are not judged, such "
+            f"as {few[0].short_name}."
+        )
+    both = {c.after.name for c in changes}
+    for run, when in ((before, "before"), (after, "after")):
+        alone = [r.name for r in run.records if r.name not in both]
+        if alone:
+            found.append(
+                f"{len(alone)} benchmark(s) are only in the run {when}, such as {alone[0]}."
+            )
+    return found

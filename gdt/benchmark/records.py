@@ -1,0 +1,163 @@
+"""A run of benchmarks, read from the JSON that pytest-benchmark has written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gdt.errors import BenchmarkError, error
+
+COMMAND = "pytest ... --benchmark-json RUN.json"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One benchmark: what was measured, on which devices, and its times in seconds.
+
+    kind, workload, devices, ...: as `gdt.benchmark.measure` writes them; a benchmark that was not
+    measured with it has the kind `""`. sent_bytes: sent by all devices together in one call.
+    """
+
+    name: str
+    minimum: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    rounds: int
+    kind: str = ""
+    workload: str = ""
+    devices: int = 1
+    device_type: str = "CPU"
+    blocks: int = 1
+    sent_bytes: int = 0
+    flops: float | None = None
+    memory_bytes: float | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def spread(self) -> float:
+        """The interquartile range as a fraction of the median."""
+        return (self.upper_quartile - self.lower_quartile) / self.median
+
+    @property
+    def apart(self) -> bool:
+        """Whether every device has memory of its own."""
+        return 1 < self.devices == self.blocks
+
+    @property
+    def hardware(self) -> int:
+        """How many physical devices compute: the host, or the GPUs."""
+        return self.blocks if self.device_type == "GPU" else 1
+
+    @property
+    def place(self) -> str:
+        """The kind of devices, and whether they share memory."""
+        own, shared = ("block", "block") if self.device_type == "CPU" else ("GPU", "GPU")
+        memory = f"one {own} per device" if self.apart else f"devices share one {shared}"
+        return f"{self.device_type}, {memory}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """All benchmarks of one run, and what it ran on."""
+
+    path: Path
+    machine: Mapping[str, str]
+    commit: str
+    date: str
+    records: tuple[Record, ...]
+
+    def of(self, kind: str) -> list[Record]:
+        """The benchmarks of a kind."""
+        return [r for r in self.records if r.kind == kind]
+
+
+def read(path: str | Path) -> Run:
+    """The run that `pytest --benchmark-json` has written to `path`.
+
+    Raises BenchmarkError if the file is missing, damaged, of another format, or empty.
+    """
+    path = Path(path)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as e:
+        remedy = f"Write it with: {COMMAND}"
+        raise error(BenchmarkError, "read", f"no file {path}", remedy=remedy) from e
+    except (OSError, ValueError) as e:
+        raise _damaged(path, f"cannot be read as JSON: {e}") from e
+    if not isinstance(found, dict) or not isinstance(found.get("benchmarks"), list):
+        raise _damaged(path, "is not of pytest-benchmark: it has no list of benchmarks")
+    if not found["benchmarks"]:
+        remedy = "Look at what pytest said: all were skipped, or failed."
+        raise error(BenchmarkError, "read", f"{path} holds no benchmark", remedy=remedy)
+    commit = _dict(found.get("commit_info"))
+    identity = str(commit.get("id") or "unknown")[:12]
+    return Run(
+        path,
+        _machine(_dict(found.get("machine_info"))),
+        identity + (" with changes" if commit.get("dirty") else ""),
+        str(found.get("datetime") or "unknown")[:16].replace("T", " "),
+        tuple(_record(path, entry) for entry in found["benchmarks"]),
+    )
+
+
+def _damaged(path: Path, problem: str) -> BenchmarkError:
+    return error(BenchmarkError, "read", f"{path} {problem}", remedy=f"Write it with: {COMMAND}")
+
+
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _machine(info: dict[str, Any]) -> dict[str, str]:
+    """What gdt's plugin wrote, or the little that pytest-benchmark itself knows."""
+    facts = _dict(info.get("gdt")) or {
+        "cpu": _dict(info.get("cpu")).get("brand_raw", info.get("processor", "unknown")),
+        "python": info.get("python_version", "unknown"),
+    }
+    return {name: str(value) for name, value in facts.items()}
+
+
+def _record(path: Path, entry: object) -> Record:
+    entry = _dict(entry)
+    name = entry.get("fullname") or entry.get("name")
+    if not name:
+        raise _damaged(path, "is damaged: a benchmark has no name")
+    stats, info = _dict(entry.get("stats")), _dict(entry.get("extra_info"))
+    times = {}
+    for key in ("min", "q1", "median", "q3"):
+        value = stats.get(key)
+        if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise _damaged(path, f"is damaged: {key} of {name} is {value!r}, not a time")
+        times[key] = float(value)
+    known = {
+        key: _known(path, name, key, types, info[key])
+        for key, types in _FACTS.items()
+        if info.get(key) is not None
+    }
+    rounds = _known(path, name, "rounds", (int,), stats.get("rounds"))
+    quartiles = times["q1"], times["median"], times["q3"]
+    return Record(str(name), times["min"], *quartiles, rounds, **known, info=info)
+
+
+_FACTS: dict[str, tuple[type, ...]] = {
+    "kind": (str,),
+    "workload": (str,),
+    "devices": (int,),
+    "device_type": (str,),
+    "blocks": (int,),
+    "sent_bytes": (int,),
+    "flops": (int, float),
+    "memory_bytes": (int, float),
+}
+
+
+def _known(path: Path, name: str, key: str, types: tuple[type, ...], value: Any) -> Any:
+    least = 0 if key == "sent_bytes" else 1
+    if type(value) not in types or (types != (str,) and not least <= value < math.inf):
+        raise _damaged(path, f"is damaged: {key} of {name} is {value!r}")
+    return value

@@ -1,0 +1,146 @@
+"""Strong and weak scaling: speed-ups and efficiencies from the times of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gdt.benchmark import charts
+from gdt.benchmark.limits import Limits
+from gdt.benchmark.records import Record, Run
+from gdt.benchmark.tables import Row, Section, Table, percent, size_text, three_digits, time_text
+
+TITLES = {"strong": "Strong scaling", "weak": "Weak scaling"}
+TEXTS = {
+    "strong": "The same work on p devices: speed-up is t(1) / t(p), efficiency t(1) / (p t(p)).",
+    "weak": "p times the work on p devices: speed-up is p t(1) / t(p), efficiency t(1) / t(p).",
+}
+HOST = (
+    "Virtual devices are computed by the cores of one host, so p of them add no hardware: at best "
+    "the same work takes the same time, p times the work p times as long, and efficiency is 1 / p. "
+    "What is lost against that ideal is the price of distribution."
+)
+GPUS = "With a GPU for each device the ideal efficiency is 1."
+
+
+class Point(NamedTuple):
+    """A benchmark on p devices beside the same one on one device."""
+
+    record: Record
+    one: Record
+
+    @property
+    def speed_up(self) -> float:
+        """How many times as fast as on one device the same amount of work is done."""
+        work = self.record.devices if self.record.kind == "weak" else 1
+        return work * self.one.median / self.record.median
+
+    @property
+    def efficiency(self) -> float:
+        """The speed-up of each device: t1 / (p tp) for strong scaling, t1 / tp for weak."""
+        return self.speed_up / self.record.devices
+
+    @property
+    def ideal(self) -> float:
+        """The efficiency that the hardware allows: 1 where every device is one of its own."""
+        return self.record.hardware / self.record.devices
+
+    @property
+    def of_ideal(self) -> float:
+        """The fraction of it that was reached."""
+        return self.efficiency / self.ideal
+
+    @property
+    def ideal_time(self) -> float:
+        """Seconds that it would take at the ideal efficiency."""
+        return self.record.median * self.of_ideal
+
+
+Series = dict[str, list[Point]]  # of each place the points, by number of devices
+
+
+def points_of(run: Run, kind: str) -> tuple[dict[str, Series], list[str]]:
+    """The points of each workload, and notices about those that lack a time on one device."""
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for r in run.of(kind):
+        groups.setdefault((r.name.split("::")[0], r.workload), []).append(r)
+    workloads = [workload for _, workload in groups]
+    found: dict[str, Series] = {}
+    notices = []
+    for (file, workload), records in groups.items():
+        name = workload if workloads.count(workload) == 1 else f"{workload} ({file})"
+        ones = {r.device_type: r for r in records if r.devices == 1}
+        series: Series = {}
+        for r in sorted(records, key=lambda r: (r.apart, r.devices)):
+            if r.device_type not in ones:
+                continue
+            place = series.setdefault(r.place, [])
+            if r.apart and not place:
+                place.append(Point(ones[r.device_type], ones[r.device_type]))
+            place.append(Point(r, ones[r.device_type]))
+        for device_type in sorted({r.device_type for r in records} - set(ones)):
+            notices.append(
+                f"{TITLES[kind]} of {name!r} on {device_type} is left out: "
+                "there is no time on 1 device to compare with."
+            )
+        if series:
+            found[name] = series
+    return found, notices
+
+
+def section(run: Run, kind: str, limits: Limits) -> tuple[Section | None, list[str]]:
+    """The section about one kind of scaling, None if the run has nothing of it, and notices."""
+    workloads, notices = points_of(run, kind)
+    if not workloads:
+        return None, notices
+    types = {r.device_type for r in run.of(kind)}
+    ideals = [text for name, text in (("CPU", HOST), ("GPU", GPUS)) if name in types]
+    return Section(
+        TITLES[kind],
+        " ".join([TEXTS[kind], *ideals]),
+        [table(workloads, limits)],
+        charts.scaling(workloads, kind),
+    ), notices
+
+
+HEADINGS = ["workload", "devices", "p", "time", "spread", "speed-up", "efficiency", "ideal"]
+HEADINGS += ["of ideal", "sent", "of matmul", "of copy"]
+NOTE = (
+    "time: median; spread: interquartile range / median; sent: bytes between all devices in one "
+    "call; of matmul, of copy: rate of arithmetic and of memory traffic, as fractions of the "
+    "limits (more than 100 % of a copy where caches hold the data)"
+)
+
+
+def table(workloads: dict[str, Series], limits: Limits) -> Table:
+    """One line for each measurement."""
+    rows = []
+    for workload, series in workloads.items():
+        first = True
+        for place, points in series.items():
+            rows += _rows(workload if first else "", place, points, limits)
+            first = False
+    return Table("", HEADINGS, rows, labels=2, note=NOTE)
+
+
+def _rows(workload: str, place: str, points: Sequence[Point], limits: Limits) -> list[Row]:
+    rows = []
+    shown = [p for p in points if p.record.apart or "share" in place]
+    for i, point in enumerate(shown):
+        r = point.record
+        cells = [
+            workload if i == 0 else "",
+            place if i == 0 else "",
+            str(r.devices),
+            time_text(r.median),
+            percent(r.spread),
+            three_digits(point.speed_up),
+            percent(point.efficiency),
+            percent(point.ideal),
+            percent(point.of_ideal),
+            size_text(r.sent_bytes),
+            percent(limits.of_matmul_rate(r)),
+            percent(limits.of_bandwidth(r)),
+        ]
+        rows.append(Row(cells, begins=bool(workload) and i == 0))
+    return rows

@@ -1,0 +1,120 @@
+"""Tables and sections of a report, as they are shown in a terminal and on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+from rich import box
+from rich.table import Table as RichTable
+from rich.text import Text
+
+STYLES = {"faster": "green", "slower": "red", "": ""}
+
+
+class Row(NamedTuple):
+    """Cells of one line.
+
+    mark: `"faster"` or `"slower"` where it is to be seen. begins: whether a new group begins here.
+    """
+
+    cells: Sequence[str]
+    mark: str = ""
+    begins: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; the first `labels` columns hold words, the others numbers.
+
+    collapsed: whether a page shows it only when asked to, and a terminal does not.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Row]
+    labels: int = 1
+    note: str = ""
+    collapsed: bool = False
+
+    def __rich__(self) -> RichTable:
+        shown = RichTable(
+            title=self.title,
+            title_justify="left",
+            title_style="bold",
+            caption=self.note or None,
+            caption_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+        )
+        for i, heading in enumerate(self.headings):
+            shown.add_column(heading, justify="left" if i < self.labels else "right")
+        for i, row in enumerate(self.rows):
+            if row.begins and i:
+                shown.add_section()
+            shown.add_row(*map(Text, row.cells), style=STYLES[row.mark])
+        return shown
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, what there is to know, tables, and pictures by name with a description."""
+
+    title: str
+    text: str
+    tables: Sequence[Table]
+    figures: dict[str, tuple[Figure, str]] = field(default_factory=dict)
+
+
+# ---------------------------------------------------------------- numbers
+
+
+def three_digits(value: float) -> str:
+    """`value` with three significant digits.
+
+    >>> [three_digits(v) for v in (0.01234, 1.2, 123456)]
+    ['0.0123', '1.20', '123,456']
+    """
+    if value == 0:
+        return "0"
+    magnitude = int(f"{value:.2e}".split("e")[1])
+    return f"{value:,.{max(0, 2 - magnitude)}f}"
+
+
+def time_text(seconds: float) -> str:
+    """A time with its unit.
+
+    >>> [time_text(t) for t in (2.5e-7, 0.0123, 3)]
+    ['250 ns', '12.3 ms', '3.00 s']
+    """
+    for unit, scale in (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3)):
+        if seconds < 999.5 * scale:
+            return f"{three_digits(seconds / scale)} {unit}"
+    return f"{three_digits(seconds)} s"
+
+
+def size_text(nbytes: float) -> str:
+    """A number of bytes with a binary unit; 0 is a dash.
+
+    >>> [size_text(n) for n in (0, 48, 1024, 3 << 19)]
+    ['–', '48 B', '1 KiB', '1.5 MiB']
+    """
+    if not nbytes:
+        return "–"
+    for unit, scale in (("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20)):
+        if nbytes < 1024 * scale:
+            return f"{round(nbytes / scale, 1):,g} {unit}"
+    return f"{nbytes / (1 << 30):,.1f} GiB"
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction in percent; None is a dash.
+
+    >>> percent(0.125), percent(1.3), percent(None)
+    ('12.5 %', '130 %', '–')
+    """
+    if fraction is None:
+        return "–"
+    return f"{100 * fraction:.{0 if fraction >= 0.9995 else 1}f} %"
