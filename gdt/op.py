@@ -88,7 +88,8 @@ class Op:
         self.merge, self.finish, self.prepare = merge, finish, prepare
         # Donated operands come first; output i takes the place of donated operand i.
         self.donated = [self.operands.index(n.strip()) for n in donate.split(",") if n.strip()]
-        self.plans = Plans()
+        self.plans: Plans[Plan] = Plans()
+        self.plans_of_all: Plans[tuple[Plan, ...]] = Plans()
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
         self.kernel_body: Callable[..., Any] | None = None
@@ -345,6 +346,44 @@ class Op:
             mapping[name] = out
         for observer in OBSERVERS.get():
             observer.on_op(self, tuple(operands), static, outs if len(outs) > 1 else outs[0])
+
+    def update_all(
+        self,
+        owners: Sequence[Sequence[tuple[MutableMapping[str, Any], str]]],
+        others: Sequence[DistributedArray],
+        *args: Any,
+        **static: Any,
+    ) -> None:
+        """`update(owners[i], others[i], *args)` for every i, with one lookup of plans for all."""
+        types: list[Any] = []
+        for group, other in zip(owners, others, strict=True):
+            for mapping, name in group:
+                types.append(mapping[name].type)
+            types.append(other.type)
+        key = (*types, *map(type, args), *static.items())
+        plans = self.plans_of_all.get(key)
+        if plans is None or OBSERVERS.get():
+            for group, other in zip(owners, others, strict=True):
+                self.update(group, other, *args, **static)
+            self._remember_all(key, owners, others, args, static)
+            return
+        for group, other, plan in zip(owners, others, plans, strict=True):
+            free = [_is_owned(mapping, name)[0] for mapping, name in group]
+            blocks = [mapping[name].blocks[0] for mapping, name in group]
+            made = plan.quick_update((*blocks, other.blocks[0], *args), free)  # type: ignore[misc]
+            for (mapping, name), kind, block in zip(group, plan.outs, made, strict=True):
+                mapping[name] = DistributedArray(kind, (block,))
+
+    def _remember_all(
+        self, key: tuple[Any, ...], owners: Any, others: Any, args: Any, static: Any
+    ) -> None:
+        """Keep the plans of an `update_all`, if each of them has the short way."""
+        found = []
+        for group, other in zip(owners, others, strict=True):
+            operands = (*[mapping[name] for mapping, name in group], other, *args)
+            found.append(self.plan_of_call(operands, static))
+        if all(plan.quick_update is not None for plan in found):
+            self.plans_of_all[key] = tuple(found)
 
     # ---- planning
 

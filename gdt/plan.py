@@ -8,7 +8,7 @@ learns the dtypes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -94,13 +94,16 @@ class Plan:
         self.execute: Callable[..., tuple[Sequence[Block], ...]]
 
 
-class Plans(dict[tuple[Any, ...], Plan]):
+P = TypeVar("P")
+
+
+class Plans(dict[tuple[Any, ...], P]):
     """The plans of one op by operand types and statics; emptied when it is full, so that shapes
     that never come again (sequences of every length) do not fill the memory."""
 
     CAPACITY = 4096  # about 10 kB each
 
-    def __setitem__(self, key: tuple[Any, ...], plan: Plan) -> None:
+    def __setitem__(self, key: tuple[Any, ...], plan: P) -> None:
         if len(self) >= self.CAPACITY:
             self.clear()
         super().__setitem__(key, plan)

@@ -9,7 +9,7 @@ Python's floats.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gdt.arguments import checked_class
@@ -91,7 +91,9 @@ class Adam(Optimizer):
         super().__init__(learning_rate)
         self.beta1, self.beta2, self.epsilon = float(beta1), float(beta2), float(epsilon)
 
-    def step(self, rate: float) -> Callable[[Sequence[Owner], DistributedArray], None]:
+    def step(
+        self, rate: float, owners: Sequence[Sequence[Owner]], gradients: Sequence[DistributedArray]
+    ) -> None:
         """Bias corrections become factors of the rate and of epsilon."""
         mean = (1 - self.beta1) / (1 - self.beta1**self.steps)
         root = math.sqrt((1 - self.beta2**self.steps) / (1 - self.beta2))
@@ -103,7 +105,7 @@ class Adam(Optimizer):
             self.epsilon * root,
         )
         decay = self.weight_decay > 0
-        return lambda owners, g: adam_step.update(owners, g, *scalars, decay=decay)
+        adam_step.update_all(owners, gradients, *scalars, decay=decay)
 
 
 @checked_class(eager=True)

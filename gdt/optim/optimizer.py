@@ -101,17 +101,19 @@ class Optimizer(Stateful):
         for slot in targets:
             self._follow(slot)
         self.steps += 1
-        step = self.step(float(rate))
-        for slot, gradient in zip(targets, found, strict=True):
-            if gradient is not None:
-                step(
-                    [(slot.owner, slot.key), *((kept, slot.name) for kept in self.state.values())],
-                    gradient,
-                )
+        updated = [i for i, g in enumerate(found) if g is not None]
+        states = self.state.values()
+        owners: list[list[Owner]] = [
+            [(s.owner, s.key), *[(kept, s.name) for kept in states]]
+            for s in [targets[i] for i in updated]
+        ]
+        self.step(float(rate), owners, [found[i] for i in updated])  # type: ignore[misc]
 
-    def step(self, rate: float) -> Callable[[Sequence[Owner], DistributedArray], None]:
-        """How this step updates one parameter: a function of where it and its state are kept, and
-        of its gradient. `self.steps` has counted the step."""
+    def step(
+        self, rate: float, owners: Sequence[Sequence[Owner]], gradients: Sequence[DistributedArray]
+    ) -> None:
+        """Update every parameter: `owners` says where it and its state are kept. `self.steps` has
+        counted the step."""
         raise NotImplementedError
 
     def _follow(self, slot: Slot) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gdt.arguments import checked_class
@@ -82,10 +82,12 @@ class SGD(Optimizer):
         self.kinds = ("velocity",) if momentum else ()  # type: ignore[misc]
         super().__init__(learning_rate)
 
-    def step(self, rate: float) -> Callable[[Sequence[Owner], DistributedArray], None]:
+    def step(
+        self, rate: float, owners: Sequence[Sequence[Owner]], gradients: Sequence[DistributedArray]
+    ) -> None:
         """Plain, or with momentum."""
-        if not self.momentum:
-            return lambda owners, g: sgd_step.update(owners, g, rate)
-        return lambda owners, g: momentum_step.update(
-            owners, g, rate, float(self.momentum), nesterov=self.nesterov
-        )
+        if self.momentum:
+            momentum, nesterov = float(self.momentum), self.nesterov
+            momentum_step.update_all(owners, gradients, rate, momentum, nesterov=nesterov)
+        else:
+            sgd_step.update_all(owners, gradients, rate)
