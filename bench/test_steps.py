@@ -10,6 +10,7 @@ from bench.report import contenders
 from bench.worker import WARM_STEPS
 from bench.workloads import WORKLOADS
 from gdt.benchmark import Devices, measure
+from gdt.devices import DEVICE_COUNTS
 
 pytest_plugins = ["gdt.benchmark.plugin"]
 
@@ -44,7 +45,7 @@ def test_numpy_step(benchmark, workload):
 
 @pytest.fixture
 def place(request):
-    if request.param == "gpu" and not gdt.devices.gpu_count():
+    if request.param == "gpu" and not DEVICE_COUNTS["cuda"]():
         pytest.skip("needs a GPU, 0 found")
     return request.param
 

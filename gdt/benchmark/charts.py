@@ -53,13 +53,15 @@ PLACES = {
     "GPU, devices share one GPU": (GREEN, "^"),
     "GPU, one GPU per device": (PURPLE, "D"),
 }
+OTHER_PLACE = (SKY, "v")
+INCHES_HANDLE, INCHES_LETTER = 0.65, 0.075  # of an entry of a legend
 COLUMNS = 5  # panels beside each other, at most
 Figures = dict[str, tuple[Figure, str]]
 
 
 def _grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:
     """A figure of panels, each `width` x `height` inches."""
-    figure = Figure(figsize=(max(width * columns, 5.0), height * rows), layout="constrained")
+    figure = Figure(figsize=(max(width * columns, 6.0), height * rows), layout="constrained")
     return figure, [list(row) for row in figure.subplots(rows, columns, squeeze=False)]
 
 
@@ -69,9 +71,9 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
-    figure.legend(
-        list(entries.values()), list(entries), loc="outside upper left", ncols=len(entries)
-    )
+    widest = INCHES_HANDLE + INCHES_LETTER * max(map(len, entries))
+    columns = min(len(entries), max(1, int(figure.get_figwidth() / widest)))
+    figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=columns)
 
 
 # ---------------------------------------------------------------- scaling
@@ -95,7 +97,7 @@ def _scaling(workloads: dict[str, Series]) -> Figure:
     for top, bottom, (name, series) in zip(above, below, workloads.items(), strict=True):
         ideals = set()
         for place, points in series.items():
-            colour, marker = PLACES[place]
+            colour, marker = PLACES.get(place, OTHER_PLACE)
             p = [point.record.devices for point in points]
             ideal = [point.ideal_time * 1e3 for point in points]
             if tuple(ideal) not in ideals:
@@ -142,8 +144,13 @@ COLLECTIVES = {
 }
 
 
-def collectives(places: dict[str, dict[str, list[Record]]], bandwidth: dict[str, float]) -> Figures:
-    """Time over size for each place; where devices are apart also the rate of sending."""
+def collectives(
+    places: dict[str, dict[str, list[Record]]], copying: dict[str, float | None]
+) -> Figures:
+    """Time over size for each place; where devices are apart also the rate of sending.
+
+    copying: bytes a second that a large copy moves there.
+    """
     panels = [(place, False) for place in places]
     panels += [
         (place, True) for place, kinds in places.items() if next(iter(kinds.values()))[0].apart
@@ -156,13 +163,13 @@ def collectives(places: dict[str, dict[str, list[Record]]], bandwidth: dict[str,
                 sizes = [r.info["size"] for r in records]
                 values = [r.sent_bytes / r.median / 1e9 if rate else r.median for r in records]
                 axes.plot(sizes, values, color=colour, marker=marker, label=name, markersize=5)
-            _size_axis(axes, place, rate, bandwidth.get(place.split(",")[0]))
+            _size_axis(axes, place, rate, copying[place])
         _legend(figure, row)
     what = "time and rate of each collective between devices by the size of the array"
     return {"collectives": (figure, what)}
 
 
-def _size_axis(axes: Axes, place: str, rate: bool, bandwidth: float | None) -> None:
+def _size_axis(axes: Axes, place: str, rate: bool, copying: float | None) -> None:
     axes.set_title(place)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -177,11 +184,9 @@ def _size_axis(axes: Axes, place: str, rate: bool, bandwidth: float | None) -> N
         return
     axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
     axes.set_ylabel("sent by all devices, GB/s")
-    if bandwidth is not None:
-        # A byte that is sent is read once and written once.
-        axes.axhline(
-            bandwidth / 2e9, color=GREY, linestyle="--", linewidth=1.2, label="a large copy"
-        )
+    if copying is not None:
+        label = "a large copy"
+        axes.axhline(copying / 1e9, color=GREY, linestyle="--", linewidth=1.2, label=label)
 
 
 def _round_time(seconds: float) -> str:
@@ -228,7 +233,11 @@ def steps(workloads: dict[str, list[tuple[str, Record]]]) -> Figures:
         panels = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
         for axes, (workload, rows) in zip(panels[:, 0], workloads.items(), strict=True):
             for y, (_, r) in enumerate(rows):
-                colour = GREY if r.info.get("contender") != "gdt" else PLACES[r.place][0]
+                colour = (
+                    GREY
+                    if r.info.get("contender") != "gdt"
+                    else PLACES.get(r.place, OTHER_PLACE)[0]
+                )
                 axes.barh(y, r.median * 1e3, color=colour, height=0.68)
                 text = three_digits(r.median * 1e3)
                 axes.annotate(

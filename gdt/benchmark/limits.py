@@ -22,9 +22,10 @@ class Limits(NamedTuple):
         """Fraction of the rate of products; None if that is not known."""
         return _fraction(record.flops, record, self.matmul_rate)
 
-    def sending(self, record: Record) -> float | None:
-        """Fraction of the bandwidth that sending takes: each byte is read once and written once."""
-        return _fraction(2.0 * record.sent_bytes, record, self.bandwidth)
+    def copying(self, record: Record) -> float | None:
+        """Bytes a second that its devices could copy: each is read once and written once."""
+        bandwidth = self.bandwidth.get(record.device_type)
+        return None if bandwidth is None else bandwidth * record.hardware / 2
 
 
 def limits_of(run: Run) -> Limits:

@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_info
 
 import gdt
+from gdt.devices import DEVICE_COUNTS
+
+try:
+    from threadpoolctl import threadpool_info
+except ModuleNotFoundError as e:
+    message = f"gdt.benchmark needs {e.name}\n  Install it with: pip install 'gdt[benchmark]'"
+    raise ModuleNotFoundError(message, name=e.name) from e
 
 
 def machine() -> dict[str, Any]:
@@ -28,7 +34,7 @@ def machine() -> dict[str, Any]:
         "cpu": models[0] if models else platform.processor(),
         "vectors": next((name for name in ("avx512f", "avx2") if name in flags), ""),
         "cores": _usable_cores(),
-        "gpus": gdt.devices.gpu_count(),
+        "gpus": DEVICE_COUNTS["cuda"](),
         "blas": ", ".join(sorted({_blas(info) for info in libraries})) or _built_with(),
         "blas_threads": max((info["num_threads"] for info in libraries), default=1),
         "python": platform.python_version(),

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gdt import devices as device_kinds
+from gdt import processes
 from gdt.array import DistributedArray
 from gdt.debug import count_collectives
+from gdt.devices import DEVICE_COUNTS
 from gdt.errors import BenchmarkError, error
 from gdt.mesh import Mesh, create_mesh
 from gdt.ops.placement import synchronize
@@ -37,7 +38,7 @@ class Devices(NamedTuple):
     def missing(self) -> str:
         """Why this machine cannot run it; empty if it can."""
         wanted = 0 if self.kind == "cpu" else self.size if self.apart else 1
-        found = device_kinds.gpu_count() if wanted else 0
+        found = DEVICE_COUNTS["cuda"]() if wanted else 0
         return f"needs {wanted} GPU(s), {found} found" if found < wanted else ""
 
     def mesh(self) -> Mesh:
@@ -96,6 +97,9 @@ def measure(
     resolved within that time. It runs twice before: once to make its plans, once to count its
     collectives. Returns what the function returns.
 
+    Raises BenchmarkError where several processes run the program: pytest-benchmark lets each choose
+    how often it calls the function, and they would wait for each other forever.
+
     kind: what the report does with it: `"strong"` or `"weak"` scaling, `"collective"`, `"step"`,
     ... workload: the name of a line of the report, the same for every number of devices.
     flops, memory_bytes: floating-point operations, and bytes that memory reads and writes at least,
@@ -103,6 +107,11 @@ def measure(
         machine can do.
     info: more entries of the benchmark's `extra_info`.
     """
+
+    count = processes.current().count
+    if count > 1:
+        problem = f"{count} processes would not agree on the number of calls"
+        raise error(BenchmarkError, "measure", problem, remedy="Run one process.")
 
     def call() -> Any:
         out = resolved(function(*args))

@@ -56,8 +56,9 @@ class Record:
     @property
     def place(self) -> str:
         """The kind of devices, and whether they share memory."""
-        own, shared = ("block", "block") if self.device_type == "CPU" else ("GPU", "GPU")
-        memory = f"one {own} per device" if self.apart else f"devices share one {shared}"
+        unit = "block" if self.device_type == "CPU" else "GPU"
+        shared = f"one {unit}" if self.blocks == 1 else f"{self.blocks} {unit}s"
+        memory = f"one {unit} per device" if self.apart else f"devices share {shared}"
         return f"{self.device_type}, {memory}"
 
 

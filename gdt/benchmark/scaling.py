@@ -18,7 +18,9 @@ TEXTS = {
 HOST = (
     "Virtual devices are computed by the cores of one host, so p of them add no hardware: at best "
     "the same work takes the same time, p times the work p times as long, and efficiency is 1 / p. "
-    "What is lost against that ideal is the price of distribution."
+    "What is lost against that ideal is the price of distribution; more than 100 % of it is work "
+    "that a host does once for all of its devices, such as the update of replicated parameters, or "
+    "noise."
 )
 GPUS = "With a GPU for each device the ideal efficiency is 1."
 
@@ -63,12 +65,12 @@ def points_of(run: Run, kind: str) -> tuple[dict[str, Series], list[str]]:
     """The points of each workload, and notices about those that lack a time on one device."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for r in run.of(kind):
-        groups.setdefault((r.name.split("::")[0], r.workload), []).append(r)
+        groups.setdefault((r.name.split("[")[0], r.workload), []).append(r)
     workloads = [workload for _, workload in groups]
     found: dict[str, Series] = {}
     notices = []
-    for (file, workload), records in groups.items():
-        name = workload if workloads.count(workload) == 1 else f"{workload} ({file})"
+    for (test, workload), records in groups.items():
+        name = workload if workloads.count(workload) == 1 else f"{workload} ({test})"
         ones = {r.device_type: r for r in records if r.devices == 1}
         series: Series = {}
         for r in sorted(records, key=lambda r: (r.apart, r.devices)):

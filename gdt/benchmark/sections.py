@@ -42,8 +42,10 @@ def collectives_section(run: Run, limits: Limits) -> Section | None:
     """Times by size, and rates where devices are apart."""
     places: dict[str, dict[str, list[Record]]] = {}
     usable = [r for r in run.of("collective") if isinstance(r.info.get("size"), int)]
+    counts = sorted({r.devices for r in usable})
     for r in sorted(usable, key=lambda r: r.info["size"]):
-        places.setdefault(r.place, {}).setdefault(r.workload, []).append(r)
+        place = r.place if len(counts) == 1 else f"{r.place}, {r.devices} devices"
+        places.setdefault(place, {}).setdefault(r.workload, []).append(r)
     if not places:
         return None
     order = [name for name in charts.COLLECTIVES if any(name in found for found in places.values())]
@@ -56,7 +58,8 @@ def collectives_section(run: Run, limits: Limits) -> Section | None:
             tables.append(
                 _by_size(f"{place}: GB/s that all devices send", kinds, lambda r: _rate(r, limits))
             )
-    devices = ", ".join(map(str, sorted({r.devices for r in usable})))
+    copying = {place: limits.copying(_any(kinds)) for place, kinds in places.items()}
+    devices = " or ".join(map(str, counts))
     return Section(
         "Collectives",
         f"Between {devices} devices, by the size of the whole array; the time is that of the "
@@ -65,13 +68,18 @@ def collectives_section(run: Run, limits: Limits) -> Section | None:
         "bandwidth of a large copy, as each byte sent is read once and written once; more than "
         "100 % where caches hold the data.",
         tables,
-        charts.collectives(places, limits.bandwidth),
+        charts.collectives(places, copying),
     )
 
 
 def _moves_data(kinds: dict[str, list[Record]]) -> bool:
     """Whether data really moves between devices."""
-    return any(r.apart for records in kinds.values() for r in records)
+    return _any(kinds).apart
+
+
+def _any(kinds: dict[str, list[Record]]) -> Record:
+    """One of the records of a place, all of which ran on the same devices."""
+    return next(iter(kinds.values()))[0]
 
 
 def _by_size(title: str, kinds: dict[str, list[Record]], cell: Callable[[Record], str]) -> Table:
@@ -89,8 +97,8 @@ def _time(r: Record) -> str:
 
 def _rate(r: Record, limits: Limits) -> str:
     sent = three_digits(r.sent_bytes / r.median / 1e9)
-    fraction = limits.sending(r)
-    return sent if fraction is None else f"{sent} ({percent(fraction)})"
+    possible = limits.copying(r)
+    return sent if possible is None else f"{sent} ({percent(r.sent_bytes / r.median / possible)})"
 
 
 # ---------------------------------------------------------------- dispatch

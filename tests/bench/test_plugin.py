@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import gdt
-from gdt.benchmark import device_counts
+from gdt import devices, processes
+from gdt.benchmark import Devices, device_counts, measure
 from gdt.errors import BenchmarkError
 
 pytest_plugins = ["pytester"]
@@ -42,7 +43,7 @@ def run(pytester, monkeypatch):
 def test_example_of_the_readme_runs_on_all_virtual_devices(run):
     result, found, whole = run(README_EXAMPLE)
     sizes = [(True, 2), (True, 4), (True, 8), (False, 1), (False, 2), (False, 4), (False, 8)]
-    gpus = gdt.devices.gpu_count()
+    gpus = devices.DEVICE_COUNTS["cuda"]()
     result.assert_outcomes(passed=7 + sum(p <= gpus if a else gpus > 0 for a, p in sizes),
                            skipped=sum(p > gpus if a else gpus == 0 for a, p in sizes))  # fmt: skip
     for apart, p in sizes:
@@ -58,7 +59,7 @@ def test_example_of_the_readme_runs_on_all_virtual_devices(run):
 
 
 def test_gpus_that_are_missing_are_skips_with_a_reason(run):
-    if gdt.devices.gpu_count():
+    if devices.DEVICE_COUNTS["cuda"]():
         pytest.skip("this machine has GPUs")
     result, _, _ = run(
         "pytest_plugins = ['gdt.benchmark.plugin']\ndef test_f(devices): pass", "-rs"
@@ -105,6 +106,22 @@ def test_missing_pytest_benchmark_is_said(run):
         "pytest_plugins = ['gdt.benchmark.plugin']\ndef test_f(): pass", "-p", "no:benchmark"
     )
     assert "pip install 'gdt[benchmark]'" in result.stderr.str() + result.stdout.str()
+
+
+def test_gpus_are_used_where_there_are_enough(monkeypatch):
+    monkeypatch.setitem(devices.DEVICE_COUNTS, "cuda", lambda: 4)
+    assert [d.missing for d in (Devices(8, "gpu"), Devices(4, "gpu", True))] == ["", ""]
+    assert Devices(8, "gpu", True).missing == "needs 8 GPU(s), 4 found"
+    assert Devices(4, "gpu", True).mesh().devices == ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
+    shared = Devices(8, "gpu").mesh()
+    assert set(shared.devices) == {"cuda:0"} and shared.grid == (1,) and shared.size == 8
+
+
+def test_several_processes_are_refused(monkeypatch):
+    two = processes.Processes(0, ("host", "host"))
+    monkeypatch.setattr(processes, "current", lambda: two)
+    with pytest.raises(BenchmarkError, match="2 processes would not agree"):
+        measure(None, lambda: None, mesh=Devices(1).mesh(), kind="strong", workload="f")
 
 
 @pytest.mark.parametrize(

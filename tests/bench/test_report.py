@@ -103,13 +103,14 @@ def test_fractions_are_of_the_fastest_copy_and_product_times_the_gpus(saved):
         [
             entry("test_copy", 2.0, workload="copy", memory_bytes=200, **limit),
             entry("test_matmul", 1.0, workload="matmul", flops=50, **limit),
-            scaling_entry("strong", 4, 5.0, "GPU", 4, flops=500, memory_bytes=1000, sent_bytes=400),
+            scaling_entry("strong", 4, 5.0, "GPU", 4, flops=500, memory_bytes=1000),
         ]
     )
     limits, (record,) = limits_of(run), run.of("strong")
     assert limits.of_bandwidth(record) == pytest.approx(1000 / 5 / (100 * 4))
     assert limits.of_matmul_rate(record) == pytest.approx(500 / 5 / (50 * 4))
-    assert limits.sending(record) == pytest.approx(2 * 400 / 5 / (100 * 4))
+    # Each byte that is copied is read once and written once.
+    assert limits.copying(record) == pytest.approx(100 * 4 / 2)
 
 
 # ---------------------------------------------------------------- the page
@@ -171,6 +172,44 @@ def test_names_are_text_not_markup(saved, tmp_path):
     report = report_on(run)
     assert "[bold]g" in text_of(report)
     assert "&lt;b&gt;x" in write(report, tmp_path / "out").read_text()
+
+
+def test_gpus_have_series_of_their_own(saved, tmp_path):
+    entries = [
+        scaling_entry("strong", p, 1 / p if blocks == p else 1.1, device_type, blocks)
+        for device_type in ("CPU", "GPU")
+        for p in (1, 2, 4, 8)
+        for blocks in sorted({1, p})
+    ]
+    entries.append(scaling_entry("strong", 8, 0.3, "GPU", 4))
+    run = saved(entries)
+    series = points_of(run, "strong")[0]["f"]
+    assert list(series) == [
+        "CPU, devices share one block",
+        "GPU, devices share one GPU",
+        "GPU, devices share 4 GPUs",
+        "CPU, one block per device",
+        "GPU, one GPU per device",
+    ]
+    assert [q.of_ideal for q in series["GPU, one GPU per device"]] == pytest.approx([1] * 4)
+    assert write(report_on(run), tmp_path / "out").exists()
+
+
+def test_tests_with_the_same_workload_are_told_apart(saved):
+    run = saved(
+        [scaling_entry("strong", 1, t) | {"fullname": f"a.py::test_{t}[1]"} for t in (1.0, 2.0)]
+    )
+    assert list(points_of(run, "strong")[0]) == ["f (a.py::test_1.0)", "f (a.py::test_2.0)"]
+
+
+def test_collectives_of_several_meshes_are_told_apart(saved):
+    info = {"kind": "collective", "workload": "all_reduce", "size": 1024, "sent_bytes": 8}
+    run = saved(
+        [entry(f"test_{p}", 1.0, devices=p, blocks=p, device_type="CPU", **info) for p in (2, 4)]
+    )
+    (section,) = report_on(run).sections
+    titles = [t.title for t in section.tables]
+    assert "CPU, one block per device, 4 devices: time of a call" in titles and len(titles) == 4
 
 
 def test_many_workloads_are_several_pictures(saved):
