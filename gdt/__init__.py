@@ -8,6 +8,7 @@ from gdt.drawing import explain, visualize
 from gdt.layout import MATCH, UNSHARDED, ArrayType, Layout
 from gdt.mesh import Mesh, create_mesh, default_mesh, get_default_mesh
 from gdt.ops.activations import elu, erf, gelu, leaky_relu, relu, sigmoid, silu, softplus
+from gdt.ops.closeness import allclose, array_equal, isclose
 from gdt.ops.comparison import (
     bitwise_and,
     bitwise_or,
@@ -195,10 +196,12 @@ __all__ = [
     "add_along_axis",
     "add_at",
     "all",
+    "allclose",
     "any",
     "arange",
     "argmax",
     "argmin",
+    "array_equal",
     "array_repr",
     "array_split",
     "asarray",
@@ -273,6 +276,7 @@ __all__ = [
     "inner",
     "invert",
     "is_distributed",
+    "isclose",
     "isfinite",
     "isinf",
     "isnan",

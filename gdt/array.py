@@ -14,6 +14,7 @@ from gdt.comm import local
 from gdt.errors import DtypeError, IndexRangeError, LayoutError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
+from gdt.numpy_protocols import call_function, call_ufunc
 from gdt.observe import OBSERVERS, met_host, ran
 from gdt.policy import on_implicit_fetch
 from gdt.relayout import route, run_routes
@@ -350,20 +351,18 @@ class DistributedArray:
         return value.copy() if copy or copy is None else value
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        function = FUNCTIONS.get(UFUNC_NAMES.get(ufunc.__name__, ufunc.__name__))
-        if method == "reduce" and ufunc.__name__ in REDUCE_NAMES:
-            axis = kwargs.pop("axis", 0)
-            return FUNCTIONS[REDUCE_NAMES[ufunc.__name__]](inputs[0], axis=axis, **kwargs)
-        if method != "__call__" or function is None or kwargs:
-            what = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
-            given = f" with {', '.join(kwargs)}" if kwargs else ""
-            raise error(
-                DtypeError,
-                what,
-                f"is not available for distributed arrays{given}",
-                remedy="Use x.numpy() to compute on the host.",
-            )
-        return function(*inputs)
+        return call_ufunc(FUNCTIONS, ufunc, method, inputs, kwargs)
+
+    def __array_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if not all(issubclass(t, DistributedArray | np.ndarray) for t in types):
+            return NotImplemented
+        return call_function(FUNCTIONS, function, args, kwargs)
 
     # ---- moving
 
@@ -420,6 +419,8 @@ class DistributedArray:
         )
 
     astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
+    conjugate, dot, repeat = _forward("conj"), _forward("dot"), _forward("repeat")
+    swapaxes, diagonal, trace = _forward("swapaxes"), _forward("diagonal"), _numpy_method("trace")
     sum, mean, prod, max, min = (_numpy_method(n) for n in ("sum", "mean", "prod", "max", "min"))
     any, all, argmax, argmin = (_numpy_method(n) for n in ("any", "all", "argmax", "argmin"))
     std, var, cumsum, cumprod = (_numpy_method(n) for n in ("std", "var", "cumsum", "cumprod"))
@@ -476,24 +477,6 @@ class DistributedArray:
         return FUNCTIONS["array_repr"](self)  # type: ignore[no-any-return]
 
     __str__ = __repr__
-
-
-UFUNC_NAMES = {
-    "absolute": "abs",
-    "true_divide": "divide",
-    "conjugate": "conj",
-    "arccos": "acos",
-    "arcsin": "asin",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arccosh": "acosh",
-    "arcsinh": "asinh",
-    "arctanh": "atanh",
-}
-REDUCE_NAMES = {
-    "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min",
-    "logical_and": "all", "logical_or": "any",
-}  # fmt: skip
 
 
 COMMON_OPERANDS = frozenset({DistributedArray, float, int})

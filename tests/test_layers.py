@@ -32,7 +32,10 @@ LAYERS = [
         ],
     ),
     ("planning", ["recut", "relayout", "rule"]),
-    ("core", ["policy", "slots", "array", "launcher", "plan", "plan_builder", "op"]),
+    (
+        "core",
+        ["policy", "slots", "numpy_protocols", "array", "launcher", "plan", "plan_builder", "op"],
+    ),
     ("ops", ["ops", "random"]),
     ("transforms", ["backward", "tape", "program"]),
     (

@@ -7,7 +7,7 @@ exchange of just what changes its device along one that is split.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -271,27 +271,33 @@ def ravel(x: Any) -> DistributedArray:
 
 
 @public
-def atleast_1d(x: Any) -> DistributedArray:
-    """`x`, or for a scalar an array of one element.
+def atleast_1d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
+    """The array, or for a scalar one of one element; of several arrays a tuple.
 
     >>> gdt.atleast_1d(3.0).shape
     (1,)
     """
-    (x,) = as_operands("atleast_1d", x=x)
-    out: DistributedArray = x if x.ndim else reshape(x, (1,))
-    return out
+    return _each("atleast_1d", arrays, lambda x: x if x.ndim else reshape(x, (1,)))
 
 
 @public
-def atleast_2d(x: Any) -> DistributedArray:
-    """`x`, with axes of length 1 in front until it has rank 2.
+def atleast_2d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
+    """The array, with axes of length 1 in front until it has rank 2; of several arrays a tuple.
 
     >>> gdt.atleast_2d([1, 2, 3]).shape
     (1, 3)
     """
-    (x,) = as_operands("atleast_2d", x=x)
-    out: DistributedArray = x if x.ndim > 1 else reshape(x, (1, x.size))
-    return out
+    return _each("atleast_2d", arrays, lambda x: x if x.ndim > 1 else reshape(x, (1, x.size)))
+
+
+def _each(
+    name: str, arrays: Sequence[Any], function: Callable[[DistributedArray], DistributedArray]
+) -> DistributedArray | tuple[DistributedArray, ...]:
+    """The function of every array; of one array not in a tuple."""
+    if not arrays:
+        raise error(ArgumentError, name, "got no arrays")
+    done = tuple(map(function, as_operands(name, **{f"x{i}": a for i, a in enumerate(arrays)})))
+    return done[0] if len(done) == 1 else done
 
 
 # ---------------------------------------------------------------- repeating

@@ -85,8 +85,12 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "swapaxes": _samples(np.swapaxes, ((_C,), {"axis1": 0, "axis2": -1})),
     "ravel": _samples(np.ravel, ((_A,), {}), ((_C,), {}), ((np.array(1.0),), {})),
-    "atleast_1d": _samples(np.atleast_1d, ((np.array(1.0),), {}), ((_B,), {})),
-    "atleast_2d": _samples(np.atleast_2d, ((np.array(1.0),), {}), ((_LINE,), {}), ((_C,), {})),
+    "atleast_1d": _samples(
+        np.atleast_1d, ((np.array(1.0),), {}), ((np.array(1.0), _B), {}), ((_B,), {})
+    ),
+    "atleast_2d": _samples(
+        np.atleast_2d, ((np.array(1.0),), {}), ((_LINE, _B), {}), ((_LINE,), {}), ((_C,), {})
+    ),
     "broadcast_arrays": _samples(
         lambda *arrays: list(np.broadcast_arrays(*arrays)),
         ((_real(5, 1), _real(3)), {}),

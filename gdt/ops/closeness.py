@@ -1,0 +1,68 @@
+"""Whether two arrays are equal, or as good as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array import FUNCTIONS, DistributedArray
+from gdt.layout import Layout
+from gdt.op import as_operands, public
+from gdt.ops.comparison import equal, isfinite, isnan, less_equal, logical_and, logical_or, where
+from gdt.ops.creation import full
+from gdt.ops.elementwise import abs_, astype
+
+
+@public
+def isclose(
+    x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> DistributedArray:
+    """Whether |x - y| <= atol + rtol * |y|, element by element; NumPy's `isclose`.
+
+    Infinities are close to themselves, and with `equal_nan` so are NaN.
+
+    >>> gdt.isclose([1.0, 1.0, float("inf")], [1.0 + 1e-9, 1.1, float("inf")]).tolist()
+    [True, False, True]
+    """
+    x, y = (_inexact(a) for a in as_operands("isclose", x=x, y=y))
+    finite = logical_and(isfinite(x), isfinite(y))
+    x_, y_ = where(finite, x, 0), where(finite, y, 0)  # without the warnings of inf - inf
+    near = less_equal(abs_(x_ - y_), atol + rtol * abs_(y_))
+    close: DistributedArray = logical_or(logical_and(near, finite), equal(x, y))
+    return logical_or(close, logical_and(isnan(x), isnan(y))) if equal_nan else close
+
+
+def _inexact(x: DistributedArray) -> DistributedArray:
+    """Integers and bools as float64: differences of theirs may wrap around."""
+    return x if x.dtype.kind in "fc" else astype(x, np.float64)
+
+
+@public
+def allclose(
+    x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> DistributedArray:
+    """Whether all elements are close, as `isclose` says; a bool array of rank 0.
+
+    >>> bool(gdt.allclose([1.0, 2.0], [1.0, 2.0 + 1e-9]))
+    True
+    """
+    every: DistributedArray = FUNCTIONS["all"](isclose(x, y, rtol, atol, equal_nan))
+    return every
+
+
+@public
+def array_equal(x: Any, y: Any, equal_nan: bool = False) -> DistributedArray:
+    """Whether two arrays have one shape and equal elements; a bool array of rank 0.
+
+    >>> bool(gdt.array_equal([1, 2], [1, 2])), bool(gdt.array_equal([1, 2], [[1, 2]]))
+    (True, False)
+    """
+    x, y = as_operands("array_equal", x=x, y=y)
+    if x.shape != y.shape:
+        return full((), False, layout=Layout.replicated(x.mesh, 0))
+    same = equal(x, y)
+    if equal_nan and x.dtype.kind in "fc" and y.dtype.kind in "fc":
+        same = logical_or(same, logical_and(isnan(x), isnan(y)))
+    every: DistributedArray = FUNCTIONS["all"](same)
+    return every

@@ -1,0 +1,185 @@
+"""NumPy's functions on distributed arrays run as gdt's, or as NumPy's own on what gdt has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.array import FUNCTIONS, DistributedArray
+from gdt.errors import ArgumentError, DtypeError, MoveError
+from gdt.mesh import Mesh
+from gdt.numpy_protocols import FUNCTION_NAMES
+from gdt.testing import assert_close, meshes, tolerance
+
+from .samples import SAMPLES
+
+FOLDED, APART = meshes([(2, 2)], modes=["folded", "apart"])
+
+
+def _dispatched() -> dict[str, Callable[..., Any]]:
+    """The functions of NumPy that ask their arguments, and that gdt has under a name."""
+    found = {}
+    for name, function in vars(np).items():
+        own = FUNCTION_NAMES.get(name, name)
+        if hasattr(function, "_implementation") and function.__name__ == name and own in SAMPLES:
+            found[name] = function
+    return found
+
+
+DISPATCHED = _dispatched()
+
+
+def placed(value: Any, mesh: Mesh) -> Any:
+    if isinstance(value, np.ndarray):
+        specs = ["x", "y", *[None] * value.ndim][: value.ndim]
+        names = dict(zip("xy", mesh.axis_names, strict=True))
+        layout = gdt.Layout([names[s] if s else None for s in specs], mesh)
+        return gdt.asarray(value, layout=layout)
+    if isinstance(value, list | tuple):
+        return type(value)(placed(v, mesh) for v in value)
+    return value
+
+
+def has_arrays(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(has_arrays, value))
+    return isinstance(value, np.ndarray)
+
+
+@pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
+@pytest.mark.parametrize("name", DISPATCHED)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, on infinities and empty arrays
+def test_a_function_of_numpy_is_gdts(name: str, mesh: Mesh) -> None:
+    function, compared = DISPATCHED[name], 0
+    for sample in SAMPLES[FUNCTION_NAMES.get(name, name)]:
+        static = dict(sample.static)
+        dtype = (static.pop("dtype"),) if name == "astype" else ()  # positional in NumPy
+        if not has_arrays(sample.args):
+            continue
+        try:
+            want = function(*sample.args, *dtype, **static)
+        except TypeError:
+            continue  # an argument that NumPy's function lacks
+        with gdt.implicit_fetch("raise"):
+            got = function(*placed(sample.args, mesh), *dtype, **static)
+        several = isinstance(want, list | tuple)
+        for a, b in zip(*((got, want) if several else ([got], [want])), strict=True):
+            assert isinstance(a, DistributedArray)
+            bound = tolerance([np.asarray(x).dtype for x in (*sample.arrays, b)], 100)
+            assert_close(a.numpy(), np.asarray(b), bound, name)
+        compared += 1
+    assert compared, f"no sample of {name} is one of NumPy's"
+
+
+def test_most_functions_of_gdt_are_reached_through_numpy() -> None:
+    missing = {n for n in FUNCTIONS if hasattr(getattr(np, n, None), "_implementation")}
+    missing -= {FUNCTION_NAMES.get(n, n) for n in DISPATCHED}
+    # Made from nothing, or from the type of an array alone; tested below.
+    assert missing == {"array_repr", "empty_like", "full_like", "linspace", "ones_like",
+                       "zeros_like"}  # fmt: skip
+
+
+@pytest.fixture
+def x() -> DistributedArray:
+    return gdt.asarray(np.arange(12.0).reshape(4, 3), layout=gdt.Layout(["a", None], FOLDED))
+
+
+def test_arrays_like_others(x: DistributedArray) -> None:
+    for got in (np.zeros_like(x), np.ones_like(x), np.full_like(x, 3), np.empty_like(x)):
+        assert isinstance(got, DistributedArray) and got.layout is x.layout
+    assert np.full_like(x, 3, dtype="int32").tolist() == [[3] * 3] * 4
+
+
+OTHERS = {
+    "hstack": lambda x: np.hstack([x, x]),
+    "vstack": lambda x: np.vstack([x, x[0]]),
+    "column_stack": lambda x: np.column_stack([x, x]),
+    "dstack": lambda x: np.dstack([x, x]),
+    "fliplr": np.fliplr,
+    "flipud": np.flipud,
+    "rot90": np.rot90,
+    "ptp": lambda x: np.ptp(x, axis=0),
+    "diff": lambda x: np.diff(x, axis=0),
+    "average": np.average,
+    "nan_to_num": np.nan_to_num,
+    "isclose": lambda x: np.isclose(x, x),
+    "allclose": lambda x: np.allclose(x, x),
+    "array_equal": lambda x: np.array_equal(x, x),
+    "median": lambda x: np.median(x, axis=0),
+    "unique": np.unique,
+    "sort": lambda x: np.sort(x, axis=0),
+    "cov": np.cov,
+    "matrix_transpose": np.linalg.matrix_transpose,
+    "norm": np.linalg.norm,
+    "polyfit": lambda x: np.polyfit(x[:, 0], x[:, 1], 1),
+    "select": lambda x: np.select([x > 3], [x], 0.0),
+    "append": lambda x: np.append(x, x, axis=0),
+    "sum of a list": lambda x: np.sum([x, x], axis=0),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_functions_run_as_numpy_wrote_them(name: str, x: DistributedArray) -> None:
+    got, want = OTHERS[name](x), OTHERS[name](x.numpy())
+    np.testing.assert_allclose(np.asarray(got), want, atol=1e-12)
+
+
+def test_facts_are_not_fetched_and_values_are_under_the_policy(x: DistributedArray) -> None:
+    with gdt.implicit_fetch("raise"):
+        assert np.shape(x) == (4, 3) and np.ndim(x) == 2 and np.size(x) == 12
+        assert not np.iscomplexobj(x)
+        assert np.array_equal(x, x) and not np.array_equal(x, x + 1)
+        for call in (np.median, np.sort, np.cov):
+            with pytest.raises(MoveError, match="implicit fetch"):
+                call(x)
+
+
+def test_arguments_that_say_nothing_are_dropped_and_others_named(x: DistributedArray) -> None:
+    assert np.sum(x, 0, None, None, True).shape == (1, 3)
+    assert np.clip(x, a_min=None, a_max=2.0).tolist()[1] == [2.0, 2.0, 2.0]
+    for call in (
+        lambda: np.sum(x, where=x.numpy() > 1),
+        lambda: np.sum(x, out=np.zeros(3), axis=0),
+        lambda: np.concatenate([x, x], out=np.zeros((8, 3))),
+    ):
+        with pytest.raises(ArgumentError, match=r"where|out"):
+            call()
+
+
+def test_numpy_and_distributed_arrays_mix(x: DistributedArray) -> None:
+    joined = np.concatenate([np.zeros((1, 3)), x])
+    assert isinstance(joined, DistributedArray) and joined.shape == (5, 3)
+
+
+def test_functions_of_numpy_are_recorded() -> None:
+    x = gdt.asarray([1.0, 2.0, 3.0])
+    gradient = gdt.grad(lambda x: np.sum(np.concatenate([x, x * x])))(x)
+    assert gradient.tolist() == [3.0, 5.0, 7.0]
+
+
+def test_arrays_of_other_libraries_are_left_to_them(x: DistributedArray) -> None:
+    class Foreign:
+        def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> str:
+            return "foreign"
+
+    assert np.concatenate([x, Foreign()]) == "foreign"  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [("swapaxes", (0, 1)), ("repeat", (2, 0)), ("dot", (np.ones((3, 2)),)), ("trace", ()),
+     ("diagonal", (1,)), ("conjugate", ()), ("cumprod", (0,))],
+)  # fmt: skip
+def test_methods_of_numpys_arrays(method: str, args: tuple[Any, ...], x: DistributedArray) -> None:
+    got, want = getattr(x, method)(*args), getattr(x.numpy(), method)(*args)
+    assert isinstance(got, DistributedArray) and got.numpy().tolist() == want.tolist()
+
+
+def test_trace_takes_nones(x: DistributedArray) -> None:
+    assert float(np.trace(x)) == 12.0 and float(x.trace(dtype=None, out=None)) == 12.0
+    with pytest.raises(DtypeError, match="immutable"):
+        x.trace(out=np.zeros(()))
