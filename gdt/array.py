@@ -63,14 +63,6 @@ def _numpy_method(name: str) -> Callable[..., Any]:
                 operands={"x": self.type},
                 remedy=f"Write out = x.{name}(...).",
             )
-        if "dtype" in given and name in ("std", "var"):
-            raise error(
-                DtypeError,
-                name,
-                f"no argument 'dtype', given as {given['dtype']!r}",
-                operands={"x": self.type},
-                remedy="Convert x with x.astype(dtype).",
-            )
         return FUNCTIONS[name](self, *args, **given)
 
     method.__name__ = name
