@@ -9,7 +9,6 @@ own.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -55,10 +54,6 @@ def started() -> Mpi:
             f"mpiexec has started this process, but MPI cannot be loaded ({cause})",
             remedy="Install it with: pip install 'gdt[mpi]'",
         ) from cause
-    # With -disable-auto-cleanup, mpiexec sends this when a process has died, and it would end the
-    # others before they could say so.
-    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     return Mpi(MPI, MPI.COMM_WORLD.Dup(), finalizes)
 
 

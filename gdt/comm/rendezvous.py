@@ -11,6 +11,7 @@ import os
 import secrets
 import socket
 import time
+from contextlib import ExitStack
 from typing import Any
 
 from gdt.comm.messages import Peer
@@ -36,10 +37,14 @@ def meet(
     """
     end = time.monotonic() + timeout
     try:
-        if index == 0:
-            with listener or _listening(address) as server:
-                return _welcome(server, count, end)
-        return _join(address, count, index, end)
+        with ExitStack() as opened:  # closed if there is an error
+            if index == 0:
+                with listener or _listening(address) as server:
+                    found = _welcome(server, count, end, opened)
+            else:
+                found = _join(address, count, index, end, opened)
+            opened.pop_all()
+            return found
     except OSError as cause:
         place = f"{address[0]}:{address[1]}"
         raise _error(
@@ -69,7 +74,9 @@ def _listening(address: Address) -> socket.socket:
 # ---------------------------------------------------------------- process 0
 
 
-def _welcome(server: socket.socket, count: int, end: float) -> tuple[list[Peer], Sockets]:
+def _welcome(
+    server: socket.socket, count: int, end: float, opened: ExitStack
+) -> tuple[list[Peer], Sockets]:
     sockets: Sockets = {}
     joined: list[socket.socket] = []
     table: list[Any] = [None] * count
@@ -77,7 +84,7 @@ def _welcome(server: socket.socket, count: int, end: float) -> tuple[list[Peer],
     problem = ""
     while None in table and not problem:
         try:
-            joining, hello = _accepted(server, end)
+            joining, hello = _accepted(server, end, opened)
         except TimeoutError:
             missing = [i for i, entry in enumerate(table) if entry is None]
             problem = f"of {count} processes, these did not come: {str(missing)[1:-1]}"
@@ -102,9 +109,11 @@ def _welcome(server: socket.socket, count: int, end: float) -> tuple[list[Peer],
     return _peers(table), sockets
 
 
-def _accepted(server: socket.socket, end: float) -> tuple[socket.socket, dict[str, Any]]:
+def _accepted(
+    server: socket.socket, end: float, opened: ExitStack
+) -> tuple[socket.socket, dict[str, Any]]:
     server.settimeout(max(end - time.monotonic(), 0.001))
-    joining, _ = server.accept()
+    joining = opened.enter_context(server.accept()[0])
     joining.settimeout(max(end - time.monotonic(), 0.001))
     joining.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
@@ -116,8 +125,10 @@ def _accepted(server: socket.socket, end: float) -> tuple[socket.socket, dict[st
 # ---------------------------------------------------------------- the others
 
 
-def _join(address: Address, count: int, index: int, end: float) -> tuple[list[Peer], Sockets]:
-    sockets = {0: _connected(address, end)}
+def _join(
+    address: Address, count: int, index: int, end: float, opened: ExitStack
+) -> tuple[list[Peer], Sockets]:
+    sockets = {0: _connected(address, end, opened)}
     with socket.create_server((sockets[0].getsockname()[0], 0)) as server:
         hello = {
             "greeting": GREETING,
@@ -138,10 +149,10 @@ def _join(address: Address, count: int, index: int, end: float) -> tuple[list[Pe
             raise _error(answer["problem"])
         for i in range(1, index):
             _, _, host, port = answer["table"][i]
-            sockets[i] = _connected((host, port), end)
+            sockets[i] = _connected((host, port), end, opened)
             _send(sockets[i], {"token": answer["token"], "index": index})
         while len(sockets) < count - 1:
-            joining, hello = _accepted(server, end)
+            joining, hello = _accepted(server, end, opened)
             if hello.get("token") == answer["token"]:
                 sockets[hello["index"]] = joining
             else:
@@ -149,12 +160,12 @@ def _join(address: Address, count: int, index: int, end: float) -> tuple[list[Pe
     return _peers(answer["table"]), sockets
 
 
-def _connected(address: Address, end: float) -> socket.socket:
+def _connected(address: Address, end: float, opened: ExitStack) -> socket.socket:
     """A connection; the process at the other end may be started later."""
     while True:
         left = end - time.monotonic()
         try:
-            made = socket.create_connection(address, max(left, 0.001))
+            made = opened.enter_context(socket.create_connection(address, max(left, 0.001)))
             made.settimeout(max(left, 0.001))
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return made

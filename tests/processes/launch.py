@@ -1,0 +1,85 @@
+"""Starting the programs of `tests.processes.programs`, over MPI or over sockets alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+LAUNCHERS = {"MPI_LOCALNRANKS", "PMI_SIZE", "PMI_RANK", "PMI_FD", "WORLD_SIZE", "RANK"}
+
+
+class Ended(NamedTuple):
+    """How the processes of a program ended: exit codes and what each printed as errors."""
+
+    codes: list[int]
+    errors: list[str]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment, without what a launcher has put there."""
+    kept = {k: v for k, v in os.environ.items() if k not in LAUNCHERS}
+    return kept | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | more
+
+
+def command(name: str, *arguments: object) -> list[str]:
+    return [sys.executable, "-m", "tests.processes.programs", name, *map(str, arguments)]
+
+
+def mpiexec(*options: str) -> list[str]:
+    """MPICH's launcher: the one of this environment, or of the machine."""
+    own = Path(sys.executable).with_name("mpiexec")
+    found = str(own) if own.exists() else shutil.which("mpiexec")
+    assert found, "there is no mpiexec: pip install 'gdt[mpi]'"
+    return [found, *options]
+
+
+def results(count: int, name: str, output: Path, *arguments: object) -> list[Any]:
+    """What every process of a program returned, started by mpiexec; one runs without it."""
+    launcher = mpiexec("-n", str(count)) if count > 1 else []
+    done = subprocess.run(
+        [*launcher, *command(name, output, *arguments)],
+        env=environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, f"{name} in {count} processes:\n{done.stdout}\n{done.stderr}"
+    return [json.loads(Path(f"{output}.{i}").read_text()) for i in range(count)]
+
+
+def start(count: int, *line: str, **more: str) -> list[subprocess.Popen[str]]:
+    """Processes that find each other as torchrun's do."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        subprocess.Popen(
+            line,
+            env=environment(**{"RANK": str(i)} | shared | more),
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for i in range(count)
+    ]
+
+
+def ended(processes: list[subprocess.Popen[str]], seconds: float) -> Ended:
+    """Wait until all have ended; those that take longer are killed, and it is an error."""
+    try:
+        errors = [p.communicate(timeout=seconds)[1] for p in processes]
+    finally:
+        for p in processes:
+            p.kill()
+            p.wait()
+    return Ended([p.returncode for p in processes], errors)

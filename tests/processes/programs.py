@@ -1,0 +1,224 @@
+"""What the tests run in several processes: `python -m tests.processes.programs NAME OUTPUT [ARGS]`.
+
+Every process runs the function of that name, and writes what it returns to OUTPUT.INDEX as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gdt
+from gdt import Layout
+from gdt.array import FUNCTIONS
+from gdt.comm.transport import transport_of
+from gdt.layout import ArrayType
+from gdt.nn.losses import sparse_softmax_cross_entropy
+from gdt.relayout import route
+from gdt.testing import Oracle, choices, layouts
+from tests.samples import SAMPLES
+
+SCHEMES: dict[str, list[tuple[str, int]]] = {
+    "data": [("batch", 8)],
+    "model": [("batch", 4), ("model", 2)],
+    "spatial": [("batch", 2), ("feature", 2), ("model", 2)],
+}
+
+
+def ops(limit: str, gradients: str, first: str, step: str) -> list[str]:
+    """Samples of every op against the whole array, as in `tests/test_ops.py`; their names."""
+    meshes = [
+        gdt.create_mesh([("a", 4)]),
+        gdt.create_mesh([("a", 2), ("b", 2)], blocks=4),
+    ]
+    checked = []
+    for name in sorted(SAMPLES)[int(first) :: int(step)]:
+        for n, sample in enumerate(SAMPLES[name]):
+            oracle = Oracle(FUNCTIONS[name], sample)
+            mesh = meshes[n % 2]
+            seed = zlib.crc32(f"{name} {n}".encode())
+            ranks = [a.ndim for a in sample.arrays]
+            for i, chosen in enumerate(choices(mesh, ranks, limit=int(limit), seed=seed)):
+                oracle.check(mesh, chosen, gradients=n == 0 and i < int(gradients))
+        checked.append(name)
+    return checked
+
+
+def relayouts(every: str) -> dict[str, Any]:
+    """Moves between layouts of arrays that do not divide: how many, and what was sent for them."""
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)], blocks=4)
+    whole = np.arange(35.0).reshape(5, 7)
+    every_layout = layouts(mesh, 2, pending=True)
+    pairs = [(have, want) for have in every_layout for want in every_layout][:: int(every)]
+    transport, nbytes = transport_of(mesh), 0
+    for have, want in pairs:
+        x = gdt.asarray(whole, layout=have)
+        transport.bytes.clear()
+        moved = gdt.relayout(x, want)
+        nbytes += sum(transport.bytes.values())
+        assert (moved.numpy() == whole).all(), f"{have} -> {want}"
+    announced = sum(
+        s.nbytes
+        for have, want in pairs
+        for s in route(ArrayType.of((5, 7), np.dtype(float), have), want)
+    )
+    return {"pairs": len(pairs), "sent": nbytes, "announced": announced}
+
+
+def trainings(data: str, steps: str) -> dict[str, Any]:
+    """Losses, layouts and collectives of both models, under every scheme."""
+    found = {}
+    arrays = np.load(data)
+    for model in ("imdb", "mnist"):
+        for scheme in SCHEMES:
+            # The examples' optimizers.
+            optimizer = gdt.optim.SGD(0.02) if model == "imdb" else gdt.optim.Adam(1e-3)
+            found[f"{model} {scheme}"] = training(
+                arrays[f"{model} x"], arrays[f"{model} y"], scheme, int(steps), optimizer
+            )
+    return found
+
+
+def training(
+    x: np.ndarray, y: np.ndarray, scheme: str, steps: int, optimizer: gdt.optim.Optimizer
+) -> dict[str, Any]:
+    """Dense, batch normalisation and dense, split as the examples split them."""
+    mesh = gdt.create_mesh(SCHEMES[scheme])
+    feature, model = (n if mesh.contains_dim(n) else None for n in ("feature", "model"))
+    network = gdt.nn.Sequential(
+        gdt.nn.Dense(x.shape[1], 48, Layout([feature, model], mesh), activation="relu", key=1),
+        gdt.nn.BatchNorm(48, Layout([model], mesh)),
+        gdt.nn.Dense(48, 10, Layout([model, None], mesh), key=2),
+    )
+    rows = len(x) // steps
+    batches = [
+        (
+            gdt.asarray(x[at : at + rows], layout=Layout(["batch", feature], mesh)),
+            gdt.asarray(y[at : at + rows], layout=Layout(["batch"], mesh)),
+        )
+        for at in range(0, len(x), rows)
+    ]
+    trainer = gdt.training.Trainer(
+        network,
+        optimizer,
+        sparse_softmax_cross_entropy,
+        {"accuracy": gdt.metrics.accuracy},
+    )
+    with gdt.count_collectives() as counter:
+        history = trainer.fit(batches)
+    return {
+        "losses": history["loss"] + [s["loss"] for s in history.steps],
+        "accuracy": history["accuracy"],
+        "collectives": [list(c) for c in counter],
+        "layouts": [str(p.type) for p in network.parameters().values()],
+    }
+
+
+def checkpoints(directory: str, count: str) -> dict[str, Any]:
+    """Save a tree, and restore those that other numbers of processes have saved."""
+    mesh = gdt.create_mesh([("a", 4), ("b", 2)])
+
+    def tree(make: Callable[[tuple[int, ...], Layout], Any]) -> dict[str, Any]:
+        return {
+            "split": make((9, 6), Layout(["a", "b"], mesh)),
+            "flat": make((11,), Layout([("b", "a")], mesh)),
+            "whole": make((3, 3), Layout([None, None], mesh)),
+            "step": 0,
+        }
+
+    state = tree(lambda s, w: gdt.random.normal(s, key=len(s), layout=w)) | {"step": 7}
+    path = Path(directory) / f"{count}.safetensors"
+    gdt.checkpoint.save(path, state)
+    restored = {}
+    for other in sorted(Path(directory).glob("*.safetensors")):
+        into = tree(lambda s, w: gdt.zeros(s, layout=Layout([None] * len(s), w.mesh)))
+        gdt.checkpoint.restore(other, into)
+        same = [np.array_equal(into[n].numpy(), state[n].numpy()) for n in into if n != "step"]
+        restored[other.stem] = all(same) and into["step"] == 7
+    manager = gdt.CheckpointManager(state, Path(directory) / "numbered" / count, max_to_keep=2)
+    kept = [manager.save().name for _ in range(3)]
+    gdt.distributed.barrier()
+    left = sorted(p.name for p in (Path(directory) / "numbered" / count).iterdir())
+    return {
+        "digest": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "restored": restored,
+        "saved": kept,
+        "left": left,
+    }
+
+
+def values() -> dict[str, Any]:
+    """What a program sees of arrays: text, numbers, shards, and what explain says."""
+    mesh = gdt.create_mesh([("a", 4), ("b", 2)])
+    x = gdt.asarray(np.arange(54.0).reshape(9, 6), layout=Layout(["a", "b"], mesh))
+    large = gdt.asarray(np.arange(4000).reshape(40, 100), layout=Layout([None, "a"], mesh))
+    total = gdt.map_shards(
+        lambda part: part.sum(), Layout(["a", "b"], mesh), Layout([], mesh, partial=["a", "b"])
+    )
+    packed = gdt.pack(gdt.unpack(x), x.layout)
+    mean = gdt.metrics.Mean()
+    mean.update(gdt.mean(x))
+    return {
+        "text": [repr(x), repr(large), repr(gdt.sum(x, axis=0)), repr(gdt.ones(2)), repr(mesh)],
+        "numbers": [x[3, 4].item(), float(gdt.sum(x)), int(gdt.argmax(x)), bool(gdt.any(x > 52))],
+        "random": gdt.random.normal((3, 3), key=1, layout=Layout(["a", "b"], mesh)).tolist(),
+        "total": float(total(x)),
+        "packed": bool(gdt.all(packed == x)),
+        "mean": mean.result(),
+        "explain": str(gdt.explain(lambda a: (a @ a.T).resolve(), x)),
+        "shards": [[s.device, list(s.coordinate), s.data.tolist()] for s in x.shards],
+    }
+
+
+def killed(index: str) -> None:
+    """A program of which one process is killed in the midst of a step."""
+    mesh = gdt.create_mesh([("batch", 4)])
+    x = gdt.ones((8, 3), layout=Layout(["batch", None], mesh))
+    for step in range(1000):
+        if step == 5 and gdt.distributed.process_index() == int(index):
+            os.kill(os.getpid(), signal.SIGKILL)
+        gdt.sum(x, axis=0).resolve()
+
+
+def failing(index: str) -> None:
+    """A program of which one process raises an error."""
+    mesh = gdt.create_mesh([("batch", 4)])
+    if gdt.distributed.process_index() == int(index):
+        raise ValueError("no such file")
+    gdt.sum(gdt.ones(8, layout=Layout(["batch"], mesh))).resolve()
+
+
+def different(what: str) -> None:
+    """A program whose processes do not do the same."""
+    first = gdt.distributed.process_index() == 0
+    sizes = {"batch": 8 if first and what == "mesh" else 4}
+    layout = Layout(["batch"], gdt.create_mesh(sizes))
+    x = gdt.ones(16 if first or what != "shape" else 32, layout=layout)
+    if what == "shape":
+        x.numpy()
+    if what == "print" and first:
+        repr(x)
+    if what == "end" and first:
+        return
+    gdt.sum(x).resolve()
+    gdt.max(x).resolve()
+
+
+def main() -> None:
+    name, output, *arguments = sys.argv[1:]
+    gdt.distributed.initialize(timeout=float(os.environ.get("TIMEOUT", "60")))
+    result = globals()[name](*arguments)
+    Path(f"{output}.{gdt.distributed.process_index()}").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

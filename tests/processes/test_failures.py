@@ -1,0 +1,371 @@
+"""What can go wrong between processes: each is an error that names it, and none is a hang."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import distributed, processes
+from gdt.comm import messages, mpi
+from gdt.comm.messages import Messages, Peer
+from gdt.comm.rendezvous import meet
+from gdt.errors import DistributedError, MeshError
+
+from .launch import command, ended, mpiexec, start
+
+HANG = 60.0  # seconds after which a test gives up: time to start Python is in it
+
+
+# ---------------------------------------------------------------- programs
+
+
+def check_death(texts: list[str]) -> None:
+    for text in texts:
+        assert "DistributedError: all_reduce: process 1 (host " in text
+        assert ") has died" in text
+        assert "all_reduce (sum) over 'batch' of Mesh(batch=4)" in text
+
+
+def test_a_killed_process_ends_the_others_with_an_error_that_names_it() -> None:
+    codes, errors = ended(start(4, *command("killed", "unused", 1)), HANG)
+    assert codes == [1, -signal.SIGKILL, 1, 1]
+    check_death([text for i, text in enumerate(errors) if i != 1])
+
+
+def test_a_process_killed_under_mpiexec_ends_the_others_too(tmp_path: Path) -> None:
+    # mpiexec kills the others at once, before they can say why, unless it sees a shell in between.
+    line = f"""
+        trap '' USR1
+        {shlex.join(command("killed", "unused", 1))} 2>{tmp_path}/$PMI_RANK
+        echo $? >{tmp_path}/code.$PMI_RANK
+    """
+    launcher = mpiexec("-disable-auto-cleanup", "-n", "4", "sh", "-c", line)
+    ended(start(1, *launcher), HANG)
+    codes = [int((tmp_path / f"code.{i}").read_text()) for i in range(4)]
+    assert codes == [1, 128 + signal.SIGKILL, 1, 1]
+    check_death([(tmp_path / str(i)).read_text() for i in (0, 2, 3)])
+
+
+def test_an_error_in_one_process_is_told_to_the_others() -> None:
+    codes, errors = ended(start(2, *command("failing", "unused", 1)), HANG)
+    assert codes == [1, 1]
+    assert "process 1 (host " in errors[0]
+    assert "has ended: ValueError: no such file" in errors[0]
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("mesh", ["Mesh(batch=8) as (2,)", "Mesh(batch=4) as (2,)"]),
+        ("shape", ["all_gather over 'batch' of Mesh(batch=4)", "float64[2, 4]", "float64[2, 8]"]),
+        ("print", ["step 1, array_repr of float64[16]", "step 1, all_reduce (sum) over 'batch'"]),
+        ("end", ["process 0 (host ", "has ended"]),
+    ],
+)
+def test_processes_that_do_different_things_are_told_so(what: str, says: list[str]) -> None:
+    codes, errors = ended(start(2, *command("different", "unused", what), TIMEOUT="20"), HANG)
+    assert codes == ([0, 1] if what == "end" else [1, 1])
+    for text in says:
+        assert text in errors[1]
+
+
+# ---------------------------------------------------------------- messages
+
+
+def peers(count: int) -> list[Peer]:
+    return [Peer(i, "here", 100 + i) for i in range(count)]
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[Messages, Messages]]:
+    a, b = socket.socketpair()
+    ends = Messages(0, peers(2), {1: a}, 5.0), Messages(1, peers(2), {0: b}, 5.0)
+    yield ends
+    for end in ends:
+        for connection in end.connections.values():
+            connection.socket.close()
+
+
+def together(*calls: Callable[[], Any]) -> list[Any]:
+    """What each call returns or raises, all at the same time."""
+
+    def attempt(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except DistributedError as e:
+            return e
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [f.result() for f in [pool.submit(attempt, c) for c in calls]]
+
+
+def test_values_are_gathered_in_order(pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    large = b"x" * (1 << 21)  # more than sockets buffer
+    for value in ([1], large):
+        found = together(lambda v=value: a.gather(v, "v"), lambda: b.gather("b", "v"))
+        assert found == [[value, "b"], [value, "b"]]
+
+
+def test_a_faster_process_does_not_disturb_a_slower_one(pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    for i in range(3):  # nothing comes back, so it may be three steps ahead
+        a.exchange({1: [np.full(2, i)]}, [], f"step {i}")
+    got = [b.exchange({}, [0], f"step {i}")[0] for i in range(3)]
+    assert [np.frombuffer(data, np.int64).tolist() for data in got] == [[0, 0], [1, 1], [2, 2]]
+
+
+def test_another_step_is_an_error_in_both(pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    first, second = together(lambda: a.gather(1, "all_reduce of x"), lambda: b.gather(1, "print"))
+    for found in (first, second):
+        assert isinstance(found, DistributedError)
+        assert "the processes run different programs" in str(found)
+        assert "process 0 (host here, pid 100): step 1, all_reduce of x" in str(found)
+        assert "process 1 (host here, pid 101): step 1, print" in str(found)
+
+
+def test_what_failed_once_fails_again(pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    b.close()
+    for _ in range(2):
+        with pytest.raises(DistributedError, match=r"process 1 \(host here, pid 101\) has ended"):
+            a.gather(1, "all_gather")
+
+
+def test_a_silent_process_is_named_when_time_is_up() -> None:
+    a, b = socket.socketpair()
+    waiting = Messages(0, peers(2), {1: a}, 0.3)
+    with pytest.raises(DistributedError) as found:
+        waiting.gather(1, "all_gather over 'x'")
+    assert str(found.value).startswith(
+        "all_gather: nothing came from process 1 (host here, pid 101) for 0.3 s"
+    )
+    assert "all_gather over 'x'" in str(found.value)
+    a.close()
+    b.close()
+
+
+def test_the_reason_of_an_end_is_told(pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    closing = threading.Thread(target=b.close, args=["MemoryError: 3 GB"])
+    closing.start()
+    with pytest.raises(DistributedError, match="has ended: MemoryError: 3 GB"):
+        a.gather(1, "all_gather")
+    a.close("DistributedError")
+    closing.join()
+
+
+# ---------------------------------------------------------------- meeting
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def joining(*counts_and_indices: tuple[int, int], timeout: float = 10.0) -> list[Any]:
+    address = ("127.0.0.1", free_port())
+    return together(*(lambda c=c, i=i: meet(address, c, i, timeout) for c, i in counts_and_indices))
+
+
+def test_every_two_processes_are_connected() -> None:
+    met = joining((4, 3), (4, 0), (4, 2), (4, 1))
+    ends = [Messages(i, *met[k], 10.0) for i, k in enumerate((1, 3, 2, 0))]
+    found = together(*(lambda e=e: e.gather(e.index, "hello") for e in ends))
+    assert found == [[0, 1, 2, 3]] * 4
+    for end in ends:
+        for connection in end.connections.values():
+            connection.socket.close()
+
+
+def closed(found: list[Any]) -> list[str]:
+    """The errors of a meeting that failed."""
+    assert all(isinstance(f, DistributedError) for f in found)
+    return [str(f) for f in found]
+
+
+def test_two_processes_of_one_index_are_named() -> None:
+    first, second, third = closed(joining((3, 0), (3, 1), (3, 1)))
+    for text in (first, second, third):
+        assert "initialize: two processes say that they are process 1" in text
+
+
+def test_different_numbers_of_processes_are_named() -> None:
+    for text in closed(joining((2, 0), (3, 1))):
+        assert "process 1 counts 3 processes, process 0 counts 2" in text
+
+
+def test_processes_that_do_not_come_are_named() -> None:
+    for text in closed(joining((4, 0), (4, 2), timeout=0.5)):
+        assert "of 4 processes, these did not come: 1, 3" in text
+
+
+def test_an_address_without_process_is_named() -> None:
+    (text,) = closed(joining((2, 1), timeout=0.2))
+    assert "process 1 cannot meet the others at 127.0.0.1:" in text
+    assert "Connection refused" in text
+
+
+def test_an_address_of_another_host_or_in_use_is_named() -> None:
+    with pytest.raises(DistributedError, match=r"cannot listen at 192\.0\.2\.1:29500"):
+        meet(("192.0.2.1", 29500), 2, 0, 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        port = used.getsockname()[1]
+        with pytest.raises(DistributedError, match=f"cannot listen at 127.0.0.1:{port}"):
+            meet(("127.0.0.1", port), 2, 0, 1.0)
+
+
+def test_an_address_of_another_program_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            end, _ = other.accept()
+            end.recv(1 << 12)
+            end.sendall(b"HTTP/1.1 400 Bad Request\n")
+            end.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(DistributedError, match="is no process of gdt"):
+            meet(other.getsockname(), 2, 1, 5.0)
+        thread.join()
+
+
+# ---------------------------------------------------------------- arguments
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A process in which nothing was initialized, no mesh was made, and no launcher is known."""
+    for name in (*distributed.TORCH, *distributed.JAX, *mpi.SIZES):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(gdt.Mesh, "_interned", {})
+    monkeypatch.setattr(distributed, "_is_initialized", False)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("node:1", 2, 2), r"process_id is 2, of 2 processes\n  It is one of 0..1"),
+        (("node:1", 2, -1), "process_id is -1"),
+        (("node:1", 0, 0), "num_processes is 0"),
+        (("node:1", None, 0), "num_processes is None"),
+        (("node:1", 2, True), "process_id is True"),
+        (("node:1", 2.5, 0), "num_processes is 2.5"),
+        (("node", 2, 0), "coordinator_address is 'node'"),
+        (("node:x", 2, 0), "coordinator_address is 'node:x'"),
+        (("node:99999", 2, 0), "coordinator_address is 'node:99999'"),
+        ((None, 2, 0), "coordinator_address is None"),
+        ((5, 2, 0), "coordinator_address is 5"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(
+    arguments: tuple[Any, ...], says: str, fresh: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DistributedError, match=says):
+        distributed.initialize(*arguments)
+    assert not distributed.is_initialized()
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, None, "3", True, float("nan")])
+def test_a_timeout_is_a_positive_number(timeout: Any, fresh: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DistributedError, match="timeout is"):
+        distributed.initialize(timeout=timeout)
+
+
+def test_a_missing_variable_is_named(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setenv("WORLD_SIZE", "2")
+    fresh.setenv("MASTER_ADDR", "localhost")
+    with pytest.raises(DistributedError, match="the environment variable RANK is missing"):
+        distributed.initialize()
+    fresh.setenv("RANK", "x")
+    with pytest.raises(DistributedError, match="process_id is 'x'"):
+        distributed.initialize()
+
+
+def test_initialize_is_called_once_and_first(fresh: pytest.MonkeyPatch) -> None:
+    gdt.create_mesh([("x", 2)])
+    with pytest.raises(DistributedError, match=r"there is a mesh already, Mesh\(x=2\)"):
+        distributed.initialize()
+    gdt.Mesh._interned.clear()
+    distributed.initialize()
+    with pytest.raises(DistributedError, match="connected already"):
+        distributed.initialize()
+    distributed.shutdown()
+    assert not distributed.is_initialized()
+
+
+def test_a_launcher_without_mpi4py_says_how_to_install_it(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setenv("PMI_SIZE", "2")
+    fresh.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(DistributedError, match=r"pip install 'gdt\[mpi\]'"):
+        distributed.initialize()
+
+
+@pytest.fixture
+def second_of_four(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setattr(processes, "_current", processes.Processes(1, ("a", "a", "b", "b")))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "blocks", "says"),
+    [
+        ([6], None, "6 coordinates cannot be shared equally by 4 processes"),
+        ([2], None, "2 coordinates cannot be shared equally by 4 processes"),
+        ([8], 2, "2 blocks cannot be shared equally by 4 processes"),
+        ([3, 4], None, "cannot be split contiguously into 4 equal boxes"),
+    ],
+)
+def test_a_mesh_that_processes_cannot_share_is_refused(
+    sizes: list[int], blocks: int | None, says: str, second_of_four: None
+) -> None:
+    with pytest.raises(MeshError, match=says):
+        gdt.create_mesh(list(zip("ab", sizes, strict=False)), blocks=blocks)
+
+
+def test_a_process_owns_a_box_of_the_mesh(second_of_four: None) -> None:
+    mesh = gdt.create_mesh([("a", 4), ("b", 2)])
+    assert mesh.blocks == ((1, 0),)
+    assert mesh.local_coordinates() == [(1, 0), (1, 1)]
+    assert mesh.local_devices() == ["cpu:2", "cpu:3"]
+    apart = gdt.create_mesh([("a", 4), ("b", 2)], blocks=8)
+    assert apart.blocks == ((1, 0), (1, 1))
+    assert gdt.Mesh.from_string(apart.to_string()) is apart
+    own = gdt.create_mesh([("x", 1)])
+    assert own.num_processes == 1
+    assert own.blocks == ((0,),)
+
+
+def test_a_mesh_outlives_no_connection(second_of_four: None) -> None:
+    mesh = gdt.create_mesh([("a", 4)])
+    with pytest.raises(DistributedError, match="not connected any more"):
+        distributed._transport(mesh)
+    assert messages.connected() is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (2, ["cuda:0", "cuda:1"] * 2),  # two processes on each host share its GPUs
+        (1, ["cuda:0"] * 4),  # the launcher shows each process one of its own
+        (4, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"] * 2),
+    ],
+)
+def test_processes_of_a_host_share_its_gpus(
+    visible: int, names: list[str], second_of_four: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(gdt.devices.DEVICE_COUNTS, "cuda", lambda: visible)
+    assert list(gdt.devices.default_devices("cuda", 4)) == names
