@@ -45,11 +45,13 @@ def _known(file: str, arch: str) -> frozenset[Instance]:
 class Launcher:
     """What the kernel of an op works with, for one plan and one block.
 
-    xp: the array namespace of the backend. launched: the kernels of the call that runs now.
+    xp: the array namespace of the backend. lead: number of mesh axes, which blocks have in front.
+    launched: the kernels of the call that runs now.
     """
 
-    def __init__(self, op: str, backend: Backend, runner: KernelRunner) -> None:
-        self.op, self.backend, self.runner, self.xp = op, backend, runner, backend.xp
+    def __init__(self, op: str, lead: int, backend: Backend, runner: KernelRunner) -> None:
+        self.op, self.lead, self.backend, self.runner = op, lead, backend, runner
+        self.xp = backend.xp
         self.launched: list[Instance] = []
         self._kept: dict[str, Any] = {}
 
@@ -67,10 +69,14 @@ class Launcher:
         arch = self.runner.arch
         for call in calls:
             if call.instance not in _known(call.instance.file, arch):
-                raise error(KernelError, self.op, f"no kernel {call.instance} for {arch}")
+                raise self.refused(f"no kernel {call.instance} for {arch}")
         for call in calls:
             self.runner.run(call)
             self.launched.append(call.instance)
+
+    def refused(self, problem: str) -> KernelError:
+        """The error to raise where the kernel does not apply."""
+        return error(KernelError, self.op, problem)
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
         """What `make` returned the first time: a constant of the plan."""
@@ -83,7 +89,7 @@ class Launcher:
         """The plan's flag for bad data, which kernels set and the next read by the host raises."""
         flags = self.backend.flags
         if flags is None:
-            raise error(KernelError, self.op, "this backend has no flags for errors in data")
+            raise self.refused("this backend has no flags for errors in data")
         return self.keep("error flag", lambda: flags.new(explain))
 
 
@@ -97,6 +103,7 @@ class KernelBody:
     def __init__(
         self,
         op: str,
+        lead: int,
         backend: Backend,
         runner: KernelRunner,
         kernel: Callable[..., Any],
@@ -105,7 +112,7 @@ class KernelBody:
         *,
         selectable: bool,
     ) -> None:
-        self.launcher = Launcher(op, backend, runner)
+        self.launcher = Launcher(op, lead, backend, runner)
         self.kernel = partial(kernel, self.launcher, **static)
         self.body = partial(body, backend.xp, **static)
         self.selectable = selectable

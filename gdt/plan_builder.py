@@ -217,7 +217,7 @@ class PlanBuilder:
             return partial(op.body, self.backend.xp, **static)
         if where not in self.kernel_bodies:
             self.kernel_bodies[where] = KernelBody(
-                op.name, self.backend, runner, op.kernel_body, op.body, static,
+                op.name, self.mesh.ndim, self.backend, runner, op.kernel_body, op.body, static,
                 selectable=op.has_library,
             )  # fmt: skip
         return self.kernel_bodies[where]

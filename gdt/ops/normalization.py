@@ -9,6 +9,11 @@ from gdt.array import DistributedArray
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import Composite, as_operands, op, public
+from gdt.ops.batch_norm_kernels import (
+    batch_norm_gradient_kernel,
+    batch_norm_sums_kernel,
+    normalize_kernel,
+)
 from gdt.ops.elementwise import like, sqrt
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduced_count, reduction_text
 from gdt.ops.shapes import reshape
@@ -71,6 +76,7 @@ def _normalize_vjp(
 
 
 normalize.vjp(joint=_normalize_vjp)
+normalize.kernel(normalize_kernel)
 
 
 @public
@@ -125,6 +131,7 @@ def _batch_norm_sums_vjp(
 
 
 batch_norm_sums.vjp(joint=_batch_norm_sums_vjp)
+batch_norm_sums.kernel(batch_norm_sums_kernel)
 
 
 @op("..., ..., ..., ..., ..., ... -> ...")
@@ -182,6 +189,7 @@ def _batch_norm_gradient_vjp(
 
 
 batch_norm_gradient.vjp(joint=_batch_norm_gradient_vjp)
+batch_norm_gradient.kernel(batch_norm_gradient_kernel)
 
 
 @Composite

@@ -14,6 +14,7 @@ from gdt.array import DistributedArray
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import as_operands, op, public
+from gdt.ops.cross_entropy_kernels import gradient_kernel, split_kernel, whole_kernel
 from gdt.ops.elementwise import like
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims
@@ -39,19 +40,18 @@ def _rows(logits: ArrayType) -> str:
     return " ".join(f"r{i}" for i in range(logits.ndim - 1))
 
 
-def _whole_rule(labels: ArrayType, logits: ArrayType, **_: Any) -> RuleSpec:
-    rows = _rows(logits)
-    return RuleSpec(f"{rows}, {rows} k -> {rows}, {rows} k", whole=frozenset("k"))
-
-
 def _split_rule(labels: ArrayType, logits: ArrayType, **_: Any) -> str:
     rows = _rows(logits)
     return f"{rows}, {rows} k -> {rows}, {rows} 1, {rows} 1"
 
 
-def _gradient_rule(g: ArrayType, labels: ArrayType, softmax: ArrayType, **_: Any) -> str:
-    rows = _rows(softmax)
-    return f"{rows}, {rows}, {rows} k -> {rows} k"
+def _whole_rule(labels: ArrayType, logits: ArrayType, **_: Any) -> RuleSpec:
+    return RuleSpec(_split_rule(labels, logits), whole=frozenset("k"))
+
+
+def _gradient_rule(g: ArrayType, labels: ArrayType, logits: ArrayType, *_: Any, **__: Any) -> str:
+    rows = _rows(logits)
+    return f"{rows}, {rows}, {rows} k, {rows} 1, {rows} 1 -> {rows} k"
 
 
 class Targets(NamedTuple):
@@ -123,29 +123,30 @@ def cross_entropy_of_whole(
     ignore_index: int | None = None,
     *,
     shards: Shards,
-) -> tuple[Block, Block]:
-    """`sparse_softmax_cross_entropy_with_logits` and softmax(logits), where classes are not
-    split."""
+) -> tuple[Block, Block, Block]:
+    """`sparse_softmax_cross_entropy_with_logits` where classes are not split, with the two numbers
+    of every row that its gradient takes: softmax(x) is exp(x - first) / second."""
     classes = logits.shape[-1]
     labels, kept, outside = _targets(xp, labels, classes, shards, ignore_index)
-    softmax = floating(xp, logits)
-    softmax = softmax - xp.maximum.reduce(softmax, axis=-1, keepdims=True)
-    target = _picked(xp, softmax, labels)
+    below = floating(xp, logits)
+    largest = xp.maximum.reduce(below, axis=-1, keepdims=True)
+    below = below - largest
+    target = _picked(xp, below, labels)
     if label_smoothing:
-        mean = softmax.sum(axis=-1) / classes
+        mean = below.sum(axis=-1) / classes
         target = (1.0 - label_smoothing) * target + label_smoothing * mean
     if outside is not None:
         target = xp.where(outside, np.nan, target)
-    xp.exp(softmax, out=softmax)
-    total = xp.add.reduce(softmax, axis=-1, keepdims=True)
-    softmax /= total
+    xp.exp(below, out=below)
+    total = xp.add.reduce(below, axis=-1, keepdims=True)
     loss = xp.log(total).reshape(target.shape)
     loss -= target
     if kept is not None:
         loss = xp.where(kept, loss, 0)
-    if loss.dtype == logits.dtype:
-        return loss, softmax
-    return loss.astype(logits.dtype), softmax.astype(logits.dtype)
+    return loss.astype(logits.dtype, copy=False), largest, total
+
+
+cross_entropy_of_whole.kernel(whole_kernel(NAME))
 
 
 def _merge(
@@ -189,7 +190,7 @@ def cross_entropy_of_split(
     dtype: Any = None,
 ) -> tuple[Block, ...]:
     """`sparse_softmax_cross_entropy_with_logits` over split classes, with the largest logit of
-    every row and the sum of exponentials below it."""
+    every row and the sum of exponentials below it, which its gradient takes."""
     labels, kept, outside = _targets(xp, labels, shards.size["k"], shards, ignore_index)
     logits = floating(xp, logits)
     largest, total = largest_and_sum(xp, logits, (-1,), True)
@@ -204,6 +205,9 @@ def cross_entropy_of_split(
     return (
         statistics if kept is None else (*statistics, xp.broadcast_to(kept[..., None], total.shape))
     )
+
+
+cross_entropy_of_split.kernel(split_kernel(NAME))
 
 
 def _mean_of_split(xp: Any, logits: Block, shards: Shards) -> Block:
@@ -231,15 +235,17 @@ def cross_entropy_gradient(
     xp: Any,
     g: Block,
     labels: Block,
-    softmax: Block,
+    logits: Block,
+    largest: Block,
+    total: Block,
     /,
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     *,
     shards: Shards,
 ) -> Block:
-    """g * (softmax - labels as one-hot rows, smoothed): the gradient of the cross-entropy in the
-    logits."""
+    """g * (softmax of the logits - labels as one-hot rows, smoothed): the gradient of the
+    cross-entropy in the logits. The softmax is exp(logits - largest) / total."""
     classes = shards.size["k"]
     if ignore_index is not None or shards.uneven or xp is not np:  # else the loss has checked them
         labels, kept, outside = _targets(xp, labels, classes, shards, ignore_index)
@@ -247,9 +253,13 @@ def cross_entropy_gradient(
             g = xp.where(kept, g, 0)
         if outside is not None:
             g = xp.where(outside, 0, g)
+    softmax = floating(xp, logits) - largest
+    out = xp.ascontiguousarray(softmax)  # so that `flat` is a view of it
+    xp.exp(out, out=out)
+    out /= total
     if label_smoothing:
-        softmax = softmax - label_smoothing / classes
-    out = xp.ascontiguousarray(softmax * g[..., None])  # so that `flat` is a view of it
+        out -= label_smoothing / classes
+    out *= g[..., None]
     at_label = g * (1.0 - label_smoothing) if label_smoothing else g
     if "k" in shards.split:
         labels, here = _local_labels(xp, labels, shards)
@@ -258,15 +268,18 @@ def cross_entropy_gradient(
     flat = out.reshape(-1)
     index = labels.reshape(-1) + xp.arange(0, flat.size, max(out.shape[-1], 1))
     flat[index] -= at_label.reshape(-1)
-    return out
+    return out.astype(logits.dtype, copy=False)
 
 
 def _gradient_vjp(
-    c: Any, out: Any, g: Any, labels: Any, softmax: Any, **static: Any
+    c: Any, out: Any, g: Any, labels: Any, logits: Any, largest: Any, total: Any, **static: Any
 ) -> tuple[Any, ...]:
     ones = g * 0.0 + 1.0
-    row = sum_(c * cross_entropy_gradient(ones, labels, softmax, **static), axis=-1)
-    return like(row, g), None, c * expand_dims(_unless_ignored(g, labels, static), -1)
+    row = sum_(c * cross_entropy_gradient(ones, labels, logits, largest, total, **static), axis=-1)
+    # The largest logits and the sums are those of the logits, and `softmax_from` knows what follows.
+    weight = c * expand_dims(_unless_ignored(g, labels, static), -1)
+    softmax = softmax_from(logits, largest, total)
+    return like(row, g), None, like(softmax_gradient(weight, softmax, -1), logits), None, None
 
 
 def _unless_ignored(g: Any, labels: Any, static: dict[str, Any]) -> DistributedArray:
@@ -276,28 +289,15 @@ def _unless_ignored(g: Any, labels: Any, static: dict[str, Any]) -> DistributedA
 
 
 cross_entropy_gradient.vjp(joint=_gradient_vjp)
+cross_entropy_gradient.kernel(gradient_kernel)
 
 
-def _whole_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tuple[Any, ...]:
-    (g_loss, g_softmax), (_, softmax) = g, out
-    g_logits: Any = None
-    if g_loss is not None:
-        g_logits = cross_entropy_gradient(g_loss, labels, softmax, **static)
-    if g_softmax is not None:
-        more = softmax_gradient(g_softmax, softmax, -1)
-        g_logits = more if g_logits is None else g_logits + more
-    return None, like(g_logits, logits)
+def _loss_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tuple[Any, ...]:
+    return None, like(cross_entropy_gradient(g[0], labels, logits, *out[1:], **static), logits)
 
 
-def _split_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tuple[Any, ...]:
-    # The largest logits and sums are used by softmax_from alone, which knows what they are.
-    _, largest, total = out
-    softmax = softmax_from(logits, largest, total)
-    return None, like(cross_entropy_gradient(g[0], labels, softmax, **static), logits)
-
-
-cross_entropy_of_whole.vjp(joint=_whole_vjp)
-cross_entropy_of_split.vjp(joint=_split_vjp)
+cross_entropy_of_whole.vjp(joint=_loss_vjp)
+cross_entropy_of_split.vjp(joint=_loss_vjp)
 
 
 @public

@@ -15,6 +15,7 @@ from gdt.array import DistributedArray
 from gdt.errors import DtypeError, error
 from gdt.layout import ArrayType
 from gdt.op import as_operands, op, public
+from gdt.ops.batch_norm_kernels import moments_kernel
 from gdt.ops.elementwise import conj, sqrt
 from gdt.ops.reductions import (
     Axis,
@@ -176,6 +177,7 @@ def _moments_vjp(g: Any, out: Any, x: Any, *, axes: Axis, keepdims: bool = False
 
 
 moments.vjp(joint=_moments_vjp)
+moments.kernel(moments_kernel)
 
 
 @public

@@ -32,6 +32,9 @@ def statistics(x: np.ndarray, axis: Any) -> tuple[np.ndarray, np.ndarray]:
     return top, np.exp(x - top).sum(axis=axis, keepdims=True)
 
 
+STATISTICS = statistics(MATRIX, -1)
+
+
 def one_hot(labels: np.ndarray, classes: int) -> np.ndarray:
     return (labels[..., None] == np.arange(classes)).astype(float)
 
@@ -49,9 +52,14 @@ def sparse(
 
 
 def sparse_gradient(
-    g: np.ndarray, labels: np.ndarray, p: np.ndarray, label_smoothing: float = 0.0
+    g: np.ndarray,
+    labels: np.ndarray,
+    logits: np.ndarray,
+    largest: np.ndarray,
+    total: np.ndarray,
+    label_smoothing: float = 0.0,
 ) -> np.ndarray:
-    classes = p.shape[-1]
+    classes, p = logits.shape[-1], softmax(logits)
     target = (1 - label_smoothing) * one_hot(labels, classes) + label_smoothing / classes
     return g[..., None] * (p - target)
 
@@ -114,7 +122,7 @@ SAMPLES: dict[str, list[Sample]] = {
     "softmax_of_whole": [Sample((CUBE,), {"axis": (1,)}, softmax)],
     "log_softmax_of_whole": [Sample((CUBE,), {"axis": (1,)}, log_softmax)],
     "softmax_statistics": [Sample((CUBE,), {"axis": (1,)}, statistics, grad=False)],
-    # Gradients of these two treat the statistics as those of x, as no finite difference does.
+    # Gradients of what takes statistics treat them as those of x, as no finite difference does.
     "softmax_from": [
         Sample((MATRIX, *statistics(MATRIX, -1)), {}, lambda x, m, s: softmax(x), grad=False)
     ],
@@ -123,14 +131,19 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "softmax_gradient_of_whole": [Sample((WEIGHTS, MATRIX), {"axis": (-1,)}, softmax_gradient)],
     "cross_entropy_of_whole": [
-        Sample((LABELS, MATRIX), {}, lambda y, x: (sparse(y, x), softmax(x))),
+        Sample((LABELS, MATRIX), {}, lambda y, x: (sparse(y, x), *statistics(x, -1)), grad=False),
     ],
     "cross_entropy_of_split": [
         Sample((LABELS, MATRIX), {}, lambda y, x: (sparse(y, x), *statistics(x, -1)), grad=False)
     ],
     "cross_entropy_gradient": [
-        Sample((WEIGHTS[:, 0], LABELS, MATRIX), {}, sparse_gradient),
-        Sample((WEIGHTS[:, 0], LABELS, MATRIX), {"label_smoothing": 0.1}, sparse_gradient),
+        Sample((WEIGHTS[:, 0], LABELS, MATRIX, *STATISTICS), {}, sparse_gradient, grad=False),
+        Sample(
+            (WEIGHTS[:, 0], LABELS, MATRIX, *STATISTICS),
+            {"label_smoothing": 0.1},
+            sparse_gradient,
+            grad=False,
+        ),
     ],
     "weighted_log": [Sample((WEIGHTS, MATRIX), {}, lambda w, x: w * x)],
     "logistic_loss": [Sample((WEIGHTS, MATRIX), {}, logistic)],
