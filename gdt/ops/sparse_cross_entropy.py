@@ -6,16 +6,18 @@ for every row, the largest logit, the sum of exponentials and the logit of the l
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gdt.array import DistributedArray
-from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
+from gdt.backend import backend_of
+from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import as_operands, op, public
+from gdt.op import Op, as_operands, op, public
 from gdt.ops.cross_entropy_kernels import gradient_kernel, split_kernel, whole_kernel
 from gdt.ops.elementwise import like
+from gdt.ops.integer_labels import NAME, beside, checked_targets, local_labels, picked
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims
 from gdt.ops.softmax import (
@@ -29,8 +31,6 @@ from gdt.plan import Shards
 from gdt.rule import RuleSpec
 
 Block = Any
-
-NAME = "sparse_softmax_cross_entropy_with_logits"
 
 
 # ---------------------------------------------------------------- integer labels
@@ -49,89 +49,38 @@ def _whole_rule(labels: ArrayType, logits: ArrayType, **_: Any) -> RuleSpec:
     return RuleSpec(_split_rule(labels, logits), whole=frozenset("k"))
 
 
-def _gradient_rule(g: ArrayType, labels: ArrayType, logits: ArrayType, *_: Any, **__: Any) -> str:
+def _softmax_rule(labels: ArrayType, logits: ArrayType, **_: Any) -> RuleSpec:
+    rows = _rows(logits)
+    return RuleSpec(f"{rows}, {rows} k -> {rows}, {rows} k", whole=frozenset("k"))
+
+
+def _gradient_rule(g: ArrayType, labels: ArrayType, softmax: ArrayType, **_: Any) -> str:
+    rows = _rows(softmax)
+    return f"{rows}, {rows}, {rows} k -> {rows} k"
+
+
+def _fused_gradient_rule(
+    g: ArrayType, labels: ArrayType, logits: ArrayType, *_: Any, **__: Any
+) -> str:
     rows = _rows(logits)
     return f"{rows}, {rows}, {rows} k, {rows} 1, {rows} 1 -> {rows} k"
 
 
-class Targets(NamedTuple):
-    """Labels that all point at a class; which of them are not to be ignored, and which were no
-    class (None: all, and none)."""
-
-    labels: Block
-    kept: Block | None
-    outside: Block | None
-
-
-def _targets(
-    xp: Any, labels: Block, classes: int, shards: Shards, ignore_index: int | None
-) -> Targets:
-    """Labels, checked. On the host one that is no class is an IndexRangeError; on a GPU, where
-    finding out would wait for the device, its loss is NaN and its gradient 0, as in the kernels."""
-    kept = None
-    if ignore_index is not None:
-        kept = labels != ignore_index
-        labels = labels * kept
-    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # of which a negative label is a huge one
-    if xp is np and (not labels.size or unsigned.max() < classes):
-        return Targets(labels, kept, None)
-    outside = unsigned >= classes
-    labels_inside = xp.where(outside, 0, labels)
-    if xp is not np:
-        return Targets(labels_inside, kept, outside)
-    _raise_outside(labels, outside & _valid_rows(xp, labels, shards), classes)
-    return Targets(labels_inside, kept, None)  # they were padding
-
-
-def _valid_rows(xp: Any, labels: Block, shards: Shards) -> Block:
-    """Which rows of a block are no padding."""
-    lead = shards.valid["k"].ndim
-    rank, valid = labels.ndim - lead, xp.ones(labels.shape, bool)
-    for d in range(rank):
-        count = shards.valid[f"r{d}"]
-        index = xp.arange(labels.shape[lead + d]).reshape(-1, *(1,) * (rank - 1 - d))
-        valid &= index < count.reshape(count.shape + (1,) * rank)
-    return valid
-
-
-def _raise_outside(labels: Block, outside: Block, classes: int) -> None:
-    bad = labels[outside]
-    if bad.size:
-        raise error(
-            IndexRangeError,
-            NAME,
-            f"label {bad[0]} is outside 0..{classes - 1} ({bad.size} labels are)",
-            remedy="Rows to leave out have the label that ignore_index names.",
-        )
-
-
-def _picked(xp: Any, rows: Block, labels: Block) -> Block:
-    """rows[..., labels]: one element of every row."""
-    classes = rows.shape[-1]
-    flat = rows.reshape(-1)
-    index = labels.reshape(-1) + xp.arange(0, flat.size, max(classes, 1))
-    return flat.take(index).reshape(labels.shape)
-
-
-@op(_whole_rule)
-def cross_entropy_of_whole(
+def _loss_of_whole(
     xp: Any,
     labels: Block,
     logits: Block,
-    /,
-    label_smoothing: float = 0.0,
-    ignore_index: int | None = None,
-    *,
+    label_smoothing: float,
+    ignore_index: int | None,
     shards: Shards,
-) -> tuple[Block, Block, Block]:
-    """`sparse_softmax_cross_entropy_with_logits` where classes are not split, with the two numbers
-    of every row that its gradient takes: softmax(x) is exp(x - first) / second."""
+) -> tuple[Block, Block, Block, Block]:
+    """The loss, the largest logit of every row, the exponentials below it, and their sum."""
     classes = logits.shape[-1]
-    labels, kept, outside = _targets(xp, labels, classes, shards, ignore_index)
+    labels, kept, outside = checked_targets(xp, labels, classes, shards, ignore_index)
     below = floating(xp, logits)
     largest = xp.maximum.reduce(below, axis=-1, keepdims=True)
     below = below - largest
-    target = _picked(xp, below, labels)
+    target = picked(xp, below, labels)
     if label_smoothing:
         mean = below.sum(axis=-1) / classes
         target = (1.0 - label_smoothing) * target + label_smoothing * mean
@@ -143,10 +92,53 @@ def cross_entropy_of_whole(
     loss -= target
     if kept is not None:
         loss = xp.where(kept, loss, 0)
-    return loss.astype(logits.dtype, copy=False), largest, total
+    return loss if loss.dtype == logits.dtype else loss.astype(logits.dtype), largest, below, total
 
 
-cross_entropy_of_whole.kernel(whole_kernel(NAME))
+@op(_softmax_rule)
+def cross_entropy_of_whole(
+    xp: Any,
+    labels: Block,
+    logits: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+) -> tuple[Block, Block]:
+    """`sparse_softmax_cross_entropy_with_logits` and softmax(logits), where classes are not
+    split."""
+    loss, _, softmax, total = _loss_of_whole(
+        xp, labels, logits, label_smoothing, ignore_index, shards
+    )
+    softmax /= total
+    return loss, softmax if softmax.dtype == logits.dtype else softmax.astype(logits.dtype)
+
+
+@op(_whole_rule)
+def fused_cross_entropy(
+    xp: Any,
+    labels: Block,
+    logits: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+) -> tuple[Block, Block, Block]:
+    """`cross_entropy_of_whole` that keeps no softmax: its gradient takes two numbers of each row,
+    with which softmax(x) is exp(x - first) / second.
+
+    What a device with kernels runs, where reading the logits again costs less than keeping the
+    softmax; on the host, taking exponentials again costs more.
+    """
+    loss, largest, _, total = _loss_of_whole(
+        xp, labels, logits, label_smoothing, ignore_index, shards
+    )
+    return loss, largest, total
+
+
+fused_cross_entropy.kernel(whole_kernel(NAME))
 
 
 def _merge(
@@ -191,11 +183,11 @@ def cross_entropy_of_split(
 ) -> tuple[Block, ...]:
     """`sparse_softmax_cross_entropy_with_logits` over split classes, with the largest logit of
     every row and the sum of exponentials below it, which its gradient takes."""
-    labels, kept, outside = _targets(xp, labels, shards.size["k"], shards, ignore_index)
+    labels, kept, outside = checked_targets(xp, labels, shards.size["k"], shards, ignore_index)
     logits = floating(xp, logits)
     largest, total = largest_and_sum(xp, logits, (-1,), True)
-    local, here = _local_labels(xp, labels, shards)
-    target = xp.where(here, _picked(xp, logits, local), 0)
+    local, here = local_labels(xp, labels, shards)
+    target = xp.where(here, picked(xp, logits, local), 0)
     if outside is not None:
         target = xp.where(outside, np.nan, target)
     if label_smoothing:
@@ -212,26 +204,61 @@ cross_entropy_of_split.kernel(split_kernel(NAME))
 
 def _mean_of_split(xp: Any, logits: Block, shards: Shards) -> Block:
     """What this shard of the classes adds to the mean of every row; its padding holds -inf."""
-    valid = _beside(shards.valid["k"], logits.ndim)
+    valid = beside(shards.valid["k"], logits.ndim)
     real = xp.where(xp.arange(logits.shape[-1]) < valid, logits, 0)
     return real.sum(axis=-1) / shards.size["k"]
 
 
-def _beside(numbers: Block, ndim: int) -> Block:
-    """Numbers per coordinate, shaped to broadcast to blocks of `ndim` axes."""
-    return numbers.reshape(numbers.shape + (1,) * (ndim - numbers.ndim))
-
-
-def _local_labels(xp: Any, labels: Block, shards: Shards) -> tuple[Block, Block]:
-    """Labels as positions in this shard of the classes, and whether they are in it."""
-    start = _beside(shards.start["k"], labels.ndim)
-    local = labels.astype(np.int64) - start
-    here = (local >= 0) & (local < _beside(shards.valid["k"], labels.ndim))
-    return xp.where(here, local, 0), here
+def _minus_labels(
+    xp: Any,
+    g: Block,
+    labels: Block,
+    softmax: Block,
+    label_smoothing: float,
+    ignore_index: int | None,
+    shards: Shards,
+) -> Block:
+    """g * (softmax - labels as one-hot rows, smoothed)."""
+    classes = shards.size["k"]
+    if ignore_index is not None or shards.uneven or xp is not np:  # else the loss has checked them
+        labels, kept, outside = checked_targets(xp, labels, classes, shards, ignore_index)
+        if kept is not None:
+            g = xp.where(kept, g, 0)
+        if outside is not None:
+            g = xp.where(outside, 0, g)
+    if label_smoothing:
+        softmax = softmax - label_smoothing / classes
+    out = xp.ascontiguousarray(softmax * g[..., None])  # so that `flat` is a view of it
+    at_label = g * (1.0 - label_smoothing) if label_smoothing else g
+    if "k" in shards.split:
+        labels, here = local_labels(xp, labels, shards)
+        at_label = xp.where(here, at_label, 0)
+        labels = xp.broadcast_to(labels, out.shape[:-1])
+    flat = out.reshape(-1)
+    index = labels.reshape(-1) + xp.arange(0, flat.size, max(out.shape[-1], 1))
+    flat[index] -= at_label.reshape(-1)
+    return out
 
 
 @op(_gradient_rule, linear="g")
 def cross_entropy_gradient(
+    xp: Any,
+    g: Block,
+    labels: Block,
+    softmax: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+) -> Block:
+    """g * (softmax - labels as one-hot rows, smoothed): the gradient of the cross-entropy in the
+    logits."""
+    return _minus_labels(xp, g, labels, softmax, label_smoothing, ignore_index, shards)
+
+
+@op(_fused_gradient_rule, linear="g")
+def fused_cross_entropy_gradient(
     xp: Any,
     g: Block,
     labels: Block,
@@ -244,42 +271,15 @@ def cross_entropy_gradient(
     *,
     shards: Shards,
 ) -> Block:
-    """g * (softmax of the logits - labels as one-hot rows, smoothed): the gradient of the
-    cross-entropy in the logits. The softmax is exp(logits - largest) / total."""
-    classes = shards.size["k"]
-    if ignore_index is not None or shards.uneven or xp is not np:  # else the loss has checked them
-        labels, kept, outside = _targets(xp, labels, classes, shards, ignore_index)
-        if kept is not None:
-            g = xp.where(kept, g, 0)
-        if outside is not None:
-            g = xp.where(outside, 0, g)
+    """`cross_entropy_gradient` where the softmax is exp(logits - largest) / total."""
     softmax = floating(xp, logits) - largest
-    out = xp.ascontiguousarray(softmax)  # so that `flat` is a view of it
-    xp.exp(out, out=out)
-    out /= total
-    if label_smoothing:
-        out -= label_smoothing / classes
-    out *= g[..., None]
-    at_label = g * (1.0 - label_smoothing) if label_smoothing else g
-    if "k" in shards.split:
-        labels, here = _local_labels(xp, labels, shards)
-        at_label = xp.where(here, at_label, 0)
-        labels = xp.broadcast_to(labels, out.shape[:-1])
-    flat = out.reshape(-1)
-    index = labels.reshape(-1) + xp.arange(0, flat.size, max(out.shape[-1], 1))
-    flat[index] -= at_label.reshape(-1)
+    xp.exp(softmax, out=softmax)
+    softmax /= total
+    out = _minus_labels(xp, g, labels, softmax, label_smoothing, ignore_index, shards)
     return out.astype(logits.dtype, copy=False)
 
 
-def _gradient_vjp(
-    c: Any, out: Any, g: Any, labels: Any, logits: Any, largest: Any, total: Any, **static: Any
-) -> tuple[Any, ...]:
-    ones = g * 0.0 + 1.0
-    row = sum_(c * cross_entropy_gradient(ones, labels, logits, largest, total, **static), axis=-1)
-    # The largest logits and the sums are those of the logits, and `softmax_from` knows what follows.
-    weight = c * expand_dims(_unless_ignored(g, labels, static), -1)
-    softmax = softmax_from(logits, largest, total)
-    return like(row, g), None, like(softmax_gradient(weight, softmax, -1), logits), None, None
+fused_cross_entropy_gradient.kernel(gradient_kernel)
 
 
 def _unless_ignored(g: Any, labels: Any, static: dict[str, Any]) -> DistributedArray:
@@ -288,16 +288,49 @@ def _unless_ignored(g: Any, labels: Any, static: dict[str, Any]) -> DistributedA
     return out
 
 
+def _gradient_vjp(
+    c: Any, out: Any, g: Any, labels: Any, softmax: Any, **static: Any
+) -> tuple[Any, ...]:
+    ones = g * 0.0 + 1.0
+    row = sum_(c * cross_entropy_gradient(ones, labels, softmax, **static), axis=-1)
+    return like(row, g), None, c * expand_dims(_unless_ignored(g, labels, static), -1)
+
+
+def _fused_gradient_vjp(
+    c: Any, out: Any, g: Any, labels: Any, logits: Any, largest: Any, total: Any, **static: Any
+) -> tuple[Any, ...]:
+    ones = g * 0.0 + 1.0
+    unit = fused_cross_entropy_gradient(ones, labels, logits, largest, total, **static)
+    # The largest logits and the sums are those of the logits: `softmax_from` knows what follows.
+    weight = c * expand_dims(_unless_ignored(g, labels, static), -1)
+    softmax = softmax_from(logits, largest, total)
+    g_logits = like(softmax_gradient(weight, softmax, -1), logits)
+    return like(sum_(c * unit, axis=-1), g), None, g_logits, None, None
+
+
 cross_entropy_gradient.vjp(joint=_gradient_vjp)
-cross_entropy_gradient.kernel(gradient_kernel)
+fused_cross_entropy_gradient.vjp(joint=_fused_gradient_vjp)
 
 
-def _loss_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tuple[Any, ...]:
-    return None, like(cross_entropy_gradient(g[0], labels, logits, *out[1:], **static), logits)
+def _whole_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tuple[Any, ...]:
+    (g_loss, g_softmax), (_, softmax) = g, out
+    g_logits: Any = None
+    if g_loss is not None:
+        g_logits = cross_entropy_gradient(g_loss, labels, softmax, **static)
+    if g_softmax is not None:
+        more = softmax_gradient(g_softmax, softmax, -1)
+        g_logits = more if g_logits is None else g_logits + more
+    return None, like(g_logits, logits)
 
 
-cross_entropy_of_whole.vjp(joint=_loss_vjp)
-cross_entropy_of_split.vjp(joint=_loss_vjp)
+def _fused_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tuple[Any, ...]:
+    gradient = fused_cross_entropy_gradient(g[0], labels, logits, *out[1:], **static)
+    return None, like(gradient, logits)
+
+
+cross_entropy_of_whole.vjp(joint=_whole_vjp)
+fused_cross_entropy.vjp(joint=_fused_vjp)
+cross_entropy_of_split.vjp(joint=_fused_vjp)
 
 
 @public
@@ -310,8 +343,9 @@ def sparse_softmax_cross_entropy_with_logits(
     label_smoothing: the share of the target that all classes divide evenly. ignore_index: a label
     of rows whose loss and gradient are 0.
 
-    Raises IndexRangeError for a label that is no class, on the host; on a GPU, where finding out
-    would wait for the device, the gradient of such a row is 0. Split rows or classes stay split.
+    Raises IndexRangeError for a label that is no class; on a GPU, where finding out would wait for
+    the device, at the next read by the host: until then the loss of such a row is NaN, and its
+    gradient 0. Split rows or classes stay split.
 
     >>> logits = gdt.asarray([[0.0, 0.0], [0.0, 1000.0]])
     >>> gdt.sparse_softmax_cross_entropy_with_logits([0, 1], logits).tolist()
@@ -338,8 +372,13 @@ def sparse_softmax_cross_entropy_with_logits(
         static["label_smoothing"] = float(label_smoothing)
     if ignore_index is not None:
         static["ignore_index"] = int(ignore_index)
-    split = logits.layout.dims[-1]
-    loss: DistributedArray = (cross_entropy_of_split if split else cross_entropy_of_whole)(
-        labels, logits, **static
-    )[0]
+    loss: DistributedArray = _family(logits)(labels, logits, **static)[0]
     return loss
+
+
+def _family(logits: DistributedArray) -> Op:
+    """The op for logits of that layout on those devices."""
+    if logits.layout.dims[-1]:
+        return cross_entropy_of_split
+    has_kernels = backend_of(logits.mesh).runner is not None
+    return fused_cross_entropy if has_kernels else cross_entropy_of_whole

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gdt
-from gdt.errors import ArgumentError, CompileError, error
+from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
 from gdt.kernels import Call
 
 from .emulation import EmulatedBackend, emulated_devices
@@ -150,3 +150,137 @@ def test_the_host_has_no_kernels() -> None:
     found = gdt.explain(lambda: x @ x.T)
     assert kernels_of(found) == []
     assert "kernel" not in str(found)
+
+
+# ---------------------------------------------------------------- the same on the host
+
+
+DEVICES = pytest.mark.parametrize(
+    "devices", [["emu:0"], [f"emu:{i}" for i in range(8)]], ids=["one block", "eight blocks"]
+)
+AXES = [("a", 4), ("b", 2)]
+
+
+def compared(
+    run: Callable[[gdt.Mesh], Any], devices: list[str], tolerance: float
+) -> tuple[Any, Any]:
+    """What `run` does on the host and on the emulated device: equal values, the same collectives,
+    and no op with a kernel that ran its body."""
+    host, emulated = (
+        gdt.explain(run, gdt.create_mesh(AXES, **how)) for how in ({}, {"devices": devices})
+    )
+    for want, got in zip(*(gdt.tape.flatten(e.value)[0] for e in (host, emulated)), strict=True):
+        assert got.type.dtype == want.type.dtype
+        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=tolerance, atol=tolerance)
+    assert emulated.collectives == host.collectives
+    assert [row for row in emulated.rows if row.kernel.startswith("body")] == []
+    return host, emulated
+
+
+SPLITS = [["a", None], [None, "b"], ["a", "b"], [("a", "b"), None]]
+
+
+@DEVICES
+@pytest.mark.parametrize("rows", [16, 13, 3])
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+def test_batch_norm_and_its_gradients_run_kernels(
+    rows: int, split: list[Any], devices: list[str], rng: np.random.Generator
+) -> None:
+    x, scale, offset = rng.standard_normal((rows, 6)) * 2 + 5, *rng.standard_normal((2, 6))
+
+    def run(mesh: gdt.Mesh) -> Any:
+        layouts = [gdt.Layout(s, mesh) for s in (split, split[1:], split[1:])]
+        operands = [
+            gdt.asarray(v, layout=w) for v, w in zip((x, scale, offset), layouts, strict=True)
+        ]
+
+        def loss(*operands: gdt.DistributedArray) -> gdt.DistributedArray:
+            y = gdt.batch_norm(*operands)[0]
+            return gdt.sum(y * y * y)
+
+        return gdt.batch_norm(*operands), gdt.grad(loss, argnums=(0, 1, 2))(*operands)
+
+    # Cubes of up to 4 deviations, summed over the rows, are a few hundreds.
+    _, found = compared(run, devices, 500 * 2.0**-52 * rows)
+    used = {row.op for row in found.rows if row.kernel}
+    assert used == {"moments", "normalize", "batch_norm_sums", "batch_norm_gradient"}
+
+
+def test_batch_norm_of_images_runs_kernels(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((4, 3, 5, 2)).astype("f4")
+
+    def run(mesh: gdt.Mesh) -> Any:
+        given = gdt.asarray(x, layout=gdt.Layout(["a", None, None, None], mesh))
+
+        def loss(x: gdt.DistributedArray) -> gdt.DistributedArray:
+            return gdt.sum(gdt.batch_norm(x, 2.0, axes=(0, 2, 3))[0] ** 3)
+
+        return gdt.grad(loss)(given)
+
+    # Four ulps of what a gradient of cubes of up to 8 can be.
+    compared(run, ["emu:0"], 4 * 2.0**-23 * 3 * 64)
+
+
+def test_what_batch_norms_kernels_do_not_take_runs_the_body(rng: np.random.Generator) -> None:
+    x = gdt.asarray(rng.standard_normal((2, 3, 4)), layout=replicated(3))
+    found = gdt.explain(gdt.moments, x, axes=1)
+    assert found.rows[-1].kernel == ("body: moments: axes [0, 2] of statistics are not neighbours")
+    np.testing.assert_allclose(found.value[0].numpy(), x.numpy().mean(1), rtol=1e-14)
+
+
+@DEVICES
+@pytest.mark.parametrize(("rows", "classes"), [(16, 6), (13, 7), (3, 2)])
+@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"ignore_index": 1}], ids=str)
+def test_cross_entropy_and_its_gradients_run_kernels(
+    rows: int,
+    classes: int,
+    split: list[Any],
+    options: dict[str, Any],
+    devices: list[str],
+    rng: np.random.Generator,
+) -> None:
+    logits, labels = rng.standard_normal((rows, classes)) * 2, rng.integers(0, classes, rows)
+
+    def run(mesh: gdt.Mesh) -> Any:
+        x = gdt.asarray(logits, layout=gdt.Layout(split, mesh))
+        y = gdt.asarray(labels.astype("u1"), layout=gdt.Layout(split[:1], mesh))
+
+        def loss(x: gdt.DistributedArray) -> gdt.DistributedArray:
+            each = gdt.sparse_softmax_cross_entropy_with_logits(y, x, **options)
+            return gdt.sum(each * each)
+
+        curvature = gdt.grad(lambda x: gdt.sum(gdt.grad(loss)(x) ** 3))(x)
+        each = gdt.sparse_softmax_cross_entropy_with_logits(y, x, **options)
+        return each, gdt.grad(loss)(x), curvature
+
+    # Losses are below 10; their squares' derivatives, cubed and derived, below 10,000.
+    _, found = compared(run, devices, 1e4 * 2.0**-52 * classes)
+    assert {"softmax_ce", "softmax_ce_parts"} & set(kernels_of(found))
+    assert "softmax_ce_gradient" in kernels_of(found)
+
+
+@DEVICES
+@pytest.mark.parametrize("split", [[None, "a", None], ["b", None, "a"], [("a", "b"), None, None]])
+@pytest.mark.parametrize("label", [4, -1, 2**31 - 1])
+def test_a_label_out_of_range_is_raised_at_the_next_read_with_its_index(
+    split: list[Any], label: int, devices: list[str], rng: np.random.Generator
+) -> None:
+    mesh = gdt.create_mesh(AXES, devices=devices)
+    labels = rng.integers(0, 4, (2, 5))
+    labels[1, 3] = label
+    x = gdt.asarray(rng.standard_normal((2, 5, 4)), layout=gdt.Layout(split, mesh))
+    y = gdt.asarray(labels, layout=gdt.Layout(split[:2], mesh))
+    loss = gdt.sparse_softmax_cross_entropy_with_logits(y, x)
+    with pytest.raises(IndexRangeError, match=rf"label {label} at \[1, 3\] is outside 0\.\.3"):
+        loss.numpy()
+    after = loss.numpy()  # raised once
+    assert np.argwhere(np.isnan(after)).tolist() == [[1, 3]]
+
+
+def test_padding_labels_that_are_no_class_are_no_error() -> None:
+    # Nine rows over eight coordinates are 2|2|2|2|1|0|0|0: shards without rows hold ones.
+    mesh = gdt.create_mesh([("a", 8)], devices=["emu:0"])
+    x = gdt.zeros((9, 1), layout=gdt.Layout(["a", None], mesh))
+    y = gdt.zeros((9,), "int32", layout=gdt.Layout(["a"], mesh))[:9]
+    assert gdt.sparse_softmax_cross_entropy_with_logits(y, x).tolist() == [0.0] * 9

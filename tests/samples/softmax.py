@@ -52,6 +52,14 @@ def sparse(
 
 
 def sparse_gradient(
+    g: np.ndarray, labels: np.ndarray, p: np.ndarray, label_smoothing: float = 0.0
+) -> np.ndarray:
+    classes = p.shape[-1]
+    target = (1 - label_smoothing) * one_hot(labels, classes) + label_smoothing / classes
+    return g[..., None] * (p - target)
+
+
+def fused_gradient(
     g: np.ndarray,
     labels: np.ndarray,
     logits: np.ndarray,
@@ -59,9 +67,7 @@ def sparse_gradient(
     total: np.ndarray,
     label_smoothing: float = 0.0,
 ) -> np.ndarray:
-    classes, p = logits.shape[-1], softmax(logits)
-    target = (1 - label_smoothing) * one_hot(labels, classes) + label_smoothing / classes
-    return g[..., None] * (p - target)
+    return sparse_gradient(g, labels, softmax(logits), label_smoothing)
 
 
 def softmax_gradient(g: np.ndarray, y: np.ndarray, axis: Any) -> np.ndarray:
@@ -131,17 +137,24 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "softmax_gradient_of_whole": [Sample((WEIGHTS, MATRIX), {"axis": (-1,)}, softmax_gradient)],
     "cross_entropy_of_whole": [
-        Sample((LABELS, MATRIX), {}, lambda y, x: (sparse(y, x), *statistics(x, -1)), grad=False),
+        Sample((LABELS, MATRIX), {}, lambda y, x: (sparse(y, x), softmax(x))),
+    ],
+    "fused_cross_entropy": [
+        Sample((LABELS, MATRIX), {}, lambda y, x: (sparse(y, x), *statistics(x, -1)), grad=False)
     ],
     "cross_entropy_of_split": [
         Sample((LABELS, MATRIX), {}, lambda y, x: (sparse(y, x), *statistics(x, -1)), grad=False)
     ],
     "cross_entropy_gradient": [
-        Sample((WEIGHTS[:, 0], LABELS, MATRIX, *STATISTICS), {}, sparse_gradient, grad=False),
+        Sample((WEIGHTS[:, 0], LABELS, MATRIX), {}, sparse_gradient),
+        Sample((WEIGHTS[:, 0], LABELS, MATRIX), {"label_smoothing": 0.1}, sparse_gradient),
+    ],
+    "fused_cross_entropy_gradient": [
+        Sample((WEIGHTS[:, 0], LABELS, MATRIX, *STATISTICS), {}, fused_gradient, grad=False),
         Sample(
             (WEIGHTS[:, 0], LABELS, MATRIX, *STATISTICS),
             {"label_smoothing": 0.1},
-            sparse_gradient,
+            fused_gradient,
             grad=False,
         ),
     ],

@@ -1,0 +1,86 @@
+"""Integer labels of rows of classes: checked, and looked up in rows that may be split."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.errors import IndexRangeError, error
+from gdt.plan import Shards
+
+Block = Any
+
+NAME = "sparse_softmax_cross_entropy_with_logits"
+
+
+class Targets(NamedTuple):
+    """Labels that all point at a class; which of them are not to be ignored, and which were no
+    class (None: all, and none)."""
+
+    labels: Block
+    kept: Block | None
+    outside: Block | None
+
+
+def checked_targets(
+    xp: Any, labels: Block, classes: int, shards: Shards, ignore_index: int | None
+) -> Targets:
+    """Labels, checked. On the host one that is no class is an IndexRangeError; on a GPU, where
+    finding out would wait for the device, its loss is NaN and its gradient 0, as in the kernels."""
+    kept = None
+    if ignore_index is not None:
+        kept = labels != ignore_index
+        labels = labels * kept
+    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # of which a negative label is a huge one
+    if xp is np and (not labels.size or unsigned.max() < classes):
+        return Targets(labels, kept, None)
+    outside = unsigned >= classes
+    labels_inside = xp.where(outside, 0, labels)
+    if xp is not np:
+        return Targets(labels_inside, kept, outside)
+    _raise_outside(labels, outside & _valid_rows(xp, labels, shards), classes)
+    return Targets(labels_inside, kept, None)  # they were padding
+
+
+def _valid_rows(xp: Any, labels: Block, shards: Shards) -> Block:
+    """Which rows of a block are no padding."""
+    lead = shards.valid["k"].ndim
+    rank, valid = labels.ndim - lead, xp.ones(labels.shape, bool)
+    for d in range(rank):
+        count = shards.valid[f"r{d}"]
+        index = xp.arange(labels.shape[lead + d]).reshape(-1, *(1,) * (rank - 1 - d))
+        valid &= index < count.reshape(count.shape + (1,) * rank)
+    return valid
+
+
+def _raise_outside(labels: Block, outside: Block, classes: int) -> None:
+    bad = labels[outside]
+    if bad.size:
+        raise error(
+            IndexRangeError,
+            NAME,
+            f"label {bad[0]} is outside 0..{classes - 1} ({bad.size} labels are)",
+            remedy="Rows to leave out have the label that ignore_index names.",
+        )
+
+
+def picked(xp: Any, rows: Block, labels: Block) -> Block:
+    """rows[..., labels]: one element of every row."""
+    classes = rows.shape[-1]
+    flat = rows.reshape(-1)
+    index = labels.reshape(-1) + xp.arange(0, flat.size, max(classes, 1))
+    return flat.take(index).reshape(labels.shape)
+
+
+def beside(numbers: Block, ndim: int) -> Block:
+    """Numbers per coordinate, shaped to broadcast to blocks of `ndim` axes."""
+    return numbers.reshape(numbers.shape + (1,) * (ndim - numbers.ndim))
+
+
+def local_labels(xp: Any, labels: Block, shards: Shards) -> tuple[Block, Block]:
+    """Labels as positions in this shard of the classes, and whether they are in it."""
+    start = beside(shards.start["k"], labels.ndim)
+    local = labels.astype(np.int64) - start
+    here = (local >= 0) & (local < beside(shards.valid["k"], labels.ndim))
+    return xp.where(here, local, 0), here
