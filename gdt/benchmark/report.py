@@ -58,8 +58,8 @@ def report_on(run: Run, before: Run | None = None) -> Report:
     wanted = {r.device_type for r in run.records if r.flops or r.memory_bytes or r.sent_bytes}
     for device_type in sorted(wanted - (limits.bandwidth.keys() & limits.matmul_rate.keys())):
         notices.append(
-            f"The run has not measured the limits of the {device_type} (copy bandwidth and rate of "
-            "products), so fractions of them are left out."
+            f"The run has not measured the limits of the {device_type}, so fractions of them are "
+            "left out; gdt.benchmark.limit_tests has benchmarks for them."
         )
     noisy = sum(r.spread > NOISY for r in run.records)
     if noisy > len(run.records) / 10:

@@ -1,0 +1,58 @@
+"""Benchmarks of what the machine can do, to be imported into a test file of yours:
+
+    from gdt.benchmark.limit_tests import test_copy_bandwidth, test_matmul_rate
+
+With them in a run, the report shows which fraction of those rates the other benchmarks reach.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdt.backend import backend_of
+from gdt.benchmark.measure import Devices, measure
+
+COPIED = 128 << 20  # bytes: more than caches hold
+SIZE = {"cpu": 1024, "gpu": 8192}  # of square matrices: large enough for the full rate
+
+on_one_device = pytest.mark.parametrize(
+    "devices", [Devices(1, "cpu"), Devices(1, "gpu")], ids=str, indirect=True
+)
+
+
+@on_one_device
+def test_copy_bandwidth(devices: Devices, benchmark: Any) -> None:
+    """A copy of 128 MiB by the array library."""
+    benchmark.group = "limits"
+    mesh = devices.mesh()
+    xp = backend_of(mesh).xp
+    source, target = xp.ones(COPIED, np.uint8), xp.ones(COPIED, np.uint8)
+    measure(
+        benchmark,
+        lambda: xp.copyto(target, source),
+        mesh=mesh,
+        kind="limit",
+        workload="copy",
+        memory_bytes=2 * COPIED,
+    )
+
+
+@on_one_device
+def test_matmul_rate(devices: Devices, benchmark: Any) -> None:
+    """A float32 product of square matrices by the array library."""
+    benchmark.group = "limits"
+    mesh, n = devices.mesh(), SIZE[devices.kind]
+    xp = backend_of(mesh).xp
+    x, w = xp.ones((n, n), np.float32), xp.ones((n, n), np.float32)
+    out = xp.empty((n, n), np.float32)
+    measure(
+        benchmark,
+        lambda: xp.matmul(x, w, out=out),
+        mesh=mesh,
+        kind="limit",
+        workload="matmul",
+        flops=2 * n**3,
+    )
