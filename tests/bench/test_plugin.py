@@ -26,6 +26,8 @@ QUICK = ["--benchmark-max-time=0.001", "--benchmark-min-rounds=3"]
 def run(pytester, monkeypatch):
     """Runs a test file and returns pytest's result and the measurements by parameter."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # Under xdist pytest-benchmark measures nothing, nor in pytest runs that a worker starts.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
     def json_option(path):
         return f"--benchmark-json={path}"

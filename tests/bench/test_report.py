@@ -392,7 +392,10 @@ def test_runs_without_a_common_benchmark(saved):
 # ---------------------------------------------------------------- from the suites
 
 
-def test_suites_of_the_repository_make_a_whole_report(tmp_path):
+def test_suites_of_the_repository_make_a_whole_report(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    # Under xdist pytest-benchmark measures nothing, nor in pytest runs that a worker starts.
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     path = tmp_path / "run.json"
     quick = ["--benchmark-max-time=0.0001", "--benchmark-min-rounds=1", "--benchmark-only"]
     quick += ["--benchmark-quiet", "-q", "-p", "no:cacheprovider"]
@@ -403,7 +406,6 @@ def test_suites_of_the_repository_make_a_whole_report(tmp_path):
         [sys.executable, "-m", "pytest", "bench", "-k", chosen, *quick, f"--benchmark-json={path}"],
         check=False,
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )
