@@ -17,6 +17,7 @@ from gdt.mesh import Mesh, get_default_mesh
 from gdt.numpy_protocols import call_function, call_ufunc
 from gdt.observe import OBSERVERS, met_host, ran
 from gdt.policy import on_implicit_fetch
+from gdt.reduction import IDEMPOTENT, identity
 from gdt.relayout import route, run_routes
 
 Block = Any
@@ -483,8 +484,8 @@ def is_array_like(value: object) -> bool:
 
 def _identity_like(data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:
     for reduction, c in zip(layout.pending, inside, strict=True):
-        if reduction in ("sum", "prod") and c:
-            return np.full_like(data, 0 if reduction == "sum" else 1)
+        if c and reduction and reduction not in IDEMPOTENT:
+            return np.full_like(data, identity(reduction, data.dtype))
     return data
 
 

@@ -18,14 +18,13 @@ import numpy as np
 from gdt.arguments import checked_class
 from gdt.errors import LayoutError, ShapeError, error
 from gdt.mesh import Mesh, checked_mesh
+from gdt.reduction import UFUNCS
 
 UNSHARDED = "unsharded"
 MATCH = "match"
 
 Spec = str | tuple[str, ...] | None
 Axes = tuple[int, ...]  # mesh axes by position, major first
-
-REDUCTIONS = ("sum", "max", "min", "prod")
 
 
 @checked_class("of")
@@ -72,12 +71,12 @@ class Layout:
         pending: list[str | None] = [None] * mesh.ndim
         reductions = partial if isinstance(partial, Mapping) else dict.fromkeys(partial, "sum")
         for name, reduction in reductions.items():
-            if reduction not in REDUCTIONS:
+            if reduction not in UFUNCS:
                 raise error(
                     LayoutError,
                     "Layout",
                     f"unknown reduction {reduction!r} pending over {name!r}",
-                    remedy=f"Use one of {', '.join(REDUCTIONS)}.",
+                    remedy=f"Use one of {', '.join(UFUNCS)}.",
                 )
             pending[mesh.axis_index(name, "Layout")] = reduction
         used = [a for axes in dims for a in axes] + [a for a, p in enumerate(pending) if p]

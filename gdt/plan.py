@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from gdt.layout import ArrayType, Axes, Layout
+from gdt.layout import ArrayType, Layout
 from gdt.relayout import Step, route
 
 Block = Any
@@ -107,27 +105,3 @@ class Plans(dict[tuple[Any, ...], P]):
         if len(self) >= self.CAPACITY:
             self.clear()
         super().__setitem__(key, plan)
-
-
-def identity(reduction: str, dtype: np.dtype) -> Any:
-    """The value that changes nothing in a reduction."""
-    if reduction in ("sum", "prod"):
-        return {"sum": 0, "prod": 1}[reduction]
-    lowest = reduction == "max"
-    if dtype.kind == "b":
-        return not lowest
-    if dtype.kind in "iu":
-        return np.iinfo(dtype).min if lowest else np.iinfo(dtype).max
-    return -np.inf if lowest else np.inf
-
-
-def _combine(ufunc: str) -> Callable[[Any, Block, Axes], Block]:
-    return lambda xp, x, axes: getattr(xp, ufunc).reduce(x, axis=axes, dtype=x.dtype, keepdims=True)
-
-
-COMBINE = {
-    "sum": _combine("add"),
-    "prod": _combine("multiply"),
-    "max": _combine("maximum"),
-    "min": _combine("minimum"),
-}

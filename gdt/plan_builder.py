@@ -24,7 +24,8 @@ from gdt.rule import Rule, out_shapes
 if TYPE_CHECKING:
     from gdt.op import Op
 
-from gdt.plan import COMBINE, Block, Labels, Plan, Shards, identity
+from gdt.plan import Block, Labels, Plan, Shards
+from gdt.reduction import identity, reducer
 
 
 class PlanBuilder:
@@ -191,7 +192,7 @@ class PlanBuilder:
         befores = [self._before(n, block) for n in range(len(self.moved))]
         if any(befores):
             body = _after_preparing(befores, body)
-        combine = COMBINE[op.reduce]
+        combine = reducer(xp, op.reduce)
 
         reduces = any(
             self.axes.get(f) for n in range(len(self.shapes)) for f in self.rule.reduced(n)
@@ -201,9 +202,7 @@ class PlanBuilder:
             outs = _tuple(body(*xs, **out))
             if op.merge is None and (reduces or self.finish is not None):
                 overs = [self._over(n, x) for n, x in enumerate(outs)]
-                outs = tuple(
-                    combine(xp, x, o) if o else x for x, o in zip(outs, overs, strict=True)
-                )
+                outs = tuple(combine(x, o) if o else x for x, o in zip(outs, overs, strict=True))
                 if self.finish is not None:
                     outs = _tuple(self.finish(*outs))
             return outs
@@ -433,7 +432,7 @@ class PlanBuilder:
 
     def _combining(self, body: Callable[..., Any]) -> Callable[..., Any]:
         """`body`, then the combination of coordinates in its only block."""
-        xp, combine, finish = self.backend.xp, COMBINE[self.op.reduce], self.finish
+        combine, finish = reducer(self.backend.xp, self.op.reduce), self.finish
         shapes = [self.block_shape(n, reduced=False) for n in range(len(self.shapes))]
         overs = [
             tuple(
@@ -444,15 +443,13 @@ class PlanBuilder:
         if len(overs) == 1:
             over = overs[0]
             if over:
-                combined: Callable[..., Any] = lambda *xs: combine(xp, body(*xs), over)
+                combined: Callable[..., Any] = lambda *xs: combine(body(*xs), over)
             else:
                 combined = body
             return combined if finish is None else _in_turn(combined, finish)  # type: ignore[return-value]
 
         def combine_all(*xs: Block) -> Any:
-            outs = tuple(
-                combine(xp, x, o) if o else x for x, o in zip(body(*xs), overs, strict=True)
-            )
+            outs = tuple(combine(x, o) if o else x for x, o in zip(body(*xs), overs, strict=True))
             return outs if finish is None else finish(*outs)
 
         return combine_all

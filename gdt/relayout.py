@@ -13,11 +13,10 @@ from gdt.comm.transport import transport_of
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.observe import OBSERVERS, Collective, is_recorded, ran
 from gdt.recut import Piece, Recut
+from gdt.reduction import IDEMPOTENT, identity
 
 Block = Any
 Blocks = Sequence[Block]
-
-IDENTITY = {"sum": 0, "prod": 1}
 
 
 class Step(NamedTuple):
@@ -267,8 +266,8 @@ def _pend(step: Step, blocks: Blocks) -> list[Block]:
     for i, grid in enumerate(mesh.blocks):
         for a in step.axes:
             reduction = step.want.layout.pending[a]
-            if grid[a] and reduction in IDENTITY:
-                out[i] = xp.full_like(out[i], IDENTITY[str(reduction)])
+            if grid[a] and reduction and reduction not in IDEMPOTENT:
+                out[i] = xp.full_like(out[i], identity(reduction, step.have.dtype))
     return out
 
 

@@ -218,6 +218,15 @@ def test_relayout_sends_no_more_bytes_than_tf(row: tuple) -> None:
     assert route_bytes(x, Layout(want, mesh)) <= mesh.size * received * 4
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
+def test_a_negative_zero_survives_a_pending_sum(blocks: int, dtype: str) -> None:
+    mesh = gdt.create_mesh([("a", 4)], blocks=blocks)
+    x = gdt.asarray(np.array([-0.0, 0.0, 1.0], dtype), layout=Layout([None], mesh))
+    y = gdt.relayout(x, Layout([None], mesh, partial=["a"])).numpy()
+    assert y.tobytes() == x.numpy().tobytes()
+
+
 def test_relayout_like_takes_the_layout_of_another_array() -> None:
     mesh = gdt.create_mesh([("a", 2)])
     x = gdt.arange(6.0, layout=gdt.Layout(["a"], mesh))

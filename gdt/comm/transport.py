@@ -15,11 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from gdt.mesh import Mesh
+from gdt.reduction import UFUNCS
 
 Block = Any
 Axes = tuple[int, ...]
-
-COMBINE: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
 class Transfer(NamedTuple):
@@ -195,7 +194,7 @@ def combined(blocks: Sequence[Block], reduction: str) -> Block:
     """The sum (or max, min, prod) of blocks, one after the other."""
     total = blocks[0]
     for block in blocks[1:]:
-        total = COMBINE[reduction](total, block)
+        total = UFUNCS[reduction](total, block)
     return total
 
 

@@ -19,9 +19,9 @@ from gdt.mesh import default_mesh
 from gdt.op import Composite, public
 from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
+from gdt.reduction import UFUNCS
 
 Block = Any
-COMBINE = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 
 # ---------------------------------------------------------------- facts
 
@@ -217,7 +217,7 @@ def _packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray
             _fill(target, array)
         elif operand not in done:
             valid = target[tuple(slice(n) for n in array.shape)]
-            combine = getattr(backend.xp, COMBINE[next(p for p in layout.pending if p)])
+            combine = UFUNCS[next(p for p in layout.pending if p)]
             _fill(target, combine(valid, array))
         done.add(operand)
     return DistributedArray(kind, tuple(blocks))

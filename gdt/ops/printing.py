@@ -12,8 +12,7 @@ from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.comm.messages import gathered
 from gdt.op import public
-
-COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+from gdt.reduction import UFUNCS
 
 
 @public
@@ -94,6 +93,6 @@ def _combined(parts: dict[tuple[int, ...], np.ndarray], reductions: Sequence[str
             joined: dict[tuple[int, ...], np.ndarray] = {}
             for at, part in parts.items():
                 rest = tuple(c for c, r in zip(at, reductions, strict=True) if r != reduction)
-                joined[rest] = COMBINE[reduction](joined[rest], part) if rest in joined else part
+                joined[rest] = UFUNCS[reduction](joined[rest], part) if rest in joined else part
             parts, reductions = joined, [r for r in reductions if r != reduction]
     return parts[()]
