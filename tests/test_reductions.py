@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.errors import DtypeError, IndexRangeError, ShapeError
+from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 
 MESHES = [gdt.create_mesh([("x", 4)], blocks=blocks, device_type="CPU") for blocks in (1, 2, 4)]
 
@@ -112,7 +112,7 @@ def test_axes_that_do_not_exist(mesh: gdt.Mesh) -> None:
 
 
 def test_arguments_that_numpy_has_and_gdt_has_not(mesh: gdt.Mesh) -> None:
-    with pytest.raises(DtypeError, match="sum: no argument 'where'"):
+    with pytest.raises(ArgumentError, match="sum: no argument 'where'"):
         gdt.sum(split(np.zeros(4), mesh), where=True)
 
 
