@@ -5,6 +5,7 @@ from gdt.array import DistributedArray, Shard
 from gdt.checkpoint import CheckpointManager
 from gdt.debug import check_nans, count_collectives, no_moves
 from gdt.drawing import explain, visualize
+from gdt.function import Function, RerecordedWarning, function
 from gdt.layout import MATCH, UNSHARDED, ArrayType, Layout
 from gdt.mesh import Mesh, create_mesh, default_mesh, get_default_mesh
 from gdt.ops.activations import elu, erf, gelu, leaky_relu, relu, sigmoid, silu, softplus
@@ -263,6 +264,7 @@ __all__ = [
     "floor_divide",
     "full",
     "full_like",
+    "function",
     "gelu",
     "get_default_mesh",
     "getitem",

@@ -15,7 +15,7 @@ from gdt.errors import DtypeError, IndexRangeError, LayoutError, ShapeError, err
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
 from gdt.numpy_protocols import call_function, call_ufunc
-from gdt.observe import OBSERVERS, met_host, ran
+from gdt.observe import OBSERVERS, from_host, is_recorded, met_host, ran
 from gdt.policy import on_implicit_fetch
 from gdt.reduction import IDEMPOTENT, identity
 from gdt.relayout import route, run_routes
@@ -542,7 +542,13 @@ def checked_layout(layout: object, rank: int, op: str) -> Layout:
 def place(value: Any, layout: Layout, *, copy: bool = True) -> DistributedArray:
     """Split a whole array over the mesh of `layout`; every block gets memory of its own if
     `copy`."""
-    met_host("asarray")
+    if not is_recorded():
+        return _placed(value, layout, copy)
+    (placed,) = from_host("asarray", lambda: (_placed(value, layout, copy),))
+    return placed  # type: ignore[no-any-return]
+
+
+def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
     backend, mesh = backend_of(layout.mesh), layout.mesh
     whole = backend.asarray(value)
     kind = ArrayType.of(whole.shape, whole.dtype, Layout.replicated(mesh, whole.ndim))

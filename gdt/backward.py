@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import GradientError, error
 from gdt.layout import ArrayType, Layout
-from gdt.observe import OBSERVERS, observing
+from gdt.observe import OBSERVERS, is_recorded, observing
 from gdt.ops.movement import relayout_together
 from gdt.program import Program, Recorder, array_of, held
 
@@ -62,7 +62,7 @@ def _run(call: Call) -> tuple[list[DistributedArray | None], list[DistributedArr
 
 def _one(target: DistributedArray) -> DistributedArray:
     kind = target.type.with_layout(Layout.of(target.mesh, ((),) * target.ndim))
-    return _ones(kind) if kind.shape else _scalar_one(kind)
+    return _ones(kind) if kind.shape or is_recorded() else _scalar_one(kind)
 
 
 def _ones(kind: ArrayType) -> DistributedArray:
@@ -157,16 +157,13 @@ def _recorded(
 ) -> list[DistributedArray | None]:
     recorder = Recorder()
     registers = [recorder.declare(a) for a in arrays]
-    if call.seeds is None:
-        for t in call.targets:
-            recorder.constant(_one(t))
     waiting = [n for n, a in enumerate(arrays) if a._resolved is None]
     with observing(recorder):
         grads = _run(call)[1]
     resolved = [(n, arrays[n]._resolved) for n in waiting if arrays[n]._resolved is not None]
     outputs = [recorder.find(a) for a in (*grads, *(a for _, a in resolved)) if a is not None]
     BACKWARDS[key] = False
-    if recorder.is_pure:
+    if not recorder.met_host:
         program = recorder.program(registers, outputs)
         if program is not None:
             BACKWARDS[key] = Backward(

@@ -52,6 +52,10 @@ class GradientError(GdtError, ValueError):
     """A gradient that does not exist: nothing recorded, or not a floating-point number."""
 
 
+class FunctionError(GdtError, RuntimeError):
+    """A step that `gdt.function` cannot record."""
+
+
 class MoveError(GdtError, RuntimeError):
     """An implicit move of data inside `gdt.no_moves()`, or an implicit fetch under a policy that
     forbids it."""

@@ -60,6 +60,21 @@ class Observer:
         """`function(*inputs)` has made `outputs`: lists of blocks, one list for an array; an input
         may be a Python scalar. Ops on one block are not told so: `on_op` tells of them."""
 
+    def on_update(
+        self,
+        name: str,
+        plan: Any,
+        donated: Sequence[int],
+        inputs: Sequence[Any],
+        outputs: Sequence[Sequence[Any]],
+    ) -> None:
+        """An op whose operands at the positions `donated` may be overwritten has made `outputs`
+        with `plan.execute(inputs, free)`, where `free` has flags for each donated operand."""
+
+    def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
+        """The host has computed `values = function()`, scalars and arrays that differ from step to
+        step: learning rates, counters, the streams of random numbers."""
+
     def on_host(self, name: str) -> None:
         """`name` has brought values to the host, or from the host to a mesh."""
 
@@ -103,3 +118,18 @@ def ran(
     """Tell the observers that `function` has made blocks of blocks, see `Observer.on_run`."""
     for observer in OBSERVERS.get():
         observer.on_run(name, function, inputs, outputs)
+
+
+def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+    """`function()`: floats and arrays that the host computes anew in every step, by which no
+    recorded program may take them for constants."""
+    observers = OBSERVERS.get()
+    token = OBSERVERS.set(())
+    try:
+        # A float of its own, so that a recorder knows it by its identity.
+        values = tuple([v * 1.0 if type(v) is float else v for v in function()])
+    finally:
+        OBSERVERS.reset(token)
+    for observer in observers:
+        observer.on_draw(name, function, values)
+    return values

@@ -214,10 +214,19 @@ class Op:
     ) -> Any:
         operands = self._moved(plan, args) if plan.moves else _blocks(args)
         results = plan.execute(operands, owned) if self.donated else plan.execute(operands)
-        if plan.quick is None and not self.donated and is_recorded():
-            ran(self.name, lambda *xs: plan.execute(xs), operands, results)
+        if is_recorded():
+            self._report_run(plan, operands, results)
         outs = [DistributedArray(t, tuple(b)) for t, b in zip(plan.outs, results, strict=True)]
         return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def _report_run(
+        self, plan: Plan, operands: Sequence[Any], results: Sequence[Sequence[Any]]
+    ) -> None:
+        if self.donated:
+            for observer in OBSERVERS.get():
+                observer.on_update(self.name, plan, self.donated, operands, results)
+        elif plan.quick is None:
+            ran(self.name, lambda *xs: plan.execute(xs), operands, results)
 
     def _moved(self, plan: Plan, args: Sequence[Any]) -> list[Any]:
         """The operands' blocks in the layouts that the plan wants; what must be resolved is
@@ -333,7 +342,7 @@ class Op:
         types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
         key = (*types, *static.items())
         plan = self.plans.get(key)
-        if plan is not None and plan.quick_update is not None:
+        if plan is not None and plan.quick_update is not None and not is_recorded():
             xs = [a.blocks[0] if type(a) is DistributedArray else a for a in operands]
             made = plan.quick_update(xs, [blocks[0] for blocks in owned])
             outs = tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])

@@ -7,12 +7,13 @@ identity, so everything that only wraps blocks (arrays, their types, trees of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, NamedTuple
 
 from gdt.array import DistributedArray
 from gdt.layout import ArrayType
-from gdt.observe import Observer
+from gdt.observe import Observer, from_host
 from gdt.op import Op
 
 Block = Any
@@ -22,7 +23,9 @@ Held = Any  # the block of an array, or the tuple of its blocks where it has sev
 class Instruction(NamedTuple):
     """A call of `function`: numbers of the registers that it reads, and of those that it writes.
 
-    several: whether it returns a tuple of results, one for each register.
+    several: whether it returns a tuple of results, one for each register. donated: of an update,
+    which is called with a tuple of its inputs and one of flags, the registers that it may
+    overwrite. is_effect: whether it runs even if nobody reads what it writes.
     """
 
     name: str
@@ -30,6 +33,8 @@ class Instruction(NamedTuple):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     several: bool
+    donated: tuple[int, ...] = ()
+    is_effect: bool = False
 
 
 def held(array: DistributedArray) -> Held:
@@ -53,16 +58,12 @@ class Recorder(Observer):
         self.values: list[Any] = []  # of every register, alive so that no identity comes twice
         self.constants: set[int] = set()  # the registers that are the same in every run
         self.unknown: set[int] = set()  # blocks that came from somewhere else
-        self.is_pure = True  # whether nothing was read by the host, or came from it
+        self.met_host = False  # whether values came from the host, or were read by it
         self._registers: dict[Any, int] = {}
 
     def declare(self, array: DistributedArray) -> int:
         """The register of an array that is an input of the program."""
         return self._register(held(array))
-
-    def constant(self, array: DistributedArray) -> None:
-        """Say that an array will be the same in every run."""
-        self.constants.add(self._register(held(array)))
 
     def find(self, array: DistributedArray) -> int:
         """The register of an array."""
@@ -84,8 +85,25 @@ class Recorder(Observer):
         else:
             self.constants.update(map(self._register, made))
 
+    def on_update(
+        self,
+        name: str,
+        plan: Any,
+        donated: Sequence[int],
+        inputs: Sequence[Any],
+        outputs: Sequence[Sequence[Any]],
+    ) -> None:
+        made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
+        update = plan.quick_update or partial(_update, plan.execute, len(outputs[0]))
+        self._note(name, update, read, made, True, donated=donated)
+
+    def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
+        self.met_host = True
+        run = lambda: [_of_value(v) for v in from_host(name, function)]
+        self._note(name, run, (), [_of_value(v) for v in values], True, is_effect=True)
+
     def on_host(self, name: str) -> None:
-        self.is_pure = False
+        self.met_host = True
 
     def _note(
         self,
@@ -94,13 +112,19 @@ class Recorder(Observer):
         inputs: Iterable[Any],
         outputs: Iterable[Any],
         several: bool,
+        *,
+        donated: Sequence[int] = (),
+        is_effect: bool = False,
     ) -> None:
         read = tuple([self._read(x) for x in inputs])
         written = tuple([self._register(x, new=True) for x in outputs])
-        if self.constants.issuperset(read):
+        if self.constants.issuperset(read) and not is_effect:
             self.constants.update(written)
             return
-        self.instructions.append(Instruction(name, function, read, written, several))
+        overwritten = tuple([read[i] for i in donated])
+        self.instructions.append(
+            Instruction(name, function, read, written, several, overwritten, is_effect)
+        )
 
     def _read(self, value: Any) -> int:
         register = self._registers.get(_identity(value))
@@ -116,18 +140,36 @@ class Recorder(Observer):
             self.values.append(value)
         return self._registers[identity]
 
-    def program(self, inputs: Sequence[int], outputs: Sequence[int]) -> Program | None:
+    def program(
+        self, inputs: Sequence[int], outputs: Sequence[int], replaced: Set[int] = frozenset()
+    ) -> Program | None:
         """What makes the registers `outputs` of the registers `inputs`; None if that takes blocks
-        that came from somewhere else."""
-        needed, kept = set(outputs), []
-        for instruction in reversed(self.instructions):
-            if needed & set(instruction.outputs):
-                kept.append(instruction)
-                needed.update(instruction.inputs)
+        that came from somewhere else. An update may overwrite the inputs `replaced`."""
+        kept, needed = self._needed(outputs)
         if needed & self.unknown:
             return None
         constants = {r: self.values[r] for r in needed & self.constants}
-        return Program(kept[::-1], [i for i in inputs if i in needed], outputs, constants)
+        return Program(kept, [i for i in inputs if i in needed], outputs, constants, replaced)
+
+    def _needed(self, outputs: Sequence[int]) -> tuple[list[Instruction], set[int]]:
+        """The instructions that make `outputs`, and all registers that they read or write."""
+        needed, kept = set(outputs), []
+        for instruction in reversed(self.instructions):
+            if instruction.is_effect or needed & set(instruction.outputs):
+                kept.append(instruction)
+                needed.update(instruction.inputs)
+        return kept[::-1], needed
+
+    def first_unknown(self, outputs: Sequence[int]) -> tuple[str, str]:
+        """Of the first instruction that reads a block from somewhere else, the name, and the dtype
+        and shape of that block."""
+        for instruction in self._needed(outputs)[0]:
+            for register in instruction.inputs:
+                if register in self.unknown:
+                    value = self.values[register]
+                    block = value[0] if type(value) is tuple else value
+                    return instruction.name, f"blocks {block.dtype}{list(block.shape)}"
+        return "the result", "unknown origin"
 
 
 def _is_scalar(value: Any) -> bool:
@@ -145,12 +187,30 @@ def _of_blocks(blocks: Any) -> Any:
     return blocks[0] if len(blocks) == 1 else tuple(blocks)
 
 
+def _of_value(value: Any) -> Any:
+    """What a register holds of an array, or of a scalar."""
+    return held(value) if type(value) is DistributedArray else value
+
+
+def _lists(values: Iterable[Any]) -> list[Any]:
+    """Lists of blocks of what registers hold; scalars as they are."""
+    return [v if type(v) is tuple or _is_scalar(v) else (v,) for v in values]
+
+
+def _update(
+    function: Callable[..., Any], count: int, values: tuple[Any, ...], free: tuple[Any, ...]
+) -> list[Any]:
+    """An update of lists of blocks as one of what registers hold; `free` has for each donated
+    operand a flag, or one for each block."""
+    flags = [f if isinstance(f, list) else (f,) * count for f in free]
+    return [_of_blocks(blocks) for blocks in function(_lists(values), flags)]
+
+
 def _on_registers(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of lists of blocks as one of what registers hold."""
 
     def run(*values: Any) -> list[Any]:
-        lists = [v if type(v) is tuple or _is_scalar(v) else (v,) for v in values]
-        return [_of_blocks(blocks) for blocks in function(*lists)]
+        return [_of_blocks(blocks) for blocks in function(*_lists(values))]
 
     return run
 
@@ -158,8 +218,9 @@ def _on_registers(function: Callable[..., Any]) -> Callable[..., Any]:
 class Program:
     """A recorded computation as one Python function of what its input registers hold.
 
-    `source` is its text, a line for each plan that runs; `run` takes the inputs by position and
-    returns a tuple of outputs.
+    `source` is its text, a line for each plan that runs. `run` takes what the registers `inputs`
+    hold, then for each of the registers `donated` a list that says which of its blocks may be
+    overwritten, and returns a tuple of outputs.
     """
 
     def __init__(
@@ -168,8 +229,10 @@ class Program:
         inputs: Sequence[int],
         outputs: Sequence[int],
         constants: Mapping[int, Any],
+        replaced: Set[int],
     ) -> None:
         self.inputs = list(dict.fromkeys(inputs))
+        self.donated: list[int] = []
         last = {r: at for at, k in enumerate(instructions) for r in (*k.inputs, *k.outputs)}
         ends: dict[int, list[int]] = {}
         for register in last.keys() - {*outputs, *constants}:
@@ -179,14 +242,22 @@ class Program:
             return f"{'c' if register in constants else 'r'}{register}"
 
         namespace = {name(r): value for r, value in constants.items()}
-        lines = [f"def run({', '.join(map(name, self.inputs))}):"]
+        lines = []
         for at, k in enumerate(instructions):
             namespace[f"{k.name}_{at}"] = k.function
             results = ", ".join(map(name, k.outputs)) + "," * (k.several and len(k.outputs) == 1)
-            lines.append(f"    {results} = {k.name}_{at}({', '.join(map(name, k.inputs))})")
+            operands = ", ".join(map(name, k.inputs))
+            if k.donated:
+                # What is read once more must stay as it is.
+                free = [r in replaced and last[r] == at and r not in outputs for r in k.donated]
+                self.donated += [r for r, f in zip(k.donated, free, strict=True) if f]
+                flags = [f"free{r}" if f else "False" for r, f in zip(k.donated, free, strict=True)]
+                operands = f"({operands},), ({', '.join(flags)},)"
+            lines.append(f"    {results} = {k.name}_{at}({operands})")
             if at in ends:
                 lines.append(f"    del {', '.join(map(name, ends[at]))}")
         lines.append(f"    return ({''.join(f'{name(r)}, ' for r in outputs)})")
-        self.source = "\n".join(lines)
+        parameters = [*map(name, self.inputs), *[f"free{r}" for r in self.donated]]
+        self.source = "\n".join([f"def run({', '.join(parameters)}):", *lines])
         exec(compile(self.source, "<gdt program>", "exec"), namespace)
         self.run: Callable[..., tuple[Held, ...]] = namespace["run"]

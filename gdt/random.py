@@ -26,6 +26,7 @@ from gdt.backend import backend_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
+from gdt.observe import from_host
 from gdt.op import Composite, op
 from gdt.ops.comparison import less
 from gdt.ops.creation import shard_starts
@@ -126,11 +127,14 @@ def _as_key(given: Any) -> DistributedArray:
             problem = "a key is of dtype uint64 and rank 0"
             raise error(DtypeError, "key", problem, operands={"key": given.type})
         return given
+    mesh = get_default_mesh()
     if given is None:
-        value = int(random_bits.fold_in(np, *generator.take()))
-    else:
-        value = _key_of_seed(given)
-    return _number(value, get_default_mesh())
+        (new,) = from_host(
+            "key", lambda: (_number(int(random_bits.fold_in(np, *generator.take())), mesh),)
+        )
+        return new  # type: ignore[no-any-return]
+    (fixed,) = from_host("key", lambda: (_number(_key_of_seed(given), mesh),))
+    return fixed  # type: ignore[no-any-return]
 
 
 @lru_cache(maxsize=64)
@@ -238,9 +242,15 @@ def _scalar(value: Any, block: int) -> Any:
 def _operands(given: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
     """The key and the stream of a draw as operands on `mesh`."""
     if given is None:
-        taken, stream = generator.take()
-        return _number(taken, mesh), place(np.uint64(stream), Layout.replicated(mesh, 0))
+        key, stream = from_host("random", lambda: _taken(mesh))
+        return key, stream
     return relayout(_as_key(given), Layout.replicated(mesh, 0)), 0
+
+
+def _taken(mesh: Mesh) -> tuple[DistributedArray, DistributedArray]:
+    """Key and stream of the next draw of the default generator, as arrays."""
+    taken, stream = generator.take()
+    return _number(taken, mesh), place(np.uint64(stream), Layout.replicated(mesh, 0))
 
 
 def _drawn(

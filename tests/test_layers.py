@@ -37,7 +37,7 @@ LAYERS = [
         ["policy", "slots", "numpy_protocols", "array", "launcher", "plan", "plan_builder", "op"],
     ),
     ("ops", ["ops", "random"]),
-    ("transforms", ["backward", "tape", "program"]),
+    ("transforms", ["backward", "captures", "function", "tape", "program"]),
     (
         "library",
         ["nn", "optim", "metrics", "data", "checksums", "checkpoint", "training", "sharding"],

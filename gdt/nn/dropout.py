@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gdt import random
 from gdt.arguments import checked_class
-from gdt.array import DistributedArray
+from gdt.array import DistributedArray, place
 from gdt.errors import ArgumentError, error
+from gdt.layout import Layout
 from gdt.nn.module import Module
+from gdt.observe import from_host
 from gdt.ops.comparison import where
 
 
@@ -35,10 +39,16 @@ class Dropout(Module):
         """training: whether to drop; the module's mode if not given."""
         if not (self.training if training is None else training) or not self.rate:
             return x
-        key = random.fold_in(self.key, self.calls)
-        self.calls += 1
+        (calls,) = from_host("Dropout", self._count)
+        key = random.fold_in(self.key, calls)
         kept = random.bernoulli(x.shape, 1 - self.rate, layout=x.layout.resolved, key=key)
         return where(kept, x * (1 / (1 - self.rate)), 0)
+
+    def _count(self) -> tuple[DistributedArray]:
+        """How many calls there were, as an operand; and one more."""
+        calls = place(np.uint64(self.calls), Layout.replicated(self.key.mesh, 0))
+        self.calls += 1
+        return (calls,)
 
     def describe(self) -> str:
         """The rate."""

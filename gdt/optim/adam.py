@@ -91,21 +91,26 @@ class Adam(Optimizer):
         super().__init__(learning_rate)
         self.beta1, self.beta2, self.epsilon = float(beta1), float(beta2), float(epsilon)
 
-    def step(
-        self, rate: float, owners: Sequence[Sequence[Owner]], gradients: Sequence[DistributedArray]
-    ) -> None:
+    def scalars(self, rate: float) -> tuple[float, ...]:
         """Bias corrections become factors of the rate and of epsilon."""
         mean = (1 - self.beta1) / (1 - self.beta1**self.steps)
         root = math.sqrt((1 - self.beta2**self.steps) / (1 - self.beta2))
-        scalars = (
+        return (
             self.beta1,
             self.beta2,
             1 - rate * self.weight_decay,
             rate * mean * root,
             self.epsilon * root,
         )
-        decay = self.weight_decay > 0
-        adam_step.update_all(owners, gradients, *scalars, decay=decay)
+
+    def step(
+        self,
+        scalars: tuple[float, ...],
+        owners: Sequence[Sequence[Owner]],
+        gradients: Sequence[DistributedArray],
+    ) -> None:
+        """One update of every parameter and its moments."""
+        adam_step.update_all(owners, gradients, *scalars, decay=self.weight_decay > 0)
 
 
 @checked_class(eager=True)

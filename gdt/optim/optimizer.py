@@ -11,6 +11,7 @@ from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.backend import NUMPY
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.observe import from_host
 from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import relayout, relayout_together
@@ -95,25 +96,36 @@ class Optimizer(Stateful):
         """
         targets = trainable_slots(parameters)
         found = self._gradients(targets, gradients)
-        rate = (
-            self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate
-        )
         for slot in targets:
             self._follow(slot)
-        self.steps += 1
+        scalars = from_host(type(self).__name__, self._begin_step)
         updated = [i for i, g in enumerate(found) if g is not None]
         states = self.state.values()
         owners: list[list[Owner]] = [
             [(s.owner, s.key), *[(kept, s.name) for kept in states]]
             for s in [targets[i] for i in updated]
         ]
-        self.step(float(rate), owners, [found[i] for i in updated])  # type: ignore[misc]
+        self.step(scalars, owners, [found[i] for i in updated])  # type: ignore[misc]
+
+    def _begin_step(self) -> tuple[float, ...]:
+        """Count the step; the numbers that it computes with."""
+        rate = (
+            self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate
+        )
+        self.steps += 1
+        return self.scalars(float(rate))
+
+    def scalars(self, rate: float) -> tuple[float, ...]:
+        """The numbers that step number `self.steps` computes with, at this learning rate."""
+        return (rate,)
 
     def step(
-        self, rate: float, owners: Sequence[Sequence[Owner]], gradients: Sequence[DistributedArray]
+        self,
+        scalars: tuple[float, ...],
+        owners: Sequence[Sequence[Owner]],
+        gradients: Sequence[DistributedArray],
     ) -> None:
-        """Update every parameter: `owners` says where it and its state are kept. `self.steps` has
-        counted the step."""
+        """Update every parameter: `owners` says where it and its state are kept."""
         raise NotImplementedError
 
     def _follow(self, slot: Slot) -> None:

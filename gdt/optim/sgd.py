@@ -82,12 +82,18 @@ class SGD(Optimizer):
         self.kinds = ("velocity",) if momentum else ()  # type: ignore[misc]
         super().__init__(learning_rate)
 
+    def scalars(self, rate: float) -> tuple[float, ...]:
+        """Rate and momentum."""
+        return (rate, float(self.momentum)) if self.momentum else (rate,)
+
     def step(
-        self, rate: float, owners: Sequence[Sequence[Owner]], gradients: Sequence[DistributedArray]
+        self,
+        scalars: tuple[float, ...],
+        owners: Sequence[Sequence[Owner]],
+        gradients: Sequence[DistributedArray],
     ) -> None:
         """Plain, or with momentum."""
         if self.momentum:
-            momentum, nesterov = float(self.momentum), self.nesterov
-            momentum_step.update_all(owners, gradients, rate, momentum, nesterov=nesterov)
+            momentum_step.update_all(owners, gradients, *scalars, nesterov=self.nesterov)
         else:
-            sgd_step.update_all(owners, gradients, rate)
+            sgd_step.update_all(owners, gradients, *scalars)

@@ -1,0 +1,351 @@
+"""`gdt.function`: a step that is recorded once, and then runs as a program."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.arguments import checked
+from gdt.array import DistributedArray
+from gdt.captures import PRIMITIVES, Captures, Place
+from gdt.errors import FunctionError, error
+from gdt.layout import ArrayType
+from gdt.mesh import get_default_mesh
+from gdt.observe import OBSERVERS, observing
+from gdt.op import _is_owned
+from gdt.program import Program, Recorder, array_of, held
+
+PACKAGE = str(Path(__file__).parent)
+MANY = 16  # recordings after which a function warns that it is recorded over and over
+
+Tree = Any
+
+
+class RerecordedWarning(UserWarning):
+    """A function is recorded anew in most of its calls, which costs more than it saves."""
+
+
+# ---------------------------------------------------------------- arguments and results
+
+
+class Arguments:
+    """The arguments of a call: `key`, all but the values in arrays; `places`, where its arrays are
+    kept; `captures`, what is reached through other objects among them."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
+        self.places: list[Place] = []
+        self.objects: list[tuple[str, Any]] = []
+        self._parts: list[Any] = [get_default_mesh()]
+        self._name = name
+        for i, a in enumerate(args):
+            self._add(args, i, a, f"argument {i}")
+        for k, a in kwargs.items():
+            self._parts.append(k)
+            self._add(kwargs, k, a, f"argument {k!r}")
+        self.key = tuple(self._parts)
+
+    def _add(self, owner: Any, key: Any, value: Any, path: str) -> None:
+        parts = self._parts
+        if type(value) is DistributedArray:
+            parts.append(value.type)
+            self.places.append(Place(owner, key, path))
+        elif isinstance(value, np.ndarray):
+            raise error(
+                FunctionError,
+                self._name,
+                f"{path} is a NumPy array {value.dtype}{list(value.shape)}",
+                remedy="Pass gdt.asarray(x, layout=...): a recorded step reads its operands anew.",
+            )
+        elif isinstance(value, PRIMITIVES):
+            parts.extend((type(value), value))
+        elif type(value) in (list, tuple) or hasattr(value, "_fields"):
+            parts.extend((type(value), len(value)))
+            for i, v in enumerate(value):
+                self._add(value, i, v, f"{path}[{i}]")
+        elif type(value) is dict:
+            parts.extend((dict, *value))
+            for k, v in value.items():
+                self._add(value, k, v, f"{path}[{k!r}]")
+        else:
+            parts.append(id(value))
+            self.objects.append((path, value))
+
+
+class Result(NamedTuple):
+    """The place of an array in what a function returns: which of the program's outputs it is."""
+
+    output: int
+    type: ArrayType
+
+
+def _templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
+    """The returned tree with a `Result` for every array, which are added to `results`."""
+    if isinstance(tree, DistributedArray):
+        results.append(tree)
+        return Result(len(results) - 1, tree.type)
+    if tree is None or isinstance(tree, str):
+        return tree
+    if isinstance(tree, dict):
+        return {k: _templated(v, results, name) for k, v in tree.items()}
+    if isinstance(tree, list | tuple):
+        parts = [_templated(v, results, name) for v in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    raise error(
+        FunctionError,
+        name,
+        f"it returns a {type(tree).__name__}, which a recorded step cannot compute anew",
+        remedy="Return arrays, None, or lists, tuples and dicts of them.",
+    )
+
+
+def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
+    """The tree that a template stands for."""
+    if type(template) is Result:
+        return array_of(template.type, outputs[template.output])
+    if isinstance(template, dict):
+        return {k: _filled(v, outputs) for k, v in template.items()}
+    if isinstance(template, list | tuple):
+        parts = [_filled(v, outputs) for v in template]
+        return type(template)(*parts) if hasattr(template, "_fields") else type(template)(parts)
+    return template
+
+
+# ---------------------------------------------------------------- recording
+
+
+class StepRecorder(Recorder):
+    """A recorder that lets no value reach the host: the program would not wait for it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+
+    def on_host(self, name: str) -> None:
+        raise error(
+            FunctionError,
+            self._name,
+            f"a recorded step cannot read values on the host, as {_line_of_user()} does",
+            remedy="Return the array and read it outside, or compute with gdt.where.",
+        )
+
+
+def _line_of_user() -> str:
+    """The innermost line of the running code that is not gdt's."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((PACKAGE, "<gdt")):
+        frame = frame.f_back
+    if frame is None:
+        return "some line"
+    return f"line {frame.f_lineno} of {frame.f_code.co_filename} ({frame.f_code.co_name})"
+
+
+class Input(NamedTuple):
+    """Where a program reads a register: a place, or argument number `argument` if that is not -1;
+    the type it must have; where it is put afterwards: number of the output, or -1."""
+
+    place: Place
+    argument: int
+    type: ArrayType
+    register: int
+    output: int
+    written: ArrayType | None
+
+
+def _replaced(inputs: Sequence[Input]) -> set[int]:
+    """The registers of arrays that are kept in one place, where another array will be put."""
+    counts = Counter(i.register for i in inputs)
+    return {i.register for i in inputs if i.output >= 0 and counts[i.register] == 1}
+
+
+class Recording:
+    """A call that has been recorded, and may be replayed as long as its captures are unchanged."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        captures: Captures,
+        inputs: Sequence[Input],
+        program: Program,
+        template: Tree,
+    ) -> None:
+        self.captures, self.program, self.template = captures, program, template
+        read = {*program.inputs}
+        self.inputs = [i for i in inputs if i.register in read or i.output >= 0]
+        by_register = {i.register: n for n, i in enumerate(self.inputs)}
+        self.order = [by_register[r] for r in program.inputs]
+        self.donated = [by_register[r] for r in program.donated]
+        # Places that held one array must go on to hold one.
+        self.twins = [
+            (n, by_register[i.register])
+            for n, i in enumerate(self.inputs)
+            if by_register[i.register] != n
+        ]
+        self.writes = [n for n, i in enumerate(self.inputs) if i.output >= 0]
+
+    def places(self, arguments: Arguments) -> list[Place] | None:
+        """Where its arrays are now; None if it does not fit what is there."""
+        if self.captures.changed() is not None:
+            return None
+        places = []
+        for captured, argument, kind, *_ in self.inputs:
+            if argument >= 0:
+                places.append(arguments.places[argument])
+                continue
+            now = captured.read()
+            if type(now) is not DistributedArray or now.type is not kind:
+                return None
+            places.append(captured)
+        for n, first in self.twins:
+            if places[n].read().blocks is not places[first].read().blocks:
+                return None
+        return places
+
+    def replay(self, places: list[Place]) -> Tree:
+        """Run the program on the arrays in these places."""
+        free = []
+        for n in self.donated:
+            owned = _is_owned(places[n].owner, places[n].key)
+            free.append(owned[0] if len(owned) == 1 else owned)
+        blocks = [held(place.owner[place.key]) for place in places]
+        outputs = self.program.run(*[blocks[n] for n in self.order], *free)
+        for n in self.writes:
+            place, kept = places[n], self.inputs[n]
+            place.owner[place.key] = array_of(kept.written, outputs[kept.output])  # type: ignore[arg-type]
+        return _filled(self.template, outputs)
+
+
+class Function:
+    """What `gdt.function` returns: calls `function`, recorded and replayed."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._known: dict[Any, list[Recording]] = {}
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"<gdt.function {self._name}, {self._count} recordings>"
+
+    @property
+    def programs(self) -> list[Program]:
+        """The programs recorded so far; `print(program.source)` shows what runs."""
+        return [r.program for recordings in self._known.values() for r in recordings]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if OBSERVERS.get():  # a tape, explain or a recording around this one wants every op
+            return self._function(*args, **kwargs)
+        arguments = Arguments(args, kwargs, self._name)
+        recordings = self._known.get(arguments.key)
+        if recordings is None:
+            # The first call makes plans and whatever state there is to be; it runs as written.
+            result = self._function(*args, **kwargs)
+            self._known[arguments.key] = []
+            return result
+        for recording in recordings:
+            places = recording.places(arguments)
+            if places is not None:
+                return recording.replay(places)
+        return self._record(arguments, recordings, args, kwargs)
+
+    def _captures(self, arguments: Arguments) -> Captures:
+        captures = Captures()
+        captures.enter(self._function, self._name)
+        for path, value in arguments.objects:
+            captures.enter(value, path)
+        return captures
+
+    def _record(
+        self, arguments: Arguments, recordings: list[Recording], args: Any, kwargs: Any
+    ) -> Any:
+        recorder, captures = StepRecorder(self._name), self._captures(arguments)
+        places = [(p, n) for n, p in enumerate(arguments.places)]
+        places += [(p, -1) for p, _ in captures.arrays]
+        before = [(p, n, p.read(), recorder.declare(p.read())) for p, n in places]
+        with observing(recorder):
+            returned = self._function(*args, **kwargs)
+        changed = captures.changed()
+        if changed is not None:
+            self._count_recording(changed)
+            return returned
+        results: list[DistributedArray] = []
+        template = _templated(returned, results, self._name)
+        outputs = [recorder.find(r) for r in results]
+        inputs = []
+        for place, n, was, register in before:
+            now, output, kind = place.read(), -1, None
+            if now is not was:
+                if not isinstance(now, DistributedArray):
+                    self._count_recording(place.path)
+                    return returned
+                output, kind = len(outputs), now.type
+                outputs.append(recorder.find(now))
+            inputs.append(Input(place, n, was.type, register, output, kind))
+        program = recorder.program([i.register for i in inputs], outputs, _replaced(inputs))
+        if program is None:
+            raise self._unknown(recorder, outputs)
+        recordings.insert(0, Recording(recorder, captures, inputs, program, template))
+        del recordings[MANY:]
+        self._count_recording()
+        return returned
+
+    def _count_recording(self, changed: str = "") -> None:
+        self._count += 1
+        if self._count == MANY:
+            reason = f": {changed} changes in every call" if changed else ""
+            warnings.warn(
+                f"gdt.function: {self._name} was recorded {MANY} times{reason}; numbers that "
+                "change from call to call belong in arrays, such as gdt.asarray(rate)",
+                RerecordedWarning,
+                stacklevel=4,
+            )
+
+    def _unknown(self, recorder: Recorder, outputs: Sequence[int]) -> Exception:
+        name, kind = recorder.first_unknown(outputs)
+        return error(
+            FunctionError,
+            self._name,
+            f"{name} reads an array of {kind} that is no argument, and that no variable, module or "
+            "container within reach of the function holds",
+            remedy="Pass it as an argument, or keep it in a Module, a dict or a list.",
+        )
+
+
+@checked
+def function(f: Callable[..., Any]) -> Function:
+    """`f`, recorded once for every kind of call and then replayed without Python running it.
+
+    f: a training step, say: a function of arrays, in any tree of lists, tuples and dicts, and of
+    whatever else it needs. Arrays may also be reached through its arguments, variables of enclosing
+    functions, global variables, and the attributes of Modules, optimizers and other objects there;
+    they are read anew in every call, and what the step puts in their place is put there. Learning
+    rates, counts of steps and random numbers go on as without recording.
+
+    A call is recorded when one like it (types and layouts of arrays, values of numbers and texts)
+    has been made before, and is replayed as long as nothing that it relies on has changed; else it
+    is recorded anew. Inside a tape, `gdt.explain` or another recording, `f` itself is called.
+    Printing, appending to lists and whatever else is not computation on arrays happens only when
+    `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise those of `f`.
+
+    Raises FunctionError where a step reads values on the host, returns numbers that are no arrays,
+    or takes a NumPy array as an argument.
+
+    >>> w = {"w": gdt.asarray([1.0, 2.0])}
+    >>> optimizer = gdt.optim.SGD(0.5)
+    >>> @gdt.function
+    ... def step(x):
+    ...     loss, g = gdt.value_and_grad(lambda p: gdt.sum(p["w"] * x))(w)
+    ...     optimizer.update(w, g)
+    ...     return loss
+    >>> x = gdt.asarray([1.0, 1.0])
+    >>> [float(step(x)) for _ in range(3)]
+    [3.0, 2.0, 1.0]
+    """
+    return Function(f)
