@@ -12,7 +12,7 @@ import functools
 import sys
 import sysconfig
 import types
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -173,8 +173,7 @@ def _names(code: types.CodeType) -> set[str]:
     return {*code.co_names}.union(*map(_names, inner))
 
 
-@functools.lru_cache(maxsize=1024)
-def _is_of_a_user(thing: Hashable) -> bool:
+def _is_of_a_user(thing: Any) -> bool:
     """Whether a class or a function is of a program, and not of gdt or a library."""
     import_name = str(getattr(thing, "__module__", "") or "")
     if import_name.split(".", maxsplit=1)[0] in ("gdt", "builtins"):

@@ -318,7 +318,7 @@ class Function:
         )
 
 
-@checked
+@functools.partial(checked, eager=True)
 def function(f: Callable[..., Any]) -> Function:
     """`f`, recorded once for every kind of call and then replayed without Python running it.
 

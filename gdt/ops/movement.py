@@ -19,11 +19,24 @@ def _relayout(x: DistributedArray, *, layout: Layout) -> DistributedArray:
     if layout is x.layout:
         return x
     if layout.mesh is not x.mesh:
-        return place(x.numpy(), layout)
+        return _on_other_mesh(x.resolve(), layout)
     if layout is x.layout.resolved:
         return x.resolve()
     (blocks,) = run_routes([route(x.type, layout)], [x.blocks])
     return DistributedArray(x.type.with_layout(layout), tuple(blocks))
+
+
+def _on_other_mesh(x: DistributedArray, layout: Layout) -> DistributedArray:
+    """The same values on another mesh, by way of the host."""
+
+    def copied(blocks: Sequence[Any]) -> Sequence[Any]:
+        token = OBSERVERS.set(())
+        try:
+            return place(DistributedArray(x.type, blocks).numpy(), layout).blocks
+        finally:
+            OBSERVERS.reset(token)
+
+    return on_blocks("copy_to_mesh", x.type.with_layout(layout), copied, x)
 
 
 # The value does not change, so neither does the cotangent; it moves when it is needed.
