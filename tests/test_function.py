@@ -1,4 +1,4 @@
-"""gdt.function: replayed steps are the steps themselves, bit for bit, whatever changes around them."""
+"""gdt.function: replays are the step itself, bit for bit, whatever changes around it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import FunctionError
 from gdt.function import MANY, Function
 from gdt.mesh import Mesh
-from gdt.testing import Oracle, choices
+from gdt.testing import choices
 from gdt.testing.operands import placed
 
 from .samples import SAMPLES
