@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from gdt.errors import CompileError, KernelError, error
+from gdt.tensor_map import TensorMap
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 STATIC_SHARED_LIMIT = 48 << 10  # bytes; a kernel that wants more has to be told so
@@ -395,8 +396,8 @@ def check(call: Call, folder: Path | None = None) -> list[Any]:
     """Check a call against its kernel's signature; the arguments, scalars in the kernel's types.
 
     Arrays must have the parameter's dtype, be aligned to it, and be C-contiguous unless the kernel
-    also takes `<name>_strides`. `None` is a null pointer. Python numbers become the kernel's type
-    if they fit it.
+    also takes `<name>_strides`. `None` is a null pointer. Tensor maps must be such that Hopper's
+    accelerator can copy from them. Python numbers become the kernel's type if they fit it.
     """
     signature = parameters(call.instance, folder)
     name = str(call.instance)
@@ -430,6 +431,12 @@ def _check_argument(kernel: str, p: Parameter, argument: Any, strided: bool) -> 
         if address(argument) % argument.dtype.itemsize:
             raise refuse(f"is not aligned to {argument.dtype.itemsize} bytes")
         return argument
+    if p.c_type == TensorMap.__name__:
+        if not isinstance(argument, TensorMap):
+            raise refuse(f"is {type(argument).__name__}, not a tensor map")
+        if (reason := argument.refusal(address(argument.array))) is not None:
+            raise refuse(f"cannot be copied from: {reason}")
+        return argument
     if isinstance(p.dtype, np.dtype):
         if getattr(argument, "dtype", None) != p.dtype or np.size(argument) != 1:
             raise refuse(f"is not one struct {p.c_type}")
@@ -460,6 +467,12 @@ def address(array: Any) -> int:
     return int(array.ctypes.data if on_host else array.data.ptr)
 
 
+def _for_cupy(argument: Any) -> Any:
+    if isinstance(argument, TensorMap):
+        return argument.encoded(address(argument.array))
+    return np.uintp(0) if argument is None else argument
+
+
 @dataclass
 class CudaRunner:
     """Runs calls on the current CUDA device and stream, through the CuPy that it is given."""
@@ -470,8 +483,7 @@ class CudaRunner:
 
     def run(self, call: Call) -> None:
         """Check the arguments and launch; returns at once, as every CUDA launch does."""
-        null = np.uintp(0)
-        arguments = tuple(null if a is None else a for a in check(call))
+        arguments = tuple(map(_for_cupy, check(call)))
         self._function(call)(call.grid, call.block, arguments, shared_mem=call.shared)
 
     def _function(self, call: Call) -> Any:

@@ -26,96 +26,26 @@
 //
 // Launch: block THREADS, grid (tiles of m x n, pieces, items); matmul_finish: grid (m n / THREADS,
 // items). Not yet measured on a GPU.
-#include "block.cuh"
+#include "matmul.cuh"
 
 constexpr int THREADS = 256;
 constexpr int SIMT_K = 8;
 constexpr int STAGES = 3;
 constexpr int MMA_K_BYTES = 64;
-constexpr int GROUP = 8;  // rows of tiles that run together, to share w in the second-level cache
-constexpr int NONE = 0;
-constexpr int RELU = 1;
-constexpr int GELU = 2;
-constexpr int RELU_BACKWARD = 3;
-constexpr int GELU_BACKWARD = 4;
-constexpr int SATURATED = 40;  // beyond it exp(-x^2 / 2) is 0 even in float64
 
 namespace {
-// ---- what is done with a finished sum -----------------------------------------------------------
-template <typename A> __device__ __forceinline__ A normal_cdf(A x) {
-  return A(0.5) * (A(1) + erf(x * A(0.70710678118654752440)));
-}
-template <typename A> __device__ __forceinline__ A gelu_slope(A x) {
-  x = x < -SATURATED ? A(-SATURATED) : x > SATURATED ? A(SATURATED) : x;  // infinity times 0 is NaN
-  return normal_cdf(x) + x * A(0.39894228040143267794) * exp(A(-0.5) * x * x);
-}
-template <typename A, typename O> struct Epilogue {
-  O* out;
-  const O *bias, *aux;
-  O* pre;
-  A alpha;
-  int accumulate, activation;
-
-  __device__ __forceinline__ void operator()(long long at, int column, A sum) const {
-    A value = alpha * sum;
-    if (bias) value += A(widen(bias[column]));
-    if (accumulate) value += A(widen(out[at]));
-    if (pre) pre[at] = narrow<O>(value);
-    if (activation == RELU) value = value < A(0) ? A(0) : value;
-    if (activation == GELU) value *= normal_cdf(value);
-    if (activation == RELU_BACKWARD) value *= A(widen(aux[at])) > A(0) ? A(1) : A(0);
-    if (activation == GELU_BACKWARD) value *= gelu_slope(A(widen(aux[at])));
-    out[at] = narrow<O>(value);
-  }
-};
-// Where a block's sums go: to the epilogue, or, of one piece among several, to its part.
-template <typename A, typename O> struct Sink {
-  Epilogue<A, O> epilogue;
-  A* part;  // null: there is one piece
-  int m, n;
-  __device__ __forceinline__ void operator()(int row, int column, A sum) const {
-    if (row >= m || column >= n) return;
-    const long long at = static_cast<long long>(row) * n + column;
-    if (part) part[at] = sum;
-    else epilogue(at, column, sum);
-  }
-  // A slab of ROWS x TILE sums from shared memory: neighbours in a row of the result are written by
-  // neighbouring threads, and the epilogue is compiled once. `row_of(r)` says which row of the
-  // result a row of the slab is.
-  template <int ROWS, int TILE, typename RowOf>
-  __device__ __forceinline__ void drain(const A* slab, int first_column, RowOf row_of) const {
-    __syncthreads();
-#pragma unroll 1
-    for (int i = threadIdx.x; i < ROWS * TILE; i += THREADS)
-      (*this)(row_of(i / TILE), first_column + i % TILE, slab[i]);
-    __syncthreads();
-  }
-};
-template <typename A, typename O>
-__device__ __forceinline__ Sink<A, O> make_sink(O* out, const O* bias, const O* aux, O* pre,
-                                                A* parts, A alpha, int accumulate, int activation,
-                                                int m, int n) {
-  const long long size = static_cast<long long>(m) * n, at = blockIdx.z * size;
-  A* part = parts ? parts + (static_cast<long long>(blockIdx.y) * gridDim.z + blockIdx.z) * size
-                  : nullptr;
-  return {{out + at, bias, aux ? aux + at : nullptr, pre ? pre + at : nullptr, alpha, accumulate,
-           activation},
-          part,
-          m,
-          n};
-}
-
 // ---- tiles --------------------------------------------------------------------------------------
-struct Corner {
-  int row, column;
-};
-// Block number -> first row and column, in groups of GROUP rows of tiles, down the columns of a
-// group.
-template <int TILE> __device__ __forceinline__ Corner tile_corner(int m, int n) {
-  const int down = (m + TILE - 1) / TILE, across = (n + TILE - 1) / TILE, block = blockIdx.x;
-  const int group = block / (GROUP * across), within = block % (GROUP * across);
-  const int height = min(GROUP, down - group * GROUP);
-  return {(group * GROUP + within % height) * TILE, within / height * TILE};
+// A slab of ROWS x TILE sums in shared memory goes to the sink: neighbours in a row of the result are
+// written by neighbouring threads, and the epilogue is compiled once. `row_of(r)` says which row of
+// the result a row of the slab is.
+template <int ROWS, int TILE, typename A, typename O, typename RowOf>
+__device__ __forceinline__ void drain(const Sink<A, O>& sink, const A* slab, int first_column,
+                                      RowOf row_of) {
+  __syncthreads();
+#pragma unroll 1
+  for (int i = threadIdx.x; i < ROWS * TILE; i += THREADS)
+    sink(row_of(i / TILE), first_column + i % TILE, Pack<A, 1>{{slab[i]}});
+  __syncthreads();
 }
 // One side of a product: `lines` (rows of x, columns of w) by k. ALONG_K: neighbours in memory are
 // neighbours in k.
@@ -198,7 +128,7 @@ __global__ void __launch_bounds__(THREADS, 2)
   GDT_SHARED(T, ws, [2][SIMT_K][TILE + 4]);
   const int item = blockIdx.z, first = blockIdx.y * chunk, end = min(k, first + chunk);
   const int t = threadIdx.x, tx = t % 16, ty = t / 16;
-  const Corner corner = tile_corner<TILE>(m, n);
+  const Corner corner = tile_corner<TILE, TILE>(blockIdx.x, m, n);
   typedef SimtFeed<T, TILE, !X_T> FeedX;
   typedef SimtFeed<T, TILE, W_T> FeedW;
   FeedX feed_x(x + offset(item, axes, x_strides), x_row, m, corner.row, first, t);
@@ -232,15 +162,15 @@ __global__ void __launch_bounds__(THREADS, 2)
   }
   const T* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
   const Sink<T, T> sink =
-      make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n);
+      make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n, item,
+                static_cast<int>(gridDim.z), blockIdx.y);
   T* slab = &xs[0][0][0];
   static_assert(sizeof xs >= 16 * TILE * sizeof(T), "a slab fits where the tiles were");
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
 #pragma unroll
     for (int j = 0; j < EACH; j++) slab[ty * TILE + strip(tx, j)] = sums[i][j];
-    sink.template drain<16, TILE>(slab, corner.column,
-                                  [&](int r) { return corner.row + strip(r, i); });
+    drain<16, TILE>(sink, slab, corner.column, [&](int r) { return corner.row + strip(r, i); });
   }
 }
 
@@ -262,14 +192,13 @@ __global__ void __launch_bounds__(THREADS)
   const Epilogue<A, O> epilogue = {
       out + skip, item_bias, aux ? aux + skip : nullptr, pre ? pre + skip : nullptr, alpha,
       accumulate, activation};
-  epilogue(at, static_cast<int>(at % n), sum);
+  epilogue(at, static_cast<int>(at % n), Pack<A, 1>{{sum}});
 }
 
 #if defined(GDT_CPU) || __CUDA_ARCH__ >= 800
 namespace {
-// ---- tensor cores
-// ---------------------------------------------------------------------------------------------- A
-// tile of TILE lines by K in shared memory, oriented as in global memory, rows padded against bank
+// ---- tensor cores -------------------------------------------------------------------------------
+// A tile of TILE lines by K in shared memory, oriented as in global memory, rows padded against bank
 // conflicts.
 template <typename T, int TILE, bool ALONG_K> struct MmaTile {
   static constexpr int PER_PACK = PACK_BYTES / sizeof(T), K = MMA_K_BYTES / sizeof(T);
@@ -359,7 +288,7 @@ __global__ void __launch_bounds__(THREADS)
   const int item = blockIdx.z, first = blockIdx.y * chunk, end = min(k, first + chunk);
   const int t = threadIdx.x, lane = t % WARP, warp = t / WARP;
   const int warp_row = warp / 4 * (TILE / 2), warp_column = warp % 4 * (TILE / 4);
-  const Corner corner = tile_corner<TILE>(m, n);
+  const Corner corner = tile_corner<TILE, TILE>(blockIdx.x, m, n);
   const Side<T, !X_T> side_x(x + offset(item, axes, x_strides), x_row, m, end);
   const Side<T, W_T> side_w(w + offset(item, axes, w_strides), w_row, n, end);
   auto fetch = [&](int step) {  // past the end: an empty group, so that waiting counts the same
@@ -394,7 +323,8 @@ __global__ void __launch_bounds__(THREADS)
   }
   const O* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
   const Sink<float, O> sink =
-      make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n);
+      make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n, item,
+                static_cast<int>(gridDim.z), blockIdx.y);
   float* slab = reinterpret_cast<float*>(shared);
   __syncthreads();  // everyone has left the last tiles
 #pragma unroll
@@ -405,7 +335,7 @@ __global__ void __launch_bounds__(THREADS)
       for (int e = 0; e < 4; e++)
         slab[(warp / 4 * 16 + lane / 4 + e / 2 * 8) * TILE + warp_column + j * 8 + lane % 4 * 2 +
              e % 2] = sums[i][j][e];
-    sink.template drain<32, TILE>(slab, corner.column, [&](int r) {
+    drain<32, TILE>(sink, slab, corner.column, [&](int r) {
       return corner.row + r / 16 * (TILE / 2) + i * 16 + r % 16;
     });
   }

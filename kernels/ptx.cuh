@@ -2,6 +2,11 @@
 // the same functions on a CPU. Kernels never write asm themselves, so one source runs in both
 // places.
 #pragma once
+// Describes an array in global memory, of up to three axes, to the tensor memory accelerator: as the
+// driver encodes it, or, for the CPU, as `gdt.tensor_map` does.
+struct __align__(64) TensorMap {
+  unsigned long long words[16];
+};
 #ifndef GDT_CPU
 typedef unsigned short uint16_t;
 typedef unsigned int uint32_t;
@@ -91,6 +96,108 @@ MMA(half_t, "m16n8k16", "f16")
 MMA(bfloat16_t, "m16n8k16", "bf16")
 MMA(float, "m16n8k8", "tf32")
 #undef MMA
+#endif
+
+#if __CUDA_ARCH__ >= 900
+// ---- sm_90: barriers in shared memory, copies of tiles -------------------------------------------
+INLINE void barrier_init(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+INLINE void barrier_init_fence() {  // after it, other threads and copies see the barriers
+  asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");
+}
+INLINE void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+// Arrives, and makes the phase wait for that many copied bytes too.
+INLINE void barrier_arrive_expecting(uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                   shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+// Until the phase of this parity is over; a new barrier is in phase 0, after one of parity 1.
+INLINE void barrier_wait(uint64_t* barrier, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred over;\nAGAIN_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;\n"
+      "@!over bra AGAIN_%=;\n}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+// Copies the map's box from (c0, c1, c2) on, c0 along memory, and tells the barrier its bytes. Rows
+// of 128 bytes; the 16 bytes numbered i of row r are put at i ^ r % 8. Outside of the array: zeros.
+// `shared` is a multiple of 1024.
+INLINE void copy_tile(void* shared, const TensorMap* map, uint64_t* barrier, int c0, int c1,
+                      int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+#endif
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// ---- sm_90a: products of a warpgroup (128 threads) -----------------------------------------------
+template <int REGISTERS> INLINE void raise_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+template <int REGISTERS> INLINE void lower_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
+}
+INLINE void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+INLINE void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until all but the last GROUPS groups are done; the sums of those are not to be touched yet.
+template <int GROUPS> INLINE void warpgroup_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+}
+// Until all groups are done, and d may be used.
+template <int N> INLINE void warpgroup_finish(float (&d)[N]) {
+  warpgroup_wait<0>();
+#pragma unroll
+  for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");  // no use of d moves up
+}
+// d (64 x n, float32) = a (64 x k) b (k x n) + keep d, with k = 32 bytes of elements; a and b are
+// descriptors of tiles in shared memory. A_ACROSS, B_ACROSS: neighbours in memory are neighbours in
+// m, in n; else in k, which tf32 needs.
+// Thread t has rows t / 32 * 16 + t % 32 / 4 + {0, 8} and columns 8 j + t % 4 * 2 + {0, 1}:
+// d[4 j], d[4 j + 1] of the first row, d[4 j + 2], d[4 j + 3] of the second.
+#define TEN(t) \
+  "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
+#define SUMS_64 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60,%61,%62,%63"
+#define SUMS_128 \
+  TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
+  "%120,%121,%122,%123,%124,%125,%126,%127"
+#define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define D16(i) D4(i), D4(i + 4), D4(i + 8), D4(i + 12)
+#define D_64 D16(0), D16(16), D16(32), D16(48)
+#define D_128 D_64, D16(64), D16(80), D16(96), D16(112)
+#define OPERANDS_64 "%64, %65, p, 1, 1"
+#define OPERANDS_128 "%128, %129, p, 1, 1"
+#define KEEP_64 "%66"
+#define KEEP_128 "%130"
+#define TURNS_64 ", %67, %68"
+#define TURNS_128 ", %131, %132"
+#define WGMMA(tag, SUMS, shape, type, turns)                                                      \
+  template <bool A_ACROSS, bool B_ACROSS>                                                         \
+  INLINE void multiply_tiles(float(&d)[SUMS], uint64_t a, uint64_t b, int keep, tag) {            \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " KEEP_##SUMS ", 0;\n"                         \
+                 "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" SUMS_##SUMS "}, " \
+                 OPERANDS_##SUMS turns ";\n}"                                                     \
+                 : D_##SUMS                                                                       \
+                 : "l"(a), "l"(b), "r"(keep), "n"(int(A_ACROSS)), "n"(int(B_ACROSS)));                      \
+  }
+WGMMA(half_t, 64, "m64n128k16", "f16", TURNS_64)
+WGMMA(half_t, 128, "m64n256k16", "f16", TURNS_128)
+WGMMA(bfloat16_t, 64, "m64n128k16", "bf16", TURNS_64)
+WGMMA(bfloat16_t, 128, "m64n256k16", "bf16", TURNS_128)
+WGMMA(float, 64, "m64n128k8", "tf32", "")
+WGMMA(float, 128, "m64n256k8", "tf32", "")
+#undef WGMMA
 #endif
 #undef INLINE
 }  // namespace ptx

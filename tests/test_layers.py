@@ -20,6 +20,7 @@ LAYERS = [
         "machine",
         [
             "backend",
+            "tensor_map",
             "kernels",
             "launches",
             "comm",

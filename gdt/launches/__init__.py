@@ -20,7 +20,14 @@ from gdt.launches.calls import (
     Struct,
 )
 from gdt.launches.catalogue import WITHOUT, instances
-from gdt.launches.matmul import ACTIVATIONS, MMA_FINISH, MMA_TYPES, PIECE_LENGTH, matmul
+from gdt.launches.matmul import (
+    ACTIVATIONS,
+    MMA_FINISH,
+    MMA_TYPES,
+    PIECE_LENGTH,
+    matmul,
+    matmul_refusal,
+)
 from gdt.launches.random import DRAWS, INTEGERS, random
 from gdt.launches.reduce import arg_finish, arg_reduce, reduce, reduce_finish
 from gdt.launches.softmax_ce import (
@@ -66,6 +73,7 @@ __all__ = [
     "bn_sums",
     "instances",
     "matmul",
+    "matmul_refusal",
     "momentum",
     "random",
     "reduce",

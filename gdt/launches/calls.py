@@ -46,9 +46,9 @@ def ceil_div(n: int, by: int) -> int:
     return -(-n // by)
 
 
-def split_count(blocks: int, steps: int) -> int:
+def split_count(blocks: int, steps: int, enough: int = ENOUGH_BLOCKS) -> int:
     """Into how many parts to cut `steps` steps of work, that `blocks` blocks would do alone."""
-    return max(1, min(ceil_div(ENOUGH_BLOCKS, max(1, blocks)), SPLITS_MAX, steps))
+    return max(1, min(ceil_div(enough, max(1, blocks)), SPLITS_MAX, steps))
 
 
 def named_call(
@@ -116,13 +116,23 @@ class Leading:
         value["size"][0, : len(self.sizes)] = self.sizes
         return value
 
-    def strides(self, instance: Instance, array: Array | None) -> Struct:
-        """The strides of one operand, as the argument `Strides` of a kernel."""
+    def strides(self, instance: Instance, array: Array | None, unit: int = 1) -> Struct:
+        """The strides of one operand, as the argument `Strides` of a kernel, in `unit` elements."""
         value = np.zeros(1, structs(instance.file)["Strides"])
         if array is not None:
             row = self._strides[id(array)]
-            value["of"][0, : len(row)] = row
+            value["of"][0, : len(row)] = [stride // unit for stride in row]
         return value
+
+    def steps(self, array: Array) -> tuple[int, int]:
+        """The elements that all strides of one operand are multiples of, and how many such steps
+        lead to its last item; -1 where a stride leads backwards."""
+        row = self._strides[id(array)]
+        unit = math.gcd(*row)
+        if min(row, default=0) < 0:
+            return unit, -1
+        last = sum((size - 1) * stride for size, stride in zip(self.sizes, row, strict=True))
+        return unit, last // unit if unit else 0
 
 
 def stride_of(array: Array, axis: int) -> int:

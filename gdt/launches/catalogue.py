@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from gdt.kernels import Instance
+from gdt.kernels import ARCHITECTURES, Instance
 from gdt.launches.batchnorm import batchnorm_instances
 from gdt.launches.matmul import matmul_instances
+from gdt.launches.matmul_hopper import HOPPER, matmul_hopper_instances
 from gdt.launches.random import random_instances
 from gdt.launches.reduce import reduce_instances
 from gdt.launches.softmax_ce import softmax_ce_instances
 from gdt.launches.update import update_instances
 
-WITHOUT = {"matmul_mma": ("sm_75",)}  # architectures that lack a kernel's instructions
+WITHOUT = {  # architectures that lack a kernel's instructions
+    "matmul_mma": ("sm_75",),
+    "matmul_wgmma": tuple(arch for arch in ARCHITECTURES if arch != HOPPER),
+}
 
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = {
     "batchnorm.cu": batchnorm_instances,
     "matmul.cu": matmul_instances,
+    "matmul_hopper.cu": matmul_hopper_instances,
     "random.cu": random_instances,
     "reduce.cu": reduce_instances,
     "softmax_ce.cu": softmax_ce_instances,

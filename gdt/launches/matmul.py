@@ -1,10 +1,11 @@
-"""Launches of matmul.cu: products on CUDA cores or tensor cores, with what follows them."""
+"""Launches of matmul.cu and matmul_hopper.cu: products with what follows them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from gdt.errors import KernelError, error
 from gdt.kernels import C_DTYPES, Call, Instance, constants
@@ -12,13 +13,20 @@ from gdt.launches.calls import (
     ENOUGH_BLOCKS,
     Array,
     Empty,
-    Leading,
     c_type,
     ceil_div,
     named_call,
     split_count,
     sum_type,
 )
+from gdt.launches.matmul_hopper import FILE as HOPPER_FILE
+from gdt.launches.matmul_hopper import (
+    MULTIPROCESSORS,
+    tile_columns,
+    wgmma_call,
+    wgmma_refusal,
+)
+from gdt.launches.matmul_operands import Operands
 
 FILE = "matmul.cu"
 LARGE_TILE, SMALL_TILE = 128, 64
@@ -48,25 +56,16 @@ def matmul_instances() -> Iterator[Instance]:
         yield Instance(FILE, "matmul_finish", (wide, out))
 
 
-def _orientation(array: Array, lead: int) -> tuple[bool, int]:
-    """Whether the last two axes are stored swapped, and the elements from one row to the next."""
-    item = array.dtype.itemsize
-    rows, columns = array.shape[lead:]
-    down, across = (s // item for s in array.strides[lead:])
-    if array.size == 0:
-        return False, columns
-    if across == 1 or columns == 1:
-        return False, down if rows > 1 else columns
-    if down == 1 or rows == 1:
-        return True, across
-    problem = f"an operand of shape {array.shape} walks memory neither by rows nor by columns"
-    raise error(KernelError, "matmul", problem)
-
-
-def _tile(rows: int, columns: int, items: int, double: bool) -> int:
-    """The large tile where it gives every multiprocessor work, else the small one."""
-    large = ceil_div(rows, LARGE_TILE) * ceil_div(columns, LARGE_TILE) * items
-    return SMALL_TILE if double or large < ENOUGH_BLOCKS // 2 else LARGE_TILE
+def _tile(operands: Operands, columns: int | None, multiprocessors: int | None) -> tuple[int, int]:
+    """Rows and columns of a tile; without `multiprocessors`, of matmul.cu: the large one where it
+    gives every multiprocessor work, else the small one."""
+    if multiprocessors is not None:
+        rows = constants(HOPPER_FILE)["TILE_M"]
+        return rows, columns or tile_columns(operands, multiprocessors)
+    large = ceil_div(operands.m, LARGE_TILE) * ceil_div(operands.n, LARGE_TILE)
+    few = large * operands.leading.items < ENOUGH_BLOCKS // 2
+    tile = columns or (SMALL_TILE if few or c_type(operands.x.array) == "double" else LARGE_TILE)
+    return tile, tile
 
 
 def _mma_shared(itemsize: int, tile: int, x_t: bool, w_t: bool) -> int:
@@ -90,6 +89,8 @@ def matmul(
     accumulate: bool = False,
     activation: str = "none",
     tensor_cores: bool = False,
+    arch: str | None = None,
+    multiprocessors: int = MULTIPROCESSORS,
     lead: int = 0,
     tile: int | None = None,
     pieces: int | None = None,
@@ -99,69 +100,88 @@ def matmul(
     x: (lead..., m, k) and w: (lead..., k, n), stored by rows or by columns; bias:
     (lead..., n); out, aux, pre: (lead..., m, n), contiguous. `aux` is what the backward activations
     look at, `pre` receives the activation's argument. float16 and bfloat16 need `tensor_cores`,
-    float32 with them is tf32. `tile` and `pieces` are chosen by size if None.
+    float32 with them is tf32. On `arch` sm_90a they run by wgmma, unless `matmul_refusal` names a
+    reason. `tile` (columns) and `pieces` are chosen by size if None.
     """
-    (m, k), n = x.shape[lead:], w.shape[-1]
-    (x_t, x_row), (w_t, w_row) = _orientation(x, lead), _orientation(w, lead)
-    leading = Leading(lead, *(_lead_only(a, lead) for a in (x, w, bias)))
-    x_lead, w_lead, bias_lead = leading.operands
-    items = leading.items
-    if 0 in (items, m, n):
+    operands = Operands.of(x, w, bias, lead)
+    m, n, k, leading = operands.m, operands.n, operands.k, operands.leading
+    if 0 in (leading.items, m, n):
         return []
-    tile = tile or _tile(m, n, items, x.dtype.itemsize == 8)
-    tiles = ceil_div(m, tile) * ceil_div(n, tile)
-    pieces = pieces or split_count(tiles * items, max(1, k // PIECE_LENGTH))
+    hopper = tensor_cores and wgmma_refusal(operands, arch) is None
+    rows, columns = _tile(operands, tile, multiprocessors if hopper else None)
+    tiles = ceil_div(m, rows) * ceil_div(n, columns)
+    enough = multiprocessors if hopper else ENOUGH_BLOCKS
+    steps = max(1, k // PIECE_LENGTH)
+    pieces = pieces or split_count(tiles * leading.items, steps, enough)
     chunk = ceil_div(ceil_div(max(k, 1), pieces), CHUNK_STEP) * CHUNK_STEP
     pieces = ceil_div(max(k, 1), chunk)
     wide = sum_type(x)
-    parts = empty((pieces, items, m, n), C_DTYPES[wide]) if pieces > 1 else None
-    turned = tuple("true" if t else "false" for t in (x_t, w_t))
-    if tensor_cores:
-        types = (c_type(x), c_type(out), str(tile), *turned)
-        instance = Instance(FILE, "matmul_mma", types)
-        shared = _mma_shared(x.dtype.itemsize, tile, x_t, w_t)
-    else:
-        instance = Instance(FILE, "matmul_simt", (c_type(x), str(tile), *turned))
-        shared = 0
-    if instance not in matmul_instances():
-        raise error(KernelError, "matmul", f"no kernel {instance} for {x.dtype} and {out.dtype}")
+    parts = empty((pieces, leading.items, m, n), C_DTYPES[wide]) if pieces > 1 else None
     finish = {
         "out": out,
         "bias": bias,
-        "bias_strides": leading.strides(instance, bias_lead),
         "aux": aux,
         "pre": pre,
-        "axes": leading.axes(instance),
+        "parts": parts,
         "m": m,
         "n": n,
         "alpha": alpha,
         "accumulate": int(accumulate),
         "activation": ACTIVATIONS.index(activation),
     }
-    threads = constants(FILE)["THREADS"]
-    first = named_call(
-        instance,
-        (tiles, pieces, items),
-        (threads,),
-        x=x,
-        x_strides=leading.strides(instance, x_lead),
-        x_row=x_row,
-        w=w,
-        w_strides=leading.strides(instance, w_lead),
-        w_row=w_row,
-        parts=parts,
-        k=k,
-        chunk=chunk,
-        **finish,
-    )
-    first = replace(first, shared=shared)
+    last = Instance(FILE, "matmul_finish", (wide, c_type(out)))
+    finish["axes"] = leading.axes(last)
+    finish["bias_strides"] = leading.strides(last, operands.bias_lead)
+    if hopper:
+        first = wgmma_call(
+            operands, c_type(out), columns, pieces, multiprocessors, finish | {"chunk": chunk}
+        )
+    else:
+        tiled = tiles, pieces, leading.items
+        kinds = (c_type(x), c_type(out)) if tensor_cores else (c_type(x),)
+        first = _tiled_call(operands, kinds, columns, tiled, finish | {"chunk": chunk})
     if parts is None:
         return [first]
-    last = Instance(FILE, "matmul_finish", (wide, c_type(out)))
-    grid = (ceil_div(m * n, threads), items)
-    return [first, named_call(last, grid, (threads,), parts=parts, pieces=pieces, **finish)]
+    threads = constants(FILE)["THREADS"]
+    grid = ceil_div(m * n, threads), leading.items
+    return [first, named_call(last, grid, (threads,), pieces=pieces, **finish)]
 
 
-def _lead_only(array: Array | None, lead: int) -> Array | None:
-    """A view of an operand's leading axes alone; its inner strides are passed by themselves."""
-    return None if array is None else array[(..., *(slice(1),) * (array.ndim - lead))]
+def matmul_refusal(
+    x: Array, w: Array, *, bias: Array | None = None, arch: str | None = None, lead: int = 0
+) -> str | None:
+    """Why a product on tensor cores does not run by wgmma; None if it does."""
+    return wgmma_refusal(Operands.of(x, w, bias, lead), arch)
+
+
+def _tiled_call(
+    operands: Operands,
+    kinds: tuple[str, ...],
+    tile: int,
+    grid: tuple[int, int, int],
+    finish: dict[str, Any],
+) -> Call:
+    """A call of matmul_mma, with two kinds, or else of matmul_simt."""
+    x, w, leading = operands.x, operands.w, operands.leading
+    kernel = "matmul_mma" if len(kinds) == 2 else "matmul_simt"
+    turned = tuple("true" if side.turned else "false" for side in (x, w))
+    instance = Instance(FILE, kernel, (*kinds, str(tile), *turned))
+    if instance not in matmul_instances():
+        raise error(KernelError, "matmul", f"no kernel {instance} for {' and '.join(kinds)}")
+    call = named_call(
+        instance,
+        grid,
+        (constants(FILE)["THREADS"],),
+        x=x.array,
+        x_strides=leading.strides(instance, x.lead_only),
+        x_row=x.row,
+        w=w.array,
+        w_strides=leading.strides(instance, w.lead_only),
+        w_row=w.row,
+        k=operands.k,
+        **finish,
+    )
+    if kernel == "matmul_simt":
+        return call
+    item = x.array.dtype.itemsize
+    return replace(call, shared=_mma_shared(item, tile, x.turned, w.turned))

@@ -37,7 +37,7 @@ __global__ void barrier_in_branch(float* out, const float* in) {
 }
 __global__ void shuffle_in_branch(float* out, const float* in) {  // a full mask under divergence
   float v = in[threadIdx.x];
-  if (threadIdx.x < 20) v += __shfl_down_sync(ALL_LANES, v, 1);
+  if (threadIdx.x < 20) v += __shfl_xor_sync(ALL_LANES, v, 1);
   out[threadIdx.x] = v;
 }
 __global__ void unwritten_shared(float* out, const float* in) {

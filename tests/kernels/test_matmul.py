@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gdt import launches
+from gdt.kernels import Call
 from gdt.ops import activations
 
 from .harness import (
@@ -63,10 +64,13 @@ def operand(
     turned: bool,
     dtype: str,
     misaligned: bool,
+    pad: int = 1,
 ) -> Any:
+    """pad: rows in memory begin on multiples of so many elements."""
     if turned:
-        return normal(rng, (*lead, columns, rows), dtype, misaligned).swapaxes(-1, -2)
-    return normal(rng, (*lead, rows, columns), dtype, misaligned)
+        return operand(rng, lead, columns, rows, False, dtype, misaligned, pad).swapaxes(-1, -2)
+    row = -(-columns // pad) * pad
+    return normal(rng, (*lead, rows, row), dtype, misaligned)[..., :columns]
 
 
 def reference(
@@ -100,12 +104,16 @@ def check_matmul(
     execute: Execute,
     tensor_cores: bool = False,
     wide_result: bool = False,
-) -> None:
+    arch: str | None = None,
+    multiprocessors: int = 132,
+    pad: int = 1,
+) -> list[Call]:
+    """The calls that were compared with the reference."""
     rng = np.random.default_rng(0)
     x_lead, w_lead = LEADS[lead]
     out_lead = np.broadcast_shapes(x_lead, w_lead)
-    x = operand(rng, x_lead, m, k, x_t, dtype, misaligned)
-    w = operand(rng, w_lead, k, n, w_t, dtype, misaligned)
+    x = operand(rng, x_lead, m, k, x_t, dtype, misaligned, pad)
+    w = operand(rng, w_lead, k, n, w_t, dtype, misaligned, pad)
     out_dtype = "float32" if wide_result else dtype
     out = garbage((*out_lead, m, n), DTYPES[out_dtype])
     bias = normal(rng, (*w_lead, n), out_dtype) if "bias" in extras else None
@@ -115,14 +123,14 @@ def check_matmul(
         old = out.astype(np.float64)
     aux = normal(rng, out.shape, out_dtype) if activation.endswith("backward") else None
     pre = garbage(out.shape, out.dtype) if "pre" in extras else None
-    execute(
-        launches.matmul(
-            x, w, out, empty,
-            bias=bias, aux=aux, pre=pre, alpha=0.75, accumulate="accumulate" in extras,
-            activation=activation, tensor_cores=tensor_cores, lead=len(x_lead),
-            tile=64 if dtype == "float64" else tile, pieces=pieces,
-        )
+    calls = launches.matmul(
+        x, w, out, empty,
+        bias=bias, aux=aux, pre=pre, alpha=0.75, accumulate="accumulate" in extras,
+        activation=activation, tensor_cores=tensor_cores, arch=arch,
+        multiprocessors=multiprocessors, lead=len(x_lead),
+        tile=64 if dtype == "float64" else tile, pieces=pieces,
     )  # fmt: skip
+    execute(calls)
     f8 = lambda a: np.zeros(1) if a is None else a.astype(np.float64)
     want, value = reference(f8(x), f8(w), f8(bias) + np.zeros(n), old, f8(aux), 0.75, activation)
     size = float(np.abs(f8(x)).max() * np.abs(f8(w)).max()) + 2
@@ -131,6 +139,7 @@ def check_matmul(
     assert_close(out, want, dtype, k, size)
     if pre is not None:
         assert_close(pre, value, dtype, k, size)
+    return calls
 
 
 def check_mma(**options: Any) -> None:

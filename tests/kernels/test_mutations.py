@@ -20,6 +20,7 @@ from gdt import kernels
 from .harness import Execute, close_runners, need_compiler
 from .test_batchnorm import check_forward_and_backward
 from .test_matmul import check_matmul
+from .test_matmul_hopper import check_wgmma
 from .test_random import check_draw
 from .test_reduce import check_arguments, check_values
 from .test_softmax_ce import check_split_classes, check_whole_rows
@@ -89,6 +90,18 @@ def mma(execute: Execute) -> None:
         )  # fmt: skip
 
 
+def wgmma(execute: Execute) -> None:
+    for m, n, k, turned, tile, pieces in (
+        (130, 67, 200, True, 128, 2),
+        (70, 264, 328, False, 256, 1),
+    ):
+        check_wgmma(
+            dtype="bfloat16", m=m, n=n, k=k, x_t=turned, w_t=turned, lead="w replicated",
+            activation="relu", extras="bias", tile=tile, pieces=pieces, multiprocessors=2,
+            execute=execute,
+        )  # fmt: skip
+
+
 def draws(*kinds: tuple[str, str]) -> Callable[[Execute], None]:
     def check(execute: Execute) -> None:
         for kind in kinds:
@@ -101,7 +114,7 @@ SOFTMAX = (softmax_ce, "softmax_ce.cu")
 SPLIT = (softmax_ce_split, "softmax_ce.cu")
 PLANES, COLUMNS = (batchnorm_planes, "batchnorm.cu"), (batchnorm_columns, "batchnorm.cu")
 VALUES, ARGUMENTS = (reduce_values, "reduce.cu"), (reduce_arguments, "reduce.cu")
-SIMT, MMA = (simt, "matmul.cu"), (mma, "matmul.cu")
+SIMT, MMA, WGMMA = (simt, "matmul.cu"), (mma, "matmul.cu"), (wgmma, "matmul_hopper.cu")
 SGD, MOMENTUM = update("sgd"), update("momentum", "nesterov")
 ADAM = update("adam", "adam, decay")
 ALL_DRAWS = (
@@ -183,7 +196,7 @@ MUTATIONS = [
     (ADAM, "update.cu", "adam", None, "keep = decay ? scalars[2]", "keep = decay ? scalars[1]"),
     (*SIMT, "matmul_simt", None, "next_w);\n    __syncthreads();", "next_w);\n"),
     (*SIMT, "matmul_simt", None, "i < n ? p[i] : T(0)", "i <= n ? p[i] : T(0)"),
-    (*SIMT, "matmul_simt", None, "if (row >= m || column >= n) return;", "if (row >= m || column > n) return;"),
+    (*SIMT, "matmul_simt", "matmul.cuh", "if (row >= m || column >= n) return;", "if (row >= m || column > n) return;"),
     (*SIMT, "matmul_simt", None, "i / 4 * 64 + thread * 4", "i / 4 * 64 + thread * 3"),
     (*SIMT, "matmul_finish", None, "if (at >= size) return;", "if (at > size) return;"),
     (*SIMT, "matmul_finish", None, "for (int piece = 0; piece < pieces; piece++)", "for (int piece = 1; piece < pieces; piece++)"),
@@ -193,6 +206,20 @@ MUTATIONS = [
     (*MMA, "matmul_mma", None, "__syncthreads();  // everyone has left the last tiles", ""),
     (*MMA, "matmul_mma", None, "min(side.left(first_line + line, from + k), PER_PACK)", "PER_PACK"),
     (*MMA, "matmul_mma", None, "matrix % 2 * 8 + row, k + matrix / 2 * 8)", "matrix / 2 * 8 + row, k + matrix % 2 * 8)"),
+    (*WGMMA, "matmul_wgmma", None, "ptx::barrier_wait(&filled[turn.slot], turn.parity);", ""),
+    (*WGMMA, "matmul_wgmma", None, "ptx::barrier_wait(&emptied[turn.slot], turn.parity ^ 1);", ""),
+    (*WGMMA, "matmul_wgmma", None, "ptx::barrier_wait(&filled[turn.slot], turn.parity);", "ptx::barrier_wait(&filled[turn.slot], turn.parity ^ 1);"),
+    (*WGMMA, "matmul_wgmma", None, "ptx::warpgroup_wait<1>();", ""),
+    (*WGMMA, "matmul_wgmma", None, "ptx::warpgroup_finish(sums);", ""),
+    (*WGMMA, "matmul_wgmma", None, "&filled[turn.slot], SLOT)", "&filled[turn.slot], TileX::BYTES)"),
+    (*WGMMA, "matmul_wgmma", None, "  __syncwarp();  // everyone has left the slab", ""),
+    (*WGMMA, "matmul_wgmma", None, "sums[i + 1]}});\n    __syncwarp();", "sums[i + 1]}});"),
+    (*WGMMA, "matmul_wgmma", None, "barrier_init(&emptied[slot], MULTIPLIERS)", "barrier_init(&emptied[slot], 1)"),
+    (*WGMMA, "matmul_wgmma", None, "if (++slot == STAGES) slot = 0, parity ^= 1;", "if (++slot == STAGES) slot = 0;"),
+    (*WGMMA, "matmul_wgmma", None, "describe_tile(tile + at, BOX, ATOM_BYTES)", "describe_tile(tile + at, BOX, ATOM_BYTES / 2)"),
+    (*WGMMA, "matmul_wgmma", None, "task.end; at += K", "task.end - K; at += K"),
+    (*WGMMA, "matmul_wgmma", "matmul.cuh", "if (row >= m || column >= n) return;", "if (row >= m || column > n) return;"),
+    (*WGMMA, "matmul_wgmma", None, "at != task.first || step != 0", "step != 0"),
     *[
         (check, "random.cu", kernel, None, old, new)
         for kernel, check in ALL_DRAWS

@@ -9,6 +9,8 @@
 #pragma once
 #define GDT_CPU 1
 #include <math.h>  // not <cmath>: CUDA's exp(float) is a float, and so has to be this one
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/tsan_interface.h>
 #include <sys/mman.h>
 
 #include <cstdarg>
@@ -17,7 +19,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #define __global__
 #define __device__
@@ -25,6 +26,7 @@
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__
+#define __grid_constant__
 // One block at a time: a function-local static is what the block's threads share. The first thread of a block
 // that comes by poisons it.
 #define GDT_SHARED(type, name, dims) static type name dims; shim::enter_shared(&name, sizeof name)
@@ -38,17 +40,9 @@ static uint3 threadIdx, blockIdx;
 static dim3 blockDim, gridDim;
 
 extern "C" {
-void* __tsan_create_fiber(unsigned);
-void __tsan_destroy_fiber(void*);
-void __tsan_switch_to_fiber(void*, unsigned);
-void* __tsan_get_current_fiber(void);
-void __tsan_acquire(void*);
-void __tsan_release(void*);
 void __tsan_java_init(unsigned long, unsigned long);
 void __tsan_java_alloc(unsigned long, unsigned long);
 void __tsan_java_free(unsigned long, unsigned long);
-void __sanitizer_start_switch_fiber(void**, const void*, size_t);
-void __sanitizer_finish_switch_fiber(void*, const void**, size_t*);
 extern char __bss_start[] __attribute__((visibility("hidden")));
 extern char _end[] __attribute__((visibility("hidden")));
 }
@@ -57,59 +51,49 @@ extern char _end[] __attribute__((visibility("hidden")));
 #else
 #define IF_TSAN(...)
 #endif
-#ifdef __SANITIZE_ADDRESS__
-#define IF_ASAN(...) __VA_ARGS__
-#else
-#define IF_ASAN(...)
-#endif
 
 namespace shim {
-enum State : uint8_t { READY, BLOCK_BARRIER, WARP_WAIT, DONE };
+enum State : uint8_t { READY, BLOCK_BARRIER, MEETING, PHASE_WAIT, DONE };
 enum Order : int { FORWARD, REVERSE, RANDOM };
 constexpr size_t STACK_BYTES = 256 << 10, PAGE = 4096;
 constexpr size_t DYNAMIC_MAX = 227 << 10;  // what a block of sm_90 may have
-constexpr int MASKS_MAX = 8, SHARED_MAX = 1024;
+constexpr int SHARED_MAX = 1024, THREADS_MAX = 1024, WARPS = 32, GROUPS = 8;
 
 struct Fiber {
-  void* stack_pointer;
+  void *stack_pointer, *tsan;
   char* stack;
   uint3 thread;
   unsigned index;
   State state;
   int line;              // where it waits,
   const char* waits_in;  // and in what
-  void* asan_stack;
-  void* tsan;
 };
-// The meeting point of the lanes of one mask; two generations of slots, as a fast lane may be one meeting ahead.
+// Where a warp or a warpgroup meets; two generations of slots, as a fast thread may be one meeting ahead.
+typedef unsigned char Slot[64];
 struct Meeting {
-  unsigned mask, arrived, generation;
+  unsigned arrived, generation;
   int line;
   const char* op;
-  unsigned char slot[2][32][64];
+  Slot slot[2][32];
 };
-struct Options { int order, async_mode, fresh_fibers, unused; uint64_t seed; };
+struct Options { int order, async_mode, fresh_fibers; uint64_t seed; };
 struct SharedArray { void* start; uint64_t block; };  // the block that last used it
 // Where threads that synchronise meet in TSan's eyes: addresses, never read.
-struct Edges { char block[2], warp[32]; };
+struct Edges { char block[2], warp[WARPS], group[GROUPS][2]; };
 static char launch_edge, done_edge, fence_edge;
 
 static struct Runtime {
-  std::vector<Fiber> fibers;
+  Fiber fibers[THREADS_MAX];
   SharedArray shared[SHARED_MAX];
-  uint64_t block;  // counts all blocks of all launches
-  std::vector<Meeting> meetings;  // MASKS_MAX for each warp
+  uint64_t block, random;  // counts all blocks of all launches; the state of next_random
+  Meeting warps[WARPS], groups[GROUPS];
   unsigned count, live, barrier_generation;
   Fiber* current;
-  void *main_stack_pointer, *main_asan_stack, *main_tsan;
-  const void* main_bottom;
-  size_t main_size;
+  void *main_stack_pointer, *main_tsan, **arguments;
   void (*kernel)(void**);
-  void** arguments;
   char message[1024];
   bool failed;
   Edges* edges;
-  uint64_t random;
   unsigned char* dynamic;
   size_t dynamic_bytes;
 } runtime;
@@ -121,8 +105,7 @@ asm(".text\n.p2align 4\n.type gdt_switch_stack,@function\ngdt_switch_stack:\n"
 
 NOT_SANITIZED inline uint64_t next_random() {  // xorshift64
   uint64_t& x = runtime.random;
-  x ^= x << 13, x ^= x >> 7, x ^= x << 17;
-  return x;
+  return x ^= x << 13, x ^= x >> 7, x ^= x << 17;
 }
 inline void release([[maybe_unused]] void* edge) { IF_TSAN(__tsan_release(edge);) }
 inline void acquire([[maybe_unused]] void* edge) { IF_TSAN(__tsan_acquire(edge);) }
@@ -156,20 +139,16 @@ NOT_SANITIZED inline void enter_shared(void* start, size_t bytes) {
   abort();  // a file with more shared arrays than that
 }
 
-NOT_SANITIZED __attribute__((noinline)) void switch_to_scheduler([[maybe_unused]] bool for_good = false) {
+NOT_SANITIZED __attribute__((noinline)) void switch_to_scheduler() {
   Fiber* self = runtime.current;
   IF_TSAN(__tsan_switch_to_fiber(runtime.main_tsan, 1);)
-  IF_ASAN(__sanitizer_start_switch_fiber(for_good ? nullptr : &self->asan_stack, runtime.main_bottom, runtime.main_size);)
   gdt_switch_stack(&self->stack_pointer, runtime.main_stack_pointer);
-  IF_ASAN(__sanitizer_finish_switch_fiber(self->asan_stack, nullptr, nullptr);)
 }
 NOT_SANITIZED inline void switch_to(Fiber* fiber) {
   threadIdx = fiber->thread;
   runtime.current = fiber;
   IF_TSAN(__tsan_switch_to_fiber(fiber->tsan, 1);)
-  IF_ASAN(__sanitizer_start_switch_fiber(&runtime.main_asan_stack, fiber->stack, STACK_BYTES);)
   gdt_switch_stack(&runtime.main_stack_pointer, fiber->stack_pointer);
-  IF_ASAN(__sanitizer_finish_switch_fiber(runtime.main_asan_stack, nullptr, nullptr);)
   runtime.current = nullptr;
 }
 NOT_SANITIZED inline void report(const char* format, ...) {
@@ -181,7 +160,7 @@ NOT_SANITIZED inline void report(const char* format, ...) {
   snprintf(runtime.message + n, sizeof runtime.message - n, " [block %u,%u,%u thread %u,%u,%u]", b.x, b.y, b.z, t.x, t.y, t.z);
   runtime.failed = true;
 }
-#define SHIM_FAIL(...) (shim::report(__VA_ARGS__), shim::switch_to_scheduler(true), abort())
+#define SHIM_FAIL(...) (shim::report(__VA_ARGS__), shim::switch_to_scheduler(), abort())
 
 NOT_SANITIZED inline void wait(State state, const char* what, int line) {
   Fiber* self = runtime.current;
@@ -189,44 +168,31 @@ NOT_SANITIZED inline void wait(State state, const char* what, int line) {
   switch_to_scheduler();
 }
 NOT_SANITIZED void fiber_main() {
-  IF_ASAN(__sanitizer_finish_switch_fiber(nullptr, &runtime.main_bottom, &runtime.main_size);)
   acquire(&launch_edge);
   runtime.kernel(runtime.arguments);
   release(&done_edge);
   runtime.current->state = DONE;
   runtime.live--;
-  switch_to_scheduler(true);
+  switch_to_scheduler();
 }
 
-// All lanes of `mask` meet; each leaves `size` bytes and gets everyone's. Every warp operation is made of this.
-typedef unsigned char Slot[64];
-NOT_SANITIZED inline const Slot* meet(unsigned mask, const void* mine, size_t size, const char* op, int line) {
-  const unsigned first = warp() * 32, lanes = runtime.count - first;
-  const unsigned existing = lanes >= 32 ? ~0u : (1u << lanes) - 1;
-  if (mask == ~0u) mask = existing;  // a short last warp
-  if (!(mask >> lane() & 1)) SHIM_FAIL("%s line %d: mask %08x lacks the calling lane %u", op, line, mask, lane());
-  if (mask & ~existing) SHIM_FAIL("%s line %d: mask %08x names lanes that do not exist", op, line, mask);
-  for (unsigned l = 0; l < 32; l++)
-    if ((mask >> l & 1) && runtime.fibers[first + l].state == DONE) SHIM_FAIL("%s line %d: lane %u has exited", op, line, l);
-  Meeting *table = &runtime.meetings[warp() * MASKS_MAX], *m = nullptr;
-  for (int i = 0; i < MASKS_MAX && !m; i++)
-    if (table[i].mask == mask) m = &table[i];
-  for (int i = 0; i < MASKS_MAX && !m; i++)
-    if (!table[i].arrived) m = &table[i], m->mask = mask;
-  if (!m) SHIM_FAIL("%s line %d: more than %d masks in use in one warp", op, line, MASKS_MAX);
-  if (m->arrived && (m->line != line || strcmp(m->op, op)))
-    SHIM_FAIL("divergent warp: %s line %d meets %s line %d", op, line, m->op, m->line);
-  m->op = op, m->line = line;
-  Slot* slots = m->slot[m->generation & 1];
-  copy_bytes(slots[lane()], mine, size);
-  m->arrived |= 1u << lane();
-  if (m->arrived == mask) {
-    m->arrived = 0, m->generation++;
-    for (unsigned l = 0; l < 32; l++)
-      if ((mask >> l & 1) && l != lane()) runtime.fibers[first + l].state = READY;
-  } else {
-    wait(WARP_WAIT, op, line);
-  }
+NOT_SANITIZED inline void meet(Meeting& m, unsigned first, unsigned count, const char* op, int line) {
+  for (unsigned i = first; i < first + count; i++)
+    if (runtime.fibers[i].state == DONE) SHIM_FAIL("%s line %d: thread %u has exited", op, line, i);
+  if (m.arrived && (m.line != line || strcmp(m.op, op))) SHIM_FAIL("divergent warp: %s line %d meets %s line %d", op, line, m.op, m.line);
+  m.op = op, m.line = line;
+  if (++m.arrived < count) return wait(MEETING, op, line);
+  m.arrived = 0, m.generation++;
+  for (unsigned i = first; i < first + count; i++) runtime.fibers[i].state = READY;
+}
+// All lanes of a warp meet; each leaves `size` bytes and gets everyone's. Every warp operation is made of this.
+NOT_SANITIZED inline const Slot* exchange(unsigned mask, const void* mine, size_t size, const char* op, int line) {
+  if (mask != ~0u) SHIM_FAIL("%s line %d: mask %08x lacks lanes", op, line, mask);
+  const unsigned first = warp() * 32, existing = runtime.count - first;
+  Meeting& m = runtime.warps[warp()];
+  const Slot* slots = m.slot[m.generation & 1];
+  copy_bytes((void*)slots[lane()], mine, size);
+  meet(m, first, existing < 32 ? existing : 32, op, line);
   return slots;
 }
 }  // namespace shim
@@ -240,26 +206,16 @@ inline void __syncthreads(int line = __builtin_LINE()) {
 }
 inline void __syncwarp(unsigned mask = ~0u, int line = __builtin_LINE()) {
   void* edge = &shim::runtime.edges->warp[shim::warp()];
-  const int nothing = 0;
   shim::release(edge);
-  shim::meet(mask, &nothing, sizeof nothing, "__syncwarp", line);
+  shim::exchange(mask, &edge, sizeof edge, "__syncwarp", line);
   shim::acquire(edge);
 }
-namespace shim {
-template <class T> NOT_SANITIZED inline T shuffle(unsigned mask, T mine, int source, const char* op, int line) {
-  const Slot* slots = meet(mask, &mine, sizeof mine, op, line);
-  if (!(mask >> source & 1)) SHIM_FAIL("%s line %d: reads lane %d outside mask %08x", op, line, source, mask);
-  T value;
-  copy_bytes(&value, slots[source], sizeof value);
-  return value;
-}
-}  // namespace shim
-template <class T> inline T __shfl_xor_sync(unsigned mask, T v, int with, int line = __builtin_LINE()) {
-  return shim::shuffle(mask, v, (int)shim::lane() ^ with, "__shfl_xor_sync", line);
-}
-template <class T> inline T __shfl_down_sync(unsigned mask, T v, unsigned by, int line = __builtin_LINE()) {
-  const unsigned from = shim::lane() + by;
-  return shim::shuffle(mask, v, from < 32 ? from : shim::lane(), "__shfl_down_sync", line);
+template <class T> NOT_SANITIZED inline T __shfl_xor_sync(unsigned mask, T mine, int with, int line = __builtin_LINE()) {
+  const unsigned source = shim::lane() ^ with;
+  const shim::Slot* slots = shim::exchange(mask, &mine, sizeof mine, "__shfl_xor_sync", line);
+  if (shim::warp() * 32 + source >= shim::runtime.count) SHIM_FAIL("__shfl_xor_sync line %d: lane %u does not exist", line, source);
+  shim::copy_bytes(&mine, slots[source], sizeof mine);
+  return mine;
 }
 inline void __threadfence() {  // TSan knows no fences: all of them are one edge
   shim::release(&shim::fence_edge);
@@ -278,20 +234,12 @@ template <class T> inline T atomicMin(T* p, std::common_type_t<T> v) { return at
 // ---- arithmetic ---------------------------------------------------------------------------------------------------
 template <class A, class B> constexpr auto max(A a, B b) -> std::common_type_t<A, B> { return a > b ? a : b; }
 template <class A, class B> constexpr auto min(A a, B b) -> std::common_type_t<A, B> { return a < b ? a : b; }
-inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
-inline double rsqrt(double x) { return 1. / sqrt(x); }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (uint64_t)a * b >> 32; }
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) { return (unsigned __int128)a * b >> 64; }
-template <class To, class From> inline To bits_as(From from) {
-  To to;
-  static_assert(sizeof to == sizeof from, "same size");
-  memcpy(&to, &from, sizeof to);
-  return to;
-}
-inline unsigned __float_as_uint(float f) { return bits_as<unsigned>(f); }
-inline float __uint_as_float(unsigned u) { return bits_as<float>(u); }
-inline long long __double_as_longlong(double d) { return bits_as<long long>(d); }
-inline double __longlong_as_double(long long i) { return bits_as<double>(i); }
+inline unsigned __float_as_uint(float f) { return __builtin_bit_cast(unsigned, f); }
+inline float __uint_as_float(unsigned u) { return __builtin_bit_cast(float, u); }
+inline long long __double_as_longlong(double d) { return __builtin_bit_cast(long long, d); }
+inline double __longlong_as_double(long long i) { return __builtin_bit_cast(double, i); }
 
 #include "ptx_cpu.hpp"
 
@@ -299,24 +247,19 @@ inline double __longlong_as_double(long long i) { return bits_as<double>(i); }
 namespace shim {
 alignas(1024) static unsigned char dynamic_memory[DYNAMIC_MAX];
 
-inline char* new_stack() {
-  char* p = (char*)mmap(nullptr, STACK_BYTES + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  mprotect(p, PAGE, PROT_NONE);
-  return p + PAGE;
-}
 NOT_SANITIZED void start_fiber(unsigned i, [[maybe_unused]] bool fresh) {
   Fiber& f = runtime.fibers[i];
-  f.state = READY, f.asan_stack = nullptr, f.index = i;
+  f.state = READY, f.index = i;
   f.thread = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
   // A TSan fiber kept from the block before carries that block's past, which hides some races between blocks;
   // a fresh one (about 1 ms each) sees all of them.
-  IF_TSAN(if (f.tsan && fresh) {
-    __tsan_destroy_fiber(f.tsan);
-    f.tsan = nullptr;
-    munmap(f.stack - PAGE, STACK_BYTES + PAGE);
-    f.stack = nullptr;
-  } if (!f.tsan) f.tsan = __tsan_create_fiber(0);)
-  if (!f.stack) f.stack = new_stack();
+  IF_TSAN(
+    if (f.tsan && fresh) __tsan_destroy_fiber(f.tsan), munmap(f.stack - PAGE, STACK_BYTES + PAGE), f.tsan = nullptr, f.stack = nullptr;
+    if (!f.tsan) f.tsan = __tsan_create_fiber(0);)
+  if (!f.stack) {
+    f.stack = (char*)mmap(nullptr, STACK_BYTES + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) + PAGE;
+    mprotect(f.stack - PAGE, PAGE, PROT_NONE);
+  }
   void** top = (void**)(f.stack + STACK_BYTES - 64);
   *--top = nullptr;  // keeps the stack 16-aligned at fiber_main's first instruction, as a call would
   *--top = (void*)fiber_main;
@@ -326,8 +269,9 @@ NOT_SANITIZED void start_fiber(unsigned i, [[maybe_unused]] bool fresh) {
 NOT_SANITIZED bool release_block_barrier() {  // nobody can run: are all at one __syncthreads?
   const Fiber *first = nullptr, *other = nullptr;
   unsigned waiting = 0;
-  for (auto& f : runtime.fibers) {
-    if (f.index >= runtime.count || f.state == DONE) continue;
+  for (unsigned i = 0; i < runtime.count; i++) {
+    const Fiber& f = runtime.fibers[i];
+    if (f.state == DONE) continue;
     if (!first) first = &f;
     if (f.state == BLOCK_BARRIER && f.line == first->line) waiting++;
     else if (!other) other = &f;
@@ -347,9 +291,10 @@ NOT_SANITIZED bool release_block_barrier() {  // nobody can run: are all at one 
 NOT_SANITIZED void run_block(const Options& options) {
   const unsigned n = runtime.count;
   for (unsigned i = 0; i < n; i++) start_fiber(i, options.fresh_fibers);
-  memset((void*)runtime.meetings.data(), 0, runtime.meetings.size() * sizeof(Meeting));
+  for (auto& m : runtime.warps) m.arrived = 0;
+  for (auto& m : runtime.groups) m.arrived = 0;
   runtime.live = n;
-  std::vector<unsigned> order(n);
+  static unsigned order[THREADS_MAX];
   for (unsigned i = 0; i < n; i++) order[i] = options.order == REVERSE ? n - 1 - i : i;
   while (runtime.live) {
     if (options.order == RANDOM)
@@ -357,7 +302,7 @@ NOT_SANITIZED void run_block(const Options& options) {
     bool ran = false;
     for (unsigned i = 0; i < n && !runtime.failed; i++)
       if (runtime.fibers[order[i]].state == READY) ran = true, switch_to(&runtime.fibers[order[i]]);
-    if (runtime.failed || (!ran && runtime.live && !release_block_barrier())) return;
+    if (runtime.failed || (!ran && runtime.live && !run_late_copy() && !release_block_barrier())) return;
   }
 }
 NOT_SANITIZED void start_block() {
@@ -365,13 +310,8 @@ NOT_SANITIZED void start_block() {
   IF_TSAN(free(runtime.edges); runtime.edges = nullptr;)  // no barrier of one block orders anything in another
   if (!runtime.edges) runtime.edges = (Edges*)calloc(1, sizeof(Edges));
 }
-template <class F> struct Call;
-template <class... A> struct Call<void (*)(A...)> {
-  template <size_t... I> static void unpack(void (*kernel)(A...), void** a, std::index_sequence<I...>) {
-    kernel(*(std::remove_reference_t<A>*)a[I]...);
-  }
-  static void with(void (*kernel)(A...), void** a) { unpack(kernel, a, std::make_index_sequence<sizeof...(A)>()); }
-};
+template <class... A, size_t... I> void unpack(void (*kernel)(A...), void** a, std::index_sequence<I...>) { kernel(*(A*)a[I]...); }
+template <class... A> void call(void (*kernel)(A...), void** a) { unpack(kernel, a, std::index_sequence_for<A...>()); }
 struct Entry { const char* name; void (*call)(void**); };
 
 NOT_SANITIZED int launch(void (*kernel)(void**), const unsigned* grid, const unsigned* block, size_t shared, void** arguments, const Options* options) {
@@ -380,25 +320,22 @@ NOT_SANITIZED int launch(void (*kernel)(void**), const unsigned* grid, const uns
   runtime.failed = false, runtime.message[0] = 0;
   runtime.random = options->seed * 0x9E3779B97F4A7C15ull + 0x1234567;
   const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
-  if (!runtime.count || runtime.count > 1024 || !blocks || grid[1] > 65535 || grid[2] > 65535 || shared > DYNAMIC_MAX)
+  if (!runtime.count || runtime.count > THREADS_MAX || !blocks || grid[1] > 65535 || grid[2] > 65535 || shared > DYNAMIC_MAX)
     return report("no GPU takes a grid of %u,%u,%u blocks of %u threads with %zu shared bytes", grid[0], grid[1], grid[2], runtime.count, shared), 1;
-  if (runtime.fibers.size() < runtime.count) runtime.fibers.resize(runtime.count);
-  runtime.meetings.resize((runtime.count + 31) / 32 * MASKS_MAX);
   runtime.dynamic = dynamic_memory, runtime.dynamic_bytes = shared;
-  IF_ASAN(void* exact; if (posix_memalign(&exact, 1024, shared ? shared : 1)) return 1; runtime.dynamic = (unsigned char*)exact;)
+  ASAN_UNPOISON_MEMORY_REGION(dynamic_memory, shared);
+  ASAN_POISON_MEMORY_REGION(dynamic_memory + shared, DYNAMIC_MAX - shared);
   IF_TSAN(runtime.main_tsan = __tsan_get_current_fiber();)
   runtime.kernel = kernel, runtime.arguments = arguments;
   release(&launch_edge);
-  const bool random = options->order == RANDOM;
   for (uint64_t i = 0; i < blocks && !runtime.failed; i++) {
-    const uint64_t at = options->order == REVERSE ? blocks - 1 - i : random ? (i + options->seed) % blocks : i;
+    const uint64_t at = options->order == REVERSE ? blocks - 1 - i : options->order == RANDOM ? (i + options->seed) % blocks : i;
     blockIdx = {(unsigned)(at % grid[0]), (unsigned)(at / grid[0] % grid[1]), (unsigned)(at / ((uint64_t)grid[0] * grid[1]))};
     start_block();
-    reset_async(runtime.count, options->async_mode);
+    reset_async(options->async_mode);
     run_block(*options);
   }
   acquire(&done_edge);
-  IF_ASAN(free(runtime.dynamic);)
   return runtime.failed;
 }
 }  // namespace shim

@@ -1,4 +1,4 @@
-// The CPU twin of kernels/ptx.cuh: 16-bit floats, cp.async, ldmatrix, mma.sync.
+// The CPU twin of kernels/ptx.cuh: 16-bit floats, cp.async, ldmatrix, mma.sync, mbarrier, TMA, wgmma.
 //
 // Asynchronous work is really held back. Mode EARLY does it at issue (shows a producer that overwrites a buffer
 // too soon), LATE as late as the waits allow (shows a reader that did not wait), TOSSED tosses a coin each time.
@@ -8,46 +8,47 @@ struct half_t { uint16_t bits; };
 struct bfloat16_t { uint16_t bits; };
 namespace shim {
 enum AsyncMode : int { EARLY, LATE, TOSSED };
-struct Copy { void* shared; const void* global; int bytes; };
-
-constexpr int IN_FLIGHT = 512, GROUPS_MAX = 64;
-struct Queue {  // copies of one thread in flight, in groups that are waited for in order
-  Copy items[IN_FLIGHT];
-  int first, count, groups[GROUPS_MAX], open, group_count;
-  NOT_SANITIZED void push(const Copy& c) {
-    if (count == IN_FLIGHT) abort();
-    items[(first + count++) % IN_FLIGHT] = c, open++;
+struct Work {  // a copy of 16 bytes or of a tile, or one thread's share of a product of tiles
+  void (*run)(const Work&);
+  void* to;
+  uint64_t a, b;
+  int c[3];
+  unsigned group;
+};
+constexpr unsigned IN_FLIGHT = 64;
+struct Queue {  // work in flight, in groups that are waited for in order
+  Work items[IN_FLIGHT];
+  unsigned first, last, group;
+  NOT_SANITIZED void push(Work w) {
+    if (last - first == IN_FLIGHT) abort();
+    w.group = group, items[last++ % IN_FLIGHT] = w;
   }
-  NOT_SANITIZED Copy pop() {
-    const Copy c = items[first];
-    first = (first + 1) % IN_FLIGHT, count--;
-    return c;
+  NOT_SANITIZED void run_first() {
+    const Work w = items[first++ % IN_FLIGHT];
+    w.run(w);
   }
-  NOT_SANITIZED void commit() {
-    if (group_count == GROUPS_MAX) abort();
-    groups[group_count++] = open, open = 0;
-  }
-  template <class F> NOT_SANITIZED void finish_all_but(int last, F run) {
-    for (; group_count > last; group_count--) {
-      while (groups[0]--) run(pop());
-      for (int i = 1; i < group_count; i++) groups[i - 1] = groups[i];
-    }
+  NOT_SANITIZED void commit() { group++; }
+  NOT_SANITIZED void finish_all_but(unsigned groups) {
+    while (first != last && items[first % IN_FLIGHT].group + groups < group) run_first();
   }
 };
-static Queue* queues;  // one for each thread
+static Queue copies[THREADS_MAX], products[THREADS_MAX], tiles;  // of each thread; of all
 static int async_mode;
 
-NOT_SANITIZED inline void reset_async(unsigned threads, int mode) {
-  static unsigned allocated = 0;
-  if (threads > allocated) queues = (Queue*)realloc((void*)queues, (allocated = threads) * sizeof(Queue));
-  for (unsigned i = 0; i < threads; i++) queues[i].first = queues[i].count = queues[i].open = queues[i].group_count = 0;
-  async_mode = mode;
+NOT_SANITIZED inline void reset_async(int mode) {
+  for (unsigned i = 0; i < runtime.count; i++) copies[i].first = copies[i].last, products[i].first = products[i].last;
+  tiles.first = tiles.last, async_mode = mode;
 }
 NOT_SANITIZED inline bool now() { return async_mode == EARLY || (async_mode == TOSSED && next_random() & 1); }
-NOT_SANITIZED inline Queue& my_copies() { return queues[runtime.current->index]; }
-inline void run_copy(const Copy& c) {
-  memcpy(c.shared, c.global, c.bytes);
-  memset((char*)c.shared + c.bytes, 0, 16 - c.bytes);
+NOT_SANITIZED inline Queue& mine(Queue* queues) { return queues[runtime.current->index]; }
+NOT_SANITIZED inline bool run_late_copy() {  // when no thread can go on
+  const bool some = tiles.first != tiles.last;
+  if (some) tiles.run_first();
+  return some;
+}
+inline void run_copy(const Work& w) {
+  memcpy(w.to, (const void*)w.a, w.b);
+  memset((char*)w.to + w.b, 0, 16 - w.b);
 }
 }  // namespace shim
 
@@ -78,16 +79,17 @@ inline uint32_t to_tf32(float f) { return (__float_as_uint(f) + 0x1000) & 0xffff
 NOT_SANITIZED inline void copy_async_16(void* shared, const void* global, int bytes) {
   if (((uintptr_t)shared | (bytes ? (uintptr_t)global : 0)) & 15) SHIM_FAIL("cp.async: address is not a multiple of 16");
   if (bytes < 0 || bytes > 16) SHIM_FAIL("cp.async: %d bytes", bytes);
-  if (now()) return run_copy({shared, global, bytes});
+  const Work copy = {run_copy, shared, (uint64_t)global, (uint64_t)bytes};
+  if (now()) return run_copy(copy);
   fill_ff(shared, 16);  // in flight: nobody may read it
-  my_copies().push({shared, global, bytes});
+  mine(copies).push(copy);
 }
-NOT_SANITIZED inline void copy_async_commit() { my_copies().commit(); }
-template <int GROUPS> NOT_SANITIZED inline void copy_async_wait() { my_copies().finish_all_but(GROUPS, run_copy); }
+NOT_SANITIZED inline void copy_async_commit() { mine(copies).commit(); }
+template <int GROUPS> NOT_SANITIZED inline void copy_async_wait() { mine(copies).finish_all_but(GROUPS); }
 
 inline void load_matrices(uint32_t (&r)[4], const void* row, bool transposed, int line) {
   if ((uintptr_t)row & 15) SHIM_FAIL("ldmatrix line %d: row is not a multiple of 16", line);
-  const Slot* rows = meet(~0u, &row, sizeof row, transposed ? "ldmatrix.trans" : "ldmatrix", line);
+  const Slot* rows = exchange(~0u, &row, sizeof row, transposed ? "ldmatrix.trans" : "ldmatrix", line);
   const unsigned l = lane();
   for (int i = 0; i < 4; i++) {
     uint32_t pair[2];
@@ -115,7 +117,7 @@ template <> struct Element<float> {
 template <class T> NOT_SANITIZED inline void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, T, int line = __builtin_LINE()) {
   typedef Element<T> E;
   const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
-  const Slot* slots = meet(~0u, mine, sizeof mine, "mma.sync", line);
+  const Slot* slots = exchange(~0u, mine, sizeof mine, "mma.sync", line);
   const unsigned group = lane() / 4, member = lane() % 4;
   constexpr int PER = E::K / 8;  // elements in a register
   for (int e = 0; e < 4; e++) {
@@ -130,5 +132,102 @@ template <class T> NOT_SANITIZED inline void multiply(float (&d)[4], const uint3
     }
     d[e] += sum;
   }
+}
+
+// ---- sm_90: barriers in shared memory, copies of tiles ---------------------------------------------------------------
+struct Barrier { uint64_t expected : 16, pending : 16, phase : 1; int64_t bytes : 31; };  // in the 64 bits
+NOT_SANITIZED inline void settle(Barrier* b) {
+  if (b->pending || b->bytes) return;
+  b->phase ^= 1, b->pending = b->expected;
+  for (unsigned i = 0; i < runtime.count; i++)
+    if (runtime.fibers[i].state == PHASE_WAIT) runtime.fibers[i].state = READY;
+}
+NOT_SANITIZED inline void complete(Barrier* b, int bytes) { release(b), b->bytes -= bytes, settle(b); }
+NOT_SANITIZED inline void barrier_init(uint64_t* barrier, int arrivals) {
+  *(Barrier*)barrier = {(uint64_t)arrivals, (uint64_t)arrivals, 0, 0};
+}
+inline void barrier_init_fence() {}
+NOT_SANITIZED inline void barrier_arrive_expecting(uint64_t* barrier, int bytes) {
+  Barrier* b = (Barrier*)barrier;
+  if (!b->pending) SHIM_FAIL("mbarrier: more arrivals than expected");
+  release(b), b->bytes += bytes, b->pending--, settle(b);
+}
+inline void barrier_arrive(uint64_t* barrier) { barrier_arrive_expecting(barrier, 0); }
+NOT_SANITIZED inline void barrier_wait(uint64_t* barrier, unsigned parity, int line = __builtin_LINE()) {
+  while (((Barrier*)barrier)->phase == parity) wait(PHASE_WAIT, "mbarrier.wait", line);
+  acquire(barrier);
+}
+enum MapWord { ADDRESS, SIZES, STRIDES = 4, BOX_ROWS = 6, ITEM_BYTES, KIND };  // TensorMap.plain of gdt/tensor_map.py
+constexpr uint64_t TF32 = 11;
+inline void run_tile(const Work& w) {
+  const uint64_t *map = (const uint64_t*)w.a, item = map[ITEM_BYTES], *sizes = map + SIZES, *strides = map + STRIDES;
+  acquire(w.to);  // what the issuing thread had seen
+  for (unsigned i = 0; i < map[BOX_ROWS] * 8; i++) {  // 16 bytes at a time
+    const uint64_t row = i / 8, x = w.c[0] + i % 8 * 16 / item, y = w.c[1] + row, z = w.c[2];
+    const bool inside = x < sizes[0] && y < sizes[1] && z < sizes[2];
+    const uint64_t bytes = inside ? min(16, (sizes[0] - x) * item) : 0;
+    char* to = (char*)w.to + row * 128 + (i % 8 ^ row % 8) * 16;
+    memcpy(to, (const char*)map[ADDRESS] + (inside ? z * strides[1] + y * strides[0] + x * item : 0), bytes);
+    memset(to + bytes, 0, 16 - bytes);
+    for (int f = 0; f < 4 && map[KIND] == TF32; f++) ((uint32_t*)to)[f] = to_tf32(((float*)to)[f]);
+  }
+  complete((Barrier*)w.b, map[BOX_ROWS] * 128);
+}
+NOT_SANITIZED inline void copy_tile(void* shared, const void* map, uint64_t* barrier, int c0, int c1, int c2) {
+  if ((uintptr_t)shared & 1023) SHIM_FAIL("TMA: the shared address is not a multiple of 1024");
+  const Work copy = {run_tile, shared, (uint64_t)map, (uint64_t)barrier, {c0, c1, c2}};
+  release(shared);
+  if (now()) return run_tile(copy);
+  fill_ff(shared, ((const uint64_t*)map)[BOX_ROWS] * 128);  // in flight: nobody may read it
+  tiles.push(copy);
+}
+
+// ---- sm_90a: products of a warpgroup ---------------------------------------------------------------------------------
+template <int REGISTERS> inline void raise_registers() {}
+template <int REGISTERS> inline void lower_registers() {}
+inline void warpgroup_fence() {}
+inline void warpgroup_commit() { mine(products).commit(); }
+NOT_SANITIZED inline uint32_t shared_address(const void* p) {
+  const size_t at = (const unsigned char*)p - runtime.dynamic;
+  if (at >= runtime.dynamic_bytes) SHIM_FAIL("wgmma: a tile outside of dynamic shared memory");
+  return at;
+}
+// Four warps meet: a product is done for one when it is for all.
+template <int GROUPS> inline void warpgroup_wait(int line = __builtin_LINE()) {
+  const unsigned group = runtime.current->index / 128;
+  Meeting& m = runtime.groups[group];
+  void* edge = &runtime.edges->group[group][m.generation & 1];
+  mine(products).finish_all_but(GROUPS);
+  release(edge), meet(m, group * 128, 128, "wgmma.wait_group", line), acquire(edge);
+}
+template <int N> inline void warpgroup_finish(float (&)[N], int line = __builtin_LINE()) { warpgroup_wait<0>(line); }
+
+inline float to_float(float tf32) { return __uint_as_float(__float_as_uint(tf32) & 0xffffe000); }  // the rest is ignored
+template <class T, bool ACROSS> inline float tile_element(uint64_t tile, unsigned line, unsigned k) {
+  const uint32_t start = (tile & 0x3fff) << 4, leading = (tile >> 16 & 0x3fff) << 4, stride = (tile >> 32 & 0x3fff) << 4;
+  const uint32_t at = start + (ACROSS ? line / 64 * leading + line % 64 * sizeof(T) + k / 8 * stride + k % 8 * 128
+                                      : line / 8 * stride + line % 8 * 128 + k * sizeof(T));
+  T value;
+  memcpy(&value, runtime.dynamic + (at ^ (at >> 7 & 7) << 4), sizeof value);
+  return to_float(value);
+}
+template <class T, int N, bool A_ACROSS, bool B_ACROSS> inline void run_product(const Work& w) {
+  constexpr int K = 32 / sizeof(T);
+  const unsigned t = runtime.current->index % 128, row = t / 32 * 16 + t % 32 / 4;
+  float a[2][K], b[K], *d = (float*)w.to;
+  for (int i = 0; i < 2 * K; i++) a[i / K][i % K] = tile_element<T, A_ACROSS>(w.a, row + i / K * 8, i % K);
+  for (int i = 0; i < N / 2; i++) {
+    for (int k = 0; k < K; k++) b[k] = tile_element<T, B_ACROSS>(w.b, i / 2 * 8 + t % 4 * 2 + i % 2, k);
+    for (int half = 0; half < 2; half++) {
+      float sum = 0, &to = d[i / 2 * 4 + half * 2 + i % 2];
+      for (int k = 0; k < K; k++) sum += a[half][k] * b[k];
+      to = w.c[0] ? to + sum : sum;
+    }
+  }
+}
+template <bool A_ACROSS, bool B_ACROSS, int N, class T> inline void multiply_tiles(float (&d)[N], uint64_t a, uint64_t b, int keep, T) {
+  const Work product = {run_product<T, N, A_ACROSS, B_ACROSS>, d, a, b, {keep}};
+  if (mine(products).first == mine(products).last && now()) return run_product<T, N, A_ACROSS, B_ACROSS>(product);
+  mine(products).push(product);
 }
 }  // namespace ptx

@@ -1,6 +1,6 @@
 """Builds `kernels/*.cu` with g++ against the shim, and runs `gdt.kernels.Call`s on NumPy arrays.
 
-    CpuRunner("reduce.cu", instances).run(call, order="reverse")
+    CpuRunner("reduce.cu", instances, None, None).run(call, order="reverse")
 
 runs the kernel itself, thread by thread, in this process, between guard bytes; with a sanitizer
 ("address", which includes undefined behaviour, or "thread") in a process of its own.
@@ -14,6 +14,7 @@ import hashlib
 import os
 import pickle
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,7 @@ import numpy as np
 
 from gdt import kernels
 from gdt.kernels import Call, Instance, Parameter
+from gdt.tensor_map import TensorMap
 
 from . import worker
 
@@ -57,15 +59,8 @@ class LaunchError(AssertionError):
     """What the shim or a sanitizer found wrong with a launch."""
 
 
-def have_compiler() -> bool:
-    return shutil.which("g++") is not None
-
-
 def build(
-    file: str,
-    instances: Sequence[Instance],
-    sanitizer: str | None = None,
-    folder: Path | None = None,
+    file: str, instances: Sequence[Instance], sanitizer: str | None, folder: Path | None
 ) -> Path:
     """Compile one kernel file with these instances into a shared library, or find it built."""
     path = (folder or kernels.source_folder()) / file
@@ -110,28 +105,24 @@ PUBLIC int gdt_launch(const char* name, const unsigned* grid, const unsigned* bl
 
 def translation_unit(path: Path, names: Sequence[str], structs: dict[str, np.dtype[Any]]) -> str:
     """The source and a table of its instances; the sizes check what was read from the source."""
-    entry = '{{"{0}", [](void** a) {{ shim::Call<decltype(&{0})>::with(&{0}, a); }}}}'
+    entry = '{{"{0}", [](void** a) {{ shim::call(&{0}, a); }}}}'
     sizes = [f"static_assert(sizeof({name}) == {d.itemsize});" for name, d in structs.items()]
     entries = ",\n".join(entry.format(name) for name in names)
     return UNIT.format(path=path, sizes="\n".join(sizes), entries=entries)
 
 
 class CpuRunner:
-    """Runs calls of one kernel file on the CPU."""
+    """Runs calls of one kernel file on the CPU; `folder` may hold other sources than gdt's."""
 
     def __init__(
-        self,
-        file: str,
-        instances: Sequence[Instance],
-        sanitizer: str | None = None,
-        folder: Path | None = None,
+        self, file: str, instances: Sequence[Instance], sanitizer: str | None, folder: Path | None
     ):
         self.sanitizer, self.folder = sanitizer, folder
         self.path = build(file, instances, sanitizer, folder)
         apart = sanitizer is not None or folder is not None  # foreign sources may crash
         self._library = None if apart else worker.load(str(self.path))
         self._process: subprocess.Popen[bytes] | None = None
-        self._log: IO[bytes] | None = None
+        self._log: IO[bytes]
 
     def run(
         self,
@@ -144,20 +135,19 @@ class CpuRunner:
         """Run a call; the arrays change as on a GPU. Anything wrong raises `LaunchError`."""
         arguments = kernels.check(call, self.folder)
         signature = kernels.parameters(call.instance, self.folder)
-        options = worker.Options(ORDERS.index(order), ASYNC_MODES.index(async_mode), fresh, 0, seed)
-        packed, roots = pack(call, signature, arguments, bytes(options))
+        schedule = ORDERS.index(order), ASYNC_MODES.index(async_mode), fresh, seed
+        packed, roots = pack(call, signature, arguments, struct.pack("iiiQ", *schedule))
         after, message = self._execute(packed)
         if message:
             raise LaunchError(f"{call.instance}: {message}")
-        written = {
-            id(root_of(a))
-            for p, a in zip(signature, arguments, strict=True)
-            if p.pointer and not p.const and a is not None
-        } | {id(root_of(a)) for a in call.pointees}
-        for root, before, now in zip(roots, packed.buffers, after, strict=True):
+        pairs = zip(signature, arguments, strict=True)
+        results = [a for p, a in pairs if p.pointer and not p.const and a is not None]
+        written = {id(root_of(a)) for a in (*results, *call.pointees)}
+        patched = {place for (place, _), _ in packed.addresses}
+        for i, (root, before, now) in enumerate(zip(roots, packed.buffers, after, strict=True)):
             if id(root) in written:
                 ctypes.memmove(root.ctypes.data, now, len(now))
-            elif not packed.fixups and now != before:
+            elif i not in patched and now != before:
                 raise LaunchError(f"{call.instance}: wrote to a const argument")
 
     def _execute(self, packed: worker.Packed) -> tuple[list[bytes], str]:
@@ -173,7 +163,6 @@ class CpuRunner:
             result: tuple[list[bytes], str] = pickle.load(self._process.stdout)
             return result
         except (EOFError, BrokenPipeError):
-            assert self._log is not None
             self._log.seek(0)
             report = self._log.read().decode(errors="replace")
             self.close()
@@ -195,12 +184,11 @@ class CpuRunner:
 
     def close(self) -> None:
         """End the sanitizer's process, if there is one."""
-        if self._process is None or self._log is None:
-            return
-        self._process.kill()
-        with contextlib.suppress(BrokenPipeError), self._log:
-            self._process.communicate()
-        self._process = None
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(BrokenPipeError), self._log:
+                self._process.communicate()
+            self._process = None
 
 
 def root_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -214,22 +202,28 @@ def pack(
     call: Call, signature: Sequence[Parameter], arguments: Sequence[Any], options: bytes
 ) -> tuple[worker.Packed, list[np.ndarray[Any, Any]]]:
     """Replace every address in a call, also those in a table, by (buffer, offset)."""
-    arrays = [a for p, a in zip(signature, arguments, strict=True) if p.pointer and a is not None]
-    roots = list({id(r): r for r in map(root_of, [*arrays, *call.pointees])}.values())
+    held = [a.array if isinstance(a, TensorMap) else a for a in arguments]
+    arrays = [a for a in (*held, *call.pointees) if isinstance(a, np.ndarray)]
+    roots = list({id(r): r for r in map(root_of, arrays)}.values())
 
     def find(address: int) -> worker.Pointer | None:
         offsets = [(i, address - root.ctypes.data) for i, root in enumerate(roots)]
         return next(((i, o) for i, o in offsets if 0 <= o < max(1, roots[i].nbytes)), None)
 
-    packed: list[worker.Pointer | bytes | None] = []
-    fixups = []
-    for p, a in zip(signature, arguments, strict=True):
-        place = find(a.ctypes.data) if p.pointer and a is not None else None
-        packed.append(place if p.pointer else a.tobytes())
+    contents, addresses = [], []
+    for i, (p, a, array) in enumerate(zip(signature, arguments, held, strict=True)):
+        place = find(array.ctypes.data) if isinstance(array, np.ndarray) else None
+        if p.pointer or isinstance(a, TensorMap):
+            contents.append(bytes(8) if p.pointer else a.plain(0).tobytes())
+            addresses += [((len(roots) + i, 0), place)] if place else []
+        else:
+            contents.append(a.tobytes())
         if p.name == "table" and place is not None:
             targets = enumerate(map(find, a.reshape(-1).tolist()))
-            fixups += [(place[0], place[1] + 8 * k, t) for k, t in targets if t is not None]
+            addresses += [((place[0], place[1] + 8 * k), t) for k, t in targets if t]
     grid, block = ((*t, 1, 1)[:3] for t in (call.grid, call.block))
     buffers = [ctypes.string_at(r.ctypes.data, r.nbytes) for r in roots]
     name = str(call.instance)
-    return worker.Packed(name, grid, block, call.shared, buffers, packed, fixups, options), roots
+    return worker.Packed(
+        name, grid, block, call.shared, buffers, contents, addresses, options
+    ), roots

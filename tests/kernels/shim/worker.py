@@ -14,30 +14,19 @@ from dataclasses import dataclass
 CANARY = 0xA5
 ALIGNMENT = 128
 LIBC = ctypes.CDLL(None)
-LIBC.posix_memalign.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t]
+LIBC.memalign.argtypes, LIBC.memalign.restype = [ctypes.c_size_t] * 2, ctypes.c_void_p
 LIBC.free.argtypes = [ctypes.c_void_p]
 
 
-class Options(ctypes.Structure):
-    """`shim::Options`: order of threads, timing of copies, new TSan fibers for every block."""
-
-    _fields_ = [
-        ("order", ctypes.c_int),
-        ("async_mode", ctypes.c_int),
-        ("fresh_fibers", ctypes.c_int),
-        ("unused", ctypes.c_int),
-        ("seed", ctypes.c_uint64),
-    ]
-
-
-Pointer = tuple[int, int]  # an address as (buffer, bytes into it)
+Pointer = tuple[int, int]  # a place as (buffer, bytes into it)
 
 
 @dataclass
 class Packed:
-    """A launch without addresses: whole buffers, and arguments as pointers into them or bytes.
+    """A launch without addresses: whole buffers, and the bytes of each argument.
 
-    `fixups` are places (buffer, offset) whose 8 bytes are an address, and that address.
+    `addresses` are places whose 8 bytes are an address, and that address; as places, arguments are
+    numbered after the buffers.
     """
 
     name: str
@@ -45,17 +34,9 @@ class Packed:
     block: tuple[int, int, int]
     shared: int
     buffers: list[bytes]
-    arguments: list[Pointer | bytes | None]
-    fixups: list[tuple[int, int, Pointer]]
+    arguments: list[bytes]
+    addresses: list[tuple[Pointer, Pointer]]
     options: bytes
-
-
-def allocate(size: int) -> int:
-    address = ctypes.c_void_p()
-    if LIBC.posix_memalign(ctypes.byref(address), ALIGNMENT, max(1, size)):
-        raise MemoryError(size)
-    assert address.value is not None
-    return address.value
 
 
 def load(path: str) -> ctypes.CDLL:
@@ -66,40 +47,31 @@ def load(path: str) -> ctypes.CDLL:
 
 def execute(library: ctypes.CDLL, packed: Packed, canary: int) -> tuple[list[bytes], str]:
     """Run on copies between `canary` guard bytes; the buffers after it, and what is wrong."""
-    bases = [allocate(len(b) + 2 * canary) for b in packed.buffers]
+    contents = [*packed.buffers, *packed.arguments]
+    bases = [LIBC.memalign(ALIGNMENT, len(content) + 2 * canary or 1) for content in contents]
     at = [base + canary for base in bases]
-    for base, address, content in zip(bases, at, packed.buffers, strict=True):
-        ctypes.memset(base, CANARY, canary)
+    for base, address, content in zip(bases, at, contents, strict=True):
+        ctypes.memset(base, CANARY, len(content) + 2 * canary)
         ctypes.memmove(address, content, len(content))
-        ctypes.memset(address + len(content), CANARY, canary)
-    resolve = lambda p: ctypes.c_uint64(at[p[0]] + p[1])
-    for buffer, offset, pointer in packed.fixups:
-        ctypes.memmove(at[buffer] + offset, ctypes.byref(resolve(pointer)), 8)
-    slots = []
-    for argument in packed.arguments:
-        content = bytes(resolve(argument)) if isinstance(argument, tuple) else argument or bytes(8)
-        slot = allocate(ALIGNMENT)
-        ctypes.memmove(slot, content, len(content))
-        slots.append(slot)
+    for (place, offset), (to, further) in packed.addresses:
+        ctypes.c_uint64.from_address(at[place] + offset).value = at[to] + further
+    arguments = at[len(packed.buffers) :]
     failed = library.gdt_launch(
         packed.name.encode(),
         (ctypes.c_uint * 3)(*packed.grid),
         (ctypes.c_uint * 3)(*packed.block),
         ctypes.c_size_t(packed.shared),
-        (ctypes.c_void_p * len(slots))(*slots),
+        (ctypes.c_void_p * len(arguments))(*arguments),
         packed.options,
     )
     message = library.gdt_message().decode() if failed else ""
-    after = []
-    guard = bytes([CANARY]) * canary
-    for i, (base, address) in enumerate(zip(bases, at, strict=True)):
-        size = len(packed.buffers[i])
-        after.append(ctypes.string_at(address, size))
-        edges = ctypes.string_at(base, canary), ctypes.string_at(address + size, canary)
-        if edges != (guard, guard):
-            message = message or f"{packed.name} wrote outside buffer {i} of {size} bytes"
-    for pointer in (*bases, *slots):
-        LIBC.free(pointer)
+    after = [ctypes.string_at(a, len(b)) for a, b in zip(at, packed.buffers, strict=False)]
+    for i, (content, base) in enumerate(zip(after, bases, strict=False)):
+        whole = ctypes.string_at(base, len(content) + 2 * canary)
+        if whole != content.join([bytes([CANARY]) * canary] * 2):
+            message = message or f"{packed.name} wrote outside buffer {i} of {len(content)} bytes"
+    for base in bases:
+        LIBC.free(base)
     return after, message
 
 

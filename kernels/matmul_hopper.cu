@@ -1,0 +1,201 @@
+// Matrix products on Hopper (sm_90a): TMA, mbarrier and wgmma. What is computed, and the arguments,
+// are those of matmul.cu, for half_t and bfloat16_t in all orientations, and for float as tf32 where
+// both sides run along k; float32 accumulation.
+//
+// x and w come as tensor maps over (along memory, rows, items); their items lie in steps of the
+// map's third axis, x_strides and w_strides of them apart. A box of x is 128 bytes along memory by
+// TILE_M rows where it runs along k, else by the tile's length in k; a box of w likewise with TILE_N.
+//
+// A block has three warpgroups and works on one tile of TILE_M x TILE_N after another. The first
+// warpgroup feeds: one thread has the tensor memory accelerator copy both sides of the next 128 bytes
+// of k into one of STAGES slots of shared memory, and goes on while slots are free, into the next
+// tile too. The other two multiply, 64 rows each, and free a slot when the products of the next are
+// under way:
+//
+//                      filled[slot]                              sums in registers
+//   feeder --> slot 0 | slot 1 | ... --> multiplier 1: rows  0 to  63  -->  slab of a warp --> out
+//          <--                           multiplier 2: rows 64 to 127  -->
+//                      emptied[slot]
+//
+//   slot, rows along k:  x: TILE_M rows of 128 bytes, w: TILE_N rows of 128 bytes
+//   slot, across k:      for each 64 lines, one row of 128 bytes for each k
+//
+// Launch: block HOPPER_THREADS, one block a multiprocessor, as many as there is work; the work is
+// (tiles of m x n, pieces, items), the tiles changing fastest. Dynamic shared memory: the slots, then
+// a slab for each multiplying warp. Not yet measured on a GPU.
+#include "matmul.cuh"
+
+constexpr int HOPPER_THREADS = 384;
+constexpr int WARPGROUP = 128;
+constexpr int MULTIPLIERS = 2;
+constexpr int TILE_M = 128;
+constexpr int ROW_BYTES = 128;   // of a tile in shared memory: what the swizzle spans
+constexpr int STEP_BYTES = 32;   // of k that one wgmma takes
+constexpr int ATOM_BYTES = 1024; // eight rows, after which the swizzle repeats
+constexpr int SLOTS_BYTES = 196608;
+constexpr int SLAB_COLUMNS = 64;
+constexpr int SLAB_ROWS = 16;
+constexpr int SLABS_BYTES = 32768;
+constexpr int PACK = 4;  // elements that go to the result at once
+constexpr int FEEDER_REGISTERS = 40;
+constexpr int MULTIPLIER_REGISTERS = 232;
+
+#if defined(GDT_CPU) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+namespace {
+// One piece of one item's tile.
+struct Task {
+  int item, piece, row, column, first, end;
+};
+template <int TILE_N> __device__ __forceinline__ int count_tiles(int m, int n) {
+  return (m + TILE_M - 1) / TILE_M * ((n + TILE_N - 1) / TILE_N);
+}
+template <int TILE_N>
+__device__ __forceinline__ Task find_task(int number, int m, int n, int k, int chunk, int pieces) {
+  const int tiles = count_tiles<TILE_N>(m, n);
+  const Corner corner = tile_corner<TILE_M, TILE_N>(number % tiles, m, n);
+  const int piece = number / tiles % pieces, item = number / tiles / pieces;
+  return {item, piece, corner.row, corner.column, piece * chunk, min(k, (piece + 1) * chunk)};
+}
+// The slots are used in turn; the parity changes with every round.
+template <int STAGES> struct Turn {
+  int slot = 0;
+  unsigned parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++slot == STAGES) slot = 0, parity ^= 1;
+  }
+};
+// Where wgmma finds a tile that was copied with the swizzle of 128 bytes: after 8 rows it goes on
+// `stride` bytes further, and after 64 lines, where rows run across k, `leading` bytes.
+__device__ __forceinline__ uint64_t describe_tile(const void* tile, int leading, int stride) {
+  constexpr uint64_t SWIZZLE_128 = 1ull << 62;
+  return ptx::shared_address(tile) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
+         static_cast<uint64_t>(stride >> 4) << 32 | SWIZZLE_128;
+}
+// One side of a tile in a slot: LINES (rows of x, columns of w) by 128 bytes of k. ALONG_K:
+// neighbours in memory are neighbours in k.
+template <typename T, int LINES, bool ALONG_K> struct SharedTile {
+  static constexpr int ROW = ROW_BYTES / sizeof(T), K = ROW, BYTES = LINES * ROW_BYTES;
+  static constexpr int BOX = ROW * ROW_BYTES;  // bytes of 64 lines across k
+
+  static __device__ __forceinline__ void copy(unsigned char* to, const TensorMap* map,
+                                              uint64_t* filled, int line, int k, int item) {
+#pragma unroll
+    for (int i = 0; i < (ALONG_K ? 1 : LINES / ROW); i++)
+      ptx::copy_tile(to + i * BOX, map, filled, ALONG_K ? k : line + i * ROW, ALONG_K ? line : k,
+                     item);
+  }
+  // Lines from `line`, a multiple of 64, on; `step` counts the products of a slot.
+  static __device__ __forceinline__ uint64_t describe(const unsigned char* tile, int line,
+                                                      int step) {
+    constexpr int K_STEP = STEP_BYTES / sizeof(T);
+    const int at = ALONG_K ? line * ROW_BYTES + step * STEP_BYTES
+                           : line / ROW * BOX + step * K_STEP * ROW_BYTES;
+    return describe_tile(tile + at, BOX, ATOM_BYTES);
+  }
+};
+// The 64 x COLUMNS sums of a warpgroup go to the sink, 64 columns at a time through each warp's slab,
+// from which a row's neighbours are read together. Bits of the row are mixed into the column, so that
+// the threads of a warp meet different banks.
+template <int COLUMNS, typename O>
+__device__ __forceinline__ void drain(const float (&sums)[COLUMNS / 2], float* slab,
+                                      const Sink<float, O>& sink, Corner corner, int lane) {
+  auto at = [&](int row, int column) { return slab + row * SLAB_COLUMNS + (column ^ row % 4 * 8); };
+  const bool packs = sink.template packs<PACK>();
+#pragma unroll 1  // the epilogue is compiled once
+  for (int first = 0; first < COLUMNS; first += SLAB_COLUMNS) {
+    __syncwarp();  // everyone has left the slab
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; i += 2)  // an index known to the compiler: sums stay registers
+      if (i / (SLAB_COLUMNS / 2) * SLAB_COLUMNS == first)
+        store(at(lane / 4 + i / 2 % 2 * 8, i / 4 * 8 % SLAB_COLUMNS + lane % 4 * 2),
+              Pack<float, 2>{{sums[i], sums[i + 1]}});
+    __syncwarp();
+#pragma unroll 1
+    for (int i = lane * PACK; i < SLAB_ROWS * SLAB_COLUMNS; i += WARP * PACK) {
+      const int row = i / SLAB_COLUMNS, column = i % SLAB_COLUMNS;
+      const int to_row = corner.row + row, to_column = corner.column + first + column;
+      const auto pack = load<Pack<float, PACK>>(at(row, column));
+      if (packs) {
+        sink(to_row, to_column, pack);
+      } else {
+#pragma unroll 1
+        for (int e = 0; e < PACK; e++)
+          sink(to_row, to_column + e, load<Pack<float, 1>>(at(row, column) + e));
+      }
+    }
+  }
+}
+}  // namespace
+
+template <typename T, typename O, int TILE_N, bool X_T, bool W_T>
+__global__ void __launch_bounds__(HOPPER_THREADS, 1)
+    matmul_wgmma(const __grid_constant__ TensorMap x, Strides x_strides,
+                 const __grid_constant__ TensorMap w, Strides w_strides, O* out,
+                 const O* __restrict__ bias, Strides bias_strides, const O* __restrict__ aux,
+                 O* __restrict__ pre, float* __restrict__ parts, Axes axes, int m, int n, int k,
+                 int chunk, int pieces, int items, float alpha, int accumulate, int activation) {
+  typedef SharedTile<T, TILE_M, !X_T> TileX;
+  typedef SharedTile<T, TILE_N, W_T> TileW;
+  constexpr int K = TileX::K, SLOT = TileX::BYTES + TileW::BYTES, STAGES = SLOTS_BYTES / SLOT;
+  GDT_DYNAMIC_SHARED(shared);
+  GDT_SHARED(uint64_t, filled, [STAGES]);
+  GDT_SHARED(uint64_t, emptied, [STAGES]);
+  const int t = threadIdx.x, first_task = blockIdx.x, task_step = gridDim.x;
+  const int tasks = count_tiles<TILE_N>(m, n) * pieces * items;
+  if (t == 0) {
+    for (int slot = 0; slot < STAGES; slot++) {
+      ptx::barrier_init(&filled[slot], 1);
+      ptx::barrier_init(&emptied[slot], MULTIPLIERS);
+    }
+    ptx::barrier_init_fence();
+  }
+  __syncthreads();
+  Turn<STAGES> turn;
+  if (t < WARPGROUP) {
+    ptx::lower_registers<FEEDER_REGISTERS>();
+    for (int number = t == 0 ? first_task : tasks; number < tasks; number += task_step) {
+      const Task task = find_task<TILE_N>(number, m, n, k, chunk, pieces);
+      const int x_item = static_cast<int>(offset(task.item, axes, x_strides)),
+                w_item = static_cast<int>(offset(task.item, axes, w_strides));
+      for (int at = task.first; at < task.end; at += K, turn.next()) {
+        unsigned char* slot = shared + turn.slot * SLOT;
+        ptx::barrier_wait(&emptied[turn.slot], turn.parity ^ 1);
+        ptx::barrier_arrive_expecting(&filled[turn.slot], SLOT);
+        TileX::copy(slot, &x, &filled[turn.slot], task.row, at, x_item);
+        TileW::copy(slot + TileX::BYTES, &w, &filled[turn.slot], task.column, at, w_item);
+      }
+    }
+  } else {
+    ptx::raise_registers<MULTIPLIER_REGISTERS>();
+    const int group_row = (t / WARPGROUP - 1) * (TILE_M / MULTIPLIERS), warp = t / WARP % 4;
+    float* slab = reinterpret_cast<float*>(shared + SLOTS_BYTES) +
+                  (t - WARPGROUP) / WARP * (SLAB_ROWS * SLAB_COLUMNS);
+    for (int number = first_task; number < tasks; number += task_step) {
+      const Task task = find_task<TILE_N>(number, m, n, k, chunk, pieces);
+      float sums[TILE_N / 2];
+      int before = -1;  // the slot whose products may still be under way
+      for (int at = task.first; at < task.end; at += K, turn.next()) {
+        const unsigned char* slot = shared + turn.slot * SLOT;
+        ptx::barrier_wait(&filled[turn.slot], turn.parity);
+        ptx::warpgroup_fence();
+#pragma unroll
+        for (int step = 0; step < ROW_BYTES / STEP_BYTES; step++)
+          ptx::multiply_tiles<X_T, !W_T>(sums, TileX::describe(slot, group_row, step),
+                                         TileW::describe(slot + TileX::BYTES, 0, step),
+                                         at != task.first || step != 0, T());
+        ptx::warpgroup_commit();
+        ptx::warpgroup_wait<1>();
+        if (before >= 0 && t % WARPGROUP == 0) ptx::barrier_arrive(&emptied[before]);
+        before = turn.slot;
+      }
+      ptx::warpgroup_finish(sums);
+      if (t % WARPGROUP == 0) ptx::barrier_arrive(&emptied[before]);
+      const Sink<float, O> sink = make_sink(
+          out, bias ? bias + offset(task.item, axes, bias_strides) : nullptr, aux, pre, parts,
+          alpha, accumulate, activation, m, n, task.item, items, task.piece);
+      const Corner corner = {task.row + group_row + warp * SLAB_ROWS, task.column};
+      drain<TILE_N>(sums, slab, sink, corner, t % WARP);
+    }
+  }
+}
+#endif

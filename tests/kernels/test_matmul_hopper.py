@@ -1,0 +1,148 @@
+"""matmul_hopper.cu against float64 NumPy, and what makes it give way to matmul.cu."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gdt import launches
+from gdt.errors import KernelError
+
+from .harness import (
+    SANITIZERS,
+    SCHEDULES,
+    Execute,
+    covering,
+    empty,
+    every,
+    garbage,
+    name,
+    normal,
+    run_case,
+)
+from .test_matmul import check_matmul, operand
+
+ARCH = "sm_90a"
+PAD = 8  # elements, of every type a multiple of 16 bytes
+OPTIONS: dict[str, Any] = {
+    "dtype": ["float16", "bfloat16"],
+    "m": [1, 70, 130],
+    "n": [3, 136, 264],
+    "k": [2, 64, 99, 200],
+    "x_t": [False, True],
+    "w_t": [False, True],
+    "lead": ["none", "both", "w replicated", "x replicated"],
+    "activation": launches.ACTIVATIONS,
+    "extras": ["none", "bias", "bias, accumulate", "bias, pre"],
+    "tile": [128, 256],
+    "pieces": [1, 2],
+    "multiprocessors": [1, 3],
+    "wide_result": [False, True],
+    "order": SCHEDULES,
+    "async_mode": ["early", "late", "tossed"],
+}
+TF32_OPTIONS = OPTIONS | {"dtype": ["float32"], "x_t": [False], "w_t": [True]}
+
+
+def check_wgmma(**options: Any) -> None:
+    calls = check_matmul(**options, misaligned=False, tensor_cores=True, arch=ARCH, pad=PAD)
+    assert calls[0].instance.kernel == "matmul_wgmma"
+
+
+@pytest.mark.parametrize("case", covering(**OPTIONS), ids=name)
+def test_matmul_on_hopper(case: dict[str, Any]) -> None:
+    run_case(check_wgmma, case)
+
+
+@pytest.mark.parametrize("case", covering(**TF32_OPTIONS)[::2], ids=name)
+def test_matmul_on_hopper_in_tf32(case: dict[str, Any]) -> None:
+    run_case(check_wgmma, case)
+
+
+@pytest.mark.kernels_full
+@pytest.mark.parametrize("options", [OPTIONS, TF32_OPTIONS], ids=["16 bits", "tf32"])
+def test_matmul_on_hopper_in_full(options: dict[str, Any]) -> None:
+    fewer: dict[str, Any] = {
+        "m": [130],
+        "n": [3, 264],
+        "k": [200],
+        "lead": ["w replicated"],
+        "activation": ["none", "gelu_backward"],
+        "extras": ["none", "bias, pre"],
+        "multiprocessors": [3],
+        "order": ["random"],
+        "async_mode": ["tossed"],
+    }
+    for case in every(**(options | fewer)):
+        run_case(check_wgmma, case)
+
+
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_matmul_on_hopper_under_sanitizers(sanitizer: str) -> None:
+    for async_mode in ("early", "late", "tossed"):
+        check_wgmma(
+            dtype="bfloat16", m=130, n=67, k=200, x_t=True, w_t=True, lead="w replicated",
+            activation="relu", extras="bias", tile=128, pieces=2, multiprocessors=3,
+            execute=Execute("random", async_mode, sanitizer),
+        )  # fmt: skip
+
+
+def test_copies_of_a_slot_wrap_around_with_long_contractions() -> None:
+    for tile in (128, 256):  # 6 and 4 slots
+        check_wgmma(
+            dtype="float16", m=64, n=64, k=64 * 15 + 8, x_t=False, w_t=False, lead="none",
+            activation="none", extras="none", tile=tile, pieces=1, execute=Execute(),
+        )  # fmt: skip
+
+
+def test_infinities_outside_of_an_operand_are_not_read() -> None:
+    x, w = np.full((70, 104), np.inf, np.float16), np.full((104, 40), np.inf, np.float16)
+    x[:, :99], w[:99, :33] = 1, 1
+    out = garbage((70, 33), x.dtype)
+    calls = launches.matmul(x[:, :99], w[:99, :33], out, empty, tensor_cores=True, arch=ARCH)
+    Execute()(calls)
+    assert calls[0].instance.kernel == "matmul_wgmma"
+    assert (out == 99).all()
+
+
+def test_what_the_accelerator_cannot_copy_runs_by_mma_and_says_why() -> None:
+    rng = np.random.default_rng(0)
+    shape = lambda dtype, turned=False, misaligned=False, pad=PAD, rows=9, columns=24: operand(
+        rng, (), rows, columns, turned, dtype, misaligned, pad
+    )
+    half, single = np.float16, np.float32
+    for x, w, arch, says in (
+        (shape("float16"), shape("float16", rows=24), "sm_100", "needs sm_90a, not sm_100"),
+        (shape("float16"), shape("float16", rows=24), None, "needs sm_90a, not None"),
+        (shape("float32"), shape("float32", rows=24), ARCH, "only where memory runs along"),
+        (shape("float32", True), shape("float32", True, rows=24), ARCH, "only where memory runs"),
+        (shape("float16", misaligned=True), shape("float16", rows=24), ARCH, "x: the array does"),
+        (
+            shape("float16"),
+            shape("float16", pad=1, rows=24, columns=9),
+            ARCH,
+            "w: a stride of 18 bytes is no positive multiple of 16",
+        ),
+        (np.zeros((9, 0), half), np.zeros((0, 8), half), ARCH, "nothing to contract"),
+    ):
+        reason = launches.matmul_refusal(x, w, arch=arch)
+        assert reason is not None
+        assert says in reason
+        out = garbage((9, w.shape[1]), x.dtype)
+        calls = launches.matmul(x, w, out, empty, tensor_cores=True, arch=arch)
+        assert calls[0].instance.kernel == "matmul_mma"
+    x, w = shape("float16"), shape("float16", rows=24)
+    assert launches.matmul_refusal(x, w, arch=ARCH) is None
+    reason = launches.matmul_refusal(x[::-1], w, arch=ARCH)
+    assert reason is not None
+    assert "a stride of -48 bytes" in reason
+    backwards = normal(rng, (3, 9, 24), "float16")[::-1]
+    reason = launches.matmul_refusal(backwards, w[None], arch=ARCH, lead=1)
+    assert reason is not None
+    assert "not between 1 and 2^32" in reason
+    with pytest.raises(KernelError, match="no kernel"):
+        launches.matmul(
+            x, w, np.zeros((9, 24), single), empty, tensor_cores=True, arch=ARCH, tile=64
+        )
