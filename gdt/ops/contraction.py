@@ -141,7 +141,8 @@ def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
 
 
 class KernelProducts:
-    """What `contract` needs of a namespace, with products by the kernels of matmul.cu."""
+    """What `contract` needs of a namespace, with products by the kernels of matmul.cu and
+    matmul_hopper.cu."""
 
     def __init__(self, launcher: Launcher) -> None:
         self.launcher, self.ascontiguousarray = launcher, launcher.xp.ascontiguousarray
@@ -155,7 +156,10 @@ class KernelProducts:
             batch = np.broadcast_shapes(x.shape[:lead], w.shape[:lead])
             out = launcher.empty((*batch, x.shape[-2], w.shape[-1]), dtype.name)
         half = dtype.itemsize == 2
-        launcher.run(launches.matmul(x, w, out, launcher.empty, lead=lead, tensor_cores=half))
+        arch = launcher.runner.arch
+        launcher.run(
+            launches.matmul(x, w, out, launcher.empty, lead=lead, tensor_cores=half, arch=arch)
+        )
         return out
 
     def _walkable(self, x: Block) -> Block:
@@ -169,7 +173,7 @@ class KernelProducts:
 def contract_with_kernels(
     launcher: Launcher, x: Block, w: Block, /, *, labels: Labels, out: Block = None, **_: Any
 ) -> Block:
-    """Contract two blocks by the kernels of matmul.cu."""
+    """Contract two blocks by the kernels of matmul.cu and matmul_hopper.cu."""
     return contract(KernelProducts(launcher), x, w, labels, out)
 
 

@@ -284,3 +284,16 @@ def test_padding_labels_that_are_no_class_are_no_error() -> None:
     x = gdt.zeros((9, 1), layout=gdt.Layout(["a", None], mesh))
     y = gdt.zeros((9,), "int32", layout=gdt.Layout(["a"], mesh))[:9]
     assert gdt.sparse_softmax_cross_entropy_with_logits(y, x).tolist() == [0.0] * 9
+
+
+def test_half_precision_on_hopper_runs_wgmma_where_the_accelerator_can_copy(
+    emulated: EmulatedBackend, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setattr(emulated.runner, "arch", "sm_90a")
+    for columns, kernel in ((24, "matmul_wgmma"), (23, "matmul_mma")):
+        values = rng.standard_normal((10, 32)), rng.standard_normal((32, columns))
+        x, w = (gdt.asarray(v.astype(np.float16), layout=replicated(2)) for v in values)
+        found = gdt.explain(gdt.matmul, x, w)
+        exact = x.numpy().astype(float) @ w.numpy().astype(float)
+        assert_close(found.value.numpy(), exact, "float16", 32, 4.0)
+        assert kernels_of(found) == [kernel]
