@@ -46,14 +46,14 @@ class Launcher:
     """What the kernel of an op works with, for one plan and one block.
 
     xp: the array namespace of the backend. lead: number of mesh axes, which blocks have in front.
-    launched: the kernels of the call that runs now.
+    launched: the kernels of the call that runs now. kept: what the kernel keeps between calls.
     """
 
     def __init__(self, op: str, lead: int, backend: Backend, runner: KernelRunner) -> None:
         self.op, self.lead, self.backend, self.runner = op, lead, backend, runner
         self.xp = backend.xp
         self.launched: list[Instance] = []
-        self._kept: dict[str, Any] = {}
+        self.kept: dict[str, Any] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Block:
         """Uninitialised memory."""
@@ -80,9 +80,9 @@ class Launcher:
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
         """What `make` returned the first time: a constant of the plan."""
-        if name not in self._kept:
-            self._kept[name] = make()
-        kept: T = self._kept[name]
+        if name not in self.kept:
+            self.kept[name] = make()
+        kept: T = self.kept[name]
         return kept
 
     def error_flag(self, explain: Explain) -> Block:
@@ -119,6 +119,11 @@ class KernelBody:
         # By choice of `gdt.matmul_backend`: why the body runs; "" where the kernel does.
         self.reasons: dict[str, str] = {"cublas": "matmul_backend is 'cublas'"}
 
+    @property
+    def applies(self) -> bool:
+        """Whether the kernel has run."""
+        return self.reasons.get("handwritten") == ""
+
     def __call__(self, *xs: Block, **out: Any) -> Any:
         choice = MATMUL_BACKEND.get() if self.selectable else "handwritten"
         reason = self.reasons.get(choice)
@@ -135,6 +140,29 @@ class KernelBody:
             for observer in observers:
                 observer.on_kernel(names, reason)
         return made
+
+    def update_all(
+        self,
+        launch: Callable[..., None],
+        operands: Sequence[Sequence[Block]],
+        scalars: Sequence[Any],
+        free: Sequence[Sequence[bool]],
+        static: Mapping[str, Any],
+    ) -> list[tuple[Block, ...]]:
+        """One launch for many updates: the blocks that take the place of the first operands of
+        each, which are overwritten where they are `free`."""
+        empty = self.launcher.backend.empty
+        outs = [
+            tuple(
+                [
+                    x if mine and x.flags.c_contiguous else empty(x.shape, x.dtype)
+                    for x, mine in zip(xs, own, strict=False)
+                ]
+            )
+            for xs, own in zip(operands, free, strict=True)
+        ]
+        launch(self.launcher, operands, scalars, outs, **static)
+        return outs
 
     def _tried(self, xs: Sequence[Block], out: Mapping[str, Any]) -> tuple[Any, str]:
         """What the kernel makes, or why it does not apply."""

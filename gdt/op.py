@@ -94,6 +94,8 @@ class Op:
         self.joint_vjp: Vjp | None = None
         self.kernel_body: Callable[..., Any] | None = None
         self.has_library = False
+        # Of an op with donated operands: the kernel of many updates in one launch.
+        self.kernel_of_all: Callable[..., None] | None = None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -371,10 +373,15 @@ class Op:
             types.append(other.type)
         key = (*types, *map(type, args), *static.items())
         plans = self.plans_of_all.get(key)
-        if plans is None or OBSERVERS.get():
+        if not plans or OBSERVERS.get():
             for group, other in zip(owners, others, strict=True):
                 self.update(group, other, *args, **static)
             self._remember_all(key, owners, others, args, static)
+            return
+        if plans[0].kernel_bodies:
+            if not self._launched_for_all(plans, owners, others, args, static):
+                for group, other in zip(owners, others, strict=True):
+                    self.update(group, other, *args, **static)
             return
         for group, other, plan in zip(owners, others, plans, strict=True):
             free = [_is_owned(mapping, name)[0] for mapping, name in group]
@@ -391,8 +398,36 @@ class Op:
         for group, other in zip(owners, others, strict=True):
             operands = (*[mapping[name] for mapping, name in group], other, *args)
             found.append(self.plan_of_call(operands, static))
-        if all(plan.quick_update is not None for plan in found):
+        if all(plan.quick_update is not None or plan.kernel_bodies for plan in found):
             self.plans_of_all[key] = tuple(found)
+
+    def _launched_for_all(
+        self, plans: Sequence[Plan], owners: Any, others: Any, args: Any, static: Any
+    ) -> bool:
+        """Update all by the op's kernel, in one launch for each block and dtype; False if it does
+        not apply."""
+        launch = self.kernel_of_all
+        if launch is None or not all(k.applies for p in plans for k in p.kernel_bodies):
+            return False
+        owned = [[_is_owned(mapping, name) for mapping, name in group] for group in owners]
+        arrays = [
+            (*[mapping[name].blocks for mapping, name in group], other.blocks)
+            for group, other in zip(owners, others, strict=True)
+        ]
+        made = [
+            body.update_all(
+                launch,
+                [tuple([blocks[i] for blocks in xs]) for xs in arrays],
+                [a.blocks[i] if type(a) is DistributedArray else a for a in args],
+                [[mine[i] for mine in own] for own in owned],
+                static,
+            )
+            for i, body in enumerate(plans[0].kernel_bodies)
+        ]
+        for n, (group, plan) in enumerate(zip(owners, plans, strict=True)):
+            for d, ((mapping, name), kind) in enumerate(zip(group, plan.outs, strict=True)):
+                mapping[name] = DistributedArray(kind, tuple(blocks[n][d] for blocks in made))
+        return True
 
     # ---- planning
 

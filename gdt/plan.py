@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from gdt.launcher import KernelBody
 from gdt.layout import ArrayType, Layout
 from gdt.relayout import Step, route
 
@@ -51,6 +52,7 @@ class Plan:
 
     __slots__ = (
         "execute",
+        "kernel_bodies",
         "moved",
         "moves",
         "outs",
@@ -88,6 +90,8 @@ class Plan:
         # The same for donated operands that stay where they are: from blocks, and whether each
         # donated one may be overwritten, to the tuple of blocks that take their place.
         self.quick_update: Callable[..., tuple[Block, ...]] | None = None
+        # Of donated operands that stay where they are, on a backend with kernels: of every block.
+        self.kernel_bodies: tuple[KernelBody, ...] = ()
         # From the blocks of every (moved) operand to the blocks of every output.
         self.execute: Callable[..., tuple[Sequence[Block], ...]]
 

@@ -350,7 +350,9 @@ class PlanBuilder:
             self.inner = self._inner([None] * len(self.moved))
             movers = [_mover(r) for r in self.plan.routes]
             self.plan.quick = self._inner(movers) if any(movers) else self.inner
-        elif self.op.donated and len(self.mesh.blocks) == 1 and not self.plan.moves:
+        elif self.op.donated and not self.plan.moves:
+            self.plan.kernel_bodies = tuple(self.kernel_bodies.values())
+        if self.op.donated and len(self.mesh.blocks) == 1 and not self.plan.moves:
             run = self.runs[0]
             self.plan.quick_update = lambda xs, free: run(*xs, out=self._targets(xs, free))
         return results

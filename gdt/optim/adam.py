@@ -12,12 +12,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gdt import launches
 from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, error
 from gdt.op import op
 from gdt.optim.optimizer import Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
+from gdt.optim.update_kernels import declare
 
 Scalar = Any
 
@@ -56,6 +58,9 @@ def adam_step(
         kept = xp.multiply(p_, keep, out=p_new) if decay else p_
         xp.subtract(kept, change, out=p_new)
     return tuple(out)
+
+
+declare(adam_step, launches.adam)
 
 
 @checked_class(eager=True)

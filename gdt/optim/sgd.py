@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gdt import launches
 from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, error
 from gdt.op import op
 from gdt.optim.optimizer import Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
+from gdt.optim.update_kernels import declare
 
 Scalar = Any
 
@@ -49,6 +51,10 @@ def momentum_step(
         else:
             xp.add(p_, v_new, out=p_new)
     return tuple(out)
+
+
+declare(sgd_step, launches.sgd)
+declare(momentum_step, launches.momentum)
 
 
 @checked_class(eager=True)

@@ -1,0 +1,59 @@
+"""The kernels of optimizer steps: of one parameter, and of all of a model in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.kernels import C_TYPES, Call
+from gdt.launcher import Launcher
+from gdt.op import Op
+
+Block = Any
+Blocks = Sequence[Block]
+
+
+def declare(op: Op, launch: Callable[..., list[Call]]) -> None:
+    """Let `launch`, a function of `gdt.launches.update`, be the kernel of an op with donated
+    operands: arrays first, the donated ones before the gradient, then scalars."""
+    arrays = len(op.donated) + 1
+
+    def update_all(
+        launcher: Launcher,
+        operands: Sequence[Blocks],
+        scalars: Sequence[Any],
+        outs: Sequence[Blocks],
+        **flags: Any,
+    ) -> None:
+        tensors = [
+            (*map(launcher.contiguous, xs), *out) for xs, out in zip(operands, outs, strict=True)
+        ]
+        dtypes = {out[0].dtype.name for out in outs if out[0].dtype.name in C_TYPES}
+        numbers = {C_TYPES[d]: _scalars(launcher, scalars, np.dtype(d)) for d in dtypes}
+        to_device = lambda table: _table(launcher, table)
+        launcher.run(launch(tensors, numbers, to_device=to_device, **flags))
+
+    def update(launcher: Launcher, *operands: Any, out: Blocks, **flags: Any) -> Any:
+        update_all(launcher, [operands[:arrays]], operands[arrays:], [out], **flags)
+        return out[0] if len(out) == 1 else tuple(out)
+
+    op.kernel(update)
+    op.kernel_of_all = update_all
+
+
+def _scalars(launcher: Launcher, values: Sequence[Any], dtype: np.dtype) -> Block:
+    """Learning rates and their like on the device, where they may be arrays already."""
+    xp = launcher.xp
+    if not any(hasattr(v, "dtype") for v in values):
+        return xp.asarray(np.array(values, dtype))
+    return xp.concatenate([xp.asarray(v, dtype).reshape(1) for v in values])
+
+
+def _table(launcher: Launcher, table: np.ndarray) -> Block:
+    """The table on the device: the one of the step before, where no address has changed."""
+    kept = launcher.kept.get("table")
+    if kept is None or not np.array_equal(kept[0], table):
+        kept = launcher.kept["table"] = table, launcher.xp.asarray(table)
+    return kept[1]
