@@ -297,3 +297,62 @@ def test_half_precision_on_hopper_runs_wgmma_where_the_accelerator_can_copy(
         exact = x.numpy().astype(float) @ w.numpy().astype(float)
         assert_close(found.value.numpy(), exact, "float16", 32, 4.0)
         assert kernels_of(found) == [kernel]
+
+
+# ---------------------------------------------------------------- updates
+
+
+OPTIMIZERS: dict[str, Callable[[], gdt.optim.Optimizer]] = {
+    "sgd": lambda: gdt.optim.SGD(0.1),
+    "momentum": lambda: gdt.optim.SGD(0.1, 0.9),
+    "nesterov": lambda: gdt.optim.SGD(0.1, 0.9, nesterov=True),
+    "adam": lambda: gdt.optim.Adam(0.01),
+    "adamw": lambda: gdt.optim.AdamW(0.01, 0.1),
+}
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_one_launch_updates_all_parameters_to_the_bit(
+    name: str, dtype: str, devices: list[str], emulated: EmulatedBackend
+) -> None:
+    def run(mesh: gdt.Mesh) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(0)
+        splits: dict[str, Any] = {"w": (["a", "b"], (7, 6)), "v": ([None], (9,)),
+                                  "u": ([("b", "a"), None], (5, 4)), "none": ([None], (0,))}  # fmt: skip
+        parameters = {
+            n: gdt.asarray(rng.standard_normal(shape).astype(dtype), layout=gdt.Layout(s, mesh))
+            for n, (s, shape) in splits.items()
+        }
+        optimizer = OPTIMIZERS[name]()
+        for step in range(4):
+            gradients = {
+                n: gdt.asarray(rng.standard_normal(p.shape).astype(dtype), layout=p.layout)
+                for n, p in parameters.items()
+            }
+            if step == 2:  # under a second name a parameter is not overwritten
+                other, before = parameters["w"], parameters["w"].numpy().copy()
+            optimizer.update(parameters, gradients)
+        assert (other.numpy() == before).all()
+        return {n: p.numpy() for n, p in parameters.items()}
+
+    want = run(gdt.create_mesh(AXES))
+    emulated.runner.ran.clear()
+    got = run(gdt.create_mesh(AXES, devices=devices))
+    for n, value in want.items():
+        np.testing.assert_array_equal(got[n], value)
+    # The first step makes the plans of the three parameters that have elements, one by one.
+    assert sum(emulated.runner.ran.values()) == len(devices) * (3 + 3)
+
+
+def test_an_update_that_no_kernel_takes_runs_the_body() -> None:
+    parameters = {
+        "w": gdt.ones((4,), "float16", layout=replicated(1)),
+        "v": gdt.ones(3, layout=replicated(1)),
+    }
+    for expected in (0.5, 0.0):
+        gradients = {n: gdt.ones_like(p) for n, p in parameters.items()}
+        gdt.optim.SGD(0.5).update(parameters, gradients)
+        assert parameters["w"].tolist() == [expected] * 4
+        assert parameters["v"].tolist() == [expected] * 3
