@@ -319,8 +319,12 @@ def test_one_launch_updates_all_parameters_to_the_bit(
 ) -> None:
     def run(mesh: gdt.Mesh) -> dict[str, np.ndarray]:
         rng = np.random.default_rng(0)
-        splits: dict[str, Any] = {"w": (["a", "b"], (7, 6)), "v": ([None], (9,)),
-                                  "u": ([("b", "a"), None], (5, 4)), "none": ([None], (0,))}  # fmt: skip
+        splits: dict[str, Any] = {
+            "w": (["a", "b"], (7, 6)),
+            "v": ([None], (9,)),
+            "u": ([("b", "a"), None], (5, 4)),
+            "none": ([None], (0,)),
+        }
         parameters = {
             n: gdt.asarray(rng.standard_normal(shape).astype(dtype), layout=gdt.Layout(s, mesh))
             for n, (s, shape) in splits.items()
