@@ -49,9 +49,11 @@ class Launcher:
     launched: the kernels of the call that runs now. kept: what the kernel keeps between calls.
     """
 
-    def __init__(self, op: str, lead: int, backend: Backend, runner: KernelRunner) -> None:
-        self.op, self.lead, self.backend, self.runner = op, lead, backend, runner
-        self.xp = backend.xp
+    def __init__(self, op: str, lead: int, backend: Backend) -> None:
+        if backend.runner is None:
+            raise error(KernelError, op, "the backend has no runner of kernels")
+        self.op, self.lead, self.backend, self.xp = op, lead, backend, backend.xp
+        self.runner: KernelRunner = backend.runner
         self.launched: list[Instance] = []
         self.kept: dict[str, Any] = {}
 
@@ -105,14 +107,13 @@ class KernelBody:
         op: str,
         lead: int,
         backend: Backend,
-        runner: KernelRunner,
         kernel: Callable[..., Any],
         body: Callable[..., Any],
         static: Mapping[str, Any],
         *,
-        selectable: bool,
+        selectable: bool = False,
     ) -> None:
-        self.launcher = Launcher(op, lead, backend, runner)
+        self.launcher = Launcher(op, lead, backend)
         self.kernel = partial(kernel, self.launcher, **static)
         self.body = partial(body, backend.xp, **static)
         self.selectable = selectable

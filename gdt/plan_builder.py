@@ -211,12 +211,12 @@ class PlanBuilder:
 
     def _body(self, static: Mapping[str, Any], where: object) -> Callable[..., Any]:
         """The op's body; on a backend with kernels its kernel, where that applies."""
-        op, runner = self.op, self.backend.runner
-        if runner is None or op.kernel_body is None:
+        op = self.op
+        if self.backend.runner is None or op.kernel_body is None:
             return partial(op.body, self.backend.xp, **static)
         if where not in self.kernel_bodies:
             self.kernel_bodies[where] = KernelBody(
-                op.name, self.mesh.ndim, self.backend, runner, op.kernel_body, op.body, static,
+                op.name, self.mesh.ndim, self.backend, op.kernel_body, op.body, static,
                 selectable=op.has_library,
             )  # fmt: skip
         return self.kernel_bodies[where]

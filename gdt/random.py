@@ -11,9 +11,8 @@ default generator, `gdt.random.generator`, which counts its draws and starts ane
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -29,11 +28,10 @@ from gdt.mesh import Mesh, get_default_mesh
 from gdt.observe import from_host
 from gdt.op import Composite, op
 from gdt.ops.comparison import less
-from gdt.ops.creation import shard_starts
 from gdt.ops.elementwise import astype, checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, checked_shape
-from gdt.philox import Run
+from gdt.random_kernels import draw_block
 from gdt.rule import RuleSpec
 
 Block = Any
@@ -185,33 +183,15 @@ def split(key: Key, n: int = 2) -> DistributedArray:
 # ---------------------------------------------------------------- draws
 
 
-def _run(kind: ArrayType, grid: Sequence[int]) -> Run:
-    """The global row-major indices of the elements of a block: runs over the last split axis and
-    all behind it, which lie end to end. Padding has the indices that follow."""
-    last = max((d for d, axes in enumerate(kind.layout.dims) if axes), default=0)
-    start = np.zeros((1,) * (kind.mesh.ndim + last), np.int64)
-    for d in range(min(last + 1, kind.ndim)):
-        index = shard_starts(kind, grid, d)
-        index = index.reshape(index.shape + (1,) * last)
-        if d < last:
-            along = [-1 if k == d else 1 for k in range(last)]
-            index = index + np.arange(kind.local_shape[d]).reshape(along)
-        start = start + index * math.prod(kind.shape[d + 1 :])
-    return Run(start, math.prod(kind.local_shape[last:]))
-
-
 @Composite
 def _draw(
     key: DistributedArray, stream: Any, *, sampler: str, kind: ArrayType, options: Mapping[str, Any]
 ) -> DistributedArray:
-    xp, sample = backend_of(kind.mesh).xp, getattr(random_bits, sampler)
-
     def draw(*scalars: Any) -> list[Block]:
-        blocks = []
-        for i, grid in enumerate(kind.mesh.blocks):
-            values = sample(xp, _run(kind, grid), *[_scalar(a, i) for a in scalars], **options)
-            blocks.append(values.reshape(kind.block_shape))
-        return blocks
+        return [
+            draw_block(sampler, kind, i, options, *[_scalar(a, i) for a in scalars])
+            for i in range(len(kind.mesh.blocks))
+        ]
 
     return on_blocks(sampler, kind, draw, key, stream)
 

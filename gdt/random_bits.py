@@ -122,7 +122,7 @@ def integers(
     array([2, 2, 0, 1, 1, 2], dtype=int8)
     """
     dtype = np.dtype(dtype)
-    _check_integers(low, high, dtype)
+    check_integers(low, high, dtype)
     count = high - low
 
     def finish(bits: Array) -> Array:
@@ -288,7 +288,7 @@ def _float_dtype(op: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
     raise error(DtypeError, op, f"cannot draw {dtype}", remedy=f"It draws {names}.")
 
 
-def _check_integers(low: int, high: int, dtype: np.dtype[Any]) -> None:
+def check_integers(low: int, high: int, dtype: np.dtype[Any]) -> None:
     if dtype.kind not in "biu":
         raise error(DtypeError, "integers", f"{dtype} is not an integer dtype")
     if low >= high:

@@ -37,7 +37,7 @@ LAYERS = [
         "core",
         ["policy", "slots", "numpy_protocols", "array", "launcher", "plan", "plan_builder", "op"],
     ),
-    ("ops", ["ops", "random"]),
+    ("ops", ["ops", "random", "random_kernels"]),
     ("transforms", ["backward", "captures", "function", "tape", "program"]),
     (
         "library",

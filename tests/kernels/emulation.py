@@ -51,12 +51,14 @@ class EmulatedBackend(NumpyBackend):
         self.flags.check()
 
 
+EMULATED = EmulatedBackend()  # one for all tests: plans are kept, and know their backend
+
+
 @contextmanager
 def emulated_devices() -> Iterator[EmulatedBackend]:
     """Devices `emu:0` to `emu:7`, and their backend."""
-    made = EmulatedBackend()
-    backend.register_backend("emu", lambda: made, lambda: DEVICES)
+    backend.register_backend("emu", lambda: EMULATED, lambda: DEVICES)
     try:
-        yield made
+        yield EMULATED
     finally:
         backend.unregister_backend("emu")

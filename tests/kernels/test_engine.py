@@ -360,3 +360,37 @@ def test_an_update_that_no_kernel_takes_runs_the_body() -> None:
         gdt.optim.SGD(0.5).update(parameters, gradients)
         assert parameters["w"].tolist() == [expected] * 4
         assert parameters["v"].tolist() == [expected] * 3
+
+
+# ---------------------------------------------------------------- random numbers and reductions
+
+
+@DEVICES
+@pytest.mark.parametrize("split", [*SPLITS, [None, None]], ids=str)
+def test_random_numbers_are_those_of_the_host_to_the_bit(
+    split: list[Any], devices: list[str]
+) -> None:
+    random, floats = gdt.random, ("float16", "float32", "float64")
+
+    def run(mesh: gdt.Mesh) -> list[gdt.DistributedArray]:
+        layout, shape = gdt.Layout(split, mesh), (9, 7)
+        random.seed(4)
+        return [
+            *(f(shape, dtype=d, key=3, layout=layout)
+              for d in floats for f in (random.uniform, random.normal, random.truncated_normal)),
+            *(random.integers(0, 2, shape, d, key=6, layout=layout)
+              for d in ("bool", "int8", "int32", "int64", "uint64")),
+            random.integers(-5, 2**40, shape, key=6, layout=layout),
+            random.integers(0, 2**64, shape, "uint64", key=6, layout=layout),
+            random.bernoulli(shape, 0.3, key=2, layout=layout),
+            random.normal(shape, layout=layout),
+        ]  # fmt: skip
+
+    host, found = (
+        gdt.explain(run, gdt.create_mesh(AXES, **how)) for how in ({}, {"devices": devices})
+    )
+    for want, got in zip(host.value, found.value, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+    assert len(kernels_of(found)) == len(found.value)
+    assert all(name.startswith("random_") for name in kernels_of(found))
