@@ -11,6 +11,7 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.backend import backend_of
 from gdt.comm import local
+from gdt.comm.transport import transport_of
 from gdt.errors import DtypeError, IndexRangeError, LayoutError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
@@ -216,6 +217,8 @@ class DistributedArray:
         backend, lead = backend_of(self.mesh), self.mesh.ndim
         if self.mesh.num_processes > 1:
             x = _gathered(x)
+        if self.mesh.divided:
+            transport_of(self.mesh).wait()
         if not self.mesh.divided or x.layout.is_fully_replicated():
             block = backend.to_host(x.blocks[0])
             for dim, axes in enumerate(x.layout.dims):

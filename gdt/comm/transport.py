@@ -58,13 +58,13 @@ class Transport(Protocol):
         them. what: the type of the array that is made.
         """
 
+    def wait(self) -> None:
+        """Let the host wait until the collectives that were begun have ended; DistributedError if
+        one of them failed."""
 
-class CopyTransport:
-    """Blocks in the memory of the host: NumPy copies where a box of GPUs has NCCL.
 
-    What one block sends to others goes through `_spread` and `_deliver`, which find it in this
-    process; a transport between processes brings it from another.
-    """
+class BlockTransport:
+    """What all transports know of the blocks of their mesh, and how they count."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
@@ -86,6 +86,24 @@ class CopyTransport:
         only the first counts them, so that all processes together count each once."""
         self.calls[kind] += 1
         self.bytes[kind] += moved * sum(g[0] in self.own for g in groups)
+
+    def _count_exchange(self, sends: Sequence[Transfer]) -> None:
+        self.calls["exchange"] += 1
+        self.bytes["exchange"] += sum(s.block.nbytes for s in sends)
+
+    def _named(self, axes: Axes) -> str:
+        return ", ".join(repr(self.mesh.axis_names[a]) for a in axes)
+
+    def wait(self) -> None:
+        """Nothing to wait for: collectives have ended when they return."""
+
+
+class CopyTransport(BlockTransport):
+    """Blocks in the memory of the host: NumPy copies where a box of GPUs has NCCL.
+
+    What one block sends to others goes through `_spread` and `_deliver`, which find it in this
+    process; a transport between processes brings it from another.
+    """
 
     def _spread(
         self, bundles: Sequence[Sequence[Block]], groups: Sequence[Sequence[int]], what: str
@@ -181,13 +199,6 @@ class CopyTransport:
         self._count_exchange(sends)
         for sent, filled in zip(sends, receives, strict=True):
             filled.block[...] = sent.block
-
-    def _count_exchange(self, sends: Sequence[Transfer]) -> None:
-        self.calls["exchange"] += 1
-        self.bytes["exchange"] += sum(s.block.nbytes for s in sends)
-
-    def _named(self, axes: Axes) -> str:
-        return ", ".join(repr(self.mesh.axis_names[a]) for a in axes)
 
 
 def combined(blocks: Sequence[Block], reduction: str) -> Block:

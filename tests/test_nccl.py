@@ -1,0 +1,342 @@
+"""The NCCL transport: what it asks of NCCL, and that it makes of it what copies make."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import Layout, Mesh, create_mesh, processes
+from gdt.array import FUNCTIONS
+from gdt.comm import nccl as nccl_module
+from gdt.comm import transport as transports
+from gdt.comm.encoding import Encoding
+from gdt.comm.messages import Peer
+from gdt.comm.nccl import NcclTransport
+from gdt.comm.transport import COMBINE, CopyTransport, Transfer
+from gdt.errors import DistributedError
+from gdt.testing import Oracle, choices, layouts
+
+from .recorded_nccl import OPS, Event, HostBackend, RecordedNccl, address
+from .samples import SAMPLES
+
+DIMS: list[tuple[str, int]] = [("a", 2), ("b", 2)]
+EVERY_DTYPE = ["?", "b", "B", "h", "H", "i", "I", "l", "L", "e", "f", "d", "F", "D"]
+
+
+def made(mesh: Mesh, **options: Any) -> NcclTransport:
+    return NcclTransport(mesh, RecordedNccl(), HostBackend(), pointer=address, **options)
+
+
+@pytest.fixture
+def mesh() -> Mesh:
+    return create_mesh(DIMS, blocks=4, mesh_name="nccl")
+
+
+@pytest.fixture
+def used(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> NcclTransport:
+    """The transport that everything on `mesh` goes through."""
+    transport = made(mesh)
+    monkeypatch.setitem(transports._transports, mesh, transport)
+    return transport
+
+
+def blocks_of(mesh: Mesh, shape: tuple[int, ...], dtype: str) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    found = [rng.integers(0, 7, shape).astype(dtype) for _ in mesh.blocks]
+    for block in found:
+        if block.dtype.kind in "fc" and block.size:
+            block.flat[0] = -0.5
+    return found
+
+
+# ---------------------------------------------------------------- the same as copies
+
+
+@pytest.mark.parametrize("reduction", COMBINE)
+@pytest.mark.parametrize("dtype", EVERY_DTYPE)
+def test_reductions_are_those_of_numpy(dtype: str, reduction: str, mesh: Mesh) -> None:
+    for axes in [(0,), (1,), (0, 1)]:
+        blocks = blocks_of(mesh, (1, 1, 3, 5), dtype)
+        copies, found = CopyTransport(mesh), made(mesh)
+        want = copies.all_reduce(blocks, axes, reduction)
+        got = found.all_reduce(blocks, axes, reduction)
+        for a, b in zip(got, want, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+        assert (found.calls, found.bytes) == (copies.calls, copies.bytes)
+    full = blocks_of(mesh, (1, 2, 3), dtype)
+    want = copies.reduce_scatter(full, 1, reduction)
+    for a, b in zip(found.reduce_scatter(full, 1, reduction), want, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    assert (found.calls, found.bytes) == (copies.calls, copies.bytes)
+
+
+@pytest.mark.parametrize("reduction", ["max", "min"])
+@pytest.mark.parametrize("dtype", ["e", "f", "d"])
+def test_nan_survives_max_and_min(dtype: str, reduction: str, mesh: Mesh) -> None:
+    values = [-np.inf, -3.5, -0.0, 0.0, 5e-8, 1.0, np.inf, np.nan, -np.nan]
+    pairs = np.array(list(itertools.product(values, values)), dtype).T
+    blocks = [pairs[i % 2].reshape(1, 1, -1).copy() for i in range(4)]
+    got = made(mesh).all_reduce(blocks, (1,), reduction)
+    np.testing.assert_array_equal(got[0][0, 0], COMBINE[reduction](*pairs))
+
+
+def test_nan_is_lost_if_nccl_gets_it(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorded NCCL loses NaN as the real one does, so that the test above can fail."""
+    as_it_is = Encoding(lambda x: x, "max", lambda x: x)
+    monkeypatch.setattr(nccl_module, "encoding", lambda *_: as_it_is)
+    blocks = [np.full((1, 1, 1), np.nan), *(np.ones((1, 1, 1)) for _ in range(3))]
+    assert made(mesh).all_reduce(blocks, (0, 1), "max")[0] == 1.0
+
+
+def test_every_relayout_goes_through_nccl(mesh: Mesh, used: NcclTransport) -> None:
+    apart = create_mesh(DIMS, blocks=4)
+    copies = transports.transport_of(apart)
+    whole = np.arange(35.0).reshape(5, 7)
+    every = layouts(mesh, 2, pending=True)
+    for have, want in itertools.product(every, every):
+        twins = [Layout(w.sharding_specs, apart, partial=w.partial) for w in (have, want)]
+        x, y = gdt.asarray(whole, layout=have), gdt.asarray(whole, layout=twins[0])
+        for transport in (used, copies):
+            transport.calls.clear()
+            transport.bytes.clear()
+        moved, twin = gdt.relayout(x, want), gdt.relayout(y, twins[1])
+        assert (used.calls, used.bytes) == (copies.calls, copies.bytes), f"{have} -> {want}"
+        for a, b in zip(moved.blocks, twin.blocks, strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert {c.name for c in used.nccl.calls} == {
+        "allReduce", "allGather", "reduceScatter", "send", "recv",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES)[::3])
+def test_ops_go_through_nccl(name: str, mesh: Mesh, used: NcclTransport) -> None:
+    for sample in SAMPLES[name][:2]:
+        oracle = Oracle(FUNCTIONS[name], sample)
+        ranks = [a.ndim for a in sample.arrays]
+        for chosen in choices(mesh, ranks, limit=2, seed=len(name)):
+            oracle.check(mesh, chosen, gradients=False)
+
+
+def test_a_training_goes_through_nccl(mesh: Mesh, used: NcclTransport) -> None:
+    def losses(m: Mesh) -> list[float]:
+        model = gdt.nn.Sequential(
+            gdt.nn.Dense(12, 8, Layout([None, "b"], m), activation="relu", key=1),
+            gdt.nn.BatchNorm(8, Layout(["b"], m)),
+            gdt.nn.Dense(8, 3, Layout(["b", None], m), key=2),
+        )
+        rng = np.random.default_rng(0)
+        x = gdt.asarray(rng.random((16, 12), np.float32), layout=Layout(["a", None], m))
+        y = gdt.asarray(rng.integers(0, 3, 16), layout=Layout(["a"], m))
+        loss = gdt.nn.losses.sparse_softmax_cross_entropy
+        trainer = gdt.training.Trainer(model, gdt.optim.SGD(0.1), loss)
+        return trainer.fit([(x, y)], epochs=4, show=False)["loss"]
+
+    got, want = losses(mesh), losses(create_mesh(DIMS))
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert got[-1] < got[0]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 0), (1, 1, 0, 3)])
+def test_arrays_without_elements(shape: tuple[int, ...], mesh: Mesh) -> None:
+    blocks, transport = blocks_of(mesh, shape, "f"), made(mesh)
+    assert [b.shape for b in transport.all_reduce(blocks, (0,), "max")] == [shape] * 4
+    joined = transport.all_gather([[b] for b in blocks], (0,))
+    assert [b[0].shape for b in joined] == [(2, *shape[1:])] * 4
+    front = [np.zeros((2, 1, *shape[1:])) for _ in blocks]
+    assert [b.shape for b in transport.all_to_all(front, 0)] == [(1, 2, *shape[1:])] * 4
+
+
+# ---------------------------------------------------------------- what NCCL is asked
+
+
+def test_an_all_reduce_is_one_call_of_each_rank_in_one_group(mesh: Mesh) -> None:
+    transport = made(mesh)
+    transport.all_reduce(blocks_of(mesh, (1, 1, 6), "f"), (1,), "sum")
+    calls = transport.nccl.calls
+    assert [(c.name, c.count, c.dtype, c.op) for c in calls] == [
+        ("allReduce", 6, np.dtype("f"), OPS["SUM"])
+    ] * 4
+    assert [c.rank for c in calls] == [0, 1, 0, 1]
+    assert [c.communicator for c in calls] == [100, 100, 101, 101]
+    assert [c.stream for c in calls] == [1000, 1001, 1002, 1003]  # of each device
+    assert len({c.group for c in calls}) == 1
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reduction", "sent", "op"),
+    [
+        ("?", "sum", "u1", "MAX"), ("?", "prod", "u1", "MIN"), ("h", "sum", "i4", "SUM"),
+        ("H", "max", "u4", "MAX"), ("l", "min", "i8", "MIN"), ("e", "sum", "e", "SUM"),
+        ("e", "max", "i4", "MAX"), ("f", "min", "i4", "MIN"), ("d", "max", "i8", "MAX"),
+        ("d", "prod", "d", "PROD"), ("F", "sum", "f", "SUM"), ("D", "sum", "d", "SUM"),
+    ],
+)  # fmt: skip
+def test_dtypes_travel_as_those_that_nccl_has(
+    dtype: str, reduction: str, sent: str, op: str, mesh: Mesh
+) -> None:
+    transport = made(mesh)
+    transport.all_reduce(blocks_of(mesh, (1, 1, 4), dtype), (0, 1), reduction)
+    (call, *_) = transport.nccl.calls
+    count = 8 if dtype in "FD" else 4
+    assert (call.name, call.count, call.dtype, call.op) == (
+        "allReduce", count, np.dtype(sent), OPS[op],
+    )  # fmt: skip
+
+
+def test_what_nccl_cannot_reduce_is_gathered(mesh: Mesh) -> None:
+    transport = made(mesh)
+    transport.all_reduce(blocks_of(mesh, (1, 1, 4), "F"), (0,), "prod")
+    assert {(c.name, c.count, c.dtype) for c in transport.nccl.calls} == {
+        ("allGather", 32, np.dtype("u1"))
+    }
+
+
+def test_several_arrays_are_gathered_in_one_group(mesh: Mesh) -> None:
+    transport = made(mesh)
+    bundles = [[np.ones((1, 1, 3), "f"), np.ones((1, 1), "?")] for _ in mesh.blocks]
+    transport.all_gather(bundles, (1,))
+    assert [(c.count, c.rank) for c in transport.nccl.calls] == [
+        (12, 0), (1, 0), (12, 1), (1, 1), (12, 0), (1, 0), (12, 1), (1, 1),
+    ]  # fmt: skip
+    assert len({c.group for c in transport.nccl.calls}) == 1
+
+
+def test_an_exchange_is_one_group_of_sends_and_receives_in_order(mesh: Mesh) -> None:
+    transport = made(mesh)
+    sent = np.arange(12.0).reshape(3, 4)
+    filled = np.zeros((4, 3))
+    sends = [Transfer(0, 3, sent[:, 1:3]), Transfer(0, 3, sent[0, :1]), Transfer(2, 1, sent[1])]
+    places = [filled[:2].T, filled[2, :1], filled.reshape(-1)[8:12]]
+    receives = [Transfer(s, t, b) for (s, t, _), b in zip(sends, places, strict=True)]
+    transport.exchange(sends, receives, "float64[3, 4]")
+    for (_, _, have), want in zip(sends, places, strict=True):
+        np.testing.assert_array_equal(want, have)
+    assert [(c.name, c.rank, c.peer, c.count) for c in transport.nccl.calls] == [
+        ("send", 0, 3, 48), ("send", 0, 3, 8), ("recv", 1, 2, 32), ("send", 2, 1, 32),
+        ("recv", 3, 0, 48), ("recv", 3, 0, 8),
+    ]  # fmt: skip
+    assert transport.bytes["exchange"] == 88
+
+
+def test_communicators_are_made_once_for_each_set_of_axes(mesh: Mesh) -> None:
+    transport = made(mesh)
+    for axes in [(0,), (1,), (0, 1)] * 2:
+        transport.all_reduce(blocks_of(mesh, (1, 1, 2), "f"), axes, "sum")
+    assert [sorted(ranks) for ranks in transport.nccl.made.values()] == [[0, 1]] * 4 + [
+        [0, 1, 2, 3]
+    ]
+
+
+def test_communication_is_ordered_after_and_before_what_is_computed(mesh: Mesh) -> None:
+    transport = made(mesh)
+    transport.all_reduce(blocks_of(mesh, (1, 1, 2), "f"), (0,), "sum")
+    order = transport.backend.order
+    assert order[:4] == [f"begin {i}" for i in range(4)]
+    assert sorted(order[4:]) == [f"end {i}" for i in range(4)]
+
+
+class OtherProcess:
+    """Messages to process 0, which has drawn the identifiers of its groups."""
+
+    timeout, peers, index = 5.0, [Peer(0, "a", 1), Peer(1, "a", 2)], 1
+
+    def gather(self, value: Any, what: str) -> list[Any]:
+        return [{0: 7, 1: 8}, value]
+
+
+def test_a_process_takes_the_ranks_of_its_own_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_current", processes.Processes(1, ("a", "a")))
+    mesh = create_mesh(DIMS, blocks=4)
+    assert mesh.blocks == ((1, 0), (1, 1))
+    transport = made(mesh, messages=OtherProcess())
+    monkeypatch.setattr(transport.nccl, "groupEnd", lambda: None)  # the others are not here
+    found = transport._communicators((0,), "all_reduce over 'a'")
+    assert [(c.size, c.identifier, c.rank) for c in found] == [(2, 7, 1), (2, 8, 1)]
+    found = transport._communicators((1,), "all_reduce over 'b'")
+    assert [(c.size, c.rank) for c in found] == [(2, 0), (2, 1)]
+    assert len({c.identifier for c in found} - {7, 8}) == 1  # drawn here
+
+
+# ---------------------------------------------------------------- what fails
+
+
+@pytest.fixture
+def begun(mesh: Mesh) -> Iterator[NcclTransport]:
+    """A transport with a collective that does not end."""
+    transport = made(mesh, timeout=0.05)
+    transport.all_reduce(blocks_of(mesh, (1, 1, 2), "f"), (0,), "sum")
+    stuck = Event()
+    stuck.done = False
+    transport.running.append((transport._what("all_gather", (1,)), [stuck]))
+    yield transport
+
+
+def check_names(found: DistributedError, communicators: list[Any]) -> None:
+    assert str(found).startswith("all_gather: NCCL: ")
+    assert "all_gather over 'b' of Mesh(a=2, b=2) on cpu:0, cpu:1, cpu:2, cpu:3" in str(found)
+    assert all(c.aborted for c in communicators)  # else the devices would wait for ever
+
+
+def test_an_asynchronous_error_names_the_collective(begun: NcclTransport) -> None:
+    communicators = begun.communicators[(0,)]
+    begun.nccl.failure = "NCCL_ERROR_REMOTE_ERROR"
+    with pytest.raises(DistributedError, match="NCCL_ERROR_REMOTE_ERROR") as found:
+        begun.wait()
+    check_names(found.value, communicators)
+
+
+def test_a_collective_that_does_not_end_is_named(begun: NcclTransport) -> None:
+    communicators = begun.communicators[(0,)]
+    with pytest.raises(DistributedError, match=r"it has not ended after 0\.05 s") as found:
+        begun.wait()
+    check_names(found.value, communicators)
+
+
+def test_what_has_ended_is_not_waited_for(mesh: Mesh) -> None:
+    transport = made(mesh)
+    for _ in range(3):
+        transport.all_reduce(blocks_of(mesh, (1, 1, 2), "f"), (0,), "sum")
+    assert len(transport.running) == 1
+    transport.wait()
+    assert not transport.running
+
+
+def test_a_call_that_nccl_refuses_names_the_collective(mesh: Mesh) -> None:
+    transport = made(mesh)
+
+    def refuse() -> None:
+        raise transport.nccl.NcclError("NCCL_ERROR_UNHANDLED_CUDA_ERROR")
+
+    transport.nccl.groupStart = refuse
+    with pytest.raises(DistributedError, match="all_reduce: NCCL: NCCL_ERROR_UNHANDLED_CUDA"):
+        transport.all_reduce(blocks_of(mesh, (1, 1, 2), "f"), (0,), "sum")
+
+
+class Installed:
+    available, version = True, 23203
+
+    def get_version(self) -> int:
+        return self.version
+
+
+def test_nccl_that_is_missing_or_too_old_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Installed()
+    for name, value in {"cupy": object(), "cupy.cuda": type("cuda", (), {"nccl": found})}.items():
+        monkeypatch.setitem(sys.modules, name, value)
+    assert nccl_module.load() is found
+    found.version = 21602
+    with pytest.raises(DistributedError, match="NCCL is of version code 21602"):
+        nccl_module.load()
+    found.available = False
+    with pytest.raises(DistributedError, match=r"(?s)not installed.*pip install 'gdt\[cuda12\]'"):
+        nccl_module.load()
