@@ -18,8 +18,9 @@ from gdt.comm import transport as transports
 from gdt.comm.encoding import Encoding
 from gdt.comm.messages import Peer
 from gdt.comm.nccl import NcclTransport
-from gdt.comm.transport import COMBINE, CopyTransport, Transfer
+from gdt.comm.transport import CopyTransport, Transfer
 from gdt.errors import DistributedError
+from gdt.reduction import UFUNCS
 from gdt.testing import Oracle, choices, layouts
 
 from .recorded_nccl import OPS, Event, HostBackend, RecordedNccl, address
@@ -58,7 +59,7 @@ def blocks_of(mesh: Mesh, shape: tuple[int, ...], dtype: str) -> list[np.ndarray
 # ---------------------------------------------------------------- the same as copies
 
 
-@pytest.mark.parametrize("reduction", COMBINE)
+@pytest.mark.parametrize("reduction", UFUNCS)
 @pytest.mark.parametrize("dtype", EVERY_DTYPE)
 def test_reductions_are_those_of_numpy(dtype: str, reduction: str, mesh: Mesh) -> None:
     for axes in [(0,), (1,), (0, 1)]:
@@ -85,7 +86,7 @@ def test_nan_survives_max_and_min(dtype: str, reduction: str, mesh: Mesh) -> Non
     pairs = np.array(list(itertools.product(values, values)), dtype).T
     blocks = [pairs[i % 2].reshape(1, 1, -1).copy() for i in range(4)]
     got = made(mesh).all_reduce(blocks, (1,), reduction)
-    np.testing.assert_array_equal(got[0][0, 0], COMBINE[reduction](*pairs))
+    np.testing.assert_array_equal(got[0][0, 0], UFUNCS[reduction](*pairs))
 
 
 def test_nan_is_lost_if_nccl_gets_it(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from gdt.comm.transport import (
     CopyTransport,
     Transfer,
     Transport,
+    combined,
     joined,
 )
 from gdt.errors import DistributedError, error
@@ -44,7 +45,6 @@ TYPES = {
     "float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64", "bfloat16": "NCCL_BFLOAT16",
 }  # fmt: skip
 OPS = {"sum": "NCCL_SUM", "prod": "NCCL_PROD", "max": "NCCL_MAX", "min": "NCCL_MIN"}
-UFUNCS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 
 
 class NcclTransport(BlockTransport):
@@ -79,7 +79,7 @@ class NcclTransport(BlockTransport):
         how, what = encoding(self.xp, blocks[0].dtype, reduction), self._what("all_reduce", axes)
         if how is None:
             gathered = self._gathered([[b] for b in blocks], axes, what)
-            return [self._combined([m[0] for m in members], reduction) for members in gathered]
+            return [combined([m[0] for m in members], reduction) for members in gathered]
         flat = self._on_devices(lambda i: self._contiguous(blocks[i]).reshape(-1))
         sent = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
         found = self._on_devices(lambda i: self.xp.empty_like(sent[i]))
@@ -150,7 +150,7 @@ class NcclTransport(BlockTransport):
             gathered = self._gathered([[s] for s in split], (axis,), what)
             rank = [next(g.index(n) for g in groups if n in g) for n in self.own]
             return [
-                self._combined([m[0][k] for m in members], reduction)
+                combined([m[0][k] for m in members], reduction)
                 for members, k in zip(gathered, rank, strict=True)
             ]
         rows = size, blocks[0].size // size
@@ -235,12 +235,6 @@ class NcclTransport(BlockTransport):
     def _bytes(self, block: Block) -> Block:
         """The memory of a block as bytes, copied if it is not contiguous."""
         return self._contiguous(block).reshape(-1).view(np.uint8)
-
-    def _combined(self, blocks: Sequence[Block], reduction: str) -> Block:
-        total = blocks[0]
-        for block in blocks[1:]:
-            total = getattr(self.xp, UFUNCS[reduction])(total, block)
-        return total
 
     def _type(self, dtype: np.dtype) -> int:
         return int(getattr(self.nccl, TYPES[dtype.name]))
