@@ -24,7 +24,7 @@ import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -485,6 +485,11 @@ class CudaRunner:
         """Check the arguments and launch; returns at once, as every CUDA launch does."""
         arguments = tuple(map(_for_cupy, check(call)))
         self._function(call)(call.grid, call.block, arguments, shared_mem=call.shared)
+
+    @cached_property
+    def multiprocessors(self) -> int:
+        """Of the current device; a runner's devices are of one kind."""
+        return int(self.cupy.cuda.Device().attributes["MultiProcessorCount"])
 
     def _function(self, call: Call) -> Any:
         function = self._functions.get(call.instance)

@@ -35,9 +35,9 @@ constexpr int MMA_K_BYTES = 64;
 
 namespace {
 // ---- tiles --------------------------------------------------------------------------------------
-// A slab of ROWS x TILE sums in shared memory goes to the sink: neighbours in a row of the result are
-// written by neighbouring threads, and the epilogue is compiled once. `row_of(r)` says which row of
-// the result a row of the slab is.
+// A slab of ROWS x TILE sums in shared memory goes to the sink: neighbours in a row of the result
+// are written by neighbouring threads, and the epilogue is compiled once. `row_of(r)` says which
+// row of the result a row of the slab is.
 template <int ROWS, int TILE, typename A, typename O, typename RowOf>
 __device__ __forceinline__ void drain(const Sink<A, O>& sink, const A* slab, int first_column,
                                       RowOf row_of) {
@@ -161,9 +161,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     __syncthreads();
   }
   const T* item_bias = bias ? bias + offset(item, axes, bias_strides) : nullptr;
-  const Sink<T, T> sink =
-      make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n, item,
-                static_cast<int>(gridDim.z), blockIdx.y);
+  const Sink<T, T> sink = make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation,
+                                    m, n, item, static_cast<int>(gridDim.z), blockIdx.y);
   T* slab = &xs[0][0][0];
   static_assert(sizeof xs >= 16 * TILE * sizeof(T), "a slab fits where the tiles were");
 #pragma unroll
@@ -198,8 +197,8 @@ __global__ void __launch_bounds__(THREADS)
 #if defined(GDT_CPU) || __CUDA_ARCH__ >= 800
 namespace {
 // ---- tensor cores -------------------------------------------------------------------------------
-// A tile of TILE lines by K in shared memory, oriented as in global memory, rows padded against bank
-// conflicts.
+// A tile of TILE lines by K in shared memory, oriented as in global memory, rows padded against
+// bank conflicts.
 template <typename T, int TILE, bool ALONG_K> struct MmaTile {
   static constexpr int PER_PACK = PACK_BYTES / sizeof(T), K = MMA_K_BYTES / sizeof(T);
   static constexpr int ROW = ALONG_K ? K + PER_PACK : TILE + 8, ROWS = ALONG_K ? TILE : K,
@@ -335,9 +334,8 @@ __global__ void __launch_bounds__(THREADS)
       for (int e = 0; e < 4; e++)
         slab[(warp / 4 * 16 + lane / 4 + e / 2 * 8) * TILE + warp_column + j * 8 + lane % 4 * 2 +
              e % 2] = sums[i][j][e];
-    drain<32, TILE>(sink, slab, corner.column, [&](int r) {
-      return corner.row + r / 16 * (TILE / 2) + i * 16 + r % 16;
-    });
+    drain<32, TILE>(sink, slab, corner.column,
+                    [&](int r) { return corner.row + r / 16 * (TILE / 2) + i * 16 + r % 16; });
   }
 }
 #endif

@@ -1,16 +1,17 @@
 // Matrix products on Hopper (sm_90a): TMA, mbarrier and wgmma. What is computed, and the arguments,
-// are those of matmul.cu, for half_t and bfloat16_t in all orientations, and for float as tf32 where
-// both sides run along k; float32 accumulation.
+// are those of matmul.cu, for half_t and bfloat16_t in all orientations, and for float as tf32
+// where both sides run along k; float32 accumulation.
 //
 // x and w come as tensor maps over (along memory, rows, items); their items lie in steps of the
 // map's third axis, x_strides and w_strides of them apart. A box of x is 128 bytes along memory by
-// TILE_M rows where it runs along k, else by the tile's length in k; a box of w likewise with TILE_N.
+// TILE_M rows where it runs along k, else by the tile's length in k; a box of w likewise with
+// TILE_N.
 //
 // A block has three warpgroups and works on one tile of TILE_M x TILE_N after another. The first
-// warpgroup feeds: one thread has the tensor memory accelerator copy both sides of the next 128 bytes
-// of k into one of STAGES slots of shared memory, and goes on while slots are free, into the next
-// tile too. The other two multiply, 64 rows each, and free a slot when the products of the next are
-// under way:
+// warpgroup feeds: one thread has the tensor memory accelerator copy both sides of the next 128
+// bytes of k into one of STAGES slots of shared memory, and goes on while slots are free, into the
+// next tile too. The other two multiply, 64 rows each, and free a slot when the products of the
+// next are under way:
 //
 //                      filled[slot]                              sums in registers
 //   feeder --> slot 0 | slot 1 | ... --> multiplier 1: rows  0 to  63  -->  slab of a warp --> out
@@ -21,17 +22,17 @@
 //   slot, across k:      for each 64 lines, one row of 128 bytes for each k
 //
 // Launch: block HOPPER_THREADS, one block a multiprocessor, as many as there is work; the work is
-// (tiles of m x n, pieces, items), the tiles changing fastest. Dynamic shared memory: the slots, then
-// a slab for each multiplying warp. Not yet measured on a GPU.
+// (tiles of m x n, pieces, items), the tiles changing fastest. Dynamic shared memory: the slots,
+// then a slab for each multiplying warp. Not yet measured on a GPU.
 #include "matmul.cuh"
 
 constexpr int HOPPER_THREADS = 384;
 constexpr int WARPGROUP = 128;
 constexpr int MULTIPLIERS = 2;
 constexpr int TILE_M = 128;
-constexpr int ROW_BYTES = 128;   // of a tile in shared memory: what the swizzle spans
-constexpr int STEP_BYTES = 32;   // of k that one wgmma takes
-constexpr int ATOM_BYTES = 1024; // eight rows, after which the swizzle repeats
+constexpr int ROW_BYTES = 128;    // of a tile in shared memory: what the swizzle spans
+constexpr int STEP_BYTES = 32;    // of k that one wgmma takes
+constexpr int ATOM_BYTES = 1024;  // eight rows, after which the swizzle repeats
 constexpr int SLOTS_BYTES = 196608;
 constexpr int SLAB_COLUMNS = 64;
 constexpr int SLAB_ROWS = 16;
@@ -93,9 +94,9 @@ template <typename T, int LINES, bool ALONG_K> struct SharedTile {
     return describe_tile(tile + at, BOX, ATOM_BYTES);
   }
 };
-// The 64 x COLUMNS sums of a warpgroup go to the sink, 64 columns at a time through each warp's slab,
-// from which a row's neighbours are read together. Bits of the row are mixed into the column, so that
-// the threads of a warp meet different banks.
+// The 64 x COLUMNS sums of a warpgroup go to the sink, 64 columns at a time through each warp's
+// slab, from which a row's neighbours are read together. Bits of the row are mixed into the column,
+// so that the threads of a warp meet different banks.
 template <int COLUMNS, typename O>
 __device__ __forceinline__ void drain(const float (&sums)[COLUMNS / 2], float* slab,
                                       const Sink<float, O>& sink, Corner corner, int lane) {
@@ -190,9 +191,9 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
       }
       ptx::warpgroup_finish(sums);
       if (t % WARPGROUP == 0) ptx::barrier_arrive(&emptied[before]);
-      const Sink<float, O> sink = make_sink(
-          out, bias ? bias + offset(task.item, axes, bias_strides) : nullptr, aux, pre, parts,
-          alpha, accumulate, activation, m, n, task.item, items, task.piece);
+      const Sink<float, O> sink =
+          make_sink(out, bias ? bias + offset(task.item, axes, bias_strides) : nullptr, aux, pre,
+                    parts, alpha, accumulate, activation, m, n, task.item, items, task.piece);
       const Corner corner = {task.row + group_row + warp * SLAB_ROWS, task.column};
       drain<TILE_N>(sums, slab, sink, corner, t % WARP);
     }

@@ -2,8 +2,8 @@
 // the same functions on a CPU. Kernels never write asm themselves, so one source runs in both
 // places.
 #pragma once
-// Describes an array in global memory, of up to three axes, to the tensor memory accelerator: as the
-// driver encodes it, or, for the CPU, as `gdt.tensor_map` does.
+// Describes an array in global memory, of up to three axes, to the tensor memory accelerator: as
+// the driver encodes it, or, for the CPU, as `gdt.tensor_map` does.
 struct __align__(64) TensorMap {
   unsigned long long words[16];
 };
@@ -84,13 +84,13 @@ INLINE void load_matrix_x4_transposed(uint32_t (&r)[4], const void* row) {
 }
 // d (16 x 8, float32) += a (16 x k) b (k x 8), k = 16 for the 16-bit types and 8 for float (as
 // tf32).
-#define MMA(tag, shape, type)                                                                \
-  INLINE void multiply(float(&d)[4], const uint32_t(&a)[4], uint32_t b0, uint32_t b1, tag) { \
-    asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type                     \
-                 ".f32 "                                                                     \
-                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                     \
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                            \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));            \
+#define MMA(tag, shape, type)                                                                  \
+  INLINE void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, tag) { \
+    asm volatile("mma.sync.aligned." shape ".row.col.f32." type "." type                       \
+                 ".f32 "                                                                       \
+                 "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                       \
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));              \
   }
 MMA(half_t, "m16n8k16", "f16")
 MMA(bfloat16_t, "m16n8k16", "bf16")
@@ -99,7 +99,7 @@ MMA(float, "m16n8k8", "tf32")
 #endif
 
 #if __CUDA_ARCH__ >= 900
-// ---- sm_90: barriers in shared memory, copies of tiles -------------------------------------------
+// ---- sm_90: barriers in shared memory, copies of tiles ------------------------------------------
 INLINE void barrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
                "r"(arrivals)
@@ -114,10 +114,10 @@ INLINE void barrier_arrive(uint64_t* barrier) {
 }
 // Arrives, and makes the phase wait for that many copied bytes too.
 INLINE void barrier_arrive_expecting(uint64_t* barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
-                   shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 // Until the phase of this parity is over; a new barrier is in phase 0, after one of parity 1.
 INLINE void barrier_wait(uint64_t* barrier, unsigned parity) {
@@ -142,7 +142,7 @@ INLINE void copy_tile(void* shared, const TensorMap* map, uint64_t* barrier, int
 #endif
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// ---- sm_90a: products of a warpgroup (128 threads) -----------------------------------------------
+// ---- sm_90a: products of a warpgroup (128 threads) ----------------------------------------------
 template <int REGISTERS> INLINE void raise_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
@@ -169,7 +169,7 @@ template <int N> INLINE void warpgroup_finish(float (&d)[N]) {
 #define TEN(t) \
   "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
 #define SUMS_64 TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60,%61,%62,%63"
-#define SUMS_128 \
+#define SUMS_128                                                                       \
   TEN() TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
   "%120,%121,%122,%123,%124,%125,%126,%127"
 #define D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -182,14 +182,15 @@ template <int N> INLINE void warpgroup_finish(float (&d)[N]) {
 #define KEEP_128 "%130"
 #define TURNS_64 ", %67, %68"
 #define TURNS_128 ", %131, %132"
-#define WGMMA(tag, SUMS, shape, type, turns)                                                      \
-  template <bool A_ACROSS, bool B_ACROSS>                                                         \
-  INLINE void multiply_tiles(float(&d)[SUMS], uint64_t a, uint64_t b, int keep, tag) {            \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " KEEP_##SUMS ", 0;\n"                         \
-                 "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" SUMS_##SUMS "}, " \
-                 OPERANDS_##SUMS turns ";\n}"                                                     \
-                 : D_##SUMS                                                                       \
-                 : "l"(a), "l"(b), "r"(keep), "n"(int(A_ACROSS)), "n"(int(B_ACROSS)));                      \
+#define WGMMA(tag, SUMS, shape, type, turns)                                                  \
+  template <bool A_ACROSS, bool B_ACROSS>                                                     \
+  INLINE void multiply_tiles(float (&d)[SUMS], uint64_t a, uint64_t b, int keep, tag) {       \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " KEEP_##SUMS                              \
+                 ", 0;\n"                                                                     \
+                 "wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" SUMS_##SUMS \
+                 "}, " OPERANDS_##SUMS turns ";\n}"                                           \
+                 : D_##SUMS                                                                   \
+                 : "l"(a), "l"(b), "r"(keep), "n"(int(A_ACROSS)), "n"(int(B_ACROSS)));        \
   }
 WGMMA(half_t, 64, "m64n128k16", "f16", TURNS_64)
 WGMMA(half_t, 128, "m64n256k16", "f16", TURNS_128)

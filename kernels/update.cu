@@ -1,12 +1,13 @@
-// Optimizer steps over all parameters of a model in one launch: SGD, SGD with momentum or Nesterov's,
-// Adam and AdamW. Formulas and state are those of gdt.optim, whose bodies these kernels replace.
+// Optimizer steps over all parameters of a model in one launch: SGD, SGD with momentum or
+// Nesterov's, Adam and AdamW. Formulas and state are those of gdt.optim, whose bodies these kernels
+// replace.
 //
 // `table` is (tensors, TABLE_COLUMNS) of 64-bit numbers in device memory, one row a tensor: the
 // addresses of the parameter, the first and the second moment and the gradient; the addresses where
-// the new parameter and moments go, which may be the old ones; the number of elements; and the first
-// block that works on the tensor. The address of a moment that an optimizer lacks is 0. All arrays
-// of a tensor are contiguous. `scalars` are what changes from step to step, in device memory, since
-// a captured step cannot hold them itself.
+// the new parameter and moments go, which may be the old ones; the number of elements; and the
+// first block that works on the tensor. The address of a moment that an optimizer lacks is 0. All
+// arrays of a tensor are contiguous. `scalars` are what changes from step to step, in device
+// memory, since a captured step cannot hold them itself.
 //
 // Launch: block THREADS, grid (blocks of all tensors together); a block works on CHUNK elements of
 // one tensor. Not yet measured on a GPU.
@@ -44,8 +45,9 @@ template <typename T> __device__ Piece<T> find_piece(const unsigned long long* t
     arrays[i] = row[i] ? reinterpret_cast<T*>(row[i]) + start : nullptr;
     packs = packs && (!arrays[i] || misalignment(arrays[i]) == misalignment(arrays[0]));
   }
-  return {arrays[0], arrays[1], arrays[2], arrays[3], arrays[4], arrays[5], arrays[6],
-          static_cast<int>(left < CHUNK ? left : CHUNK), packs};
+  return {arrays[0], arrays[1], arrays[2], arrays[3],
+          arrays[4], arrays[5], arrays[6], static_cast<int>(left < CHUNK ? left : CHUNK),
+          packs};
 }
 template <typename P, typename T> __device__ __forceinline__ P load(const T* p, int i, const P&) {
   return *reinterpret_cast<const P*>(p + i);
@@ -88,9 +90,9 @@ __global__ void __launch_bounds__(THREADS, RESIDENT)
   });
 }
 
-// m = beta1 m + gradient;  v = beta2 v + gradient^2;  keep parameter - rate m / (sqrt(v) + epsilon),
-// with keep taken as 1 unless `decay`. Bias corrections are in rate and epsilon.
-// scalars: beta1, beta2, keep, rate, epsilon
+// m = beta1 m + gradient;  v = beta2 v + gradient^2;
+// keep parameter - rate m / (sqrt(v) + epsilon), with keep taken as 1 unless `decay`.
+// Bias corrections are in rate and epsilon. scalars: beta1, beta2, keep, rate, epsilon
 template <typename T>
 __global__ void __launch_bounds__(THREADS, RESIDENT)
     adam(const unsigned long long* __restrict__ table, int tensors, const T* __restrict__ scalars,

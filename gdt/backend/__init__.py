@@ -27,6 +27,10 @@ class KernelRunner(Protocol):
 
     arch: str  # whose machine code it runs, such as "sm_90a"
 
+    @property
+    def multiprocessors(self) -> int:
+        """How many multiprocessors the device has."""
+
     def run(self, call: Call) -> None:
         """Check the arguments and launch, without waiting for the end. KernelError if they do not
         fit the kernel, or if it does not compile."""

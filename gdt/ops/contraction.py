@@ -155,11 +155,13 @@ class KernelProducts:
         if out is None:
             batch = np.broadcast_shapes(x.shape[:lead], w.shape[:lead])
             out = launcher.empty((*batch, x.shape[-2], w.shape[-1]), dtype.name)
-        half = dtype.itemsize == 2
-        arch = launcher.runner.arch
-        launcher.run(
-            launches.matmul(x, w, out, launcher.empty, lead=lead, tensor_cores=half, arch=arch)
-        )
+        runner = launcher.runner
+        calls = launches.matmul(
+            x, w, out, launcher.empty,
+            lead=lead, tensor_cores=dtype.itemsize == 2, arch=runner.arch,
+            multiprocessors=runner.multiprocessors,
+        )  # fmt: skip
+        launcher.run(calls)
         return out
 
     def _walkable(self, x: Block) -> Block:

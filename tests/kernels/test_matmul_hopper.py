@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import as_strided
 
 from gdt import launches
 from gdt.errors import KernelError
@@ -105,6 +106,18 @@ def test_infinities_outside_of_an_operand_are_not_read() -> None:
     Execute()(calls)
     assert calls[0].instance.kernel == "matmul_wgmma"
     assert (out == 99).all()
+
+
+def test_lengths_at_the_limit_of_32_bits_are_refused() -> None:
+    memory = np.zeros(64, np.float16)  # seen as more than there is: nothing is launched
+    huge = as_strided(memory, (2**31 - 8, 8), (16, 2))
+    w, small = np.zeros((8, 8), np.float16), np.zeros((1, 1), np.float16)
+    with pytest.raises(KernelError, match="lengths 2147483640, 8 and 8 are past 2"):
+        launches.matmul(huge, w, small, empty, tensor_cores=True, arch=ARCH)
+    many = as_strided(memory, (2**24, 2**12, 8), (0, 16, 2))
+    wide = as_strided(memory, (2**24, 8, 2**12), (0, 16, 2))
+    with pytest.raises(KernelError, match="8589934592 tiles are past 2"):
+        launches.matmul(many, wide, small, empty, tensor_cores=True, arch=ARCH, lead=1)
 
 
 def test_what_the_accelerator_cannot_copy_runs_by_mma_and_says_why() -> None:

@@ -57,6 +57,20 @@ def test_the_driver_is_asked_for_boxes_of_128_bytes_with_the_128_byte_swizzle(
     assert words.dtype == kernels.structs("matmul_hopper.cu")["TensorMap"]
 
 
+def test_the_cuda_runner_passes_maps_as_the_driver_encoded_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, w = np.zeros((8, 16), np.float16), np.zeros((16, 8), np.float16)
+    call = launches.matmul(x, w, x[:, :8].copy(), empty, tensor_cores=True, arch="sm_90a")[0]
+    launched: list[Any] = []
+    record = lambda grid, block, arguments, shared_mem: launched.extend(arguments)
+    monkeypatch.setattr(tensor_map, "driver", Driver)
+    monkeypatch.setattr(kernels.CudaRunner, "_function", lambda self, call: record)
+    kernels.CudaRunner(None, "sm_90a").run(call)
+    maps = [a for a in launched if getattr(a, "dtype", None) == tensor_map.STRUCT]
+    assert [m.tobytes() for m in maps] == [b"\7" * 128] * 2
+
+
 def test_what_the_driver_refuses_is_raised_with_its_facts(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = Driver(1)
     monkeypatch.setattr(tensor_map, "driver", lambda: fake)
