@@ -13,6 +13,7 @@ from gdt.layout import ArrayType
 from gdt.op import Op, op
 from gdt.ops.comparison import equal
 from gdt.ops.elementwise import astype
+from gdt.ops.reduction_kernels import arg_kernel, extreme_kernel
 from gdt.ops.reductions import (
     Axis,
     check_nonempty,
@@ -67,6 +68,8 @@ def _share_among_ties(
 
 max_.vjp(_share_among_ties)
 min_.vjp(_share_among_ties)
+max_.kernel(extreme_kernel("Max"))
+min_.kernel(extreme_kernel("Min"))
 
 
 # ---------------------------------------------------------------- argmax and argmin
@@ -171,7 +174,9 @@ def _arg_op(name: str, best: str, doc: str) -> Op:
 
     body.__name__, body.__doc__, body.__module__ = name, doc, __name__
     declare = op(_arg_rule, reduce=best, merge=_merge(best), finish=_index_alone, prepare=prepare)
-    return declare(body)
+    declared = declare(body)
+    declared.kernel(arg_kernel(best.capitalize()))
+    return declared
 
 
 argmax = _arg_op(

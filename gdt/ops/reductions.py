@@ -11,6 +11,7 @@ from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import op
+from gdt.ops.reduction_kernels import mean_kernel, sum_kernel
 from gdt.plan import Shards
 from gdt.rule import RuleSpec
 
@@ -175,6 +176,7 @@ def _sum_vjp(
 
 
 sum_.vjp(_sum_vjp)
+sum_.kernel(sum_kernel)
 
 
 def _prepare_mean(
@@ -218,6 +220,7 @@ def _mean_vjp(
 
 
 mean.vjp(_mean_vjp)
+mean.kernel(mean_kernel)
 
 
 def reduced_count(x: DistributedArray, axis: Axis) -> int:

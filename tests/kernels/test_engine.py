@@ -13,7 +13,8 @@ from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
 from gdt.kernels import Call
 
 from .emulation import EmulatedBackend, emulated_devices
-from .harness import assert_close, need_compiler
+from .harness import assert_close, covering, need_compiler
+from .harness import name as name_of
 
 ONE, FOUR = ["emu:0"], [f"emu:{i}" for i in range(4)]
 
@@ -181,11 +182,11 @@ SPLITS = [["a", None], [None, "b"], ["a", "b"], [("a", "b"), None]]
 
 
 @DEVICES
-@pytest.mark.parametrize("rows", [16, 13, 3])
-@pytest.mark.parametrize("split", SPLITS, ids=str)
+@pytest.mark.parametrize("case", covering(rows=[16, 13, 3], split=SPLITS), ids=name_of)
 def test_batch_norm_and_its_gradients_run_kernels(
-    rows: int, split: list[Any], devices: list[str], rng: np.random.Generator
+    case: dict[str, Any], devices: list[str], rng: np.random.Generator
 ) -> None:
+    rows, split = case["rows"], case["split"]
     x, scale, offset = rng.standard_normal((rows, 6)) * 2 + 5, *rng.standard_normal((2, 6))
 
     def run(mesh: gdt.Mesh) -> Any:
@@ -203,7 +204,7 @@ def test_batch_norm_and_its_gradients_run_kernels(
     # Cubes of up to 4 deviations, summed over the rows, are a few hundreds.
     _, found = compared(run, devices, 500 * 2.0**-52 * rows)
     used = {row.op for row in found.rows if row.kernel}
-    assert used == {"moments", "normalize", "batch_norm_sums", "batch_norm_gradient"}
+    assert used >= {"moments", "normalize", "batch_norm_sums", "batch_norm_gradient"}
 
 
 def test_batch_norm_of_images_runs_kernels(rng: np.random.Generator) -> None:
@@ -228,18 +229,19 @@ def test_what_batch_norms_kernels_do_not_take_runs_the_body(rng: np.random.Gener
     np.testing.assert_allclose(found.value[0].numpy(), x.numpy().mean(1), rtol=1e-14)
 
 
+OPTIONS: list[dict[str, Any]] = [{}, {"label_smoothing": 0.1}, {"ignore_index": 1}]
+
+
 @DEVICES
-@pytest.mark.parametrize(("rows", "classes"), [(16, 6), (13, 7), (3, 2)])
-@pytest.mark.parametrize("split", SPLITS, ids=str)
-@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"ignore_index": 1}], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    covering(sizes=[(16, 6), (13, 7), (3, 2)], split=SPLITS, options=OPTIONS),
+    ids=name_of,
+)
 def test_cross_entropy_and_its_gradients_run_kernels(
-    rows: int,
-    classes: int,
-    split: list[Any],
-    options: dict[str, Any],
-    devices: list[str],
-    rng: np.random.Generator,
+    case: dict[str, Any], devices: list[str], rng: np.random.Generator
 ) -> None:
+    (rows, classes), split, options = case.values()
     logits, labels = rng.standard_normal((rows, classes)) * 2, rng.integers(0, classes, rows)
 
     def run(mesh: gdt.Mesh) -> Any:
@@ -394,3 +396,49 @@ def test_random_numbers_are_those_of_the_host_to_the_bit(
         np.testing.assert_array_equal(got.numpy(), want.numpy())
     assert len(kernels_of(found)) == len(found.value)
     assert all(name.startswith("random_") for name in kernels_of(found))
+
+
+REDUCTIONS = ["sum", "mean", "max", "min", "argmax", "argmin"]
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "int64"])
+@pytest.mark.parametrize("split", [["a", None, "b"], [None, "a", None]], ids=str)
+def test_reductions_run_kernels(
+    split: list[Any], dtype: str, devices: list[str], rng: np.random.Generator
+) -> None:
+    values = (rng.standard_normal((9, 5, 6)) * 8).astype(dtype)
+
+    def run(mesh: gdt.Mesh) -> list[gdt.DistributedArray]:
+        x = gdt.asarray(values, layout=gdt.Layout(split, mesh))
+        names = REDUCTIONS if dtype.startswith("f") else [n for n in REDUCTIONS if n != "mean"]
+        made = [getattr(gdt, n)(x, axis=a, keepdims=a == 1) for n in names for a in (0, 1, 2)]
+        made += [getattr(gdt, n)(x, axis=(1, 2)) for n in names if not n.startswith("arg")]
+        return [*made, gdt.sum(x), gdt.max(x)]
+
+    # Sums of up to 270 elements of up to 32, in another order.
+    epsilon = {"float16": 2.0**-10, "float32": 2.0**-23}.get(dtype, 2.0**-52)
+    compared(run, devices, 0 if dtype.startswith("int") else epsilon * 32 * 17)
+
+
+@pytest.mark.parametrize(
+    ("reduce", "reason"),
+    [
+        (lambda x: gdt.sum(x, axis=(0, 2)), "axes [0, 2] are not neighbours"),
+        (lambda x: gdt.sum(x, axis=0, dtype="float32"), "no kernel adds float64 up as float32"),
+        (lambda x: gdt.sum(x > 0, axis=0), "no kernel adds bool up as None"),
+        (gdt.argmax, "no kernel finds the place among axes [-3, -2, -1]"),
+        (lambda x: gdt.max(gdt.astype(x, "int16")), "no kernel takes int16"),
+    ],
+)
+def test_reductions_that_no_kernel_takes_run_the_body(
+    reduce: Callable[[Any], Any], reason: str, rng: np.random.Generator
+) -> None:
+    values = rng.standard_normal((3, 4, 2))
+    found, host = (
+        gdt.explain(reduce, gdt.asarray(values, layout=layout))
+        for layout in (replicated(3), gdt.Layout.replicated(gdt.create_mesh([("x", 1)]), 3))
+    )
+    assert found.rows[-1].kernel.startswith("body: ")
+    assert found.rows[-1].kernel.endswith(reason)
+    np.testing.assert_array_equal(found.value.numpy(), host.value.numpy())

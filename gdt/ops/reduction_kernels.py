@@ -1,0 +1,135 @@
+"""The kernels of reductions: blocks as (mesh axes..., outer, n, inner), reduced over n.
+
+They apply where the reduced axes are neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt import launches
+from gdt.launcher import Launcher
+from gdt.plan import Shards
+
+Block = Any
+
+
+class Reduced(NamedTuple):
+    """A block as (mesh axes..., outer, n, inner), and the shape of its reduction."""
+
+    data: Block
+    shape: tuple[int, ...]
+
+
+def _reduced(launcher: Launcher, x: Block, axis: Sequence[int], keepdims: bool) -> Reduced:
+    lead, dims = launcher.lead, x.shape[launcher.lead :]
+    gone = sorted(a + len(dims) for a in axis)
+    if not gone or gone != list(range(gone[0], gone[-1] + 1)):
+        raise launcher.refused(f"axes {gone} are not neighbours")
+    sizes = (
+        math.prod(dims[: gone[0]]),
+        math.prod(dims[gone[0] : gone[-1] + 1]),
+        math.prod(dims[gone[-1] + 1 :]),
+    )
+    kept = tuple(1 if i in gone else n for i, n in enumerate(dims) if keepdims or i not in gone)
+    data = launcher.contiguous(x).reshape(*x.shape[:lead], *sizes)
+    return Reduced(data, (*x.shape[:lead], *kept))
+
+
+def sum_kernel(
+    launcher: Launcher,
+    x: Block,
+    /,
+    axis: Sequence[int],
+    keepdims: bool = False,
+    dtype: Any = None,
+) -> Block:
+    """The sum over `axis`, in the dtype that NumPy gives it."""
+    own = np.dtype(np.int64) if x.dtype.kind == "i" else x.dtype
+    if x.dtype.kind not in "fi" or dtype not in (None, own):
+        raise launcher.refused(f"no kernel adds {x.dtype} up as {dtype}")
+    return _sum(launcher, x, axis, keepdims, own)
+
+
+def mean_kernel(
+    launcher: Launcher,
+    x: Block,
+    /,
+    axis: Sequence[int],
+    keepdims: bool = False,
+    dtype: Any = None,
+) -> Block:
+    """The sum that a mean is made of: of float16 it is float32."""
+    if x.dtype.kind != "f" or dtype != x.dtype:
+        raise launcher.refused(f"no kernel adds {x.dtype} up as {dtype}")
+    wide = np.dtype(np.float32) if x.dtype == np.float16 else x.dtype
+    return _sum(launcher, x, axis, keepdims, wide)
+
+
+def _sum(
+    launcher: Launcher, x: Block, axis: Sequence[int], keepdims: bool, dtype: np.dtype
+) -> Block:
+    found = _reduced(launcher, x, axis, keepdims)
+    out = launcher.empty(found.shape, dtype.name)
+    launcher.run(launches.reduce("Sum", found.data, out, launcher.empty, lead=launcher.lead))
+    return out
+
+
+def extreme_kernel(op: str) -> Callable[..., Block]:
+    """The kernel of the largest ("Max") or smallest ("Min") element over `axis`."""
+
+    def kernel(
+        launcher: Launcher, x: Block, /, axis: Sequence[int], keepdims: bool = False
+    ) -> Block:
+        found = _reduced(launcher, x, axis, keepdims)
+        if not found.data.shape[-2]:
+            raise launcher.refused("there are no elements")
+        out = launcher.empty(found.shape, x.dtype.name)
+        launcher.run(launches.reduce(op, found.data, out, launcher.empty, lead=launcher.lead))
+        return out
+
+    return kernel
+
+
+def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
+    """The kernel of the index of the largest ("Max") or smallest ("Min") element along one axis;
+    over a split axis also the element, for the merge."""
+
+    def kernel(
+        launcher: Launcher,
+        x: Block,
+        /,
+        axis: Sequence[int],
+        keepdims: bool = False,
+        *,
+        shards: Shards,
+    ) -> tuple[Block, ...]:
+        xp, lead, rank = launcher.xp, launcher.lead, x.ndim - launcher.lead
+        factor = f"d{axis[0] + rank}"
+        found = _reduced(launcher, x, axis, keepdims)
+        if len(axis) != 1 or not found.data.shape[-2]:
+            raise launcher.refused(f"no kernel finds the place among axes {list(axis)}")
+        split, start, value = factor in shards.split, None, None
+        index = launcher.empty(found.shape, "int64")
+        if split:
+            over = x.shape[:lead]
+            start = launcher.keep(
+                "start",
+                lambda: xp.ascontiguousarray(
+                    xp.broadcast_to(shards.start[factor], over).reshape(-1), np.int32
+                ),
+            )
+            wide = np.float32 if x.dtype == np.float16 else x.dtype
+            value = launcher.empty(found.shape, np.dtype(wide).name)
+        launcher.run(
+            launches.arg_reduce(
+                op, found.data, value, index, launcher.empty, start=start, lead=lead
+            )
+        )
+        return (index,) if value is None else (value.astype(x.dtype, copy=False), index)
+
+    return kernel
