@@ -8,7 +8,7 @@ JOBS   ?= auto
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-kernels test-gpu bench bench-report peers clean
+.PHONY: demo test test-kernels test-cupy test-gpu bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -22,6 +22,12 @@ test: $(VENV)/test.stamp
 
 test-kernels: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m "kernels_full or not gpu" tests/kernels
+
+# Every sample on arrays that refuse what CuPy refuses, as both versions of CuPy have it.
+test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m cupy_full
+	OPENBLAS_NUM_THREADS=1 $(VENV)-cupy13/bin/python -m pytest -n $(JOBS) -m "cupy_full or not gpu" \
+		tests/test_strict.py
 
 test-gpu: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m gpu
@@ -45,12 +51,17 @@ $(VENV)/%.stamp: pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
 
+$(VENV)-cupy13/%.stamp: pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --editable ".[$*]"
+	touch $@
+
 $(VENV)-%/peers.stamp: bench/peers/requirements-%.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch build dist outputs
+	rm -rf $(VENV) $(VENV)-cupy13 $(VENV)-jax $(VENV)-torch build dist outputs
 	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.backend import backend_of
+from gdt.backend import as_array, backend_of
+from gdt.backend.cupy import on_gpu
 from gdt.comm import local
 from gdt.comm.transport import transport_of
 from gdt.errors import DtypeError, IndexRangeError, LayoutError, ShapeError, error
@@ -237,21 +239,22 @@ class DistributedArray:
     def shards(self) -> list[Shard]:
         """What every device of this process holds, row-major by coordinate; read-only views.
 
-        A pending reduction is shown as it is: each shard is a part of it.
+        Of arrays on GPUs they are CuPy's arrays, which have no flag that forbids writing. A pending
+        reduction is shown as it is: each shard is a part of it.
         """
         met_host("shards")
-        mesh, found = self.mesh, []
+        mesh, backend, found = self.mesh, backend_of(self.mesh), []
         position = {at: i for i, at in enumerate(mesh.blocks)}
         split = {a for axes in self.layout.dims for a in axes}
         for coordinate in mesh.local_coordinates():
             at, inside = mesh.block_of(coordinate)
-            data = self.blocks[position[at]][
-                tuple(c if a in split else 0 for a, c in enumerate(inside))
-            ]
+            block = self.blocks[position[at]]
             index = self.type.shard_slices(coordinate)
-            data = data[tuple(slice(0, s.stop - s.start) for s in index)]
-            if any(p and c for p, c in zip(self.layout.pending, inside, strict=True)):
-                data = _identity_like(data, self.layout, inside)
+            with backend.on(mesh, position[at]):
+                data = block[tuple(c if a in split else 0 for a, c in enumerate(inside))]
+                data = data[tuple(slice(0, s.stop - s.start) for s in index)]
+                if any(p and c for p, c in zip(self.layout.pending, inside, strict=True)):
+                    data = _identity_like(backend.xp, data, self.layout, inside)
             if isinstance(data, np.ndarray):
                 data = data.view()
                 data.flags.writeable = False
@@ -482,13 +485,13 @@ def is_array_like(value: object) -> bool:
     """Whether an operator accepts `value` as its other operand."""
     return isinstance(
         value, DistributedArray | np.ndarray | np.generic | int | float | complex | list | tuple
-    )
+    ) or on_gpu(value)
 
 
-def _identity_like(data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:
+def _identity_like(xp: Any, data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:
     for reduction, c in zip(layout.pending, inside, strict=True):
         if c and reduction and reduction not in IDEMPOTENT:
-            return np.full_like(data, identity(reduction, data.dtype))
+            return xp.full_like(data, identity(reduction, data.dtype))
     return data
 
 
@@ -553,15 +556,29 @@ def place(value: Any, layout: Layout, *, copy: bool = True) -> DistributedArray:
 
 def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
     backend, mesh = backend_of(layout.mesh), layout.mesh
-    whole = backend.asarray(value)
-    kind = ArrayType.of(whole.shape, whole.dtype, Layout.replicated(mesh, whole.ndim))
-    block = whole.reshape((1,) * mesh.ndim + whole.shape)
-    (blocks,) = run_routes([route(kind, layout)], [[block] * len(mesh.blocks)])
-    if copy:
-        fresh = []
-        for b in blocks:
-            new = backend.empty(b.shape, b.dtype)
-            new[...] = b
-            fresh.append(new)
-        blocks = fresh
-    return DistributedArray(kind.with_layout(layout), tuple(blocks))
+    whole = as_array(value, mesh)
+    lead = (1,) * mesh.ndim
+    if mesh.device_kind != "cpu" and isinstance(whole, np.ndarray):
+        # Cut on the host, so that each device is sent no more than it keeps.
+        parts: Sequence[Block] = _placed(whole, _on_host(layout), copy=False).blocks
+    else:
+        kind = ArrayType.of(whole.shape, whole.dtype, Layout.replicated(mesh, whole.ndim))
+        wholes = []
+        for i in range(len(mesh.blocks)):
+            with backend.on(mesh, i):
+                wholes.append(backend.asarray(whole).reshape(lead + whole.shape))
+        (parts,) = run_routes([route(kind, layout)], [wholes])
+    blocks = []
+    for i, part in enumerate(parts):
+        with backend.on(mesh, i):
+            blocks.append(backend.asarray(part, copy=copy))
+    return DistributedArray(ArrayType.of(whole.shape, whole.dtype, layout), tuple(blocks))
+
+
+@lru_cache(maxsize=4096)
+def _on_host(layout: Layout) -> Layout:
+    """The layout on virtual devices of the host, with the same blocks."""
+    mesh = layout.mesh
+    names = tuple(f"cpu:{i}" for i in range(mesh.size))
+    host = Mesh._of(mesh.axis_names, mesh.sizes, names, mesh.name, mesh.grid, mesh.num_processes)
+    return Layout.of(host, layout.dims, layout.pending)

@@ -365,7 +365,10 @@ def _read(file: Any, name: str, like: Any) -> tuple[Any, Pieces]:
         return int(number), {(): number}
     kind = like.type.with_layout(like.layout.resolved)
     read: Pieces = {}
-    blocks = [_read_block(file, name, kind, at, read) for at in kind.mesh.blocks]
+    blocks = []
+    for i, at in enumerate(kind.mesh.blocks):
+        with backend_of(kind.mesh).on(kind.mesh, i):
+            blocks.append(_read_block(file, name, kind, at, read))
     return DistributedArray(kind, tuple(blocks)), read
 
 

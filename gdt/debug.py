@@ -16,6 +16,7 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array import DistributedArray
+from gdt.backend import backend_of
 from gdt.errors import MoveError, NanError, error
 from gdt.layout import UNSHARDED, ArrayType, Layout
 from gdt.observe import Collective, Observer, observing
@@ -194,11 +195,12 @@ def _not_finite(x: Any) -> str:
     if not isinstance(x, DistributedArray) or x.dtype.kind not in "fc":
         return ""
     # A pending reduction is not resolved here, so as not to change what the program sends.
-    parts = [s.data for s in x.shards] if any(x.layout.pending) else [x.numpy()]
+    fetch = backend_of(x.mesh).to_host
+    parts = [fetch(s.data) for s in x.shards] if any(x.layout.pending) else [x.numpy()]
     for part in parts:
-        good = np.isfinite(np.asarray(part))
+        good = np.isfinite(part)
         if not good.all():
-            bad = np.asarray(part)[~good]
+            bad = part[~good]
             nans = int(np.isnan(bad).sum())
             first = [int(i) for i in np.argwhere(~good)[0]]
             counts = f"{nans} NaN and {len(bad) - nans} infinite of {good.size} elements"

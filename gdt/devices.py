@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from gdt import processes
+from gdt import cuda_driver, processes
 from gdt.errors import DeviceError, MeshError, error
 
 
@@ -23,7 +23,7 @@ def kind_of_type(device_type: str | None, op: str) -> str | None:
 
 def gpu_count() -> int:
     """Number of GPUs that this process can use."""
-    return 0
+    return cuda_driver.usable_gpus()
 
 
 DEVICE_COUNTS: dict[str, Callable[[], int]] = {"cuda": gpu_count}
@@ -31,17 +31,15 @@ DEVICE_COUNTS: dict[str, Callable[[], int]] = {"cuda": gpu_count}
 
 
 def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
-    """All GPUs of all processes where there are some (or were asked for), else `size` virtual
-    devices."""
+    """All GPUs of all processes where there are some (or were asked for), of a process by itself no
+    more than `size`; else `size` virtual devices."""
     if kind != "cpu" and DEVICE_COUNTS["cuda"]():
-        return tuple(name for p in range(processes.current().count) for name in own_gpus(p))
+        count = processes.current().count
+        names = tuple(name for p in range(count) for name in own_gpus(p))
+        return names if count > 1 else names[:size]
     if kind == "cuda":
-        raise error(
-            DeviceError,
-            "create_mesh",
-            "no GPU was found",
-            remedy="Use device_type='CPU' for virtual devices.",
-        )
+        problem, remedy = cuda_driver.missing()
+        raise error(DeviceError, "create_mesh", problem, remedy=remedy)
     return tuple(f"cpu:{i}" for i in range(size))
 
 
@@ -97,10 +95,16 @@ def _checked_device(device: object, op: str) -> str:
         )
     index = int(form.group(2))
     if kind != "cpu" and index >= DEVICE_COUNTS[kind]():
-        raise error(
-            DeviceError,
-            op,
-            f"device {device!r} does not exist: {DEVICE_COUNTS[kind]()} device(s) found",
-            remedy="Use 'cpu:0', 'cpu:1', ... for virtual devices of this host.",
-        )
+        raise _not_there(device, kind, op)
     return f"{kind}:{index}"
+
+
+def _not_there(device: object, kind: str, op: str) -> DeviceError:
+    count = DEVICE_COUNTS[kind]()
+    problem = f"device {device!r} does not exist: {count} device(s) found"
+    remedy = f"There are {kind}:0 to {kind}:{count - 1}."
+    if not count:
+        why, remedy = cuda_driver.missing() if kind == "cuda" else ("", "")
+        problem += f"; {why}" if why else ""
+    remedy += " Use 'cpu:0', 'cpu:1', ... for virtual devices of this host."
+    return error(DeviceError, op, problem, remedy=remedy.strip())

@@ -28,6 +28,10 @@ class DeviceError(GdtError, RuntimeError):
     """A device that does not exist, or that cannot do what was asked."""
 
 
+class OutOfMemoryError(GdtError, MemoryError):
+    """A device has not the memory that was asked for."""
+
+
 class LayoutError(GdtError, ValueError):
     """A layout that does not fit its mesh or its array."""
 

@@ -197,6 +197,10 @@ class Mesh:
         pairs = [divmod(c, b) for c, b in zip(coordinate, self.box, strict=True)]
         return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
 
+    def own_block(self, coordinate: Sequence[int]) -> int:
+        """Position in `blocks` of the block that hosts `coordinate`, one of this process."""
+        return self.blocks.index(self.block_of(coordinate)[0])
+
     def device_location(self, device_id: int) -> list[int]:
         """Coordinate of the device at that position of `global_devices()`."""
         if not 0 <= device_id < self.size:

@@ -78,6 +78,9 @@ class Observer:
     def on_host(self, name: str) -> None:
         """`name` has brought values to the host, or from the host to a mesh."""
 
+    def on_synchronize(self, what: str) -> None:
+        """The host waits for devices, in `what`: copying to the host, or synchronize."""
+
     def on_enter(self, name: str) -> None:
         """A composite, a gradient or a resolution of pending reductions begins; others may nest."""
 
@@ -133,3 +136,9 @@ def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, 
     for observer in observers:
         observer.on_draw(name, function, values)
     return values
+
+
+def report_synchronization(what: str) -> None:
+    """Tell the observers that the host is about to wait for devices."""
+    for observer in OBSERVERS.get():
+        observer.on_synchronize(what)

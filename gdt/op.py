@@ -28,7 +28,7 @@ import numpy as np
 
 from gdt.arguments import MISFITS, checked, misfit_value, of_all_arguments, out_of_memory
 from gdt.array import FUNCTIONS, DistributedArray, is_array_like, place
-from gdt.backend import backend_of
+from gdt.backend import as_array, backend_of
 from gdt.backend.numpy import ONE_REFERENCE
 from gdt.errors import ArgumentError, DtypeError, GdtError, ShapeError, error
 from gdt.layout import ArrayType, Layout
@@ -517,7 +517,7 @@ def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
             remedy="Operands are arrays, numbers or nested lists.",
         )
     try:
-        whole = np.asarray(value)
+        whole = as_array(value, mesh)
     except ValueError as e:
         raise error(ShapeError, op, f"{name} is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
@@ -556,7 +556,7 @@ def _is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
             # In no variable, which CPython 3.14 counts once and others twice.
             references = count(array.blocks[i].base)
             alone = alone and references == ONE_REFERENCE + owns(array.blocks[i].base)
-        owned.append(alone and array.blocks[i].flags.writeable)
+        owned.append(alone and getattr(array.blocks[i].flags, "writeable", True))  # CuPy's all are
     return owned
 
 

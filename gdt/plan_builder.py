@@ -126,8 +126,9 @@ class PlanBuilder:
                 for a in axes:
                     shard = shard * mesh.sizes[a] + mesh.blocks[block][a] * mesh.box[a] + inside[a]
                 start[inside] = min(shard * chunk, size)
-            starts[f] = self.backend.asarray(start)
-            valids[f] = self.backend.asarray(np.clip(size - start, 0, chunk))
+            with self.backend.on(mesh, block):
+                starts[f] = self.backend.asarray(start)
+                valids[f] = self.backend.asarray(np.clip(size - start, 0, chunk))
         counts = {f: math.prod(mesh.sizes[a] for a in self.axes.get(f, ())) for f in self.sizes}
         split = frozenset(f for f, p in counts.items() if p > 1)
         uneven = frozenset(f for f in split if self.sizes[f] % counts[f])
@@ -250,11 +251,13 @@ class PlanBuilder:
         """From the blocks of every moved operand to the blocks of every output."""
         if self.alone:
             xs = [o[0] if t is not None else o for o, t in zip(operands, self.moved, strict=True)]
-            return tuple((block,) for block in _tuple(self.inner(*xs)))
+            with self.backend.on(self.mesh, 0):
+                return tuple((block,) for block in _tuple(self.inner(*xs)))
         results = []
         for i, run in enumerate(self.runs):
             xs = [o[i] if t is not None else o for o, t in zip(operands, self.moved, strict=True)]
-            results.append(run(*xs, **self._out(xs, i, owned)))
+            with self.backend.on(self.mesh, i):
+                results.append(run(*xs, **self._out(xs, i, owned)))
         if self.op.merge is not None:
             results = self._merged(results)
         return tuple(zip(*results, strict=True))
@@ -282,7 +285,9 @@ class PlanBuilder:
             if self.mesh.divided:
                 transport = transport_of(self.mesh)
                 results = [tuple(r) for r in transport.all_gather(results, axes)]
-        return [self._merge(r, axes) for r in results]
+        return [
+            self.backend.placed(self.mesh, i, self._merge)(r, axes) for i, r in enumerate(results)
+        ]
 
     def _merged_axes(self) -> Axes:
         axes = (a for f in self.rule.reduced(0) for a in self.axes.get(f, ()))
@@ -302,7 +307,7 @@ class PlanBuilder:
         """`_gathered` of a block in which every coordinate stands for itself, as those of separate
         devices do: where coordinates are folded together, a body may return less."""
         xs = [o[0] if t is not None else o for o, t in zip(operands, self.moved, strict=True)]
-        with np.errstate(all="ignore"):  # the real run warns
+        with np.errstate(all="ignore"), self.backend.on(self.mesh, 0):  # the real run warns
             return self._gathered(self._run(0)(*xs))
 
     def _report_merge(self, axes: Axes, shard: int, arrays: int) -> None:
@@ -349,12 +354,14 @@ class PlanBuilder:
         if self.alone:
             self.inner = self._inner([None] * len(self.moved))
             movers = [_mover(r) for r in self.plan.routes]
-            self.plan.quick = self._inner(movers) if any(movers) else self.inner
+            quick = self._inner(movers) if any(movers) else self.inner
+            self.plan.quick = self.backend.placed(self.mesh, 0, quick)
         elif self.op.donated and not self.plan.moves:
             self.plan.kernel_bodies = tuple(self.kernel_bodies.values())
         if self.op.donated and len(self.mesh.blocks) == 1 and not self.plan.moves:
             run = self.runs[0]
-            self.plan.quick_update = lambda xs, free: run(*xs, out=self._targets(xs, free))
+            update = lambda xs, free: run(*xs, out=self._targets(xs, free))
+            self.plan.quick_update = self.backend.placed(self.mesh, 0, update)
         return results
 
     # ---- one block

@@ -187,9 +187,13 @@ def split(key: Key, n: int = 2) -> DistributedArray:
 def _draw(
     key: DistributedArray, stream: Any, *, sampler: str, kind: ArrayType, options: Mapping[str, Any]
 ) -> DistributedArray:
+    placed = backend_of(kind.mesh).placed
+
     def draw(*scalars: Any) -> list[Block]:
         return [
-            draw_block(sampler, kind, i, options, *[_scalar(a, i) for a in scalars])
+            placed(kind.mesh, i, draw_block)(
+                sampler, kind, i, options, *[_scalar(a, i) for a in scalars]
+            )
             for i in range(len(kind.mesh.blocks))
         ]
 
@@ -204,9 +208,10 @@ def _permute(key: DistributedArray, stream: Any, *, n: int, layout: Layout) -> D
     def permute(*scalars: Any) -> list[Block]:
         blocks = []
         for i in range(len(mesh.blocks)):
-            operands = [_scalar(a, i) for a in scalars]
-            order = random_bits.permutation(backend.xp, n, *operands)
-            blocks.append(order.reshape((1,) * mesh.ndim + (n,)))
+            with backend.on(mesh, i):
+                operands = [_scalar(a, i) for a in scalars]
+                order = random_bits.permutation(backend.xp, n, *operands)
+                blocks.append(order.reshape((1,) * mesh.ndim + (n,)))
         return blocks
 
     permuted = on_blocks("permutation", kind, permute, key, stream)

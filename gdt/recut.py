@@ -118,26 +118,33 @@ class Recut:
     def __call__(self, *operands: Sequence[Block]) -> list[Block]:
         """Run on the blocks of every source; returns the blocks of the result."""
         backend, mesh = backend_of(self.mesh), self.mesh
-        results = [backend.empty(self.want.block_shape, self.want.dtype) for _ in mesh.blocks]
-        if self.covered < self.want.shape[self.dim]:
-            for out in results:
-                out[...] = self.fill
+        results = []
+        for i in range(len(mesh.blocks)):
+            with backend.on(mesh, i):
+                out = backend.empty(self.want.block_shape, self.want.dtype)
+                if self.covered < self.want.shape[self.dim]:
+                    out[...] = self.fill
+                results.append(out)
         first = mesh.all_blocks.index(mesh.blocks[0])
         own = range(first, first + len(mesh.blocks))
         sends, receives = [], []
         for source, at, target, taken, filled in self._moves:
             if at == target:
-                results[at - first][filled] = operands[source][at - first][taken]
+                with backend.on(mesh, at - first):
+                    results[at - first][filled] = operands[source][at - first][taken]
                 continue
             if at in own:
-                sends.append(Transfer(at, target, operands[source][at - first][taken]))
+                with backend.on(mesh, at - first):
+                    sends.append(Transfer(at, target, operands[source][at - first][taken]))
             if target in own:
-                receives.append(Transfer(at, target, results[target - first][filled]))
+                with backend.on(mesh, target - first):
+                    receives.append(Transfer(at, target, results[target - first][filled]))
         if self.nbytes and mesh.divided:
             transport_of(mesh).exchange(sends, receives, str(self.want))
-        for out, padding in zip(results, self._padding, strict=True):
-            for padded, edge in padding:
-                out[padded] = 1 if edge is None else out[edge]
+        for i, (out, padding) in enumerate(zip(results, self._padding, strict=True)):
+            with backend.on(mesh, i):
+                for padded, edge in padding:
+                    out[padded] = 1 if edge is None else out[edge]
         return results
 
     @cached_property

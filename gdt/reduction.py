@@ -19,6 +19,8 @@ IDEMPOTENT = ("max", "min")
 
 def reducer(xp: Any, reduction: str) -> Callable[[Any, tuple[int, ...]], Any]:
     """A function `(x, axes)` that reduces `x` over axes, which stay with length 1, in its dtype."""
+    if xp is not np and reduction in IDEMPOTENT:  # CuPy's `maximum` and `minimum` have no `reduce`
+        return lambda x, axes: getattr(x, reduction)(axis=axes, keepdims=True)
     ufunc = getattr(xp, UFUNCS[reduction].__name__)
     return lambda x, axes: ufunc.reduce(x, axis=axes, dtype=x.dtype, keepdims=True)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from gdt.backend import backend_of
 from gdt.comm import local
 from gdt.comm.transport import transport_of
 from gdt.layout import ArrayType, Axes, Layout
+from gdt.mesh import Mesh
 from gdt.observe import OBSERVERS, Collective, is_recorded, ran
 from gdt.recut import Piece, Recut
 from gdt.reduction import IDEMPOTENT, identity
@@ -206,15 +208,25 @@ def run_step(step: Step, blocks: Blocks) -> list[Block]:
     return _RUN[step.kind](step, blocks)
 
 
+def _each(mesh: Mesh, function: Callable[[Any, Block], Block], blocks: Blocks) -> list[Block]:
+    """`function(xp, block)` of every block, on its device."""
+    backend, out = backend_of(mesh), []
+    for i, block in enumerate(blocks):
+        with backend.on(mesh, i):
+            out.append(function(backend.xp, block))
+    return out
+
+
 def _slice(step: Step, blocks: Blocks) -> list[Block]:
-    mesh, xp = step.have.mesh, backend_of(step.have.mesh).xp
+    mesh, backend = step.have.mesh, backend_of(step.have.mesh)
     counts = tuple(mesh.sizes[a] for a in step.axes)
     out = []
-    for block, grid in zip(blocks, mesh.blocks, strict=True):
-        own = local.split(xp, block, mesh.ndim, step.axes, counts, step.dim)
-        for a in step.axes:
-            own = local.narrow(own, a, grid[a] * mesh.box[a], mesh.box[a])
-        out.append(own)
+    for i, (block, grid) in enumerate(zip(blocks, mesh.blocks, strict=True)):
+        with backend.on(mesh, i):
+            own = local.split(backend.xp, block, mesh.ndim, step.axes, counts, step.dim)
+            for a in step.axes:
+                own = local.narrow(own, a, grid[a] * mesh.box[a], mesh.box[a])
+            out.append(own)
     return out
 
 
@@ -226,23 +238,26 @@ def _gather(step: Step, blocks: Blocks) -> list[Block]:
     size = step.have.shape[step.dim]
     if step.want.layout.dims[step.dim]:
         size = step.want.local_shape[step.dim]
-    return [local.gather(b, mesh.ndim, step.axes, step.dim, size) for b in blocks]
+    join = lambda xp, b: local.gather(b, mesh.ndim, step.axes, step.dim, size)
+    return _each(mesh, join, blocks)
 
 
 def _all_to_all(step: Step, blocks: Blocks) -> list[Block]:
-    mesh, xp, (axis,) = step.have.mesh, backend_of(step.have.mesh).xp, step.axes
+    mesh, (axis,) = step.have.mesh, step.axes
     count, size = mesh.sizes[axis], step.have.shape[step.dim]
     if step.want.layout.dims[step.dim]:
         size = step.want.local_shape[step.dim]
     # A new front axis holds the pieces for each receiver.
-    cut = [local.split(xp, b[None], mesh.ndim + 1, (0,), (count,), step.to) for b in blocks]
+    split = lambda xp, b: local.split(xp, b[None], mesh.ndim + 1, (0,), (count,), step.to)
+    cut = _each(mesh, split, blocks)
     if mesh.divided:
         cut = transport_of(mesh).all_to_all(cut, axis)
-    out = []
-    for pieces in cut:
+
+    def join(xp: Any, pieces: Block) -> Block:
         whole = local.gather(pieces, mesh.ndim + 1, (axis + 1,), step.dim, size)
-        out.append(xp.moveaxis(whole, 0, axis).reshape(_without(whole.shape, 0, axis)))
-    return out
+        return xp.moveaxis(whole, 0, axis).reshape(_without(whole.shape, 0, axis))
+
+    return _each(mesh, join, cut)
 
 
 def _without(shape: tuple[int, ...], front: int, axis: int) -> tuple[int, ...]:
@@ -253,21 +268,24 @@ def _without(shape: tuple[int, ...], front: int, axis: int) -> tuple[int, ...]:
 
 
 def _reduce_scatter(step: Step, blocks: Blocks) -> list[Block]:
-    mesh, xp, (axis,) = step.have.mesh, backend_of(step.have.mesh).xp, step.axes
-    cut = [local.split(xp, b, mesh.ndim, (axis,), (mesh.sizes[axis],), step.dim) for b in blocks]
+    mesh, (axis,) = step.have.mesh, step.axes
+    split = lambda xp, b: local.split(xp, b, mesh.ndim, (axis,), (mesh.sizes[axis],), step.dim)
+    cut = _each(mesh, split, blocks)
     return transport_of(mesh).reduce_scatter(cut, axis, step.reduction) if mesh.divided else cut
 
 
 def _pend(step: Step, blocks: Blocks) -> list[Block]:
     """The block with coordinate 0 keeps the value, the others get the identity of a sum or product;
     a maximum or minimum is its own identity."""
-    mesh, xp = step.have.mesh, backend_of(step.have.mesh).xp
+    mesh, backend = step.have.mesh, backend_of(step.have.mesh)
     out = list(blocks)
     for i, grid in enumerate(mesh.blocks):
         for a in step.axes:
             reduction = step.want.layout.pending[a]
             if grid[a] and reduction and reduction not in IDEMPOTENT:
-                out[i] = xp.full_like(out[i], identity(reduction, step.have.dtype))
+                with backend.on(mesh, i):
+                    part = backend.xp.full_like(out[i], identity(reduction, step.have.dtype))
+                    out[i] = part
     return out
 
 
@@ -348,44 +366,56 @@ def _run_bundle(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
         return [run_step(first, operands[0])]
     if any(s.nbytes for s in steps):
         report(first.collective, first, steps)
-    mesh, xp = first.have.mesh, backend_of(first.have.mesh).xp
-    if not mesh.divided:
-        if first.kind == "all_reduce":
+    scatters = first.kind == "reduce_scatter"
+    if not first.have.mesh.divided:
+        if not scatters:
             return operands
         return [_reduce_scatter(s, b) for s, b in zip(steps, operands, strict=True)]
-    axis = first.axes[0]
-    if first.kind == "reduce_scatter":
-        # (shards along the axis, everything else of each array)
-        sizes = (mesh.sizes[axis],)
-        cut = [
-            [local.split(xp, b, mesh.ndim, (axis,), sizes, s.dim) for b in blocks]
-            for s, blocks in zip(steps, operands, strict=True)
+    together = _reduce_scatter_together if scatters else _all_reduce_together
+    return together(steps, operands)
+
+
+def _all_reduce_together(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
+    """One all-reduce of the elements of all arrays."""
+    mesh, shapes = steps[0].have.mesh, [blocks[0].shape for blocks in operands]
+    join = lambda xp, arrays: xp.concatenate([b.reshape(-1) for b in arrays])
+    flat = _each(mesh, join, list(zip(*operands, strict=True)))
+    moved = transport_of(mesh).all_reduce(flat, steps[0].axes, steps[0].reduction)
+
+    def part(xp: Any, m: Block) -> list[Block]:
+        return [m[start:stop].reshape(s) for s, (start, stop) in _intervals(shapes)]
+
+    return [list(blocks) for blocks in zip(*_each(mesh, part, moved), strict=True)]
+
+
+def _reduce_scatter_together(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
+    """One reduce-scatter: (shards along the mesh axis, everything else of each array)."""
+    mesh, (axis,) = steps[0].have.mesh, steps[0].axes
+    size = mesh.sizes[axis]
+
+    def cut(xp: Any, arrays: Sequence[Block]) -> list[Block]:
+        parts = [
+            local.split(xp, b, mesh.ndim, (axis,), (size,), s.dim)
+            for s, b in zip(steps, arrays, strict=True)
         ]
-        rows = [[xp.moveaxis(b, axis, 0) for b in blocks] for blocks in cut]
-        shapes = [blocks[0].shape[1:] for blocks in rows]
-        flat = [
-            xp.concatenate([r[i].reshape(sizes[0], -1) for r in rows], 1)
-            for i in range(len(mesh.blocks))
-        ]
-        lead = (1,) * axis
-        moved = transport_of(mesh).reduce_scatter(
-            [f.reshape(*lead, *f.shape) for f in flat], axis, first.reduction
-        )
-        moved = [m.reshape(m.shape[axis:]) for m in moved]
-    else:
-        shapes = [blocks[0].shape for blocks in operands]
-        flat = [
-            xp.concatenate([b[i].reshape(-1) for b in operands]) for i in range(len(mesh.blocks))
-        ]
-        moved = [m[None] for m in transport_of(mesh).all_reduce(flat, first.axes, first.reduction)]
-    out: list[Blocks] = []
-    start = 0
-    for shape in shapes:
-        stop = start + math.prod(shape)
-        parts = [m[:, start:stop] for m in moved]
-        if first.kind == "reduce_scatter":
-            out.append([xp.moveaxis(p.reshape(p.shape[0], *shape), 0, axis) for p in parts])
-        else:
-            out.append([p.reshape(shape) for p in parts])
-        start = stop
-    return out
+        return [xp.moveaxis(b, axis, 0) for b in parts]
+
+    rows = _each(mesh, cut, list(zip(*operands, strict=True)))
+    shapes = [b.shape[1:] for b in rows[0]]
+    join = lambda xp, row: xp.concatenate([b.reshape(size, -1) for b in row], 1)[(None,) * axis]
+    flat = _each(mesh, join, rows)
+    moved = transport_of(mesh).reduce_scatter(flat, axis, steps[0].reduction)
+
+    def part(xp: Any, m: Block) -> list[Block]:
+        m = m.reshape(m.shape[axis:])
+        pieces = [m[:, start:stop] for _, (start, stop) in _intervals(shapes)]
+        whole = [p.reshape(p.shape[0], *s) for p, s in zip(pieces, shapes, strict=True)]
+        return [xp.moveaxis(w, 0, axis) for w in whole]
+
+    return [list(blocks) for blocks in zip(*_each(mesh, part, moved), strict=True)]
+
+
+def _intervals(shapes: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
+    """Every shape, and where its elements lie when all are put end to end."""
+    stops = list(itertools.accumulate(math.prod(s) for s in shapes))
+    return list(zip(shapes, itertools.pairwise([0, *stops]), strict=True))

@@ -15,7 +15,19 @@ ROOT = Path(gdt.__file__).parent
 # From the bottom to the top; a package stands for all its modules. A module may import from its own
 # layer (without cycles) and from those below.
 LAYERS = [
-    ("facts", ["errors", "arguments", "reduction", "processes", "devices", "mesh", "layout"]),
+    (
+        "facts",
+        [
+            "errors",
+            "cuda_driver",
+            "arguments",
+            "reduction",
+            "processes",
+            "devices",
+            "mesh",
+            "layout",
+        ],
+    ),
     (
         "machine",
         [

@@ -7,14 +7,17 @@ tests register one that executes CUDA kernels on the host.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from gdt.backend.cupy import CupyBackend, load_cupy, on_gpu
 from gdt.backend.flags import ErrorFlags
 from gdt.backend.numpy import NumpyBackend
 from gdt.devices import DEVICE_COUNTS
 from gdt.mesh import Mesh
+from gdt.observe import report_synchronization
 
 if TYPE_CHECKING:
     from gdt.kernels import Call
@@ -48,8 +51,8 @@ class Backend(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """An uninitialised array."""
 
-    def asarray(self, value: Any, dtype: Any = None) -> Array:
-        """`value` as an array of this backend, not copied if it is one."""
+    def asarray(self, value: Any, dtype: Any = None, *, copy: bool = False) -> Array:
+        """`value` as an array of this backend; not copied if it is one, unless `copy`."""
 
     def to_host(self, block: Array) -> np.ndarray:
         """A block as a NumPy array; this waits for it, and raises what kernels found wrong."""
@@ -60,10 +63,17 @@ class Backend(Protocol):
     def owns(self, buffer: object) -> bool:
         """Whether `buffer` is recycled memory, to which the backend refers itself."""
 
+    def on(self, mesh: Mesh, block: int) -> AbstractContextManager[object]:
+        """A context in which arrays are made, and ops run, on the device of that block of this
+        process."""
+
+    def placed(self, mesh: Mesh, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, called in that context."""
+
 
 NUMPY = NumpyBackend()
 _backends: dict[str, Backend] = {"cpu": NUMPY}
-_factories: dict[str, Callable[[], Backend]] = {}
+_factories: dict[str, Callable[[], Backend]] = {"cuda": lambda: CupyBackend(load_cupy())}
 
 
 def register_backend(
@@ -89,3 +99,25 @@ def backend_of(mesh: Mesh) -> Backend:
     if backend is None:
         backend = _backends[mesh.device_kind] = _factories[mesh.device_kind]()
     return backend
+
+
+def synchronize() -> None:
+    """Wait until all devices that this process has used have done their work."""
+    for backend in list(_backends.values()):
+        backend.synchronize()
+
+
+def as_array(value: Any, mesh: Mesh, dtype: Any = None) -> Array:
+    """A whole array for a mesh, from anything that is one: of NumPy, or on a GPU if both are.
+
+    Raises TypeError or ValueError for what is no array.
+    """
+    if not on_gpu(value):
+        return np.asarray(value, dtype)
+    if mesh.device_kind == "cpu":
+        array = value if hasattr(value, "get") else load_cupy().asarray(value)
+        report_synchronization("copying to the host")
+        return np.asarray(array.get(), dtype)
+    backend = backend_of(mesh)
+    with backend.on(mesh, 0):
+        return backend.asarray(value, dtype)

@@ -6,9 +6,15 @@ import itertools
 import math
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
+
+from gdt.observe import report_synchronization
+
+HERE = nullcontext()
 
 
 def _references_of_a_listed_object() -> int:
@@ -83,13 +89,28 @@ class NumpyBackend:
         self.empty, self.owns = self.pool.empty, self.pool.owns
         self.recycled_size: float = self.pool.smallest
 
-    def asarray(self, value: Any, dtype: Any = None) -> np.ndarray:
-        """`value` as an array of this backend, not copied if it is one."""
-        return np.asarray(value, dtype)
+    def asarray(self, value: Any, dtype: Any = None, *, copy: bool = False) -> np.ndarray:
+        """`value` as an array of this backend; not copied if it is one, unless `copy`."""
+        array = np.asarray(value, dtype)
+        if not copy:
+            return array
+        copied = self.empty(array.shape, array.dtype)
+        copied[...] = array
+        return copied
 
     def to_host(self, block: Any) -> np.ndarray:
         """A block as a NumPy array, not copied if it is one."""
+        report_synchronization("copying to the host")
         return np.asarray(block)
 
     def synchronize(self) -> None:
         """Wait until all work has ended; NumPy has no pending work."""
+        report_synchronization("synchronize")
+
+    def on(self, mesh: Any, block: int) -> AbstractContextManager[object]:
+        """Nothing: the host is one device."""
+        return HERE
+
+    def placed(self, mesh: Any, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function` as it is."""
+        return function

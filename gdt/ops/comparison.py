@@ -30,20 +30,35 @@ signbit = unary("signbit", "Whether the sign bit is set.", ("signbit([-0.0, 0.0]
 
 # ---------------------------------------------------------------- logic and bits
 
+
+def _truth(x: Any) -> Any:
+    """Complex numbers as whether they are not 0: CuPy's logical functions take real ones alone."""
+    if isinstance(x, complex):
+        return x != 0
+    return x != 0 if getattr(x, "dtype", None) is not None and x.dtype.kind == "c" else x
+
+
 logical_and = binary(
     "logical_and",
     "Whether x and y are both true (not 0).",
     ("logical_and([1, 0], 2)", [True, False]),
+    of=_truth,
 )
 logical_or = binary(
-    "logical_or", "Whether x or y is true (not 0).", ("logical_or([1, 0], 0)", [True, False])
+    "logical_or",
+    "Whether x or y is true (not 0).",
+    ("logical_or([1, 0], 0)", [True, False]),
+    of=_truth,
 )
 logical_xor = binary(
     "logical_xor",
     "Whether one of x and y is true, not both.",
     ("logical_xor([1, 0], 1)", [False, True]),
+    of=_truth,
 )
-logical_not = unary("logical_not", "Whether x is 0.", ("logical_not([1, 0])", [False, True]))
+logical_not = unary(
+    "logical_not", "Whether x is 0.", ("logical_not([1, 0])", [False, True]), of=_truth
+)
 
 bitwise_and = binary("bitwise_and", "x & y, of integers or bools.", ("bitwise_and(6, 3)", 2))
 bitwise_or = binary("bitwise_or", "x | y, of integers or bools.", ("bitwise_or(6, 3)", 7))

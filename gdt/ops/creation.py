@@ -10,9 +10,10 @@ import numpy as np
 
 from gdt.arguments import shown_value
 from gdt.array import DistributedArray, checked_layout, place
-from gdt.backend import backend_of
+from gdt.backend import as_array, backend_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
+from gdt.mesh import get_default_mesh
 from gdt.observe import ran
 from gdt.op import as_operand, op, public
 from gdt.ops.elementwise import checked_dtype
@@ -49,8 +50,9 @@ def asarray(
     if layout is None and dtype is None and copy is not False:
         return as_operand(value, checked_layout(None, 0, "asarray").mesh, "asarray", "value")
     wanted = None if dtype is None else checked_dtype(dtype, "asarray")
+    mesh = layout.mesh if isinstance(layout, Layout) else get_default_mesh()
     try:
-        whole = np.asarray(value, wanted)
+        whole = as_array(value, mesh, wanted)
     except (ValueError, TypeError) as e:
         raise error(ShapeError, "asarray", f"the value is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
@@ -90,7 +92,10 @@ def made(kind: ArrayType, make: Callable[[Any, Sequence[int]], Block]) -> Distri
     """An array from `make(backend, grid)`: the block at that grid coordinate, in the layout of
     `kind` with nothing pending."""
     resolved, backend = kind.with_layout(kind.layout.resolved), backend_of(kind.mesh)
-    blocks = [make(backend, grid) for grid in kind.mesh.blocks]
+    blocks = []
+    for i, grid in enumerate(kind.mesh.blocks):
+        with backend.on(kind.mesh, i):
+            blocks.append(make(backend, grid))
     (pended,) = run_routes([route(resolved, kind.layout)], [blocks])
     ran("constant", lambda: [pended], [], [pended])
     return DistributedArray(kind, tuple(pended))

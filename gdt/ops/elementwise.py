@@ -32,15 +32,23 @@ def documented(summary: str, *calls: tuple[str, object]) -> str:
 
 
 def unary(
-    name: str, summary: str, *calls: tuple[str, object], linear: str = "", ufunc: str = ""
+    name: str,
+    summary: str,
+    *calls: tuple[str, object],
+    linear: str = "",
+    ufunc: str = "",
+    of: Callable[[Any], Any] | None = None,
 ) -> Op:
-    """Declare an element-wise function of one operand that NumPy has as a ufunc."""
+    """Declare an element-wise function of one operand that NumPy has as a ufunc, or of `of(x)`."""
     function = ufunc or name
 
     def body(xp: Any, x: Block, /, *, out: Block = None) -> Block:
         return getattr(xp, function)(x, out=out)
 
-    return _declare(body, name, documented(summary, *calls), UNARY, linear)
+    def body_of(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+        return body(xp, of(x), out=out)  # type: ignore[misc]
+
+    return _declare(body_of if of else body, name, documented(summary, *calls), UNARY, linear)
 
 
 def binary(
@@ -50,14 +58,19 @@ def binary(
     linear: str = "",
     ufunc: str = "",
     rule: Any = BINARY,
+    of: Callable[[Any], Any] | None = None,
 ) -> Op:
-    """Declare an element-wise function of two operands that NumPy has as a ufunc."""
+    """Declare an element-wise function of two operands that NumPy has as a ufunc, or of `of(x)` and
+    `of(y)`."""
     function = ufunc or name
 
     def body(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
         return getattr(xp, function)(x, y, out=out)
 
-    return _declare(body, name, documented(summary, *calls), rule, linear)
+    def body_of(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
+        return body(xp, of(x), of(y), out=out)  # type: ignore[misc]
+
+    return _declare(body_of if of else body, name, documented(summary, *calls), rule, linear)
 
 
 def _declare(body: Callable[..., Any], name: str, doc: str, rule: Any, linear: str) -> Op:
@@ -225,7 +238,9 @@ def power(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
     >>> gdt.power([1, 2, 3], 2).tolist()
     [1, 4, 9]
     """
-    if type(y) is int and x.dtype.kind != "b":
+    if type(y) is int and x.dtype.kind == "b":
+        x = x.astype(np.int64)  # as NumPy has it; CuPy's result would be int8
+    elif type(y) is int:
         if y == 2:
             return xp.square(x, out=out)
         if y < 0 and x.dtype.kind in "iu":

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gdt.array import DistributedArray, on_blocks, place
+from gdt.backend import backend_of
 from gdt.errors import DtypeError, LayoutError, error
 from gdt.layout import MATCH, Layout
 from gdt.mesh import get_default_mesh
@@ -49,7 +50,12 @@ _relayout.vjp(
 @Composite
 def copy(x: DistributedArray) -> DistributedArray:
     """The array in memory of its own; see `DistributedArray.copy`."""
-    return on_blocks("copy", x.type, lambda blocks: [b.copy() for b in blocks], x)
+    placed = backend_of(x.mesh).placed
+
+    def copied(blocks: Sequence[Any]) -> list[Any]:
+        return [placed(x.mesh, i, b.copy)() for i, b in enumerate(blocks)]
+
+    return on_blocks("copy", x.type, copied, x)
 
 
 copy.vjp(lambda g, out, x: g)

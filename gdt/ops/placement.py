@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.array import DistributedArray, checked_layout
-from gdt.backend import NUMPY, backend_of
+from gdt.backend import backend_of
+from gdt.backend import synchronize as wait
 from gdt.comm.messages import gathered
 from gdt.errors import DtypeError, GradientError, LayoutError, MeshError, ShapeError, error
 from gdt.layout import ArrayType, Layout
@@ -71,7 +72,7 @@ def synchronize() -> None:
 
     >>> gdt.synchronize()
     """
-    NUMPY.synchronize()
+    wait()
 
 
 # ---------------------------------------------------------------- whole arrays
@@ -199,26 +200,33 @@ def _packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray
     if len(parts) != len(coordinates):
         problem = f"{len(parts)} parts for {len(coordinates)} devices"
         raise error(ShapeError, name, problem, operands={"mesh": mesh})
-    arrays = [_part(p, c, backend, name) for p, c in zip(parts, coordinates, strict=True)]
+    owners = [mesh.own_block(c) for c in coordinates]
+    arrays = []
+    for part, coordinate, i in zip(parts, coordinates, owners, strict=True):
+        with backend.on(mesh, i):
+            arrays.append(_part(part, coordinate, backend, name))
     facts = _facts(arrays, coordinates, layout, name)
     kind = _packed_type(facts, layout, name)
-    _check_replicas(arrays, facts, kind, name)
-    blocks = [backend.empty(kind.block_shape, kind.dtype) for _ in mesh.blocks]
-    position = {at: i for i, at in enumerate(mesh.blocks)}
+    _check_replicas(arrays, facts, owners, kind, name)
+    blocks = []
+    for i in range(len(mesh.blocks)):
+        with backend.on(mesh, i):
+            blocks.append(backend.empty(kind.block_shape, kind.dtype))
     split = {a for axes in layout.dims for a in axes}
     filled: dict[tuple[Any, ...], set[tuple[int, ...]]] = {}
-    for array, coordinate in zip(arrays, coordinates, strict=True):
+    for array, coordinate, i in zip(arrays, coordinates, owners, strict=True):
         at, inside = mesh.block_of(coordinate)
         index = tuple(c if a in split else 0 for a, c in enumerate(inside))
         operand = _waiting(coordinate, layout)
-        target = blocks[position[at]][(*index, ...)]
         done = filled.setdefault((at, index), set())
-        if not done:
-            _fill(target, array)
-        elif operand not in done:
-            valid = target[tuple(slice(n) for n in array.shape)]
-            combine = UFUNCS[next(p for p in layout.pending if p)]
-            _fill(target, combine(valid, array))
+        with backend.on(mesh, i):
+            target = blocks[i][(*index, ...)]
+            if not done:
+                _fill(target, array)
+            elif operand not in done:
+                valid = target[tuple(slice(n) for n in array.shape)]
+                combine = getattr(backend.xp, UFUNCS[next(p for p in layout.pending if p)].__name__)
+                _fill(target, combine(valid, array))
         done.add(operand)
     return DistributedArray(kind, tuple(blocks))
 
@@ -293,11 +301,15 @@ def _packed_type(parts: Sequence[Part], layout: Layout, name: str) -> ArrayType:
 
 
 def _check_replicas(
-    arrays: Sequence[Block], parts: Sequence[Part], kind: ArrayType, name: str
+    arrays: Sequence[Block],
+    parts: Sequence[Part],
+    owners: Sequence[int],
+    kind: ArrayType,
+    name: str,
 ) -> None:
     """LayoutError if replicas differ: those of one process are compared, those of several have
-    equal digests."""
-    equal, first = backend_of(kind.mesh).xp.array_equal, dict[tuple[Any, ...], int]()
+    equal digests. owners: the blocks in which the arrays lie."""
+    first = dict[tuple[Any, ...], int]()
     apart = kind.mesh.num_processes > 1
     for i, part in enumerate(parts):
         shard = tuple(kind.layout.shard_index(part.coordinate, d) for d in range(kind.ndim))
@@ -307,7 +319,7 @@ def _check_replicas(
         if apart:
             same = parts[other].digest == part.digest
         else:
-            same = equal(arrays[other], arrays[i], equal_nan=part.dtype.kind in "fc")
+            same = _are_equal(arrays[other], arrays[i], kind, owners[i])
         if not same:
             raise error(
                 LayoutError,
@@ -317,6 +329,15 @@ def _check_replicas(
                 operands={"layout": kind.layout},
                 remedy="Along mesh axes that split no array axis, parts are replicas.",
             )
+
+
+def _are_equal(one: Block, other: Block, kind: ArrayType, owner: int) -> bool:
+    """Whether two parts are equal; `owner` is the block that `other` is for."""
+    backend = backend_of(kind.mesh)
+    with backend.on(kind.mesh, owner):
+        near = backend.asarray(one)
+        same = backend.xp.array_equal(near, other, equal_nan=kind.dtype.kind in "fc")
+        return bool(backend.to_host(same))
 
 
 def _fill(target: Block, array: Block) -> None:
@@ -342,7 +363,9 @@ def map_shards(
     """A function of arrays that runs `f` on every device's shards: the way out of the global view.
 
     f: called once per mesh coordinate with the shards of the operands, read-only arrays without
-        padding; returns the device's shard of the result (a tuple of them for several results).
+        padding; returns the device's shard of the result (a tuple of them for several results). On
+        GPUs they are CuPy's arrays, and the shard's device is the current one, so that a kernel
+        (`cupy.RawKernel`) runs there, in order with gdt's own work.
     in_layouts: one layout for each operand, which is moved there; or one for all.
     out_layout: where the shards that `f` returns belong (a tuple for several results). Along mesh
         axes that wait for a reduction they are its operands, along others that split nothing they
@@ -381,13 +404,15 @@ def map_shards(
 def _map_shards(
     *arrays: DistributedArray, f: Callable[..., Any], out_layouts: tuple[Layout, ...]
 ) -> tuple[DistributedArray, ...]:
-    coordinates = out_layouts[0].mesh.local_coordinates()
+    mesh = out_layouts[0].mesh
+    coordinates = mesh.local_coordinates()
     parts: list[tuple[Any, ...]] = []
     for coordinate, shards in zip(
         coordinates, zip(*(x.shards for x in arrays), strict=True), strict=True
     ):
         try:
-            result = f(*(s.data for s in shards))
+            with backend_of(mesh).on(mesh, mesh.own_block(coordinate)):
+                result = f(*(s.data for s in shards))
         except Exception as e:
             e.add_note(f"in map_shards, on device {coordinate}")
             raise

@@ -61,7 +61,7 @@ def _shown(
 ) -> list[tuple[tuple[int, ...], Any, np.ndarray]]:
     """What this process holds of the elements to show: (coordinate along the mesh axes that wait
     for a reduction, where they are shown, values)."""
-    shown = []
+    shown, backend = [], backend_of(x.mesh)
     for shard in x.shards:
         part = tuple(shard.coordinate[a] for a in waiting)
         found = [
@@ -71,7 +71,9 @@ def _shown(
         values = np.zeros((), x.dtype)
         to, at = (np.ix_(*([pair[k] for pair in pairs] for pairs in found)) for k in (0, 1))
         if all(found):
-            values = backend_of(x.mesh).to_host(shard.data[at])
+            with backend.on(x.mesh, x.mesh.own_block(shard.coordinate)):
+                fetched = shard.data[tuple(backend.asarray(i) for i in at)]
+                values = backend.to_host(fetched)
         shown.append((part, to, values))
     return shown
 

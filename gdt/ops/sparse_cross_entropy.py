@@ -78,7 +78,7 @@ def _loss_of_whole(
     classes = logits.shape[-1]
     labels, kept, outside = checked_targets(xp, labels, classes, shards, ignore_index)
     below = floating(xp, logits)
-    largest = xp.maximum.reduce(below, axis=-1, keepdims=True)
+    largest = below.max(axis=-1, keepdims=True)
     below = below - largest
     target = picked(xp, below, labels)
     if label_smoothing:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array import DistributedArray, place
+from gdt.backend import backend_of
 from gdt.layout import Axes, Layout
 from gdt.mesh import Mesh
 
@@ -20,9 +21,11 @@ def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> Distri
     bools.
     """
     x, mesh, blocks = place(value, layout.resolved), layout.mesh, []
+    backend = backend_of(mesh)
     kind = x.type.with_layout(layout)
     apart = any(p and mesh.grid[a] > 1 for a, p in enumerate(layout.pending))
-    for whole, grid in zip(x.blocks, mesh.blocks, strict=True):
+    for i, grid in enumerate(mesh.blocks):
+        whole = backend.to_host(x.blocks[i]).copy()
         block = _part(whole, _weight(layout, grid), grid, layout) if apart else whole
         if poison:
             for d in kind.uneven:
@@ -31,7 +34,8 @@ def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> Distri
                     if index is not None:
                         tail = (*index, *[slice(None)] * d, slice(valid, None))
                         block[tail] = _poison(block[tail])
-        blocks.append(block)
+        with backend.on(mesh, i):
+            blocks.append(backend.asarray(block))
     return DistributedArray(kind, tuple(blocks))
 
 
@@ -122,5 +126,6 @@ def assert_consistent(x: DistributedArray) -> None:
         return
     for shard in shards:
         want = value[shard.index]
-        same = np.array_equal(shard.data, want, equal_nan=kind.dtype.kind in "fc")
-        assert same, f"at {shard.coordinate}, {kind} holds\n{shard.data}\nnot\n{want}"
+        data = backend_of(x.mesh).to_host(shard.data)
+        same = np.array_equal(data, want, equal_nan=kind.dtype.kind in "fc")
+        assert same, f"at {shard.coordinate}, {kind} holds\n{data}\nnot\n{want}"

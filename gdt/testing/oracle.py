@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array import FUNCTIONS, DistributedArray, place
+from gdt.backend import backend_of
 from gdt.layout import Layout
 from gdt.mesh import Mesh, create_mesh, default_mesh
 from gdt.tape import GradientTape
@@ -73,6 +74,11 @@ def _mapped(f: Callable[[Any], Any], tree: Tree) -> Tree:
     if isinstance(tree, list | tuple):
         return type(tree)(_mapped(f, t) for t in tree)
     return f(tree)
+
+
+def _on_host(x: DistributedArray) -> list[np.ndarray]:
+    """Copies of the blocks of an array."""
+    return [backend_of(x.mesh).to_host(b).copy() for b in x.blocks]
 
 
 class Oracle:
@@ -266,7 +272,7 @@ class Oracle:
         operands = [
             placed(a, w, poison=poison) for a, w in zip(self.sample.arrays, chosen, strict=True)
         ]
-        before = [[b.copy() for b in x.blocks] for x in operands]
+        before = [_on_host(x) for x in operands]
         outs = list(
             _leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
         )
@@ -286,7 +292,7 @@ class Oracle:
         for x, blocks in zip(operands, before, strict=True):
             same = all(
                 np.array_equal(b, c, equal_nan=b.dtype.kind in "fc")
-                for b, c in zip(x.blocks, blocks, strict=True)
+                for b, c in zip(_on_host(x), blocks, strict=True)
             )
             assert same, f"an operand has been changed: {x.type}"
 

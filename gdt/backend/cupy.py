@@ -1,0 +1,343 @@
+"""GPUs through CuPy: its array namespace, memory pool and streams.
+
+Everything that computes runs on CuPy's current stream of its device, as CuPy's own functions do: a
+user's CuPy code and kernels are ordered with gdt's without any waiting. Collectives run on a second
+stream of each device, and events order the two. The host waits in `to_host` and `synchronize`
+alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gdt.backend.flags import ErrorFlags, Explain
+from gdt.cuda_driver import INSTALL_CUPY
+from gdt.errors import DeviceError, DtypeError, GdtError, KernelError, OutOfMemoryError, error
+from gdt.kernels import CudaRunner, architecture
+from gdt.mesh import Mesh
+from gdt.observe import report_synchronization
+
+if TYPE_CHECKING:
+    from gdt.backend import KernelRunner
+
+Array = Any
+DTYPES = frozenset("?bBhHiIlLqQefdFD")  # NumPy's dtypes that GPUs compute in
+BFLOAT16 = "bfloat16"
+CAPTURE = range(900, 910)  # cudaErrorStreamCaptureUnsupported and its neighbours
+# After these the process can do nothing more on the device (CUDA Runtime API, cudaError_t).
+FATAL = frozenset({46, 214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719, 999})
+
+
+def load_cupy() -> Any:
+    """The module cupy; DeviceError if it is missing, or newer than the driver."""
+    try:
+        cupy = importlib.import_module("cupy")
+    except ImportError as e:
+        raise error(
+            DeviceError, "cuda", f"CuPy cannot be imported: {e}", remedy=INSTALL_CUPY
+        ) from e
+    runtime = cupy.cuda.runtime
+    driver, built_for = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if driver // 1000 < built_for // 1000:
+        raise error(
+            DeviceError,
+            "cuda",
+            f"the driver runs CUDA {_version(driver)}, and CuPy {cupy.__version__} is built for "
+            f"CUDA {_version(built_for)}",
+            remedy="Update NVIDIA's driver, or install the CuPy that fits it: "
+            f"pip install 'gdt[cuda{driver // 1000}]'.",
+        )
+    return cupy
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+class CupyBackend:
+    """All GPUs of this process.
+
+    cupy: the module, or one that stands in for it.
+    """
+
+    recycled_size = math.inf  # CuPy's pool recycles what bodies allocate
+
+    def __init__(self, cupy: Any) -> None:
+        self.xp = cupy
+        self._scopes = [Scope(cupy, i) for i in range(cupy.cuda.runtime.getDeviceCount())]
+        self._communication: dict[int, Any] = {}
+        self.runner: KernelRunner | None = self._runner()
+        self._flags = DeviceFlags(cupy, self._scopes)
+        self.flags: ErrorFlags | None = self._flags
+
+    # ---- memory
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """An uninitialised array on the current device."""
+        return self.xp.empty(shape, checked_dtype(dtype))
+
+    def asarray(self, value: Any, dtype: Any = None, *, copy: bool = False) -> Array:
+        """`value` as an array on the current device; not copied if it is one, unless `copy`.
+
+        It may be NumPy's or CuPy's, a number or nested lists of them, or an array of a library that
+        offers `__cuda_array_interface__` or DLPack.
+        """
+        if not on_gpu(value):
+            value = np.asarray(value, dtype)
+            checked_dtype(value.dtype)
+        elif copy:
+            return self.xp.array(value, dtype)
+        return self.xp.asarray(value, dtype)
+
+    def to_host(self, block: Array) -> np.ndarray:
+        """A block as a NumPy array; waits for what computes it."""
+        report_synchronization("copying to the host")
+        with self._scopes[block.device.id]:
+            host: np.ndarray = block.get()
+        self._flags.check()
+        return host
+
+    def synchronize(self) -> None:
+        """Wait until all work on all devices that were used has ended."""
+        report_synchronization("synchronize")
+        for scope in self._scopes:
+            if scope.used:
+                with scope:
+                    scope.device.synchronize()
+        self._flags.check()
+
+    def owns(self, buffer: object) -> bool:
+        """False: CuPy's pool keeps memory, and no arrays."""
+        return False
+
+    # ---- devices
+
+    def on(self, mesh: Mesh, block: int) -> AbstractContextManager[object]:
+        """In this context the device of that block of a mesh is the current one.
+
+        Failures of the device are raised as gdt's errors: OutOfMemoryError, DeviceError.
+        """
+        return self._scopes[device_of(mesh, block)]
+
+    def placed(self, mesh: Mesh, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, on the device of that block."""
+        scope = self._scopes[device_of(mesh, block)]
+
+        def run(*args: Any, **named: Any) -> Any:
+            with scope:
+                return function(*args, **named)
+
+        return run
+
+    def _runner(self) -> CudaRunner | None:
+        """What runs kernels, if the GPUs are all of one architecture that there are kernels for."""
+        found = {_capability(s.device) for s in self._scopes}
+        if len(found) != 1:
+            return None
+        try:
+            return CudaRunner(self.xp, architecture(found.pop()))
+        except KernelError:
+            return None
+
+    # ---- streams
+
+    def compute_stream(self, device: int) -> Any:
+        """The stream on which a device computes: CuPy's current one."""
+        return self.xp.cuda.get_current_stream(device)
+
+    def communication_stream(self, device: int) -> Any:
+        """The stream on which a device communicates."""
+        stream = self._communication.get(device)
+        if stream is None:
+            with self._scopes[device]:
+                stream = self.xp.cuda.Stream(non_blocking=True)
+            stream = self._communication.setdefault(device, stream)
+        return stream
+
+    @contextmanager
+    def communicating(self, device: int) -> Iterator[Any]:
+        """The communication stream of a device, which begins what is put on it when the device has
+        computed all that it was asked before; what it is asked afterwards waits for the end.
+
+        Memory that the stream uses must be referred to until the context ends.
+        """
+        compute, stream = self.compute_stream(device), self.communication_stream(device)
+        with self._scopes[device]:
+            stream.wait_event(compute.record(self._event()))
+            yield stream
+            compute.wait_event(stream.record(self._event()))
+
+    def _event(self) -> Any:
+        return self.xp.cuda.Event(disable_timing=True)
+
+    # ---- graphs
+
+    @contextmanager
+    def capture(self, device: int) -> Iterator[Graph]:
+        """Record what is launched in this context as a CUDA graph, instead of running it.
+
+        What it allocates stays allocated for as long as the graph lives, so that a replay finds its
+        memory. It must have run once before, uncaptured, so that kernels are compiled and loaded.
+        Waiting, copies to or from the host, and cuBLAS cannot be captured: CUDA's error is raised
+        as a DeviceError.
+
+        Device 0 computes 2 * x in one launch, and again with what x holds by then:
+
+            with backend.capture(0) as graph:
+                y = 2 * x
+            graph.launch()
+        """
+        graph = Graph(self.xp.cuda.MemoryPool())
+        with self._scopes[device], self.xp.cuda.using_allocator(graph.pool.malloc):
+            compute = self.compute_stream(device)
+            stream = self.xp.cuda.Stream(non_blocking=True)
+            stream.wait_event(compute.record(self._event()))
+            with stream:
+                stream.begin_capture()
+                try:
+                    yield graph
+                except BaseException:
+                    _abandon(stream)
+                    raise
+                graph.recorded = stream.end_capture()
+
+
+def _abandon(stream: Any) -> None:
+    """End a capture that has failed; CUDA says so again, and the first error is the telling one."""
+    try:
+        stream.end_capture()
+    except RuntimeError:
+        return
+
+
+class Graph:
+    """A CUDA graph, and the pool that holds its memory."""
+
+    def __init__(self, pool: Any) -> None:
+        self.pool, self.recorded = pool, None
+
+    def launch(self) -> None:
+        """Run it on the current stream of its device; returns at once."""
+        self.recorded.launch()  # type: ignore[attr-defined]
+
+
+class Scope:
+    """A context in which one device is current, and its failures become gdt's errors."""
+
+    def __init__(self, cupy: Any, index: int) -> None:
+        self._cupy, self.name, self.device = cupy, f"cuda:{index}", cupy.cuda.Device(index)
+        self.used = False
+        self._errors = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
+
+    def __enter__(self) -> Scope:
+        self.device.__enter__()
+        self.used = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        cause: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if cause is not None:
+                failure = self._translated(cause)
+                if failure is not None:
+                    raise failure from cause
+        finally:
+            self.device.__exit__(kind, cause, traceback)
+
+    def _translated(self, cause: BaseException) -> GdtError | None:
+        if isinstance(cause, self._cupy.cuda.memory.OutOfMemoryError):
+            return self._out_of_memory(cause)
+        if not isinstance(cause, self._errors):
+            return None
+        status = getattr(cause, "status", 0)
+        if status in CAPTURE:
+            problem, remedy = f"cannot be captured: {cause}", "Reading values, and waiting, cannot."
+        elif status in FATAL:
+            problem = f"the device has failed: {cause}"
+            remedy = (
+                "Its arrays are lost: start the process again, and restore the last checkpoint. "
+                "CUDA_LAUNCH_BLOCKING=1 shows which operation fails."
+            )
+        else:
+            problem, remedy = f"CUDA refuses: {cause}", "gdt.show_config() tells what was found."
+        return error(DeviceError, self.name, problem, remedy=remedy)
+
+    def _out_of_memory(self, cause: BaseException) -> GdtError:
+        pool = self._cupy.get_default_memory_pool()
+        free, total = self._cupy.cuda.runtime.memGetInfo()
+        return error(
+            OutOfMemoryError,
+            self.name,
+            str(cause).rstrip("."),
+            operands={
+                "in use": f"{pool.used_bytes():,} bytes of this process's arrays",
+                "would fit": f"{free + pool.free_bytes():,} bytes, if in one piece",
+                "memory": f"{total:,} bytes, of which other processes may hold some",
+            },
+            remedy="Use smaller batches, split the arrays over more devices, or free what is not "
+            "needed.",
+        )
+
+
+class DeviceFlags(ErrorFlags):
+    """Flags in the memory of every device: a kernel finds its own."""
+
+    def __init__(self, cupy: Any, scopes: Sequence[Scope]) -> None:
+        self._cupy, self._scopes = cupy, scopes
+        full = lambda count, value: cupy.full(count, value, np.uint64)
+        self._of = [ErrorFlags(full, lambda values: values.get()) for _ in scopes]
+
+    def new(self, explain: Explain) -> Any:
+        """A flag in the memory of the current device."""
+        return self._of[self._cupy.cuda.runtime.getDevice()].new(explain)
+
+    def check(self) -> None:
+        """Raise the error of the first flag that is set on any device."""
+        for scope, flags in zip(self._scopes, self._of, strict=True):
+            if scope.used:
+                with scope:
+                    flags.check()
+
+
+def _capability(device: Any) -> tuple[int, int]:
+    """Compute capability, which CuPy writes as "90" or "120"."""
+    text = str(device.compute_capability)
+    return int(text[:-1]), int(text[-1])
+
+
+@lru_cache(maxsize=4096)
+def device_of(mesh: Mesh, block: int) -> int:
+    """Index of the GPU that holds a block of this process."""
+    corner = [g * b for g, b in zip(mesh.blocks[block], mesh.box, strict=True)]
+    name = mesh.devices[int(np.ravel_multi_index(corner, mesh.sizes))]
+    return int(name.split(":")[1])
+
+
+def on_gpu(value: Any) -> bool:
+    """Whether `value` is an array in the memory of a GPU, CuPy's or another library's."""
+    return hasattr(value, "__cuda_array_interface__")
+
+
+def checked_dtype(dtype: Any) -> np.dtype:
+    """`dtype`, or a DtypeError if GPUs do not have it."""
+    wanted: np.dtype = np.dtype(dtype)
+    if wanted.char not in DTYPES and wanted.name != BFLOAT16:
+        raise error(
+            DtypeError,
+            "cuda",
+            f"GPUs have no dtype {wanted}",
+            remedy="Convert it, for example with x.astype('float64').",
+        )
+    return wanted

@@ -1,0 +1,105 @@
+"""What the installed CuPy has: its functions, their parameters, and the dtypes of its ufuncs."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import cupy
+import numpy as np
+
+DTYPES = frozenset("?bBhHiIlLqQefdFD")
+"""The characters of NumPy's dtypes that CuPy has."""
+
+REDUCED = {"add", "multiply"}
+"""The ufuncs whose `reduce` CuPy has; `ufunc.reduce` raises NotImplementedError for the others."""
+
+SCATTERED = {"add", "subtract", "bitwise_and", "bitwise_or", "bitwise_xor"}
+"""The ufuncs whose `at` CuPy has."""
+
+CONSTRUCTORS = frozenset({"array", "asarray", "asanyarray", "ascontiguousarray"})
+"""The functions that copy host arrays to the device."""
+
+
+def version() -> tuple[int, ...]:
+    """Major and minor version of the installed CuPy."""
+    return tuple(int(part) for part in cupy.__version__.split(".")[:2])
+
+
+def attribute(name: str) -> Any:
+    """An attribute of the module `cupy`; AttributeError that names the version if there is none."""
+    if not hasattr(cupy, name):
+        raise AttributeError(f"CuPy {cupy.__version__} has no {name!r}")
+    return getattr(cupy, name)
+
+
+@cache
+def signature(owner: Any, name: str) -> inspect.Signature | None:
+    """The parameters of a function or method of CuPy; None where CuPy does not say."""
+    function = getattr(owner, name)
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        # Cython writes the parameters of methods into the first line of the docstring.
+        first = (function.__doc__ or "").split("\n")[0]
+        form = re.match(r"[\w.]+\((?P<parameters>.*)\)( -> .*)?$", first)
+        return _written(form["parameters"]) if form else None
+
+
+def _written(parameters: str) -> inspect.Signature:
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    found = []
+    for text in filter(None, map(str.strip, parameters.split(","))):
+        name = text.split("=")[0].split()[-1]
+        default = None if "=" in text else inspect.Parameter.empty
+        if text == "*":
+            kind = inspect.Parameter.KEYWORD_ONLY
+        elif name.startswith("**"):
+            found.append(inspect.Parameter(name[2:], inspect.Parameter.VAR_KEYWORD))
+        elif name.startswith("*"):
+            found.append(inspect.Parameter(name[1:], inspect.Parameter.VAR_POSITIONAL))
+            kind = inspect.Parameter.KEYWORD_ONLY
+        else:
+            found.append(inspect.Parameter(name, kind, default=default))
+    return inspect.Signature(found)
+
+
+def check_call(owner: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    """Raise TypeError unless CuPy's function or method takes these arguments."""
+    known = signature(owner, name)
+    if known is not None:
+        try:
+            known.bind(*args, **kwargs)
+        except TypeError as e:
+            raise TypeError(f"CuPy {cupy.__version__}: {name}{known}: {e}") from None
+
+
+def loop(name: str, operands: Sequence[Any], dtype: Any) -> tuple[str, str]:
+    """The characters of the dtypes in which a ufunc of CuPy computes: operands, results.
+
+    Raises TypeError if it takes none of the operands: NumPy arrays, NumPy scalars, or Python
+    scalars, which are weak.
+    """
+    for operands_of, results in _loops(name):
+        fits = all(map(_casts, operands, operands_of))
+        if (fits and dtype is None) or (dtype is not None and set(results) == {dtype.char}):
+            return operands_of, results
+    shown = ", ".join(str(getattr(x, "dtype", type(x).__name__)) for x in operands)
+    raise TypeError(f"CuPy {cupy.__version__}: {name} has no loop for {shown}, dtype={dtype}")
+
+
+def _loops(name: str) -> Iterator[tuple[str, str]]:
+    for text in getattr(cupy, name).types:
+        operands, results = text.split("->")
+        if DTYPES.issuperset(operands + results):
+            yield operands, results
+
+
+def _casts(operand: Any, char: str) -> bool:
+    target = np.dtype(char)
+    if isinstance(operand, np.ndarray | np.generic):
+        return np.can_cast(operand.dtype, target)
+    return np.result_type(type(operand)(0), target) == target

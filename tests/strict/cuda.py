@@ -1,0 +1,205 @@
+"""`cupy.cuda` on the host: devices, streams and events that keep what they were told."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import cupy
+
+
+class Transfer(NamedTuple):
+    """A copy to the host, or another wait for the device; `stack` says where."""
+
+    what: str
+    stack: tuple[str, ...]
+
+
+class Machine(threading.local):
+    """The devices of a simulated machine, and which of them a thread uses."""
+
+    def __init__(self, device_count: int, log: list[Transfer], calls: list[tuple[Any, ...]]):
+        self.device_count, self.current = device_count, 0
+        self.streams: dict[int, Any] = {}
+        self.transfers, self.calls = log, calls
+
+    def wait(self, what: str) -> None:
+        """Write down that the host waits for a device."""
+        frames = traceback.extract_stack()[:-2]
+        stack = tuple(f"{f.filename}:{f.lineno} {f.name}" for f in frames)
+        self.transfers.append(Transfer(what, stack))
+
+
+class Device:
+    """`cupy.cuda.Device`."""
+
+    def __init__(self, machine: Machine, index: int | None = None):
+        self._machine, self.id = machine, machine.current if index is None else int(index)
+        if not 0 <= self.id < machine.device_count:
+            raise cupy.cuda.runtime.CUDARuntimeError(101)  # cudaErrorInvalidDevice
+        self._before: list[int] = []
+
+    compute_capability = "90"
+    mem_info = (60 << 30, 80 << 30)
+
+    def __enter__(self) -> Device:
+        self._before.append(self._machine.current)
+        self._machine.current = self.id
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._machine.current = self._before.pop()
+
+    def use(self) -> None:
+        self._machine.current = self.id
+
+    def synchronize(self) -> None:
+        self._machine.wait("Device.synchronize")
+
+
+class Stream:
+    """`cupy.cuda.Stream`; what is asked of it is written down as (stream, what, event)."""
+
+    def __init__(self, machine: Machine, non_blocking: bool = False):
+        self._machine, self.device_id, self.ptr = machine, machine.current, id(self)
+        self.non_blocking, self._before = non_blocking, []  # type: ignore[var-annotated]
+
+    def __enter__(self) -> Stream:
+        self._before.append(self._machine.streams.get(self.device_id))
+        self._machine.streams[self.device_id] = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._machine.streams[self.device_id] = self._before.pop()
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or Event(self._machine)
+        self._machine.calls.append((self, "record", event))
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        self._machine.calls.append((self, "wait", event))
+
+    def synchronize(self) -> None:
+        self._machine.wait("Stream.synchronize")
+
+    def begin_capture(self, mode: int | None = None) -> None:
+        if not self.non_blocking:
+            raise RuntimeError("a default stream cannot be captured")
+        self._machine.calls.append((self, "begin_capture", mode))
+
+    def end_capture(self) -> Any:
+        self._machine.calls.append((self, "end_capture", None))
+        return SimpleNamespace(launch=lambda stream=None: self._launch(stream))
+
+    def _launch(self, stream: Any) -> None:
+        self._machine.calls.append((stream or self, "launch", None))
+
+
+class Event:
+    """`cupy.cuda.Event`."""
+
+    def __init__(
+        self, machine: Machine, block: bool = False, disable_timing: bool = False,
+        interprocess: bool = False,
+    ):  # fmt: skip
+        self._machine = machine
+
+    def synchronize(self) -> None:
+        self._machine.wait("Event.synchronize")
+
+
+class MemoryPool:
+    """`cupy.cuda.MemoryPool`, as far as its counts."""
+
+    def __init__(self) -> None:
+        self.freed = 0
+
+    def malloc(self, size: int) -> Any:
+        raise NotImplementedError("the host allocates for itself")
+
+    def used_bytes(self) -> int:
+        return 10 << 30
+
+    def total_bytes(self) -> int:
+        return 12 << 30
+
+    def free_bytes(self) -> int:
+        return 2 << 30
+
+    def free_all_blocks(self, stream: Any = None) -> None:
+        self.freed += 1
+
+
+class Runtime:
+    """`cupy.cuda.runtime`."""
+
+    CUDARuntimeError = cupy.cuda.runtime.CUDARuntimeError
+
+    def __init__(self, machine: Machine):
+        self._machine = machine
+
+    def getDeviceCount(self) -> int:
+        return self._machine.device_count
+
+    def getDevice(self) -> int:
+        return self._machine.current
+
+    def driverGetVersion(self) -> int:
+        return int(cupy.cuda.runtime.runtimeGetVersion())
+
+    def runtimeGetVersion(self) -> int:
+        return int(cupy.cuda.runtime.runtimeGetVersion())
+
+    def memGetInfo(self) -> tuple[int, int]:
+        return Device.mem_info
+
+    def getDeviceProperties(self, index: int) -> dict[str, Any]:
+        return {"name": b"Strict GPU", "totalGlobalMem": 80 << 30, "major": 9, "minor": 0}
+
+    def deviceCanAccessPeer(self, device: int, peer: int) -> int:
+        return int(device // 2 == peer // 2)
+
+
+class Cuda:
+    """`cupy.cuda`."""
+
+    def __init__(self, machine: Machine):
+        self.machine, self.runtime = machine, Runtime(machine)
+        self.memory, self.driver = cupy.cuda.memory, cupy.cuda.driver
+        self.pool = MemoryPool()
+        self._null: dict[int, Stream] = {}
+
+    def Device(self, index: int | None = None) -> Device:
+        return Device(self.machine, index)
+
+    def Stream(self, null: bool = False, non_blocking: bool = False) -> Stream:
+        return Stream(self.machine, non_blocking)
+
+    def Event(self, **options: bool) -> Event:
+        return Event(self.machine, **options)
+
+    def MemoryPool(self) -> MemoryPool:
+        return MemoryPool()
+
+    def using_allocator(self, allocator: Any) -> Any:
+        self.machine.calls.append((None, "allocator", allocator))
+        return _nothing()
+
+    def get_current_stream(self, device_id: int = -1) -> Stream:
+        index = self.machine.current if device_id < 0 else device_id
+        chosen = self.machine.streams.get(index)
+        return chosen or self._null.setdefault(index, Stream(self.machine))
+
+    def is_available(self) -> bool:
+        return self.machine.device_count > 0
+
+
+class _nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None

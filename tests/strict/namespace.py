@@ -1,0 +1,106 @@
+"""The module `cupy` on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cupy
+import numpy as np
+
+from . import contract
+from .arrays import StrictArray, strict_operands, ufunc, unwrapped, wrapped
+from .cuda import Cuda, Machine, Transfer
+
+
+class StrictCupy:
+    """What `import cupy` gives on a machine with `device_count` GPUs; see the package.
+
+    transfers: every wait for a device, in order. calls: what streams were asked.
+    """
+
+    def __init__(self, device_count: int = 1) -> None:
+        self.transfers: list[Transfer] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self.machine = Machine(device_count, self.transfers, self.calls)
+        self.cuda, self.ndarray = Cuda(self.machine), StrictArray
+        self.used: set[str] = set()
+        self.__version__ = cupy.__version__
+
+    def get_default_memory_pool(self) -> Any:
+        return self.cuda.pool
+
+    def from_dlpack(self, array: Any) -> StrictArray:
+        return wrapped(array._host, self.machine, [array])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        real = contract.attribute(name)
+        self.used.add(name)
+        if isinstance(real, cupy.ufunc) or name == "matmul":
+            return StrictUfunc(name, self.machine)
+        if isinstance(real, type) or not callable(real):
+            return real  # a dtype or a constant
+        return self._function(name)
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        def function(*args: Any, **kwargs: Any) -> Any:
+            contract.check_call(cupy, name, args, kwargs)
+            if name in contract.CONSTRUCTORS:
+                return self._constructed(name, *args, **kwargs)
+            if name in ("nonzero", "flatnonzero", "unique", "argwhere"):
+                self.machine.wait(name)  # the shape of the result depends on values
+            host, given = unwrapped(args, self.machine), unwrapped(kwargs, self.machine)
+            with np.errstate(all="ignore"):
+                out = getattr(np, name)(*host, **given)
+            return wrapped(out, self.machine, list(strict_operands(args)))
+
+        return function
+
+    def _constructed(self, name: str, value: Any, dtype: Any = None, **kwargs: Any) -> StrictArray:
+        kwargs.pop("blocking", None)
+        if isinstance(value, StrictArray):
+            if value.device_id != self.machine.current:
+                value = value._host.copy()  # a copy between devices
+            else:
+                out = getattr(np, name)(value._host, dtype, **kwargs)
+                return value if out is value._host else wrapped(out, self.machine, [value])
+        elif isinstance(value, list | tuple) and list(strict_operands(value)):
+            value = unwrapped(value, self.machine)
+        return wrapped(np.array(value, dtype), self.machine)
+
+
+class StrictUfunc:
+    """A ufunc of CuPy."""
+
+    def __init__(self, name: str, machine: Machine) -> None:
+        self.name, self._machine = name, machine
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if (
+            next(strict_operands(args), None) is None
+        ):  # CuPy computes with scalars on the device too
+            args = (wrapped(np.asarray(args[0]), self._machine), *args[1:])
+        return ufunc(self.name, self._machine, args, kwargs)
+
+    def reduce(
+        self, array: StrictArray, axis: Any = 0, dtype: Any = None, out: Any = None,
+        keepdims: bool = False,
+    ) -> Any:  # fmt: skip
+        if self.name not in contract.REDUCED:
+            raise NotImplementedError(f"`{self.name}.reduce` is not supported yet")
+        host = unwrapped(array, self._machine)
+        into = unwrapped(out, self._machine)
+        with np.errstate(all="ignore"):
+            reduced = getattr(np, self.name).reduce(host, axis, dtype, into, keepdims)
+        return wrapped(reduced, self._machine, [array]) if out is None else out
+
+    def at(self, a: StrictArray, indices: Any, b: Any = None) -> None:
+        if self.name not in contract.SCATTERED:
+            raise NotImplementedError(f"`{self.name}.at` is not supported yet")
+        operands = unwrapped((a, indices, b), self._machine)
+        getattr(np, self.name).at(*operands)
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(f"`{self.name}.{name}` is not supported yet")
