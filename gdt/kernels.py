@@ -424,7 +424,7 @@ def _check_argument(kernel: str, p: Parameter, argument: Any, strided: bool) -> 
             return None
         if not hasattr(argument, "dtype") or not hasattr(argument, "strides"):
             raise refuse(f"is {type(argument).__name__}, not an array")
-        if argument.dtype.name != p.dtype and argument.dtype != p.dtype:
+        if dtype_name(argument.dtype) != p.dtype and argument.dtype != p.dtype:
             raise refuse(f"has dtype {argument.dtype}")
         if not strided and not argument.flags.c_contiguous:
             raise refuse(f"of shape {argument.shape} is not C-contiguous")
@@ -455,10 +455,21 @@ def _scalar(dtype: str, value: Any, refuse: Callable[[str], KernelError]) -> Any
     if wanted.kind == "f":
         return wanted.type(value)
     if wanted.kind in "iu":
-        limits = np.iinfo(wanted)
-        if value != int(value) or not limits.min <= value <= limits.max:
+        low, high = _limits(wanted)
+        if value != int(value) or not low <= value <= high:
             raise refuse(f"is {value}, which {wanted} cannot hold")
     return wanted.type(value)
+
+
+@cache
+def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)
+
+
+@cache  # NumPy makes the name anew at every call, which costs more than a launch
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    return dtype.name
 
 
 def address(array: Any) -> int:

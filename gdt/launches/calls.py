@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from gdt.errors import KernelError, error
-from gdt.kernels import C_TYPES, GRID_LIMIT, Call, Instance, constants, parameters, structs
+from gdt.kernels import (
+    C_TYPES,
+    GRID_LIMIT,
+    Call,
+    Instance,
+    constants,
+    dtype_name,
+    parameters,
+    structs,
+)
 
 Array = Any
 Struct = np.ndarray[Any, Any]
@@ -31,9 +40,10 @@ INT_LIMIT = 2**31 - 1  # of the kernels' indices
 
 def c_type(array: Array) -> str:
     """The C type of an array's elements."""
-    if array.dtype.name not in C_TYPES:
+    name = dtype_name(array.dtype)
+    if name not in C_TYPES:
         raise error(KernelError, "kernels", f"no kernel takes {array.dtype}")
-    return C_TYPES[array.dtype.name]
+    return C_TYPES[name]
 
 
 def sum_type(array: Array) -> str:
@@ -112,7 +122,8 @@ class Leading:
 
     def axes(self, instance: Instance) -> Struct:
         """The sizes, as the argument `Axes` of a kernel."""
-        value = np.ones(1, structs(instance.file)["Axes"])
+        value = np.empty(1, structs(instance.file)["Axes"])
+        value["size"] = 1
         value["size"][0, : len(self.sizes)] = self.sizes
         return value
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -56,6 +57,11 @@ def matmul_instances() -> Iterator[Instance]:
             yield Instance(FILE, "matmul_mma", (t, out, str(tile), x_t, w_t))
     for wide, out in (*MMA_FINISH, ("double", "double")):
         yield Instance(FILE, "matmul_finish", (wide, out))
+
+
+@cache
+def _known_instances() -> frozenset[Instance]:
+    return frozenset(matmul_instances())
 
 
 def _tile(operands: Operands, columns: int | None, multiprocessors: int | None) -> tuple[int, int]:
@@ -170,7 +176,7 @@ def _tiled_call(
     kernel = "matmul_mma" if len(kinds) == 2 else "matmul_simt"
     turned = tuple("true" if side.turned else "false" for side in (x, w))
     instance = Instance(FILE, kernel, (*kinds, str(tile), *turned))
-    if instance not in matmul_instances():
+    if instance not in _known_instances():
         raise error(KernelError, "matmul", f"no kernel {instance} for {' and '.join(kinds)}")
     call = named_call(
         instance,

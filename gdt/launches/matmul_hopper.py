@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -32,6 +33,11 @@ def matmul_hopper_instances() -> Iterator[Instance]:
         for types, x_t, w_t in product(WGMMA_TYPES, ("false", "true"), ("false", "true")):
             yield Instance(FILE, "matmul_wgmma", (*types, tile, x_t, w_t))
         yield Instance(FILE, "matmul_wgmma", ("float", "float", tile, "false", "true"))
+
+
+@cache
+def _known_instances() -> frozenset[Instance]:
+    return frozenset(matmul_hopper_instances())
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def wgmma_call(
     x, w = operands.x, operands.w
     turned = tuple("true" if side.turned else "false" for side in (x, w))
     instance = Instance(FILE, "matmul_wgmma", (c_type(x.array), out_type, str(columns), *turned))
-    if instance not in matmul_hopper_instances():
+    if instance not in _known_instances():
         raise error(KernelError, "matmul", f"no kernel {instance} for {c_type(x.array)}")
     x_source, w_source = sources(operands, columns)
     tiles = ceil_div(operands.m, known["TILE_M"]) * ceil_div(operands.n, columns)
