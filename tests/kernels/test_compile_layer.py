@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ import pytest
 from gdt import kernels, launches
 from gdt.errors import KernelError
 from gdt.kernels import Call, Instance
+
+from .harness import need_compiler
 
 FINISH = Instance("reduce.cu", "reduce_finish", ("Sum", "float", "float"))
 SIMPLE = """
@@ -130,6 +134,63 @@ def test_what_no_kernel_takes_is_refused_by_name() -> None:
     flag, loss = np.zeros(1, np.uint64), np.zeros(x.shape[:-1], np.float32)
     with pytest.raises(KernelError, match="5 leading axes are more than 4"):
         launches.softmax_ce(x, labels, loss, loss.copy(), None, flag, lead=5)
+
+
+def huge(*shape: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    """An array of any size without its memory; nothing may touch its elements."""
+    steps = np.cumprod([1, *shape[:0:-1]], dtype=np.int64)[::-1] * np.dtype(dtype).itemsize
+    return np.lib.stride_tricks.as_strided(np.zeros(1, dtype), shape, steps.tolist())
+
+
+def scratch(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+    return huge(*shape, dtype=dtype)
+
+
+OVER = 2**31
+KEY = np.zeros(1, np.uint64)
+TOO_LARGE: dict[str, Callable[[], Any]] = {
+    "reduced length": lambda: launches.reduce("Sum", huge(1, OVER, 1), huge(1, 1), scratch),
+    "reduced rows": lambda: launches.reduce("Max", huge(OVER, 2, 1), huge(OVER, 1), scratch),
+    "places": lambda: launches.arg_reduce(
+        "Max", huge(1, OVER, 1), None, huge(1, 1, dtype="int64"), scratch),
+    "moments": lambda: launches.bn_moments(
+        huge(OVER, 2, 1), huge(1, 3, 2), None, None, scratch),
+    "normalisation": lambda: launches.bn_apply(
+        huge(OVER // 2, 2, 1), huge(2), huge(2), None, None, huge(OVER // 2, 2, 1)),
+    "classes": lambda: launches.softmax_ce(
+        huge(1, OVER), huge(1, dtype="int32"), huge(1), huge(1), None, KEY),
+    "rows of logits": lambda: launches.softmax_ce(
+        huge(OVER, 2), huge(OVER, dtype="int32"), huge(OVER), huge(OVER), None, KEY),
+    "matmul": lambda: launches.matmul(huge(OVER, 2), huge(2, 2), huge(OVER, 2), scratch),
+    "random": lambda: launches.random("uniform", huge(1, OVER), huge(1, dtype="int64"), KEY, KEY),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+def test_sizes_past_31_bits_are_refused_by_name(name: str) -> None:
+    with pytest.raises(KernelError, match=r"past 2\^31"):
+        TOO_LARGE[name]()
+
+
+def test_updates_of_any_size_are_counted_in_64_bits() -> None:
+    tensors = [[huge(3 * OVER)] * 3, [huge(5)] * 3]
+    (call,) = launches.sgd(tensors, {"float": np.zeros(1, np.float32)})
+    table = call.arguments[0]
+    assert table[:, -2].tolist() == [3 * OVER, 5]
+    assert table[:, -1].tolist() == [0, 3 * OVER // 4096]
+    assert call.grid == (3 * OVER // 4096 + 1,)
+
+
+def test_without_a_compiler_kernels_are_skipped_but_not_in_ci(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match=r"g\+\+ is not installed"):
+        need_compiler()
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match=r"g\+\+ is needed"):
+        need_compiler()
 
 
 @pytest.mark.parametrize(
