@@ -491,11 +491,18 @@ class CudaRunner:
     cupy: Any
     arch: str
     _functions: dict[Instance, Any] = field(default_factory=dict)
+    _shared: dict[int, int] = field(default_factory=dict)  # bytes allowed, by function
 
     def run(self, call: Call) -> None:
         """Check the arguments and launch; returns at once, as every CUDA launch does."""
         arguments = tuple(map(_for_cupy, check(call)))
-        self._function(call)(call.grid, call.block, arguments, shared_mem=call.shared)
+        function = self._function(call)
+        if call.shared > self._shared.get(function.ptr, STATIC_SHARED_LIMIT):
+            driver = self.cupy.cuda.driver
+            limit = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            driver.funcSetAttribute(function.ptr, limit, call.shared)
+            self._shared[function.ptr] = call.shared
+        function(call.grid, call.block, arguments, shared_mem=call.shared)
 
     @cached_property
     def multiprocessors(self) -> int:
@@ -509,7 +516,5 @@ class CudaRunner:
             module = self.cupy.cuda.function.Module()
             module.load(cubin.code)
             function = module.get_function(cubin.names[str(call.instance)])
-            if call.shared > STATIC_SHARED_LIMIT:
-                function.max_dynamic_shared_size_bytes = call.shared
             self._functions[call.instance] = function
         return function

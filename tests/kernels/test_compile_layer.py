@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -290,12 +291,30 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.M
     kernels.nvrtc.cache_clear()
 
 
+class FakeFunction:
+    """A function of CuPy's: it has an address, and takes no other attributes."""
+
+    __slots__ = ("launches", "ptr", "symbol")
+
+    def __init__(self, symbol: str, launches: list[Any]) -> None:
+        self.symbol, self.launches, self.ptr = symbol, launches, 4096
+
+    def __call__(self, grid: Any, block: Any, arguments: Any, shared_mem: int) -> None:
+        self.launches.append((self.symbol, grid, block, arguments, shared_mem))
+
+
 class FakeCupy:
     """Records what CudaRunner asks of CuPy's driver API."""
 
+    CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
     def __init__(self) -> None:
         self.launches: list[Any] = []
-        self.cuda = self.function = self
+        self.attributes: list[tuple[int, int, int]] = []
+        self.cuda = self.function = self.driver = self
+
+    def funcSetAttribute(self, function: int, attribute: int, value: int) -> None:
+        self.attributes.append((function, attribute, value))
 
     def Module(self) -> FakeCupy:
         return self
@@ -303,10 +322,8 @@ class FakeCupy:
     def load(self, code: bytes) -> None:
         assert code[:4] == b"\x7fELF"
 
-    def get_function(self, symbol: str) -> Any:
-        return lambda grid, block, arguments, shared_mem: self.launches.append(
-            (symbol, grid, block, arguments, shared_mem)
-        )
+    def get_function(self, symbol: str) -> FakeFunction:
+        return FakeFunction(symbol, self.launches)
 
 
 @needs_nvrtc
@@ -320,3 +337,13 @@ def test_the_cuda_runner_loads_once_and_passes_checked_arguments() -> None:
     assert (grid, block, shared) == ((1,), (256,), 0)
     assert [type(a) for a in arguments] == [np.uintp, np.ndarray, np.int32, np.int32]
     assert len(runner._functions) == 1
+
+
+@needs_nvrtc
+def test_more_than_48_kib_of_shared_memory_are_asked_for_as_they_grow() -> None:
+    cupy = FakeCupy()
+    runner = kernels.CudaRunner(cupy, "sm_90a")
+    for shared in (48 << 10, 64 << 10, 60 << 10, 90 << 10, 90 << 10):
+        runner.run(replace(call(None, *good()[1:]), shared=shared))
+    assert [launched[-1] >> 10 for launched in cupy.launches] == [48, 64, 60, 90, 90]
+    assert cupy.attributes == [(4096, 8, 64 << 10), (4096, 8, 90 << 10)]
