@@ -8,7 +8,7 @@ JOBS   ?= auto
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-kernels test-cupy test-gpu bench bench-report peers clean
+.PHONY: demo test test-kernels test-cupy test-processes test-gpu bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -28,6 +28,10 @@ test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m cupy_full
 	OPENBLAS_NUM_THREADS=1 $(VENV)-cupy13/bin/python -m pytest -n $(JOBS) -m "cupy_full or not gpu" \
 		tests/test_strict.py
+
+# Every op and every relayout in two and four processes.
+test-processes: $(VENV)/test.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "processes_full or not gpu" tests/processes
 
 test-gpu: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -m gpu

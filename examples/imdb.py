@@ -88,7 +88,7 @@ def train(
     data: Sequence[tuple[np.ndarray, ...]],
     checkpoints: Path,
     epochs: int = 2,
-    blocks: int = 1,
+    blocks: int | None = None,
 ) -> Run:
     """Continue from the newest checkpoint, if there is one, on the mesh and layouts of a scheme."""
     began, mesh = time.perf_counter(), gdt.create_mesh(scheme.mesh, blocks=blocks)

@@ -21,6 +21,7 @@ Address = tuple[str, int]
 Sockets = dict[int, socket.socket]
 
 GREETING = "gdt 1"  # and the version of this protocol
+GRACE = 5.0  # seconds in which process 0, when its time is up, still says who is missing
 
 
 def meet(
@@ -166,7 +167,7 @@ def _connected(address: Address, end: float, opened: ExitStack) -> socket.socket
         left = end - time.monotonic()
         try:
             made = opened.enter_context(socket.create_connection(address, max(left, 0.001)))
-            made.settimeout(max(left, 0.001))
+            made.settimeout(max(left, 0) + GRACE)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return made
         except ConnectionRefusedError:

@@ -32,6 +32,8 @@ SCHEMES: dict[str, list[tuple[str, int]]] = {
     "model": [("batch", 4), ("model", 2)],
     "spatial": [("batch", 2), ("feature", 2), ("model", 2)],
 }
+# Those of the examples.
+OPTIMIZERS = {"imdb": lambda: gdt.optim.SGD(0.02), "mnist": lambda: gdt.optim.Adam(1e-3)}
 
 
 def ops(limit: str, gradients: str, first: str, step: str) -> list[str]:
@@ -80,25 +82,31 @@ def trainings(data: str, steps: str) -> dict[str, Any]:
     arrays = np.load(data)
     for model in ("imdb", "mnist"):
         for scheme in SCHEMES:
-            # The examples' optimizers.
-            optimizer = gdt.optim.SGD(0.02) if model == "imdb" else gdt.optim.Adam(1e-3)
             found[f"{model} {scheme}"] = training(
-                arrays[f"{model} x"], arrays[f"{model} y"], scheme, int(steps), optimizer
+                arrays[f"{model} x"], arrays[f"{model} y"], scheme, int(steps), OPTIMIZERS[model]
             )
     return found
 
 
 def training(
-    x: np.ndarray, y: np.ndarray, scheme: str, steps: int, optimizer: gdt.optim.Optimizer
+    x: np.ndarray,
+    y: np.ndarray,
+    scheme: str,
+    steps: int,
+    optimizer: Callable[[], gdt.optim.Optimizer],
 ) -> dict[str, Any]:
     """Dense, batch normalisation and dense, split as the examples split them."""
     mesh = gdt.create_mesh(SCHEMES[scheme])
     feature, model = (n if mesh.contains_dim(n) else None for n in ("feature", "model"))
-    network = gdt.nn.Sequential(
-        gdt.nn.Dense(x.shape[1], 48, Layout([feature, model], mesh), activation="relu", key=1),
-        gdt.nn.BatchNorm(48, Layout([model], mesh)),
-        gdt.nn.Dense(48, 10, Layout([model, None], mesh), key=2),
-    )
+
+    def new() -> gdt.nn.Module:
+        return gdt.nn.Sequential(
+            gdt.nn.Dense(x.shape[1], 48, Layout([feature, model], mesh), activation="relu", key=1),
+            gdt.nn.BatchNorm(48, Layout([model], mesh)),
+            gdt.nn.Dense(48, 10, Layout([model, None], mesh), key=2),
+        )
+
+    network, twin, twin_optimizer = new(), new(), optimizer()
     rows = len(x) // steps
     batches = [
         (
@@ -109,14 +117,24 @@ def training(
     ]
     trainer = gdt.training.Trainer(
         network,
-        optimizer,
+        optimizer(),
         sparse_softmax_cross_entropy,
         {"accuracy": gdt.metrics.accuracy},
     )
     with gdt.count_collectives() as counter:
         history = trainer.fit(batches)
+
+    @gdt.function
+    def step(images: gdt.DistributedArray, labels: gdt.DistributedArray) -> gdt.DistributedArray:
+        value, gradients = gdt.value_and_grad(
+            lambda m: sparse_softmax_cross_entropy(labels, m(images))
+        )(twin)
+        twin_optimizer.update(twin, gradients)
+        return value
+
     return {
         "losses": history["loss"] + [s["loss"] for s in history.steps],
+        "recorded": [float(step(*batch)) for batch in batches],
         "accuracy": history["accuracy"],
         "collectives": [list(c) for c in counter],
         "layouts": [str(p.type) for p in network.parameters().values()],

@@ -88,6 +88,7 @@ def test_trainings_are_the_same(model: str, scheme: str, count: int, output: Pat
     assert want["losses"][1] != want["losses"][-1]
     for found in (process[f"{model} {scheme}"] for process in trained(output)[count]):
         np.testing.assert_allclose(found["losses"], want["losses"], rtol=RELATIVE)
+        np.testing.assert_allclose(found["recorded"], want["recorded"], rtol=RELATIVE)
         assert found["accuracy"] == pytest.approx(want["accuracy"], rel=RELATIVE)
         assert found["layouts"] == want["layouts"]
         assert found["collectives"] == want["collectives"]
