@@ -208,7 +208,7 @@ def test_different_numbers_of_processes_are_named() -> None:
 
 
 def test_processes_that_do_not_come_are_named() -> None:
-    for text in closed(joining((4, 0), (4, 2), timeout=0.5)):
+    for text in closed(joining((4, 0), (4, 2), timeout=1.0)):
         assert "of 4 processes, these did not come: 1, 3" in text
 
 
