@@ -127,3 +127,29 @@ def test_training_steps_run_kernels_alone_and_equal_the_host(
     # Of the later steps each updates all parameters of a block in one launch.
     kernel = "adam" if "mnist" in name else "sgd"
     assert emulated.runner.ran[kernel] == blocks * (shares["update"][1] + STEPS - 1)
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_a_recorded_step_runs_the_kernels_of_an_eager_one_to_the_bit(blocks: int) -> None:
+    def losses_and_parameters(wrap: Callable[[Any], Any]) -> list[np.ndarray]:
+        devices = {"devices": [f"emu:{i}" for i in range(blocks)]}
+        model, optimizer, layout = MODELS["imdb, model parallel"](devices)
+        rng = np.random.default_rng(0)
+
+        def step(x: gdt.DistributedArray, y: gdt.DistributedArray) -> gdt.DistributedArray:
+            with gdt.GradientTape() as tape:
+                loss = nn.losses.sparse_softmax_cross_entropy(y, model(x))
+            optimizer.update(model, tape.gradient(loss, model))
+            return loss
+
+        run, losses = wrap(step), []
+        for _ in range(STEPS):
+            features = rng.uniform(0, 1, (BATCH, imdb.TOKENS)).astype(np.float32)
+            x = gdt.asarray(features, layout=layout)
+            y = gdt.asarray(rng.integers(0, 2, BATCH), layout=layout.delete([1]))
+            losses.append(run(x, y).numpy())
+        return losses + [p.numpy() for p in model.parameters().values()]
+
+    eager, recorded = losses_and_parameters(lambda step: step), losses_and_parameters(gdt.function)
+    for want, got in zip(eager, recorded, strict=True):
+        np.testing.assert_array_equal(got, want)
