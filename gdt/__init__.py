@@ -3,7 +3,8 @@
 from gdt import checkpoint, data, distributed, metrics, nn, optim, random, testing, training
 from gdt.array import DistributedArray, Shard
 from gdt.checkpoint import CheckpointManager
-from gdt.debug import check_nans, count_collectives, no_moves
+from gdt.configuration import show_config
+from gdt.debug import check_nans, count_collectives, no_moves, sync_debug_mode
 from gdt.drawing import explain, visualize
 from gdt.function import Function, RerecordedWarning, function
 from gdt.layout import MATCH, UNSHARDED, ArrayType, Layout
@@ -115,6 +116,7 @@ from gdt.ops.extrema import argmax, argmin
 from gdt.ops.extrema import max_ as max
 from gdt.ops.extrema import min_ as min
 from gdt.ops.indexing import getitem
+from gdt.ops.interchange import from_dlpack
 from gdt.ops.joining import (
     array_split,
     atleast_1d,
@@ -262,6 +264,7 @@ __all__ = [
     "flip",
     "floor",
     "floor_divide",
+    "from_dlpack",
     "full",
     "full_like",
     "function",
@@ -339,6 +342,7 @@ __all__ = [
     "rint",
     "roll",
     "round",
+    "show_config",
     "sigmoid",
     "sigmoid_cross_entropy_with_logits",
     "sign",
@@ -360,6 +364,7 @@ __all__ = [
     "subtract",
     "sum",
     "swapaxes",
+    "sync_debug_mode",
     "synchronize",
     "take",
     "take_along_axis",

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt import dlpack
 from gdt.arguments import checked
 from gdt.backend import as_array, backend_of
 from gdt.backend.cupy import on_gpu
@@ -362,6 +363,16 @@ class DistributedArray:
         if not all(issubclass(t, DistributedArray | np.ndarray) for t in types):
             return NotImplemented
         return call_function(FUNCTIONS, function, args, kwargs)
+
+    # ---- DLPack
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The array for another library; see `gdt.from_dlpack` for the other way."""
+        return dlpack.exported(self, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and index of the device that the array is on."""
+        return dlpack.device(self)
 
     # ---- moving
 

@@ -7,6 +7,8 @@ devices send.
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
-from gdt.errors import MoveError, NanError, error
+from gdt.errors import ArgumentError, MoveError, NanError, error
 from gdt.layout import UNSHARDED, ArrayType, Layout
 from gdt.observe import Collective, Observer, observing
 from gdt.op import OPS
@@ -223,6 +225,62 @@ def check_nans() -> Iterator[None]:
     gdt.errors.NanError: log: the result has 0 NaN and 1 infinite of 2 elements, first at [1]...
     """
     with observing(_NanCheck()):
+        yield
+
+
+# ---------------------------------------------------------------- synchronization
+
+
+class SynchronizationWarning(UserWarning):
+    """The host waited for devices inside `gdt.sync_debug_mode("warn")`."""
+
+
+class _SynchronizationCheck(Observer):
+    wants_moves = False
+
+    def __init__(self, raises: bool) -> None:
+        self.raises = raises
+
+    def on_synchronize(self, what: str) -> None:
+        problem = error(
+            MoveError,
+            "sync_debug_mode",
+            f"the host waits for devices: {what}",
+            remedy="Keep values on their devices, and read them together, after the steps.",
+        )
+        if self.raises:
+            raise problem
+        warnings.warn(str(problem), SynchronizationWarning, stacklevel=_outside())
+
+
+def _outside() -> int:
+    """The `stacklevel` of a warning that names the caller of gdt."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("gdt."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+@checked
+@contextmanager
+def sync_debug_mode(mode: str) -> Iterator[None]:
+    """Report in this block whatever makes the host wait for devices: fetching and printing values,
+    `float(x)`, `gdt.synchronize`.
+
+    mode: `"warn"` gives a SynchronizationWarning that names the line, `"error"` raises MoveError.
+    On a mesh of the CPU the same is reported, where it costs nothing. After
+    `torch.cuda.set_sync_debug_mode`.
+
+    >>> with gdt.sync_debug_mode("error"):
+    ...     float(gdt.ones(3).sum())
+    Traceback (most recent call last):
+    gdt.errors.MoveError: sync_debug_mode: the host waits for devices: copying to the host...
+    """
+    if mode not in ("warn", "error"):
+        raise error(
+            ArgumentError, "sync_debug_mode", f"mode is {mode!r}", remedy="Use 'warn' or 'error'."
+        )
+    with observing(_SynchronizationCheck(mode == "error")):
         yield
 
 

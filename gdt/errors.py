@@ -32,6 +32,10 @@ class OutOfMemoryError(GdtError, MemoryError):
     """A device has not the memory that was asked for."""
 
 
+class ExportError(GdtError, BufferError):
+    """An array that cannot be handed to another library in the way that was asked for."""
+
+
 class LayoutError(GdtError, ValueError):
     """A layout that does not fit its mesh or its array."""
 

@@ -490,7 +490,7 @@ class CudaRunner:
 
     cupy: Any
     arch: str
-    _functions: dict[Instance, Any] = field(default_factory=dict)
+    _functions: dict[tuple[int, Instance], Any] = field(default_factory=dict)
     _shared: dict[int, int] = field(default_factory=dict)  # bytes allowed, by function
 
     def run(self, call: Call) -> None:
@@ -510,11 +510,12 @@ class CudaRunner:
         return int(self.cupy.cuda.Device().attributes["MultiProcessorCount"])
 
     def _function(self, call: Call) -> Any:
-        function = self._functions.get(call.instance)
+        key = self.cupy.cuda.runtime.getDevice(), call.instance  # a function belongs to one device
+        function = self._functions.get(key)
         if function is None:
             cubin = compile_file(call.instance.file, [call.instance], self.arch)
             module = self.cupy.cuda.function.Module()
             module.load(cubin.code)
             function = module.get_function(cubin.names[str(call.instance)])
-            self._functions[call.instance] = function
+            self._functions[key] = function
         return function

@@ -47,7 +47,17 @@ LAYERS = [
     ("planning", ["recut", "relayout", "rule"]),
     (
         "core",
-        ["policy", "slots", "numpy_protocols", "array", "launcher", "plan", "plan_builder", "op"],
+        [
+            "policy",
+            "slots",
+            "dlpack",
+            "numpy_protocols",
+            "array",
+            "launcher",
+            "plan",
+            "plan_builder",
+            "op",
+        ],
     ),
     ("ops", ["ops", "random", "random_kernels"]),
     ("transforms", ["backward", "captures", "function", "tape", "program"]),
@@ -55,7 +65,7 @@ LAYERS = [
         "library",
         ["nn", "optim", "metrics", "data", "checksums", "checkpoint", "training", "sharding"],
     ),
-    ("tools", ["debug", "drawing", "testing", "benchmark"]),
+    ("tools", ["configuration", "debug", "drawing", "testing", "benchmark"]),
 ]
 LEVEL = {name: level for level, (_, names) in enumerate(LAYERS) for name in names}
 MODULES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")

@@ -41,6 +41,7 @@ SAMPLES: dict[str, list[Sample]] = {
 }
 
 ELSEWHERE: dict[str, str] = {
+    "from_dlpack": "tests/test_interchange.py",
     **dict.fromkeys(
         ("arange", "asarray", "empty", "empty_like", "eye", "full", "full_like", "identity"),
         "tests/test_creation.py",

@@ -32,6 +32,9 @@ class HostTransport:
 
         return collective
 
+    def wait(self) -> None:
+        """Nothing is under way."""
+
     def exchange(
         self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str = ""
     ) -> None:

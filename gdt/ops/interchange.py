@@ -1,0 +1,31 @@
+"""Arrays from other libraries, through DLPack."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gdt import dlpack
+from gdt.array import DistributedArray
+from gdt.layout import Layout
+from gdt.op import public
+from gdt.ops.creation import asarray
+
+
+@public
+def from_dlpack(
+    x: Any, *, layout: Layout | None = None, copy: bool | None = None
+) -> DistributedArray:
+    """An array from one of another library (PyTorch, JAX, CuPy, ...) that has `__dlpack__`.
+
+    layout, copy: as of `gdt.asarray`. Arrays of GPUs stay there if the mesh is on GPUs.
+
+    Raises ArgumentError for what has no `__dlpack__`, DtypeError for elements that NumPy has not,
+    DeviceError for devices other than CPUs and CUDA GPUs. Data API standard, `from_dlpack`.
+
+    >>> import numpy as np
+    >>> gdt.from_dlpack(np.arange(3)).tolist()
+    [0, 1, 2]
+    """
+    value = x if isinstance(x, DistributedArray) else dlpack.imported(x)
+    out: DistributedArray = asarray(value, layout=layout, copy=copy)
+    return out
