@@ -311,7 +311,11 @@ class FakeCupy:
     def __init__(self) -> None:
         self.launches: list[Any] = []
         self.attributes: list[tuple[int, int, int]] = []
-        self.cuda = self.function = self.driver = self
+        self.cuda = self.function = self.driver = self.runtime = self
+        self.device = 0
+
+    def getDevice(self) -> int:
+        return self.device
 
     def funcSetAttribute(self, function: int, attribute: int, value: int) -> None:
         self.attributes.append((function, attribute, value))
@@ -337,6 +341,9 @@ def test_the_cuda_runner_loads_once_and_passes_checked_arguments() -> None:
     assert (grid, block, shared) == ((1,), (256,), 0)
     assert [type(a) for a in arguments] == [np.uintp, np.ndarray, np.int32, np.int32]
     assert len(runner._functions) == 1
+    cupy.device = 1  # a loaded function belongs to one device
+    runner.run(call(None, *good()[1:]))
+    assert len(runner._functions) == 2
 
 
 @needs_nvrtc
