@@ -21,7 +21,7 @@ test: $(VENV)/test.stamp
 	bash tests/check_wheel.sh $(BIN)/python
 
 test-kernels: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m "kernels_full or not gpu" tests/kernels
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "kernels_full or not gpu" tests/kernels
 
 # Every sample on arrays that refuse what CuPy refuses, as both versions of CuPy have it.
 test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp

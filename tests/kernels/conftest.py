@@ -6,8 +6,21 @@ import pytest
 
 from . import harness
 
+MUTATION = "mutation"  # the property of a test's report that holds a row of the table
+
 
 @pytest.fixture(scope="session", autouse=True)
 def sanitizer_processes() -> Iterator[None]:
     yield
     harness.close_runners()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the table of mutations, whichever processes ran them."""
+    reports = [r for kind in ("passed", "failed") for r in terminalreporter.getreports(kind)]
+    calls = [r for r in reports if r.when == "call"]
+    rows = [row for r in calls for name, row in r.user_properties if name == MUTATION]
+    if rows:
+        terminalreporter.section("mutations")
+        for row in sorted(rows):
+            terminalreporter.line(row)

@@ -17,6 +17,7 @@ import pytest
 
 from gdt import kernels
 
+from .conftest import MUTATION
 from .harness import Execute, close_runners, need_compiler
 from .test_batchnorm import check_forward_and_backward
 from .test_matmul import check_matmul
@@ -278,7 +279,7 @@ def test_unbroken_kernels_pass_the_same_checks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", range(len(MUTATIONS)))
 @pytest.mark.usefixtures("clean")
 def test_a_test_fails_for_every_mutation(
-    number: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    number: int, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     need_compiler()
     check, file, kernel, changed, old, new = MUTATIONS[number]
@@ -289,8 +290,6 @@ def test_a_test_fails_for_every_mutation(
     assert old in text, f"{target.name} no longer holds {old!r}"
     target.write_text(text.replace(old, new))
     found = found_by(check, tmp_path)
-    with capsys.disabled():
-        print(
-            f"\n{kernel:20} {(changed or file):14} {old[:44]!r:48} {found or 'SURVIVED'}", end=" "
-        )
+    row = f"{number:3} {kernel:18} {changed or file:16} {old[:44]!r:48} {found or 'SURVIVED'}"
+    record_property(MUTATION, row)
     assert found is not None
