@@ -22,7 +22,8 @@ from gdt.numpy_protocols import call_function, call_ufunc
 from gdt.observe import OBSERVERS, from_host, is_recorded, met_host, ran
 from gdt.policy import on_implicit_fetch
 from gdt.reduction import IDEMPOTENT, identity
-from gdt.relayout import route, run_routes
+from gdt.relayout import run_routes
+from gdt.routes import route
 
 Block = Any
 

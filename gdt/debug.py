@@ -23,7 +23,7 @@ from gdt.errors import ArgumentError, MoveError, NanError, error
 from gdt.layout import UNSHARDED, ArrayType, Layout
 from gdt.observe import Collective, Observer, observing
 from gdt.op import OPS
-from gdt.relayout import route_bytes
+from gdt.routes import route_bytes
 
 # ---------------------------------------------------------------- counting
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -338,7 +340,9 @@ class ArrayType:
     dtype: np.dtype
     layout: Layout
 
-    _interned: ClassVar[dict[tuple[object, ...], ArrayType]] = {}
+    # Weak, since shapes may come and never come again; a type that is gone has no equal either.
+    _interned: ClassVar[WeakValueDictionary[tuple[object, ...], ArrayType]] = WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: np.dtype, layout: Layout) -> ArrayType:
@@ -353,9 +357,12 @@ class ArrayType:
                     f"a layout of rank {layout.rank} does not fit an array of rank {len(shape)}",
                     operands={"shape": list(shape), "layout": layout},
                 )
-            found = object.__new__(cls)
-            found.shape, found.dtype, found.layout = key
-            found = cls._interned.setdefault(key, found)  # another thread's, if it was first
+            with cls._lock:
+                found = cls._interned.get(key)  # another thread's, if it was first
+                if found is None:
+                    found = object.__new__(cls)
+                    found.shape, found.dtype, found.layout = key
+                    cls._interned[key] = found
         return found
 
     def with_layout(self, layout: Layout) -> ArrayType:

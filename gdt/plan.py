@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from gdt.launcher import KernelBody
 from gdt.layout import ArrayType, Layout
-from gdt.relayout import Step, route
+from gdt.routes import Step, route
 
 Block = Any
 

@@ -18,7 +18,8 @@ from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.launcher import KernelBody
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.observe import OBSERVERS, Collective
-from gdt.relayout import Step, run_step
+from gdt.relayout import run_step
+from gdt.routes import Step
 from gdt.rule import Rule, out_shapes
 
 if TYPE_CHECKING:

@@ -1,200 +1,25 @@
-"""Moving arrays from one layout to another: a short list of steps, found once and cached."""
+"""Moving arrays along a route: the steps of `gdt.routes`, carried out on blocks."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from gdt.backend import backend_of
 from gdt.comm import local
 from gdt.comm.transport import transport_of
-from gdt.layout import ArrayType, Axes, Layout
 from gdt.mesh import Mesh
 from gdt.observe import OBSERVERS, Collective, is_recorded, ran
-from gdt.recut import Piece, Recut
 from gdt.reduction import IDEMPOTENT, identity
+from gdt.routes import Step, recut_of
 
 Block = Any
 Blocks = Sequence[Block]
 
 
-class Step(NamedTuple):
-    """One movement of all blocks of an array from type `have` to type `want`.
-
-    kind: slice, gather, all_to_all, all_reduce, reduce_scatter, pend or recut. axes: mesh axes that
-    take part, major first. dim: the array axis that is gathered or cut. to: of an all_to_all, the
-    axis that is cut. nbytes: what all devices together send.
-    """
-
-    kind: str
-    axes: Axes
-    dim: int
-    to: int
-    reduction: str
-    have: ArrayType
-    want: ArrayType
-    nbytes: int
-
-    @property
-    def collective(self) -> str:
-        """Name of the collective that carries it out."""
-        return {"gather": "all_gather", "recut": "exchange"}.get(self.kind, self.kind)
-
-
-def _step(
-    kind: str,
-    have: ArrayType,
-    want: Layout,
-    axes: Axes,
-    dim: int = -1,
-    to: int = -1,
-    reduction: str = "",
-) -> Step:
-    target = have.with_layout(want)
-    mesh = have.mesh
-    p = math.prod(mesh.sizes[a] for a in axes)
-    nbytes = 0
-    if kind == "gather":
-        nbytes = mesh.size * (p - 1) * have.local_nbytes
-    elif kind == "all_reduce":
-        nbytes = mesh.size // p * 2 * (p - 1) * have.local_nbytes
-    elif kind == "reduce_scatter":
-        nbytes = mesh.size * (p - 1) * target.local_nbytes
-    elif kind == "all_to_all":
-        rest = math.prod(n for d, n in enumerate(have.local_shape) if d != to)
-        nbytes = mesh.size * (p - 1) * rest * target.local_shape[to] * have.dtype.itemsize
-    elif kind == "recut":
-        nbytes = _recut(have, target, dim).nbytes
-    return Step(kind, axes, dim, to, reduction, have, target, nbytes)
-
-
-@lru_cache(maxsize=1 << 14)
-def _recut(have: ArrayType, want: ArrayType, dim: int) -> Recut:
-    return Recut([have], want, dim, [Piece(0, 0, 0, have.shape[dim])])
-
-
-@lru_cache(maxsize=1 << 14)
-def route(have: ArrayType, want: Layout) -> tuple[Step, ...]:
-    """Steps from `have` to the layout `want` on the same mesh; empty if it is there already.
-
-    Cuts that send nothing come first, so that less is sent afterwards; then pending reductions, the
-    moves of a mesh axis from one array axis to another, and last what must be gathered.
-    """
-    steps: list[Step] = []
-    while have.layout is not want:
-        step = _next(have, want)
-        steps.append(step)
-        have = step.want
-    return tuple(steps)
-
-
-def route_bytes(have: ArrayType, want: Layout) -> int:
-    """Bytes that all devices together send on that route."""
-    return sum(step.nbytes for step in route(have, want))
-
-
-def _next(have: ArrayType, want: Layout) -> Step:
-    mesh, dims, pending = have.mesh, have.layout.dims, have.layout.pending
-    used = {a for axes in dims for a in axes} | {a for a, p in enumerate(pending) if p}
-
-    def lines_up(dim: int, axes: Axes) -> bool:
-        """Whether taking minor mesh axes off `axes` leaves the boundaries of shards in place."""
-        return have.shape[dim] % math.prod(mesh.sizes[a] for a in axes) == 0
-
-    def changed(dim: int, axes: Axes, waits: tuple[str | None, ...] = pending) -> Layout:
-        return Layout.of(mesh, (*dims[:dim], axes, *dims[dim + 1 :]), waits)
-
-    def extends(dim: int, axes: Axes) -> bool:
-        """Whether `axes` only adds minor axes to those of `dim`, and can do so in place."""
-        now = dims[dim]
-        return axes[: len(now)] == now and (not now or lines_up(dim, axes))
-
-    # Cut what is whole: sends nothing.
-    for d, goal in enumerate(want.dims):
-        new = _prefix_while(goal, len(dims[d]), lambda a: a not in used)
-        if len(new) > len(dims[d]) and extends(d, new):
-            return _step("slice", have, changed(d, new), new[len(dims[d]) :], d)
-
-    # Pending reductions whose value is needed.
-    waiting = [a for a, p in enumerate(pending) if p and p != want.pending[a]]
-    for a in waiting:
-        for d, goal in enumerate(want.dims):
-            new = (*dims[d], a)
-            if goal[: len(new)] == new and extends(d, new):
-                left = tuple(None if k == a else p for k, p in enumerate(pending))
-                return _step(
-                    "reduce_scatter",
-                    have,
-                    changed(d, new, left),
-                    (a,),
-                    d,
-                    reduction=str(pending[a]),
-                )
-    if waiting:
-        reduction = pending[waiting[0]]
-        together = tuple(a for a in waiting if pending[a] == reduction)
-        left = tuple(None if a in together else p for a, p in enumerate(pending))
-        return _step(
-            "all_reduce", have, Layout.of(mesh, dims, left), together, reduction=str(reduction)
-        )
-
-    # A mesh axis that goes from one array axis to another.
-    for d, goal in enumerate(want.dims):
-        if not dims[d] or goal[: len(dims[d])] == dims[d]:
-            continue
-        a, rest = dims[d][-1], dims[d][:-1]
-        for e, other in enumerate(want.dims):
-            new = (*dims[e], a)
-            if (
-                e != d
-                and other[: len(new)] == new
-                and extends(e, new)
-                and (not rest or lines_up(d, dims[d]))
-            ):
-                both = list(dims)
-                both[d], both[e] = rest, new
-                return _step("all_to_all", have, Layout.of(mesh, tuple(both), pending), (a,), d, e)
-
-    # Shards whose boundaries do not line up, or another order of mesh axes, on one array axis.
-    for d, goal in enumerate(want.dims):
-        if dims[d] == goal or not dims[d]:
-            continue
-        new = _prefix_while(goal, 0, lambda a, d=d: a not in used or a in dims[d])
-        shrinks = dims[d][: len(new)] == new and (not new or lines_up(d, dims[d]))
-        if new != dims[d] and not shrinks:
-            return _step("recut", have, changed(d, new), tuple(sorted({*dims[d], *new})), d)
-
-    # Gather what has to leave an array axis.
-    for d, goal in enumerate(want.dims):
-        kept = _prefix_while(
-            dims[d],
-            0,
-            lambda a, goal=goal, d=d: (
-                goal[: dims[d].index(a) + 1] == dims[d][: dims[d].index(a) + 1]
-            ),
-        )
-        if kept != dims[d]:
-            if kept and not lines_up(d, dims[d]):
-                return _step("recut", have, changed(d, kept), tuple(sorted(dims[d])), d)
-            return _step("gather", have, changed(d, kept), dims[d][len(kept) :], d)
-
-    # Only reductions that are to become pending are left.
-    return _step(
-        "pend", have, want, tuple(a for a, p in enumerate(want.pending) if p != pending[a])
-    )
-
-
-def _prefix_while(axes: Axes, start: int, wanted: Any) -> Axes:
-    stop = start
-    while stop < len(axes) and wanted(axes[stop]):
-        stop += 1
-    return axes[:stop]
-
-
-# ---------------------------------------------------------------- running steps
+# ---------------------------------------------------------------- one step
 
 
 def run_step(step: Step, blocks: Blocks) -> list[Block]:
@@ -204,7 +29,7 @@ def run_step(step: Step, blocks: Blocks) -> list[Block]:
     if step.kind == "all_reduce":
         return transport_of(step.have.mesh).all_reduce(blocks, step.axes, step.reduction)
     if step.kind == "recut":
-        return _recut(step.have, step.want, step.dim)(blocks)
+        return recut_of(step.have, step.want, step.dim)(blocks)
     return _RUN[step.kind](step, blocks)
 
 

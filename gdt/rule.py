@@ -20,14 +20,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from gdt.errors import MeshError, ShapeError, error
 from gdt.layout import ArrayType, Axes, Layout
-from gdt.relayout import route_bytes
+from gdt.mesh import Mesh
+from gdt.routes import route_bytes
 
 Dim = tuple[str, ...]  # the factors of one dim, major first; () is a dim of length 1
 Term = tuple[Dim, ...]
@@ -116,58 +117,41 @@ def bind(
 ) -> dict[str, int]:
     """Size of every factor; a clash is the user's shape error."""
     bound = dict(sizes)
-    owner: dict[str, str] = {}
+    owner: dict[str, str] = {}  # the operand that gave a factor its size
     for name, term, kind in zip(names, rule.ins, types, strict=True):
         shape = kind.shape if kind is not None else ()
         if len(term) != len(shape):
-            raise _shape_error(
-                op,
-                f"{name} has rank {len(shape)}, the rule has {len(term)} dims",
-                rule,
-                types,
-                names,
-            )
-        for dim, size in zip(term, shape, strict=True):
-            if not dim:
-                continue
-            if len(dim) > 1:
-                if math.prod(bound[f] for f in dim) != size:
-                    raise _shape_error(
-                        op, f"{dim} do not make up {size} in {name}", rule, types, names
-                    )
-                continue
-            factor = dim[0]
-            known = bound.setdefault(factor, size)
-            owner.setdefault(factor, name)
-            broadcasts = factor.startswith("...")
-            if known == size or (broadcasts and size == 1):
-                continue
-            if broadcasts and known == 1:
-                bound[factor], owner[factor] = size, name
-            elif broadcasts:
-                axis = -int(factor[3:]) - (
-                    len(term)
-                    - 1
-                    - max(i for i, d in enumerate(term) if d[:1] and d[0].startswith("..."))
-                )
-                raise _shape_error(
-                    op,
-                    f"shapes do not broadcast: axis {axis} is {known} in {owner[factor]} "
-                    f"but {size} in {name}",
-                    rule,
-                    types,
-                    names,
-                )
-            else:
-                raise _shape_error(
-                    op,
-                    f"factor {factor!r} is {known} in {owner.get(factor, 'the arguments')} "
-                    f"but {size} in {name}",
-                    rule,
-                    types,
-                    names,
-                )
+            problem = f"{name} has rank {len(shape)}, the rule has {len(term)} dims"
+            raise _shape_error(op, problem, rule, types, names)
+        for position, (dim, size) in enumerate(zip(term, shape, strict=True)):
+            axis = position - len(term)
+            problem = _bind_dim(dim, size, axis, bound, owner, name) if dim else ""
+            if problem:
+                raise _shape_error(op, problem, rule, types, names)
     return bound
+
+
+def _bind_dim(
+    dim: Dim, size: int, axis: int, bound: dict[str, int], owner: dict[str, str], name: str
+) -> str:
+    """Note the size of a dim's factor in `bound`, or say what is wrong with it."""
+    if len(dim) > 1:
+        fits = math.prod(bound[f] for f in dim) == size
+        return "" if fits else f"{dim} do not make up {size} in {name}"
+    factor = dim[0]
+    known = bound.setdefault(factor, size)
+    owner.setdefault(factor, name)
+    broadcasts = factor.startswith("...")
+    if known == size or (broadcasts and size == 1):
+        return ""
+    if broadcasts and known == 1:
+        bound[factor], owner[factor] = size, name
+        return ""
+    if broadcasts:
+        first = owner[factor]
+        return f"shapes do not broadcast: axis {axis} is {known} in {first} but {size} in {name}"
+    first = owner.get(factor, "the arguments")
+    return f"factor {factor!r} is {known} in {first} but {size} in {name}"
 
 
 def _shape_error(
@@ -300,51 +284,69 @@ def _way(
     combination: Sequence[Option],
 ) -> Way | None:
     mesh = next(t.mesh for t in types if t is not None)
-
-    def axes_of(dim: Dim) -> Axes | None:
-        """Mesh axes of one dim; None if its shards would cut across factors."""
-        if len(dim) > 1:
-            full = True
-            for f in dim:
-                shards = math.prod(mesh.sizes[a] for a in split.get(f, ()))
-                if shards > 1 and (not full or sizes[f] % shards):
-                    return None
-                full = full and shards == sizes[f]
-        return tuple(a for f in dim for a in split.get(f, ()))
-
+    axes_of = partial(_axes_of, mesh, sizes, split)
     wanted: list[Layout | None] = []
     for n, (term, kind) in enumerate(zip(rule.ins, types, strict=True)):
         if kind is None:
             wanted.append(None)
             continue
-        dims = []
-        for dim, size in zip(term, kind.shape, strict=True):
-            axes = () if len(dim) == 1 and sizes[dim[0]] != size else axes_of(dim)
-            if axes is None:
-                return None
-            dims.append(axes)
+        # A dim of length 1 that broadcasts is whole.
+        dims = _all_given(
+            () if len(dim) == 1 and sizes[dim[0]] != size else axes_of(dim)
+            for dim, size in zip(term, kind.shape, strict=True)
+        )
+        if dims is None:
+            return None
         pending = tuple("sum" if isinstance(o, frozenset) and n in o else None for o in combination)
-        wanted.append(Layout.of(mesh, tuple(dims), pending))
+        wanted.append(Layout.of(mesh, dims, pending))
     outs = []
     for n, term in enumerate(rule.outs):
-        dims = []
-        for dim in term:
-            axes = axes_of(dim)
-            if axes is None:
-                return None
-            dims.append(axes)
-        waits: list[str | None] = ["sum" if isinstance(o, frozenset) else None for o in combination]
-        if not rule.merges:
-            for f in rule.reduced(n):
-                for a in split.get(f, ()):
-                    waits[a] = rule.reduce
-        outs.append(Layout.of(mesh, tuple(dims), tuple(waits)))
+        dims = _all_given(map(axes_of, term))
+        if dims is None:
+            return None
+        outs.append(Layout.of(mesh, dims, _waiting(rule, n, split, combination)))
     nbytes = sum(
         route_bytes(t, w)
         for t, w in zip(types, wanted, strict=True)
         if t is not None and w is not None
     )
     return Way(split, tuple(wanted), tuple(outs), nbytes)
+
+
+def _axes_of(
+    mesh: Mesh, sizes: Mapping[str, int], split: Mapping[str, Axes], dim: Dim
+) -> Axes | None:
+    """Mesh axes of one dim; None if its shards would cut across factors."""
+    if len(dim) > 1:
+        full = True
+        for f in dim:
+            shards = math.prod(mesh.sizes[a] for a in split.get(f, ()))
+            if shards > 1 and (not full or sizes[f] % shards):
+                return None
+            full = full and shards == sizes[f]
+    return tuple(a for f in dim for a in split.get(f, ()))
+
+
+def _all_given(dims: Iterable[Axes | None]) -> tuple[Axes, ...] | None:
+    """The axes of all dims, or None if one has none."""
+    found = []
+    for axes in dims:
+        if axes is None:
+            return None
+        found.append(axes)
+    return tuple(found)
+
+
+def _waiting(
+    rule: Rule, output: int, split: Mapping[str, Axes], combination: Sequence[Option]
+) -> tuple[str | None, ...]:
+    """The reductions that an output waits for: sums passed on, and those of its reduced factors."""
+    waits: list[str | None] = ["sum" if isinstance(o, frozenset) else None for o in combination]
+    if not rule.merges:
+        for f in rule.reduced(output):
+            for a in split.get(f, ()):
+                waits[a] = rule.reduce
+    return tuple(waits)
 
 
 def out_shapes(rule: Rule, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:

@@ -67,6 +67,10 @@ class Trainer:
         loss: Function,
         metrics: Mapping[str, Function] | None = None,
     ) -> None:
+        taken = sorted(n for n in metrics or {} if n == "loss" or n.startswith("val_"))
+        if taken:
+            problem = f"a metric is called {taken[0]!r}, which is the name of another result"
+            raise error(ArgumentError, "Trainer", problem, remedy="Give it another name.")
         self.model, self.optimizer, self.loss, self.metrics = (
             model,
             optimizer,

@@ -4,6 +4,7 @@ everything is as it was."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import types
@@ -229,3 +230,19 @@ def test_an_error_that_no_argument_explains_is_passed_on() -> None:
 
     with pytest.raises(KeyError):
         lookup({})
+
+
+MODULES = [gdt.nn, gdt.optim, gdt.data]
+
+
+@pytest.mark.parametrize("module", [gdt, *MODULES], ids=lambda m: m.__name__)
+def test_all_lists_what_is_public(module: types.ModuleType) -> None:
+    public = {n for n, v in vars(module).items() if n[0] != "_" and n in _imported_by(module)}
+    assert sorted(module.__all__) == sorted(public)
+
+
+def _imported_by(module: types.ModuleType) -> set[str]:
+    """The names that a package's own file imports."""
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name for node in imports for alias in node.names}

@@ -1,5 +1,6 @@
 """What is kept between calls is shared by threads, and bounded for shapes that never come again."""
 
+import gc
 import threading
 
 import numpy as np
@@ -16,6 +17,17 @@ def test_plans_of_ever_new_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     for n in range(30):
         assert (gdt.ones((n,)) + 1).tolist() == [2.0] * n
         assert len(OPS["add"].plans) <= 8
+
+
+def test_types_of_shapes_that_never_come_again_are_forgotten() -> None:
+    layout = gdt.Layout([None], gdt.create_mesh([("forgotten", 2)]))
+    kept = ArrayType.of((123457,), np.dtype("int16"), layout)
+    for n in range(1000):
+        ArrayType.of((200000 + n,), np.dtype("int16"), layout)
+    gc.collect()
+    known = [key for key in ArrayType._interned if key[2] is layout]
+    assert known == [((123457,), np.dtype("int16"), layout)]
+    assert ArrayType.of((123457,), np.dtype("int16"), layout) is kept
 
 
 def test_equal_types_of_many_threads_are_one_object() -> None:

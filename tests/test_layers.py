@@ -44,7 +44,7 @@ LAYERS = [
             "error_function",
         ],
     ),
-    ("planning", ["recut", "relayout", "rule"]),
+    ("planning", ["recut", "routes", "relayout", "rule"]),
     (
         "core",
         [

@@ -15,7 +15,8 @@ import gdt
 from gdt.comm.transport import transport_of
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh
-from gdt.relayout import Step, _step, route, route_bytes, run_routes
+from gdt.relayout import run_routes
+from gdt.routes import Step, route, route_bytes, step_between
 from gdt.testing import assert_consistent, layouts, meshes, placed
 
 SIZES = [(2,), (4,), (2, 2), (2, 3), (2, 2, 2)]
@@ -106,43 +107,60 @@ def moves(have: ArrayType) -> list[Step]:
     found = []
     for a in free:
         waits = tuple("sum" if k == a else p for k, p in enumerate(pending))
-        found.append(_step("pend", have, layout({}, waits), (a,)))
+        found.append(step_between("pend", have, layout({}, waits), (a,)))
     for n in range(1, len(waiting) + 1):
         for axes in itertools.combinations(waiting, n):
             found.append(
-                _step("all_reduce", have, layout({}, without(axes)), axes, reduction="sum")
+                step_between("all_reduce", have, layout({}, without(axes)), axes, reduction="sum")
             )
     for d, axes in enumerate(dims):
         for n in range(1, len(free) + 1):
             for new in itertools.permutations(free, n):
                 if not axes or even(d, (*axes, *new)):
-                    found.append(_step("slice", have, layout({d: (*axes, *new)}), new, d))
+                    found.append(step_between("slice", have, layout({d: (*axes, *new)}), new, d))
         for a in waiting:
             if not axes or even(d, (*axes, a)):
                 to = layout({d: (*axes, a)}, without((a,)))
-                found.append(_step("reduce_scatter", have, to, (a,), d, reduction="sum"))
+                found.append(step_between("reduce_scatter", have, to, (a,), d, reduction="sum"))
         for n in range(len(axes)):
             if n == 0 or even(d, axes):
-                found.append(_step("gather", have, layout({d: axes[:n]}), axes[n:], d))
+                found.append(step_between("gather", have, layout({d: axes[:n]}), axes[n:], d))
         if axes and (len(axes) == 1 or even(d, axes)):
             for e, other in enumerate(dims):
                 if e != d and (not other or even(e, (*other, axes[-1]))):
                     both = layout({d: axes[:-1], e: (*other, axes[-1])})
-                    found.append(_step("all_to_all", have, both, (axes[-1],), d, e))
+                    found.append(step_between("all_to_all", have, both, (axes[-1],), d, e))
         if axes:
             for n in range(len(axes) + len(free) + 1):
                 for new in itertools.permutations([*axes, *free], n):
                     if new and new != axes:
                         involved = tuple(sorted({*axes, *new}))
-                        found.append(_step("recut", have, layout({d: new}), involved, d))
+                        found.append(step_between("recut", have, layout({d: new}), involved, d))
     return found
 
 
 edges = cache(moves)
 
 
-def cheapest(start: ArrayType) -> dict[Layout, int]:
-    """Bytes of the best route from `start` to every layout (Dijkstra)."""
+def place(layout: Layout, axis: int) -> tuple[int, int] | str | None:
+    """Where a mesh axis is: its array axis and its order there, or the reduction that waits."""
+    for d, axes in enumerate(layout.dims):
+        if axis in axes:
+            return d, axes.index(axis)
+    return layout.pending[axis]
+
+
+def stays(have: Layout, want: Layout, axis: int) -> bool:
+    """Whether a mesh axis keeps its place, or is unused until a reduction is made pending. Routes
+    leave such axes alone: to cut along them and gather again may send a little less, in twice as
+    many collectives."""
+    before, after = place(have, axis), place(want, axis)
+    return before == after or (before is None and isinstance(after, str))
+
+
+def cheapest(start: ArrayType, fixed: frozenset[int] = frozenset()) -> dict[Layout, int]:
+    """Bytes of the best route from `start` to every layout (Dijkstra) in which the mesh axes
+    `fixed` stay in their places."""
     best: dict[Layout, int] = {}
     queue = [(0, 0, start)]
     order = itertools.count(1)
@@ -152,42 +170,34 @@ def cheapest(start: ArrayType) -> dict[Layout, int]:
             continue
         best[kind.layout] = cost
         for step in edges(kind):
-            if step.want.layout not in best:
+            kept = all(place(step.want.layout, a) == place(start.layout, a) for a in fixed)
+            if kept and step.want.layout not in best:
                 heapq.heappush(queue, (cost + step.nbytes, next(order), step.want))
     return best
 
 
-# The route is found without a search. It falls behind the best where several mesh axes move from
-# one array axis to another: it gathers, where two all-to-alls would do.
-GREEDY = {(4,): (1.0, 1.0), (2, 2): (0.84, 2.0), (2, 3): (0.79, 3.85), (2, 2, 2): (0.64, 3.24)}
-
-
-@pytest.mark.parametrize("sizes", GREEDY, ids=str)
-def test_greedy_routes_are_close_to_the_best(sizes: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("sizes", [(4,), (2, 2), (2, 3), (2, 2, 2)], ids=str)
+def test_routes_send_the_fewest_bytes(sizes: tuple[int, ...]) -> None:
     (mesh,) = meshes([sizes], modes=["folded"])
-    pairs = equal = 0
-    worst, at = 1.0, ""
-    most_equal, factor = GREEDY[sizes]
     for shape in [(mesh.size,), (7,), (12, 12), (5, 3)]:
-        if mesh.ndim == 3 and len(shape) == 2 and shape != (12, 12):
+        if mesh.ndim == 3 and len(shape) == 2:
             continue
         every = layouts(mesh, len(shape), pending=True)
         for have in every:
             kind = ArrayType.of(shape, np.dtype("f4"), have)
-            best = cheapest(kind)
+            best: dict[frozenset[int], dict[Layout, int]] = {}
             for want in every:
-                took, least = route_bytes(kind, want), best[want]
-                pairs, equal = pairs + 1, equal + (took == least)
-                assert took >= least, f"{kind} -> {want}: a step is missing from the search"
-                assert not took or least, (
-                    f"{kind} -> {want} sends {took} bytes and need not send any"
+                fixed = frozenset(a for a in range(mesh.ndim) if stays(have, want, a))
+                if fixed not in best:
+                    best[fixed] = cheapest(kind, fixed)
+                waits = tuple(
+                    None if a in fixed and place(have, a) is None else p
+                    for a, p in enumerate(want.pending)
                 )
-                if least and took / least > worst:
-                    worst = took / least
-                    taken = [(s.kind, s.nbytes) for s in route(kind, want)]
-                    at = f"{kind} -> {want}: {taken}, the best sends {least}"
-    assert equal >= most_equal * pairs, f"only {equal} of {pairs} routes are the best; {at}"
-    assert worst <= factor, at
+                value = Layout.of(mesh, want.dims, waits)  # to make a reduction pending is free
+                took, least = route_bytes(kind, want), best[fixed][value]
+                taken = [(s.kind, s.nbytes) for s in route(kind, want)]
+                assert took == least, f"{kind} -> {want}: {taken}, the best sends {least}"
 
 
 # ---------------------------------------------------------------- TF DTensor's bytes

@@ -104,3 +104,14 @@ def test_a_step_has_as_few_collectives_as_theory_allows(
         for value in run.step(x, y).values():
             float(value)
     assert len(counted.collectives) == most
+
+
+@pytest.mark.parametrize("name", ["loss", "val_loss"])
+def test_a_metric_does_not_take_the_name_of_another_result(name: str) -> None:
+    with pytest.raises(gdt.errors.ArgumentError, match=f"a metric is called '{name}'"):
+        gdt.training.Trainer(
+            gdt.nn.Sequential(gdt.nn.Dense(2, 1)),
+            gdt.optim.SGD(0.1),
+            gdt.nn.losses.mean_squared_error,
+            {name: gdt.nn.losses.mean_absolute_error},
+        )

@@ -39,7 +39,8 @@ class BatchNorm(Module):
     momentum: of the running moments, which training updates and evaluation uses.
 
     Moments are those of the global batch, however it is split. Source: Ioffe and Szegedy 2015; the
-    running variance is the biased one, as in Keras.
+    running variance is the biased one, as in Keras. The default of epsilon is that of the DTensor
+    tutorial; Keras has 1e-3.
 
     >>> layer = gdt.nn.BatchNorm(2)
     >>> layer(gdt.asarray([[1.0, 5.0], [3.0, 9.0]], "float32")).numpy().round(3).tolist()

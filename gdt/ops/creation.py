@@ -20,7 +20,8 @@ from gdt.ops.elementwise import checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape
 from gdt.plan import Shards
-from gdt.relayout import route, run_routes
+from gdt.relayout import run_routes
+from gdt.routes import route
 
 Block = Any
 Number = int | float | complex | np.generic

@@ -12,7 +12,7 @@ from gdt.observe import OBSERVERS, Collective
 from gdt.op import Composite
 from gdt.ops.movement import relayout_together
 from gdt.recut import Piece, Recut
-from gdt.relayout import route_bytes
+from gdt.routes import route_bytes
 
 Pieces = tuple[Piece, ...]
 

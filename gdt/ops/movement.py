@@ -12,7 +12,8 @@ from gdt.layout import MATCH, Layout
 from gdt.mesh import get_default_mesh
 from gdt.observe import OBSERVERS
 from gdt.op import Composite, as_operand, public
-from gdt.relayout import route, run_routes
+from gdt.relayout import run_routes
+from gdt.routes import route
 
 
 @Composite

@@ -23,7 +23,7 @@ from gdt.array import FUNCTIONS
 from gdt.comm.transport import transport_of
 from gdt.layout import ArrayType
 from gdt.nn.losses import sparse_softmax_cross_entropy
-from gdt.relayout import route
+from gdt.routes import route
 from gdt.testing import Oracle, choices, layouts
 from tests.samples import SAMPLES
 
