@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -319,6 +320,7 @@ class Function:
 
 
 @functools.partial(checked, eager=True)
+@partial(checked, eager=True)
 def function(f: Callable[..., Any]) -> Function:
     """`f`, recorded once for every kind of call and then replayed without Python running it.
 

@@ -124,7 +124,7 @@ def _public() -> Iterator[str]:
 NOT_CALLED = {
     "ArrayType", "DistributedArray", "Mesh", "Shard", "checkpoint.Restored", "training.History",
     "nn.Module", "optim.Schedule", "data.imdb", "data.mnist", "nn.initializers.Initializer",
-    "benchmark", "checkpoint.CheckpointManager",
+    "benchmark", "checkpoint.CheckpointManager", "Function", "RerecordedWarning",
 }  # fmt: skip
 
 
