@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gdt import cuda_driver, processes
+from gdt.arguments import checked
 from gdt.backend.cupy import load_cupy
 from gdt.errors import DeviceError, KernelError
 from gdt.kernels import architecture, nvrtc
@@ -38,6 +39,7 @@ def findings() -> list[Finding]:
     return [*_host(), *_cuda(), *_gpus()]
 
 
+@checked
 def show_config() -> None:
     """Print what was found: devices, their memory and links, and the libraries that drive them;
     and for what is missing the command that installs it.

@@ -276,7 +276,7 @@ def sync_debug_mode(mode: str) -> Iterator[None]:
     Traceback (most recent call last):
     gdt.errors.MoveError: sync_debug_mode: the host waits for devices: copying to the host...
     """
-    if mode not in ("warn", "error"):
+    if not isinstance(mode, str) or mode not in ("warn", "error"):
         raise error(
             ArgumentError, "sync_debug_mode", f"mode is {mode!r}", remedy="Use 'warn' or 'error'."
         )

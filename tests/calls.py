@@ -120,6 +120,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     # ---- arrays
     "arange": lambda: (gdt.arange, (0, 4, 1), {"dtype": "f4", "layout": SPLIT}),
     "asarray": lambda: (gdt.asarray, ([1.0, 2.0],), {"dtype": "f4", "layout": SPLIT, "copy": True}),
+    "from_dlpack": lambda: (gdt.from_dlpack, (np.ones(2),), {"layout": SPLIT, "copy": True}),
     "empty": lambda: (gdt.empty, ((4,),), {"dtype": "f4", "layout": SPLIT}),
     "empty_like": lambda: (gdt.empty_like, (V,), {"dtype": "f4", "layout": SPLIT}),
     "eye": lambda: (gdt.eye, (4, 2), {"k": 1, "dtype": "f4", "layout": ROWS}),
@@ -170,6 +171,8 @@ CALLS: dict[str, Callable[[], Call]] = {
     "check_nans": lambda: (_entered(gdt.check_nans), (), {}),
     "no_moves": lambda: (_entered(gdt.no_moves), (), {}),
     "count_collectives": lambda: (_entered(gdt.count_collectives), (), {}),
+    "sync_debug_mode": lambda: (_entered(gdt.sync_debug_mode), ("warn",), {}),
+    "show_config": lambda: (gdt.show_config, (), {}),
     "matmul_backend": lambda: (_entered(gdt.matmul_backend), ("cublas",), {}),
     "implicit_fetch": lambda: (_entered(gdt.implicit_fetch), ("allow",), {}),
     "explain": lambda: (gdt.explain, (_square, X), {}),

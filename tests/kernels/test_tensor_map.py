@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -62,11 +63,14 @@ def test_the_cuda_runner_passes_maps_as_the_driver_encoded_them(
 ) -> None:
     x, w = np.zeros((8, 16), np.float16), np.zeros((16, 8), np.float16)
     call = launches.matmul(x, w, x[:, :8].copy(), empty, tensor_cores=True, arch="sm_90a")[0]
-    launched: list[Any] = []
-    record = lambda grid, block, arguments, shared_mem: launched.extend(arguments)
+    loaded, cupy = mock.Mock(ptr=1), mock.Mock()
     monkeypatch.setattr(tensor_map, "driver", Driver)
-    monkeypatch.setattr(kernels.CudaRunner, "_function", lambda self, call: record)
-    kernels.CudaRunner(None, "sm_90a").run(call)
+    monkeypatch.setattr(kernels.CudaRunner, "_function", lambda self, call: loaded)
+    kernels.CudaRunner(cupy, "sm_90a").run(call)
+    (_, _, launched), options = loaded.call_args
+    assert options == {"shared_mem": call.shared}
+    set_attribute = cupy.cuda.driver.funcSetAttribute  # more than 48 KiB must be asked for
+    assert [c.args[::2] for c in set_attribute.call_args_list] == [(1, call.shared)]
     maps = [a for a in launched if getattr(a, "dtype", None) == tensor_map.STRUCT]
     assert [m.tobytes() for m in maps] == [b"\7" * 128] * 2
 
