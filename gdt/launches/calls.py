@@ -48,6 +48,8 @@ def c_type(array: Array) -> str:
 
 def sum_type(array: Array) -> str:
     """The C type in which an array's elements are summed."""
+    if c_type(array) not in SUM_TYPES:
+        raise error(KernelError, "kernels", f"no kernel adds {array.dtype} up")
     return SUM_TYPES[c_type(array)]
 
 

@@ -17,6 +17,7 @@ from gdt.launches.calls import (
     check_size,
     named_call,
     split_count,
+    sum_type,
 )
 
 FILE = "reduce.cu"
@@ -58,7 +59,7 @@ def _reduction(
 def _wide_type(op: str, x: Array) -> str:
     """The C type that a reduction is kept in."""
     t = c_type(x)
-    return SUM_TYPES[t] if op == "Sum" or t in FLOATS else t
+    return sum_type(x) if op == "Sum" or t in FLOATS else t
 
 
 def reduce(

@@ -50,7 +50,7 @@ def sum_kernel(
 ) -> Block:
     """The sum over `axis`, in the dtype that NumPy gives it."""
     own = np.dtype(np.int64) if x.dtype.kind == "i" else x.dtype
-    if x.dtype.kind not in "fi" or dtype not in (None, own):
+    if x.dtype.kind not in "fi" or (dtype is not None and dtype != own):
         raise launcher.refused(f"no kernel adds {x.dtype} up as {dtype}")
     return _sum(launcher, x, axis, keepdims, own)
 

@@ -1,0 +1,47 @@
+"""Every op with a kernel equals itself on whole arrays on the emulated device, for all samples."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+import gdt
+from gdt.array import FUNCTIONS
+from gdt.op import OPS
+from gdt.testing import Oracle, choices
+
+from ..samples import SAMPLES
+from .emulation import EmulatedBackend, emulated_devices
+from .harness import need_compiler
+
+# Updates have no samples of their own: gdt.optim calls them with memory to write into.
+OPS_WITH_KERNELS = {name for name, op in OPS.items() if op.kernel_body and not op.donated}
+# Its kernel tells of the same softmax by another pair of numbers, which users do not see.
+BY_FUNCTION = {"fused_cross_entropy": "sparse_softmax_cross_entropy_with_logits"}
+NAMES = sorted(BY_FUNCTION.get(name, name) for name in OPS_WITH_KERNELS)
+CHOICES, WITH_GRADIENTS = 2, 1  # of layouts for each sample
+
+
+@pytest.fixture(scope="module", autouse=True)
+def emulated() -> Iterator[EmulatedBackend]:
+    need_compiler()
+    with emulated_devices() as backend:
+        yield backend
+
+
+@pytest.mark.parametrize("devices", [["emu:0"], [f"emu:{i}" for i in range(4)]], ids=len)
+@pytest.mark.parametrize("name", NAMES)
+def test_op_with_a_kernel_equals_itself_on_whole_arrays(
+    name: str, devices: list[str], emulated: EmulatedBackend
+) -> None:
+    mesh = gdt.create_mesh([("x", 2), ("y", 2)], devices=devices)
+    emulated.runner.ran.clear()
+    for n, sample in enumerate(SAMPLES[name]):
+        oracle = Oracle(FUNCTIONS[name], sample)
+        seed = zlib.crc32(f"{name} {n} {mesh.grid}".encode())
+        ranks = [a.ndim for a in sample.arrays]
+        for i, chosen in enumerate(choices(mesh, ranks, limit=CHOICES, seed=seed)):
+            oracle.check(mesh, chosen, gradients=i < WITH_GRADIENTS)
+    assert emulated.runner.ran, "no sample ran a kernel"
