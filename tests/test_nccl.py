@@ -13,6 +13,7 @@ import pytest
 import gdt
 from gdt import Layout, Mesh, create_mesh, processes
 from gdt.array import FUNCTIONS
+from gdt.backend import backend_of
 from gdt.comm import nccl as nccl_module
 from gdt.comm import transport as transports
 from gdt.comm.encoding import Encoding
@@ -25,6 +26,7 @@ from gdt.testing import Oracle, choices, layouts
 
 from .recorded_nccl import OPS, Event, HostBackend, RecordedNccl, address
 from .samples import SAMPLES
+from .strict import engine
 
 DIMS: list[tuple[str, int]] = [("a", 2), ("b", 2)]
 EVERY_DTYPE = ["?", "b", "B", "h", "H", "i", "I", "l", "L", "e", "f", "d", "F", "D"]
@@ -124,6 +126,48 @@ def test_ops_go_through_nccl(name: str, mesh: Mesh, used: NcclTransport) -> None
         ranks = [a.ndim for a in sample.arrays]
         for chosen in choices(mesh, ranks, limit=2, seed=len(name)):
             oracle.check(mesh, chosen, gradients=False)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Mesh:
+    """A mesh of four GPUs, as far as CuPy's interface on the host goes, with NCCL between them."""
+    engine.register()
+    mesh = engine.mesh(dict(DIMS), devices=4)
+    transport = NcclTransport(mesh, RecordedNccl(), backend_of(mesh))
+    monkeypatch.setitem(transports._transports, mesh, transport)
+    return mesh
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES)[::4])
+def test_ops_on_gpus_go_through_nccl(name: str, gpus: Mesh) -> None:
+    oracle = Oracle(FUNCTIONS[name], SAMPLES[name][0])
+    ranks = [a.ndim for a in SAMPLES[name][0].arrays]
+    for chosen in choices(gpus, ranks, limit=2, seed=len(name)):
+        oracle.check(gpus, chosen, gradients=False)
+
+
+def test_relayouts_on_gpus_go_through_nccl(gpus: Mesh) -> None:
+    whole = np.arange(35.0).reshape(5, 7)
+    every = layouts(gpus, 2, pending=True)
+    for have, want in itertools.islice(itertools.product(every, every), 0, None, 5):
+        moved = gdt.relayout(gdt.asarray(whole, layout=have), want)
+        np.testing.assert_array_equal(moved.numpy(), whole)
+        assert [b.device_id for b in moved.blocks] == [0, 1, 2, 3]
+    calls = transports.transport_of(gpus).nccl.calls
+    assert {c.name for c in calls} == {
+        "allReduce", "allGather", "reduceScatter", "send", "recv",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("reduction", UFUNCS)
+@pytest.mark.parametrize("dtype", EVERY_DTYPE)
+def test_reductions_on_gpus(dtype: str, reduction: str, gpus: Mesh) -> None:
+    whole = np.random.default_rng(0).integers(0, 7, (4, 4)).astype(dtype)
+    if reduction in ("max", "min") and np.dtype(dtype).kind == "c":
+        pytest.skip("complex numbers have no order on GPUs")
+    have = Layout([None, None], gpus, partial=dict.fromkeys("ab", reduction))
+    moved = gdt.relayout(gdt.asarray(whole, layout=have), Layout(["a", None], gpus))
+    np.testing.assert_array_equal(moved.numpy(), whole)
 
 
 def test_a_training_goes_through_nccl(mesh: Mesh, used: NcclTransport) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from gdt.backend import backend_of
+from gdt.backend.cupy import device_of
 from gdt.comm.encoding import encoding
 from gdt.comm.messages import Messages, connected
 from gdt.comm.transport import (
@@ -79,7 +80,7 @@ class NcclTransport(BlockTransport):
         how, what = encoding(self.xp, blocks[0].dtype, reduction), self._what("all_reduce", axes)
         if how is None:
             gathered = self._gathered([[b] for b in blocks], axes, what)
-            return [combined([m[0] for m in members], reduction) for members in gathered]
+            return self._on_devices(lambda i: combined([m[0] for m in gathered[i]], reduction))
         flat = self._on_devices(lambda i: self._contiguous(blocks[i]).reshape(-1))
         sent = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
         found = self._on_devices(lambda i: self.xp.empty_like(sent[i]))
@@ -128,16 +129,14 @@ class NcclTransport(BlockTransport):
                     communicator.allGather(*addresses, own.size, kind, stream)
 
         self._run(axes, what, issue)
-        return [
-            [
-                [
-                    every[k].view(b.dtype).reshape(b.shape)
-                    for b, every in zip(bundle, rows, strict=True)
-                ]
-                for k in range(size)
+
+        def members(i: int) -> list[list[Block]]:
+            pairs = list(zip(bundles[i], found[i], strict=True))
+            return [
+                [every[k].view(b.dtype).reshape(b.shape) for b, every in pairs] for k in range(size)
             ]
-            for bundle, rows in zip(bundles, found, strict=True)
-        ]
+
+        return self._on_devices(members)
 
     def reduce_scatter(self, blocks: Sequence[Block], axis: int, reduction: str) -> list[Block]:
         groups = self._groups((axis,))
@@ -149,10 +148,9 @@ class NcclTransport(BlockTransport):
         if how is None:
             gathered = self._gathered([[s] for s in split], (axis,), what)
             rank = [next(g.index(n) for g in groups if n in g) for n in self.own]
-            return [
-                combined([m[0][k] for m in members], reduction)
-                for members, k in zip(gathered, rank, strict=True)
-            ]
+            return self._on_devices(
+                lambda i: combined([m[0][rank[i]] for m in gathered[i]], reduction)
+            )
         rows = size, blocks[0].size // size
         flat = self._on_devices(lambda i: self._contiguous(split[i]).reshape(rows))
         sent = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
@@ -245,23 +243,17 @@ class NcclTransport(BlockTransport):
         devices = ", ".join(dict.fromkeys(self.mesh.devices))
         return f"{collective} over {self._named(axes)} of {self.mesh} on {devices}"
 
-    def _device(self, i: int) -> int:
-        """Number of the GPU that holds own block `i`."""
-        corner = [g * b for g, b in zip(self.mesh.blocks[i], self.mesh.box, strict=True)]
-        name = self.mesh.devices[int(np.ravel_multi_index(corner, self.mesh.sizes))]
-        return int(name.split(":")[1])
-
     def _run(self, axes: Axes, what: str, issue: Callable[[int, Any, int], None]) -> None:
         """Issue the calls of every own block in one group, on the communication streams."""
         communicators = self._communicators(axes, what)
         self._forget_ended()
         with ExitStack() as stack:
             streams = [
-                stack.enter_context(self.backend.communicating(self._device(i)))
+                stack.enter_context(self.backend.communicating(device_of(self.mesh, i)))
                 for i in range(len(self.own))
             ]
             self._grouped(what, lambda i: issue(i, communicators[i], streams[i].ptr))
-            self.running.append((what, [stream.record() for stream in streams]))
+            self.running.append((what, self._on_devices(lambda i: streams[i].record())))
 
     def _grouped(self, what: str, call: Callable[[int], None]) -> None:
         try:

@@ -30,6 +30,12 @@ HANG = 60.0  # seconds after which a test gives up: time to start Python is in i
 # ---------------------------------------------------------------- programs
 
 
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """Where processes that come to their end write what they return."""
+    return tmp_path / "output"
+
+
 def check_death(texts: list[str]) -> None:
     for text in texts:
         assert "DistributedError: all_reduce: process 1 (host " in text
@@ -37,17 +43,17 @@ def check_death(texts: list[str]) -> None:
         assert "all_reduce (sum) over 'batch' of Mesh(batch=4)" in text
 
 
-def test_a_killed_process_ends_the_others_with_an_error_that_names_it() -> None:
-    codes, errors = ended(start(4, *command("killed", "unused", 1)), HANG)
+def test_a_killed_process_ends_the_others_with_an_error_that_names_it(output: Path) -> None:
+    codes, errors = ended(start(4, *command("killed", output, 1)), HANG)
     assert codes == [1, -signal.SIGKILL, 1, 1]
     check_death([text for i, text in enumerate(errors) if i != 1])
 
 
-def test_a_process_killed_under_mpiexec_ends_the_others_too(tmp_path: Path) -> None:
+def test_a_process_killed_under_mpiexec_ends_the_others_too(tmp_path: Path, output: Path) -> None:
     # mpiexec kills the others at once, before they can say why, unless it sees a shell in between.
     line = f"""
         trap '' USR1
-        {shlex.join(command("killed", "unused", 1))} 2>{tmp_path}/$PMI_RANK
+        {shlex.join(command("killed", output, 1))} 2>{tmp_path}/$PMI_RANK
         echo $? >{tmp_path}/code.$PMI_RANK
     """
     launcher = mpiexec("-disable-auto-cleanup", "-n", "4", "sh", "-c", line)
@@ -57,8 +63,8 @@ def test_a_process_killed_under_mpiexec_ends_the_others_too(tmp_path: Path) -> N
     check_death([(tmp_path / str(i)).read_text() for i in (0, 2, 3)])
 
 
-def test_an_error_in_one_process_is_told_to_the_others() -> None:
-    codes, errors = ended(start(2, *command("failing", "unused", 1)), HANG)
+def test_an_error_in_one_process_is_told_to_the_others(output: Path) -> None:
+    codes, errors = ended(start(2, *command("failing", output, 1)), HANG)
     assert codes == [1, 1]
     assert "process 1 (host " in errors[0]
     assert "has ended: ValueError: no such file" in errors[0]
@@ -73,8 +79,10 @@ def test_an_error_in_one_process_is_told_to_the_others() -> None:
         ("end", ["process 0 (host ", "has ended"]),
     ],
 )
-def test_processes_that_do_different_things_are_told_so(what: str, says: list[str]) -> None:
-    codes, errors = ended(start(2, *command("different", "unused", what), TIMEOUT="20"), HANG)
+def test_processes_that_do_different_things_are_told_so(
+    what: str, says: list[str], output: Path
+) -> None:
+    codes, errors = ended(start(2, *command("different", output, what), TIMEOUT="20"), HANG)
     assert codes == ([0, 1] if what == "end" else [1, 1])
     for text in says:
         assert text in errors[1]

@@ -76,6 +76,7 @@ class Stream:
 
     def record(self, event: Event | None = None) -> Event:
         event = event or Event(self._machine)
+        assert event.device_id == self.device_id, "an event is recorded on its own device"
         self._machine.calls.append((self, "record", event))
         return event
 
@@ -105,7 +106,8 @@ class Event:
         self, machine: Machine, block: bool = False, disable_timing: bool = False,
         interprocess: bool = False,
     ):  # fmt: skip
-        self._machine = machine
+        self._machine, self.device_id = machine, machine.current
+        self.done = True  # what the host computes has ended
 
     def synchronize(self) -> None:
         self._machine.wait("Event.synchronize")
@@ -191,7 +193,10 @@ class Cuda:
     def get_current_stream(self, device_id: int = -1) -> Stream:
         index = self.machine.current if device_id < 0 else device_id
         chosen = self.machine.streams.get(index)
-        return chosen or self._null.setdefault(index, Stream(self.machine))
+        if chosen is None:
+            chosen = self._null.setdefault(index, Stream(self.machine))
+            chosen.device_id = index
+        return chosen
 
     def is_available(self) -> bool:
         return self.machine.device_count > 0
