@@ -352,16 +352,21 @@ def compile_file(
     return kept
 
 
-def cache_folder() -> Path:
-    """`GDT_CACHE_DIR`, or gdt/kernels in the user's cache."""
+def cache_folder() -> Path | None:
+    """`GDT_CACHE_DIR`, or gdt/kernels in the user's cache; None for a user without a home."""
     chosen = os.environ.get("GDT_CACHE_DIR")
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
-    return Path(chosen) if chosen else Path(home) / "gdt" / "kernels"
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if not chosen and cache.startswith("~"):
+        return None
+    return Path(chosen) if chosen else Path(cache) / "gdt" / "kernels"
 
 
 def _read_cache(key: str) -> Cubin | None:
+    folder = cache_folder()
+    if folder is None:
+        return None
     try:
-        digest, head, code = (cache_folder() / key).read_bytes().split(b"\n", 2)
+        digest, head, code = (folder / key).read_bytes().split(b"\n", 2)
     except (OSError, ValueError):
         return None
     if hashlib.sha256(head + code).hexdigest().encode() != digest:
@@ -377,13 +382,15 @@ def _write_cache(key: str, cubin: Cubin) -> None:
     """
     head = json.dumps([dict(cubin.names), cubin.log]).encode()
     digest = hashlib.sha256(head + cubin.code).hexdigest().encode()
-    temporary = None
+    folder, temporary = cache_folder(), None
+    if folder is None:
+        return
     try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=cache_folder(), delete=False) as file:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             temporary = file.name
             file.write(b"\n".join([digest, head, cubin.code]))
-        os.replace(temporary, cache_folder() / key)
+        os.replace(temporary, folder / key)
     except OSError:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)

@@ -18,7 +18,7 @@ from gdt import kernels, launches
 from gdt.errors import KernelError
 from gdt.kernels import Call, Instance
 
-from .harness import need_compiler
+from .harness import need_compiler, need_nvrtc
 
 FINISH = Instance("reduce.cu", "reduce_finish", ("Sum", "float", "float"))
 SIMPLE = """
@@ -37,17 +37,12 @@ def good() -> list[Any]:
     return [np.zeros((2, 3), np.float32), np.zeros(3, np.float32), 2, 3]
 
 
-def has_nvrtc() -> bool:
-    try:
-        kernels.nvrtc()
-    except KernelError:
-        if os.environ.get("CI") == "true":
-            raise
-        return False
-    return True
+needs_nvrtc = pytest.mark.usefixtures("nvrtc")
 
 
-needs_nvrtc = pytest.mark.skipif("not has_nvrtc()", reason="libnvrtc is not installed")
+@pytest.fixture
+def nvrtc() -> None:
+    need_nvrtc()
 
 
 @pytest.fixture
@@ -58,6 +53,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     sources.mkdir()
     (sources / "simple.cu").write_text(SIMPLE)
     return sources
+
+
+def kept() -> list[Path]:
+    """What the cache holds."""
+    folder = kernels.cache_folder()
+    assert folder is not None
+    return list(folder.iterdir())
 
 
 def test_signatures_are_read_from_the_source() -> None:
@@ -189,9 +191,10 @@ def test_without_a_compiler_kernels_are_skipped_but_not_in_ci(
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match=r"g\+\+ is not installed"):
         need_compiler()
-    monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match=r"g\+\+ is needed"):
-        need_compiler()
+    for ci in ("true", "1"):
+        monkeypatch.setenv("CI", ci)
+        with pytest.raises(pytest.fail.Exception, match=r"g\+\+ is not installed"):
+            need_compiler()
 
 
 @pytest.mark.parametrize(
@@ -229,11 +232,11 @@ def test_compilation_is_kept_on_disk(folder: Path, monkeypatch: pytest.MonkeyPat
 def test_a_damaged_cache_is_compiled_again(folder: Path) -> None:
     instance = Instance("simple.cu", "add")
     first = kernels.compile_file("simple.cu", [instance], "sm_80", folder)
-    (kept,) = kernels.cache_folder().iterdir()
-    for damaged in (kept.read_bytes()[:-7], b"", b"nonsense\nmore\nof it"):
-        kept.write_bytes(damaged)
+    (file,) = kept()
+    for damaged in (file.read_bytes()[:-7], b"", b"nonsense\nmore\nof it"):
+        file.write_bytes(damaged)
         assert kernels.compile_file("simple.cu", [instance], "sm_80", folder).code == first.code
-        assert len(kept.read_bytes()) > 100
+        assert len(file.read_bytes()) > 100
 
 
 @needs_nvrtc
@@ -247,30 +250,62 @@ def test_a_cache_that_cannot_be_written_costs_nothing(
 
 
 @needs_nvrtc
-def test_a_full_disk_leaves_no_half_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_renamed_is_removed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(source: Any, target: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
     kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
-    assert list(kernels.cache_folder().iterdir()) == []
+    assert kept() == []
+
+
+PROGRAM = """
+import sys, pathlib, resource
+from gdt.kernels import Instance, compile_file
+folder, file_bytes = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+cubin = compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
+print(len(cubin.code))
+"""
+
+
+def compiling(folder: Path, file_bytes: int = 2**30) -> subprocess.Popen[bytes]:
+    """A process that compiles, and can write files of so many bytes."""
+    environment = os.environ | {"PYTHONPATH": str(Path(kernels.__file__).parent.parent)}
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(file_bytes)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("file_bytes", [1, 100])
+def test_a_full_disk_leaves_no_half_file(file_bytes: int, folder: Path) -> None:
+    process = compiling(folder, file_bytes)
+    assert int(process.communicate()[0]) > 1000
+    assert process.returncode == 0
+    assert kept() == []
+
+
+@needs_nvrtc
+def test_without_a_home_kernels_are_compiled_and_not_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GDT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # without an account, as in a container
+    assert kernels.cache_folder() is None
+    cubin = kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
+    assert cubin.code[:4] == b"\x7fELF"
 
 
 @needs_nvrtc
 def test_processes_may_compile_the_same_kernel_at_once(folder: Path) -> None:
-    program = (
-        "import sys, pathlib\nfrom gdt.kernels import Instance, compile_file\n"
-        "folder, add = pathlib.Path(sys.argv[1]), Instance('simple.cu', 'add')\n"
-        "cubin = compile_file('simple.cu', [add], 'sm_80', folder)\n"
-        "print(len(cubin.code))\n"
-    )
-    environment = os.environ | {"PYTHONPATH": str(Path(kernels.__file__).parent.parent)}
-    command = [sys.executable, "-c", program, str(folder)]
-    running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) for _ in range(3)]
+    running = [compiling(folder) for _ in range(3)]
     sizes = {p.communicate()[0] for p in running}
     assert [p.returncode for p in running] == [0, 0, 0]
     assert len(sizes) == 1
-    assert len(list(kernels.cache_folder().iterdir())) == 1
+    assert len(kept()) == 1
 
 
 @needs_nvrtc

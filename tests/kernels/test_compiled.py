@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 import subprocess
 from collections import Counter
@@ -13,8 +12,9 @@ from typing import Any
 import pytest
 
 from gdt import kernels, launches
-from gdt.errors import KernelError
 from gdt.kernels import ARCHITECTURES
+
+from .harness import need_nvrtc, skip
 
 REPORT = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?(?P<stores>\d+) bytes spill stores, "
@@ -50,12 +50,7 @@ SERIALIZED = "wgmma.mma_async instructions are serialized"  # ptxas, of register
 
 @pytest.fixture(scope="module", autouse=True)
 def compiler() -> None:
-    try:
-        kernels.nvrtc()
-    except KernelError as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    need_nvrtc()
 
 
 def targets() -> list[Any]:
@@ -108,9 +103,7 @@ def disassembler() -> Path:
     folders = (spec.submodule_search_locations or []) if spec else []
     found = [p for folder in folders for p in Path(folder).glob("*/bin/nvdisasm")]
     if not found:
-        if os.environ.get("CI") == "true":
-            pytest.fail("the wheel nvidia-cuda-nvdisasm is needed")
-        pytest.skip("nvidia-cuda-nvdisasm is not installed")
+        skip("nvidia-cuda-nvdisasm is not installed")
     return found[0]
 
 

@@ -80,7 +80,10 @@ def test_kernels_draw_what_the_cpu_draws_in_full() -> None:
 
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_draws_under_sanitizers(sanitizer: str) -> None:
-    for draw in (("normal", "float64"), ("integers", "int8"), ("bernoulli", "bool")):
+    for draw in (
+        ("bits", "uint64"), ("uniform", "float32"), ("normal", "float64"),
+        ("truncated", "float16"), ("integers", "int8"), ("bernoulli", "bool"),
+    ):  # fmt: skip
         check_draw(draw, "rows", 1025, 5, 7, Execute(sanitizer=sanitizer))
 
 
