@@ -7,7 +7,9 @@ ask for when their group ends.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -82,6 +84,10 @@ class RecordedNccl:
         self.depth -= 1
         if self.depth:
             return
+        self._end()
+
+    def _end(self) -> None:
+        """Do what the calls of a group ask for."""
         self.groups += 1
         for identifier, ranks in self.made.items():
             size = next(iter(ranks.values())).size
@@ -142,6 +148,52 @@ class RecordedNccl:
             memory(c.receive, own.size, c.dtype)[:] = own
 
 
+class SharedNccl(RecordedNccl):
+    """The NCCL of CuPy 14 in several processes of one GPU each, which are threads here: a group
+    ends when all of them have come to its end."""
+
+    def __init__(self, count: int) -> None:
+        self._own = threading.local()
+        self._all = threading.Barrier(count, self._end, timeout=20)
+        self._asked: dict[int, tuple[int, int]] = {}  # by rank: color and key
+        self._split: dict[int, Communicator] = {}
+        super().__init__()
+        make: Any = functools.partial(RecordedNccl.NcclCommunicator, self)
+        make.commSplit = Communicator.commSplit
+        self.NcclCommunicator = make
+
+    @property
+    def depth(self) -> int:
+        return getattr(self._own, "depth", 0)
+
+    @depth.setter
+    def depth(self, depth: int) -> None:
+        self._own.depth = depth
+
+    def groupEnd(self) -> None:
+        self.depth -= 1
+        if not self.depth:
+            self._all.wait()
+
+    def _end(self) -> None:
+        if not self._asked:
+            super()._end()
+            return
+        for color in sorted({c for c, _ in self._asked.values()}):
+            members = [r for r, (c, _) in self._asked.items() if c == color]
+            identifier = next(self.identifiers)
+            for place, rank in enumerate(sorted(members, key=lambda r: self._asked[r][1])):
+                made = Communicator(self, len(members), identifier, place)
+                self.made[identifier][place] = self._split[rank] = made
+        self._asked.clear()
+
+    def split(self, rank: int, color: int, key: int) -> Communicator:
+        assert not self.depth, "CuPy returns before a group has made the communicator"
+        self._asked[rank] = color, key
+        self._all.wait()
+        return self._split[rank]
+
+
 class Communicator:
     """`NcclCommunicator`."""
 
@@ -179,6 +231,10 @@ class Communicator:
 
     def recv(self, recvbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
         self._record("recv", 0, recvbuf, count, datatype, None, peer, stream)
+
+    def commSplit(self, color: int, key: int, config: Any = None) -> Communicator:
+        assert isinstance(self.nccl, SharedNccl), "CuPy 13 has no commSplit"
+        return self.nccl.split(self.rank, color, key)
 
     def check_async_error(self) -> None:
         if self.nccl.failure:

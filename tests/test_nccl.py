@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,14 +19,14 @@ from gdt.backend import backend_of
 from gdt.comm import nccl as nccl_module
 from gdt.comm import transport as transports
 from gdt.comm.encoding import Encoding
-from gdt.comm.messages import Peer
+from gdt.comm.messages import Messages, Peer
 from gdt.comm.nccl import NcclTransport
 from gdt.comm.transport import CopyTransport, Transfer
 from gdt.errors import DistributedError
 from gdt.reduction import UFUNCS
 from gdt.testing import Oracle, choices, layouts
 
-from .recorded_nccl import OPS, Event, HostBackend, RecordedNccl, address
+from .recorded_nccl import OPS, Event, HostBackend, RecordedNccl, SharedNccl, address
 from .samples import SAMPLES
 from .strict import engine
 
@@ -308,6 +310,83 @@ def test_a_process_takes_the_ranks_of_its_own_blocks(monkeypatch: pytest.MonkeyP
     found = transport._communicators((1,), "all_reduce over 'b'")
     assert [(c.size, c.rank) for c in found] == [(2, 0), (2, 1)]
     assert len({c.identifier for c in found} - {7, 8}) == 1  # drawn here
+
+
+# ---------------------------------------------------------------- one process for each GPU
+
+
+class Ranks(NamedTuple):
+    """The transports of four processes with one block each, and the NCCL that they share."""
+
+    transports: list[NcclTransport]
+    nccl: SharedNccl
+
+    def each(self, call: Callable[[int, NcclTransport], Any]) -> list[Any]:
+        """What every process returns, all at the same time."""
+        with ThreadPoolExecutor(len(self.transports)) as pool:
+            return list(pool.map(call, range(len(self.transports)), self.transports))
+
+
+@pytest.fixture
+def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
+    count = 4
+    ends: list[dict[int, socket.socket]] = [{} for _ in range(count)]
+    for i, j in itertools.combinations(range(count), 2):
+        ends[i][j], ends[j][i] = socket.socketpair()
+    peers, nccl, found = [Peer(i, "here", i) for i in range(count)], SharedNccl(count), []
+    for i in range(count):
+        monkeypatch.setattr(processes, "_current", processes.Processes(i, ("here",) * count))
+        messages = Messages(i, peers, ends[i], 20.0)
+        own = create_mesh(DIMS, blocks=count)
+        found.append(NcclTransport(own, nccl, HostBackend(), messages, pointer=address))
+    yield Ranks(found, nccl)
+    for sockets in ends:
+        for end in sockets.values():
+            end.close()
+
+
+def test_one_process_for_each_gpu_moves_what_one_process_moves(mesh: Mesh, ranks: Ranks) -> None:
+    copies = CopyTransport(mesh)
+    blocks = blocks_of(mesh, (1, 1, 4, 3), "f")
+    full = blocks_of(mesh, (1, 2, 3), "d")
+    front = blocks_of(mesh, (2, 1, 1, 3), "h")
+    for axes in [(0,), (1,), (0, 1)]:
+        got = ranks.each(lambda i, t, axes=axes: t.all_reduce([blocks[i]], axes, "max"))
+        for (a,), b in zip(got, copies.all_reduce(blocks, axes, "max"), strict=True):
+            np.testing.assert_array_equal(a, b)
+        got = ranks.each(lambda i, t, axes=axes: t.all_gather([[blocks[i], full[i]]], axes))
+        want = copies.all_gather(list(zip(blocks, full, strict=True)), axes)
+        for ((a, c),), (b, d) in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(c, d)
+    got = ranks.each(lambda i, t: t.reduce_scatter([full[i]], 1, "sum"))
+    for (a,), b in zip(got, copies.reduce_scatter(full, 1, "sum"), strict=True):
+        np.testing.assert_array_equal(a, b)
+    got = ranks.each(lambda i, t: t.all_to_all([front[i]], 0))
+    for (a,), b in zip(got, copies.all_to_all(front, 0), strict=True):
+        np.testing.assert_array_equal(a, b)
+    filled = np.zeros(3)
+
+    def exchange(i: int, t: NcclTransport) -> None:
+        t.exchange(
+            [Transfer(0, 3, np.arange(3.0))] if i == 0 else [],
+            [Transfer(0, 3, filled)] if i == 3 else [],
+            "float64[3]",
+        )
+
+    ranks.each(exchange)
+    assert filled.tolist() == [0, 1, 2]
+
+
+def test_communicators_of_an_axis_are_split_from_the_one_of_all(ranks: Ranks) -> None:
+    one = np.ones((1, 1, 2), "f")
+    for axes in [(0,), (1,), (0, 1)] * 2:
+        ranks.each(lambda i, t, axes=axes: t.all_reduce([one], axes, "sum"))
+    made = {identifier: len(ranks) for identifier, ranks in ranks.nccl.made.items()}
+    assert made == {100: 4, 101: 2, 102: 2, 103: 2, 104: 2}
+    assert next(ranks.nccl.identifiers) == 105  # process 0 drew one identifier, for all blocks
+    assert [t.communicators[(0,)][0].rank for t in ranks.transports] == [0, 0, 1, 1]
+    assert [t.communicators[(1,)][0].rank for t in ranks.transports] == [0, 1, 0, 1]
 
 
 # ---------------------------------------------------------------- what fails

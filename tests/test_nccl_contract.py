@@ -28,6 +28,7 @@ FUNCTIONS = [
 ]  # fmt: skip
 METHODS = [
     "allReduce", "allGather", "reduceScatter", "send", "recv", "check_async_error", "abort",
+    "commSplit",
 ]  # fmt: skip
 LOOK = """
 import ctypes, json, sys

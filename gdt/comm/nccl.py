@@ -267,27 +267,50 @@ class NcclTransport(BlockTransport):
             raise self._failed(what, str(cause)) from cause
 
     def _communicators(self, axes: Axes, what: str) -> list[Any]:
-        """The communicator of every own block with those that differ along `axes` alone.
-
-        Made from an identifier for each group, which the process of its first block draws:
-        splitting a communicator would do, but CuPy 13 cannot.
-        """
+        """The communicator of every own block with those that differ along `axes` alone."""
         if axes not in self.communicators:
-            groups = self._groups(axes)
-            drawn = {g[0]: self.nccl.get_unique_id() for g in groups if g[0] in self.own}
-            parts = [drawn] if self.messages is None else self.messages.gather(drawn, what)
-            identifiers = {first: found for part in parts for first, found in part.items()}
-            made: list[Any] = [None] * len(self.own)
-
-            def create(i: int) -> None:
-                group = next(g for g in groups if self.first + i in g)
-                rank, identifier = group.index(self.first + i), identifiers[group[0]]
-                with self.backend.on(self.mesh, i):
-                    made[i] = self.nccl.NcclCommunicator(len(group), identifier, rank)
-
-            self._grouped(f"{what}, whose communicators are made", create)
+            made = self._split(axes, what) if self._splits() else self._joined(axes, what)
             self.communicators[axes] = made
         return self.communicators[axes]
+
+    def _splits(self) -> bool:
+        """Whether communicators are split from the one of all blocks. CuPy 13 cannot, and CuPy 14
+        not in a group, which a process of several GPUs needs: it returns before NCCL has written
+        the new communicator."""
+        return len(self.own) == 1 and hasattr(self.nccl.NcclCommunicator, "commSplit")
+
+    def _split(self, axes: Axes, what: str) -> list[Any]:
+        every = tuple(range(self.mesh.ndim))
+        (group,) = self._groups(axes)
+        if len(group) == len(self.mesh.all_blocks):
+            return self._joined(axes, what) if axes == every else self._communicators(every, what)
+        (whole,) = self._communicators(every, what)
+        self.wait()  # nothing may run on what is split
+        if self.messages is not None:
+            self.messages.gather(None, what)  # NCCL would wait for a process that is elsewhere
+        try:
+            with self.backend.on(self.mesh, 0):
+                return [whole.commSplit(group[0], group.index(self.first))]
+        except self.nccl.NcclError as cause:
+            raise self._failed(f"{what}, whose communicator is split", str(cause)) from cause
+
+    def _joined(self, axes: Axes, what: str) -> list[Any]:
+        """Communicators from an identifier for each group, which the process of its first block
+        draws."""
+        groups = self._groups(axes)
+        drawn = {g[0]: self.nccl.get_unique_id() for g in groups if g[0] in self.own}
+        parts = [drawn] if self.messages is None else self.messages.gather(drawn, what)
+        identifiers = {first: found for part in parts for first, found in part.items()}
+        made: list[Any] = [None] * len(self.own)
+
+        def create(i: int) -> None:
+            group = next(g for g in groups if self.first + i in g)
+            rank, identifier = group.index(self.first + i), identifiers[group[0]]
+            with self.backend.on(self.mesh, i):
+                made[i] = self.nccl.NcclCommunicator(len(group), identifier, rank)
+
+        self._grouped(f"{what}, whose communicators are made", create)
+        return made
 
     # ---- failures
 
