@@ -8,7 +8,7 @@ JOBS   ?= auto
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-kernels test-cupy test-processes test-gpu bench bench-report peers clean
+.PHONY: demo test test-kernels test-cupy test-processes test-gpu need-gpu bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -33,8 +33,22 @@ test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
 test-processes: $(VENV)/test.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "processes_full or not gpu" tests/processes
 
-test-gpu: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -m gpu
+# On a machine with an NVIDIA GPU. GPU=cuda12 or GPU=cuda13 says what to install; by itself it is what
+# the driver can run.
+GPU ?= $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' \
+	| sed 's/^1[3-9]$$/cuda13/; s/^12$$/cuda12/')
+ON_GPU := GDT_TEST_DEVICE=cuda $(VENV)-$(GPU)/bin/python
+KERNEL_TESTS := $(addprefix tests/kernels/test_, $(addsuffix .py, \
+	batchnorm engine matmul matmul_hopper models random reduce samples softmax_ce update))
+
+test-gpu: need-gpu $(VENV)-$(GPU)/test-gpu.stamp
+	$(ON_GPU) -m pytest $(KERNEL_TESTS)
+	$(ON_GPU) -m pytest -m gpu
+
+need-gpu:
+	@case "$(GPU)" in cuda12|cuda13) ;; *) \
+		echo "nvidia-smi names no driver of CUDA 12 or 13 here: this target needs a GPU (GPU=cuda13 insists)"; \
+		exit 1;; esac
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m pytest bench/test_steps.py bench/test_ops.py --benchmark-only --benchmark-columns=min,median,iqr,rounds
@@ -60,12 +74,17 @@ $(VENV)-cupy13/%.stamp: pyproject.toml
 	$(@D)/bin/python -m pip install --quiet --editable ".[$*]"
 	touch $@
 
+$(VENV)-cuda%/test-gpu.stamp: pyproject.toml
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --editable ".[cuda$*,test-gpu]"
+	touch $@
+
 $(VENV)-%/peers.stamp: bench/peers/requirements-%.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-cupy13 $(VENV)-jax $(VENV)-torch build dist outputs
+	rm -rf $(VENV) $(VENV)-cuda12 $(VENV)-cuda13 $(VENV)-cupy13 $(VENV)-jax $(VENV)-torch build dist outputs
 	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

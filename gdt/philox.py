@@ -165,13 +165,13 @@ def _fill_runs(
                 bits = _consecutive_bits(xp, first + np.uint64(column), width, key, stream, word)
                 left = column * per_counter - phase  # the tile's first word, as an index in the row
                 begin, end = max(left, 0), min(left + bits.shape[1], length)
-                out[_as_slice(chosen), begin:end] = finish(bits[:, begin - left : end - left])
+                out[_as_index(xp, chosen), begin:end] = finish(bits[:, begin - left : end - left])
 
 
-def _as_slice(rows: npt.NDArray[np.intp]) -> slice | npt.NDArray[np.intp]:
-    """Adjacent row numbers as a slice, which is assigned without an index array."""
+def _as_index(xp: Namespace, rows: npt.NDArray[np.intp]) -> Any:
+    """Row numbers as an index: a slice if they are adjacent, since that takes no index array."""
     first, last = int(rows[0]), int(rows[-1])
-    return slice(first, last + 1) if last - first + 1 == rows.size else rows
+    return slice(first, last + 1) if last - first + 1 == rows.size else xp.asarray(rows)
 
 
 def _consecutive_bits(

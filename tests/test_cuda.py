@@ -129,6 +129,12 @@ def test_a_driver_that_is_older_than_cupy_is_named(monkeypatch: pytest.MonkeyPat
         load_cupy()
 
 
+def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cupy.cuda.runtime, "driverGetVersion", lambda: 0)
+    with pytest.raises(DeviceError, match=r"(?s)no NVIDIA driver is installed.*device_type='CPU'"):
+        load_cupy()
+
+
 def test_cupy_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(DeviceError, match=r"(?s)CuPy cannot be imported.*pip install"):

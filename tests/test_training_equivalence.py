@@ -98,8 +98,10 @@ TRAININGS: dict[
 }
 
 
-def losses(name: str, mesh: Mesh, scheme: tuple[Specs, Specs, Specs]) -> list[float]:
-    """Loss of every step of a training."""
+def losses(
+    name: str, mesh: Mesh, scheme: tuple[Specs, Specs, Specs], steps: int | None = None
+) -> list[float]:
+    """Loss of every step of a training, or of the first ones."""
     make, optimizer, data = TRAININGS[name]
     batch, features, hidden = scheme
     model = make(features, hidden, mesh)
@@ -113,7 +115,7 @@ def losses(name: str, mesh: Mesh, scheme: tuple[Specs, Specs, Specs]) -> list[fl
                 "loss"
             ]
         )
-        for x, y in data()
+        for x, y in data()[:steps]
     ]
 
 

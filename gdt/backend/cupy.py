@@ -46,6 +46,9 @@ def load_cupy() -> Any:
         ) from e
     runtime = cupy.cuda.runtime
     driver, built_for = runtime.driverGetVersion(), runtime.runtimeGetVersion()
+    if not driver:
+        remedy = "Install NVIDIA's driver, or use device_type='CPU'."
+        raise error(DeviceError, "cuda", "no NVIDIA driver is installed", remedy=remedy)
     if driver // 1000 < built_for // 1000:
         raise error(
             DeviceError,

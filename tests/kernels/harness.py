@@ -18,6 +18,7 @@ from gdt import kernels, launches
 from gdt.errors import KernelError
 from gdt.kernels import C_TYPES, Call, Instance
 
+from . import on_gpu
 from .shim.runner import CpuRunner
 
 DTYPES = {
@@ -120,7 +121,8 @@ def close_runners() -> None:
 
 
 class Execute:
-    """Runs calls on the CPU under one schedule; `folder` may hold other sources than gdt's."""
+    """Runs calls on the CPU under one schedule, or on a GPU (see `on_gpu`); `folder` may hold other
+    sources than gdt's."""
 
     def __init__(
         self,
@@ -133,6 +135,14 @@ class Execute:
         self.sanitizer, self.folder = sanitizer, folder
 
     def __call__(self, calls: Sequence[Call]) -> None:
+        if not on_gpu.CHOSEN:
+            self._on_host(calls)
+        elif self.sanitizer is None and self.folder is None:
+            on_gpu.run(calls, self._on_host)
+        else:
+            pytest.skip("sanitizers, and changed sources, are for the CPU")
+
+    def _on_host(self, calls: Sequence[Call]) -> None:
         need_compiler()
         for call in calls:
             instances = tuple(group(call.instance))

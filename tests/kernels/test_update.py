@@ -13,6 +13,7 @@ from gdt.kernels import C_TYPES, constants
 from gdt.optim.adam import adam_step
 from gdt.optim.sgd import momentum_step, sgd_step
 
+from . import on_gpu
 from .harness import (
     DTYPES,
     SANITIZERS,
@@ -73,7 +74,8 @@ def check_update(
     execute: Execute,
     exactly: bool = False,
 ) -> None:
-    """exactly: to the bit, which the CPU can promise since it does not fuse products and sums."""
+    """exactly: to the bit, which only the CPU can promise, since it fuses no products and sums."""
+    exactly = exactly and not on_gpu.CHOSEN
     flags = {"nesterov": {"nesterov": True}, "adam, decay": {"decay": True}}.get(step, {})
     step = {"nesterov": "momentum", "adam, decay": "adam"}.get(step, step)
     op, launch, operands, scalars = STEPS[step]

@@ -5,6 +5,7 @@ Every process runs the function of that name, and writes what it returns to OUTP
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -20,9 +21,13 @@ import numpy as np
 import gdt
 from gdt import Layout
 from gdt.array import FUNCTIONS
-from gdt.comm.transport import transport_of
+from gdt.backend import backend_of
+from gdt.comm import nccl
+from gdt.comm.messages import connected
+from gdt.comm.transport import Transfer, transport_of
 from gdt.layout import ArrayType
 from gdt.nn.losses import sparse_softmax_cross_entropy
+from gdt.reduction import UFUNCS
 from gdt.routes import route
 from gdt.testing import Oracle, choices, layouts
 from tests.samples import SAMPLES
@@ -74,6 +79,41 @@ def relayouts(every: str) -> dict[str, Any]:
         for s in route(ArrayType.of((5, 7), np.dtype(float), have), want)
     )
     return {"pairs": len(pairs), "sent": nbytes, "announced": announced}
+
+
+def collectives() -> int:
+    """What the transport of a block in each process makes of arrays, against NumPy; on a GPU also a
+    single process goes through NCCL."""
+    count, own = gdt.distributed.process_count(), gdt.distributed.process_index()
+    mesh = gdt.create_mesh([("x", count)])
+    backend, transport = backend_of(mesh), transport_of(mesh)
+    if mesh.device_kind == "cuda":
+        transport = nccl.NcclTransport(mesh, nccl.load(), backend, connected())
+    checked = 0
+
+    def check(made: Any, want: np.ndarray) -> None:
+        nonlocal checked
+        np.testing.assert_array_equal(backend.to_host(made), want)
+        checked += 1
+
+    for dtype in "?bBhHiIlLefdFD":
+        values = np.arange(count * count * 3).reshape(count, count, 1, 3) % 5
+        parts = values.astype(dtype)  # by process: (other process, 1, 3)
+        with backend.on(mesh, 0):
+            block, row = backend.asarray(parts[own]), backend.asarray(parts[own, :1])
+        for reduction, reduce in UFUNCS.items():
+            want = functools.reduce(reduce, parts)
+            check(transport.all_reduce([block], (0,), reduction)[0], want)
+            check(transport.reduce_scatter([block], 0, reduction)[0], want[own : own + 1])
+        check(transport.all_gather([[row]], (0,))[0][0], parts[:, 0])
+        check(transport.all_to_all([block], 0)[0], parts[:, own].reshape(1, count, 3))
+        with backend.on(mesh, 0):
+            filled = backend.empty(row.shape, row.dtype)
+        there, back = (own + 1) % count, (own - 1) % count
+        transport.exchange([Transfer(own, there, row)], [Transfer(back, own, filled)], "a ring")
+        check(filled, parts[back, :1])
+    transport.wait()
+    return checked
 
 
 def trainings(data: str, steps: str) -> dict[str, Any]:

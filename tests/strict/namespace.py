@@ -31,7 +31,10 @@ class StrictCupy:
         return self.cuda.pool
 
     def from_dlpack(self, array: Any) -> StrictArray:
-        return wrapped(array._host, self.machine, [array])
+        contract.check_call(cupy, "from_dlpack", (array,), {})
+        if array.__dlpack_device__() != (2, self.machine.current):
+            raise BufferError(f"{array.__dlpack_device__()} is not this device")
+        return StrictArray(np.from_dlpack(_OnHost(array)), self.machine)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -69,6 +72,19 @@ class StrictCupy:
         elif isinstance(value, list | tuple) and list(strict_operands(value)):
             value = unwrapped(value, self.machine)
         return wrapped(np.array(value, dtype), self.machine)
+
+
+class _OnHost:
+    """What a device shares, as the memory of the host that it is."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._array.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
 
 
 class StrictUfunc:
