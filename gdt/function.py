@@ -6,7 +6,8 @@ import functools
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,17 +81,35 @@ class Arguments:
 
 
 class Result(NamedTuple):
-    """The place of an array in what a function returns: which of the program's outputs it is."""
+    """An array that a function makes: which of the program's outputs it is, and which of them is
+    its value with nothing pending, -1 if the function did not ask for that."""
 
-    output: int
     type: ArrayType
+    output: int
+    resolved: int
+
+    def array(self, outputs: Sequence[Any]) -> DistributedArray:
+        """The array that a run of the program has made."""
+        made = array_of(self.type, outputs[self.output])
+        if self.resolved >= 0:
+            kind = self.type.with_layout(self.type.layout.resolved)
+            made._resolved = array_of(kind, outputs[self.resolved])
+        return made
+
+
+def _result(array: DistributedArray, results: list[DistributedArray]) -> Result:
+    """An array as a `Result`; what the program is to return of it is added to `results`."""
+    results.append(array)
+    if array._resolved is None:
+        return Result(array.type, len(results) - 1, -1)
+    results.append(array._resolved)
+    return Result(array.type, len(results) - 2, len(results) - 1)
 
 
 def _templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
     """The returned tree with a `Result` for every array, which are added to `results`."""
     if isinstance(tree, DistributedArray):
-        results.append(tree)
-        return Result(len(results) - 1, tree.type)
+        return _result(tree, results)
     if tree is None or isinstance(tree, str):
         return tree
     if isinstance(tree, dict):
@@ -109,7 +128,7 @@ def _templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
 def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
     """The tree that a template stands for."""
     if type(template) is Result:
-        return array_of(template.type, outputs[template.output])
+        return template.array(outputs)
     if isinstance(template, dict):
         return {k: _filled(v, outputs) for k, v in template.items()}
     if isinstance(template, list | tuple):
@@ -147,22 +166,36 @@ def _line_of_user() -> str:
     return f"line {frame.f_lineno} of {frame.f_code.co_filename} ({frame.f_code.co_name})"
 
 
+@contextmanager
+def _without_traces(arrays: Sequence[DistributedArray]) -> Iterator[None]:
+    """In this context nothing is known of what was resolved before, and afterwards nothing of what
+    was resolved of these arrays meanwhile: so every call sends the same, whether it is replayed, is
+    recorded or runs as written, and processes may differ in that."""
+    known = [a._resolved for a in arrays]
+    for a in arrays:
+        a._resolved = None
+    try:
+        yield
+    finally:
+        for a, resolved in zip(arrays, known, strict=True):
+            a._resolved = resolved
+
+
 class Input(NamedTuple):
     """Where a program reads a register: a place, or argument number `argument` if that is not -1;
-    the type it must have; where it is put afterwards: number of the output, or -1."""
+    the type it must have; what is put there afterwards, None if it stays."""
 
     place: Place
     argument: int
     type: ArrayType
     register: int
-    output: int
-    written: ArrayType | None
+    written: Result | None
 
 
 def _replaced(inputs: Sequence[Input]) -> set[int]:
     """The registers of arrays that are kept in one place, where another array will be put."""
     counts = Counter(i.register for i in inputs)
-    return {i.register for i in inputs if i.output >= 0 and counts[i.register] == 1}
+    return {i.register for i in inputs if i.written and counts[i.register] == 1}
 
 
 class Recording:
@@ -178,7 +211,7 @@ class Recording:
     ) -> None:
         self.captures, self.program, self.template = captures, program, template
         read = {*program.inputs}
-        self.inputs = [i for i in inputs if i.register in read or i.output >= 0]
+        self.inputs = [i for i in inputs if i.register in read or i.written]
         by_register = {i.register: n for n, i in enumerate(self.inputs)}
         self.order = [by_register[r] for r in program.inputs]
         self.donated = [by_register[r] for r in program.donated]
@@ -188,7 +221,7 @@ class Recording:
             for n, i in enumerate(self.inputs)
             if by_register[i.register] != n
         ]
-        self.writes = [n for n, i in enumerate(self.inputs) if i.output >= 0]
+        self.writes = [(n, i.written) for n, i in enumerate(self.inputs) if i.written]
 
     def places(self, arguments: Arguments) -> list[Place] | None:
         """Where its arrays are now; None if it does not fit what is there."""
@@ -216,9 +249,8 @@ class Recording:
             free.append(owned[0] if len(owned) == 1 else owned)
         blocks = [held(place.owner[place.key]) for place in places]
         outputs = self.program.run(*[blocks[n] for n in self.order], *free)
-        for n in self.writes:
-            place, kept = places[n], self.inputs[n]
-            place.owner[place.key] = array_of(kept.written, outputs[kept.output])  # type: ignore[arg-type]
+        for n, written in self.writes:
+            places[n].owner[places[n].key] = written.array(outputs)
         return _filled(self.template, outputs)
 
 
@@ -247,7 +279,8 @@ class Function:
         recordings = self._known.get(arguments.key)
         if recordings is None:
             # The first call makes plans and whatever state there is to be; it runs as written.
-            result = self._function(*args, **kwargs)
+            with _without_traces([p.read() for p, _ in self._places(arguments)[1]]):
+                result = self._function(*args, **kwargs)
             self._known[arguments.key] = []
             return result
         for recording in recordings:
@@ -256,21 +289,23 @@ class Function:
                 return recording.replay(places)
         return self._record(arguments, recordings, args, kwargs)
 
-    def _captures(self, arguments: Arguments) -> Captures:
+    def _places(self, arguments: Arguments) -> tuple[Captures, list[tuple[Place, int]]]:
+        """What the function can reach; and where its arrays are, with their numbers among the
+        arguments, -1 for others."""
         captures = Captures()
         captures.enter(self._function, self._name)
         for path, value in arguments.objects:
             captures.enter(value, path)
-        return captures
+        places = [(p, n) for n, p in enumerate(arguments.places)]
+        return captures, places + [(p, -1) for p, _ in captures.arrays]
 
     def _record(
         self, arguments: Arguments, recordings: list[Recording], args: Any, kwargs: Any
     ) -> Any:
-        recorder, captures = StepRecorder(self._name), self._captures(arguments)
-        places = [(p, n) for n, p in enumerate(arguments.places)]
-        places += [(p, -1) for p, _ in captures.arrays]
+        recorder = StepRecorder(self._name)
+        captures, places = self._places(arguments)
         before = [(p, n, p.read(), recorder.declare(p.read())) for p, n in places]
-        with observing(recorder):
+        with _without_traces([was for _, _, was, _ in before]), observing(recorder):
             returned = self._function(*args, **kwargs)
         changed = captures.changed()
         if changed is not None:
@@ -278,17 +313,16 @@ class Function:
             return returned
         results: list[DistributedArray] = []
         template = _templated(returned, results, self._name)
-        outputs = [recorder.find(r) for r in results]
         inputs = []
         for place, n, was, register in before:
-            now, output, kind = place.read(), -1, None
+            now, written = place.read(), None
             if now is not was:
                 if not isinstance(now, DistributedArray):
                     self._count_recording(place.path)
                     return returned
-                output, kind = len(outputs), now.type
-                outputs.append(recorder.find(now))
-            inputs.append(Input(place, n, was.type, register, output, kind))
+                written = _result(now, results)
+            inputs.append(Input(place, n, was.type, register, written))
+        outputs = [recorder.find(r) for r in results]
         program = recorder.program([i.register for i in inputs], outputs, _replaced(inputs))
         if program is None:
             raise self._unknown(recorder, outputs)

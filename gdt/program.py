@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
+from gdt import processes
 from gdt.array import DistributedArray
+from gdt.comm.transport import sent
 from gdt.layout import ArrayType
 from gdt.observe import Observer, from_host
 from gdt.op import Op
@@ -60,6 +62,7 @@ class Recorder(Observer):
         self.unknown: set[int] = set()  # blocks that came from somewhere else
         self.met_host = False  # whether values came from the host, or were read by it
         self._registers: dict[Any, int] = {}
+        self._sent = sent()
 
     def declare(self, array: DistributedArray) -> int:
         """The register of an array that is an input of the program."""
@@ -116,6 +119,10 @@ class Recorder(Observer):
         donated: Sequence[int] = (),
         is_effect: bool = False,
     ) -> None:
+        if processes.current().count > 1:
+            # Another process may run this as written: all must send, even what nobody reads.
+            before, self._sent = self._sent, sent()
+            is_effect = is_effect or self._sent != before
         read = tuple([self._read(x) for x in inputs])
         written = tuple([self._register(x, new=True) for x in outputs])
         if self.constants.issuperset(read) and not is_effect:

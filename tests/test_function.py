@@ -400,6 +400,28 @@ def test_collectives_of_a_replay_are_those_of_the_step() -> None:
 # ---------------------------------------------------------------- errors
 
 
+def test_what_a_call_has_resolved_is_no_matter_to_the_next() -> None:
+    """A call sends the same, and leaves the same to be sent, whether it is replayed or not."""
+    transport = gdt.comm.transport.transport_of(APART)
+
+    @gdt.function
+    def step(waiting: DistributedArray) -> tuple[DistributedArray, ...]:
+        total = gdt.sum(waiting)
+        return gdt.exp(waiting), total, gdt.sqrt(total)
+
+    waiting = gdt.sum(gdt.ones((8, 3), layout=gdt.Layout(["x", None], APART)), axis=0)
+    sent = []
+    for _ in range(4):
+        before = transport.calls.total()
+        results = step(waiting)
+        assert [float(r.numpy().sum()) for r in (*results, waiting)] == [
+            3 * float(np.exp(8.0)), 24.0, float(np.sqrt(24.0)), 24.0,
+        ]  # fmt: skip
+        sent.append(transport.calls.total() - before)
+    assert sent == [3, 2, 2, 2]  # what is waiting is resolved outside, once
+    assert len(step.programs) == 1
+
+
 def test_reading_a_value_names_the_line() -> None:
     def step(x: DistributedArray) -> DistributedArray:
         return x * 2.0 if float(gdt.sum(x)) > 0 else x  # this line

@@ -240,3 +240,8 @@ def transport_of(mesh: Mesh) -> Transport:
     if found is None:
         found = _transports.setdefault(mesh, _makers.get(mesh.device_kind, CopyTransport)(mesh))
     return found
+
+
+def sent() -> int:
+    """How many collectives the transports of all meshes have been asked for."""
+    return sum(transport.calls.total() for transport in _transports.values())

@@ -225,7 +225,10 @@ def values() -> dict[str, Any]:
     packed = gdt.pack(gdt.unpack(x), x.layout)
     mean = gdt.metrics.Mean()
     mean.update(gdt.mean(x))
+    steps, recordings = recorded(mesh)
     return {
+        "recorded": steps,
+        "recordings": recordings,
         "text": [repr(x), repr(large), repr(gdt.sum(x, axis=0)), repr(gdt.ones(2)), repr(mesh)],
         "numbers": [x[3, 4].item(), float(gdt.sum(x)), int(gdt.argmax(x)), bool(gdt.any(x > 52))],
         "random": gdt.random.normal((3, 3), key=1, layout=Layout(["a", "b"], mesh)).tolist(),
@@ -235,6 +238,32 @@ def values() -> dict[str, Any]:
         "explain": str(gdt.explain(lambda a: (a @ a.T).resolve(), x)),
         "shards": [[s.device, list(s.coordinate), s.data.tolist()] for s in x.shards],
     }
+
+
+def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
+    """Results of a step that process 0 alone records anew in every call, and how often it was
+    recorded here: all must send the same, also for what nobody reads."""
+    calls: list[int] = []
+    weights = {"w": gdt.ones(3, layout=Layout([None], mesh))}
+    optimizer = gdt.optim.SGD(0.5)
+
+    @gdt.function
+    def step(x: gdt.DistributedArray, waiting: gdt.DistributedArray) -> Any:
+        gdt.sum(x * float(len(calls) > 99)).resolve()
+        gdt.relayout(x, Layout([None, None], mesh))
+        value, gradients = gdt.value_and_grad(lambda p: gdt.sum(p["w"] * x))(weights)
+        optimizer.update(weights, gradients)
+        total = gdt.sum(x)
+        return value, gdt.abs(waiting), total, total.resolve()
+
+    x = gdt.asarray(np.arange(24.0).reshape(8, 3), layout=Layout(["a", None], mesh))
+    waiting, found = gdt.sum(x, axis=0), []
+    for call in range(6):
+        if gdt.distributed.process_index() == 0:
+            calls.append(call)
+        results = step(x, waiting)
+        found += [float(gdt.sum(r)) for r in results] + [float(gdt.sum(waiting))]
+    return found, len(step.programs)
 
 
 def killed(index: str) -> None:

@@ -129,8 +129,10 @@ def seen(output: Path) -> dict[int, list[Any]]:
 def test_every_process_sees_the_same_values(count: int, output: Path) -> None:
     (alone,), found = seen(output)[1], seen(output)[count]
     for process in found:
-        for name in alone.keys() - {"shards"}:
+        for name in alone.keys() - {"shards", "recordings"}:
             assert process[name] == alone[name], name
+    # Process 0 has recorded a step anew in every call, and the others once.
+    assert [process["recordings"] for process in found] == [5, *[1] * (count - 1)]
     # Each device's shard is in one process, in the order of the processes.
     assert [shard for process in found for shard in process["shards"]] == alone["shards"]
     assert len({len(process["shards"]) for process in found}) == 1
