@@ -19,7 +19,7 @@ from gdt.array import DistributedArray
 from gdt.captures import PRIMITIVES, Captures, Place
 from gdt.errors import FunctionError, error
 from gdt.layout import ArrayType
-from gdt.mesh import get_default_mesh
+from gdt.mesh import chosen_mesh
 from gdt.observe import OBSERVERS, observing
 from gdt.op import _is_owned
 from gdt.program import Program, Recorder, array_of, held
@@ -44,7 +44,7 @@ class Arguments:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
         self.places: list[Place] = []
         self.objects: list[tuple[str, Any]] = []
-        self._parts: list[Any] = [get_default_mesh()]
+        self._parts: list[Any] = [chosen_mesh()]
         self._name = name
         for i, a in enumerate(args):
             self._add(args, i, a, f"argument {i}")

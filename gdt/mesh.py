@@ -431,6 +431,11 @@ def _grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
 _default_mesh: ContextVar[Mesh | None] = ContextVar("gdt.default_mesh", default=None)
 
 
+def chosen_mesh() -> Mesh | None:
+    """The mesh of the innermost `default_mesh` block; None outside of any."""
+    return _default_mesh.get()
+
+
 @checked
 def get_default_mesh() -> Mesh:
     """The mesh of the innermost `default_mesh` block; outside of any, one device of this

@@ -424,7 +424,7 @@ class PlanBuilder:
             for n, (m, f) in enumerate(zip(movers, self.folds, strict=True))
         ]
         if any(befores):
-            body = _after_preparing(befores, body)
+            body = _on_prepared(befores, body)
         if op.merge is not None:
             reported, axes = self._merged_axes(), folded._merged_axes()
 
@@ -528,6 +528,24 @@ def _after_preparing(
         return body(*[x if f is None else f(x) for f, x in zip(befores, xs, strict=True)], **out)
 
     return prepared
+
+
+def _on_prepared(
+    befores: Sequence[Callable[[Block], Block] | None], body: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`body` on prepared operands: for one or two of them, as nearly all ops have, without a loop,
+    which would cost as much as a small op."""
+    if len(befores) == 1:
+        (only,) = befores
+        return lambda x: body(only(x))  # type: ignore[misc]
+    if len(befores) == 2:
+        first, second = befores
+        if second is None:
+            return lambda x, y: body(first(x), y)  # type: ignore[misc]
+        if first is None:
+            return lambda x, y: body(x, second(y))
+        return lambda x, y: body(first(x), second(y))
+    return _after_preparing(befores, body)
 
 
 def _into_recycled(

@@ -15,7 +15,7 @@ from gdt import processes
 from gdt.array import DistributedArray
 from gdt.comm.transport import sent
 from gdt.layout import ArrayType
-from gdt.observe import Observer, from_host
+from gdt.observe import Observer
 from gdt.op import Op
 
 Block = Any
@@ -102,7 +102,10 @@ class Recorder(Observer):
 
     def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
         self.met_host = True
-        run = lambda: [_of_value(v) for v in from_host(name, function)]
+
+        def run() -> list[Any]:
+            return [_of_value(v) for v in function()]
+
         self._note(name, run, (), [_of_value(v) for v in values], True, is_effect=True)
 
     def on_host(self, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from gdt.plan import Shards
 
 Block = Any
 
+LARGEST_KEPT = 1 << 16  # elements of a block whose row starts are kept
 NAME = "sparse_softmax_cross_entropy_with_logits"
 
 
@@ -69,8 +71,21 @@ def picked(xp: Any, rows: Block, labels: Block) -> Block:
     """rows[..., labels]: one element of every row."""
     classes = rows.shape[-1]
     flat = rows.reshape(-1)
-    index = labels.reshape(-1) + xp.arange(0, flat.size, max(classes, 1))
+    index = labels.reshape(-1) + row_starts(xp, flat.size, classes)
     return flat.take(index).reshape(labels.shape)
+
+
+def row_starts(xp: Any, size: int, classes: int) -> Block:
+    """Where each row begins in the `size` elements of a block; of small blocks kept from call to
+    call."""
+    if xp is np and size <= LARGEST_KEPT:
+        return _host_row_starts(size, max(classes, 1))
+    return xp.arange(0, size, max(classes, 1))
+
+
+@lru_cache(maxsize=64)
+def _host_row_starts(size: int, classes: int) -> np.ndarray:
+    return np.arange(0, size, classes)
 
 
 def beside(numbers: Block, ndim: int) -> Block:

@@ -18,6 +18,7 @@ from gdt.ops.elementwise import like, sqrt
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduced_count, reduction_text
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import moments, moments_gradient
+from gdt.ops.sums import add_reduce
 
 Block = Any
 Factor = Any  # an array, or a Python number where there is none
@@ -116,8 +117,8 @@ def batch_norm_sums(
 ) -> tuple[Block, Block]:
     """sum(g) and sum(g * xhat) over `axes`: what the gradient of batch normalisation needs of the
     whole batch. Both are pending over a split batch, and travel together."""
-    add = xp.add.reduce
-    return add(g, axis=axes, keepdims=keepdims), add(g * xhat, axis=axes, keepdims=keepdims)
+    over: Any = axes
+    return add_reduce(xp, g, over, keepdims), add_reduce(xp, g * xhat, over, keepdims)
 
 
 def _batch_norm_sums_vjp(

@@ -12,6 +12,7 @@ from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import op
 from gdt.ops.reduction_kernels import mean_kernel, sum_kernel
+from gdt.ops.sums import add_reduce
 from gdt.plan import Shards
 from gdt.rule import RuleSpec
 
@@ -164,6 +165,8 @@ def sum_(
     >>> float(gdt.sum(x))
     10.0
     """
+    if dtype is None:
+        return add_reduce(xp, x, axis, keepdims)  # type: ignore[arg-type]
     return x.sum(axis=axis, keepdims=keepdims, dtype=dtype)
 
 

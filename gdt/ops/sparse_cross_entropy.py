@@ -17,7 +17,7 @@ from gdt.layout import ArrayType
 from gdt.op import Op, as_operands, op, public
 from gdt.ops.cross_entropy_kernels import gradient_kernel, split_kernel, whole_kernel
 from gdt.ops.elementwise import like
-from gdt.ops.integer_labels import NAME, beside, checked_targets, local_labels, picked
+from gdt.ops.integer_labels import NAME, beside, checked_targets, local_labels, picked, row_starts
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims
 from gdt.ops.softmax import (
@@ -27,6 +27,7 @@ from gdt.ops.softmax import (
     softmax_from,
     softmax_gradient,
 )
+from gdt.ops.sums import add_reduce, row_maximum
 from gdt.plan import Shards
 from gdt.rule import RuleSpec
 
@@ -78,7 +79,7 @@ def _loss_of_whole(
     classes = logits.shape[-1]
     labels, kept, outside = checked_targets(xp, labels, classes, shards, ignore_index)
     below = floating(xp, logits)
-    largest = below.max(axis=-1, keepdims=True)
+    largest = row_maximum(xp, below)
     below = below - largest
     target = picked(xp, below, labels)
     if label_smoothing:
@@ -87,7 +88,7 @@ def _loss_of_whole(
     if outside is not None:
         target = xp.where(outside, np.nan, target)
     xp.exp(below, out=below)
-    total = xp.add.reduce(below, axis=-1, keepdims=True)
+    total = add_reduce(xp, below, (-1,), True)
     loss = xp.log(total).reshape(target.shape)
     loss -= target
     if kept is not None:
@@ -235,7 +236,7 @@ def _minus_labels(
         at_label = xp.where(here, at_label, 0)
         labels = xp.broadcast_to(labels, out.shape[:-1])
     flat = out.reshape(-1)
-    index = labels.reshape(-1) + xp.arange(0, flat.size, max(out.shape[-1], 1))
+    index = labels.reshape(-1) + row_starts(xp, flat.size, out.shape[-1])
     flat[index] -= at_label.reshape(-1)
     return out
 

@@ -26,6 +26,7 @@ from gdt.ops.reductions import (
     restore_axes,
     valid_elements,
 )
+from gdt.ops.sums import add_reduce
 from gdt.plan import Shards
 
 Block = Any
@@ -128,16 +129,16 @@ def moments(
     for a in axes:  # type: ignore[union-attr]
         n *= x.shape[a]
     count = x.real.dtype.type(n)  # a NumPy scalar: 0 / 0 is NaN and a warning, as in NumPy
-    mean = xp.add.reduce(x, axis=axes, keepdims=True)
+    mean = add_reduce(xp, x, axes, True)  # type: ignore[arg-type]
     mean /= count
     centred = x - mean
     square = _squared(centred)
-    variance = xp.add.reduce(square, axis=axes, keepdims=keepdims)
+    variance = add_reduce(xp, square, axes, keepdims)  # type: ignore[arg-type]
     variance /= count
     mean = mean.reshape(variance.shape)
     if not factors & shards.split:
         return mean, variance
-    rest = xp.add.reduce(centred, axis=axes, keepdims=keepdims)
+    rest = add_reduce(xp, centred, axes, keepdims)  # type: ignore[arg-type]
     rest /= count
     return mean, variance, rest
 

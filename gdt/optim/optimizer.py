@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,14 +26,18 @@ RUN = 64 * 1024
 more to calls than they gain (measured on 0.9 M parameters)."""
 
 
-def runs(xp: Any, *blocks: Block) -> Iterator[Sequence[Block]]:
+def runs(xp: Any, *blocks: Block) -> Iterable[Sequence[Block]]:
     """Short runs of blocks of one shape, as views, each after a temporary of its shape; whole
     blocks where that is no gain."""
-    if xp is not np or blocks[0].size <= RUN or not all(b.flags.c_contiguous for b in blocks):
-        like = blocks[0]
-        scratch = NUMPY.empty(like.shape, like.dtype) if xp is np else xp.empty_like(like)
-        yield scratch, *blocks
-        return
+    like = blocks[0]
+    if xp is not np:
+        return [(xp.empty_like(like), *blocks)]
+    if like.size <= RUN or not all(b.flags.c_contiguous for b in blocks):
+        return [(NUMPY.empty(like.shape, like.dtype), *blocks)]
+    return _short_runs(blocks)
+
+
+def _short_runs(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
     flat = [b.reshape(-1) for b in blocks]
     scratch = NUMPY.empty((RUN,), flat[0].dtype)
     for start in range(0, flat[0].size, RUN):
