@@ -22,6 +22,7 @@ from gdt import random_bits
 from gdt.arguments import checked, checked_class
 from gdt.array import FUNCTIONS, DistributedArray, checked_layout, on_blocks, place
 from gdt.backend import backend_of
+from gdt.comm.messages import note_draw
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
@@ -190,6 +191,7 @@ def _draw(
     placed = backend_of(kind.mesh).placed
 
     def draw(*scalars: Any) -> list[Block]:
+        note_draw(kind.mesh.num_processes, *[_scalar(a, 0) for a in scalars])
         return [
             placed(kind.mesh, i, draw_block)(
                 sampler, kind, i, options, *[_scalar(a, i) for a in scalars]
@@ -206,6 +208,7 @@ def _permute(key: DistributedArray, stream: Any, *, n: int, layout: Layout) -> D
     kind = ArrayType.of((n,), np.dtype(np.int64), Layout.replicated(mesh, 1))
 
     def permute(*scalars: Any) -> list[Block]:
+        note_draw(mesh.num_processes, *[_scalar(a, 0) for a in scalars])
         blocks = []
         for i in range(len(mesh.blocks)):
             with backend.on(mesh, i):

@@ -13,6 +13,7 @@ import select
 import socket
 import struct
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,12 +48,13 @@ class Message(NamedTuple):
     kind: bytes
     number: int
     what: str
+    drawn: str
     payload: memoryview
 
 
-def packed_header(kind: bytes, number: int, what: str, nbytes: int) -> bytes:
-    """The bytes that stand before a payload."""
-    name = what.encode()
+def packed_header(kind: bytes, number: int, what: str, nbytes: int, drawn: str = "") -> bytes:
+    """The bytes that stand before a payload. drawn: the random numbers that were drawn before."""
+    name = f"{what}\0{drawn}".encode()
     name += b" " * (-(HEADER.size + len(name)) % 64)  # so that payloads are aligned
     return HEADER.pack(kind, number, len(name), nbytes) + name
 
@@ -61,7 +63,8 @@ def unpacked(data: memoryview) -> Message:
     """A message from its bytes."""
     kind, number, length, _ = HEADER.unpack_from(data)
     end = HEADER.size + length
-    return Message(kind, number, str(data[HEADER.size : end], "utf-8").rstrip(), data[end:])
+    what, drawn = str(data[HEADER.size : end], "utf-8").rstrip().split("\0")
+    return Message(kind, number, what, drawn, data[end:])
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
@@ -150,6 +153,7 @@ class Messages:
         self.index, self.peers, self.timeout = index, tuple(peers), timeout
         self.connections = {i: Connection(peers[i], s) for i, s in sockets.items()}
         self.number = 0  # of the step
+        self.drawn = ""  # the random numbers drawn so far, the same in all processes
         self.failure: DistributedError | None = None
 
     @property
@@ -168,7 +172,7 @@ class Messages:
         self.begin()
         for i, arrays in outgoing.items():
             parts = [p for a in arrays if (p := bytes_of(a)).nbytes]
-            header = packed_header(DATA, self.number, what, sum(p.nbytes for p in parts))
+            header = self.header(what, sum(p.nbytes for p in parts))
             self.connections[i].outgoing.extend([memoryview(header), *parts])
         found: dict[int, memoryview] = {}
         waiting = set(sources)
@@ -181,6 +185,16 @@ class Messages:
 
         self.wait(done, waiting, what)
         return found
+
+    def header(self, what: str, nbytes: int) -> bytes:
+        """The bytes that stand before the payload of this step."""
+        return packed_header(DATA, self.number, what, nbytes, self.drawn)
+
+    def note_draw(self, key: int, stream: int) -> None:
+        """Random numbers were drawn for a mesh of all processes; the next message from another
+        process tells whether it has drawn the same."""
+        checksum = zlib.crc32(f"{self.drawn} {key} {stream}".encode())
+        self.drawn = f"key {key}, stream {stream} (all draws: {checksum:08x})"
 
     def begin(self) -> None:
         """Count a step; raises again what ended an earlier one."""
@@ -231,17 +245,24 @@ class Messages:
 
     def checked(self, source: int, message: Message, what: str) -> memoryview:
         """The payload of a message, or an error if it belongs to another step."""
-        if message.number == self.number and message.what == what:
+        same = message.number == self.number and message.what == what
+        if same and message.drawn == self.drawn:
             return message.payload
+        names = str(self.own), str(self.peers[source])
+        if same:
+            raise self.failed(
+                what,
+                "the processes have drawn different random numbers",
+                "Seed all processes alike with gdt.random.seed, and draw with the same keys.",
+                dict(zip(names, (self.drawn, message.drawn), strict=True)),
+            )
         raise self.failed(
             what,
             "the processes run different programs",
             "Every process must make the same meshes, arrays and calls, in the same order: "
             "print and fetch in all of them, not in process 0 alone.",
-            {
-                str(self.own): f"step {self.number}, {what}",
-                str(self.peers[source]): f"step {message.number}, {message.what}",
-            },
+            {names[0]: f"step {self.number}, {what}"}
+            | {names[1]: f"step {message.number}, {message.what}"},
         )
 
     def timed_out(self, waiting: Iterable[int], what: str) -> DistributedError:
@@ -316,3 +337,10 @@ def gathered(num_processes: int, value: Any, what: str) -> list[Any]:
     if num_processes == 1 or _connected is None:
         return [value]
     return _connected.gather(value, what)
+
+
+def note_draw(num_processes: int, key: Any, stream: Any) -> None:
+    """Random numbers are drawn for a mesh of so many processes, which must all do that alike. Keys
+    on GPUs are not looked at, since the host would have to wait for them."""
+    if num_processes > 1 and _connected is not None and isinstance(key, np.ndarray):
+        _connected.note_draw(int(key), int(stream))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.comm.messages import DATA, Messages, Payload, bytes_of, packed_header, unpacked
+from gdt.comm.messages import Messages, Payload, bytes_of, unpacked
 from gdt.errors import DistributedError, error
 
 # What launchers of MPI tell the processes that they start: MPICH and Intel MPI, Open MPI, PMIx.
@@ -91,7 +91,7 @@ class MpiMessages(Messages):
     def _packed(self, arrays: Payload, what: str) -> np.ndarray:
         parts = [bytes_of(a) for a in arrays]
         nbytes = sum(p.nbytes for p in parts)
-        header = packed_header(DATA, self.number, what, nbytes)
+        header = self.header(what, nbytes)
         data = np.empty(len(header) + nbytes, np.uint8)
         at = 0
         for part in (memoryview(header), *parts):

@@ -66,7 +66,7 @@ def start(count: int, *line: str, **more: str) -> list[subprocess.Popen[str]]:
             line,
             env=environment(**{"RANK": str(i)} | shared | more),
             cwd=ROOT,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -75,7 +75,7 @@ def start(count: int, *line: str, **more: str) -> list[subprocess.Popen[str]]:
 
 
 def ended(processes: list[subprocess.Popen[str]], seconds: float) -> Ended:
-    """Wait until all have ended; those that take longer are killed, and it is an error."""
+    """Wait until all have ended; those that take longer for it are killed, and it is an error."""
     try:
         errors = [p.communicate(timeout=seconds)[1] for p in processes]
     finally:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import os
-import signal
 import sys
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -266,22 +267,29 @@ def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
     return found, len(step.programs)
 
 
-def killed(index: str) -> None:
-    """A program of which one process is killed in the midst of a step."""
-    mesh = gdt.create_mesh([("batch", 4)])
-    x = gdt.ones((8, 3), layout=Layout(["batch", None], mesh))
-    for step in range(1000):
-        if step == 5 and gdt.distributed.process_index() == int(index):
-            os.kill(os.getpid(), signal.SIGKILL)
-        gdt.sum(x, axis=0).resolve()
+def endless(where: str) -> None:
+    """A program that takes steps until it is killed; in the fifth, process 1 tells its number and
+    goes on to compute, or to wait in a collective for process 0, which computes for a second."""
+    mesh = gdt.create_mesh([("batch", gdt.distributed.process_count())])
+    x, index = gdt.ones(6, layout=Layout(["batch"], mesh)), gdt.distributed.process_index()
+    for step in itertools.count():
+        if step == 5 and index == 1:
+            print(os.getpid(), flush=True)
+            while where == "compute":
+                np.ones((300, 300)) @ np.ones((300, 300))
+        if step >= 5 and index == 0:
+            time.sleep(1.0)
+        gdt.sum(x).resolve()
 
 
 def failing(index: str) -> None:
-    """A program of which one process raises an error."""
+    """A program of which one process raises an error in the midst of a step."""
     mesh = gdt.create_mesh([("batch", 4)])
-    if gdt.distributed.process_index() == int(index):
-        raise ValueError("no such file")
-    gdt.sum(gdt.ones(8, layout=Layout(["batch"], mesh))).resolve()
+    x = gdt.ones(8, layout=Layout(["batch"], mesh))
+    for step in range(5):
+        if step == 3 and gdt.distributed.process_index() == int(index):
+            raise ValueError("no such file")
+        gdt.sum(x).resolve()
 
 
 def different(what: str) -> None:
@@ -294,8 +302,15 @@ def different(what: str) -> None:
         x.numpy()
     if what == "print" and first:
         repr(x)
+    if what == "seed":
+        gdt.random.seed(5 if first else 6)
+        x = gdt.random.normal(16, layout=layout)
     if what == "end" and first:
         return
+    if what == "exit" and first:
+        os._exit(0)
+    if what == "dtype":
+        x = x.astype("float32" if first else "float64")
     gdt.sum(x).resolve()
     gdt.max(x).resolve()
 

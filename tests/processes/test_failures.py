@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from gdt.errors import DistributedError, MeshError
 
 from .launch import command, ended, mpiexec, start
 
+PROMISED = 10.0  # seconds after which a process that dies has ended the others
 HANG = 60.0  # seconds after which a test gives up: time to start Python is in it
 
 
@@ -36,31 +39,62 @@ def output(tmp_path: Path) -> Path:
     return tmp_path / "output"
 
 
-def check_death(texts: list[str]) -> None:
+# mpiexec kills the others at once, before they can say why, unless it is told not to and sees a
+# shell in between.
+SHELL = """
+trap '' USR1
+{command} 2>{directory}/$PMI_RANK
+echo $? >{directory}/code.$PMI_RANK
+"""
+
+
+def over_sockets(count: int, line: list[str]) -> list[subprocess.Popen[str]]:
+    """The program in processes that cannot import mpi4py, as on a machine without MPI."""
+    blocked = f"import runpy, sys; sys.modules['mpi4py'] = None; sys.argv[1:] = {line[3:]!r}; "
+    program = "runpy.run_module('tests.processes.programs', run_name='__main__')"
+    return start(count, sys.executable, "-c", blocked + program)
+
+
+@pytest.mark.parametrize("where", ["compute", "collective"])
+def test_a_killed_process_ends_the_others_with_an_error_that_names_it(
+    where: str, output: Path
+) -> None:
+    running = over_sockets(3, command("endless", output, where))
+    victim = killed(running, 1)
+    codes, errors = ended(running, PROMISED)
+    assert codes == [1, -signal.SIGKILL, 1]
+    check_death([errors[0], errors[2]], victim)
+
+
+@pytest.mark.parametrize("where", ["compute", "collective"])
+def test_a_process_killed_under_mpiexec_ends_the_others_too(
+    where: str, tmp_path: Path, output: Path
+) -> None:
+    line = SHELL.format(command=shlex.join(command("endless", output, where)), directory=tmp_path)
+    running = start(1, *mpiexec("-disable-auto-cleanup", "-n", "3", "sh", "-c", line))
+    victim = killed(running, 0)
+    ended(running, PROMISED)
+    codes = [int((tmp_path / f"code.{i}").read_text()) for i in range(3)]
+    assert codes == [1, 128 + signal.SIGKILL, 1]
+    check_death([(tmp_path / str(i)).read_text() for i in (0, 2)], victim)
+
+
+def killed(running: list[subprocess.Popen[str]], teller: int) -> int:
+    """Kill the process whose number one of those running prints; that number."""
+    stdout = running[teller].stdout
+    assert stdout is not None
+    line = stdout.readline()
+    if not line:
+        raise AssertionError(f"it has ended before: {ended(running, HANG)}")
+    os.kill(int(line), signal.SIGKILL)
+    return int(line)
+
+
+def check_death(texts: list[str], victim: int) -> None:
     for text in texts:
         assert "DistributedError: all_reduce: process 1 (host " in text
-        assert ") has died" in text
-        assert "all_reduce (sum) over 'batch' of Mesh(batch=4)" in text
-
-
-def test_a_killed_process_ends_the_others_with_an_error_that_names_it(output: Path) -> None:
-    codes, errors = ended(start(4, *command("killed", output, 1)), HANG)
-    assert codes == [1, -signal.SIGKILL, 1, 1]
-    check_death([text for i, text in enumerate(errors) if i != 1])
-
-
-def test_a_process_killed_under_mpiexec_ends_the_others_too(tmp_path: Path, output: Path) -> None:
-    # mpiexec kills the others at once, before they can say why, unless it sees a shell in between.
-    line = f"""
-        trap '' USR1
-        {shlex.join(command("killed", output, 1))} 2>{tmp_path}/$PMI_RANK
-        echo $? >{tmp_path}/code.$PMI_RANK
-    """
-    launcher = mpiexec("-disable-auto-cleanup", "-n", "4", "sh", "-c", line)
-    ended(start(1, *launcher), HANG)
-    codes = [int((tmp_path / f"code.{i}").read_text()) for i in range(4)]
-    assert codes == [1, 128 + signal.SIGKILL, 1, 1]
-    check_death([(tmp_path / str(i)).read_text() for i in (0, 2, 3)])
+        assert f", pid {victim}) has died" in text
+        assert "all_reduce (sum) over 'batch' of Mesh(batch=3)" in text
 
 
 def test_an_error_in_one_process_is_told_to_the_others(output: Path) -> None:
@@ -76,14 +110,17 @@ def test_an_error_in_one_process_is_told_to_the_others(output: Path) -> None:
         ("mesh", ["Mesh(batch=8) as (2,)", "Mesh(batch=4) as (2,)"]),
         ("shape", ["all_gather over 'batch' of Mesh(batch=4)", "float64[2, 4]", "float64[2, 8]"]),
         ("print", ["step 1, array_repr of float64[16]", "step 1, all_reduce (sum) over 'batch'"]),
+        ("dtype", ["step 1, all_reduce (sum) over 'batch'", "float32[1]", "float64[1]"]),
+        ("seed", ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"]),
         ("end", ["process 0 (host ", "has ended"]),
+        ("exit", ["process 0 (host ", "has died"]),
     ],
 )
 def test_processes_that_do_different_things_are_told_so(
     what: str, says: list[str], output: Path
 ) -> None:
     codes, errors = ended(start(2, *command("different", output, what), TIMEOUT="20"), HANG)
-    assert codes == ([0, 1] if what == "end" else [1, 1])
+    assert codes == ([0, 1] if what in ("end", "exit") else [1, 1])
     for text in says:
         assert text in errors[1]
 
