@@ -102,12 +102,11 @@ __device__ __forceinline__ T warp_reduce(T value, Merge merge) {
   return value;
 }
 // The same for the whole block of WARPS warps; the threads of the block pass one `scratch` of WARPS
-// values.
+// values, which nothing else uses.
 template <int WARPS, typename T, typename Merge>
 __device__ __forceinline__ T block_reduce(T value, Merge merge, T* scratch, int thread) {
   value = warp_reduce(value, merge);
   if (WARPS == 1) return value;
-  __syncthreads();  // an earlier use of scratch is over
   if (thread % WARP == 0) scratch[thread / WARP] = value;
   __syncthreads();
   value = scratch[0];

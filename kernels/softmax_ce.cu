@@ -10,7 +10,7 @@
 // rows); gradient: (items, rows, classes), may be the logits themselves. Rows with y == ignore have
 // loss and gradient 0. A label outside [0, total) gets loss NaN and gradient 0, is never read
 // through, and leaves (row << 32 | label) of the first such row in `error`, which starts as all
-// ones.
+// ones; a label beyond 32 bits as the nearest of 32.
 //
 // Whole rows: softmax_ce reads a row once where it fits shared memory (`cached`), else twice, and
 // writes it once. Classes split over devices: softmax_ce_parts writes (max, sum, logit of the
@@ -24,6 +24,8 @@
 #include "block.cuh"
 
 constexpr int MERGE_THREADS = 256;
+constexpr int INT_LIMIT = 2147483647;
+constexpr int RESIDENT = 1024;  // threads of a multiprocessor: for more, ptxas spills
 
 namespace {
 template <typename A> struct Row {  // of the elements seen: max, sum of exp(x - max), sum of x
@@ -61,8 +63,9 @@ struct Label {
 __device__ __forceinline__ Label read_label(long long y, long long total, long long ignore,
                                             long long row, unsigned long long* error) {
   const Label label = {y, y == ignore, y >= 0 && y < total};
+  const int shown = static_cast<int>(y < -INT_LIMIT ? -INT_LIMIT : y > INT_LIMIT ? INT_LIMIT : y);
   if (!label.ignored && !label.valid)
-    atomicMin(error, static_cast<unsigned long long>(row) << 32 | static_cast<unsigned>(y));
+    atomicMin(error, static_cast<unsigned long long>(row) << 32 | static_cast<unsigned>(shown));
   return label;
 }
 template <typename A> __device__ __forceinline__ A labelled_loss(const Label& y, A loss) {
@@ -98,10 +101,6 @@ __device__ __forceinline__ void write_gradient(const T* from, T* to, int n, int 
   });
 }
 
-template <int ROW_THREADS> __device__ __forceinline__ void row_barrier() {
-  if (ROW_THREADS == WARP) __syncwarp();
-  else __syncthreads();
-}
 // Bytes of shared memory for one row, with room to lie as the row lies relative to 16 bytes.
 template <typename T> __device__ __forceinline__ int row_bytes(int classes) {
   return static_cast<int>((classes * sizeof(T) / PACK_BYTES + 2) * PACK_BYTES);
@@ -109,7 +108,8 @@ template <typename T> __device__ __forceinline__ int row_bytes(int classes) {
 }  // namespace
 
 template <typename T, typename A, typename L, int ROW_THREADS, int ROWS_PER_BLOCK>
-__global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK)
+__global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
+                                  RESIDENT / ROW_THREADS / ROWS_PER_BLOCK)
     softmax_ce(const T* logits, Strides logits_strides, const L* __restrict__ labels,
                Strides labels_strides, const A* __restrict__ scale, Strides scale_strides,
                int scale_step, A* __restrict__ loss, A* __restrict__ lse, T* gradient, Axes axes,
@@ -142,8 +142,9 @@ __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK)
   if (!gradient) return;
   const A given = scale ? scale[offset(item, axes, scale_strides) + row * scale_step] : A(1);
   T* out = gradient + at * classes;
-  row_barrier<ROW_THREADS>();  // all have read x[y]; the copy may be read in other packs than it
-                               // was written in
+  // All must have read x[y], and the copy may be read in other packs than it was written in. Where
+  // a row has several warps, they have met in reduce_row.
+  if (ROW_THREADS == WARP) __syncwarp();
   write_gradient(cached ? copy : x, out, classes, thread, ROW_THREADS,
                  misalignment(x) == misalignment(out), row_lse,
                  y.ignored || !y.valid ? A(0) : given,
@@ -152,7 +153,8 @@ __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK)
 
 // parts: (items, rows, 4)
 template <typename T, typename A, typename L, int ROW_THREADS, int ROWS_PER_BLOCK>
-__global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK)
+__global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
+                                  RESIDENT / ROW_THREADS / ROWS_PER_BLOCK)
     softmax_ce_parts(const T* __restrict__ logits, Strides logits_strides,
                      const L* __restrict__ labels, Strides labels_strides,
                      const int* __restrict__ start, const int* __restrict__ count,
@@ -204,7 +206,8 @@ __global__ void __launch_bounds__(MERGE_THREADS)
 // lse: (items..., rows), of all classes; `total` is their number. Classes past count have gradient
 // 0.
 template <typename T, typename A, typename L, int ROW_THREADS, int ROWS_PER_BLOCK>
-__global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK)
+__global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
+                                  RESIDENT / ROW_THREADS / ROWS_PER_BLOCK)
     softmax_ce_gradient(const T* logits, Strides logits_strides, const L* __restrict__ labels,
                         Strides labels_strides, const A* __restrict__ lse, Strides lse_strides,
                         const A* __restrict__ scale, Strides scale_strides, int scale_step,

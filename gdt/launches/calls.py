@@ -35,7 +35,7 @@ SUM_TYPES = {  # the C type in which values of each C type are summed
 FLOATS = ("float", "double", "half_t", "bfloat16_t")
 ENOUGH_BLOCKS = 264  # two for each multiprocessor of an H100
 SPLITS_MAX = 64  # parts that one reduction is cut into
-INT_LIMIT = 2**31 - 1  # of the kernels' indices
+INT_LIMIT = 2**31 - 2**20  # of the kernels' indices, with room for a step of a whole grid
 
 
 def c_type(array: Array) -> str:
@@ -72,7 +72,7 @@ def named_call(
         raise TypeError(f"{instance} takes {names}, given {sorted(arguments)}")
     for name, value in arguments.items():
         if isinstance(value, int) and value > INT_LIMIT and name != "ignore":
-            raise error(KernelError, str(instance), f"{name} = {value} is past 2^31")
+            raise error(KernelError, str(instance), f"{name} = {value} is past 2^31 - 2^20")
     if any(size > limit for size, limit in zip(grid, GRID_LIMIT, strict=False)):
         raise error(KernelError, str(instance), f"a grid of {grid} blocks is too large")
     return Call(instance, grid, block, tuple(arguments[n] for n in names))
@@ -81,7 +81,7 @@ def named_call(
 def check_size(instance: Instance, size: int) -> None:
     """Refuse more elements of one item than the kernels' int indices count."""
     if size > INT_LIMIT:
-        raise error(KernelError, str(instance), f"{size} elements of one item are past 2^31")
+        raise error(KernelError, str(instance), f"{size} elements of one item are past 2^31 - 2^20")
 
 
 class Leading:

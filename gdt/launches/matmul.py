@@ -43,7 +43,6 @@ MMA_TYPES = (  # operands and result of tensor cores; float operands are rounded
 MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
 ACTIVATIONS = ("none", "relu", "gelu", "relu_backward", "gelu_backward")
 PIECE_LENGTH = 256  # elements of k that make a piece worth its extra pass
-LENGTH_LIMIT = INT_LIMIT - 4096  # leaves room to round up to whole tiles and pieces
 CHUNK_STEP = 64  # elements of k that are whole steps of every kernel
 MMA_SKEW = 8  # elements that pad a row of tiles whose rows run across k
 
@@ -115,8 +114,8 @@ def matmul(
     m, n, k, leading = operands.m, operands.n, operands.k, operands.leading
     if 0 in (leading.items, m, n):
         return []
-    if max(m, n, k) > LENGTH_LIMIT:
-        raise error(KernelError, "matmul", f"lengths {m}, {n} and {k} are past 2^31")
+    if max(m, n, k) > INT_LIMIT:
+        raise error(KernelError, "matmul", f"lengths {m}, {n} and {k} are past 2^31 - 2^20")
     hopper = tensor_cores and wgmma_refusal(operands, arch) is None
     rows, columns = _tile(operands, tile, multiprocessors if hopper else None)
     tiles = ceil_div(m, rows) * ceil_div(n, columns)

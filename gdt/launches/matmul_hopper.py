@@ -84,7 +84,7 @@ def wgmma_refusal(operands: Operands, arch: str | None) -> str | None:
     for name, source in zip("xw", sources(operands, NARROW_TILE), strict=True):
         reason = source.map.refusal(address(source.map.array))
         if reason is None and source.map.sizes[2] > INT_LIMIT:
-            reason = "it has more than 2^31 items"
+            reason = "it has more than 2^31 - 2^20 items"
         if reason is not None:
             return f"{name}: {reason}"
     return None
@@ -117,7 +117,7 @@ def wgmma_call(
     tiles = ceil_div(operands.m, known["TILE_M"]) * ceil_div(operands.n, columns)
     tasks = tiles * pieces * leading.items
     if tasks > INT_LIMIT - blocks:
-        raise error(KernelError, str(instance), f"{tasks} tiles are past 2^31")
+        raise error(KernelError, str(instance), f"{tasks} tiles are past 2^31 - 2^20")
     call = named_call(
         instance,
         (min(blocks, tasks),),

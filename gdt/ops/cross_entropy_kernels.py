@@ -20,6 +20,7 @@ from gdt.plan import Shards
 Block = Any
 
 NO_LABEL = -(2**63)  # for "ignore none": what no label is
+LABEL_LIMIT = 2**31 - 1  # of what a flag tells of a label
 
 
 def _rows(launcher: Launcher, a: Block, dims: int) -> Block:
@@ -51,6 +52,13 @@ def _ignored(ignore_index: int | None) -> int:
     return NO_LABEL if ignore_index is None else ignore_index
 
 
+def _label(bits: int) -> str:
+    """A label from the lower half of a flag."""
+    number = bits - (bits >> 31 << 32)
+    beyond = {LABEL_LIMIT: " or more", -LABEL_LIMIT: " or less"}
+    return f"{number}{beyond.get(number, '')}"
+
+
 def _explain_labels(
     name: str, shape: tuple[int, ...], lead: int, shards: Shards
 ) -> Callable[[int], Exception | None]:
@@ -69,11 +77,10 @@ def _explain_labels(
             if i >= valid[place]:
                 return None
             index.append(int(start[place] + i))
-        classes = shards.size["k"]
         return error(
             IndexRangeError,
             name,
-            f"label {label - (label >> 31 << 32)} at {index} is outside 0..{classes - 1}",
+            f"label {_label(label)} at {index} is outside 0..{shards.size['k'] - 1}",
             remedy="Rows to leave out have the label that ignore_index names.",
         )
 

@@ -150,6 +150,7 @@ def scratch(shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
 
 
 OVER = 2**31
+NEARLY = OVER - 1000  # which a thread that steps over the whole grid would leave
 KEY = np.zeros(1, np.uint64)
 TOO_LARGE: dict[str, Callable[[], Any]] = {
     "reduced length": lambda: launches.reduce("Sum", huge(1, OVER, 1), huge(1, 1), scratch),
@@ -164,6 +165,10 @@ TOO_LARGE: dict[str, Callable[[], Any]] = {
         huge(1, OVER), huge(1, dtype="int32"), huge(1), huge(1), None, KEY),
     "rows of logits": lambda: launches.softmax_ce(
         huge(OVER, 2), huge(OVER, dtype="int32"), huge(OVER), huge(OVER), None, KEY),
+    "normalisation of nearly as many": lambda: launches.bn_apply(
+        huge(NEARLY, 1, 1), huge(1), huge(1), None, None, huge(NEARLY, 1, 1)),
+    "nearly as many classes": lambda: launches.softmax_ce_gradient(
+        huge(1, NEARLY), huge(1, dtype="int32"), huge(1), huge(1, NEARLY), total=NEARLY),
     "matmul": lambda: launches.matmul(huge(OVER, 2), huge(2, 2), huge(OVER, 2), scratch),
     "random": lambda: launches.random("uniform", huge(1, OVER), huge(1, dtype="int64"), KEY, KEY),
 }  # fmt: skip

@@ -119,9 +119,11 @@ def opcodes(cubin: kernels.Cubin, folder: Path) -> dict[str, Counter[str]]:
     return {name: Counter(found.findall(body)) for name, body in code}
 
 
-@pytest.mark.parametrize("file", FILES)
-def test_kernels_are_made_of_the_expected_instructions(file: str, tmp_path: Path) -> None:
-    cubin = compiled(file, "sm_90a", SLOW.get(file, 1))
+@pytest.mark.parametrize(("file", "arch", "step"), targets())
+def test_kernels_are_made_of_the_expected_instructions(
+    file: str, arch: str, step: int, tmp_path: Path
+) -> None:
+    cubin = compiled(file, arch, step)
     found = opcodes(cubin, tmp_path)
     for expression, symbol in cubin.names.items():
         kernel, types = expression.split("<")[0], expression.partition("<")[2]

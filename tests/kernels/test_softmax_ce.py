@@ -214,14 +214,17 @@ def test_split_classes_under_sanitizers(sanitizer: str) -> None:
     check_split_classes("float32", 6, [3, 3, 1, 0], 0.2, True, Execute(sanitizer=sanitizer))
 
 
-@pytest.mark.parametrize("label", [3, -1, 2**31 - 1])
-def test_label_out_of_range_sets_the_flag_and_reads_nothing(label: int) -> None:
+@pytest.mark.parametrize(
+    ("label", "noted"),
+    [(3, 3), (-1, 2**32 - 1), (2**31 - 1, 2**31 - 1), (2**40, 2**31 - 1), (-(2**40), 2**31 + 1)],
+)
+def test_label_out_of_range_sets_the_flag_and_reads_nothing(label: int, noted: int) -> None:
     logits = np.zeros((7, 3), np.float32)
-    labels = np.array([0, 1, IGNORE, 2, label, 1, label], np.int32)
+    labels = np.array([0, 1, IGNORE, 2, label, 1, label], np.int64)
     loss, lse, gradient = (garbage(s, logits.dtype) for s in ((7,), (7,), (7, 3)))
     flag = np.full(1, 2**64 - 1, np.uint64)
     Execute("reverse")(launches.softmax_ce(logits, labels, loss, lse, gradient, flag))
-    assert divmod(int(flag[0]), 2**32) == (4, label % 2**32)
+    assert divmod(int(flag[0]), 2**32) == (4, noted)
     assert np.isnan(loss).tolist() == [False] * 4 + [True, False, True]
     assert not gradient[[2, 4, 6]].any()
 
