@@ -6,11 +6,12 @@ numbers. What its gradients do is then recorded once too: see `Backward`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gdt.array import FUNCTIONS, DistributedArray
+from gdt.buckets import Buckets
 from gdt.errors import GradientError, error
 from gdt.layout import ArrayType, Layout
 from gdt.observe import OBSERVERS, is_recorded, observing
@@ -56,8 +57,9 @@ class Call(NamedTuple):
 
 def _run(call: Call) -> tuple[list[DistributedArray | None], list[DistributedArray | None]]:
     seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
-    found = _backward(call.nodes, call.targets, seeds, call.sources)
-    return found, _resolved(found, call.targets, call.sources, call.extras, call.unconnected)
+    found, moved = _backward(call.nodes, call.targets, seeds, call.sources)
+    ready = [moved.get(i, g) for i, g in enumerate(found)]
+    return found, _resolved(ready, call)
 
 
 def _one(target: DistributedArray) -> DistributedArray:
@@ -188,12 +190,31 @@ def _replayed(known: Backward, arrays: list[DistributedArray]) -> list[Distribut
 
 
 def _backward(
-    nodes: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any], Any]],
-    targets: Sequence[DistributedArray],
-    seeds: Sequence[DistributedArray],
-    sources: Sequence[DistributedArray],
-) -> list[DistributedArray | None]:
-    """Cotangents of the sources; None where no target depends on a source."""
+    nodes: Sequence[Node], targets: Arrays, seeds: Arrays, sources: Arrays
+) -> tuple[list[DistributedArray | None], dict[int, DistributedArray]]:
+    """Cotangents of the sources, None where no target depends on a source; and those that have been
+    brought to the layouts of their sources already."""
+    useful, needed = _useful(nodes, sources)
+    add = FUNCTIONS["add"]
+    grads: dict[int, DistributedArray] = {}
+    for t, seed in zip(targets, seeds, strict=True):
+        grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
+    kept = _ids(sources)
+    with Buckets([node[1] for node in useful], sources) as buckets:
+        for number in reversed(range(len(useful))):
+            op, args, static, out = useful[number]
+            g = _cotangent(out, grads, kept)
+            if g is not None:
+                for a, c in _cotangents(op, g, out, args, static, needed):
+                    if c is not None:
+                        have = grads.get(id(a))
+                        grads[id(a)] = c if have is None else add(have, c)
+            buckets.passed(number, lambda source: _gathered(source, grads))
+    return [_gathered(s, grads) for s in sources], buckets.moved
+
+
+def _useful(nodes: Sequence[Node], sources: Arrays) -> tuple[list[Node], set[int]]:
+    """The calls that depend on the sources; and what all arrays that do go by."""
     needed = _ids(sources)
     useful = []
     for node in nodes:
@@ -206,31 +227,26 @@ def _backward(
                     needed.add(id(out))
                 useful.append(node)
                 break
-    add = FUNCTIONS["add"]
-    grads: dict[int, DistributedArray] = {}
-    for t, seed in zip(targets, seeds, strict=True):
-        grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
-    kept = _ids(sources)
-    for op, args, static, out in reversed(useful):
-        several = type(out) is tuple
-        if several:
-            g: Any = tuple(_gathered(o, grads) for o in out)
-            if all(c is None for c in g):
-                continue
-        else:
-            g = _gathered(out, grads)
-            if g is None:
-                continue
-        for o in out if several else (out,):
-            if id(o) not in kept:
-                grads.pop(id(o), None)
-                if o._resolved is not None:
-                    grads.pop(id(o._resolved), None)
-        for a, c in _cotangents(op, g, out, args, static, needed):
-            if c is not None:
-                have = grads.get(id(a))
-                grads[id(a)] = c if have is None else add(have, c)
-    return [_gathered(s, grads) for s in sources]
+    return useful, needed
+
+
+def _cotangent(out: Any, grads: dict[int, DistributedArray], kept: Set[int]) -> Any:
+    """The cotangent of what a call has made, a tuple if that is one; None if there is none. It is
+    forgotten, unless it is among those to be kept."""
+    if type(out) is not tuple:
+        g: Any = _gathered(out, grads)
+        if g is None:
+            return None
+    else:
+        g = tuple(_gathered(o, grads) for o in out)
+        if all(c is None for c in g):
+            return None
+    for o in out if type(out) is tuple else (out,):
+        if id(o) not in kept:
+            grads.pop(id(o), None)
+            if o._resolved is not None:
+                grads.pop(id(o._resolved), None)
+    return g
 
 
 def _ids(arrays: Sequence[DistributedArray]) -> set[int]:
@@ -271,16 +287,13 @@ def _cotangents(
 
 
 def _resolved(
-    found: Sequence[DistributedArray | None],
-    targets: Sequence[DistributedArray],
-    sources: Sequence[DistributedArray],
-    extras: Sequence[DistributedArray],
-    unconnected: str,
+    found: Sequence[DistributedArray | None], call: Call
 ) -> list[DistributedArray | None]:
-    """Gradients in the layouts of their sources; one bundle with what is pending in the rest."""
+    """Gradients in the layouts of their sources; those that are not there yet travel in one bundle
+    with what is pending in targets and extras."""
     grads: list[DistributedArray | None] = []
-    for i, (g, s) in enumerate(zip(found, sources, strict=True)):
-        if g is None and unconnected == "raise":
+    for i, (g, s) in enumerate(zip(found, call.sources, strict=True)):
+        if g is None and call.unconnected == "raise":
             raise error(
                 GradientError,
                 "gradient",
@@ -289,15 +302,15 @@ def _resolved(
                 remedy="Compute the target inside the tape's block from this very array, "
                 "or pass unconnected='zero'.",
             )
-        grads.append(FUNCTIONS["zeros_like"](s) if g is None and unconnected == "zero" else g)
+        grads.append(FUNCTIONS["zeros_like"](s) if g is None and call.unconnected == "zero" else g)
     arrays = [g for g in grads if g is not None]
-    layouts = [s.layout.resolved for g, s in zip(grads, sources, strict=True) if g is not None]
+    layouts = [s.layout.resolved for g, s in zip(grads, call.sources, strict=True) if g is not None]
     pending = [
         t
-        for t in (*targets, *extras)
+        for t in (*call.targets, *call.extras)
         if any(t.layout.pending) and t.mesh is (arrays or [t])[0].mesh
     ]
-    moved = iter(
+    together = iter(
         relayout_together([*arrays, *pending], [*layouts, *(t.layout.resolved for t in pending)])
     )
-    return [next(moved) if g is not None else None for g in grads]
+    return [next(together) if g is not None else None for g in grads]

@@ -137,22 +137,44 @@ def report(kind: str, step: Step, together: Sequence[Step]) -> None:
 # ---------------------------------------------------------------- several arrays at once
 
 
-def run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
+def run_routes(
+    routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks], *, overlapped: bool = False
+) -> list[Blocks]:
     """Run one route per operand; reductions that can travel together are one collective.
 
-    Reductions are bundled by (kind, mesh axes, reduction, dtype).
+    Reductions are bundled by (kind, mesh axes, reduction, dtype). overlapped: devices may compute
+    meanwhile; what is made must not be used before `join`.
     """
-    done = _run_routes(routes, operands)
+    run = _run_overlapped if overlapped else _run_routes
+    done = run(routes, operands)
     if is_recorded():
         moving = [i for i, blocks in enumerate(done) if blocks is not operands[i]]
         taken = [routes[i] for i in moving]
         ran(
             "relayout",
-            lambda *blocks: _run_routes(taken, blocks),
+            lambda *blocks: run(taken, blocks),
             [operands[i] for i in moving],
             [done[i] for i in moving],
         )
     return done
+
+
+def join(mesh: Mesh, operands: Sequence[Blocks], made: Sequence[Blocks]) -> None:
+    """Let devices wait for overlapped routes, which have made `made` of `operands`."""
+    backend = backend_of(mesh)
+
+    def joined(*blocks: Blocks) -> Sequence[Blocks]:
+        # It has the operands too, so that a program keeps them until they have been read.
+        backend.join(mesh)
+        return blocks[len(operands) :]
+
+    ran("join", joined, [*operands, *made], joined(*operands, *made))
+
+
+def _run_overlapped(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
+    mesh = next(steps[0].have.mesh for steps in routes if steps)
+    with backend_of(mesh).overlapping(mesh):
+        return _run_routes(routes, operands)
 
 
 def _run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -> list[Blocks]:

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .strict.order import Order
+
 NUMBERS = {
     "INT8": 0, "UINT8": 1, "INT32": 2, "UINT32": 3, "INT64": 4, "UINT64": 5, "FLOAT16": 6,
     "FLOAT32": 7, "FLOAT64": 8, "BFLOAT16": 9,
@@ -59,7 +61,8 @@ class RecordedNccl:
     NcclError = NcclError
     available = True
 
-    def __init__(self) -> None:
+    def __init__(self, order: Order | None = None) -> None:
+        self.order = order  # of the uses of memory, where devices are simulated
         for name, number in NUMBERS.items():
             setattr(self, f"NCCL_{name}", number)
         for name, number in OPS.items():
@@ -212,6 +215,11 @@ class Communicator:
         )  # fmt: skip
         self.nccl.calls.append(call)
         self.nccl.queued.append(call)
+        if self.nccl.order is not None:
+            if send:
+                self.nccl.order.at(send).reads(stream)
+            if receive:
+                self.nccl.order.at(receive).writes(stream)
 
     def allReduce(
         self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int

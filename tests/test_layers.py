@@ -60,7 +60,7 @@ LAYERS = [
         ],
     ),
     ("ops", ["ops", "random", "random_kernels"]),
-    ("transforms", ["backward", "captures", "function", "tape", "program"]),
+    ("transforms", ["backward", "buckets", "captures", "function", "tape", "program"]),
     (
         "library",
         ["nn", "optim", "metrics", "data", "checksums", "checkpoint", "training", "sharding"],

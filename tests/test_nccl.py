@@ -15,7 +15,6 @@ import pytest
 import gdt
 from gdt import Layout, Mesh, create_mesh, processes
 from gdt.array import FUNCTIONS
-from gdt.backend import backend_of
 from gdt.comm import nccl as nccl_module
 from gdt.comm import transport as transports
 from gdt.comm.encoding import Encoding
@@ -131,13 +130,10 @@ def test_ops_go_through_nccl(name: str, mesh: Mesh, used: NcclTransport) -> None
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Mesh:
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mesh]:
     """A mesh of four GPUs, as far as CuPy's interface on the host goes, with NCCL between them."""
-    engine.register()
-    mesh = engine.mesh(dict(DIMS), devices=4)
-    transport = NcclTransport(mesh, RecordedNccl(), backend_of(mesh))
-    monkeypatch.setitem(transports._transports, mesh, transport)
-    return mesh
+    yield engine.mesh_with_nccl(dict(DIMS), 4, monkeypatch)
+    assert not engine.CUPY.order.faults
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES)[::4])

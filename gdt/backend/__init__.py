@@ -70,6 +70,15 @@ class Backend(Protocol):
     def placed(self, mesh: Mesh, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
         """`function`, called in that context."""
 
+    def overlapping(self, mesh: Mesh) -> AbstractContextManager[object]:
+        """A context in which the devices of a mesh are asked for communication, with the packing
+        and unpacking around it, that may run beside what they are asked afterwards, until `join`.
+        What it reads must be referred to until then, and what it makes not be used."""
+
+    def join(self, mesh: Mesh) -> None:
+        """Let what the devices of a mesh are asked next wait for the end of what was asked in
+        `overlapping`; the host does not wait."""
+
 
 NUMPY = NumpyBackend()
 _backends: dict[str, Backend] = {"cpu": NUMPY}

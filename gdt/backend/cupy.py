@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -178,6 +178,30 @@ class CupyBackend:
             yield stream
             compute.wait_event(stream.record(self._event()))
 
+    @contextmanager
+    def overlapping(self, mesh: Mesh) -> Iterator[None]:
+        """In this context the communication streams of the devices of a mesh are CuPy's current
+        ones. They begin when the devices have computed what they were asked before, and run beside
+        what these are asked afterwards, until `join`.
+
+        Memory that they read must be referred to until then: CuPy's pool gives it to the stream
+        that it came from, which may overwrite it at once.
+        """
+        with ExitStack() as entered:
+            for device in _devices(mesh):
+                compute, stream = self.compute_stream(device), self.communication_stream(device)
+                with self._scopes[device]:
+                    stream.wait_event(compute.record(self._event()))
+                    entered.enter_context(stream)
+            yield
+
+    def join(self, mesh: Mesh) -> None:
+        """Let what the devices of a mesh are asked next wait for their communication streams."""
+        for device in _devices(mesh):
+            compute, stream = self.compute_stream(device), self.communication_stream(device)
+            with self._scopes[device]:
+                compute.wait_event(stream.record(self._event()))
+
     def _event(self) -> Any:
         return self.xp.cuda.Event(disable_timing=True)
 
@@ -326,6 +350,11 @@ def device_of(mesh: Mesh, block: int) -> int:
     corner = [g * b for g, b in zip(mesh.blocks[block], mesh.box, strict=True)]
     name = mesh.devices[int(np.ravel_multi_index(corner, mesh.sizes))]
     return int(name.split(":")[1])
+
+
+def _devices(mesh: Mesh) -> list[int]:
+    """Indices of the GPUs that hold the blocks of this process."""
+    return list(dict.fromkeys(device_of(mesh, i) for i in range(len(mesh.blocks))))
 
 
 def on_gpu(value: Any) -> bool:

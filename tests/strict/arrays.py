@@ -12,6 +12,7 @@ import numpy as np
 
 from . import contract
 from .cuda import Machine
+from .order import Memory
 
 SCALARS = (bool, int, float, complex, np.generic)
 
@@ -27,6 +28,12 @@ class StrictArray:
             raise TypeError(f"CuPy has no dtype {host.dtype}")
         self._host, self._machine, self.base = host, machine, base
         self.device_id = machine.current
+        self.memory = base.memory if base is not None else self._allocated()
+
+    def _allocated(self) -> Memory:
+        machine = self._machine
+        address, nbytes = self._host.ctypes.data, self._host.nbytes
+        return machine.order.allocated(address, nbytes, machine.stream(machine.current).ptr)
 
     # ---- what leaves the device
 
@@ -38,6 +45,7 @@ class StrictArray:
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None) -> np.ndarray:
         self._machine.wait("get")
+        unwrapped(self, self._machine)
         return self._host.copy(order)
 
     def item(self) -> Any:
@@ -123,7 +131,7 @@ class StrictArray:
         return self._wrapped(self._host[_index(self, index)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        unwrapped(self, self._machine)
+        written(self, self._machine)
         self._host[_index(self, index)] = unwrapped(value, self._machine)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
@@ -201,6 +209,7 @@ def unwrapped(value: Any, machine: Machine) -> Any:
         if value.device_id != machine.current:
             where = f"device {value.device_id}, and device {machine.current} is current"
             raise ValueError(f"an array of {where}")
+        value.memory.reads(machine.stream(machine.current).ptr)
         return value._host
     if isinstance(value, np.ndarray):
         raise TypeError(f"Unsupported type {type(value)}: a NumPy array among those of the device")
@@ -209,6 +218,12 @@ def unwrapped(value: Any, machine: Machine) -> Any:
     if isinstance(value, dict):
         return {k: unwrapped(v, machine) for k, v in value.items()}
     return value
+
+
+def written(value: StrictArray, machine: Machine) -> None:
+    """Note that the current stream writes into an array."""
+    unwrapped(value, machine)
+    value.memory.writes(machine.stream(machine.current).ptr)
 
 
 def wrapped(value: Any, machine: Machine, operands: Sequence[StrictArray] = ()) -> Any:
@@ -262,6 +277,8 @@ def ufunc(name: str, machine: Machine, args: tuple[Any, ...], kwargs: dict[str, 
         promised = _promised(name, args, kwargs, machine)
     host, out = unwrapped(args, machine), kwargs.get("out")
     given = {**kwargs, "out": unwrapped(out, machine)} if out is not None else kwargs
+    for array in strict_operands((out,)):
+        written(array, machine)
     with np.errstate(all="ignore"):
         result = getattr(np, name)(*host, **given)
     if out is not None:

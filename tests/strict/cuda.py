@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import cupy
+
+from .order import Order
 
 
 class Transfer(NamedTuple):
@@ -20,10 +23,21 @@ class Transfer(NamedTuple):
 class Machine(threading.local):
     """The devices of a simulated machine, and which of them a thread uses."""
 
-    def __init__(self, device_count: int, log: list[Transfer], calls: list[tuple[Any, ...]]):
+    def __init__(
+        self, device_count: int, log: list[Transfer], calls: list[tuple[Any, ...]], order: Order
+    ):
         self.device_count, self.current = device_count, 0
         self.streams: dict[int, Any] = {}
-        self.transfers, self.calls = log, calls
+        self.null: dict[int, Stream] = {}
+        self.transfers, self.calls, self.order = log, calls, order
+
+    def stream(self, device: int) -> Stream:
+        """The current stream of a device."""
+        chosen: Stream | None = self.streams.get(device)
+        if chosen is None:
+            chosen = self.null.setdefault(device, Stream(self))
+            chosen.device_id = device
+        return chosen
 
     def wait(self, what: str) -> None:
         """Write down that the host waits for a device."""
@@ -78,10 +92,12 @@ class Stream:
         event = event or Event(self._machine)
         assert event.device_id == self.device_id, "an event is recorded on its own device"
         self._machine.calls.append((self, "record", event))
+        event.ended = self._machine.order.recorded(self.ptr)
         return event
 
     def wait_event(self, event: Event) -> None:
         self._machine.calls.append((self, "wait", event))
+        self._machine.order.waits(self.ptr, event.ended)
 
     def synchronize(self) -> None:
         self._machine.wait("Stream.synchronize")
@@ -108,6 +124,7 @@ class Event:
     ):  # fmt: skip
         self._machine, self.device_id = machine, machine.current
         self.done = True  # what the host computes has ended
+        self.ended: Counter[int] = Counter()  # by stream, what has when it happens
 
     def synchronize(self) -> None:
         self._machine.wait("Event.synchronize")
@@ -172,7 +189,6 @@ class Cuda:
         self.machine, self.runtime = machine, Runtime(machine)
         self.memory, self.driver = cupy.cuda.memory, cupy.cuda.driver
         self.pool = MemoryPool()
-        self._null: dict[int, Stream] = {}
 
     def Device(self, index: int | None = None) -> Device:
         return Device(self.machine, index)
@@ -191,12 +207,7 @@ class Cuda:
         return _nothing()
 
     def get_current_stream(self, device_id: int = -1) -> Stream:
-        index = self.machine.current if device_id < 0 else device_id
-        chosen = self.machine.streams.get(index)
-        if chosen is None:
-            chosen = self._null.setdefault(index, Stream(self.machine))
-            chosen.device_id = index
-        return chosen
+        return self.machine.stream(self.machine.current if device_id < 0 else device_id)
 
     def is_available(self) -> bool:
         return self.machine.device_count > 0

@@ -6,12 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from gdt.backend import backend_of, register_backend
 from gdt.backend.cupy import CupyBackend
+from gdt.comm import transport as transports
+from gdt.comm.nccl import NcclTransport
 from gdt.comm.transport import CopyTransport, Transfer, register_transport
 from gdt.mesh import Mesh, create_mesh
 
+from ..recorded_nccl import RecordedNccl
 from .arrays import StrictArray
 from .namespace import StrictCupy
 
@@ -68,6 +72,16 @@ def register() -> None:
 def mesh(sizes: dict[str, int], devices: int = 1) -> Mesh:
     """A mesh on the first strict devices, which share its coordinates."""
     return create_mesh(sizes, devices=[f"strict:{i}" for i in range(devices)])
+
+
+def mesh_with_nccl(sizes: dict[str, int], devices: int, patch: pytest.MonkeyPatch) -> Mesh:
+    """Such a mesh, between whose blocks a recorded NCCL moves data."""
+    register()
+    made = mesh(sizes, devices)
+    transport = NcclTransport(made, RecordedNccl(CUPY.order), backend_of(made))
+    patch.setitem(transports._transports, made, transport)
+    CUPY.order.faults.clear()
+    return made
 
 
 def host(block: Any) -> np.ndarray:

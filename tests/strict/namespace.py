@@ -11,18 +11,21 @@ import numpy as np
 from . import contract
 from .arrays import StrictArray, strict_operands, ufunc, unwrapped, wrapped
 from .cuda import Cuda, Machine, Transfer
+from .order import Order
 
 
 class StrictCupy:
     """What `import cupy` gives on a machine with `device_count` GPUs; see the package.
 
-    transfers: every wait for a device, in order. calls: what streams were asked.
+    transfers: every wait for a device, in order. calls: what streams were asked. order: the uses of
+    memory on streams, with those that nothing orders.
     """
 
     def __init__(self, device_count: int = 1) -> None:
         self.transfers: list[Transfer] = []
         self.calls: list[tuple[Any, ...]] = []
-        self.machine = Machine(device_count, self.transfers, self.calls)
+        self.order = Order()
+        self.machine = Machine(device_count, self.transfers, self.calls, self.order)
         self.cuda, self.ndarray = Cuda(self.machine), StrictArray
         self.used: set[str] = set()
         self.__version__ = cupy.__version__

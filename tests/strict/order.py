@@ -1,0 +1,76 @@
+"""Which uses of memory, on the streams of a simulated machine, no event orders."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter, defaultdict
+
+Stream = int  # its address
+Uses = dict[Stream, int]  # the last use of every stream
+
+
+class Order:
+    """Vector clocks of streams (Mattern 1989): `clocks[a][b]` is how much of stream b has come to
+    its end when what is asked of stream a next begins. faults: what nothing orders."""
+
+    def __init__(self) -> None:
+        self.clocks: dict[Stream, Counter[Stream]] = defaultdict(Counter)
+        self.faults: list[str] = []
+        self.given_back: dict[Stream, list[Uses]] = defaultdict(list)
+        self._memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
+
+    def now(self, stream: Stream) -> int:
+        """The time of what is asked of a stream now."""
+        self.clocks[stream][stream] += 1
+        return self.clocks[stream][stream]
+
+    def recorded(self, stream: Stream) -> Counter[Stream]:
+        """What has ended when an event that is recorded now on that stream happens."""
+        self.now(stream)
+        return self.clocks[stream].copy()
+
+    def waits(self, stream: Stream, event: Counter[Stream]) -> None:
+        """The stream begins what it is asked next when the event has happened."""
+        self.clocks[stream] |= event
+
+    def allocated(self, address: int, nbytes: int, stream: Stream) -> Memory:
+        """Memory at an address that a stream was given, and has written. CuPy's pool may give it
+        any that had come from that stream and was given back."""
+        for uses in self.given_back.pop(stream, ()):
+            self.check(uses, stream, "given back while it is used")
+        found = self._memories[address] = Memory(self, nbytes, stream)
+        return found
+
+    def at(self, address: int) -> Memory:
+        """The memory that an address is in."""
+        start, found = max((a, m) for a, m in self._memories.items() if a <= address)
+        assert address < start + max(found.nbytes, 1), "no memory of the device"
+        return found
+
+    def check(self, uses: Uses, stream: Stream, problem: str) -> None:
+        """Note a fault unless that stream waits for all these uses."""
+        for other, time in uses.items():
+            if self.clocks[stream][other] < time:
+                self.faults.append(problem)
+
+
+class Memory:
+    """Memory of a device: who has written and read it last, on which streams."""
+
+    def __init__(self, order: Order, nbytes: int, stream: Stream) -> None:
+        self.order, self.nbytes, self.home = order, nbytes, stream
+        self.written: Uses = {stream: order.now(stream)}
+        self.read: Uses = {}
+
+    def reads(self, stream: Stream) -> None:
+        """A stream reads it."""
+        self.order.check(self.written, stream, "read before it was written")
+        self.read[stream] = self.order.now(stream)
+
+    def writes(self, stream: Stream) -> None:
+        """A stream writes it."""
+        self.order.check(self.written | self.read, stream, "written while it is used")
+        self.written, self.read = {stream: self.order.now(stream)}, {}
+
+    def __del__(self) -> None:
+        self.order.given_back[self.home].append(self.written | self.read)
