@@ -142,7 +142,7 @@ def run_routes(
 ) -> list[Blocks]:
     """Run one route per operand; reductions that can travel together are one collective.
 
-    Reductions are bundled by (kind, mesh axes, reduction, dtype). overlapped: devices may compute
+    Reductions are bundled by (mesh, kind, axes, reduction, dtype). overlapped: devices may compute
     meanwhile; what is made must not be used before `join`.
     """
     run = _run_overlapped if overlapped else _run_routes
@@ -196,7 +196,8 @@ def _run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) 
         for i, steps in enumerate(left):
             if steps:
                 first = steps[0]
-                key = (first.kind, first.axes, first.reduction, first.have.dtype)
+                have = first.have
+                key = (have.mesh, first.kind, first.axes, first.reduction, have.dtype)
                 bundles.setdefault(key, []).append(i)
         for members in bundles.values():
             steps_now = [left[i].pop(0) for i in members]
