@@ -71,12 +71,12 @@ def test_output_gradients_are_as_many_as_targets() -> None:
 
 def test_sources_on_two_meshes(x: gdt.DistributedArray) -> None:
     """Reductions on different meshes do not travel together."""
-    other = gdt.create_mesh([("a", 4)], blocks=len(x.mesh.all_blocks))
+    other = gdt.create_mesh([("a", 3)], blocks=1 if len(x.blocks) == 1 else 3)
     w = [gdt.ones(4, layout=gdt.Layout([None], mesh)) for mesh in (x.mesh, other)]
     y = gdt.asarray(WHOLE, layout=gdt.Layout(["a", None], other))
     with gdt.GradientTape() as tape:
         inner = gdt.relayout(gdt.sum(y * w[1]), gdt.Layout([], x.mesh))
-        target = gdt.sum(x * w[0]) * inner
+        target = gdt.sum(gdt.relayout(x, gdt.Layout(["a", None], x.mesh)) * w[0]) * inner
     for g, mesh in zip(tape.gradient(target, w), (x.mesh, other), strict=True):
         assert g.layout is gdt.Layout([None], mesh)
         np.testing.assert_allclose(g.numpy(), WHOLE.sum(axis=0) * WHOLE.sum())
