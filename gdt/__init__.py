@@ -177,7 +177,7 @@ from gdt.ops.taking import (
     take_along_axis_in_range,
     take_in_range,
 )
-from gdt.policy import implicit_fetch, matmul_backend
+from gdt.policy import implicit_fetch, matmul_backend, matmul_precision
 from gdt.tape import GradientTape, grad, stop_gradient, value_and_grad, vjp
 
 __version__ = "0.1.0"
@@ -306,6 +306,7 @@ __all__ = [
     "map_shards",
     "matmul",
     "matmul_backend",
+    "matmul_precision",
     "matrix_product",
     "max",
     "maximum",

@@ -22,6 +22,7 @@ from gdt.layout import ArrayType
 from gdt.mesh import chosen_mesh
 from gdt.observe import OBSERVERS, observing
 from gdt.op import _is_owned
+from gdt.policy import MATMUL_BACKEND, MATMUL_PRECISION
 from gdt.program import Program, Recorder, array_of, held
 
 PACKAGE = str(Path(__file__).parent)
@@ -44,7 +45,7 @@ class Arguments:
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
         self.places: list[Place] = []
         self.objects: list[tuple[str, Any]] = []
-        self._parts: list[Any] = [chosen_mesh()]
+        self._parts: list[Any] = [chosen_mesh(), MATMUL_BACKEND.get(), MATMUL_PRECISION.get()]
         self._name = name
         for i, a in enumerate(args):
             self._add(args, i, a, f"argument {i}")

@@ -28,7 +28,7 @@ from gdt.backend.flags import Explain
 from gdt.errors import CompileError, KernelError, error
 from gdt.kernels import Call, Instance
 from gdt.observe import OBSERVERS
-from gdt.policy import MATMUL_BACKEND
+from gdt.policy import MATMUL_BACKEND, MATMUL_PRECISION
 
 Block = Any
 T = TypeVar("T")
@@ -127,8 +127,11 @@ class KernelBody:
 
     def __call__(self, *xs: Block, **out: Any) -> Any:
         choice = MATMUL_BACKEND.get() if self.selectable else "handwritten"
+        measured = choice == "autotune"
+        if measured:
+            choice = f"autotune in {MATMUL_PRECISION.get()}"
         reason = self.reasons.get(choice)
-        if reason is None and choice == "autotune":
+        if reason is None and measured:
             reason = self.reasons[choice] = self._measured(xs, out)
         if not reason:
             made, reason = self._tried(xs, out)

@@ -19,6 +19,7 @@ from gdt.launcher import Launcher
 from gdt.op import op
 from gdt.ops.elementwise import like
 from gdt.plan import Labels
+from gdt.policy import MATMUL_PRECISION
 
 Block = Any
 Label = Any
@@ -140,6 +141,13 @@ def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
     return labels.function(xp, x, w, out)
 
 
+def _on_tensor_cores(dtype: np.dtype, arch: str) -> bool:
+    """Whether products of `dtype` run on tensor cores: of float32, where it is asked for."""
+    if dtype != np.float32:
+        return dtype.itemsize == 2
+    return MATMUL_PRECISION.get() == "tensorfloat32" and arch not in launches.WITHOUT["matmul_mma"]
+
+
 class KernelProducts:
     """What `contract` needs of a namespace, with products by the kernels of matmul.cu and
     matmul_hopper.cu."""
@@ -158,7 +166,7 @@ class KernelProducts:
         runner = launcher.runner
         calls = launches.matmul(
             x, w, out, launcher.empty,
-            lead=lead, tensor_cores=dtype.itemsize == 2, arch=runner.arch,
+            lead=lead, tensor_cores=_on_tensor_cores(dtype, runner.arch), arch=runner.arch,
             multiprocessors=runner.multiprocessors,
         )  # fmt: skip
         launcher.run(calls)

@@ -146,6 +146,39 @@ def test_a_setting_chooses_between_the_kernel_and_the_library() -> None:
         pass
 
 
+def test_a_setting_rounds_float32_to_tf32_where_there_are_tensor_cores(
+    emulated: EmulatedBackend, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    x, w = rng.standard_normal((9, 70)).astype("f4"), rng.standard_normal((70, 12)).astype("f4")
+    exact = x.astype(float) @ w.astype(float)
+    product = gdt.function(gdt.matmul)
+
+    def run(arch: str, dtype: str = "float32") -> tuple[Any, float]:
+        monkeypatch.setattr(emulated.runner, "arch", arch)
+        given = [gdt.asarray(a.astype(dtype), layout=replicated(2)) for a in (x, w)]
+        found = gdt.explain(gdt.matmul, *given)
+        recorded = product(*given).numpy()
+        np.testing.assert_array_equal(recorded, found.value.numpy())
+        return found.rows[-1].kernel, float(abs(recorded - exact).max())
+
+    assert run("sm_80")[0].startswith("matmul_simt<float,")
+    with gdt.matmul_precision("tensorfloat32"):
+        kernel, distance = run("sm_80")
+        assert kernel.startswith("matmul_mma<float, float,")
+        # 70 products of numbers up to 4, each operand rounded to 11 bits.
+        assert 1e-5 < distance < 2 * 2.0**-11 * 16 * 70**0.5
+        assert run("sm_75")[0].startswith("matmul_simt<float,")
+        assert run("sm_80", "float64")[0].startswith("matmul_simt<double,")
+    kernel, distance = run("sm_80")
+    assert kernel.startswith("matmul_simt<float,")
+    assert distance < 1e-5
+    with (
+        pytest.raises(ArgumentError, match="matmul_precision: unknown name 'bfloat16'"),
+        gdt.matmul_precision("bfloat16"),
+    ):
+        pass
+
+
 def test_the_host_has_no_kernels() -> None:
     x = gdt.ones((2, 3), layout=gdt.Layout.replicated(gdt.create_mesh([("a", 4)]), 2))
     found = gdt.explain(lambda: x @ x.T)
