@@ -106,7 +106,10 @@ def _erf64(xp: Any, x: Array) -> Array:
     intervals = ((0.0, 0.84375, _near), (0.84375, 1.25, _middle), (1.25, 6.0, _tail))
     for low, high, approximate in intervals:
         chosen = (size >= low) & (size < high)
-        out[chosen] = approximate(xp, size[chosen])
+        if xp is np:
+            out[chosen] = approximate(xp, size[chosen])
+        else:  # a GPU would have to be asked how many there are
+            out = xp.where(chosen, approximate(xp, xp.clip(size, low, high)), out)
     return xp.copysign(out, flat).reshape(x.shape)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array import DistributedArray
 from gdt.captures import PRIMITIVES, Captures, Place
+from gdt.cuda_graph import StepGraph, step_graph
 from gdt.errors import FunctionError, error
 from gdt.layout import ArrayType
 from gdt.mesh import chosen_mesh
@@ -148,6 +149,10 @@ class StepRecorder(Recorder):
         super().__init__()
         self._name = name
 
+    def line(self) -> str:
+        """The user's line."""
+        return _line_of_user()
+
     def on_host(self, name: str) -> None:
         raise error(
             FunctionError,
@@ -204,6 +209,7 @@ class Recording:
 
     def __init__(
         self,
+        name: str,
         recorder: Recorder,
         captures: Captures,
         inputs: Sequence[Input],
@@ -223,6 +229,25 @@ class Recording:
             if by_register[i.register] != n
         ]
         self.writes = [(n, i.written) for n, i in enumerate(self.inputs) if i.written]
+        self.graph = self._graph(name, recorder)
+
+    def _graph(self, name: str, recorder: Recorder) -> StepGraph | None:
+        """The program as a CUDA graph, where it is on one GPU."""
+        replaced = _replaced(self.inputs)
+        read = [self.inputs[n] for n in self.order]
+        states = {
+            at: i.written.output
+            for at, i in enumerate(read)
+            if i.register in replaced and i.written and i.written.type is i.type
+        }
+        return step_graph(
+            name,
+            self.program,
+            recorder.values,
+            [i.type.mesh for i in self.inputs],
+            states,
+            [i.argument >= 0 for i in read],
+        )
 
     def places(self, arguments: Arguments) -> list[Place] | None:
         """Where its arrays are now; None if it does not fit what is there."""
@@ -244,15 +269,23 @@ class Recording:
 
     def replay(self, places: list[Place]) -> Tree:
         """Run the program on the arrays in these places."""
+        outputs = self._run(places) if self.graph is None else self._launch(self.graph, places)
+        for n, written in self.writes:
+            places[n].owner[places[n].key] = written.array(outputs)
+        return _filled(self.template, outputs)
+
+    def _run(self, places: list[Place]) -> Sequence[Any]:
         free = []
         for n in self.donated:
             owned = _is_owned(places[n].owner, places[n].key)
             free.append(owned[0] if len(owned) == 1 else owned)
         blocks = [held(place.owner[place.key]) for place in places]
-        outputs = self.program.run(*[blocks[n] for n in self.order], *free)
-        for n, written in self.writes:
-            places[n].owner[places[n].key] = written.array(outputs)
-        return _filled(self.template, outputs)
+        return self.program.run(*[blocks[n] for n in self.order], *free)
+
+    def _launch(self, graph: StepGraph, places: list[Place]) -> Sequence[Any]:
+        read = [places[n] for n in self.order]
+        free = {i: all(_is_owned(read[i].owner, read[i].key)) for i in graph.states}
+        return graph.run([held(place.owner[place.key]) for place in read], free)
 
 
 class Function:
@@ -327,7 +360,7 @@ class Function:
         program = recorder.program([i.register for i in inputs], outputs, _replaced(inputs))
         if program is None:
             raise self._unknown(recorder, outputs)
-        recordings.insert(0, Recording(recorder, captures, inputs, program, template))
+        recordings.insert(0, Recording(self._name, recorder, captures, inputs, program, template))
         del recordings[MANY:]
         self._count_recording()
         return returned
@@ -354,7 +387,6 @@ class Function:
         )
 
 
-@functools.partial(checked, eager=True)
 @partial(checked, eager=True)
 def function(f: Callable[..., Any]) -> Function:
     """`f`, recorded once for every kind of call and then replayed without Python running it.
@@ -371,8 +403,11 @@ def function(f: Callable[..., Any]) -> Function:
     Printing, appending to lists and whatever else is not computation on arrays happens only when
     `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise those of `f`.
 
+    On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
+    from then on a call is one launch. On several GPUs its plans run one by one, as on the CPU.
+
     Raises FunctionError where a step reads values on the host, returns numbers that are no arrays,
-    or takes a NumPy array as an argument.
+    or takes a NumPy array as an argument; and for what a CUDA graph cannot capture.
 
     >>> w = {"w": gdt.asarray([1.0, 2.0])}
     >>> optimizer = gdt.optim.SGD(0.5)

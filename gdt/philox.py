@@ -77,6 +77,14 @@ def philox(
     return a, b
 
 
+def as_uint64(xp: Namespace, value: Array | int) -> Array:
+    """An array as uint64, or an array of rank 0 that holds a number, for which nothing is sent to a
+    GPU."""
+    if isinstance(value, int):
+        return xp.full((), np.uint64(value), np.uint64)
+    return xp.asarray(value, dtype=np.uint64)
+
+
 def draw(
     xp: Namespace,
     index: Array | Run,
@@ -91,7 +99,7 @@ def draw(
     word: uint32 or uint64, the dtype of the bits; `finish` may overwrite them, and is called with a
     tile of elements at a time. The result has the broadcast shape of index, key and stream.
     """
-    key, stream = xp.asarray(key, dtype=np.uint64), xp.asarray(stream, dtype=np.uint64)
+    key, stream = as_uint64(xp, key), as_uint64(xp, stream)
     word = np.dtype(word)
     shared = key.size == stream.size == 1
     if isinstance(index, Run) and shared:

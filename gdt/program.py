@@ -18,6 +18,8 @@ from gdt.layout import ArrayType
 from gdt.observe import Observer
 from gdt.op import Op
 
+PROGRAM_FILE = "<gdt program>"
+
 Block = Any
 Held = Any  # the block of an array, or the tuple of its blocks where it has several
 
@@ -27,7 +29,8 @@ class Instruction(NamedTuple):
 
     several: whether it returns a tuple of results, one for each register. donated: of an update,
     which is called with a tuple of its inputs and one of flags, the registers that it may
-    overwrite. is_effect: whether it runs even if nobody reads what it writes.
+    overwrite. is_effect: whether it runs even if nobody reads what it writes. line: the user's line
+    that it comes from.
     """
 
     name: str
@@ -37,6 +40,7 @@ class Instruction(NamedTuple):
     several: bool
     donated: tuple[int, ...] = ()
     is_effect: bool = False
+    line: str = ""
 
 
 def held(array: DistributedArray) -> Held:
@@ -133,8 +137,12 @@ class Recorder(Observer):
             return
         overwritten = tuple([read[i] for i in donated])
         self.instructions.append(
-            Instruction(name, function, read, written, several, overwritten, is_effect)
+            Instruction(name, function, read, written, several, overwritten, is_effect, self.line())
         )
+
+    def line(self) -> str:
+        """The line of the running code that errors name; a recorder may know none."""
+        return ""
 
     def _read(self, value: Any) -> int:
         register = self._registers.get(_identity(value))
@@ -230,7 +238,7 @@ class Program:
 
     `source` is its text, a line for each plan that runs. `run` takes what the registers `inputs`
     hold, then for each of the registers `donated` a list that says which of its blocks may be
-    overwritten, and returns a tuple of outputs.
+    overwritten, and returns a tuple of outputs. `at_line` has the instruction of a line of it.
     """
 
     def __init__(
@@ -241,7 +249,10 @@ class Program:
         constants: Mapping[int, Any],
         replaced: Set[int],
     ) -> None:
+        self.instructions, self.outputs = instructions, outputs
+        self.constants, self.replaced = constants, replaced
         self.inputs = list(dict.fromkeys(inputs))
+        self.at_line: dict[int, Instruction] = {}
         self.donated: list[int] = []
         last = {r: at for at, k in enumerate(instructions) for r in (*k.inputs, *k.outputs)}
         ends: dict[int, list[int]] = {}
@@ -264,10 +275,11 @@ class Program:
                 flags = [f"free{r}" if f else "False" for r, f in zip(k.donated, free, strict=True)]
                 operands = f"({operands},), ({', '.join(flags)},)"
             lines.append(f"    {results} = {k.name}_{at}({operands})")
+            self.at_line[len(lines) + 1] = k
             if at in ends:
                 lines.append(f"    del {', '.join(map(name, ends[at]))}")
         lines.append(f"    return ({''.join(f'{name(r)}, ' for r in outputs)})")
         parameters = [*map(name, self.inputs), *[f"free{r}" for r in self.donated]]
         self.source = "\n".join([f"def run({', '.join(parameters)}):", *lines])
-        exec(compile(self.source, "<gdt program>", "exec"), namespace)
+        exec(compile(self.source, PROGRAM_FILE, "exec"), namespace)
         self.run: Callable[..., tuple[Held, ...]] = namespace["run"]

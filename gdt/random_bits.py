@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.normal_quantile import centred_quantile, half_integers, quantile
-from gdt.philox import HALF, LOW, Run, draw, philox
+from gdt.philox import HALF, LOW, Run, as_uint64, draw, philox
 
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
@@ -252,13 +252,11 @@ def split(xp: Namespace, key: Array | int, n: int) -> Array:
     >>> [hex(k) for k in split(np, 0, 2).tolist()]
     ['0x21d66b2c6bdf5054', '0xa1778aa2b15ca30a']
     """
-    return _first_pair(
-        xp, xp.asarray(key, dtype=np.uint64)[..., None], xp.arange(n, dtype=np.uint64), SPLIT
-    )
+    return _first_pair(xp, as_uint64(xp, key)[..., None], xp.arange(n, dtype=np.uint64), SPLIT)
 
 
 def _first_pair(xp: Namespace, key: Array | int, index: Array | int, stream: int) -> Array:
-    key, index = xp.asarray(key, dtype=np.uint64), xp.asarray(index, dtype=np.uint64)
+    key, index = as_uint64(xp, key), as_uint64(xp, index)
     shape = np.broadcast_shapes(key.shape, index.shape)
     key, index = xp.atleast_1d(key), xp.atleast_1d(index)
     stream = xp.full(1, stream, dtype=np.uint64)

@@ -108,4 +108,6 @@ def _draw_with_kernel(
 
 def _number(launcher: Launcher, value: Any) -> Block:
     """A key or a stream as an array of one element."""
+    if isinstance(value, int):
+        return launcher.xp.full(1, value, np.uint64)
     return launcher.xp.asarray(value, np.uint64).reshape(1)

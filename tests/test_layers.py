@@ -60,7 +60,10 @@ LAYERS = [
         ],
     ),
     ("ops", ["ops", "random", "random_kernels"]),
-    ("transforms", ["backward", "buckets", "captures", "function", "tape", "program"]),
+    (
+        "transforms",
+        ["backward", "buckets", "captures", "cuda_graph", "function", "tape", "program"],
+    ),
     (
         "library",
         ["nn", "optim", "metrics", "data", "checksums", "checkpoint", "training", "sharding"],

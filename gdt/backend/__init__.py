@@ -54,6 +54,10 @@ class Backend(Protocol):
     def asarray(self, value: Any, dtype: Any = None, *, copy: bool = False) -> Array:
         """`value` as an array of this backend; not copied if it is one, unless `copy`."""
 
+    def upload(self, value: np.ndarray) -> Array:
+        """A host array in the memory of the current device, for kernels; copied once if a graph is
+        captured."""
+
     def to_host(self, block: Array) -> np.ndarray:
         """A block as a NumPy array; this waits for it, and raises what kernels found wrong."""
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib
 import math
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -80,6 +82,7 @@ class CupyBackend:
         self.runner: KernelRunner | None = self._runner()
         self._flags = DeviceFlags(cupy, self._scopes)
         self.flags: ErrorFlags | None = self._flags
+        self._kept: set[int] = set()  # identities of buffers that graphs refer to
 
     # ---- memory
 
@@ -117,9 +120,27 @@ class CupyBackend:
                     scope.device.synchronize()
         self._flags.check()
 
+    def upload(self, value: np.ndarray) -> Array:
+        """A copy of `value` on the current device, for kernels.
+
+        While a graph is captured, which cannot hold a copy from the host, it is made when the
+        capture has ended, once: it is the same in every launch.
+        """
+        graph = CAPTURED.get()
+        if graph is None:
+            return self.xp.asarray(value)
+        copy = self.xp.empty(value.shape, value.dtype)
+        graph.uploads.append((copy, value.copy()))
+        return copy
+
     def owns(self, buffer: object) -> bool:
-        """False: CuPy's pool keeps memory, and no arrays."""
-        return False
+        """Whether `buffer` is one that a graph keeps; CuPy's pool keeps memory, and no arrays."""
+        return id(buffer) in self._kept
+
+    def keep(self, buffer: Array, owner: object) -> None:
+        """`owner` is going to refer to `buffer` for as long as it lives."""
+        self._kept.add(id(buffer))
+        weakref.finalize(owner, self._kept.discard, id(buffer))
 
     # ---- devices
 
@@ -227,14 +248,24 @@ class CupyBackend:
             compute = self.compute_stream(device)
             stream = self.xp.cuda.Stream(non_blocking=True)
             stream.wait_event(compute.record(self._event()))
-            with stream:
-                stream.begin_capture()
-                try:
-                    yield graph
-                except BaseException:
-                    _abandon(stream)
-                    raise
-                graph.recorded = stream.end_capture()
+            token = CAPTURED.set(graph)
+            try:
+                with stream:
+                    stream.begin_capture()
+                    try:
+                        yield graph
+                    except BaseException:
+                        _abandon(stream)
+                        raise
+                    graph.recorded = stream.end_capture()
+            finally:
+                CAPTURED.reset(token)
+                for copy, value in graph.uploads:  # a launcher may keep them, graph or not
+                    copy.set(value)
+
+
+CAPTURED: ContextVar[Graph | None] = ContextVar("gdt.captured_graph", default=None)
+"""The graph that this thread captures."""
 
 
 def _abandon(stream: Any) -> None:
@@ -246,10 +277,14 @@ def _abandon(stream: Any) -> None:
 
 
 class Graph:
-    """A CUDA graph, and the pool that holds its memory."""
+    """A CUDA graph, and the pool that holds its memory.
+
+    uploads: arrays that it reads, each with what is copied there once.
+    """
 
     def __init__(self, pool: Any) -> None:
         self.pool, self.recorded = pool, None
+        self.uploads: list[tuple[Array, np.ndarray]] = []
 
     def launch(self) -> None:
         """Run it on the current stream of its device; returns at once."""

@@ -92,22 +92,23 @@ def locate(xp: Any, indices: Block, shards: Shards, chunk: int) -> Located:
     size, start, valid = shards.size["n"], shards.start["n"], shards.valid["n"]
     at = indices.astype(np.int64)
     at = xp.clip(xp.where(at < 0, at + size, at), 0, max(size - 1, 0))  # padding may hold anything
-    if start.size == 1 and valid.item() == size:
+    if "n" not in shards.split:
         return Located({}, at, None)
     chunk = max(chunk, 1)
     count = -(-size // chunk)  # of shards that are not empty
-    owner, here = at // chunk, (start // chunk)[valid > 0]
+    owner = at // chunk
+    here = xp.where(valid > 0, start // chunk, count)  # empty shards share a place of their own
     coordinates = {}
     for axis in range(start.ndim):
         if start.shape[axis] > 1:
-            place = xp.zeros(count, np.int64)
-            place[here] = xp.indices(start.shape)[axis][valid > 0]
+            place = xp.zeros(count + 1, np.int64)
+            place[here] = xp.indices(start.shape)[axis]
             coordinates[axis] = place[owner]
-    held = None
-    if here.size < count:
-        hosted = xp.zeros(count, bool)
-        hosted[here] = True
-        held = hosted[owner]
+    hosted = xp.zeros(count + 1, bool)
+    hosted[here] = True
+    if xp is np and hosted[:count].all():  # of a GPU it would have to be asked
+        return Located(coordinates, at - owner * chunk, None)
+    held = hosted[owner]
     return Located(coordinates, at - owner * chunk, held)
 
 
@@ -129,7 +130,10 @@ def scatter_add(
     flat = xp.broadcast_to(flat, g.shape)
     if held is not None:
         held = xp.broadcast_to(held, g.shape)
-        flat, g = flat[held], g[held]
+        if xp is np:
+            flat, g = flat[held], g[held]
+        else:  # how many there are would have to be asked
+            g = xp.where(held, g, xp.zeros((), g.dtype))
     out = xp.zeros(int(np.prod(shape)), g.dtype)
     xp.add.at(out, flat.ravel(), g.ravel())  # the case of one axis is the fast one in NumPy
     return out.reshape(shape)

@@ -47,7 +47,7 @@ def _scalars(launcher: Launcher, values: Sequence[Any], dtype: np.dtype) -> Bloc
     """Learning rates and their like on the device, where they may be arrays already."""
     xp = launcher.xp
     if not any(hasattr(v, "dtype") for v in values):
-        return xp.asarray(np.array(values, dtype))
+        return launcher.backend.upload(np.array(values, dtype))
     return xp.concatenate([xp.asarray(v, dtype).reshape(1) for v in values])
 
 
@@ -55,5 +55,5 @@ def _table(launcher: Launcher, table: np.ndarray) -> Block:
     """The table on the device: the one of the step before, where no address has changed."""
     kept = launcher.kept.get("table")
     if kept is None or not np.array_equal(kept[0], table):
-        kept = launcher.kept["table"] = table, launcher.xp.asarray(table)
+        kept = launcher.kept["table"] = table, launcher.backend.upload(table)
     return kept[1]

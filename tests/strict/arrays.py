@@ -11,6 +11,7 @@ import cupy
 import numpy as np
 
 from . import contract
+from .capture import memory_of
 from .cuda import Machine
 from .order import Memory
 
@@ -28,6 +29,7 @@ class StrictArray:
             raise TypeError(f"CuPy has no dtype {host.dtype}")
         self._host, self._machine, self.base = host, machine, base
         self.device_id = machine.current
+        machine.allocations += base is None and machine.capture is None
         self.memory = base.memory if base is not None else self._allocated()
 
     def _allocated(self) -> Memory:
@@ -128,11 +130,25 @@ class StrictArray:
     # ---- indexing, methods, operators
 
     def __getitem__(self, index: Any) -> StrictArray:
-        return self._wrapped(self._host[_index(self, index)])
+        host, at = self._host, _index(self, index)
+        parts = at if isinstance(at, tuple) else (at,)
+        if len(parts) == host.ndim and all(isinstance(p, int | np.integer) for p in parts):
+            return self._wrapped(host[(*parts, ...)])  # of rank 0, and a view, as CuPy's is
+        return self._wrapped(self._machine.launch(lambda: host[at], [host, at]))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         written(self, self._machine)
-        self._host[_index(self, index)] = unwrapped(value, self._machine)
+        host = self._host
+        at, given = _index(self, index), unwrapped(value, self._machine)
+        self._machine.launch(lambda: host.__setitem__(at, given), [host, given], [host])
+
+    def set(self, arr: np.ndarray, stream: Any = None) -> None:
+        contract.check_call(cupy.ndarray, "set", (self, arr, stream), {})
+        if not isinstance(arr, np.ndarray) or arr.shape != self.shape or arr.dtype != self.dtype:
+            raise ValueError("Shape or dtype mismatch")
+        self._machine.send()
+        written(self, self._machine)
+        self._host[...] = arr
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if not hasattr(cupy.ndarray, name):
@@ -142,11 +158,13 @@ class StrictArray:
 
         def method(*args: Any, **kwargs: Any) -> Any:
             contract.check_call(cupy.ndarray, name, (self, *args), kwargs)
-            unwrapped(self, self._machine)
+            host, machine = unwrapped(self, self._machine), self._machine
+            contract.check_capture(name, host, machine)
+            given, named = unwrapped(args, machine), unwrapped(kwargs, machine)
+            compute = lambda: getattr(host, name)(*given, **named)
+            written = [host] if name in ("fill", "sort", "partition") else []
             with np.errstate(all="ignore"):
-                out = getattr(self._host, name)(*unwrapped(args, self._machine),
-                                                **unwrapped(kwargs, self._machine))  # fmt: skip
-            return self._wrapped(out)
+                return self._wrapped(machine.launch(compute, [host, given, named], written))
 
         return method
 
@@ -233,15 +251,9 @@ def wrapped(value: Any, machine: Machine, operands: Sequence[StrictArray] = ()) 
     if not isinstance(value, np.ndarray | np.generic | bool):
         return value
     host = np.asarray(value)
-    owner = next((x for x in operands if _memory(x._host) is _memory(host)), None)
+    owner = next((x for x in operands if memory_of(x._host) is memory_of(host)), None)
     base = None if owner is None else owner if owner.base is None else owner.base
     return StrictArray(host, machine, base)
-
-
-def _memory(host: np.ndarray) -> np.ndarray:
-    while isinstance(host.base, np.ndarray):
-        host = host.base
-    return host
 
 
 def strict_operands(values: Any) -> Iterator[StrictArray]:
@@ -251,6 +263,11 @@ def strict_operands(values: Any) -> Iterator[StrictArray]:
     elif isinstance(values, tuple | list):
         for value in values:
             yield from strict_operands(value)
+
+
+def strict_hosts(values: Any) -> list[np.ndarray]:
+    """The host's arrays of the strict ones among arguments."""
+    return [x._host for x in strict_operands(values)]
 
 
 def _index(array: StrictArray, index: Any) -> Any:
@@ -279,8 +296,10 @@ def ufunc(name: str, machine: Machine, args: tuple[Any, ...], kwargs: dict[str, 
     given = {**kwargs, "out": unwrapped(out, machine)} if out is not None else kwargs
     for array in strict_operands((out,)):
         written(array, machine)
+    contract.check_capture(name, host[0], machine)
+    compute = lambda: getattr(np, name)(*host, **given)
     with np.errstate(all="ignore"):
-        result = getattr(np, name)(*host, **given)
+        result = machine.launch(compute, [host, given], strict_hosts(out))
     if out is not None:
         return out
     first = result[0] if isinstance(result, tuple) else result

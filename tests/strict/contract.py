@@ -11,6 +11,8 @@ from typing import Any
 import cupy
 import numpy as np
 
+from .capture import refused
+
 DTYPES = frozenset("?bBhHiIlLqQefdFD")
 """The characters of NumPy's dtypes that CuPy has."""
 
@@ -22,6 +24,13 @@ SCATTERED = {"add", "subtract", "bitwise_and", "bitwise_or", "bitwise_xor"}
 
 CONSTRUCTORS = frozenset({"array", "asarray", "asanyarray", "ascontiguousarray"})
 """The functions that copy host arrays to the device."""
+
+
+OF_CUBLAS = {"matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum"}
+"""The functions that call cuBLAS, but for integers; CuPy refuses that during a capture."""
+
+OF_THRUST = {"sort", "argsort", "lexsort", "partition", "argpartition", "msort", "median"}
+"""The functions that call Thrust, which waits for the device."""
 
 
 def version() -> tuple[int, ...]:
@@ -75,6 +84,17 @@ def check_call(owner: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any
             known.bind(*args, **kwargs)
         except TypeError as e:
             raise TypeError(f"CuPy {cupy.__version__}: {name}{known}: {e}") from None
+
+
+def check_capture(name: str, first: Any, machine: Any) -> None:
+    """Refuse what CuPy or CUDA refuses while a stream is captured."""
+    if machine.capture is None:
+        return
+    if name in OF_CUBLAS and getattr(first, "dtype", np.dtype(float)).kind in "fc":
+        problem = "calling cuBLAS API during stream capture is currently unsupported"
+        raise NotImplementedError(problem)
+    if name in OF_THRUST:
+        raise refused()
 
 
 def loop(name: str, operands: Sequence[Any], dtype: Any) -> tuple[str, str]:

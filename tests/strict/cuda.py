@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import traceback
 from collections import Counter
-from types import SimpleNamespace
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import cupy
+import numpy as np
 
+from .capture import Capture, Graph, refused
 from .order import Order
 
 
@@ -30,6 +32,8 @@ class Machine(threading.local):
         self.streams: dict[int, Any] = {}
         self.null: dict[int, Stream] = {}
         self.transfers, self.calls, self.order = log, calls, order
+        self.capture: Capture | None = None
+        self.allocations = 0  # of memory for arrays, outside of captures
 
     def stream(self, device: int) -> Stream:
         """The current stream of a device."""
@@ -39,8 +43,28 @@ class Machine(threading.local):
             chosen.device_id = device
         return chosen
 
+    def launch(
+        self,
+        compute: Callable[[], Any],
+        operands: Any,
+        written: Sequence[np.ndarray] = (),
+        is_memory: bool = False,
+    ) -> Any:
+        """Let the device compute: at once, or whenever the graph that is captured is launched; see
+        `Capture.note`."""
+        if self.capture is not None:
+            return self.capture.note(compute, operands, written, is_memory)
+        return compute()
+
+    def send(self) -> None:
+        """The host sends something to the device."""
+        if self.capture is not None:
+            raise refused()
+
     def wait(self, what: str) -> None:
         """Write down that the host waits for a device."""
+        if self.capture is not None:
+            raise refused()
         frames = traceback.extract_stack()[:-2]
         stack = tuple(f"{f.filename}:{f.lineno} {f.name}" for f in frames)
         self.transfers.append(Transfer(what, stack))
@@ -106,13 +130,29 @@ class Stream:
         if not self.non_blocking:
             raise RuntimeError("a default stream cannot be captured")
         self._machine.calls.append((self, "begin_capture", mode))
+        self._machine.capture = Capture()
+        # What is captured will run, in order, on the stream that launches it.
+        launching = self._before[-1] or self._machine.null[self.device_id]
+        self._own, self.ptr = self.ptr, launching.ptr
 
     def end_capture(self) -> Any:
         self._machine.calls.append((self, "end_capture", None))
-        return SimpleNamespace(launch=lambda stream=None: self._launch(stream))
+        captured, self._machine.capture = self._machine.capture, None
+        self.ptr = self._own
+        assert captured is not None, "nothing is being captured"
+        return CudaGraph(self._machine, captured.end())
 
-    def _launch(self, stream: Any) -> None:
-        self._machine.calls.append((stream or self, "launch", None))
+
+class CudaGraph:
+    """`cupy.cuda.Graph`."""
+
+    def __init__(self, machine: Machine, graph: Graph) -> None:
+        self._machine, self._graph = machine, graph
+
+    def launch(self, stream: Any = None) -> None:
+        assert self._machine.capture is None
+        self._machine.calls.append((stream, "launch", None))
+        self._graph.run()
 
 
 class Event:

@@ -9,7 +9,7 @@ import cupy
 import numpy as np
 
 from . import contract
-from .arrays import StrictArray, strict_operands, ufunc, unwrapped, wrapped
+from .arrays import StrictArray, strict_hosts, strict_operands, ufunc, unwrapped, wrapped
 from .cuda import Cuda, Machine, Transfer
 from .order import Order
 
@@ -58,8 +58,12 @@ class StrictCupy:
             if name in ("nonzero", "flatnonzero", "unique", "argwhere"):
                 self.machine.wait(name)  # the shape of the result depends on values
             host, given = unwrapped(args, self.machine), unwrapped(kwargs, self.machine)
+            contract.check_capture(name, host[0] if host else None, self.machine)
+            compute = lambda: getattr(np, name)(*host, **given)
+            into = strict_hosts(args[:1] if name in ("copyto", "put") else kwargs.get("out"))
             with np.errstate(all="ignore"):
-                out = getattr(np, name)(*host, **given)
+                is_memory = name.startswith("empty")
+                out = self.machine.launch(compute, [host, given], into, is_memory)
             return wrapped(out, self.machine, list(strict_operands(args)))
 
         return function
@@ -70,10 +74,12 @@ class StrictCupy:
             if value.device_id != self.machine.current:
                 value = value._host.copy()  # a copy between devices
             else:
-                out = getattr(np, name)(value._host, dtype, **kwargs)
-                return value if out is value._host else wrapped(out, self.machine, [value])
+                host = value._host
+                out = self.machine.launch(lambda: getattr(np, name)(host, dtype, **kwargs), [host])
+                return value if out is host else wrapped(out, self.machine, [value])
         elif isinstance(value, list | tuple) and list(strict_operands(value)):
             value = unwrapped(value, self.machine)
+        self.machine.send()
         return wrapped(np.array(value, dtype), self.machine)
 
 
@@ -111,15 +117,17 @@ class StrictUfunc:
             raise NotImplementedError(f"`{self.name}.reduce` is not supported yet")
         host = unwrapped(array, self._machine)
         into = unwrapped(out, self._machine)
+        compute = lambda: getattr(np, self.name).reduce(host, axis, dtype, into, keepdims)
         with np.errstate(all="ignore"):
-            reduced = getattr(np, self.name).reduce(host, axis, dtype, into, keepdims)
+            reduced = self._machine.launch(compute, [host], strict_hosts(out))
         return wrapped(reduced, self._machine, [array]) if out is None else out
 
     def at(self, a: StrictArray, indices: Any, b: Any = None) -> None:
         if self.name not in contract.SCATTERED:
             raise NotImplementedError(f"`{self.name}.at` is not supported yet")
         operands = unwrapped((a, indices, b), self._machine)
-        getattr(np, self.name).at(*operands)
+        at = getattr(np, self.name).at
+        self._machine.launch(lambda: at(*operands), operands, operands[:1])
 
     def __getattr__(self, name: str) -> Any:
         raise NotImplementedError(f"`{self.name}.{name}` is not supported yet")

@@ -1,0 +1,58 @@
+"""Devices `graph:0`, ...: CuPy's interface on the host, with kernels that g++ has compiled.
+
+With the emulated device (`emulation`) kernels compute in NumPy's arrays; here in arrays that refuse
+what CuPy refuses, on streams that can be captured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from gdt import kernels
+from gdt.backend import register_backend
+from gdt.backend.cupy import CupyBackend
+from gdt.kernels import Call
+from gdt.tensor_map import TensorMap
+from tests.strict import StrictArray, StrictCupy
+
+from .emulation import EmulatedRunner
+
+CUPY = StrictCupy(device_count=2)
+
+
+class StrictRunner(EmulatedRunner):
+    """Executes calls in the memory of strict devices: at once, or when a graph is launched."""
+
+    def run(self, call: Call) -> None:
+        opened = replace(
+            call,
+            arguments=tuple(map(_opened, call.arguments)),
+            pointees=tuple(map(_opened, call.pointees)),
+        )
+        signature = kernels.parameters(call.instance)
+        pairs = zip(signature, opened.arguments, strict=True)
+        written = [a for p, a in pairs if p.pointer and not p.const and a is not None]
+        run, capture = super().run, CUPY.machine.capture
+        if capture is not None and call.pointees:  # by a table that is filled after the capture
+            capture.postpone(lambda: run(opened))
+        else:
+            CUPY.machine.launch(lambda: run(opened), opened.arguments, written)
+
+
+def _opened(argument: Any) -> Any:
+    if isinstance(argument, TensorMap):
+        return replace(argument, array=_opened(argument.array))
+    return argument._host if isinstance(argument, StrictArray) else argument
+
+
+class StrictKernels(CupyBackend):
+    """The CuPy backend, whose kernels are executed on the host."""
+
+    def _runner(self) -> Any:
+        return StrictRunner()
+
+
+def register() -> None:
+    """Let meshes name the devices."""
+    register_backend("graph", lambda: StrictKernels(CUPY), lambda: 2)

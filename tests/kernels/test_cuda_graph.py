@@ -1,0 +1,76 @@
+"""Training steps as CUDA graphs, kernels included, on devices that simulate stream capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from tests.test_function import OPTIMIZERS, training
+
+from . import strict_kernels
+from .harness import need_compiler
+
+STEPS, BATCH = 7, 8
+BEFORE = 3  # the first launch: as written, recorded, and by the program
+
+
+@pytest.fixture(autouse=True)
+def mesh() -> Iterator[gdt.Mesh]:
+    need_compiler()
+    strict_kernels.register()
+    with gdt.default_mesh(gdt.create_mesh([("x", 2), ("y", 2)], devices=["graph:0"])) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_captured_training_is_bitwise_the_eager_one(name: str, mesh: gdt.Mesh) -> None:
+    cupy, states = strict_kernels.CUPY, []
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((STEPS, BATCH, 6)).astype(np.float32)
+    labels = rng.integers(0, 3, (STEPS, BATCH))
+    for captured in (False, True):
+        optimizer = OPTIMIZERS[name]()
+        step, network = training(mesh, optimizer, captured)
+        kept: list[Any] = []
+        for n, (x, y) in enumerate(zip(inputs, labels, strict=True)):
+            given = [
+                gdt.asarray(x, layout=gdt.Layout(["x", None], mesh)),
+                gdt.asarray(y, layout=gdt.Layout(["x"], mesh)),
+            ]
+            calls, waits = len(cupy.calls), len(cupy.transfers)
+            out = step(*given)
+            asked = [what for _, what, _ in cupy.calls[calls:]]
+            if captured and n >= BEFORE:
+                assert asked.count("launch") == 1
+                assert asked.count("begin_capture") == (n == BEFORE)
+            assert len(cupy.transfers) == waits or n < 2  # the host waits for nothing
+            kept.append(out["loss"].numpy())
+        kept += [p.numpy() for p in network.parameters().values()]
+        kept += [network.norm.moving_mean.numpy(), network.norm.moving_variance.numpy()]
+        kept += [s.numpy() for kind in optimizer.state.values() for s in kind.values()]
+        states.append((kept, optimizer.steps, network.dropout.calls))
+    (eager, *counts), (replayed, *others) = states
+    assert counts == others == [STEPS, STEPS]
+    for want, got in zip(eager, replayed, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_labels_that_are_no_classes_are_found_by_a_launch(mesh: gdt.Mesh) -> None:
+    layout = gdt.Layout(["x", None], mesh)
+    x = gdt.ones((4, 3), dtype="float32", layout=layout)
+
+    @gdt.function
+    def step(labels: gdt.DistributedArray) -> gdt.DistributedArray:
+        return gdt.nn.losses.sparse_softmax_cross_entropy(labels, x)
+
+    right = gdt.asarray([0, 1, 2, 0], layout=layout.delete([1]))
+    for _ in range(BEFORE + 1):
+        step(right)
+    loss = step(gdt.asarray([0, 1, 3, 0], layout=layout.delete([1])))
+    with pytest.raises(gdt.errors.IndexRangeError, match="label 3"):
+        float(loss)
+    assert np.isfinite(float(step(right)))

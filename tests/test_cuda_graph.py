@@ -1,0 +1,285 @@
+"""Recorded steps as CUDA graphs, on devices that simulate stream capture: a launch computes with
+what the arrays hold by then, and gives bit for bit what the step gives."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.array import FUNCTIONS, DistributedArray
+from gdt.cuda_graph import StepGraph
+from gdt.errors import FunctionError
+from gdt.function import Function
+from gdt.testing import choices
+from gdt.testing.operands import placed
+
+from .samples import SAMPLES
+from .strict import engine
+from .test_function import leaves, same
+
+engine.register()
+MESH = engine.mesh({"x": 2, "y": 2})
+WARM = 3  # calls before the first capture: as written, recorded, and by the program
+HOST = {"nonzero", "unique", "pack"}  # what reads values
+LIBRARY = {  # what calls cuBLAS, as it does without gdt's kernels
+    "contraction", "dot", "einsum", "inner", "matmul", "matrix_product", "matrix_product_nt",
+    "matrix_product_tn", "outer", "tensordot", "vdot",
+}  # fmt: skip
+
+
+def graph_of(step: Function) -> StepGraph | None:
+    ((recording, *_),) = step._known.values()
+    return recording.graph
+
+
+def calls_of(what: str) -> int:
+    """How often streams were asked for something."""
+    return sum(call == what for _, call, _ in engine.CUPY.calls)
+
+
+@pytest.fixture(autouse=True)
+def on_one_device() -> Any:
+    with gdt.default_mesh(MESH):
+        yield
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_every_function_is_captured(name: str) -> None:
+    for n, sample in enumerate(SAMPLES[name][:2]):
+        arrays = sample.arrays
+        seed = zlib.crc32(f"{name} {n} graph".encode())
+        (chosen,) = choices(MESH, [a.ndim for a in arrays], limit=1, seed=seed)
+        others = [np.roll(a.reshape(-1), 1).reshape(a.shape) for a in arrays]
+
+        def call(*operands: DistributedArray, sample: Any = sample) -> Any:
+            return FUNCTIONS[name](*sample.with_arrays(operands), **sample.static)
+
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            first = [placed(a, w) for a, w in zip(arrays, chosen, strict=True)]
+            second = [placed(a, w) for a, w in zip(others, chosen, strict=True)]
+            expected = call(*second)
+            if not all(isinstance(leaf, DistributedArray) for leaf in leaves(expected)):
+                continue
+            step = gdt.function(call)
+            for _ in range(WARM):
+                step(*first)
+            graph = graph_of(step)
+            try:
+                found = step(*first), step(*second)
+            except FunctionError as e:
+                assert name in LIBRARY, e
+                continue
+        assert same(found, (call(*first), expected)), (name, sample, chosen)
+        assert graph is None or graph.is_captured
+        assert graph is not None or not arrays
+
+
+# ---------------------------------------------------------------- what is overwritten, and what not
+
+
+def counting() -> tuple[dict[str, DistributedArray], Function]:
+    """A step that adds its argument to a total, and returns the total before and twice after."""
+    kept = {"total": gdt.zeros(3), "unit": gdt.ones(3)}
+
+    @gdt.function
+    def step(x: DistributedArray) -> Any:
+        before = kept["total"]
+        kept["total"] = before + x * kept["unit"]
+        return before, kept["total"] * 2
+
+    return kept, step
+
+
+def test_a_launch_reads_and_writes_what_the_step_does() -> None:
+    kept, step = counting()
+    results = [step(gdt.full(3, float(n))) for n in range(8)]
+    totals = [sum(range(n)) for n in range(9)]
+    for n, (before, doubled) in enumerate(results):  # all are still what they were
+        assert before.tolist() == [totals[n]] * 3
+        assert doubled.tolist() == [2.0 * totals[n + 1]] * 3
+    assert kept["total"].tolist() == [totals[8]] * 3
+
+
+def test_a_step_is_launched_once_for_each_call() -> None:
+    kept, step = counting()
+    x = gdt.ones(3)
+    for _ in range(WARM):
+        step(x)
+    before = {what: calls_of(what) for what in ("begin_capture", "launch")}
+    for _ in range(5):
+        step(x)
+    assert calls_of("begin_capture") - before["begin_capture"] == 1
+    assert calls_of("launch") - before["launch"] == 5
+    assert kept["total"].tolist() == [8.0] * 3
+
+
+def test_state_stays_in_its_memory_and_a_launch_waits_for_nothing() -> None:
+    kept, step = counting()
+    x = gdt.ones(3)
+    for _ in range(WARM + 1):
+        step(x)
+    where = kept["total"].blocks[0].data.ptr
+    waits, allocations = len(engine.CUPY.transfers), engine.CUPY.machine.allocations
+    for _ in range(4):
+        step(x)
+    assert kept["total"].blocks[0].data.ptr == where
+    assert len(engine.CUPY.transfers) == waits
+    # Nothing but the two arrays that each call returns.
+    assert engine.CUPY.machine.allocations == allocations + 4 * 2
+
+
+def test_what_somebody_has_kept_does_not_change() -> None:
+    kept, step = counting()
+    history, views = [], []
+    for n in range(12):
+        step(gdt.ones(3))
+        if n % 3 == 0:
+            history.append((n, kept["total"]))
+        if n % 4 == 0:
+            views.append((n, kept["total"][1:]))
+    assert [h.tolist() for _, h in history] == [[n + 1.0] * 3 for n, _ in history]
+    assert [v.tolist() for _, v in views] == [[n + 1.0] * 2 for n, _ in views]
+
+
+def test_arrays_that_others_put_in_a_place_are_read() -> None:
+    kept, step = counting()
+    for n in range(12):
+        if n == 5:
+            kept["total"] = gdt.full(3, 100.0)
+        if n in (7, 9, 10):
+            kept["unit"] = gdt.full(3, float(n))
+        before = kept["total"].tolist()
+        want = [b + u for b, u in zip(before, kept["unit"].tolist(), strict=True)]
+        step(gdt.ones(3))
+        assert kept["total"].tolist() == want
+
+
+def test_arrays_that_change_places_do() -> None:
+    kept = {"a": gdt.zeros(2), "b": gdt.ones(2)}
+
+    @gdt.function
+    def swap() -> None:
+        kept["a"], kept["b"] = kept["b"], kept["a"]
+
+    for n in range(7):
+        assert (kept["a"].tolist(), kept["b"].tolist()) == ([n % 2] * 2, [1 - n % 2] * 2)
+        swap()
+
+
+def test_steps_share_their_state_with_each_other_and_with_eager_updates() -> None:
+    w = {"w": gdt.ones(4)}
+    optimizer = gdt.optim.SGD(0.5)
+    gradient = {"w": gdt.ones(4)}
+
+    @gdt.function
+    def down() -> None:
+        optimizer.update(w, gradient)
+
+    @gdt.function
+    def up() -> None:
+        optimizer.update(w, {"w": gdt.negative(gradient["w"])})
+
+    for n in range(12):
+        if n % 4 == 3:
+            optimizer.update(w, gradient)
+            want = 0.5
+        else:
+            down()
+            assert w["w"].tolist() == [0.5] * 4
+            want = 1.0
+            up()
+        assert w["w"].tolist() == [want] * 4
+        w["w"] = w["w"] + (1.0 - want)
+    assert optimizer.steps == 3 + 2 * 9
+
+
+# ---------------------------------------------------------------- what the host computes
+
+
+def test_learning_rates_and_counts_are_those_of_the_call() -> None:
+    def trained(wrap: Any) -> list[list[float]]:
+        w = {"w": gdt.asarray([1.0, 2.0], dtype="float32")}
+        optimizer = gdt.optim.Adam(lambda step: 0.1 / (1 + step))
+
+        def step() -> None:
+            optimizer.update(w, {"w": w["w"] * 2})
+
+        run, values = wrap(step), []
+        for n in range(10):
+            if n == 7:
+                optimizer.learning_rate = 0.3
+            run()
+            values.append(w["w"].tolist())
+        assert optimizer.steps == 10
+        return values
+
+    assert trained(gdt.function) == trained(lambda step: step)
+
+
+def test_random_numbers_go_on_and_start_anew_with_a_seed() -> None:
+    draw = lambda: gdt.random.uniform((4, 4))
+    drawn = gdt.function(draw)
+    for _ in range(2):
+        gdt.random.seed(5)
+        expected = [draw().tolist() for _ in range(6)]
+        gdt.random.seed(5)
+        assert [drawn().tolist() for _ in range(6)] == expected
+
+
+def test_arrays_of_the_host_are_sent_in_every_call() -> None:
+    weights = np.ones(3)
+    weighted = gdt.function(lambda x: gdt.sum(x * weights))
+    for n in range(1, 8):
+        weights[:] = n
+        assert float(weighted(gdt.ones(3))) == 3.0 * n
+
+
+# ---------------------------------------------------------------- what is not captured
+
+
+def test_what_cannot_be_captured_is_named_with_the_line_of_the_user() -> None:
+    w = {"w": gdt.ones((2, 2)), "count": gdt.asarray(0)}
+
+    def step(x: DistributedArray) -> DistributedArray:
+        w["count"] = w["count"] + 1
+        return x @ w["w"]  # this line
+
+    recorded, x = gdt.function(step), gdt.ones((2, 2))
+    for _ in range(WARM):
+        recorded(x)
+    line = step.__code__.co_firstlineno + 2
+    for _ in range(2):
+        with pytest.raises(FunctionError) as caught:
+            recorded(x)
+        text = str(caught.value)
+        assert text.startswith(
+            f"step: matrix_product, which line {line} of {__file__} (step) calls"
+        )
+        assert "cuBLAS" in text and "call the step without gdt.function" in text
+    assert int(w["count"]) == WARM  # nothing was changed
+    assert engine.CUPY.machine.capture is None
+    assert (x + 1).tolist() == [[2.0, 2.0]] * 2
+
+
+def test_a_choice_of_the_matrix_product_is_part_of_the_graph() -> None:
+    step = gdt.function(lambda x: x + 1)
+    for name in ("handwritten", "cublas"):
+        with gdt.matmul_backend(name):
+            for _ in range(WARM + 1):
+                step(gdt.ones(2))
+    assert len(step.programs) == 2
+
+
+def test_arrays_of_several_devices_are_computed_by_the_program() -> None:
+    for mesh in (engine.mesh({"x": 2}, 2), gdt.create_mesh({"x": 2}, device_type="CPU")):
+        step = gdt.function(lambda x: gdt.sum(x * 2).resolve())
+        for n in range(5):
+            x = gdt.full(4, float(n), layout=gdt.Layout(["x"], mesh))
+            assert float(step(x)) == 8.0 * n
+        assert graph_of(step) is None
