@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 
@@ -33,13 +35,11 @@ from gdt.routes import route
 from gdt.testing import Oracle, choices, layouts
 from tests.samples import SAMPLES
 
-SCHEMES: dict[str, list[tuple[str, int]]] = {
+SCHEMES = {
     "data": [("batch", 8)],
     "model": [("batch", 4), ("model", 2)],
     "spatial": [("batch", 2), ("feature", 2), ("model", 2)],
-}
-# Those of the examples.
-OPTIMIZERS = {"imdb": lambda: gdt.optim.SGD(0.02), "mnist": lambda: gdt.optim.Adam(1e-3)}
+}  # those of examples.imdb
 
 
 def ops(limit: str, gradients: str, first: str, step: str) -> list[str]:
@@ -118,14 +118,26 @@ def collectives() -> int:
 
 
 def trainings(data: str, steps: str) -> dict[str, Any]:
-    """Losses, layouts and collectives of both models, under every scheme."""
-    found = {}
-    arrays = np.load(data)
-    for model in ("imdb", "mnist"):
-        for scheme in SCHEMES:
-            found[f"{model} {scheme}"] = training(
-                arrays[f"{model} x"], arrays[f"{model} y"], scheme, int(steps), OPTIMIZERS[model]
-            )
+    """Losses, layouts and collectives of the examples' models, under every scheme."""
+    # What the examples draw and count words with takes longer to import than they train here.
+    for library in ("matplotlib", "sklearn", "sklearn.feature_extraction.text"):
+        sys.modules[library] = MagicMock()
+    imdb, mnist = map(importlib.import_module, ("examples.imdb", "examples.mnist"))
+
+    def reviews(mesh: gdt.Mesh, feature: str | None, model: str | None) -> gdt.nn.Module:
+        return imdb.MLP(Layout([feature, model], mesh), Layout([model, None], mesh))
+
+    def digits(mesh: gdt.Mesh, feature: str | None, model: str | None) -> gdt.nn.Module:
+        return mnist.MLP(mnist.SIZES, Layout([feature, model], mesh))
+
+    arrays, found = np.load(data), {}
+    for scheme in SCHEMES:
+        for name, make, optimizer in (
+            ("imdb", reviews, lambda: gdt.optim.SGD(0.02)),
+            ("mnist", digits, lambda: gdt.optim.Adam(1e-3)),
+        ):
+            x, y = arrays[f"{name} x"], arrays[f"{name} y"]
+            found[f"{name} {scheme}"] = training(x, y, scheme, int(steps), make, optimizer)
     return found
 
 
@@ -134,20 +146,15 @@ def training(
     y: np.ndarray,
     scheme: str,
     steps: int,
+    make: Callable[..., gdt.nn.Module],
     optimizer: Callable[[], gdt.optim.Optimizer],
 ) -> dict[str, Any]:
-    """Dense, batch normalisation and dense, split as the examples split them."""
+    """One by a trainer, and the same by a recorded step."""
     mesh = gdt.create_mesh(SCHEMES[scheme])
     feature, model = (n if mesh.contains_dim(n) else None for n in ("feature", "model"))
-
-    def new() -> gdt.nn.Module:
-        return gdt.nn.Sequential(
-            gdt.nn.Dense(x.shape[1], 48, Layout([feature, model], mesh), activation="relu", key=1),
-            gdt.nn.BatchNorm(48, Layout([model], mesh)),
-            gdt.nn.Dense(48, 10, Layout([model, None], mesh), key=2),
-        )
-
-    network, twin, twin_optimizer = new(), new(), optimizer()
+    network, twin, twin_optimizer = (
+        make(mesh, feature, model), make(mesh, feature, model), optimizer(),
+    )  # fmt: skip
     rows = len(x) // steps
     batches = [
         (

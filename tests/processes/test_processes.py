@@ -69,7 +69,7 @@ def trained(output: Path) -> dict[int, list[Any]]:
         # Rows like tf-idf: sparse, of length one, with words that tell the two classes apart.
         "imdb y": rng.integers(0, 2, rows),
     }
-    words = rng.random((rows, 120)) * (rng.random((rows, 120)) < 0.1)
+    words = rng.random((rows, 1200)) * (rng.random((rows, 1200)) < 0.05)
     words[:, 0] += arrays["imdb y"]
     arrays["imdb x"] = (words / np.linalg.norm(words, axis=1, keepdims=True)).astype(np.float32)
     data = output / "data.npz"
