@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 
 from examples import imdb, mnist
-from examples.reporting import Run, console, options, table
+from examples.reporting import Run, connect, console, options, table
 
 
 def main() -> list[Run]:
@@ -22,4 +22,5 @@ def main() -> list[Run]:
 
 
 if __name__ == "__main__":
+    connect()
     main()

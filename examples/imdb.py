@@ -20,7 +20,7 @@ import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import gdt
-from examples.reporting import Run, console, options, plot, table
+from examples.reporting import Run, connect, console, options, plot, table
 from gdt import UNSHARDED, Layout, nn
 from gdt.data import Batches
 
@@ -120,7 +120,9 @@ def train(
 def run(data_dir: Path | None, output: Path) -> list[Run]:
     """Train under every scheme, one continuing the other, and draw what happened."""
     checkpoints = output / "imdb-checkpoints"
-    shutil.rmtree(checkpoints, ignore_errors=True)
+    if gdt.distributed.process_index() == 0:
+        shutil.rmtree(checkpoints, ignore_errors=True)
+    gdt.distributed.barrier()
     with console.status("Reading the reviews and counting their words"):
         data = load(data_dir)
     runs = [train(scheme, data, checkpoints) for scheme in SCHEMES]
@@ -129,5 +131,6 @@ def run(data_dir: Path | None, output: Path) -> list[Run]:
 
 
 if __name__ == "__main__":
+    connect()
     chosen = options(__doc__, "imdb")
     console.print(table(run(chosen.imdb_dir, chosen.output)))

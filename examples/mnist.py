@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import gdt
-from examples.reporting import Run, console, options, plot, table
+from examples.reporting import Run, connect, console, options, plot, table
 from gdt import UNSHARDED, Layout, Mesh, nn
 from gdt.data import Batches
 
@@ -93,5 +93,6 @@ def run(data_dir: Path | None, output: Path, full: bool = False) -> list[Run]:
 
 
 if __name__ == "__main__":
+    connect()
     chosen = options(__doc__, "mnist")
     console.print(table(run(chosen.mnist_dir, chosen.output, chosen.full)))

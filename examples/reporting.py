@@ -17,6 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+import gdt
 from gdt import Mesh
 from gdt.nn import Module
 from gdt.training import History
@@ -34,6 +35,12 @@ class Run(NamedTuple):
     history: History
     model: Module
     seconds: float
+
+
+def connect() -> None:
+    """Connect the processes that a launcher has started, if one has; the first one prints."""
+    gdt.distributed.initialize()
+    console.quiet = gdt.distributed.process_index() > 0
 
 
 def options(description: str | None, *datasets: str) -> argparse.Namespace:
@@ -81,8 +88,9 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    if gdt.distributed.process_index() == 0:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
     plt.close(figure)
     return path
 

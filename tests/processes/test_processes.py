@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ import gdt
 from tests.samples import SAMPLES
 
 from . import programs
-from .launch import results
+from .launch import ROOT, environment, mpiexec, results
 
 COUNTS = [1, 2, 4]  # processes for eight devices
 STEPS, BATCH = 4, 32
@@ -92,6 +95,21 @@ def test_trainings_are_the_same(model: str, scheme: str, count: int, output: Pat
         assert found["accuracy"] == pytest.approx(want["accuracy"], rel=RELATIVE)
         assert found["layouts"] == want["layouts"]
         assert found["collectives"] == want["collectives"]
+
+
+@pytest.mark.processes_full
+@pytest.mark.parametrize("count", [2, 4])
+def test_an_example_runs_in_several_processes_as_it_is(count: int, tmp_path: Path) -> None:
+    def reached(*launcher: str) -> str:
+        line = [*launcher, sys.executable, "-m", "examples.mnist", "--output", str(tmp_path)]
+        done = subprocess.run(
+            line, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        (row,) = re.findall(r"MNIST data parallel +8 +(.+?) +\d+ s", done.stdout)
+        return str(row)
+
+    assert reached(*mpiexec("-n", str(count))) == reached()
+    assert [p.name for p in tmp_path.iterdir()] == ["mnist.png"]
 
 
 @cache
