@@ -292,6 +292,7 @@ class DistributedArray:
     @checked
     def block_until_ready(self) -> DistributedArray:
         """Wait until the values are computed; returns the array."""
+        transport_of(self.mesh).wait()
         backend_of(self.mesh).synchronize()
         return self
 

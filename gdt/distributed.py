@@ -22,7 +22,7 @@ from gdt.comm import mpi
 from gdt.comm.messages import Messages, connect, connected
 from gdt.comm.processes import ProcessTransport
 from gdt.comm.rendezvous import meet
-from gdt.comm.transport import CopyTransport, Transport, register_transport
+from gdt.comm.transport import CopyTransport, Transport, register_transport, wait_for_all
 from gdt.errors import DistributedError, error
 from gdt.mesh import Mesh
 
@@ -165,12 +165,20 @@ def shutdown() -> None:
     if messages is None:
         return
     atexit.unregister(shutdown)
-    uncaught = getattr(sys, "last_value", None)
-    reason = messages.failure or uncaught
+    reason = messages.failure or getattr(sys, "last_value", None) or _failure_of_collectives()
     messages.close(f"{type(reason).__name__}: {reason}".split("\n")[0] if reason else "")
     connect(None)
     processes.announce(processes.Processes())
     register_transport("cpu", _transport)
+
+
+def _failure_of_collectives() -> DistributedError | None:
+    """What the collectives that are under way end with: others wait for this process's part."""
+    try:
+        wait_for_all()
+    except DistributedError as failure:
+        return failure
+    return None
 
 
 def is_initialized() -> bool:

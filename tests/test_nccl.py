@@ -15,12 +15,13 @@ import pytest
 import gdt
 from gdt import Layout, Mesh, create_mesh, processes
 from gdt.array import FUNCTIONS
+from gdt.comm import messages as messages_module
 from gdt.comm import nccl as nccl_module
 from gdt.comm import transport as transports
 from gdt.comm.encoding import Encoding
 from gdt.comm.messages import Messages, Peer
-from gdt.comm.nccl import NcclTransport
-from gdt.comm.transport import CopyTransport, Transfer
+from gdt.comm.nccl import NcclTransport, Running
+from gdt.comm.transport import CopyTransport, Transfer, wait_for_all
 from gdt.errors import DistributedError
 from gdt.reduction import UFUNCS
 from gdt.testing import Oracle, choices, layouts
@@ -395,7 +396,7 @@ def begun(mesh: Mesh) -> Iterator[NcclTransport]:
     transport.all_reduce(blocks_of(mesh, (1, 1, 2), "f"), (0,), "sum")
     stuck = Event()
     stuck.done = False
-    transport.running.append((transport._what("all_gather", (1,)), [stuck]))
+    transport.running.append(Running(transport._what("all_gather", (1,)), [stuck], set()))
     yield transport
 
 
@@ -420,6 +421,35 @@ def test_a_collective_that_does_not_end_is_named(begun: NcclTransport) -> None:
     check_names(found.value, communicators)
 
 
+@pytest.mark.parametrize(
+    ("reason", "says"),
+    [
+        (None, r"process 1 \(host here, pid 1\) has died"),
+        ("", r"process 1 \(host here, pid 1\) has ended\n"),
+        ("MemoryError: 3 GB", "has ended: MemoryError: 3 GB"),
+    ],
+)
+def test_a_process_that_has_ended_is_not_waited_for(
+    reason: str | None, says: str, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl_module, "LATE", 0.05)
+    one, stuck = np.ones((1, 1, 2), "f"), Event()
+    ranks.each(lambda i, t: t.all_reduce([one], (1,), "sum"))
+    first, second = ranks.transports[:2]
+    assert first._others((1,)) == {1} and first._others((0,)) == {2}
+    communicators, stuck.done = first.communicators[(1,)], False
+    first.running.append(Running(first._what("all_reduce", (1,)), [stuck], {1}))
+    monkeypatch.setattr(messages_module, "LINGER", 0.1)
+    if reason is None:
+        second.messages.connections[0].socket.close()
+    else:
+        second.messages.close(reason)
+    with pytest.raises(DistributedError, match=says) as found:
+        first.wait()
+    assert "all_reduce over 'b' of Mesh(a=2, b=2) on cpu:0, cpu:1, cpu:2, cpu:3" in str(found.value)
+    assert all(c.aborted for c in communicators)
+
+
 def test_what_has_ended_is_not_waited_for(mesh: Mesh) -> None:
     transport = made(mesh)
     for _ in range(3):
@@ -427,6 +457,19 @@ def test_what_has_ended_is_not_waited_for(mesh: Mesh) -> None:
     assert len(transport.running) == 1
     transport.wait()
     assert not transport.running
+
+
+@pytest.mark.parametrize(
+    "wait", [gdt.synchronize, lambda: gdt.ones(1).block_until_ready(), wait_for_all]
+)
+def test_waiting_for_devices_waits_for_collectives(
+    wait: Callable[[], object], mesh: Mesh, used: NcclTransport
+) -> None:
+    used.timeout = 0.05
+    used.all_reduce(blocks_of(mesh, (1, 1, 2), "f"), (0,), "sum")
+    used.running[0].events[0].done = False
+    with gdt.default_mesh(mesh), pytest.raises(DistributedError, match="it has not ended after"):
+        wait()
 
 
 def test_a_call_that_nccl_refuses_names_the_collective(mesh: Mesh) -> None:

@@ -15,7 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from gdt.mesh import Mesh
 
 OLDEST = 21801  # NCCL 2.18.1, as CuPy asks for
 TIMEOUT = 300.0  # seconds for which the host waits for a collective, without other processes
+LATE = 2.0  # seconds after the end of another process in which its collectives end here
 POLL = 0.0005  # seconds between two looks at collectives that have not ended
 
 TYPES = {
@@ -46,6 +47,15 @@ TYPES = {
     "float32": "NCCL_FLOAT32", "float64": "NCCL_FLOAT64", "bfloat16": "NCCL_BFLOAT16",
 }  # fmt: skip
 OPS = {"sum": "NCCL_SUM", "prod": "NCCL_PROD", "max": "NCCL_MAX", "min": "NCCL_MIN"}
+
+
+class Running(NamedTuple):
+    """A collective that was begun: what it is, the events of its end on every device, and the other
+    processes that take part."""
+
+    what: str
+    events: list[Any]
+    others: set[int]
 
 
 class NcclTransport(BlockTransport):
@@ -70,7 +80,7 @@ class NcclTransport(BlockTransport):
         self.pointer = pointer
         self.timeout = timeout if messages is None else messages.timeout
         self.communicators: dict[Axes, list[Any]] = {}  # of own blocks, by mesh axes
-        self.running: deque[tuple[str, list[Any]]] = deque()  # collectives, and events of their end
+        self.running: deque[Running] = deque()
 
     # ---- collectives
 
@@ -243,6 +253,11 @@ class NcclTransport(BlockTransport):
         devices = ", ".join(dict.fromkeys(self.mesh.devices))
         return f"{collective} over {self._named(axes)} of {self.mesh} on {devices}"
 
+    def _others(self, axes: Axes) -> set[int]:
+        """The other processes that hold blocks in the groups along `axes`."""
+        owners = {n // len(self.own) for group in self._groups(axes) for n in group}
+        return owners - {self.first // len(self.own)}
+
     def _run(self, axes: Axes, what: str, issue: Callable[[int, Any, int], None]) -> None:
         """Issue the calls of every own block in one group, on the communication streams."""
         communicators = self._communicators(axes, what)
@@ -253,7 +268,8 @@ class NcclTransport(BlockTransport):
                 for i in range(len(self.own))
             ]
             self._grouped(what, lambda i: issue(i, communicators[i], streams[i].ptr))
-            self.running.append((what, self._on_devices(lambda i: streams[i].record())))
+            events = self._on_devices(lambda i: streams[i].record())
+        self.running.append(Running(what, events, self._others(axes)))
 
     def _grouped(self, what: str, call: Callable[[int], None]) -> None:
         try:
@@ -315,7 +331,7 @@ class NcclTransport(BlockTransport):
     # ---- failures
 
     def _forget_ended(self) -> None:
-        while self.running and all(event.done for event in self.running[0][1]):
+        while self.running and all(event.done for event in self.running[0].events):
             self.running.popleft()
 
     def wait(self) -> None:
@@ -329,25 +345,31 @@ class NcclTransport(BlockTransport):
             self._forget_ended()
             if not self.running:
                 return
-            what = self.running[0][0]
-            self._check(what)
+            what, _, others = self.running[0]
+            self._check(what, others)
             if time.monotonic() > end:
                 raise self._failed(what, f"it has not ended after {self.timeout:g} s")
             time.sleep(POLL)
 
-    def _check(self, what: str) -> None:
+    def _check(self, what: str, others: set[int]) -> None:
         try:
             for made in self.communicators.values():
                 for communicator in made:
                     communicator.check_async_error()
             if self.messages is not None:
                 self.messages.listen(0)
-                self.messages.check((), what)
+                self.messages.check(self._gone(self.messages, others), what)
         except self.nccl.NcclError as cause:
             raise self._failed(what, str(cause)) from cause
         except DistributedError:
             self._abort()
             raise
+
+    @staticmethod
+    def _gone(messages: Messages, others: set[int]) -> list[int]:
+        """Those that have ended so long ago that their part of what runs is missing."""
+        ended = [i for i in others if messages.connections[i].goodbye is not None]
+        return [i for i in ended if time.monotonic() - messages.connections[i].ended > LATE]
 
     def _abort(self) -> None:
         """Give up all communicators, so that nothing waits for them any more."""

@@ -245,3 +245,9 @@ def transport_of(mesh: Mesh) -> Transport:
 def sent() -> int:
     """How many collectives the transports of all meshes have been asked for."""
     return sum(transport.calls.total() for transport in _transports.values())
+
+
+def wait_for_all() -> None:
+    """Let the host wait for the collectives of all meshes; DistributedError if one has failed."""
+    for transport in list(_transports.values()):
+        transport.wait()

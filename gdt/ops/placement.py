@@ -14,6 +14,7 @@ from gdt.array import DistributedArray, checked_layout
 from gdt.backend import backend_of
 from gdt.backend import synchronize as wait
 from gdt.comm.messages import gathered
+from gdt.comm.transport import wait_for_all
 from gdt.errors import DtypeError, GradientError, LayoutError, MeshError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import default_mesh
@@ -70,8 +71,11 @@ def check_layout(x: DistributedArray, layout: Layout) -> None:
 def synchronize() -> None:
     """Wait until every device of this process has done its work.
 
+    Raises DistributedError if a collective fails or does not end in time.
+
     >>> gdt.synchronize()
     """
+    wait_for_all()
     wait()
 
 
