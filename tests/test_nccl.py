@@ -17,10 +17,12 @@ from gdt import Layout, Mesh, create_mesh, processes
 from gdt.array import FUNCTIONS
 from gdt.comm import messages as messages_module
 from gdt.comm import nccl as nccl_module
+from gdt.comm import ranks as ranks_module
 from gdt.comm import transport as transports
 from gdt.comm.encoding import Encoding
 from gdt.comm.messages import Messages, Peer
-from gdt.comm.nccl import NcclTransport, Running
+from gdt.comm.nccl import NcclTransport
+from gdt.comm.ranks import Running
 from gdt.comm.transport import CopyTransport, Transfer, wait_for_all
 from gdt.errors import DistributedError
 from gdt.reduction import UFUNCS
@@ -432,7 +434,7 @@ def test_a_collective_that_does_not_end_is_named(begun: NcclTransport) -> None:
 def test_a_process_that_has_ended_is_not_waited_for(
     reason: str | None, says: str, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nccl_module, "LATE", 0.05)
+    monkeypatch.setattr(ranks_module, "LATE", 0.05)
     one, stuck = np.ones((1, 1, 2), "f"), Event()
     ranks.each(lambda i, t: t.all_reduce([one], (1,), "sum"))
     first, second = ranks.transports[:2]

@@ -1,0 +1,208 @@
+"""Ranks of NCCL: a block on a GPU is one; their communicators, and what can go wrong with them.
+
+The blocks along some mesh axes share a communicator; a process has one for each of its GPUs, and
+issues the calls of all of them in one group, as one thread that drives several GPUs must. A failure
+shows only when somebody asks: `Ranks.wait` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+from gdt.backend.cupy import device_of
+from gdt.comm.messages import Messages
+from gdt.comm.transport import Axes, Block, BlockTransport
+from gdt.errors import DistributedError, error
+from gdt.mesh import Mesh
+
+TIMEOUT = 300.0  # seconds for which the host waits for a collective, without other processes
+LATE = 2.0  # seconds after the end of another process in which its collectives end here
+POLL = 0.0005  # seconds between two looks at collectives that have not ended
+
+
+class Running(NamedTuple):
+    """A collective that was begun: what it is, the events of its end on every device, and the other
+    processes that take part."""
+
+    what: str
+    events: list[Any]
+    others: set[int]
+
+
+class Ranks(BlockTransport):
+    """Blocks on GPUs, each a rank: its number in the grid.
+
+    nccl: the module `cupy.cuda.nccl`. backend: gives the array namespace, and a context in which a
+    device communicates. messages: to the other processes that own blocks, if there are some.
+    pointer: the address of an array's memory.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        nccl: Any,
+        backend: Any,
+        messages: Messages | None = None,
+        pointer: Callable[[Block], int] = lambda x: int(x.data.ptr),
+        timeout: float = TIMEOUT,
+    ) -> None:
+        super().__init__(mesh)
+        self.nccl, self.backend, self.xp, self.messages = nccl, backend, backend.xp, messages
+        self.pointer = pointer
+        self.timeout = timeout if messages is None else messages.timeout
+        self.communicators: dict[Axes, list[Any]] = {}  # of own blocks, by mesh axes
+        self.running: deque[Running] = deque()
+
+    def _on_devices(self, make: Callable[[int], Any]) -> list[Any]:
+        """What `make` returns for every own block, on its device."""
+        found = []
+        for i in range(len(self.own)):
+            with self.backend.on(self.mesh, i):
+                found.append(make(i))
+        return found
+
+    # ---- communicators and streams
+
+    def _what(self, collective: str, axes: Axes) -> str:
+        devices = ", ".join(dict.fromkeys(self.mesh.devices))
+        return f"{collective} over {self._named(axes)} of {self.mesh} on {devices}"
+
+    def _others(self, axes: Axes) -> set[int]:
+        """The other processes that hold blocks in the groups along `axes`."""
+        owners = {n // len(self.own) for group in self._groups(axes) for n in group}
+        return owners - {self.first // len(self.own)}
+
+    def _run(self, axes: Axes, what: str, issue: Callable[[int, Any, int], None]) -> None:
+        """Issue the calls of every own block in one group, on the communication streams."""
+        communicators = self._communicators(axes, what)
+        self._forget_ended()
+        with ExitStack() as stack:
+            streams = [
+                stack.enter_context(self.backend.communicating(device_of(self.mesh, i)))
+                for i in range(len(self.own))
+            ]
+            self._grouped(what, lambda i: issue(i, communicators[i], streams[i].ptr))
+            events = self._on_devices(lambda i: streams[i].record())
+        self.running.append(Running(what, events, self._others(axes)))
+
+    def _grouped(self, what: str, call: Callable[[int], None]) -> None:
+        try:
+            self.nccl.groupStart()
+            try:
+                for i in range(len(self.own)):
+                    call(i)
+            finally:
+                self.nccl.groupEnd()
+        except self.nccl.NcclError as cause:
+            raise self._failed(what, str(cause)) from cause
+
+    def _communicators(self, axes: Axes, what: str) -> list[Any]:
+        """The communicator of every own block with those that differ along `axes` alone."""
+        if axes not in self.communicators:
+            made = self._split(axes, what) if self._splits() else self._joined(axes, what)
+            self.communicators[axes] = made
+        return self.communicators[axes]
+
+    def _splits(self) -> bool:
+        """Whether communicators are split from the one of all blocks. CuPy 13 cannot, and CuPy 14
+        not in a group, which a process of several GPUs needs: it returns before NCCL has written
+        the new communicator."""
+        return len(self.own) == 1 and hasattr(self.nccl.NcclCommunicator, "commSplit")
+
+    def _split(self, axes: Axes, what: str) -> list[Any]:
+        every = tuple(range(self.mesh.ndim))
+        (group,) = self._groups(axes)
+        if len(group) == len(self.mesh.all_blocks):
+            return self._joined(axes, what) if axes == every else self._communicators(every, what)
+        (whole,) = self._communicators(every, what)
+        self.wait()  # nothing may run on what is split
+        if self.messages is not None:
+            self.messages.gather(None, what)  # NCCL would wait for a process that is elsewhere
+        try:
+            with self.backend.on(self.mesh, 0):
+                return [whole.commSplit(group[0], group.index(self.first))]
+        except self.nccl.NcclError as cause:
+            raise self._failed(f"{what}, whose communicator is split", str(cause)) from cause
+
+    def _joined(self, axes: Axes, what: str) -> list[Any]:
+        """Communicators from an identifier for each group, which the process of its first block
+        draws."""
+        groups = self._groups(axes)
+        drawn = {g[0]: self.nccl.get_unique_id() for g in groups if g[0] in self.own}
+        parts = [drawn] if self.messages is None else self.messages.gather(drawn, what)
+        identifiers = {first: found for part in parts for first, found in part.items()}
+        made: list[Any] = [None] * len(self.own)
+
+        def create(i: int) -> None:
+            group = next(g for g in groups if self.first + i in g)
+            rank, identifier = group.index(self.first + i), identifiers[group[0]]
+            with self.backend.on(self.mesh, i):
+                made[i] = self.nccl.NcclCommunicator(len(group), identifier, rank)
+
+        self._grouped(f"{what}, whose communicators are made", create)
+        return made
+
+    # ---- failures
+
+    def _forget_ended(self) -> None:
+        while self.running and all(event.done for event in self.running[0].events):
+            self.running.popleft()
+
+    def wait(self) -> None:
+        """Let the host wait until the collectives that were begun have ended.
+
+        Raises DistributedError, which names the collective, its mesh axes and devices, if one of
+        them fails or does not end in time; their communicators are given up then.
+        """
+        end = time.monotonic() + self.timeout
+        while True:
+            self._forget_ended()
+            if not self.running:
+                return
+            what, _, others = self.running[0]
+            self._check(what, others)
+            if time.monotonic() > end:
+                raise self._failed(what, f"it has not ended after {self.timeout:g} s")
+            time.sleep(POLL)
+
+    def _check(self, what: str, others: set[int]) -> None:
+        try:
+            for made in self.communicators.values():
+                for communicator in made:
+                    communicator.check_async_error()
+            if self.messages is not None:
+                self.messages.listen(0)
+                self.messages.check(self._gone(self.messages, others), what)
+        except self.nccl.NcclError as cause:
+            raise self._failed(what, str(cause)) from cause
+        except DistributedError:
+            self._abort()
+            raise
+
+    @staticmethod
+    def _gone(messages: Messages, others: set[int]) -> list[int]:
+        """Those that have ended so long ago that their part of what runs is missing."""
+        ended = [i for i in others if messages.connections[i].goodbye is not None]
+        return [i for i in ended if time.monotonic() - messages.connections[i].ended > LATE]
+
+    def _abort(self) -> None:
+        """Give up all communicators, so that nothing waits for them any more."""
+        for made in self.communicators.values():
+            for communicator in made:
+                communicator.abort()
+        self.communicators.clear()
+        self.running.clear()
+
+    def _failed(self, what: str, problem: str) -> DistributedError:
+        self._abort()
+        return error(
+            DistributedError,
+            what.split(" ", maxsplit=1)[0],
+            f"NCCL: {problem}",
+            operands={"in": what},
+            remedy="NCCL_DEBUG=WARN in the environment makes NCCL say more.",
+        )
