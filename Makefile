@@ -27,7 +27,7 @@ test-kernels: $(VENV)/test.stamp
 test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m cupy_full
 	OPENBLAS_NUM_THREADS=1 $(VENV)-cupy13/bin/python -m pytest -n $(JOBS) -m "cupy_full or not gpu" \
-		tests/test_strict.py
+		tests/test_strict.py tests/test_cupy_contract.py tests/test_cuda_graph.py
 
 # Every op and every relayout in two and four processes.
 test-processes: $(VENV)/test.stamp

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+OLDEST = 12, 0  # CUDA that CuPy 13 and 14 run on
 INSTALL_CUPY = (
     "Install gdt[cuda13], or gdt[cuda12] for drivers older than 580: pip install 'gdt[cuda13]'."
 )
@@ -46,6 +47,9 @@ def driver() -> Driver:
     number = ctypes.c_int()
     library.cuDriverGetVersion(ctypes.byref(number))
     version = number.value // 1000, number.value % 1000 // 10
+    if version < OLDEST:
+        runs, needs = (".".join(map(str, v)) for v in (version, OLDEST))
+        return Driver(version, 0, f"the NVIDIA driver runs CUDA {runs}, and gdt needs {needs}")
     status = library.cuInit(0) or library.cuDeviceGetCount(ctypes.byref(number))
     if status == NO_DEVICE:
         return Driver(
@@ -86,6 +90,8 @@ def missing() -> tuple[str, str]:
     here = driver()
     if here.version is None:
         return here.problem, "Install NVIDIA's driver, or use device_type='CPU'."
+    if here.version < OLDEST:
+        return here.problem, "Update NVIDIA's driver, or use device_type='CPU'."
     if here.problem:
         return here.problem, "Run nvidia-smi to see what is wrong, or use device_type='CPU'."
     if not have_cupy():

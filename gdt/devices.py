@@ -77,6 +77,7 @@ def checked_devices(devices: Sequence[str], kind: str | None, op: str) -> tuple[
             op,
             "one mesh has devices of one kind",
             operands={"devices": ", ".join(names)},
+            remedy="Make a mesh of each kind: gdt.relayout moves arrays from one to the other.",
         )
     if kind is not None and kinds != {kind}:
         raise error(DeviceError, op, f"devices {', '.join(names)} are not of device_type {kind!r}")

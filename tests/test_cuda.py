@@ -16,9 +16,17 @@ import pytest
 import gdt
 from gdt import backend, configuration, cuda_driver
 from gdt.backend.cupy import CupyBackend, load_cupy
-from gdt.errors import DeviceError, DtypeError, MeshError, MoveError, OutOfMemoryError
+from gdt.errors import (
+    DeviceError,
+    DtypeError,
+    GdtError,
+    MeshError,
+    MoveError,
+    OutOfMemoryError,
+)
 
 from .strict import StrictCupy, engine
+from .strict.cuda import CudaGraph
 
 engine.register()
 
@@ -77,6 +85,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         (Driver(status=803), True, r"does not start: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH \(803\)",
          "nvidia-smi"),
         (Driver(devices=0), True, "the NVIDIA driver sees no GPU", "nvidia-smi"),
+        (Driver(version=11080), True, r"runs CUDA 11\.8, and gdt needs 12\.0",
+         "Update NVIDIA's driver"),
         (Driver(), False, r"2 GPU\(s\) found, but CuPy is not installed",
          r"pip install 'gdt\[cuda13\]'"),
     ],
@@ -115,7 +125,7 @@ def test_meshes_take_all_gpus_or_those_that_are_named(machine: Any) -> None:
         gdt.create_mesh([("x", 8)], devices=["cuda:0", "cuda:1", "cuda:2"])
     with pytest.raises(DeviceError, match=r"(?s)'cuda:4' does not exist: 4.*cuda:0 to cuda:3"):
         gdt.create_mesh([("x", 8)], devices=["cuda:4"])
-    with pytest.raises(MeshError, match="one mesh has devices of one kind"):
+    with pytest.raises(MeshError, match=r"(?s)of one kind.*cuda:0, cpu:0.*gdt\.relayout moves"):
         gdt.create_mesh([("x", 2)], devices=["cuda:0", "cpu:0"])
 
 
@@ -177,6 +187,56 @@ def test_failures_of_a_device_name_it(status: int, problem: str) -> None:
     with pytest.raises(DeviceError, match=f"cuda:1: {problem}"), here._scopes[1]:
         raise cupy.cuda.runtime.CUDARuntimeError(status)
     assert here.xp.cuda.runtime.getDevice() == 0
+
+
+@pytest.mark.parametrize("where", ["array", "op", "recorded step", "launch"])
+def test_out_of_memory_is_told_wherever_it_happens(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what there was before is still there, and computes."""
+    layout = gdt.Layout([None], engine.mesh({"x": 2}))
+    x = gdt.full(4, 2.0, layout=layout)
+    step = gdt.function(gdt.exp)
+    if where != "array":
+        for _ in range({"op": 0, "recorded step": 2, "launch": 4}[where]):
+            step(x)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise cupy.cuda.memory.OutOfMemoryError(1 << 40, 12 << 30)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.CUPY, "asarray", fail, raising=False)
+        patched.setattr(type(engine.CUPY.exp), "__call__", fail)
+        patched.setattr(CudaGraph, "launch", fail)
+        with pytest.raises(OutOfMemoryError) as caught:
+            if where == "array":
+                gdt.asarray(np.ones(4), layout=layout)
+            elif where == "op":
+                gdt.exp(x)
+            else:
+                step(x)
+    for part in ("allocating 1,099,511,627,776 bytes", "in use: ", "would fit: ", "memory: "):
+        assert part in str(caught.value)
+    assert gdt.exp(x).tolist() == [np.exp(2.0)] * 4
+    assert step(x).tolist() == [np.exp(2.0)] * 4
+
+
+@pytest.mark.parametrize("calls", [2, 3, 5])
+def test_a_device_that_fails_in_a_recorded_step_is_named(
+    calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = gdt.full(4, 2.0, layout=gdt.Layout([None], engine.mesh({"x": 2})))
+    step = gdt.function(gdt.exp)
+    for _ in range(calls):
+        step(x)
+
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise cupy.cuda.runtime.CUDARuntimeError(719)
+
+    monkeypatch.setattr(type(engine.CUPY.exp), "__call__", fail)
+    monkeypatch.setattr(CudaGraph, "launch", fail)
+    with pytest.raises(GdtError, match="cuda:0: the device has failed: cudaErrorLaunchFailure"):
+        step(x)
 
 
 def test_failures_inside_an_op_are_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def load_cupy() -> Any:
             f"the driver runs CUDA {_version(driver)}, and CuPy {cupy.__version__} is built for "
             f"CUDA {_version(built_for)}",
             remedy="Update NVIDIA's driver, or install the CuPy that fits it: "
-            f"pip install 'gdt[cuda{driver // 1000}]'.",
+            "pip uninstall cupy-cuda13x, then pip install 'gdt[cuda12]'.",
         )
     return cupy
 

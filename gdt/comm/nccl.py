@@ -203,9 +203,16 @@ def load() -> Any:
         raise error(DistributedError, "transport", problem, remedy=install)
     version = nccl.get_version()
     if version < OLDEST:
-        problem = f"NCCL is of version code {version}, and {OLDEST} is the oldest that works"
+        problem = (
+            f"NCCL {_written(version)} is too old: {_written(OLDEST)} is the oldest that works"
+        )
         raise error(DistributedError, "transport", problem, remedy=install)
     return nccl
+
+
+def _written(version: int) -> str:
+    """A version as NCCL numbers them since 2.9: 22907 is 2.29.7."""
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
 def transport(mesh: Mesh) -> Transport:
