@@ -1,4 +1,4 @@
-"""On an NVIDIA GPU (`make test-gpu`): ops, trainings, memory, NCCL and interoperability with CuPy.
+"""On an NVIDIA GPU (`make test-gpu`): ops, trainings, captured steps, memory, CuPy and NCCL.
 
 What needs no hardware also runs on the strict devices of `tests/strict`, in every `make test`.
 """
@@ -15,16 +15,20 @@ import numpy as np
 import pytest
 
 import gdt
+from bench.gdt_steps import trainer_on
+from bench.workloads import WORKLOADS, Workload
 from gdt import cuda_driver
 from gdt.array import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.backend.cupy import load_cupy
 from gdt.testing import Oracle, choices
 
+from .kernels.test_cuda_graph import check_training
 from .processes.launch import command, ended, start
 from .processes.test_processes import trained
 from .samples import SAMPLES
 from .strict import engine
+from .test_function import OPTIMIZERS
 from .test_training_equivalence import SCHEMES, TRAININGS, losses
 
 engine.register()
@@ -72,6 +76,24 @@ def test_losses_are_those_of_the_cpu(name: str, scheme: str, device: str) -> Non
     host = gdt.create_mesh([("a", 1)], device_type="CPU")
     want = losses(name, host, (None, None, None), steps)
     np.testing.assert_allclose(losses(name, on, SCHEMES[scheme][1], steps), want, RELATIVE)
+
+
+@on_hardware
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_captured_steps_are_bitwise_the_eager_ones(name: str, mesh: gdt.Mesh) -> None:
+    check_training(name, mesh)
+
+
+@on_hardware
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=WORKLOADS)
+def test_captured_steps_of_the_benchmarks_have_the_losses_of_the_cpu(
+    workload: Workload, device: str
+) -> None:
+    losses = []
+    for on in ({"devices": [device]}, {"device_type": "CPU"}):
+        step = trainer_on(gdt.create_mesh({"batch": 8}, **on), "data", "captured")(workload)()
+        losses.append([float(step(index)) for index in range(20)])
+    np.testing.assert_allclose(*losses, RELATIVE)
 
 
 # ---------------------------------------------------------------- memory and CuPy

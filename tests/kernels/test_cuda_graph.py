@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -26,37 +27,57 @@ def mesh() -> Iterator[gdt.Mesh]:
         yield made
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_captured_training_is_bitwise_the_eager_one(name: str, mesh: gdt.Mesh) -> None:
-    cupy, states = strict_kernels.CUPY, []
+def trained(
+    name: str, mesh: gdt.Mesh, captured: bool, watch: Callable[[int], Any] = lambda n: nullcontext()
+) -> tuple[list[np.ndarray], list[int]]:
+    """Losses, and everything that a training changes: arrays, and counts of steps and calls.
+
+    watch: a context for each call of the step.
+    """
     rng = np.random.default_rng(0)
     inputs = rng.standard_normal((STEPS, BATCH, 6)).astype(np.float32)
     labels = rng.integers(0, 3, (STEPS, BATCH))
-    for captured in (False, True):
-        optimizer = OPTIMIZERS[name]()
-        step, network = training(mesh, optimizer, captured)
-        kept: list[Any] = []
-        for n, (x, y) in enumerate(zip(inputs, labels, strict=True)):
-            given = [
-                gdt.asarray(x, layout=gdt.Layout(["x", None], mesh)),
-                gdt.asarray(y, layout=gdt.Layout(["x"], mesh)),
-            ]
-            calls, waits = len(cupy.calls), len(cupy.transfers)
+    optimizer = OPTIMIZERS[name]()
+    step, network = training(mesh, optimizer, captured)
+    kept = []
+    for n, (x, y) in enumerate(zip(inputs, labels, strict=True)):
+        given = [
+            gdt.asarray(x, layout=gdt.Layout(["x", None], mesh)),
+            gdt.asarray(y, layout=gdt.Layout(["x"], mesh)),
+        ]
+        with watch(n):
             out = step(*given)
-            asked = [what for _, what, _ in cupy.calls[calls:]]
-            if captured and n >= BEFORE:
-                assert asked.count("launch") == 1
-                assert asked.count("begin_capture") == (n == BEFORE)
-            assert len(cupy.transfers) == waits or n < 2  # the host waits for nothing
-            kept.append(out["loss"].numpy())
-        kept += [p.numpy() for p in network.parameters().values()]
-        kept += [network.norm.moving_mean.numpy(), network.norm.moving_variance.numpy()]
-        kept += [s.numpy() for kind in optimizer.state.values() for s in kind.values()]
-        states.append((kept, optimizer.steps, network.dropout.calls))
-    (eager, *counts), (replayed, *others) = states
+        kept.append(out["loss"].numpy())
+    kept += [p.numpy() for p in network.parameters().values()]
+    kept += [network.norm.moving_mean.numpy(), network.norm.moving_variance.numpy()]
+    kept += [s.numpy() for kind in optimizer.state.values() for s in kind.values()]
+    assert not captured or all(r[0].graph.is_captured for r in step._known.values())
+    return kept, [optimizer.steps, network.dropout.calls]
+
+
+def check_training(name: str, mesh: gdt.Mesh, watch: Any = lambda n: nullcontext()) -> None:
+    """A captured training is the eager one, to the bit."""
+    eager, counts = trained(name, mesh, False)
+    replayed, others = trained(name, mesh, True, watch)
     assert counts == others == [STEPS, STEPS]
     for want, got in zip(eager, replayed, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_captured_training_is_bitwise_the_eager_one(name: str, mesh: gdt.Mesh) -> None:
+    cupy = strict_kernels.CUPY
+
+    @contextmanager
+    def watch(n: int) -> Iterator[None]:
+        calls, waits = len(cupy.calls), len(cupy.transfers)
+        yield
+        asked = [what for _, what, _ in cupy.calls[calls:]]
+        assert asked.count("launch") == (n >= BEFORE)
+        assert asked.count("begin_capture") == (n == BEFORE)
+        assert len(cupy.transfers) == waits  # the host waits for nothing
+
+    check_training(name, mesh, watch)
 
 
 def test_labels_that_are_no_classes_are_found_by_a_launch(mesh: gdt.Mesh) -> None:
