@@ -26,6 +26,7 @@ PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.
 OPAQUE = (types.ModuleType, type, np.ndarray, ArrayType, Layout, Mesh)
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib")})
 MISSING = object()
+MISSING_KEY = (KeyError, IndexError, ValueError)  # ValueError: an empty cell
 LARGEST = 4096  # entries of a list or dict that are looked at one by one
 
 
@@ -40,7 +41,7 @@ class Place(NamedTuple):
         """What is kept there now; MISSING if nothing is."""
         try:
             return self.owner[self.key]
-        except (KeyError, IndexError, ValueError):  # ValueError: an empty cell
+        except MISSING_KEY:
             return MISSING
 
 
@@ -93,13 +94,30 @@ class Captures:
         if contents is not None:
             self.sizes.append((contents, len(contents)))
 
+    def unchanged(self, namespace: dict[str, Any]) -> str:
+        """An expression that is true if everything is what it was; its names are put into
+        `namespace`. It may raise MISSING_KEY."""
+        checks = []
+        for n, (place, value) in enumerate(self.values):
+            owner, key = place.owner, place.key
+            namespace |= {f"owner{n}": owner, f"key{n}": key, f"value{n}": value}
+            checks.append(f"owner{n}[key{n}] is value{n}")
+            if isinstance(owner, Cell):
+                namespace[f"owner{n}"] = owner.cell
+                checks[-1] = f"owner{n}.cell_contents is value{n}"
+        for n, (container, size) in enumerate(self.sizes):
+            namespace[f"container{n}"] = container
+            checks.append(f"len(container{n}) == {size}")
+        # Numbers may be equal, and methods the same, without being one object.
+        return f"{' and '.join(checks) or True} or changed() is None"
+
     def changed(self) -> str | None:
         """The path of something that is not what it was; None if all is."""
         for place, value in self.values:
             try:
                 if place.owner[place.key] is value:
                     continue
-            except (KeyError, IndexError, ValueError):
+            except MISSING_KEY:
                 return place.path
             if not _is_same(place.read(), value):
                 return place.path

@@ -304,5 +304,7 @@ def _parts(
     if any(r in origin and r not in arrays for r in program.outputs):
         return None
     inputs = [*program.inputs, *scalars.values(), *arrays]
-    on_device = Program(computed, inputs, program.outputs, program.constants, program.replaced)
+    on_device = Program(
+        computed, inputs, program.outputs, program.constants, program.replaced, set()
+    )
     return on_device, draws, list(scalars), [origin[r] for r in arrays]

@@ -5,26 +5,23 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gdt.arguments import checked
 from gdt.array import DistributedArray
 from gdt.captures import PRIMITIVES, Captures, Place
-from gdt.cuda_graph import StepGraph, step_graph
 from gdt.errors import FunctionError, error
-from gdt.layout import ArrayType
 from gdt.mesh import chosen_mesh
 from gdt.observe import OBSERVERS, observing
-from gdt.op import _is_owned
 from gdt.policy import MATMUL_BACKEND, MATMUL_PRECISION
-from gdt.program import Program, Recorder, array_of, held
+from gdt.program import Program, Recorder
+from gdt.recording import OUTDATED, Input, Recording, Result, replaced, templated
 
 PACKAGE = str(Path(__file__).parent)
 MANY = 16  # recordings after which a function warns that it is recorded over and over
@@ -36,7 +33,7 @@ class RerecordedWarning(UserWarning):
     """A function is recorded anew in most of its calls, which costs more than it saves."""
 
 
-# ---------------------------------------------------------------- arguments and results
+# ---------------------------------------------------------------- arguments
 
 
 class Arguments:
@@ -80,63 +77,6 @@ class Arguments:
         else:
             parts.append(id(value))
             self.objects.append((path, value))
-
-
-class Result(NamedTuple):
-    """An array that a function makes: which of the program's outputs it is, and which of them is
-    its value with nothing pending, -1 if the function did not ask for that."""
-
-    type: ArrayType
-    output: int
-    resolved: int
-
-    def array(self, outputs: Sequence[Any]) -> DistributedArray:
-        """The array that a run of the program has made."""
-        made = array_of(self.type, outputs[self.output])
-        if self.resolved >= 0:
-            kind = self.type.with_layout(self.type.layout.resolved)
-            made._resolved = array_of(kind, outputs[self.resolved])
-        return made
-
-
-def _result(array: DistributedArray, results: list[DistributedArray]) -> Result:
-    """An array as a `Result`; what the program is to return of it is added to `results`."""
-    results.append(array)
-    if array._resolved is None:
-        return Result(array.type, len(results) - 1, -1)
-    results.append(array._resolved)
-    return Result(array.type, len(results) - 2, len(results) - 1)
-
-
-def _templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
-    """The returned tree with a `Result` for every array, which are added to `results`."""
-    if isinstance(tree, DistributedArray):
-        return _result(tree, results)
-    if tree is None or isinstance(tree, str):
-        return tree
-    if isinstance(tree, dict):
-        return {k: _templated(v, results, name) for k, v in tree.items()}
-    if isinstance(tree, list | tuple):
-        parts = [_templated(v, results, name) for v in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    raise error(
-        FunctionError,
-        name,
-        f"it returns a {type(tree).__name__}, which a recorded step cannot compute anew",
-        remedy="Return arrays, None, or lists, tuples and dicts of them.",
-    )
-
-
-def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
-    """The tree that a template stands for."""
-    if type(template) is Result:
-        return template.array(outputs)
-    if isinstance(template, dict):
-        return {k: _filled(v, outputs) for k, v in template.items()}
-    if isinstance(template, list | tuple):
-        parts = [_filled(v, outputs) for v in template]
-        return type(template)(*parts) if hasattr(template, "_fields") else type(template)(parts)
-    return template
 
 
 # ---------------------------------------------------------------- recording
@@ -187,107 +127,6 @@ def _without_traces(arrays: Sequence[DistributedArray]) -> Iterator[None]:
             a._resolved = resolved
 
 
-class Input(NamedTuple):
-    """Where a program reads a register: a place, or argument number `argument` if that is not -1;
-    the type it must have; what is put there afterwards, None if it stays."""
-
-    place: Place
-    argument: int
-    type: ArrayType
-    register: int
-    written: Result | None
-
-
-def _replaced(inputs: Sequence[Input]) -> set[int]:
-    """The registers of arrays that are kept in one place, where another array will be put."""
-    counts = Counter(i.register for i in inputs)
-    return {i.register for i in inputs if i.written and counts[i.register] == 1}
-
-
-class Recording:
-    """A call that has been recorded, and may be replayed as long as its captures are unchanged."""
-
-    def __init__(
-        self,
-        name: str,
-        recorder: Recorder,
-        captures: Captures,
-        inputs: Sequence[Input],
-        program: Program,
-        template: Tree,
-    ) -> None:
-        self.captures, self.program, self.template = captures, program, template
-        read = {*program.inputs}
-        self.inputs = [i for i in inputs if i.register in read or i.written]
-        by_register = {i.register: n for n, i in enumerate(self.inputs)}
-        self.order = [by_register[r] for r in program.inputs]
-        self.donated = [by_register[r] for r in program.donated]
-        # Places that held one array must go on to hold one.
-        self.twins = [
-            (n, by_register[i.register])
-            for n, i in enumerate(self.inputs)
-            if by_register[i.register] != n
-        ]
-        self.writes = [(n, i.written) for n, i in enumerate(self.inputs) if i.written]
-        self.graph = self._graph(name, recorder)
-
-    def _graph(self, name: str, recorder: Recorder) -> StepGraph | None:
-        """The program as a CUDA graph, where it is on one GPU."""
-        replaced = _replaced(self.inputs)
-        read = [self.inputs[n] for n in self.order]
-        states = {
-            at: i.written.output
-            for at, i in enumerate(read)
-            if i.register in replaced and i.written and i.written.type is i.type
-        }
-        return step_graph(
-            name,
-            self.program,
-            recorder.values,
-            [i.type.mesh for i in self.inputs],
-            states,
-            [i.argument >= 0 for i in read],
-        )
-
-    def places(self, arguments: Arguments) -> list[Place] | None:
-        """Where its arrays are now; None if it does not fit what is there."""
-        if self.captures.changed() is not None:
-            return None
-        places = []
-        for captured, argument, kind, *_ in self.inputs:
-            if argument >= 0:
-                places.append(arguments.places[argument])
-                continue
-            now = captured.read()
-            if type(now) is not DistributedArray or now.type is not kind:
-                return None
-            places.append(captured)
-        for n, first in self.twins:
-            if places[n].read().blocks is not places[first].read().blocks:
-                return None
-        return places
-
-    def replay(self, places: list[Place]) -> Tree:
-        """Run the program on the arrays in these places."""
-        outputs = self._run(places) if self.graph is None else self._launch(self.graph, places)
-        for n, written in self.writes:
-            places[n].owner[places[n].key] = written.array(outputs)
-        return _filled(self.template, outputs)
-
-    def _run(self, places: list[Place]) -> Sequence[Any]:
-        free = []
-        for n in self.donated:
-            owned = _is_owned(places[n].owner, places[n].key)
-            free.append(owned[0] if len(owned) == 1 else owned)
-        blocks = [held(place.owner[place.key]) for place in places]
-        return self.program.run(*[blocks[n] for n in self.order], *free)
-
-    def _launch(self, graph: StepGraph, places: list[Place]) -> Sequence[Any]:
-        read = [places[n] for n in self.order]
-        free = {i: all(_is_owned(read[i].owner, read[i].key)) for i in graph.states}
-        return graph.run([held(place.owner[place.key]) for place in read], free)
-
-
 class Function:
     """What `gdt.function` returns: calls `function`, recorded and replayed."""
 
@@ -318,9 +157,9 @@ class Function:
             self._known[arguments.key] = []
             return result
         for recording in recordings:
-            places = recording.places(arguments)
-            if places is not None:
-                return recording.replay(places)
+            result = recording.replay(arguments.places)
+            if result is not OUTDATED:
+                return result
         return self._record(arguments, recordings, args, kwargs)
 
     def _places(self, arguments: Arguments) -> tuple[Captures, list[tuple[Place, int]]]:
@@ -346,7 +185,7 @@ class Function:
             self._count_recording(changed)
             return returned
         results: list[DistributedArray] = []
-        template = _templated(returned, results, self._name)
+        template = templated(returned, results, self._name)
         inputs = []
         for place, n, was, register in before:
             now, written = place.read(), None
@@ -354,10 +193,10 @@ class Function:
                 if not isinstance(now, DistributedArray):
                     self._count_recording(place.path)
                     return returned
-                written = _result(now, results)
+                written = Result.of(now, results)
             inputs.append(Input(place, n, was.type, register, written))
         outputs = [recorder.find(r) for r in results]
-        program = recorder.program([i.register for i in inputs], outputs, _replaced(inputs))
+        program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
         if program is None:
             raise self._unknown(recorder, outputs)
         recordings.insert(0, Recording(self._name, recorder, captures, inputs, program, template))

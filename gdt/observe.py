@@ -101,6 +101,16 @@ def observing(observer: Observer) -> Iterator[None]:
         OBSERVERS.reset(token)
 
 
+@contextmanager
+def observing_only(*observers: Observer) -> Iterator[None]:
+    """Tell these, and nobody else, about what happens in this block."""
+    token = OBSERVERS.set(observers)
+    try:
+        yield
+    finally:
+        OBSERVERS.reset(token)
+
+
 def is_recorded() -> bool:
     """Whether an observer wants to know which functions make which blocks."""
     return any(observer.wants_runs for observer in OBSERVERS.get())

@@ -10,6 +10,8 @@ part of the plan's key. A body may name, after `*`, what the engine knows and it
 - `out`: the array(s) to write into, or None; a body that takes it gets recycled or donated memory;
 - `block_shape`: the shape of the block that the first output has;
 - `shards`: where the shards of each factor begin, and how many of their elements are valid;
+- `scratch`: the memory of the operand that `scratch=` names, where a program knows that nobody
+  reads it afterwards, or None;
 - `labels`: for contractions, the mesh axes and factors of every operand's and the output's block.
 
 Bodies address array axes from the end: the leading axes of a block are mesh axes. They return what
@@ -44,7 +46,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 OPS: dict[str, Op] = {}
 SCALARS = (int, float, bool, complex)  # weak in promotion, as in NumPy (NEP 50)
-INJECTED = ("out", "block_shape", "shards", "labels")
+INJECTED = ("out", "block_shape", "shards", "labels", "scratch")
 
 
 class Op:
@@ -62,6 +64,7 @@ class Op:
         merge: Callable[..., Any] | None = None,
         finish: Callable[..., Any] | None = None,
         donate: str = "",
+        scratch: str = "",
         prepare: Callable[..., dict[str, Any]] | None = None,
     ) -> None:
         self.body, self.rule, self.name = body, rule, body.__name__.rstrip("_")
@@ -88,6 +91,7 @@ class Op:
         self.merge, self.finish, self.prepare = merge, finish, prepare
         # Donated operands come first; output i takes the place of donated operand i.
         self.donated = [self.operands.index(n.strip()) for n in donate.split(",") if n.strip()]
+        self.scratch = self.operands.index(scratch) if scratch else -1
         self.plans: Plans[Plan] = Plans()
         self.plans_of_all: Plans[tuple[Plan, ...]] = Plans()
         self.vjps: tuple[Vjp | None, ...] = ()
@@ -338,7 +342,7 @@ class Op:
         after those. A block that nobody else refers to is overwritten; any other is left as it is,
         and the output gets memory of its own.
         """
-        owned = [_is_owned(mapping, name) for mapping, name in owners]
+        owned = [is_owned(mapping, name) for mapping, name in owners]
         operands = [mapping[name] for mapping, name in owners]
         operands += args
         types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
@@ -384,7 +388,7 @@ class Op:
                     self.update(group, other, *args, **static)
             return
         for group, other, plan in zip(owners, others, plans, strict=True):
-            free = [_is_owned(mapping, name)[0] for mapping, name in group]
+            free = [is_owned(mapping, name)[0] for mapping, name in group]
             blocks = [mapping[name].blocks[0] for mapping, name in group]
             made = plan.quick_update((*blocks, other.blocks[0], *args), free)  # type: ignore[misc]
             for (mapping, name), kind, block in zip(group, plan.outs, made, strict=True):
@@ -409,7 +413,7 @@ class Op:
         launch = self.kernel_of_all
         if launch is None or not all(k.applies for p in plans for k in p.kernel_bodies):
             return False
-        owned = [[_is_owned(mapping, name) for mapping, name in group] for group in owners]
+        owned = [[is_owned(mapping, name) for mapping, name in group] for group in owners]
         arrays = [
             (*[mapping[name].blocks for mapping, name in group], other.blocks)
             for group, other in zip(owners, others, strict=True)
@@ -540,7 +544,7 @@ def as_operands(op: str, **values: Any) -> list[DistributedArray]:
     return arrays
 
 
-def _is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
+def is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
     """For every block of the array in `mapping[name]`, whether nothing else refers to it."""
     count = sys.getrefcount
     if count(mapping[name]) != ONE_REFERENCE or count(mapping[name].blocks) != ONE_REFERENCE:
@@ -548,16 +552,20 @@ def _is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
     array = mapping[name]
     if array._resolved is not None:
         return [False] * len(array.blocks)
-    owns = backend_of(array.mesh).owns
     owned = []
     for i in range(len(array.blocks)):
         alone = count(array.blocks[i]) == ONE_REFERENCE
-        if array.blocks[i].base is not None:
+        if alone and array.blocks[i].base is not None:
             # In no variable, which CPython 3.14 counts once and others twice.
             references = count(array.blocks[i].base)
-            alone = alone and references == ONE_REFERENCE + owns(array.blocks[i].base)
+            alone = references == ONE_REFERENCE + _is_of_pool(array, i)
         owned.append(alone and getattr(array.blocks[i].flags, "writeable", True))  # CuPy's all are
     return owned
+
+
+def _is_of_pool(array: DistributedArray, i: int) -> bool:
+    """Whether the memory of block `i` is the backend's, which then refers to it too."""
+    return backend_of(array.mesh).owns(array.blocks[i].base)
 
 
 def op(
@@ -576,6 +584,7 @@ def op(
         *statistics)` makes the outputs. Without `merge`, `finish` scales what a block holds of a
         sum, and must be linear. It may name statics, and `count`, the number of elements reduced.
     donate: operands whose memory the outputs may take, see `Op.update`.
+    scratch: an operand of the type of the first, which such an op may use up.
     prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body sees
     them.
     """

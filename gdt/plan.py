@@ -60,6 +60,7 @@ class Plan:
         "quick_update",
         "resolves",
         "routes",
+        "scratch",
         "types",
         "wanted",
     )
@@ -90,6 +91,8 @@ class Plan:
         # The same for donated operands that stay where they are: from blocks, and whether each
         # donated one may be overwritten, to the tuple of blocks that take their place.
         self.quick_update: Callable[..., tuple[Block, ...]] | None = None
+        # The operand that the latter may use up, if there is one more flag and that says so; or -1.
+        self.scratch = -1
         # Of donated operands that stay where they are, on a backend with kernels: of every block.
         self.kernel_bodies: tuple[KernelBody, ...] = ()
         # From the blocks of every (moved) operand to the blocks of every output.

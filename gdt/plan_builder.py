@@ -200,14 +200,14 @@ class PlanBuilder:
             self.axes.get(f) for n in range(len(self.shapes)) for f in self.rule.reduced(n)
         )
 
+        if op.merge is not None or not (reduces or self.finish):
+            return lambda *xs, **out: _tuple(body(*xs, **out))
+
         def run(*xs: Block, **out: Any) -> tuple[Block, ...]:
             outs = _tuple(body(*xs, **out))
-            if op.merge is None and (reduces or self.finish is not None):
-                overs = [self._over(n, x) for n, x in enumerate(outs)]
-                outs = tuple(combine(x, o) if o else x for x, o in zip(outs, overs, strict=True))
-                if self.finish is not None:
-                    outs = _tuple(self.finish(*outs))
-            return outs
+            overs = [self._over(n, x) for n, x in enumerate(outs)]
+            outs = tuple(combine(x, o) if o else x for x, o in zip(outs, overs, strict=True))
+            return outs if self.finish is None else _tuple(self.finish(*outs))
 
         return run
 
@@ -274,6 +274,8 @@ class PlanBuilder:
     def _targets(self, xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
         """What donated operands are updated into: themselves where they are free."""
         empty = self.backend.empty
+        if len(free) == 1:
+            return (xs[0] if free[0] else empty(xs[0].shape, xs[0].dtype),)
         pairs = zip(xs, free, strict=False)
         return tuple([x if mine else empty(x.shape, x.dtype) for x, mine in pairs])
 
@@ -360,12 +362,24 @@ class PlanBuilder:
         elif self.op.donated and not self.plan.moves:
             self.plan.kernel_bodies = tuple(self.kernel_bodies.values())
         if self.op.donated and len(self.mesh.blocks) == 1 and not self.plan.moves:
-            run = self.runs[0]
-            update = lambda xs, free: run(*xs, out=self._targets(xs, free))
-            self.plan.quick_update = self.backend.placed(self.mesh, 0, update)
+            self.plan.quick_update = self.backend.placed(self.mesh, 0, self._update())
         return results
 
     # ---- one block
+
+    def _update(self) -> Callable[..., tuple[Block, ...]]:
+        """From the operands' blocks, and whether each donated one may be overwritten, to the
+        outputs' blocks."""
+        run, given = self.runs[0], self.op.scratch
+        if given >= 0 and self.backend.runner is None and self.moved[given] is self.moved[0]:
+            self.plan.scratch, count = given, len(self.op.donated)
+
+            def update(xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
+                scratch = xs[given] if len(free) > count and free[count] else None
+                return run(*xs, out=self._targets(xs, free[:count]), scratch=scratch)
+
+            return update
+        return lambda xs, free: run(*xs, out=self._targets(xs, free))
 
     def _fold(self) -> tuple[PlanBuilder, list[Callable[[Block], Block] | None]]:
         """Inside one block a factor that every output lacks need not stay split: its mesh axes and
@@ -429,10 +443,9 @@ class PlanBuilder:
             reported, axes = self._merged_axes(), folded._merged_axes()
 
             def merge(*xs: Block) -> Any:
-                statistics = _tuple(body(*xs))
                 if reported and OBSERVERS.get():
                     self._report_merge(reported, *self.gathered)
-                outs = folded._merge(statistics, axes)
+                outs = folded._merge(_tuple(body(*xs)), axes)
                 return outs if len(outs) > 1 else outs[0]
 
             return merge
@@ -457,6 +470,9 @@ class PlanBuilder:
             else:
                 combined = body
             return combined if finish is None else _in_turn(combined, finish)  # type: ignore[return-value]
+
+        if not any(overs):
+            return body if finish is None else lambda *xs: finish(*body(*xs))
 
         def combine_all(*xs: Block) -> Any:
             outs = tuple(combine(x, o) if o else x for x, o in zip(body(*xs), overs, strict=True))
@@ -524,8 +540,13 @@ def _in_turn(
 def _after_preparing(
     befores: Sequence[Callable[[Block], Block] | None], body: Callable[..., Any]
 ) -> Callable[..., Any]:
+    needed = [(n, before) for n, before in enumerate(befores) if before is not None]
+
     def prepared(*xs: Block, **out: Any) -> Any:
-        return body(*[x if f is None else f(x) for f, x in zip(befores, xs, strict=True)], **out)
+        ready = list(xs)
+        for n, before in needed:
+            ready[n] = before(ready[n])
+        return body(*ready, **out)
 
     return prepared
 

@@ -7,16 +7,20 @@ identity, so everything that only wraps blocks (arrays, their types, trees of th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
 from gdt import processes
 from gdt.array import DistributedArray
+from gdt.backend import NUMPY
 from gdt.comm.transport import sent
 from gdt.layout import ArrayType
-from gdt.observe import Observer
+from gdt.observe import Observer, observing_only
 from gdt.op import Op
+from gdt.ops.movement import relayout
+from gdt.plan import Plan
 
 PROGRAM_FILE = "<gdt program>"
 
@@ -29,8 +33,8 @@ class Instruction(NamedTuple):
 
     several: whether it returns a tuple of results, one for each register. donated: of an update,
     which is called with a tuple of its inputs and one of flags, the registers that it may
-    overwrite. is_effect: whether it runs even if nobody reads what it writes. line: the user's line
-    that it comes from.
+    overwrite, and `scratch` the one that it may use up, or -1. is_effect: whether it runs even if
+    nobody reads what it writes. line: the user's line that it comes from.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Instruction(NamedTuple):
     outputs: tuple[int, ...]
     several: bool
     donated: tuple[int, ...] = ()
+    scratch: int = -1
     is_effect: bool = False
     line: str = ""
 
@@ -79,9 +84,27 @@ class Recorder(Observer):
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         outs = out if isinstance(out, tuple) else (out,)
         if type(op) is Op and not op.donated and not outs[0].mesh.divided:
-            plan = op.plan_of_call(args, static)
+            plan, args = self._with_moved_constants(op, args, static)
             inputs = [held(a) if type(a) is DistributedArray else a for a in args]
             self._note(op.name, plan.quick, inputs, [held(o) for o in outs], len(outs) > 1)  # type: ignore[arg-type]
+
+    def _with_moved_constants(
+        self, op: Op, args: tuple[Any, ...], static: dict[str, Any]
+    ) -> tuple[Plan, tuple[Any, ...]]:
+        """The plan of a call, and its operands: those that are the same in every run have been
+        moved to where the plan wants them once and for all."""
+        plan = op.plan_of_call(args, static)
+        routed = [i for i, route in enumerate(plan.routes) if route]
+        fixed = {i: plan.wanted[i] for i in routed if self.find(args[i]) in self.constants}
+        if not fixed:
+            return plan, args
+        moved = list(args)
+        with observing_only(self):
+            for i, layout in fixed.items():
+                moved[i] = relayout(args[i], layout)  # type: ignore[arg-type]
+        with observing_only():
+            op(*moved, **static)  # makes the plan ready
+        return op.plan_of_call(tuple(moved), static), tuple(moved)
 
     def on_run(
         self, name: str, function: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]
@@ -102,7 +125,8 @@ class Recorder(Observer):
     ) -> None:
         made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
         update = plan.quick_update or partial(_update, plan.execute, len(outputs[0]))
-        self._note(name, update, read, made, True, donated=donated)
+        scratch = plan.scratch if plan.quick_update else -1
+        self._note(name, update, read, made, True, donated=donated, scratch=scratch)
 
     def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
         self.met_host = True
@@ -124,6 +148,7 @@ class Recorder(Observer):
         several: bool,
         *,
         donated: Sequence[int] = (),
+        scratch: int = -1,
         is_effect: bool = False,
     ) -> None:
         if processes.current().count > 1:
@@ -136,8 +161,11 @@ class Recorder(Observer):
             self.constants.update(written)
             return
         overwritten = tuple([read[i] for i in donated])
+        used_up = read[scratch] if scratch >= 0 else -1
         self.instructions.append(
-            Instruction(name, function, read, written, several, overwritten, is_effect, self.line())
+            Instruction(
+                name, function, read, written, several, overwritten, used_up, is_effect, self.line()
+            )
         )
 
     def line(self) -> str:
@@ -167,7 +195,20 @@ class Recorder(Observer):
         if needed & self.unknown:
             return None
         constants = {r: self.values[r] for r in needed & self.constants}
-        return Program(kept, [i for i in inputs if i in needed], outputs, constants, replaced)
+        given = [i for i in inputs if i in needed]
+        alone = self._alone(kept) - {*inputs, *outputs, *constants}
+        return Program(kept, given, outputs, constants, replaced, alone)
+
+    def _alone(self, kept: Sequence[Instruction]) -> set[int]:
+        """The registers whose memory is recycled memory that no other register shares, in every
+        run: what an update makes may or may not be the memory of what it replaces."""
+        memory = Counter(id(_memory(v)) for v in self.values)
+        made = {r for k in kept if not k.donated for r in k.outputs}
+        return {
+            r
+            for r in made
+            if memory[id(_memory(self.values[r]))] == 1 and NUMPY.owns(_memory(self.values[r]))
+        }
 
     def _needed(self, outputs: Sequence[int]) -> tuple[list[Instruction], set[int]]:
         """The instructions that make `outputs`, and all registers that they read or write."""
@@ -188,6 +229,12 @@ class Recorder(Observer):
                     block = value[0] if type(value) is tuple else value
                     return instruction.name, f"blocks {block.dtype}{list(block.shape)}"
         return "the result", "unknown origin"
+
+
+def _memory(value: Any) -> Any:
+    """What owns the memory of what a register holds, of a NumPy array."""
+    base = getattr(value, "base", None)
+    return value if base is None else base
 
 
 def _is_scalar(value: Any) -> bool:
@@ -248,6 +295,7 @@ class Program:
         outputs: Sequence[int],
         constants: Mapping[int, Any],
         replaced: Set[int],
+        alone: Set[int],
     ) -> None:
         self.instructions, self.outputs = instructions, outputs
         self.constants, self.replaced = constants, replaced
@@ -273,6 +321,8 @@ class Program:
                 free = [r in replaced and last[r] == at and r not in outputs for r in k.donated]
                 self.donated += [r for r, f in zip(k.donated, free, strict=True) if f]
                 flags = [f"free{r}" if f else "False" for r, f in zip(k.donated, free, strict=True)]
+                if k.scratch >= 0:
+                    flags.append(str(k.scratch in alone and last[k.scratch] == at))
                 operands = f"({operands},), ({', '.join(flags)},)"
             lines.append(f"    {results} = {k.name}_{at}({operands})")
             self.at_line[len(lines) + 1] = k

@@ -174,6 +174,34 @@ def test_a_replay_overwrites_the_parameters_and_nothing_that_somebody_kept() -> 
     assert not np.array_equal(w["w"].numpy(), value)
 
 
+@pytest.mark.parametrize("read", ["nowhere", "returned", "after", "as a view"])
+def test_an_update_uses_up_gradients_that_nobody_reads_again(read: str) -> None:
+    inputs = gdt.asarray(np.random.default_rng(0).normal(size=(64, 1200)))
+    targets = gdt.asarray(np.random.default_rng(1).normal(size=(64, 48)))
+
+    def training() -> tuple[dict[str, DistributedArray], Callable[[], Any]]:
+        w, optimizer = {"w": gdt.zeros((1200, 48))}, gdt.optim.SGD(0.01)
+
+        def step() -> Any:
+            _, g = gdt.value_and_grad(lambda p: gdt.sum((inputs @ p["w"] - targets) ** 2))(w)
+            before = g["w"].T if read == "as a view" else None
+            optimizer.update(w, g)
+            return {
+                "nowhere": None, "returned": g["w"], "as a view": before,
+                "after": gdt.sum(g["w"]) if read == "after" else None,
+            }[read]  # fmt: skip
+
+        return w, step
+
+    (w, step), (other, plain) = training(), training()
+    recorded = gdt.function(step)
+    for _ in range(4):
+        assert same(recorded(), plain())
+        assert same(w["w"], other["w"])
+    (program,) = recorded.programs
+    assert ("True,)" in program.source) is (read == "nowhere")
+
+
 def test_an_update_of_a_copy_leaves_the_original() -> None:
     w = {"w": gdt.ones(4)}
 

@@ -62,7 +62,16 @@ LAYERS = [
     ("ops", ["ops", "random", "random_kernels"]),
     (
         "transforms",
-        ["backward", "buckets", "captures", "cuda_graph", "function", "tape", "program"],
+        [
+            "backward",
+            "buckets",
+            "captures",
+            "cuda_graph",
+            "function",
+            "tape",
+            "program",
+            "recording",
+        ],
     ),
     (
         "library",

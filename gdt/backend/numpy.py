@@ -65,9 +65,11 @@ class BufferPool:
 
     def owns(self, buffer: object) -> bool:
         """Whether `buffer` is one of the pool's."""
-        return isinstance(buffer, np.ndarray) and any(
-            b is buffer for b in self.buffers.get(buffer.nbytes, ())
-        )
+        if isinstance(buffer, np.ndarray):
+            for own in self.buffers.get(buffer.nbytes, ()):
+                if own is buffer:
+                    return True
+        return False
 
     def trim(self) -> None:
         """Give the memory of all free buffers back."""

@@ -17,9 +17,13 @@ from gdt.optim.update_kernels import declare
 Scalar = Any
 
 
-@op("..., ..., ... -> ...", donate="p")
-def sgd_step(xp: Any, p: Block, g: Block, rate: Scalar, /, *, out: Any) -> Block:
+@op("..., ..., ... -> ...", donate="p", scratch="g")
+def sgd_step(
+    xp: Any, p: Block, g: Block, rate: Scalar, /, *, out: Any, scratch: Block | None = None
+) -> Block:
     """p - rate * g"""
+    if scratch is not None:
+        return xp.subtract(p, xp.multiply(g, rate, out=scratch), out=out[0])
     for change, p_, g_, new in runs(xp, p, g, out[0]):
         xp.multiply(g_, rate, out=change)
         xp.subtract(p_, change, out=new)

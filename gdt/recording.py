@@ -1,0 +1,201 @@
+"""Recordings: calls of a function, to be replayed as long as what they rely on is unchanged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gdt.array import DistributedArray
+from gdt.captures import MISSING_KEY, Captures, Place
+from gdt.cuda_graph import StepGraph, step_graph
+from gdt.errors import FunctionError, error
+from gdt.layout import ArrayType
+from gdt.op import is_owned
+from gdt.program import Program, Recorder, array_of
+
+OUTDATED = object()  # what replaying returns if something is not what it was
+
+Tree = Any
+
+
+class Result(NamedTuple):
+    """An array that a function makes: which of the program's outputs it is, and which of them is
+    its value with nothing pending, -1 if the function did not ask for that."""
+
+    type: ArrayType
+    output: int
+    resolved: int
+
+    @classmethod
+    def of(cls, array: DistributedArray, results: list[DistributedArray]) -> Result:
+        """An array as a result; what the program is to return of it is added to `results`."""
+        results.append(array)
+        if array._resolved is None:
+            return cls(array.type, len(results) - 1, -1)
+        results.append(array._resolved)
+        return cls(array.type, len(results) - 2, len(results) - 1)
+
+    def array(self, outputs: Sequence[Any]) -> DistributedArray:
+        """The array that a run of the program has made."""
+        made = array_of(self.type, outputs[self.output])
+        if self.resolved >= 0:
+            kind = self.type.with_layout(self.type.layout.resolved)
+            made._resolved = array_of(kind, outputs[self.resolved])
+        return made
+
+
+def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
+    """The returned tree with a `Result` for every array, which are added to `results`."""
+    if isinstance(tree, DistributedArray):
+        return Result.of(tree, results)
+    if tree is None or isinstance(tree, str):
+        return tree
+    if isinstance(tree, dict):
+        return {k: templated(v, results, name) for k, v in tree.items()}
+    if isinstance(tree, list | tuple):
+        parts = [templated(v, results, name) for v in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    raise error(
+        FunctionError,
+        name,
+        f"it returns a {type(tree).__name__}, which a recorded step cannot compute anew",
+        remedy="Return arrays, None, or lists, tuples and dicts of them.",
+    )
+
+
+def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
+    """The tree that a template stands for."""
+    if type(template) is Result:
+        return template.array(outputs)
+    if isinstance(template, dict):
+        return {k: _filled(v, outputs) for k, v in template.items()}
+    if isinstance(template, list | tuple):
+        parts = [_filled(v, outputs) for v in template]
+        return type(template)(*parts) if hasattr(template, "_fields") else type(template)(parts)
+    return template
+
+
+class Input(NamedTuple):
+    """Where a program reads a register: a place, or argument number `argument` if that is not -1;
+    the type it must have; what is put there afterwards, None if it stays."""
+
+    place: Place
+    argument: int
+    type: ArrayType
+    register: int
+    written: Result | None
+
+
+def replaced(inputs: Sequence[Input]) -> set[int]:
+    """The registers of arrays that are kept in one place, where another array will be put."""
+    counts = Counter(i.register for i in inputs)
+    return {i.register for i in inputs if i.written and counts[i.register] == 1}
+
+
+class Recording:
+    """A call that has been recorded.
+
+    `replay` takes the places of the call's arguments, runs the program on what is in them and in
+    the captured places, puts results back and returns them as the function does; or returns
+    OUTDATED, and has changed nothing. `source` is its text: in a step of small arrays, loops over
+    the places would cost as much as some of the ops.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        recorder: Recorder,
+        captures: Captures,
+        inputs: Sequence[Input],
+        program: Program,
+        template: Tree,
+    ) -> None:
+        self.captures, self.program = captures, program
+        read = {*program.inputs}
+        kept = [i for i in inputs if i.register in read or i.written]
+        namespace: dict[str, Any] = {
+            "changed": captures.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
+            "array": DistributedArray, "is_owned": is_owned,
+            "filled": _filled, "template": template,
+        }  # fmt: skip
+        self.graph = _graph(name, recorder, kept, program)
+        guards = [captures.unchanged(namespace), *_guards(kept, namespace)]
+        lines = [
+            "def replay(places):",
+            *[f"    o{n}, k{n}, _ = places[{i.argument}]" for n, i in _arguments(kept)],
+            "    try:",
+            *[f"        if not ({guard}):\n            return OUTDATED" for guard in guards],
+            "    except missing:",
+            "        return OUTDATED",
+            *_run(kept, program, self.graph, namespace),
+            "    return filled(template, outputs)",
+        ]
+        self.source = "\n".join(lines)
+        exec(compile(self.source, "<gdt replay>", "exec"), namespace)
+        self.replay: Callable[[Sequence[Place]], Tree] = namespace["replay"]
+
+
+def _arguments(inputs: Sequence[Input]) -> list[tuple[int, Input]]:
+    return [(n, i) for n, i in enumerate(inputs) if i.argument >= 0]
+
+
+def _guards(inputs: Sequence[Input], namespace: dict[str, Any]) -> list[str]:
+    """Expressions that are true if the places hold what a program was recorded for."""
+    guards, first = [], _first(inputs)
+    for n, i in enumerate(inputs):
+        place = f"o{n}[k{n}]"
+        if i.argument < 0:  # the types of arguments are part of what a recording is known by
+            namespace |= {f"o{n}": i.place.owner, f"k{n}": i.place.key, f"t{n}": i.type}
+            guards.append(f"type({place}) is array and {place}.type is t{n}")
+        if first[i.register] != n:  # places that held one array must go on to hold one
+            other = first[i.register]
+            guards.append(f"{place}.blocks is o{other}[k{other}].blocks")
+    return guards
+
+
+def _first(inputs: Sequence[Input]) -> dict[int, int]:
+    """For every register the number of the first input that is one of its places."""
+    return {i.register: n for n, i in reversed([*enumerate(inputs)])}
+
+
+def _graph(
+    name: str, recorder: Recorder, inputs: Sequence[Input], program: Program
+) -> StepGraph | None:
+    """The program as a CUDA graph, where it is on one GPU."""
+    first, states = _first(inputs), {}
+    read = [inputs[first[r]] for r in program.inputs]
+    once = replaced(inputs)
+    for at, i in enumerate(read):
+        if i.register in once and i.written and i.written.type is i.type:
+            states[at] = i.written.output
+    meshes = [i.type.mesh for i in inputs]
+    are_arguments = [i.argument >= 0 for i in read]
+    return step_graph(name, program, recorder.values, meshes, states, are_arguments)
+
+
+def _run(
+    inputs: Sequence[Input], program: Program, graph: StepGraph | None, namespace: dict[str, Any]
+) -> list[str]:
+    """The lines that run a program, or launch it as a graph, and put what it makes in its place."""
+    first = _first(inputs)
+    several = any(len(i.type.mesh.blocks) > 1 for i in inputs)
+    only = "" if several else "[0]"
+    place = {r: f"o{n}[k{n}]" for r, n in first.items()}
+    owned = {r: f"is_owned(o{n}, k{n})" for r, n in first.items()}
+    blocks = [f"{place[r]}.blocks{only}" for r in program.inputs]
+    if graph is None:
+        namespace["run"] = program.run
+        lines = [f"    free{r} = {owned[r]}{only}" for r in program.donated]
+        operands = ", ".join(blocks + [f"free{r}" for r in program.donated])
+    else:
+        namespace["run"] = graph.run
+        free = [f"{at}: all({owned[program.inputs[at]]})" for at in graph.states]
+        # Asked before the list of blocks, which refers to them, is made.
+        lines, operands = [f"    free = {{{', '.join(free)}}}"], f"[{', '.join(blocks)}], free"
+    lines.append(f"    outputs = run({operands})")
+    for n, i in enumerate(inputs):
+        if i.written:
+            namespace[f"w{n}"] = i.written.array
+            lines.append(f"    o{n}[k{n}] = w{n}(outputs)")
+    return lines
