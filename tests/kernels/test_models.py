@@ -15,6 +15,7 @@ from examples import imdb, mnist
 from gdt import UNSHARDED, Layout, nn
 from gdt.drawing import Explanation
 
+from .conftest import SHARE
 from .emulation import EmulatedBackend, emulated_devices
 from .harness import need_compiler
 
@@ -101,7 +102,10 @@ MODELS |= {f"imdb, {scheme.name}": model_of_imdb(scheme) for scheme in imdb.SCHE
 @pytest.mark.parametrize("blocks", [1, 8])
 @pytest.mark.parametrize("name", MODELS)
 def test_training_steps_run_kernels_alone_and_equal_the_host(
-    name: str, blocks: int, emulated: EmulatedBackend, capsys: pytest.CaptureFixture[str]
+    name: str,
+    blocks: int,
+    emulated: EmulatedBackend,
+    record_property: Callable[[str, object], None],
 ) -> None:
     emulated.runner.ran.clear()
     devices = [f"emu:{i}" for i in range(blocks)]
@@ -118,9 +122,8 @@ def test_training_steps_run_kernels_alone_and_equal_the_host(
         np.testing.assert_allclose(device[0][key], want, rtol=0, atol=allowed * scale, err_msg=key)
     assert device[1].collectives == host[1].collectives
     shares = kernel_shares(device[1])
-    with capsys.disabled():
-        text = ", ".join(f"{f} {n}/{of}" for f, (n, of) in shares.items() if of)
-        print(f"\n{name}, {blocks} block(s): calls that ran a kernel: {text}")
+    text = ", ".join(f"{f} {n}/{of}" for f, (n, of) in shares.items() if of)
+    record_property(SHARE, f"{name}, {blocks} block(s): {text}")
     expected = {"matmul", "cross-entropy", "update"} | ({"batch norm"} if "imdb" in name else set())
     assert {family for family, (_, of) in shares.items() if of} == expected
     assert all(launched == of for launched, of in shares.values())
