@@ -49,7 +49,7 @@ def results(count: int, name: str, output: Path, *arguments: object) -> list[Any
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{name} in {count} processes:\n{done.stdout}\n{done.stderr}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,82 +21,108 @@ from . import programs
 from .launch import ROOT, environment, mpiexec, results
 
 COUNTS = [1, 2, 4]  # processes for eight devices
-STEPS, BATCH = 4, 32
+STEPS, BATCH = 3, 32  # a step is recorded in the second call of its kind, and replayed in the third
 RELATIVE = 1e-5  # of losses: sums are added in another order
+EVERY = 5  # of the samples of ops, and of the pairs of layouts
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("processes")
+    """A folder that all of pytest's workers share."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "several-processes"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def found(count: int, output: Path, program: str) -> list[Any]:
+    """What each of so many processes found in a program. The first to ask, of pytest's workers too,
+    runs all programs, since starting Python takes longer than most of them."""
+    with (output / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return [process[program] for process in all_found(count, output)]
+
+
+def all_found(count: int, output: Path) -> list[Any]:
+    kept = output / f"{count}.json"
+    if not kept.exists():
+        for fewer in COUNTS[: COUNTS.index(count)]:
+            all_found(fewer, output)
+        calls = {
+            "trainings": [training_data(output), STEPS],
+            "checkpoints": [output / "checkpoints", count],
+            "values": [],
+        }
+        if count > 1:
+            calls |= {"ops": [1, 1, count // 2, EVERY], "relayouts": [EVERY]}
+        text = json.dumps(calls, default=str)
+        kept.write_text(json.dumps(results(count, "several", output / str(count), text)))
+    return list(json.loads(kept.read_text()))
+
+
+def training_data(output: Path) -> Path:
+    """Digits, and rows like tf-idf: sparse, of length one, with words that tell classes apart."""
+    path = output / "data.npz"
+    if not path.exists():
+        rng, rows = np.random.default_rng(0), STEPS * BATCH
+        pixels, digits = gdt.data.mnist("train")
+        words = rng.random((rows, 1200)) * (rng.random((rows, 1200)) < 0.05)
+        labels = rng.integers(0, 2, rows)
+        words[:, 0] += labels
+        words /= np.linalg.norm(words, axis=1, keepdims=True)
+        arrays = {
+            "mnist x": (pixels[:rows].reshape(rows, -1) / 255).astype(np.float32),
+            "mnist y": digits[:rows].astype(np.int64),
+            "imdb x": words.astype(np.float32),
+            "imdb y": labels,
+        }
+        np.savez(path, **arrays)
+    return path
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_ops_in_several_processes(count: int, output: Path) -> None:
-    every = 4
-    found = results(count, "ops", output / f"ops{count}", 1, 1, count // 2, every)
-    assert all(names == sorted(SAMPLES)[count // 2 :: every] for names in found)
+    for names in found(count, output, "ops"):
+        assert names == sorted(SAMPLES)[count // 2 :: EVERY]
 
 
 @pytest.mark.processes_full
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_op_in_several_processes(count: int, output: Path) -> None:
-    found = results(count, "ops", output / f"all{count}", 6, 2, 0, 1)
-    assert all(names == sorted(SAMPLES) for names in found)
+    for names in results(count, "ops", output / f"ops{count}", 6, 2, 0, 1):
+        assert names == sorted(SAMPLES)
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_relayouts_in_several_processes(count: int, output: Path) -> None:
-    check_relayouts(count, output, every=5)
+    check_relayouts(found(count, output, "relayouts"))
 
 
 @pytest.mark.processes_full
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_relayout_in_several_processes(count: int, output: Path) -> None:
-    check_relayouts(count, output, every=1)
+    check_relayouts(results(count, "relayouts", output / f"relayouts{count}", 1))
 
 
-def check_relayouts(count: int, output: Path, every: int) -> None:
-    found = results(count, "relayouts", output / f"relayouts{count}-{every}", every)
-    assert found[0]["pairs"] > 50
+def check_relayouts(processes: list[Any]) -> None:
+    assert processes[0]["pairs"] > 50
     # Where every coordinate is a block of its own, all together send what the plans say.
-    assert sum(f["sent"] for f in found) == found[0]["announced"]
-
-
-@cache
-def trained(output: Path) -> dict[int, list[Any]]:
-    """What every process of every number of processes found in both trainings."""
-    rng = np.random.default_rng(0)
-    rows = STEPS * BATCH
-    pixels, labels = gdt.data.mnist("train")
-    arrays = {
-        "mnist x": (pixels[:rows].reshape(rows, -1) / 255).astype(np.float32),
-        "mnist y": labels[:rows].astype(np.int64),
-        # Rows like tf-idf: sparse, of length one, with words that tell the two classes apart.
-        "imdb y": rng.integers(0, 2, rows),
-    }
-    words = rng.random((rows, 1200)) * (rng.random((rows, 1200)) < 0.05)
-    words[:, 0] += arrays["imdb y"]
-    arrays["imdb x"] = (words / np.linalg.norm(words, axis=1, keepdims=True)).astype(np.float32)
-    data = output / "data.npz"
-    np.savez(data, **arrays)
-    return {
-        count: results(count, "trainings", output / f"trainings{count}", data, STEPS)
-        for count in COUNTS
-    }
+    assert sum(p["sent"] for p in processes) == processes[0]["announced"]
 
 
 @pytest.mark.parametrize("count", [2, 4])
 @pytest.mark.parametrize("model", ["imdb", "mnist"])
 @pytest.mark.parametrize("scheme", programs.SCHEMES)
 def test_trainings_are_the_same(model: str, scheme: str, count: int, output: Path) -> None:
-    want = trained(output)[1][0][f"{model} {scheme}"]
+    want = found(1, output, "trainings")[0][f"{model} {scheme}"]
     assert want["losses"][1] != want["losses"][-1]
-    for found in (process[f"{model} {scheme}"] for process in trained(output)[count]):
-        np.testing.assert_allclose(found["losses"], want["losses"], rtol=RELATIVE)
-        np.testing.assert_allclose(found["recorded"], want["recorded"], rtol=RELATIVE)
-        assert found["accuracy"] == pytest.approx(want["accuracy"], rel=RELATIVE)
-        assert found["layouts"] == want["layouts"]
-        assert found["collectives"] == want["collectives"]
+    for got in (process[f"{model} {scheme}"] for process in found(count, output, "trainings")):
+        np.testing.assert_allclose(got["losses"], want["losses"], rtol=RELATIVE)
+        np.testing.assert_allclose(got["recorded"], want["recorded"], rtol=RELATIVE)
+        assert got["accuracy"] == pytest.approx(want["accuracy"], rel=RELATIVE)
+        assert got["layouts"] == want["layouts"]
+        assert got["collectives"] == want["collectives"]
 
 
 @pytest.mark.processes_full
@@ -112,45 +140,31 @@ def test_an_example_runs_in_several_processes_as_it_is(count: int, tmp_path: Pat
     assert [p.name for p in tmp_path.iterdir()] == ["mnist.png"]
 
 
-@cache
-def saved(output: Path) -> dict[int, list[Any]]:
-    directory = output / "checkpoints"
-    return {
-        count: results(count, "checkpoints", output / f"checkpoints{count}", directory, count)
-        for count in COUNTS
-    }
-
-
 def test_checkpoints_are_the_same_files(output: Path) -> None:
-    assert len({found["digest"] for every in saved(output).values() for found in every}) == 1
+    every = [saved for count in COUNTS for saved in found(count, output, "checkpoints")]
+    assert len({saved["digest"] for saved in every}) == 1
 
 
 def test_checkpoints_go_from_any_number_of_processes_to_any(output: Path) -> None:
-    assert [found["restored"] for found in saved(output)[4]] == [
-        {"1": True, "2": True, "4": True}
-    ] * 4
+    for saved in found(4, output, "checkpoints"):
+        assert saved["restored"] == {"1": True, "2": True, "4": True}
 
 
-def test_numbered_checkpoints_are_written_once(output: Path) -> None:
-    for every in saved(output).values():
-        for found in every:
-            assert found["saved"] == [f"ckpt-{i}.safetensors" for i in (1, 2, 3)]
-            assert found["left"] == found["saved"][1:]
-
-
-@cache
-def seen(output: Path) -> dict[int, list[Any]]:
-    return {count: results(count, "values", output / f"values{count}") for count in COUNTS}
+@pytest.mark.parametrize("count", COUNTS)
+def test_numbered_checkpoints_are_written_once(count: int, output: Path) -> None:
+    for saved in found(count, output, "checkpoints"):
+        assert saved["saved"] == [f"ckpt-{i}.safetensors" for i in (1, 2, 3)]
+        assert saved["left"] == saved["saved"][1:]
 
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_process_sees_the_same_values(count: int, output: Path) -> None:
-    (alone,), found = seen(output)[1], seen(output)[count]
-    for process in found:
+    (alone,), processes = found(1, output, "values"), found(count, output, "values")
+    for process in processes:
         for name in alone.keys() - {"shards", "recordings"}:
             assert process[name] == alone[name], name
     # Process 0 has recorded a step anew in every call, and the others once.
-    assert [process["recordings"] for process in found] == [5, *[1] * (count - 1)]
+    assert [process["recordings"] for process in processes] == [5, *[1] * (count - 1)]
     # Each device's shard is in one process, in the order of the processes.
-    assert [shard for process in found for shard in process["shards"]] == alone["shards"]
-    assert len({len(process["shards"]) for process in found}) == 1
+    assert [shard for process in processes for shard in process["shards"]] == alone["shards"]
+    assert len({len(process["shards"]) for process in processes}) == 1
