@@ -162,7 +162,7 @@ def shutdown() -> None:
     global _is_initialized  # noqa: PLW0603  # a fact of the process
     messages = connected()
     _is_initialized = False
-    if messages is None:
+    if messages is None or messages.own.pid != os.getpid():  # a child, which was forked
         return
     atexit.unregister(shutdown)
     reason = messages.failure or getattr(sys, "last_value", None) or _failure_of_collectives()
@@ -170,6 +170,15 @@ def shutdown() -> None:
     connect(None)
     processes.announce(processes.Processes())
     register_transport("cpu", _transport)
+
+
+def _forked() -> None:
+    messages = connected()
+    if messages is not None:
+        messages.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _failure_of_collectives() -> DistributedError | None:

@@ -313,6 +313,19 @@ class Messages:
             connection.socket.close()
             connection.closed = True
 
+    def leave_to_parent(self) -> None:
+        """After a fork, in the child: it holds copies of the sockets, which would stay open when
+        the parent dies, and must not speak in its name."""
+        for connection in self.connections.values():
+            connection.socket.close()
+            connection.closed = True
+        self.failure = error(
+            DistributedError,
+            "fork",
+            f"this process is a child of {self.own}, and does not belong to the program",
+            remedy="Let the parent do what all processes do together.",
+        )
+
     def _is_needed(self, reason: str) -> bool:
         left = [c for c in self.connections.values() if not c.closed]
         return any(c.outgoing or (reason and c.goodbye is None) for c in left)

@@ -28,6 +28,7 @@ from gdt.backend import backend_of
 from gdt.comm import nccl
 from gdt.comm.messages import connected
 from gdt.comm.transport import Transfer, transport_of
+from gdt.errors import DistributedError
 from gdt.layout import ArrayType
 from gdt.nn.losses import sparse_softmax_cross_entropy
 from gdt.reduction import UFUNCS
@@ -274,6 +275,27 @@ def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
     return found, len(step.programs)
 
 
+def fork() -> None:
+    """A child that cannot take part, tells nobody that it has ended, and another one that lives on
+    when its parent is killed, as the workers of a data loader may."""
+    child = os.fork()
+    if child == 0:
+        try:
+            gdt.distributed.barrier()
+        except DistributedError as failure:
+            is_told = "is a child of process 1 " in str(failure)
+            gdt.distributed.shutdown()
+            os._exit(0 if is_told else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0) == (child, 0)
+    if os.fork() == 0:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        time.sleep(20.0)
+        os._exit(0)
+
+
 def endless(where: str) -> None:
     """A program that takes steps until it is killed; in the fifth, process 1 tells its number and
     goes on to compute, or to wait in a collective for process 0, which computes for a second."""
@@ -281,6 +303,8 @@ def endless(where: str) -> None:
     x, index = gdt.ones(6, layout=Layout(["batch"], mesh)), gdt.distributed.process_index()
     for step in itertools.count():
         if step == 5 and index == 1:
+            if where == "collective, and a child":
+                fork()
             print(os.getpid(), flush=True)
             while where == "compute":
                 np.ones((300, 300)) @ np.ones((300, 300))

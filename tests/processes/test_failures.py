@@ -55,7 +55,7 @@ def over_sockets(count: int, line: list[str]) -> list[subprocess.Popen[str]]:
     return start(count, sys.executable, "-c", blocked + program)
 
 
-@pytest.mark.parametrize("where", ["compute", "collective"])
+@pytest.mark.parametrize("where", ["compute", "collective, and a child"])
 def test_a_killed_process_ends_the_others_with_an_error_that_names_it(
     where: str, output: Path
 ) -> None:
