@@ -8,7 +8,7 @@ JOBS   ?= auto
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-kernels test-cupy test-processes test-gpu need-gpu bench bench-report peers clean
+.PHONY: demo test test-kernels test-cupy test-processes test-gpu need-gpu bench-gpu peers-gpu bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -44,6 +44,12 @@ KERNEL_TESTS := $(addprefix tests/kernels/test_, $(addsuffix .py, \
 test-gpu: need-gpu $(VENV)-$(GPU)/test-gpu.stamp
 	$(ON_GPU) -m pytest $(KERNEL_TESTS)
 	$(ON_GPU) -m pytest -m gpu
+
+# Writes bench/results/<device>.json and prints the README's tables; peers-gpu adds PyTorch and JAX.
+bench-gpu: need-gpu $(VENV)-$(GPU)/test-gpu.stamp
+	$(VENV)-$(GPU)/bin/python -m bench.gpu.report
+
+peers-gpu: need-gpu $(VENV)-jax-$(GPU)/peers.stamp $(VENV)-torch/peers.stamp
 
 need-gpu:
 	@case "$(GPU)" in cuda12|cuda13) ;; *) \
@@ -85,6 +91,6 @@ $(VENV)-%/peers.stamp: bench/peers/requirements-%.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-cuda12 $(VENV)-cuda13 $(VENV)-cupy13 $(VENV)-jax $(VENV)-torch build dist outputs
+	rm -rf $(VENV) $(VENV)-cuda12 $(VENV)-cuda13 $(VENV)-cupy13 $(VENV)-jax $(VENV)-jax-cuda12 $(VENV)-jax-cuda13 $(VENV)-torch build dist outputs
 	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,10 +43,13 @@ def timed_with_tape(call: Call) -> float:
         return timed(call)
 
 
-def measure(op: TinyOp, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
-    """Microseconds a call of NumPy, of gdt, and of gdt under a tape: `best` and `median`."""
+def measure(
+    op: TinyOp, rounds: int = ROUNDS, settle: Callable[[], object] = lambda: None
+) -> dict[str, dict[str, float]]:
+    """Microseconds a call of the array library, of gdt, and of gdt under a tape: `best` and
+    `median`. settle: called after each run, untimed."""
     runs = {
-        "numpy": lambda: timed(op.bare),
+        "bare": lambda: timed(op.bare),
         "gdt": lambda: timed(op.op),
         "tape": lambda: timed_with_tape(op.op),
     }
@@ -56,6 +60,7 @@ def measure(op: TinyOp, rounds: int = ROUNDS) -> dict[str, dict[str, float]]:
         for _ in range(rounds):
             for name, run in runs.items():
                 seconds[name].append(run())
+                settle()
     finally:
         gc.enable()
     return {
@@ -69,7 +74,7 @@ def table(rows: dict[str, dict[str, dict[str, float]]]) -> Table:
     for heading in ("op", "NumPy", "gdt", "gdt - NumPy", "with tape", "with tape - NumPy"):
         shown.add_column(heading, justify="left" if heading == "op" else "right")
     for name, row in rows.items():
-        numpy, plain, tape = row["numpy"], row["gdt"], row["tape"]
+        numpy, plain, tape = row["bare"], row["gdt"], row["tape"]
         shown.add_row(
             name, both(numpy), both(plain), above(plain, numpy), both(tape), above(tape, numpy)
         )

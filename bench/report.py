@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
@@ -43,6 +44,7 @@ class Contender:
     module: str
     name: str
     slow: bool = False
+    options: tuple[str, ...] = ()
 
     @property
     def python(self) -> Path:
@@ -92,7 +94,14 @@ class Running:
         self.contender = contender
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
         self.process = subprocess.Popen(
-            [contender.python, "-m", contender.module, workload, contender.name],
+            [
+                contender.python,
+                "-m",
+                contender.module,
+                workload,
+                contender.name,
+                *contender.options,
+            ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -126,12 +135,16 @@ class Running:
 
 
 def measure(
-    workload: str, rounds: int, without: list[str], console: Console
+    workload: str,
+    rounds: int,
+    without: list[str],
+    console: Console,
+    rows: Sequence[Contender] | None = None,
 ) -> list[dict[str, Any]]:
     """One dictionary a contender: its names and versions, ms a step, ratio to NumPy, loss."""
     present = [
         c
-        for c in contenders(workload)
+        for c in (contenders(workload) if rows is None else rows)
         if c.present and not any(part in c.library for part in without)
     ]
     with Progress(console=console, transient=True) as progress:

@@ -24,7 +24,9 @@ Start = Callable[[], Step]
 """Puts the initial weights in place."""
 
 
-def run_round(start: Start, samples: int = SAMPLES) -> dict[str, Any]:
+def run_round(
+    start: Start, samples: int = SAMPLES, sample_steps: int = SAMPLE_STEPS
+) -> dict[str, Any]:
     """`loss` of the last warm-up step, and `ms` per step of each sample."""
     step = start()
     for index in range(WARM_STEPS):
@@ -33,10 +35,10 @@ def run_round(start: Start, samples: int = SAMPLES) -> dict[str, Any]:
     ms = []
     for sample in range(samples):
         begin = time.perf_counter()
-        for index in range(SAMPLE_STEPS):
-            loss = step(WARM_STEPS + SAMPLE_STEPS * sample + index)
+        for index in range(sample_steps):
+            loss = step(WARM_STEPS + sample_steps * sample + index)
         float(loss)
-        ms.append((time.perf_counter() - begin) * 1e3 / SAMPLE_STEPS)
+        ms.append((time.perf_counter() - begin) * 1e3 / sample_steps)
     return {"loss": final, "ms": ms}
 
 
@@ -49,9 +51,10 @@ def serve(
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("contender", choices=contenders)
+    parser.add_argument("--sample-steps", type=int, default=SAMPLE_STEPS)
     options = parser.parse_args()
     start = contenders[options.contender](WORKLOADS[options.workload])
-    run_round(start, samples)
+    run_round(start, samples, options.sample_steps)
     print(json.dumps({"versions": versions}), flush=True)
     for _ in sys.stdin:
-        print(json.dumps(run_round(start, samples)), flush=True)
+        print(json.dumps(run_round(start, samples, options.sample_steps)), flush=True)

@@ -71,6 +71,7 @@ def contender(
     """The step on a mesh; the last of `parameter_specs` stands for all that follow."""
 
     def build(workload: Workload) -> worker.Start:
+        jax.config.update("jax_default_matmul_precision", "highest")  # on GPUs tf32 otherwise
         jax.config.update("jax_num_cpu_devices", math.prod(mesh_axes.values()))
         mesh = jax.make_mesh(
             tuple(mesh_axes.values()),

@@ -1,4 +1,5 @@
-"""The training steps in PyTorch on one process: eager, with a fused optimizer, and compiled."""
+"""The training steps in PyTorch on one process: eager, with a fused optimizer, and compiled; the
+same on a GPU, where compiled steps may also be CUDA graphs."""
 
 from collections.abc import Callable, Sequence
 
@@ -37,8 +38,10 @@ def training(
     parameters: Parameters,
     batches: Sequence[tuple[torch.Tensor, torch.Tensor]],
     fused: bool = False,
+    graphs: bool = False,
 ) -> worker.Step:
-    """The step on the given parameters; `fused` is the optimizer's."""
+    """The step on the given parameters; `fused` is the optimizer's, and `graphs` says that
+    `loss_of` runs CUDA graphs, which overwrite their results."""
     rate = workload.learning_rate
     if workload is MNIST:
         update = torch.optim.Adam(parameters, lr=rate, eps=ADAM_EPSILON, fused=fused)
@@ -46,25 +49,34 @@ def training(
         update = torch.optim.SGD(parameters, lr=rate, fused=fused)
 
     def step(index: int) -> torch.Tensor:
+        if graphs:
+            torch.compiler.cudagraph_mark_step_begin()
         update.zero_grad()
         loss = loss_of(parameters, *batches[index % len(batches)])
         loss.backward()
         update.step()
-        return loss.detach()
+        return loss.detach().clone() if graphs else loss.detach()
 
     return step
 
 
-def contender(fused: bool, compiled: bool = False) -> Callable[[Workload], worker.Start]:
+def contender(
+    fused: bool, compiled: bool = False, device: str = "cpu", graphs: bool = False
+) -> Callable[[Workload], worker.Start]:
     def build(workload: Workload) -> worker.Start:
-        batches = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in workload.batches()]
+        batches = [
+            (torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
+            for x, y in workload.batches()
+        ]
         loss_of = loss_function(workload)
         if compiled:
-            loss_of = torch.compile(loss_of)
+            loss_of = torch.compile(loss_of, mode="reduce-overhead" if graphs else "default")
 
         def start() -> worker.Step:
-            parameters = [torch.tensor(w, requires_grad=True) for w in workload.weights()]
-            return training(workload, loss_of, parameters, batches, fused)
+            parameters = [
+                torch.tensor(w, device=device, requires_grad=True) for w in workload.weights()
+            ]
+            return training(workload, loss_of, parameters, batches, fused, graphs)
 
         return start
 
@@ -75,6 +87,9 @@ CONTENDERS = {
     "eager": contender(fused=False),
     "fused": contender(fused=True),
     "compile": contender(fused=True, compiled=True),
+    "eager-cuda": contender(fused=True, device="cuda"),
+    "compile-cuda": contender(fused=True, compiled=True, device="cuda"),
+    "graphs-cuda": contender(fused=True, compiled=True, device="cuda", graphs=True),
 }
 
 if __name__ == "__main__":

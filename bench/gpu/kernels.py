@@ -1,0 +1,235 @@
+"""gdt's kernels at the sizes at which they are measured, and what they are measured against.
+
+A product counts its floating-point operations and is set beside cuBLAS; every other kernel is bound
+by memory, counts the bytes that it has to read and write, and is set beside a large copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from gdt import launches
+from gdt.backend import Backend, backend_of
+from gdt.errors import KernelError, error
+from gdt.kernels import C_TYPES, Call
+from gdt.mesh import Mesh
+
+Run = Callable[[], Any]
+Timer = Callable[[Run], float]
+"""Seconds that a device takes for what a function launches on it."""
+
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, "float64": 8}
+COPIED = 1 << 30  # bytes
+PASSES = {  # how often a kernel reads or writes an array of its shape
+    "batch norm: moments": 1,
+    "batch norm: apply": 2,
+    "batch norm: gradient": 5,  # its sums read x and dy, and its result needs both again
+    "cross-entropy and gradient": 2,
+    "sgd": 3,
+    "momentum": 5,
+    "adam": 7,
+    "sum of rows": 1,
+    "uniform": 1,
+    "normal": 1,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel at one size. `shape` is (n, n, n) of a product, else that of its largest array."""
+
+    kernel: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """As tables say it."""
+        return f"{self.kernel}, {self.dtype}, {' x '.join(map(str, self.shape))}"
+
+    @property
+    def is_product(self) -> bool:
+        return self.kernel == "matmul"
+
+    @property
+    def work(self) -> float:
+        """Floating-point operations of a product; bytes that anything else must move."""
+        size = math.prod(self.shape)
+        return 2 * size if self.is_product else PASSES[self.kernel] * size * ITEM_BYTES[self.dtype]
+
+    def as_json(self) -> dict[str, Any]:
+        """For another library's process."""
+        return asdict(self) | {"name": self.name, "shape": list(self.shape)}
+
+
+CASES = (
+    *[
+        Case("matmul", d, (n,) * 3)
+        for d in ("bfloat16", "float16", "float32")
+        for n in (4096, 8192)
+    ],
+    Case("matmul", "tf32", (8192,) * 3),
+    Case("matmul", "float64", (4096,) * 3),
+    *[Case(kernel, "float32", (65536, 1024)) for kernel in PASSES if kernel.startswith("batch")],
+    Case("cross-entropy and gradient", "float32", (8192, 32768)),
+    Case("cross-entropy and gradient", "bfloat16", (8192, 131072)),
+    *[Case(kernel, "float32", (1 << 27,)) for kernel in ("sgd", "momentum", "adam")],
+    Case("sum of rows", "float32", (65536, 4096)),
+    *[Case(kernel, "float32", (1 << 28,)) for kernel in ("uniform", "normal")],
+)
+
+
+class Bench:
+    """Prepares cases on the first device of a mesh, on which it is made and used."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.backend: Backend = backend_of(mesh)
+        self.xp: Any = self.backend.xp
+        self.runner: Any = self.backend.runner
+
+    def prepare(self, case: Case) -> Run:
+        """A function that launches the case's kernels, its operands being made before; KernelError
+        if this GPU has none for it."""
+        prepare = {
+            "matmul": self._matmul,
+            "batch norm: moments": self._batch_norm,
+            "batch norm: apply": self._batch_norm,
+            "batch norm: gradient": self._batch_norm,
+            "cross-entropy and gradient": self._cross_entropy,
+            "sgd": self._update,
+            "momentum": self._update,
+            "adam": self._update,
+            "sum of rows": self._sum,
+            "uniform": self._random,
+            "normal": self._random,
+        }[case.kernel]
+        calls = prepare(case)
+        for call in calls:
+            if call.instance not in launches.instances(call.instance.file, self.runner.arch):
+                raise error(KernelError, case.name, f"no kernel for {self.runner.arch}")
+        return self._launching(calls)
+
+    def reference(self, case: Case) -> Run | None:
+        """cuBLAS's product; None for what it is not asked, and for what is no product."""
+        if not case.is_product or case.dtype == "tf32":
+            return None
+        x, w, out = self._factors(case)
+
+        def run() -> None:
+            self.xp.matmul(x, w, out=out)
+
+        try:
+            run()
+        except (TypeError, ValueError):  # CuPy 13 has no bfloat16
+            return None
+        return run
+
+    def copy(self, nbytes: int = COPIED) -> Run:
+        """A large copy, which reads and writes that many bytes each."""
+        source, target = self.xp.ones(nbytes, np.uint8), self.xp.ones(nbytes, np.uint8)
+        return lambda: self.xp.copyto(target, source)
+
+    def _launching(self, calls: Sequence[Call]) -> Run:
+        runner = self.runner
+
+        def run() -> None:
+            for call in calls:
+                runner.run(call)
+
+        return run
+
+    # ---- operands
+
+    def _empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        return self.backend.empty(shape, np.dtype(dtype))
+
+    def _full(self, value: float, *shape: int, dtype: Any = np.float32) -> Any:
+        return self.xp.full(shape, value, dtype)
+
+    def _factors(self, case: Case) -> tuple[Any, Any, Any]:
+        m, n, k = case.shape
+        dtype = {"tf32": "float32"}.get(case.dtype, case.dtype)
+        if dtype == "bfloat16":
+            import ml_dtypes  # noqa: PLC0415
+
+            dtype = ml_dtypes.bfloat16
+        draw = lambda *shape: self.xp.asarray(
+            np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
+        )
+        # The second factor lies in memory as its transpose does: wgmma takes tf32 only so.
+        w = draw(n, k).T if case.dtype == "tf32" else draw(k, n)
+        return draw(m, k), w, self.xp.empty((m, n), dtype)
+
+    def _matmul(self, case: Case) -> list[Call]:
+        x, w, out = self._factors(case)
+        runner = self.runner
+        return launches.matmul(
+            x,
+            w,
+            out,
+            self._empty,
+            tensor_cores=case.dtype not in ("float32", "float64"),
+            arch=runner.arch,
+            multiprocessors=runner.multiprocessors,
+        )
+
+    def _batch_norm(self, case: Case) -> list[Call]:
+        rows, channels = case.shape
+        x = self._full(1.5, rows, channels, 1)
+        merged = self._full(1, 1, 3, channels)
+        variance, rstd = (self._full(1, 1, channels) for _ in range(2))
+        if case.kernel.endswith("moments"):
+            return launches.bn_moments(x, merged, variance, rstd, self._empty)
+        mean, rstd = self._full(0, channels), self._full(1, channels)
+        y = self.xp.empty_like(x)
+        if case.kernel.endswith("apply"):
+            return launches.bn_apply(x, mean, rstd, None, None, y)
+        sums, count = self._full(0, 1, 2, channels), self._full(rows, channels)
+        totals = sums.reshape(2, channels)
+        dy = self._full(0.5, rows, channels, 1)
+        return [
+            *launches.bn_sums(x, dy, mean, rstd, None, None, sums, self._empty),
+            *launches.bn_backward(x, dy, mean, rstd, None, None, totals, count, y),
+        ]
+
+    def _cross_entropy(self, case: Case) -> list[Call]:
+        rows, classes = case.shape
+        dtype: Any = np.float32
+        if case.dtype == "bfloat16":
+            import ml_dtypes  # noqa: PLC0415
+
+            dtype = ml_dtypes.bfloat16
+        logits = self._full(0.5, rows, classes, dtype=dtype)
+        labels = self.xp.arange(rows, dtype=np.int64) % classes
+        loss, lse = self._full(0, rows), self._full(0, rows)
+        flag = self.xp.full(1, np.uint64(2**64 - 1), np.uint64)
+        gradient = self.xp.empty_like(logits)
+        return launches.softmax_ce(logits, labels, loss, lse, gradient, flag)
+
+    def _update(self, case: Case) -> list[Call]:
+        operands, numbers = {
+            "sgd": (2, (0.1,)),
+            "momentum": (3, (0.1, 0.9)),
+            "adam": (4, (0.9, 0.999, 1.0, 1e-3, 1e-7)),
+        }[case.kernel]
+        arrays = [self._full(0.5, *case.shape) for _ in range(operands)]
+        together = [(*arrays, *arrays[:-1])]
+        scalars = {C_TYPES[case.dtype]: self.xp.asarray(np.array(numbers, case.dtype))}
+        launch = {"sgd": launches.sgd, "momentum": launches.momentum, "adam": launches.adam}
+        return launch[case.kernel](together, scalars, to_device=self.backend.upload)
+
+    def _sum(self, case: Case) -> list[Call]:
+        rows, columns = case.shape
+        x, out = self._full(1, rows, columns, 1), self._full(0, rows, 1)
+        return launches.reduce("Sum", x, out, self._empty)
+
+    def _random(self, case: Case) -> list[Call]:
+        out = self._full(0, 1, *case.shape)
+        start = self.xp.zeros(1, np.int64)
+        number = self.xp.zeros(1, np.uint64)
+        return launches.random(case.kernel, out, start, number, number)

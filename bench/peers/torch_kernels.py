@@ -1,0 +1,125 @@
+"""The kernels of `bench.gpu.kernels` in PyTorch: eager, and compiled, which Triton's kernels are.
+
+Reads cases from standard input, as JSON, and prints seconds by case and by way of running it. On a
+machine without a GPU everything runs on the CPU, to see that it does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+REPEATS = 20
+UPDATES = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, fused=True),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=1e-3, fused=True),
+}
+
+Run = Callable[[], Any]
+
+
+def seconds(run: Run) -> float:
+    """The median of the times between events, or of the clock where there is no GPU."""
+    for _ in range(3):
+        run()
+    times = []
+    for _ in range(REPEATS):
+        if DEVICE == "cuda":
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            run()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end) / 1e3)
+        else:
+            started = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - started)
+    return sorted(times)[len(times) // 2]
+
+
+def function_of(kernel: str) -> Callable[..., Any]:
+    """What the kernel computes, as a function of tensors."""
+
+    def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> Any:
+        loss = functional.cross_entropy(logits, labels, reduction="sum")
+        return torch.autograd.grad(loss, logits)
+
+    def moments(x: torch.Tensor) -> Any:
+        return torch.var_mean(x, dim=0, correction=0)
+
+    def apply(x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> Any:
+        return (x - mean) * rstd
+
+    def gradient(x: torch.Tensor, dy: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor) -> Any:
+        normal = (x - mean) * rstd
+        return rstd * (dy - dy.mean(0) - normal * (dy * normal).mean(0))
+
+    return {
+        "matmul": torch.matmul,
+        "batch norm: moments": moments,
+        "batch norm: apply": apply,
+        "batch norm: gradient": gradient,
+        "cross-entropy and gradient": cross_entropy,
+        "sum of rows": lambda x: x.sum(1),
+    }[kernel]
+
+
+def operands(kernel: str, dtype: str, shape: list[int]) -> list[torch.Tensor]:
+    kind = getattr(torch, {"tf32": "float32"}.get(dtype, dtype))
+    draw = lambda *sizes: torch.randn(*sizes, device=DEVICE).to(kind)
+    if kernel == "matmul":
+        m, n, k = shape
+        return [draw(m, k), draw(k, n)]
+    if kernel == "cross-entropy and gradient":
+        labels = torch.arange(shape[0], device=DEVICE) % shape[1]
+        return [draw(*shape).requires_grad_(), labels]
+    rows = [draw(*shape)]
+    if kernel.startswith("batch norm"):
+        rows += [draw(*shape)] if kernel.endswith("gradient") else []
+        rows += [] if kernel.endswith("moments") else [draw(shape[1]), draw(shape[1])]
+    return rows
+
+
+def prepared(case: dict[str, Any]) -> dict[str, Run]:
+    """By way of running it, what is timed."""
+    kernel, dtype, shape = case["kernel"], case["dtype"], case["shape"]
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    if kernel in UPDATES:
+        parameter = torch.randn(*shape, device=DEVICE, requires_grad=True)
+        parameter.grad = torch.randn_like(parameter)
+        return {"PyTorch": UPDATES[kernel]([parameter]).step}
+    if kernel in ("uniform", "normal"):
+        out = torch.empty(*shape, device=DEVICE)
+        return {"PyTorch": out.uniform_ if kernel == "uniform" else out.normal_}
+    function, given = function_of(kernel), operands(kernel, dtype, shape)
+    found: dict[str, Run] = {"PyTorch": lambda: function(*given)}
+    if kernel not in ("matmul", "cross-entropy and gradient"):
+        compiled = torch.compile(function)
+        found["torch.compile (Triton)"] = lambda: compiled(*given)
+    if kernel == "cross-entropy and gradient":
+        loss = torch.compile(lambda x, y: functional.cross_entropy(x, y, reduction="sum"))
+        found["torch.compile (Triton)"] = lambda: torch.autograd.grad(loss(*given), given[0])
+    return found
+
+
+def main() -> None:
+    found = {}
+    for case in json.load(sys.stdin):
+        found[case["name"]] = {way: seconds(run) for way, run in prepared(case).items()}
+        torch._dynamo.reset()
+        if DEVICE == "cuda":
+            torch.cuda.empty_cache()
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
