@@ -24,8 +24,8 @@ from gdt.backend.cupy import load_cupy
 from gdt.testing import Oracle, choices
 
 from .kernels.test_cuda_graph import check_training
-from .processes.launch import command, ended, start
-from .processes.test_processes import trained
+from .processes.launch import command, ended, results, start
+from .processes.test_processes import COUNTS, STEPS, training_data
 from .samples import SAMPLES
 from .strict import engine
 from .test_function import OPTIMIZERS
@@ -183,6 +183,13 @@ def test_a_single_rank_of_nccl(device: str, tmp_path: Path) -> None:
 def test_ranks_of_nccl_share_a_gpu(count: int, device: str, tmp_path: Path) -> None:
     """On hosts without a GPU the same program goes through sockets."""
     in_processes(count, "collectives", tmp_path / "shared", **SHARED_GPU)
+
+
+def trained(folder: Path) -> dict[int, list[Any]]:
+    """What every process of every number of processes found in the examples' trainings."""
+    folder.mkdir()
+    data = training_data(folder)
+    return {n: results(n, "trainings", folder / str(n), data, STEPS) for n in COUNTS}
 
 
 @on_hardware
