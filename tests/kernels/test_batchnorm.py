@@ -144,9 +144,10 @@ def test_forward_and_backward(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.kernels_full
+@pytest.mark.parametrize(("outer", "inner"), [(37, 1), (2, 300)], ids=["columns", "planes"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_forward_and_backward_in_full(dtype: str) -> None:
-    fewer = {"dtype": [dtype], "outer": [37], "inner": [1, 300], "order": ["random"]}
+def test_forward_and_backward_in_full(dtype: str, outer: int, inner: int) -> None:
+    fewer = {"dtype": [dtype], "outer": [outer], "inner": [inner], "order": ["random"]}
     for case in every(**(OPTIONS | fewer)):
         run_case(check_forward_and_backward, case)
 
