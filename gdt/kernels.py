@@ -463,7 +463,7 @@ def _scalar(dtype: str, value: Any, refuse: Callable[[str], KernelError]) -> Any
         return wanted.type(value)
     if wanted.kind in "iu":
         low, high = _limits(wanted)
-        if value != int(value) or not low <= value <= high:
+        if not low <= value <= high or value != int(value):
             raise refuse(f"is {value}, which {wanted} cannot hold")
     return wanted.type(value)
 

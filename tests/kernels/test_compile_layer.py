@@ -88,6 +88,9 @@ def test_good_arguments_become_the_kernels_types() -> None:
         (0, np.zeros(25, np.uint8)[1:].view(np.float32), "is not aligned to 4 bytes"),
         (2, 2.5, "is 2.5, which int32 cannot hold"),
         (2, 2**31, "is 2147483648, which int32 cannot hold"),
+        (2, float("nan"), "is nan, which int32 cannot hold"),
+        (2, float("inf"), "is inf, which int32 cannot hold"),
+        (2, 10**20, "is 100000000000000000000, which int32 cannot hold"),
         (2, np.int64(2), "has dtype int64"),
         (2, "two", "is str, not a number"),
     ],
@@ -231,6 +234,41 @@ def test_compilation_is_kept_on_disk(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(kernels.Nvrtc, "compile", None)
     again = kernels.compile_file("simple.cu", [instance], "sm_90a", folder)
     assert (again.code, again.names) == (first.code, first.names)
+
+
+@needs_nvrtc
+def test_what_is_kept_belongs_to_its_sources_options_and_toolkit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    def compile(self: Any, file: str, source: str, *rest: Any) -> tuple[bytes, dict[str, str], str]:
+        made.append(file)
+        return b"code", {"add": "add"}, ""
+
+    def compile_twice(arch: str = "sm_80") -> int:
+        """How often the compiler was called."""
+        made.clear()
+        for cached in (kernels.read_source, kernels.declarations, kernels.structs):
+            cached.cache_clear()
+        for _ in range(2):
+            kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], arch, folder)
+        return len(made)
+
+    monkeypatch.setattr(kernels.Nvrtc, "compile", compile)
+    (folder / "header.cuh").write_text("// nothing")
+    (folder / "simple.cu").write_text('#include "header.cuh"\n' + SIMPLE)
+    assert compile_twice() == 1
+    assert compile_twice("sm_90a") == 1
+    assert compile_twice() == 0
+    (folder / "header.cuh").write_text("// something")
+    assert compile_twice() == 1
+    (folder / "simple.cu").write_text('#include "header.cuh"\n' + SIMPLE.replace("+=", "-="))
+    assert compile_twice() == 1
+    monkeypatch.setattr(kernels, "FILE_OPTIONS", {"simple.cu": ("--fmad=false",)})
+    assert compile_twice() == 1
+    monkeypatch.setattr(kernels.nvrtc(), "version", (99, 0))
+    assert compile_twice() == 1
 
 
 @needs_nvrtc

@@ -6,15 +6,18 @@ import importlib.util
 import re
 import subprocess
 from collections import Counter
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gdt import kernels, launches
-from gdt.kernels import ARCHITECTURES
+from gdt.kernels import ARCHITECTURES, Call
 
-from .harness import need_nvrtc, skip
+from .harness import empty, need_nvrtc, skip
 
 REPORT = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?(?P<stores>\d+) bytes spill stores, "
@@ -28,7 +31,15 @@ REGISTERS = {  # a multiprocessor has 65,536, so 128 let two blocks of 256 threa
 }
 REGISTERS_ELSE = 80
 SHARED_LIMIT = 48 << 10
-DYNAMIC_LIMIT = 227 << 10  # of a block on sm_90
+SHARED_OF_BLOCK = {  # CUDA C++ Programming Guide, "technical specifications per compute capability"
+    "sm_75": 64 << 10,
+    "sm_80": 163 << 10,
+    "sm_86": 99 << 10,
+    "sm_89": 99 << 10,
+    "sm_90a": 227 << 10,
+    "sm_100": 227 << 10,
+    "sm_120": 99 << 10,
+}
 # The math library's float64 subroutines are called, and calls save a few registers in memory.
 CALL_BYTES = 64
 FILES = sorted(p.name for p in kernels.source_folder().glob("*.cu"))
@@ -69,6 +80,17 @@ def compiled(file: str, arch: str, step: int = 1) -> kernels.Cubin:
     return kernels.compile_file(file, launches.instances(file, arch)[::step], arch)
 
 
+def reports(cubin: kernels.Cubin) -> dict[str, re.Match[str]]:
+    """What ptxas tells of each kernel, by symbol."""
+    return {m["name"]: m for m in REPORT.finditer(cubin.log)}
+
+
+def static_shared(report: re.Match[str]) -> int:
+    """Bytes of shared memory that a kernel has without asking."""
+    found = re.search(r"(\d+) bytes smem", report["rest"])
+    return int(found[1]) if found else 0
+
+
 def test_every_source_has_instances_and_every_kernel_is_among_them() -> None:
     for file in FILES:
         assert {i.kernel for i in launches.instances(file)} == set(kernels.declarations(file))
@@ -77,25 +99,48 @@ def test_every_source_has_instances_and_every_kernel_is_among_them() -> None:
 @pytest.mark.parametrize(("file", "arch", "step"), targets())
 def test_kernels_fit_their_registers_and_spill_nothing(file: str, arch: str, step: int) -> None:
     cubin = compiled(file, arch, step)
-    reports = {m["name"]: m for m in REPORT.finditer(cubin.log)}
     assert "warning" not in cubin.log
     assert SERIALIZED not in cubin.log
+    by_symbol = reports(cubin)
     for expression, symbol in cubin.names.items():
-        report = reports[symbol]
+        report = by_symbol[symbol]
         kernel = expression.split("<")[0]
         allowed = CALL_BYTES if "double" in expression else 0
         assert max(int(report["stores"]), int(report["loads"])) <= allowed, f"{expression} spills"
         assert int(report["registers"]) <= REGISTERS.get(kernel, REGISTERS_ELSE), expression
-        shared = re.search(r"(\d+) bytes smem", report["rest"])
-        assert shared is None or int(shared[1]) <= SHARED_LIMIT, expression
+        assert static_shared(report) <= SHARED_LIMIT, expression
 
 
 def test_the_slots_and_slabs_of_hopper_fit_a_multiprocessor() -> None:
     known = kernels.constants("matmul_hopper.cu")
     swizzle = known["ATOM_BYTES"]  # on whose multiples dynamic memory begins, after the barriers
-    assert known["SLOTS_BYTES"] + known["SLABS_BYTES"] + swizzle <= DYNAMIC_LIMIT
+    assert known["SLOTS_BYTES"] + known["SLABS_BYTES"] + swizzle <= SHARED_OF_BLOCK["sm_90a"]
     feeder, multipliers = known["FEEDER_REGISTERS"], known["MULTIPLIER_REGISTERS"]
     assert known["WARPGROUP"] * (feeder + known["MULTIPLIERS"] * multipliers) <= 1 << 16
+
+
+def calls_with_most_shared_memory() -> Iterator[Call]:
+    for dtype, turned in product((np.float16, np.float32), (False, True)):
+        x = np.zeros((128, 128), dtype)
+        sides = (x.T, x) if turned else (x, x.T)
+        yield from launches.matmul(*sides, x.copy(), empty, tensor_cores=True, tile=128, pieces=1)
+    for dtype in (np.float32, np.float64):
+        size = launches.ROW_CACHE_BYTES // np.dtype(dtype).itemsize
+        for classes in (launches.SHORT_ROW, size - 8):  # the longest rows that are kept
+            logits, loss = np.zeros((4, classes), dtype), np.zeros(4, dtype)
+            labels, flag = np.zeros(4, np.int32), np.zeros(1, np.uint64)
+            yield from launches.softmax_ce(logits, labels, loss, loss.copy(), logits.copy(), flag)
+
+
+def test_no_block_asks_for_more_shared_memory_than_there_is() -> None:
+    for call in calls_with_most_shared_memory():
+        assert call.shared
+        file, kernel = call.instance.file, call.instance.kernel
+        cubin = compiled(file, "sm_90a")
+        total = call.shared + static_shared(reports(cubin)[cubin.names[str(call.instance)]])
+        for arch, limit in SHARED_OF_BLOCK.items():
+            if arch not in launches.WITHOUT.get(kernel, ()):
+                assert total <= limit, f"{call.instance} on {arch}"
 
 
 def disassembler() -> Path:
