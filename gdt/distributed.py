@@ -16,6 +16,7 @@ import atexit
 import os
 import socket
 import sys
+from typing import Any
 
 from gdt import processes
 from gdt.comm import mpi
@@ -225,3 +226,18 @@ def barrier(name: str = "barrier") -> None:
     messages = connected()
     if messages is not None:
         messages.gather(None, f"barrier {name!r}")
+
+
+def broadcast(value: Any) -> Any:
+    """The value that process 0 gives, in every process: a seed from the clock, say, or a name.
+
+    value: anything that can be pickled; those of the other processes are not looked at. All
+    processes must call it. Raises ArgumentError for what cannot be pickled, and DistributedError if
+    a process is elsewhere or has ended.
+    Follows `jax.experimental.multihost_utils.broadcast_one_to_all`.
+
+    >>> gdt.distributed.broadcast({"seed": 7})
+    {'seed': 7}
+    """
+    messages = connected()
+    return value if messages is None else messages.broadcast(value)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.errors import DistributedError, error
+from gdt.errors import ArgumentError, DistributedError, error
 
 Payload = Sequence[np.ndarray]  # contiguous arrays, sent end to end
 
@@ -70,6 +70,15 @@ def unpacked(data: memoryview) -> Message:
 def bytes_of(array: np.ndarray) -> memoryview:
     """The memory of an array, copied if it is not contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def pickled(value: Any) -> np.ndarray:
+    """A value as bytes; ArgumentError if it cannot be."""
+    try:
+        return np.frombuffer(pickle.dumps(value), np.uint8)
+    except (pickle.PicklingError, TypeError, AttributeError) as cause:
+        problem = f"a {type(value).__name__} cannot be sent to other processes ({cause})"
+        raise error(ArgumentError, "broadcast", problem) from cause
 
 
 class Connection:
@@ -253,7 +262,8 @@ class Messages:
             raise self.failed(
                 what,
                 "the processes have drawn different random numbers",
-                "Seed all processes alike with gdt.random.seed, and draw with the same keys.",
+                "Seed all processes alike with gdt.random.seed, and draw with the same keys; "
+                "gdt.distributed.broadcast gives all of them those of process 0.",
                 dict(zip(names, (self.drawn, message.drawn), strict=True)),
             )
         raise self.failed(
@@ -293,12 +303,19 @@ class Messages:
 
     def gather(self, value: Any, what: str) -> list[Any]:
         """The values that all processes give, in their order; small ones, such as shapes."""
-        data = np.frombuffer(pickle.dumps(value), np.uint8)
+        data = pickled(value)
         others = [i for i in range(len(self.peers)) if i != self.index]
         found = self.exchange({i: [data] for i in others}, others, what)
         return [
             value if i == self.index else pickle.loads(found[i]) for i in range(len(self.peers))
         ]
+
+    def broadcast(self, value: Any) -> Any:
+        """The value that process 0 gives."""
+        if self.index == 0:
+            self.exchange({i: [pickled(value)] for i in self.connections}, (), "broadcast")
+            return value
+        return pickle.loads(self.exchange({}, (0,), "broadcast")[0])
 
     def close(self, reason: str = "") -> None:
         """Say goodbye, with the reason if the program failed; and then see to it that the others

@@ -236,6 +236,7 @@ def values() -> dict[str, Any]:
     mean.update(gdt.mean(x))
     steps, recordings = recorded(mesh)
     return {
+        "told": gdt.distributed.broadcast(gdt.distributed.process_index() or "process 0"),
         "recorded": steps,
         "recordings": recordings,
         "text": [repr(x), repr(large), repr(gdt.sum(x, axis=0)), repr(gdt.ones(2)), repr(mesh)],

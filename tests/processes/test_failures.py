@@ -22,7 +22,7 @@ from gdt import distributed, processes
 from gdt.comm import messages, mpi
 from gdt.comm.messages import Messages, Peer
 from gdt.comm.rendezvous import meet
-from gdt.errors import DistributedError, MeshError
+from gdt.errors import ArgumentError, DistributedError, MeshError
 
 from .launch import command, ended, mpiexec, start
 
@@ -161,6 +161,13 @@ def test_values_are_gathered_in_order(pair: tuple[Messages, Messages]) -> None:
     for value in ([1], large):
         found = together(lambda v=value: a.gather(v, "v"), lambda: b.gather("b", "v"))
         assert found == [[value, "b"], [value, "b"]]
+
+
+def test_a_value_that_cannot_be_sent_is_named(pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    with pytest.raises(ArgumentError, match="broadcast: a function cannot be sent to other proces"):
+        a.broadcast(lambda: 0)
+    assert together(lambda: a.broadcast("x"), lambda: b.broadcast("y")) == ["x", "x"]
 
 
 def test_a_faster_process_does_not_disturb_a_slower_one(pair: tuple[Messages, Messages]) -> None:
