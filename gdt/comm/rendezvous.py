@@ -21,6 +21,7 @@ Address = tuple[str, int]
 Sockets = dict[int, socket.socket]
 
 GREETING = "gdt 1"  # and the version of this protocol
+GREETED = 2.0  # seconds in which a process says who it is once it is connected; others say nothing
 GRACE = 5.0  # seconds in which process 0, when its time is up, still says who is missing
 
 
@@ -62,9 +63,14 @@ def _reason(cause: OSError) -> str:
     return "timed out" if isinstance(cause, TimeoutError) else str(cause)
 
 
+def _server(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    return socket.create_server(address, family=family)
+
+
 def _listening(address: Address) -> socket.socket:
     try:
-        return socket.create_server(address)
+        return _server(address)
     except OSError as cause:
         raise _error(
             f"process 0 cannot listen at {address[0]}:{address[1]} ({cause})",
@@ -115,12 +121,14 @@ def _accepted(
 ) -> tuple[socket.socket, dict[str, Any]]:
     server.settimeout(max(end - time.monotonic(), 0.001))
     joining = opened.enter_context(server.accept()[0])
-    joining.settimeout(max(end - time.monotonic(), 0.001))
+    joining.settimeout(GREETED)
     joining.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        return joining, _receive(joining)
-    except (OSError, ValueError):  # gone, or no process of gdt
+        hello = _receive(joining)
+    except (OSError, ValueError):  # gone, silent, or no process of gdt
         return joining, {}
+    joining.settimeout(max(end - time.monotonic(), 0.001))
+    return joining, hello
 
 
 # ---------------------------------------------------------------- the others
@@ -130,7 +138,7 @@ def _join(
     address: Address, count: int, index: int, end: float, opened: ExitStack
 ) -> tuple[list[Peer], Sockets]:
     sockets = {0: _connected(address, end, opened)}
-    with socket.create_server((sockets[0].getsockname()[0], 0)) as server:
+    with _server((sockets[0].getsockname()[0], 0)) as server:
         hello = {
             "greeting": GREETING,
             "index": index,

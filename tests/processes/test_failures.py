@@ -19,7 +19,7 @@ import pytest
 
 import gdt
 from gdt import distributed, processes
-from gdt.comm import messages, mpi
+from gdt.comm import messages, mpi, rendezvous
 from gdt.comm.messages import Messages, Peer
 from gdt.comm.rendezvous import meet
 from gdt.errors import ArgumentError, DistributedError, MeshError
@@ -227,8 +227,10 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def joining(*counts_and_indices: tuple[int, int], timeout: float = 10.0) -> list[Any]:
-    address = ("127.0.0.1", free_port())
+def joining(
+    *counts_and_indices: tuple[int, int], timeout: float = 10.0, host: str = "127.0.0.1"
+) -> list[Any]:
+    address = (host, free_port())
     return together(*(lambda c=c, i=i: meet(address, c, i, timeout) for c, i in counts_and_indices))
 
 
@@ -240,6 +242,30 @@ def test_every_two_processes_are_connected() -> None:
     for end in ends:
         for connection in end.connections.values():
             connection.socket.close()
+
+
+def test_addresses_may_be_of_the_sixth_version() -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    for peers, sockets in joining((3, 0), (3, 1), (3, 2), host="::1"):
+        assert [p.index for p in peers] == [0, 1, 2]
+        for end in sockets.values():
+            end.close()
+
+
+def test_a_stranger_who_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "GREETED", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address):
+            met = together(
+                lambda: meet(address, 2, 0, 20.0, server), lambda: meet(address, 2, 1, 20.0)
+            )
+    for _, sockets in met:
+        for end in sockets.values():
+            end.close()
 
 
 def closed(found: list[Any]) -> list[str]:
