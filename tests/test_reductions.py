@@ -3,6 +3,7 @@ accuracy, and errors."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import gdt
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from gdt.ops.sums import add_reduce
 
 MESHES = [gdt.create_mesh([("x", 4)], blocks=blocks, device_type="CPU") for blocks in (1, 2, 4)]
 
@@ -145,3 +147,19 @@ def test_labels_and_logits_that_do_not_fit(mesh: gdt.Mesh) -> None:
         gdt.softmax_cross_entropy_with_logits(np.zeros(3), logits)
     with pytest.raises(ShapeError, match=r"scale has shape \[2\], not \[3\]"):
         gdt.batch_norm(logits, np.ones(2))
+
+
+# ---------------------------------------------------------------- sums as products
+
+BLOCKS = [(2, 1, 2, 32, 24), (4, 2, 16, 24), (1, 8, 3), (2, 3, 4, 5), (2, 2, 2, 2, 2), (5,), (3, 0)]
+
+
+@pytest.mark.parametrize("shape", BLOCKS)
+def test_sums_of_blocks_over_any_axes(shape: tuple[int, ...]) -> None:
+    block = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+    for count in range(1, len(shape) + 1):
+        for axes in itertools.combinations(range(-len(shape), 0), count):
+            for keepdims in (False, True):
+                expected = block.sum(axis=axes, keepdims=keepdims)
+                found = add_reduce(np, block, axes, keepdims)
+                np.testing.assert_array_equal(found, expected, strict=True)

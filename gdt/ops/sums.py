@@ -1,4 +1,4 @@
-"""Sums of blocks over leading or trailing axes, as products with ones.
+"""Sums of blocks over neighbouring axes, as products with ones.
 
 For blocks as small as a layer's bias, BLAS adds rows or columns three to six times as fast as a
 ufunc's reduction does, whose set-up costs more than its additions.
@@ -16,6 +16,7 @@ Block = Any
 
 LONGEST = 1024  # numbers that are added: beyond, NumPy's pairwise sums are more exact
 SHORT_ROW = 32  # numbers: of longer rows NumPy finds maxima as fast by itself
+MOST_PRODUCTS = 32  # of a stack; each costs a call
 LARGEST = 1 << 16  # elements: beyond, the additions cost more than the set-up
 
 
@@ -24,10 +25,17 @@ def add_reduce(xp: Any, x: Block, axes: tuple[int, ...], keepdims: bool = False)
     if xp is np and x.dtype.char in "fd":
         plan = _plan(x.shape, axes, keepdims)
         if plan is not None and x.flags.c_contiguous:
-            rows, columns, shape = plan
-            if rows:
-                return ones(rows, x.dtype.char).dot(x.reshape(rows, -1)).reshape(shape)
-            return x.reshape(-1, columns).dot(ones(columns, x.dtype.char)).reshape(shape)
+            outer, lead, rows, columns, shape = plan
+            row = ones(rows, x.dtype.char)
+            if lead == 1:
+                return row.dot(x.reshape(rows, columns)).reshape(shape)
+            if columns == 1:
+                sums = x.reshape(outer * lead, rows).dot(row)
+            else:
+                sums = np.matmul(row, x.reshape(outer * lead, rows, columns))
+            if outer > 1:
+                sums = np.add.reduce(sums.reshape(outer, lead, columns), axis=0)
+            return sums.reshape(shape)
     return x.sum(axis=axes, keepdims=keepdims)
 
 
@@ -54,20 +62,26 @@ def ones(count: int, kind: str) -> np.ndarray:
 @lru_cache(maxsize=4096)
 def _plan(
     shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool
-) -> tuple[int, int, tuple[int, ...]] | None:
-    """How many rows or columns (the other is 0) are added up, and the result's shape; None if the
-    axes are not all leading or all trailing ones, or too long."""
-    rank = len(shape)
-    gone = {a + rank for a in axes if shape[a] != 1}
-    count, size = math.prod(shape[a] for a in axes), math.prod(shape)
-    if not 1 < count <= LONGEST or size > LARGEST:
+) -> tuple[int, int, int, int, tuple[int, ...]] | None:
+    """The sizes of a block as (outer, lead, rows, columns), of which `outer` and `rows` are added
+    up, and the result's shape; None if that is not its form, or too long."""
+    rank, groups = len(shape), [1]
+    gone = {a + rank for a in axes}
+    for i, n in enumerate(shape):
+        if n != 1:
+            # Groups of axes that are and are not added up take turns; the first is added up.
+            if (i in gone) is not (len(groups) % 2 == 1):
+                groups.append(1)
+            groups[-1] *= n
+    added, size = math.prod(groups[::2]), math.prod(shape)
+    if not 1 < added <= LONGEST or size > LARGEST or len(groups) > 4 or not size:
         return None
-    long = [i for i, n in enumerate(shape) if n != 1]
-    out = [1 if i - rank in axes else n for i, n in enumerate(shape)]
+    if len(groups) < 3:  # rows, or rows and columns
+        groups = [1, 1, *groups]
+    outer, lead, rows, columns = groups + [1] * (4 - len(groups))
+    if lead > MOST_PRODUCTS and columns > 1:
+        return None
+    out = [1 if i in gone else n for i, n in enumerate(shape)]
     if not keepdims:
-        out = [n for i, n in enumerate(out) if i - rank not in axes]
-    if gone == {*long[: len(gone)]}:
-        return count, 0, tuple(out)
-    if gone == {*long[-len(gone) :]}:
-        return 0, count, tuple(out)
-    return None
+        out = [n for i, n in enumerate(out) if i not in gone]
+    return outer, lead, rows, columns, tuple(out)
