@@ -16,7 +16,8 @@ from gdt import cuda_driver, processes
 from gdt.arguments import checked
 from gdt.backend.cupy import load_cupy
 from gdt.errors import DeviceError, KernelError
-from gdt.kernels import architecture, nvrtc
+from gdt.kernels import architecture
+from gdt.nvrtc import nvrtc
 
 GIB = 1 << 30
 

@@ -8,16 +8,14 @@ once, so that no second list of signatures has to be kept in step:
     >>> [str(p) for p in parameters(finish)[:2]]
     ['const float* parts', 'float* out']
 
-Compilation is NVRTC's, to cubin, and needs no GPU. CuPy's own `RawKernel` is not used, because it
-checks no argument types, cannot ask for `sm_90a`, and cannot be tried where there is no driver.
+Compilation is NVRTC's (`gdt.nvrtc`), to cubin, and needs no GPU. CuPy's own `RawKernel` is not
+used, because it checks no argument types, cannot ask for `sm_90a`, and cannot be tried where there
+is no driver.
 """
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import hashlib
-import importlib.util
 import json
 import os
 import re
@@ -30,7 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from gdt.errors import CompileError, KernelError, error
+from gdt.errors import KernelError, error
+from gdt.nvrtc import nvrtc
 from gdt.tensor_map import TensorMap
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
@@ -208,101 +207,6 @@ def _parameter(
     if dtype is None:
         raise error(KernelError, str(instance), f"parameter {name!r} has unknown type {c_type!r}")
     return Parameter(name, c_type, dtype, "*" in kind, "const" in kind)
-
-
-# ---- NVRTC ---------------------------------------------------------------------------------------
-
-
-def _strings(items: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
-    return (ctypes.c_char_p * len(items))(*[i.encode() for i in items])
-
-
-class Nvrtc:
-    """The CUDA run-time compiler, through ctypes: it needs no driver and no GPU."""
-
-    def __init__(self, library: ctypes.CDLL):
-        self.library = library
-        major, minor = ctypes.c_int(), ctypes.c_int()
-        self._check(library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
-        self.version = (major.value, minor.value)
-
-    def _check(self, status: int) -> None:
-        if status:
-            self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
-            text = self.library.nvrtcGetErrorString(status).decode()
-            raise error(KernelError, "NVRTC", text)
-
-    def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
-        size = ctypes.c_size_t()
-        self._check(getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
-        buffer = ctypes.create_string_buffer(size.value)
-        self._check(getattr(self.library, f"nvrtcGet{what}")(program, buffer))
-        return buffer.raw
-
-    def compile(
-        self,
-        file: str,
-        source: str,
-        headers: Mapping[str, str],
-        options: Sequence[str],
-        expressions: Sequence[str],
-    ) -> tuple[bytes, dict[str, str], str]:
-        """The cubin, the mangled name of each expression, and the log with ptxas' report."""
-        program = ctypes.c_void_p()
-        texts, names = _strings([*headers.values()]), _strings([*headers])
-        self._check(
-            self.library.nvrtcCreateProgram(
-                ctypes.byref(program), source.encode(), file.encode(), len(headers), texts, names
-            )
-        )
-        try:
-            for expression in expressions:
-                self._check(self.library.nvrtcAddNameExpression(program, expression.encode()))
-            status = self.library.nvrtcCompileProgram(program, len(options), _strings(options))
-            log = self._text(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
-            if status:
-                raise compile_error(file, log, options)
-            cubin = self._text(program, "CUBIN")
-            return cubin, {e: self._lowered(program, e) for e in expressions}, log
-        finally:
-            self.library.nvrtcDestroyProgram(ctypes.byref(program))
-
-    def _lowered(self, program: ctypes.c_void_p, expression: str) -> str:
-        name = ctypes.c_char_p()
-        self._check(
-            self.library.nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(name))
-        )
-        return (name.value or b"").decode()
-
-
-def compile_error(file: str, log: str, options: Sequence[str]) -> CompileError:
-    """`softmax_ce.cu: line 12: identifier "x" is undefined`, then the compiler's whole log."""
-    first = re.search(r"^(\S+)\((\d+)\): error: (.*)$", log, re.M)
-    where = f"{first[1]} line {first[2]}: {first[3]}" if first else log.strip().split("\n")[0]
-    operands = {"options": " ".join(options), "log": log.strip()}
-    return error(CompileError, file, f"does not compile: {where}", operands=operands)
-
-
-def _nvrtc_candidates() -> list[str]:
-    spec = importlib.util.find_spec("nvidia")
-    wheels = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
-    roots = [Path(os.environ[v]) for v in ("CUDA_PATH", "CUDA_HOME") if v in os.environ]
-    found = [p for w in wheels for p in sorted(w.glob("*/lib/libnvrtc.so.*"))]
-    found += [p for r in roots for p in sorted(r.glob("lib*/libnvrtc.so.*"))]
-    system = ctypes.util.find_library("nvrtc")
-    return [*map(str, found), *([system] if system else [])]
-
-
-@cache
-def nvrtc() -> Nvrtc:
-    """The compiler of the installed wheel, of CUDA_PATH, or of the system, in this order."""
-    for path in _nvrtc_candidates():
-        try:
-            return Nvrtc(ctypes.CDLL(path))
-        except OSError:
-            continue
-    remedy = "Install gdt[cuda13] or gdt[cuda12], or set CUDA_PATH to a CUDA toolkit."
-    raise error(KernelError, "NVRTC", "libnvrtc is not installed", remedy=remedy)
 
 
 # ---- cubins --------------------------------------------------------------------------------------

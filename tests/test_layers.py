@@ -33,6 +33,7 @@ LAYERS = [
         [
             "backend",
             "tensor_map",
+            "nvrtc",
             "kernels",
             "launches",
             "comm",

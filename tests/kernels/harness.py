@@ -14,9 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gdt import kernels, launches
+from gdt import launches
 from gdt.errors import KernelError
 from gdt.kernels import C_TYPES, Call, Instance
+from gdt.nvrtc import nvrtc
 
 from . import on_gpu
 from .shim.runner import CpuRunner
@@ -88,7 +89,7 @@ def need_compiler() -> None:
 
 def need_nvrtc() -> None:
     try:
-        kernels.nvrtc()
+        nvrtc()
     except KernelError as missing:
         skip(str(missing))
 

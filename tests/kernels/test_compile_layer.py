@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import kernels, launches
+from gdt import kernels, launches, nvrtc
 from gdt.errors import KernelError
 from gdt.kernels import Call, Instance
 
@@ -37,11 +37,11 @@ def good() -> list[Any]:
     return [np.zeros((2, 3), np.float32), np.zeros(3, np.float32), 2, 3]
 
 
-needs_nvrtc = pytest.mark.usefixtures("nvrtc")
+needs_nvrtc = pytest.mark.usefixtures("compiler")
 
 
 @pytest.fixture
-def nvrtc() -> None:
+def compiler() -> None:
     need_nvrtc()
 
 
@@ -231,7 +231,7 @@ def test_compilation_is_kept_on_disk(folder: Path, monkeypatch: pytest.MonkeyPat
     instance = Instance("simple.cu", "add")
     first = kernels.compile_file("simple.cu", [instance], "sm_90a", folder)
     assert first.code[:4] == b"\x7fELF"
-    monkeypatch.setattr(kernels.Nvrtc, "compile", None)
+    monkeypatch.setattr(nvrtc.Nvrtc, "compile", None)
     again = kernels.compile_file("simple.cu", [instance], "sm_90a", folder)
     assert (again.code, again.names) == (first.code, first.names)
 
@@ -255,7 +255,7 @@ def test_what_is_kept_belongs_to_its_sources_options_and_toolkit(
             kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], arch, folder)
         return len(made)
 
-    monkeypatch.setattr(kernels.Nvrtc, "compile", compile)
+    monkeypatch.setattr(nvrtc.Nvrtc, "compile", compile)
     (folder / "header.cuh").write_text("// nothing")
     (folder / "simple.cu").write_text('#include "header.cuh"\n' + SIMPLE)
     assert compile_twice() == 1
@@ -267,7 +267,7 @@ def test_what_is_kept_belongs_to_its_sources_options_and_toolkit(
     assert compile_twice() == 1
     monkeypatch.setattr(kernels, "FILE_OPTIONS", {"simple.cu": ("--fmad=false",)})
     assert compile_twice() == 1
-    monkeypatch.setattr(kernels.nvrtc(), "version", (99, 0))
+    monkeypatch.setattr(nvrtc.nvrtc(), "version", (99, 0))
     assert compile_twice() == 1
 
 
@@ -362,11 +362,11 @@ def test_a_kernel_that_does_not_compile_is_shown_with_its_line(folder: Path) -> 
 
 
 def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_nvrtc_candidates", lambda: ["/nowhere/libnvrtc.so"])
-    kernels.nvrtc.cache_clear()
+    monkeypatch.setattr(nvrtc, "_candidates", lambda: ["/nowhere/libnvrtc.so"])
+    nvrtc.nvrtc.cache_clear()
     with pytest.raises(KernelError, match="libnvrtc is not installed"):
-        kernels.nvrtc()
-    kernels.nvrtc.cache_clear()
+        nvrtc.nvrtc()
+    nvrtc.nvrtc.cache_clear()
 
 
 class FakeFunction:
