@@ -27,6 +27,7 @@ from gdt.backend.cupy import CupyBackend, device_of
 from gdt.backend.numpy import ONE_REFERENCE
 from gdt.errors import FunctionError, GdtError, OutOfMemoryError, error
 from gdt.mesh import Mesh
+from gdt.op import OPS
 from gdt.program import PROGRAM_FILE, Instruction, Program
 
 Block = Any
@@ -273,6 +274,60 @@ def step_graph(
     return StepGraph(name, computed, drawn, mesh, states, is_argument)
 
 
+class UpdateOfAll:
+    """Many updates by one kernel launch, as one instruction.
+
+    arrays: operands of each update, before the scalars that all of them share.
+    """
+
+    def __init__(self, updates: Sequence[Instruction]) -> None:
+        first = updates[0]
+        assert first.plan is not None
+        (self._body,) = first.plan.kernel_bodies
+        self._launch = OPS[first.name].kernel_of_all
+        self.arrays, self.count = len(first.donated) + 1, len(updates)
+
+    def __call__(self, values: Sequence[Block], free: Sequence[bool]) -> list[Block]:
+        n, scalars = self.arrays, values[self.arrays * self.count :]
+        operands = [values[i * n : (i + 1) * n] for i in range(self.count)]
+        flags = [free[i * (n - 1) : (i + 1) * (n - 1)] for i in range(self.count)]
+        body = self._body
+        made = body.update_all(self._launch, operands, scalars, flags, body.static)  # type: ignore[arg-type]
+        return [block for outs in made for block in outs]
+
+
+def _together(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions, with one for all updates that follow each other and that one launch of a
+    kernel can do."""
+    done: list[Instruction] = []
+    for _, group in itertools.groupby(instructions, _update_key):
+        updates = list(group)
+        made = {r for k in updates for r in k.outputs}
+        if len(updates) == 1 or any(made & {*k.inputs} for k in updates):
+            done += updates
+            continue
+        update = UpdateOfAll(updates)
+        arrays = [r for k in updates for r in k.inputs[: update.arrays]]
+        done.append(
+            updates[0]._replace(
+                function=update,
+                inputs=(*arrays, *updates[0].inputs[update.arrays :]),
+                outputs=tuple([r for k in updates for r in k.outputs]),
+                donated=tuple([r for k in updates for r in k.donated]),
+                scratch=-1,
+            )
+        )
+    return done
+
+
+def _update_key(k: Instruction) -> Any:
+    """What updates that run together have in common; for others, themselves."""
+    bodies = k.plan.kernel_bodies if k.plan is not None else ()
+    if len(bodies) != 1 or not bodies[0].applies or OPS[k.name].kernel_of_all is None:
+        return id(k)
+    return k.name, k.inputs[len(k.donated) + 1 :], tuple(bodies[0].static.items())
+
+
 def _parts(
     program: Program, values: Sequence[Any]
 ) -> tuple[Program, list[Instruction], list[Scalar], list[tuple[int, int]]] | None:
@@ -305,6 +360,6 @@ def _parts(
         return None
     inputs = [*program.inputs, *scalars.values(), *arrays]
     on_device = Program(
-        computed, inputs, program.outputs, program.constants, program.replaced, set()
+        _together(computed), inputs, program.outputs, program.constants, program.replaced, set()
     )
     return on_device, draws, list(scalars), [origin[r] for r in arrays]

@@ -116,7 +116,7 @@ class KernelBody:
         self.launcher = Launcher(op, lead, backend)
         self.kernel = partial(kernel, self.launcher, **static)
         self.body = partial(body, backend.xp, **static)
-        self.selectable = selectable
+        self.static, self.selectable = dict(static), selectable
         # By choice of `gdt.matmul_backend`: why the body runs; "" where the kernel does.
         self.reasons: dict[str, str] = {"cublas": "matmul_backend is 'cublas'"}
 

@@ -33,8 +33,9 @@ class Instruction(NamedTuple):
 
     several: whether it returns a tuple of results, one for each register. donated: of an update,
     which is called with a tuple of its inputs and one of flags, the registers that it may
-    overwrite, and `scratch` the one that it may use up, or -1. is_effect: whether it runs even if
-    nobody reads what it writes. line: the user's line that it comes from.
+    overwrite, `scratch` the one that it may use up, or -1, and `plan` what it is made of.
+    is_effect: whether it runs even if nobody reads what it writes. line: the user's line that it
+    comes from.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Instruction(NamedTuple):
     scratch: int = -1
     is_effect: bool = False
     line: str = ""
+    plan: Plan | None = None
 
 
 def held(array: DistributedArray) -> Held:
@@ -126,7 +128,7 @@ class Recorder(Observer):
         made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
         update = plan.quick_update or partial(_update, plan.execute, len(outputs[0]))
         scratch = plan.scratch if plan.quick_update else -1
-        self._note(name, update, read, made, True, donated=donated, scratch=scratch)
+        self._note(name, update, read, made, True, donated=donated, scratch=scratch, plan=plan)
 
     def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
         self.met_host = True
@@ -150,6 +152,7 @@ class Recorder(Observer):
         donated: Sequence[int] = (),
         scratch: int = -1,
         is_effect: bool = False,
+        plan: Plan | None = None,
     ) -> None:
         if processes.current().count > 1:
             # Another process may run this as written: all must send, even what nobody reads.
@@ -162,10 +165,9 @@ class Recorder(Observer):
             return
         overwritten = tuple([read[i] for i in donated])
         used_up = read[scratch] if scratch >= 0 else -1
+        made = Instruction(name, function, read, written, several, overwritten, used_up)
         self.instructions.append(
-            Instruction(
-                name, function, read, written, several, overwritten, used_up, is_effect, self.line()
-            )
+            made._replace(is_effect=is_effect, line=self.line(), plan=plan),
         )
 
     def line(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.kernels import C_TYPES, Call
+from gdt.kernels import C_TYPES, Call, address
 from gdt.launcher import Launcher
 from gdt.op import Op
 
@@ -48,6 +48,11 @@ def _scalars(launcher: Launcher, values: Sequence[Any], dtype: np.dtype) -> Bloc
     xp = launcher.xp
     if not any(hasattr(v, "dtype") for v in values):
         return launcher.backend.upload(np.array(values, dtype))
+    whole = getattr(values[0], "base", None)
+    if whole is not None and all(v.base is whole for v in values):
+        places = [(address(v) - address(whole)) // dtype.itemsize for v in values]
+        if whole.dtype == dtype and places == list(range(places[0], places[0] + len(values))):
+            return whole[places[0] : places[0] + len(values)]  # they lie there as the kernel wants
     return xp.concatenate([xp.asarray(v, dtype).reshape(1) for v in values])
 
 

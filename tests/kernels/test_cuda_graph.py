@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.backend import backend_of
+from gdt.launcher import Launcher
+from gdt.optim.update_kernels import _scalars
 from tests.test_function import OPTIMIZERS, training
 
 from . import strict_kernels
@@ -66,12 +69,15 @@ def check_training(name: str, mesh: gdt.Mesh, watch: Any = lambda n: nullcontext
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_captured_training_is_bitwise_the_eager_one(name: str, mesh: gdt.Mesh) -> None:
-    cupy = strict_kernels.CUPY
+    cupy, runner = strict_kernels.CUPY, backend_of(mesh).runner
+    kernel = {"nesterov": "momentum", "adamw": "adam"}.get(name, name)
 
     @contextmanager
     def watch(n: int) -> Iterator[None]:
-        calls, waits = len(cupy.calls), len(cupy.transfers)
+        calls, waits, ran = len(cupy.calls), len(cupy.transfers), runner.ran[kernel]
         yield
+        if n >= 2:  # by then it is recorded: one launch updates all parameters
+            assert runner.ran[kernel] == ran + 1
         asked = [what for _, what, _ in cupy.calls[calls:]]
         assert asked.count("launch") == (n >= BEFORE)
         assert asked.count("begin_capture") == (n == BEFORE)
@@ -95,3 +101,18 @@ def test_labels_that_are_no_classes_are_found_by_a_launch(mesh: gdt.Mesh) -> Non
     with pytest.raises(gdt.errors.IndexRangeError, match="label 3"):
         float(loss)
     assert np.isfinite(float(step(right)))
+
+
+def test_numbers_that_lie_together_are_read_where_they_are(mesh: gdt.Mesh) -> None:
+    launcher = Launcher("adam_step", 2, backend_of(mesh))
+    whole = strict_kernels.CUPY.asarray(np.arange(6, dtype=np.float32))
+    kind, address = np.dtype(np.float32), whole.data.ptr
+    numbers = [whole[i] for i in (1, 2, 3)]
+    found = _scalars(launcher, numbers, kind)
+    assert found.get().tolist() == [1, 2, 3]
+    assert found.data.ptr == address + 4
+    for others in ([whole[2], whole[1]], [whole[1], whole[3]], [whole[1], whole[2].copy()]):
+        found = _scalars(launcher, others, kind)
+        assert found.get().tolist() == [float(x) for x in others]
+        assert not address <= found.data.ptr < address + whole.nbytes
+    assert _scalars(launcher, numbers, np.dtype(np.float64)).dtype == np.float64
