@@ -491,6 +491,7 @@ class DistributedArray:
     __str__ = __repr__
 
 
+BROADCAST_SIZE = 1 << 20  # bytes from which a replica comes from another GPU, not from the host
 COMMON_OPERANDS = frozenset({DistributedArray, float, int})
 
 
@@ -581,11 +582,29 @@ def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
             with backend.on(mesh, i):
                 wholes.append(backend.asarray(whole).reshape(lead + whole.shape))
         (parts,) = run_routes([route(kind, layout)], [wholes])
+    axes = _broadcast_axes(layout, parts[0].nbytes)
     blocks = []
-    for i, part in enumerate(parts):
+    for i, (part, grid) in enumerate(zip(parts, mesh.blocks, strict=True)):
         with backend.on(mesh, i):
-            blocks.append(backend.asarray(part, copy=copy))
+            if any(grid[a] for a in axes):
+                blocks.append(backend.empty(part.shape, part.dtype))
+            else:
+                blocks.append(backend.asarray(part, copy=copy))
+    if axes:
+        blocks = transport_of(mesh).broadcast(blocks, axes)
     return DistributedArray(ArrayType.of(whole.shape, whole.dtype, layout), tuple(blocks))
+
+
+def _broadcast_axes(layout: Layout, nbytes: int) -> tuple[int, ...]:
+    """The mesh axes along which blocks of so many bytes are sent from GPU to GPU: those between
+    which they are the same. Their links are faster than the host's; another process has the host's
+    copy of its own."""
+    mesh = layout.mesh
+    if mesh.device_kind == "cpu" or mesh.num_processes > 1 or nbytes < BROADCAST_SIZE:
+        return ()
+    split = {a for axes in layout.dims for a in axes}
+    same = [a for a in range(mesh.ndim) if a not in split and not layout.pending[a]]
+    return tuple(a for a in same if mesh.grid[a] > 1)
 
 
 @lru_cache(maxsize=4096)

@@ -134,10 +134,14 @@ class RecordedNccl:
 
     def _collective(self, row: tuple[Call, ...]) -> None:
         first = row[0]
-        assert len({(c.name, c.count, c.dtype, c.op) for c in row}) == 1, f"ranks differ: {row}"
+        assert len({(c.name, c.count, c.dtype, c.op, c.peer) for c in row}) == 1, (
+            f"ranks differ: {row}"
+        )
         blocks = first.count * (len(row) if first.name == "reduceScatter" else 1)
         sent = [memory(c.send, blocks, c.dtype).copy() for c in row]
-        if first.name == "allGather":
+        if first.name == "broadcast":
+            found = sent[first.peer or 0]
+        elif first.name == "allGather":
             found = np.concatenate(sent)
         else:
             with np.errstate(all="ignore"):
@@ -233,6 +237,11 @@ class Communicator:
         self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int
     ) -> None:
         self._record("reduceScatter", sendbuf, recvbuf, recvcount, datatype, op, None, stream)
+
+    def broadcast(
+        self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int
+    ) -> None:
+        self._record("broadcast", sendbuff, recvbuff, count, datatype, None, root, stream)
 
     def send(self, sendbuf: int, count: int, datatype: int, peer: int, stream: int) -> None:
         self._record("send", sendbuf, 0, count, datatype, None, peer, stream)

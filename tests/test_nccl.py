@@ -272,6 +272,45 @@ def test_an_exchange_is_one_group_of_sends_and_receives_in_order(mesh: Mesh) -> 
     assert transport.bytes["exchange"] == 88
 
 
+def test_a_broadcast_is_one_call_of_each_rank_from_the_first(mesh: Mesh) -> None:
+    transport, copies = made(mesh), CopyTransport(mesh)
+    blocks = [np.full((1, 1, 3), i, "f") for i in range(4)]
+    want = copies.broadcast(blocks, (0,))
+    found = transport.broadcast(blocks, (0,))
+    assert [b[0, 0, 0] for b in found] == [b[0, 0, 0] for b in want] == [0, 1, 0, 1]
+    assert [(c.name, c.count, c.peer, c.rank) for c in transport.nccl.calls] == [
+        ("broadcast", 12, 0, 0), ("broadcast", 12, 0, 0),
+        ("broadcast", 12, 0, 1), ("broadcast", 12, 0, 1),
+    ]  # fmt: skip
+    assert (transport.calls, transport.bytes) == (copies.calls, copies.bytes)
+    assert transport.bytes["broadcast"] == 24
+
+
+@pytest.mark.parametrize(
+    ("specs", "partial", "sent"),
+    [
+        ([None, None], {}, 3 * 48),
+        (["a", None], {}, 2 * 24),
+        ([None, ("a", "b")], {}, 0),
+        ([None, None], {"a": "sum"}, 2 * 48),
+        ([None, None], {"a": "max", "b": "max"}, 0),
+    ],
+)
+def test_large_replicas_come_from_one_gpu(
+    specs: list[Any],
+    partial: dict[str, str],
+    sent: int,
+    gpus: Mesh,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gdt.array, "BROADCAST_SIZE", 12)
+    whole, transport = np.arange(6.0).reshape(2, 3), transports.transport_of(gpus)
+    x = gdt.asarray(whole, layout=Layout(specs, gpus, partial=partial))
+    assert transport.bytes["broadcast"] == sent
+    assert [b.device_id for b in x.blocks] == [0, 1, 2, 3]
+    np.testing.assert_array_equal(x.numpy(), whole)
+
+
 def test_communicators_are_made_once_for_each_set_of_axes(mesh: Mesh) -> None:
     transport = made(mesh)
     for axes in [(0,), (1,), (0, 1)] * 2:
@@ -352,6 +391,9 @@ def test_one_process_for_each_gpu_moves_what_one_process_moves(mesh: Mesh, ranks
     for axes in [(0,), (1,), (0, 1)]:
         got = ranks.each(lambda i, t, axes=axes: t.all_reduce([blocks[i]], axes, "max"))
         for (a,), b in zip(got, copies.all_reduce(blocks, axes, "max"), strict=True):
+            np.testing.assert_array_equal(a, b)
+        got = ranks.each(lambda i, t, axes=axes: t.broadcast([full[i].copy()], axes))
+        for (a,), b in zip(got, copies.broadcast(full, axes), strict=True):
             np.testing.assert_array_equal(a, b)
         got = ranks.each(lambda i, t, axes=axes: t.all_gather([[blocks[i], full[i]]], axes))
         want = copies.all_gather(list(zip(blocks, full, strict=True)), axes)

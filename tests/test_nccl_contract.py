@@ -28,7 +28,7 @@ FUNCTIONS = [
 ]  # fmt: skip
 METHODS = [
     "allReduce", "allGather", "reduceScatter", "send", "recv", "check_async_error", "abort",
-    "commSplit",
+    "broadcast", "commSplit",
 ]  # fmt: skip
 LOOK = """
 import ctypes, json, sys

@@ -150,6 +150,19 @@ class NcclTransport(Ranks):
 
         return self._on_devices(whole)
 
+    def broadcast(self, blocks: Sequence[Block], axes: Axes) -> list[Block]:
+        groups, kind = self._groups(axes), self.nccl.NCCL_UINT8
+        self._count("broadcast", groups, (len(groups[0]) - 1) * blocks[0].nbytes)
+        found = self._on_devices(lambda i: self._contiguous(blocks[i]))
+
+        def issue(i: int, communicator: Any, stream: int) -> None:
+            address = self.pointer(found[i])
+            communicator.broadcast(address, address, found[i].nbytes, kind, 0, stream)
+
+        if found[0].size:
+            self._run(axes, self._what("broadcast", axes), issue)
+        return found
+
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
         self._count_exchange(sends)
         every = tuple(range(self.mesh.ndim))

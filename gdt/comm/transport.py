@@ -51,6 +51,10 @@ class Transport(Protocol):
         """Blocks are (full, ..., box, ...): the new front axis is scattered, mesh axis `axis`
         gathered."""
 
+    def broadcast(self, blocks: Sequence[Block], axes: Axes) -> list[Block]:
+        """Give every block the values of the one with grid coordinate 0 along `axes`. The memory of
+        the others may be overwritten."""
+
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
         """Send from blocks of this process, and fill blocks of this process, point to point.
 
@@ -193,6 +197,17 @@ class CopyTransport(BlockTransport):
                 if n in self.own:
                     parts = [found[source, n] for source in group]
                     out[n - self.first] = np.concatenate(parts, axis + 1)
+        return out
+
+    def broadcast(self, blocks: Sequence[Block], axes: Axes) -> list[Block]:
+        groups = self._groups(axes)
+        self._count("broadcast", groups, (len(groups[0]) - 1) * blocks[0].nbytes)
+        found = self._spread([[b] for b in blocks], groups, f"broadcast over {self._named(axes)}")
+        out: list[Block] = list(blocks)
+        for group in groups:
+            for n in group:
+                if n in self.own and n != group[0]:
+                    out[n - self.first] = found[group[0]][0].copy()
         return out
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:

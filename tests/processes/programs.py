@@ -111,6 +111,8 @@ def collectives() -> int:
         check(transport.all_to_all([block], 0)[0], parts[:, own].reshape(1, count, 3))
         with backend.on(mesh, 0):
             filled = backend.empty(row.shape, row.dtype)
+            kept = row.copy()  # a broadcast may overwrite what it is given
+        check(transport.broadcast([kept], (0,))[0], parts[0, :1])
         there, back = (own + 1) % count, (own - 1) % count
         transport.exchange([Transfer(own, there, row)], [Transfer(back, own, filled)], "a ring")
         check(filled, parts[back, :1])
