@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -114,6 +115,8 @@ class StepGraph:
         self._bound: list[Block] = [None] * len(is_argument)
         self._is_warm = False
         self._graph: Any = None
+        self._lock = threading.Lock()  # two threads would put their operands into the same buffers
+        self._stream: Any = None  # of the last call
         self._outputs: Sequence[Block] = ()
 
     @property
@@ -126,7 +129,8 @@ class StepGraph:
 
         free: of each state, whether nobody but its place refers to its block.
         """
-        with self._backend.on(self._mesh, 0):
+        with self._lock, self._backend.on(self._mesh, 0):
+            self._join_stream()
             stale = self._graph is not None and not self._loaded(blocks, free)
             if stale or not self._is_warm:
                 # Before its first capture a program runs once, so that all kernels are loaded.
@@ -139,6 +143,13 @@ class StepGraph:
             self._draws.draw()
             self._graph.launch()
             return self._results()
+
+    def _join_stream(self) -> None:
+        """Let this call wait for the last one, if CuPy's current stream is another now."""
+        stream = self._backend.compute_stream(device_of(self._mesh, 0))
+        if self._stream is not None and self._stream.ptr != stream.ptr:
+            self._backend.follow(self._stream, stream)
+        self._stream = stream
 
     def _flags(self, free: Mapping[int, bool]) -> list[bool]:
         return [free.get(i, False) for i in self._donated]

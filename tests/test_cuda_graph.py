@@ -3,6 +3,8 @@ what the arrays hold by then, and gives bit for bit what the step gives."""
 
 from __future__ import annotations
 
+import sys
+import threading
 import warnings
 import zlib
 from typing import Any
@@ -197,6 +199,50 @@ def test_steps_share_their_state_with_each_other_and_with_eager_updates() -> Non
         assert w["w"].tolist() == [want] * 4
         w["w"] = w["w"] + (1.0 - want)
     assert optimizer.steps == 3 + 2 * 9
+
+
+def test_calls_on_different_streams_wait_for_each_other() -> None:
+    kept, step = counting()
+    with gdt.default_mesh(MESH):
+        x = gdt.ones(3)
+    for _ in range(WARM + 1):
+        step(x)
+    faults, waits = len(engine.CUPY.order.faults), calls_of("wait")
+    streams = [engine.CUPY.cuda.Stream(non_blocking=True) for _ in range(2)]
+    for stream in streams:
+        stream.wait_event(engine.CUPY.cuda.get_current_stream().record())
+    for n in range(4):
+        with streams[n % 2]:
+            step(gdt.ones(3))
+    assert calls_of("wait") - waits == 2 + 4
+    assert engine.CUPY.order.faults[faults:] == []
+    assert kept["total"].tolist() == [8.0] * 3
+
+
+def test_threads_do_not_mix_their_operands() -> None:
+    step = gdt.function(lambda x: x * 3)
+    failures: list[Any] = []
+
+    def work(first: int) -> None:
+        with gdt.default_mesh(MESH):
+            for n in range(first, first + 40):
+                found = step(gdt.full(2, float(n))).tolist()
+                failures.extend([] if found == [3.0 * n] * 2 else [found])
+
+    with gdt.default_mesh(MESH):
+        for _ in range(WARM + 1):
+            step(gdt.ones(2))
+    threads = [threading.Thread(target=work, args=(100 * i,)) for i in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert failures == []
 
 
 # ---------------------------------------------------------------- what the host computes

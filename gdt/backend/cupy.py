@@ -223,6 +223,11 @@ class CupyBackend:
             with self._scopes[device]:
                 compute.wait_event(stream.record(self._event()))
 
+    def follow(self, before: Any, stream: Any) -> None:
+        """Let a stream begin what it is asked next when another of its device has ended what that
+        was asked until now."""
+        stream.wait_event(before.record(self._event()))
+
     def _event(self) -> Any:
         return self.xp.cuda.Event(disable_timing=True)
 
