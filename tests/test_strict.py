@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
+from functools import partial
 
 import pytest
 
+import gdt
 from gdt.array import FUNCTIONS
 from gdt.testing import Oracle, choices
+from gdt.testing.operands import placed
 
 from .samples import SAMPLES
 from .strict import engine
 
 engine.register()
+WAITS = {"getitem"}  # for how many elements a mask chooses
 MESHES = {"8 on one": ({"x": 4, "y": 2}, 1), "4 on two": ({"x": 2, "y": 2}, 2)}
 
 
@@ -29,6 +34,21 @@ def check(name: str, how: str, samples: int | None, layouts: int) -> None:
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_function_on_strict_devices(name: str) -> None:
     check(name, "8 on one", samples=2, layouts=1)
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - WAITS))
+def test_a_planned_call_does_not_wait_for_the_device(name: str) -> None:
+    mesh = engine.mesh(*MESHES["4 on two"])
+    for n, sample in enumerate(SAMPLES[name][:2]):
+        (chosen,) = choices(mesh, [a.ndim for a in sample.arrays], limit=1, seed=n)
+        with warnings.catch_warnings(), gdt.default_mesh(mesh):
+            warnings.simplefilter("ignore")
+            arrays = [placed(a, w) for a, w in zip(sample.arrays, chosen, strict=True)]
+            call = partial(FUNCTIONS[name], *sample.with_arrays(arrays), **sample.static)
+            call()
+            before = len(engine.CUPY.transfers)
+            call()
+        assert not engine.CUPY.transfers[before:]
 
 
 @pytest.mark.cupy_full

@@ -28,7 +28,7 @@ class StrictArray:
         if host.dtype.char not in contract.DTYPES:
             raise TypeError(f"CuPy has no dtype {host.dtype}")
         self._host, self._machine, self.base = host, machine, base
-        self.device_id = machine.current
+        self.device_id = machine.current if base is None else base.device_id
         machine.allocations += base is None and machine.capture is None
         self.memory = base.memory if base is not None else self._allocated()
 
