@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from gdt import processes
 from gdt.array import DistributedArray
 from gdt.backend import NUMPY
+from gdt.comm.messages import drawn
 from gdt.comm.transport import sent
 from gdt.layout import ArrayType
 from gdt.observe import Observer, observing_only
@@ -73,7 +74,7 @@ class Recorder(Observer):
         self.unknown: set[int] = set()  # blocks that came from somewhere else
         self.met_host = False  # whether values came from the host, or were read by it
         self._registers: dict[Any, int] = {}
-        self._sent = sent()
+        self._told = sent(), drawn()
 
     def declare(self, array: DistributedArray) -> int:
         """The register of an array that is an input of the program."""
@@ -155,9 +156,10 @@ class Recorder(Observer):
         plan: Plan | None = None,
     ) -> None:
         if processes.current().count > 1:
-            # Another process may run this as written: all must send, even what nobody reads.
-            before, self._sent = self._sent, sent()
-            is_effect = is_effect or self._sent != before
+            # Another process may run this as written: all must send and draw the same, even what
+            # nobody reads.
+            before, self._told = self._told, (sent(), drawn())
+            is_effect = is_effect or self._told != before
         read = tuple([self._read(x) for x in inputs])
         written = tuple([self._register(x, new=True) for x in outputs])
         if self.constants.issuperset(read) and not is_effect:

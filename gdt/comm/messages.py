@@ -374,3 +374,8 @@ def note_draw(num_processes: int, key: Any, stream: Any) -> None:
     on GPUs are not looked at, since the host would have to wait for them."""
     if num_processes > 1 and _connected is not None and isinstance(key, np.ndarray):
         _connected.note_draw(int(key), int(stream))
+
+
+def drawn() -> str:
+    """The random numbers drawn for meshes of all processes so far."""
+    return "" if _connected is None else _connected.drawn

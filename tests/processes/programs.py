@@ -263,6 +263,7 @@ def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
     def step(x: gdt.DistributedArray, waiting: gdt.DistributedArray) -> Any:
         gdt.sum(x * float(len(calls) > 99)).resolve()
         gdt.relayout(x, Layout([None, None], mesh))
+        gdt.random.normal(8, layout=Layout(["a"], mesh))
         value, gradients = gdt.value_and_grad(lambda p: gdt.sum(p["w"] * x))(weights)
         optimizer.update(weights, gradients)
         total = gdt.sum(x)
