@@ -179,7 +179,8 @@ def _forked() -> None:
         messages.leave_to_parent()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):  # where processes can fork
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _failure_of_collectives() -> DistributedError | None:

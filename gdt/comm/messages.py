@@ -63,7 +63,7 @@ def unpacked(data: memoryview) -> Message:
     """A message from its bytes."""
     kind, number, length, _ = HEADER.unpack_from(data)
     end = HEADER.size + length
-    what, drawn = str(data[HEADER.size : end], "utf-8").rstrip().split("\0")
+    what, drawn = str(data[HEADER.size : end], "utf-8").rstrip().rsplit("\0", 1)
     return Message(kind, number, what, drawn, data[end:])
 
 

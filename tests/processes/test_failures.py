@@ -158,8 +158,8 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
 def test_values_are_gathered_in_order(pair: tuple[Messages, Messages]) -> None:
     a, b = pair
     large = b"x" * (1 << 21)  # more than sockets buffer
-    for value in ([1], large):
-        found = together(lambda v=value: a.gather(v, "v"), lambda: b.gather("b", "v"))
+    for value, name in (([1], "v"), (large, "v"), (2, "a\0name ä")):
+        found = together(lambda v=value, n=name: a.gather(v, n), lambda n=name: b.gather("b", n))
         assert found == [[value, "b"], [value, "b"]]
 
 
