@@ -236,6 +236,11 @@ def joining(
 
 def test_every_two_processes_are_connected() -> None:
     met = joining((4, 3), (4, 0), (4, 2), (4, 1))
+    for end in (end for _, sockets in met for end in sockets.values()):
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        for name, value in rendezvous.LIFE_SIGNS.items():
+            if hasattr(socket, name):
+                assert end.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value
     ends = [Messages(i, *met[k], 10.0) for i, k in enumerate((1, 3, 2, 0))]
     found = together(*(lambda e=e: e.gather(e.index, "hello") for e in ends))
     assert found == [[0, 1, 2, 3]] * 4
