@@ -306,10 +306,10 @@ class Program:
         self.inputs = list(dict.fromkeys(inputs))
         self.at_line: dict[int, Instruction] = {}
         self.donated: list[int] = []
-        last = {r: at for at, k in enumerate(instructions) for r in (*k.inputs, *k.outputs)}
+        self._last = {r: at for at, k in enumerate(instructions) for r in (*k.inputs, *k.outputs)}
         ends: dict[int, list[int]] = {}
-        for register in last.keys() - {*outputs, *constants}:
-            ends.setdefault(last[register], []).append(register)
+        for register in self._last.keys() - {*outputs, *constants}:
+            ends.setdefault(self._last[register], []).append(register)
 
         def name(register: int) -> str:
             return f"{'c' if register in constants else 'r'}{register}"
@@ -321,13 +321,7 @@ class Program:
             results = ", ".join(map(name, k.outputs)) + "," * (k.several and len(k.outputs) == 1)
             operands = ", ".join(map(name, k.inputs))
             if k.donated:
-                # What is read once more must stay as it is.
-                free = [r in replaced and last[r] == at and r not in outputs for r in k.donated]
-                self.donated += [r for r, f in zip(k.donated, free, strict=True) if f]
-                flags = [f"free{r}" if f else "False" for r, f in zip(k.donated, free, strict=True)]
-                if k.scratch >= 0:
-                    flags.append(str(k.scratch in alone and last[k.scratch] == at))
-                operands = f"({operands},), ({', '.join(flags)},)"
+                operands = f"({operands},), ({', '.join(self._flags(k, at, alone))},)"
             lines.append(f"    {results} = {k.name}_{at}({operands})")
             self.at_line[len(lines) + 1] = k
             if at in ends:
@@ -337,3 +331,15 @@ class Program:
         self.source = "\n".join([f"def run({', '.join(parameters)}):", *lines])
         exec(compile(self.source, PROGRAM_FILE, "exec"), namespace)
         self.run: Callable[..., tuple[Held, ...]] = namespace["run"]
+
+    def _flags(self, update: Instruction, at: int, alone: Set[int]) -> list[str]:
+        """Of each operand that an update may overwrite, whether it may: what is read once more must
+        stay as it is."""
+        flags = []
+        for r in update.donated:
+            free = r in self.replaced and self._last[r] == at and r not in self.outputs
+            flags.append(f"free{r}" if free else "False")
+            self.donated += [r] * free
+        if update.scratch >= 0:
+            flags.append(str(update.scratch in alone and self._last[update.scratch] == at))
+        return flags

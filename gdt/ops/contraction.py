@@ -8,9 +8,9 @@ is arranged as one call of BLAS (or a batch of them), whatever the layouts are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,54 @@ Terms = tuple[Label, ...]
 LONG_CONTRACTION = 256
 
 
+class Side:
+    """One operand of a product: its labels and sizes without dims of length 1 and without labels
+    that neither the other operand nor the output has, whose axes `summed` are added up first."""
+
+    def __init__(self, labels: Terms, shape: tuple[int, ...], others: Terms) -> None:
+        named = [(n, s) for n, s in zip(labels, shape, strict=True) if n is not None]
+        self.summed = tuple(i for i, n in enumerate(labels) if n is not None and n not in others)
+        self.sizes = {n: s for n, s in named if n in others}
+        self.labels = list(self.sizes)
+
+    def matrices(
+        self, batch: Sequence[Label], first: Sequence[Label], second: Sequence[Label]
+    ) -> Callable[[Block], Block]:
+        """What makes a stack of matrices of a block: (batch..., first, second)."""
+        sizes = self.sizes
+        order = [self.labels.index(n) for n in (*batch, *first, *second) if n in sizes]
+        lead = [sizes.get(n, 1) for n in batch]
+        last = [math.prod(sizes[n] for n in group) for group in (first, second)]
+        view = _viewer(tuple(sizes.values()), order, (*lead, *last))
+        if not self.summed:
+            return view
+        return lambda block: view(block.sum(axis=self.summed, dtype=block.dtype))
+
+
+class Groups(NamedTuple):
+    """The labels of the output: of the stack of products, and of their rows and columns."""
+
+    batch: list[Label]
+    rows: list[Label]
+    columns: list[Label]
+
+    @property
+    def order(self) -> list[Label]:
+        """In which products are written."""
+        return self.batch + self.rows + self.columns
+
+    def looped(self, out: list[Label]) -> Groups:
+        """With as many leading labels of the output in the stack as it takes to write in its order;
+        as they are where that leaves no matrix to multiply."""
+        for count in range(1, len(out) - len(self.batch)):
+            first = out[:count]
+            rest = [[n for n in group if n not in first] for group in self]
+            groups = Groups(first + rest[0], rest[1], rest[2])
+            if groups.order == out:
+                return groups
+        return self
+
+
 @lru_cache(maxsize=1 << 12)
 def arrange(
     left: Terms, right: Terms, out: Terms, left_shape: tuple[int, ...], right_shape: tuple[int, ...]
@@ -39,87 +87,63 @@ def arrange(
 
     None labels dims of length 1. Labels of both operands that `out` lacks are summed over.
     """
-    sizes: dict[Label, int] = {}
-    for labels, shape in ((left, left_shape), (right, right_shape)):
-        sizes.update((n, s) for n, s in zip(labels, shape, strict=True) if n is not None)
-    x_labels, w_labels = [n for n in left if n is not None], [n for n in right if n is not None]
-    o_labels = [n for n in out if n is not None]
-    alone_x = [n for n in x_labels if n not in w_labels and n not in o_labels]
-    alone_w = [n for n in w_labels if n not in x_labels and n not in o_labels]
-    x_labels = [n for n in x_labels if n not in alone_x]
-    w_labels = [n for n in w_labels if n not in alone_w]
-    batch = [n for n in o_labels if n in x_labels and n in w_labels]
-    rows = [n for n in o_labels if n in x_labels and n not in w_labels]
-    columns = [n for n in o_labels if n in w_labels and n not in x_labels]
-    inner = [n for n in x_labels if n in w_labels and n not in o_labels]
-    length = math.prod(sizes[n] for n in inner)
-    if o_labels != batch + rows + columns and o_labels == batch + columns + rows:
+    x, w = Side(left, left_shape, right + out), Side(right, right_shape, left + out)
+    labels = [n for n in out if n is not None]
+    groups = Groups(
+        [n for n in labels if n in x.sizes and n in w.sizes],
+        [n for n in labels if n not in w.sizes],
+        [n for n in labels if n not in x.sizes],
+    )
+    if labels != groups.order and labels == groups.batch + groups.columns + groups.rows:
         swapped = arrange(right, left, out, right_shape, left_shape)
         return lambda xp, x, w, target: swapped(xp, w, x, target)
-    looped: list[Label] = []
-    if o_labels != batch + rows + columns and length < LONG_CONTRACTION:
-        # One product would have to be written again in the block's order: loop over leading labels.
-        order = batch + rows + columns
-        while o_labels != order and len(looped) + len(batch) < len(o_labels) - 1:
-            looped = o_labels[: len(looped) + 1]
-            order = looped + [n for n in batch + rows + columns if n not in looped]
-        if o_labels != order:
-            looped = []
-    batch = looped + [n for n in batch if n not in looped]
-    rows, columns = [n for n in rows if n not in batch], [n for n in columns if n not in batch]
-    order = batch + rows + columns
-    direct = o_labels == order
-    shape = tuple(sizes[n] for n in order)
+    inner = [n for n in x.labels if n in w.sizes and n not in labels]
+    if labels != groups.order and math.prod(x.sizes[n] for n in inner) < LONG_CONTRACTION:
+        groups = groups.looped(labels)
+    batch, rows, columns = groups
+    return _product(
+        x.matrices(batch, rows, inner),
+        w.matrices(batch, inner, columns),
+        {**x.sizes, **w.sizes},
+        groups,
+        out,
+    )
+
+
+def _product(
+    left: Callable[[Block], Block],
+    right: Callable[[Block], Block],
+    sizes: Mapping[Label, int],
+    groups: Groups,
+    out: Terms,
+) -> Callable[[Any, Block, Block, Block], Block]:
+    """The product of what `left` and `right` make of two blocks, as a block with the labels `out`,
+    `(xp, x, w, out) -> block`."""
+    batch, rows, columns = ([sizes[n] for n in group] for group in groups)
+    product_shape = (*batch, math.prod(rows), math.prod(columns))
     out_shape = tuple(sizes[n] if n is not None else 1 for n in out)
-    back = [order.index(n) for n in o_labels]
+    order, labels = groups.order, [n for n in out if n is not None]
+    if labels == order:
 
-    def matrix(
-        labels: Sequence[Label], first: Sequence[Label], second: Sequence[Label]
-    ) -> tuple[list[int], tuple[int, ...]]:
-        """Transposition and shape that make (batch..., first, second) of a block."""
-        held = [n for n in batch if n in labels]
-        transposition = [labels.index(n) for n in [*held, *first, *second]]
-        lead = tuple(sizes[n] if n in labels else 1 for n in batch)
-        return transposition, (
-            *lead,
-            math.prod(sizes[n] for n in first),
-            math.prod(sizes[n] for n in second),
-        )
-
-    x_order, x_shape = matrix(x_labels, rows, inner)
-    w_order, w_shape = matrix(w_labels, inner, columns)
-    x_squeezed = tuple(
-        s for n, s in zip(left, left_shape, strict=True) if n is not None and n not in alone_x
-    )
-    w_squeezed = tuple(
-        s for n, s in zip(right, right_shape, strict=True) if n is not None and n not in alone_w
-    )
-    x_sum = tuple(i for i, n in enumerate(left) if n in alone_x and n is not None)
-    w_sum = tuple(i for i, n in enumerate(right) if n in alone_w and n is not None)
-    product_shape = (*(sizes[n] for n in batch), x_shape[-2], w_shape[-1])
-
-    view_x = _viewer(x_squeezed, x_order, x_shape)
-    view_w = _viewer(w_squeezed, w_order, w_shape)
-    product_out = shape == out_shape == product_shape
-
-    def contract(xp: Any, x: Block, w: Block, target: Block) -> Block:
-        if x_sum:
-            x = x.sum(axis=x_sum, dtype=x.dtype)
-        if w_sum:
-            w = w.sum(axis=w_sum, dtype=w.dtype)
-        if target is None or not direct:
-            product = xp.matmul(view_x(x), view_w(w))
-            if direct:
-                return product if product_out else product.reshape(out_shape)
-            product = product.reshape(shape).transpose(back).reshape(out_shape)
+        def direct(xp: Any, x: Block, w: Block, target: Block) -> Block:
             if target is None:
-                return xp.ascontiguousarray(product)
-            target[...] = product
+                product = xp.matmul(left(x), right(w))
+                return product if product_shape == out_shape else product.reshape(out_shape)
+            xp.matmul(left(x), right(w), out=target.reshape(product_shape))
             return target
-        xp.matmul(view_x(x), view_w(w), out=target.reshape(product_shape))
+
+        return direct
+    shape, back = (*batch, *rows, *columns), [order.index(n) for n in labels]
+
+    def written_again(xp: Any, x: Block, w: Block, target: Block) -> Block:
+        product = xp.matmul(left(x), right(w))
+        product = product.reshape(shape).transpose(back).reshape(out_shape)
+        if target is None:
+            return xp.ascontiguousarray(product)
+        target[...] = product
         return target
 
-    return contract
+    return written_again
 
 
 def _viewer(
