@@ -179,7 +179,11 @@ def test_a_single_rank_of_nccl(device: str, tmp_path: Path) -> None:
     in_processes(1, "collectives", tmp_path / "one", **SHARED_GPU)
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    ("device", "count"),
+    [("strict:0", 2), *[pytest.param("cuda:0", n, marks=pytest.mark.gpu) for n in (2, 4)]],
+    indirect=["device"],
+)
 def test_ranks_of_nccl_share_a_gpu(count: int, device: str, tmp_path: Path) -> None:
     """On hosts without a GPU the same program goes through sockets."""
     in_processes(count, "collectives", tmp_path / "shared", **SHARED_GPU)
