@@ -302,9 +302,22 @@ copysign.vjp(
     lambda g, out, x, y: zero(g, out, y),
 )
 
-floor = unary("floor", "The largest integer not above x.", ("floor([-1.5, 1.5])", [-2.0, 1.0]))
-ceil = unary("ceil", "The smallest integer not below x.", ("ceil([-1.5, 1.5])", [-1.0, 2.0]))
-trunc = unary("trunc", "x without its fraction.", ("trunc([-1.5, 1.5])", [-1.0, 1.0]))
+
+def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Op:
+    """Declare a function that makes whole numbers, and leaves those that are integers what they
+    are, of which CuPy 13 and NumPy 2.0 would make floating-point numbers."""
+
+    def body(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+        if x.dtype.kind in "bui":
+            return _cast_block(xp, x, x.dtype, out=out)
+        return getattr(xp, name)(x, out=out)
+
+    return _declare(body, name, documented(summary, *calls), UNARY, "")
+
+
+floor = _whole("floor", "The largest integer not above x.", ("floor([-1.5, 1.5])", [-2.0, 1.0]))
+ceil = _whole("ceil", "The smallest integer not below x.", ("ceil([-1.5, 1.5])", [-1.0, 2.0]))
+trunc = _whole("trunc", "x without its fraction.", ("trunc([-1.5, 1.5])", [-1.0, 1.0]))
 rint = unary("rint", "The nearest integer, of two the even one.", ("rint([0.5, 1.6])", [0.0, 2.0]))
 for _step in (floor, ceil, trunc, rint):
     _step.vjp(zero)
