@@ -116,6 +116,20 @@ def _in_place(name: str, symbol: str) -> Callable[[DistributedArray, object], An
     return method
 
 
+def _divmod(self: DistributedArray, other: Any) -> Any:
+    """Floor and remainder of self / other."""
+    if not is_array_like(other):
+        return NotImplemented
+    return FUNCTIONS["floor_divide"](self, other), FUNCTIONS["remainder"](self, other)
+
+
+def _divmod_of(self: DistributedArray, other: Any) -> Any:
+    """Floor and remainder of other / self."""
+    if not is_array_like(other):
+        return NotImplemented
+    return FUNCTIONS["floor_divide"](other, self), FUNCTIONS["remainder"](other, self)
+
+
 class DistributedArray:
     """A global array whose layout says how it is split over a mesh.
 
@@ -339,6 +353,13 @@ class DistributedArray:
     def __contains__(self, value: object) -> bool:
         return bool(FUNCTIONS["any"](self == value))
 
+    def __round__(self, decimals: int | None = None) -> Any:
+        """`round(x, 2)` is `gdt.round`; `round(x)` of rank 0 an int, as Python's numbers have
+        it."""
+        if decimals is None and self.ndim == 0:
+            return round(self.item())
+        return FUNCTIONS["round"](self, decimals or 0)
+
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 and spec else str(self)
 
@@ -404,6 +425,7 @@ class DistributedArray:
     __ifloordiv__ = _in_place("floor_divide", "//=")
     __mod__, __rmod__ = _operator("remainder"), _forward("remainder", reflected=True)
     __imod__ = _in_place("remainder", "%=")
+    __divmod__, __rdivmod__ = _divmod, _divmod_of
     __pow__, __rpow__ = _operator("power"), _forward("power", reflected=True)
     __ipow__ = _in_place("power", "**=")
     __matmul__, __rmatmul__ = _operator("matmul"), _forward("matmul", reflected=True)

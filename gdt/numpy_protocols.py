@@ -48,11 +48,13 @@ def call_ufunc(
     kwargs: dict[str, Any],
 ) -> Any:
     """What `__array_ufunc__` returns; DtypeError for a ufunc, method or argument that gdt lacks."""
+    axis = kwargs.get("axis", 0)  # of a reduction; None says all axes
     kwargs = {k: v for k, v in kwargs.items() if v is not None}
     function = functions.get(UFUNC_NAMES.get(ufunc.__name__, ufunc.__name__))
     if method == "reduce" and ufunc.__name__ in REDUCE_NAMES:
-        axis = kwargs.pop("axis", 0)
-        return functions[REDUCE_NAMES[ufunc.__name__]](inputs[0], axis=axis, **kwargs)
+        return functions[REDUCE_NAMES[ufunc.__name__]](inputs[0], **{**kwargs, "axis": axis})
+    if ufunc is np.divmod and method == "__call__" and not kwargs:
+        return functions["floor_divide"](*inputs), functions["remainder"](*inputs)
     if method != "__call__" or function is None or kwargs:
         what = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
         given = f" with {', '.join(kwargs)}" if kwargs else ""
@@ -78,7 +80,7 @@ def call_function(
     """
     name = function.__name__
     own = functions.get(FUNCTION_NAMES.get(name, name)) if function.__module__ == "numpy" else None
-    if own is None:
+    if own is None or (function is np.where and len(args) == 1):  # that is NumPy's `nonzero`
         return function._implementation(*args, **kwargs)  # type: ignore[attr-defined]  # NEP 18
     args, kwargs = _without_defaults(function, args, kwargs)
     return own(*args, **kwargs)

@@ -150,6 +150,41 @@ def test_arguments_that_say_nothing_are_dropped_and_others_named(x: DistributedA
             call()
 
 
+REDUCTIONS = [np.add, np.multiply, np.maximum, np.minimum, np.logical_and, np.logical_or]
+
+
+@pytest.mark.parametrize("axis", [{}, {"axis": 1}, {"axis": None}, {"axis": (0, 1)}], ids=str)
+@pytest.mark.parametrize("ufunc", REDUCTIONS, ids=lambda u: u.__name__)
+def test_reductions_of_ufuncs(ufunc: np.ufunc, axis: dict[str, Any], x: DistributedArray) -> None:
+    got, want = ufunc.reduce(x, **axis), ufunc.reduce(x.numpy(), **axis)
+    assert isinstance(got, DistributedArray)
+    assert got.shape == np.shape(want) and got.tolist() == want.tolist()
+    assert (
+        ufunc.reduce(x, keepdims=True, **axis).shape
+        == ufunc.reduce(x.numpy(), keepdims=True, **axis).shape
+    )
+
+
+def test_reductions_of_ufuncs_name_what_they_lack(x: DistributedArray) -> None:
+    assert float(np.ptp(x)) == 11.0
+    for options in ({"initial": 5.0}, {"where": x.numpy() > 1}, {"out": np.zeros(3)}):
+        with pytest.raises(ArgumentError, match=next(iter(options))):
+            np.add.reduce(x, **options)
+
+
+def test_divmod_round_and_where_of_one_argument(x: DistributedArray) -> None:
+    host = x.numpy()
+    for got, want in (
+        (divmod(x, 4), divmod(host, 4)), (np.divmod(x, 4), np.divmod(host, 4)),
+        (divmod(7, x + 1), divmod(7, host + 1)), (np.where(x > 3), np.where(host > 3)),
+        ([round(x / 3, 1)], [np.round(host / 3, 1)]), ([round(x / 3)], [np.round(host / 3)]),
+    ):  # fmt: skip
+        assert [np.asarray(g).tolist() for g in got] == [w.tolist() for w in want]
+    assert round(gdt.asarray(2.5)) == 2 and type(round(gdt.asarray(2.5))) is int
+    with pytest.raises(TypeError, match="divmod"):
+        divmod(x, object())
+
+
 def test_numpy_and_distributed_arrays_mix(x: DistributedArray) -> None:
     joined = np.concatenate([np.zeros((1, 3)), x])
     assert isinstance(joined, DistributedArray) and joined.shape == (5, 3)
