@@ -248,6 +248,8 @@ def _drawn(
     sizes = checked_shape(shape, sampler)
     layout = checked_layout(layout, len(sizes), sampler)
     kind = ArrayType.of(sizes, checked_dtype(dtype, sampler), layout.resolved)
+    if "dtype" in options:
+        options = {**options, "dtype": kind.dtype}
     out: DistributedArray = _draw(
         *_operands(key, kind.mesh), sampler=sampler, kind=kind, options=options
     )

@@ -54,6 +54,36 @@ def test_asarray_copies_unless_told_not_to() -> None:
     assert not np.shares_memory(gdt.asarray(copied, copy=True).blocks[0], copied.blocks[0])
 
 
+OTHER_ORDER, OTHER_INTS = np.dtype("float32").newbyteorder(), np.dtype("int32").newbyteorder()
+SWAPPED = np.array([1.0, 2.0, 3.0], OTHER_ORDER)
+FROM_OTHER_ORDER: dict[str, tuple[Callable[[], gdt.DistributedArray], list[float]]] = {
+    "asarray": (lambda: gdt.asarray(SWAPPED), [1, 2, 3]),
+    "asarray, shared": (lambda: gdt.asarray(SWAPPED, copy=False), [1, 2, 3]),
+    "asarray of a dtype": (lambda: gdt.asarray([1, 2], OTHER_ORDER), [1, 2]),
+    "operand": (lambda: gdt.ones((3,), "float32") * SWAPPED, [1, 2, 3]),
+    "pack": (lambda: gdt.pack([SWAPPED[:1], SWAPPED[1:2]], halves()), [1, 2]),
+    "full": (lambda: gdt.full((2,), 3.0, OTHER_ORDER), [3, 3]),
+    "sum": (lambda: gdt.sum(gdt.ones((2, 2), int), axis=0, dtype=OTHER_ORDER), [2, 2]),
+    "cumsum": (lambda: gdt.cumsum(gdt.asarray([1, 1, 1]), dtype=OTHER_ORDER), [1, 2, 3]),
+    "astype": (lambda: gdt.asarray([1, 2]).astype(OTHER_ORDER), [1, 2]),
+    "one_hot": (lambda: gdt.one_hot(gdt.asarray(1), 3, dtype=OTHER_ORDER), [0, 1, 0]),
+    "uniform": (lambda: gdt.random.uniform(2, 3, 3, dtype=OTHER_ORDER), [3, 3]),
+    "integers": (lambda: gdt.random.integers(7, 8, 2, dtype=OTHER_INTS), [7, 7]),
+}
+
+
+def halves() -> gdt.Layout:
+    return gdt.Layout(["x"], gdt.create_mesh([("x", 2)], blocks=2))
+
+
+@pytest.mark.parametrize("case", FROM_OTHER_ORDER)
+def test_arrays_are_in_the_hosts_byte_order(case: str) -> None:
+    make, values = FROM_OTHER_ORDER[case]
+    x = make()
+    assert x.tolist() == values
+    assert x.dtype.isnative and all(block.dtype.isnative for block in x.blocks)
+
+
 def test_asarray_of_a_distributed_array_converts_and_moves_it() -> None:
     layout = gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))
     x = gdt.asarray(gdt.asarray([1.5, 2.5, 3.5]), "int32", layout=layout)

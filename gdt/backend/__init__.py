@@ -14,7 +14,7 @@ import numpy as np
 
 from gdt.backend.cupy import CupyBackend, load_cupy, on_gpu
 from gdt.backend.flags import ErrorFlags
-from gdt.backend.numpy import NumpyBackend
+from gdt.backend.numpy import NumpyBackend, in_own_byte_order
 from gdt.devices import DEVICE_COUNTS
 from gdt.mesh import Mesh
 from gdt.observe import report_synchronization
@@ -121,12 +121,13 @@ def synchronize() -> None:
 
 
 def as_array(value: Any, mesh: Mesh, dtype: Any = None) -> Array:
-    """A whole array for a mesh, from anything that is one: of NumPy, or on a GPU if both are.
+    """A whole array for a mesh, from anything that is one: of NumPy, or on a GPU if both are; in
+    the host's byte order, which kernels, collectives and files take for granted.
 
     Raises TypeError or ValueError for what is no array.
     """
     if not on_gpu(value):
-        return np.asarray(value, dtype)
+        return in_own_byte_order(np.asarray(value, dtype))
     if mesh.device_kind == "cpu":
         array = value if hasattr(value, "get") else load_cupy().asarray(value)
         report_synchronization("copying to the host")

@@ -79,6 +79,11 @@ class BufferPool:
         self.held = sum(n * len(sized) for n, sized in self.buffers.items())
 
 
+def in_own_byte_order(array: np.ndarray) -> np.ndarray:
+    """The array, as it is unless its bytes are in the order of other machines."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 class NumpyBackend:
     """NumPy on the host."""
 
@@ -92,8 +97,9 @@ class NumpyBackend:
         self.recycled_size: float = self.pool.smallest
 
     def asarray(self, value: Any, dtype: Any = None, *, copy: bool = False) -> np.ndarray:
-        """`value` as an array of this backend; not copied if it is one, unless `copy`."""
-        array = np.asarray(value, dtype)
+        """`value` as an array of this backend, in the host's byte order; not copied if it is one,
+        unless `copy`."""
+        array = in_own_byte_order(np.asarray(value, dtype))
         if not copy:
             return array
         copied = self.empty(array.shape, array.dtype)

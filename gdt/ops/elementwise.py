@@ -104,14 +104,14 @@ def _prepare_cast(kind: ArrayType, *, dtype: Any) -> dict[str, Any]:
 
 
 def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
-    """`dtype` as a NumPy dtype of numbers; DtypeError otherwise."""
+    """`dtype` as a NumPy dtype of numbers in the host's byte order; DtypeError otherwise."""
     try:
         found: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         raise error(DtypeError, name, f"{dtype!r} is not a dtype") from None
     if found.kind not in "biufc":
         raise error(DtypeError, name, f"dtype {found} is no number")
-    return found
+    return found.newbyteorder("=")
 
 
 def _cast_block(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block:

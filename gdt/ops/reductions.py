@@ -101,7 +101,7 @@ def prepare_sum(name: str) -> Callable[..., dict[str, Any]]:
         kind: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
     ) -> dict[str, Any]:
         axes = negative_axes(kind, axis, name)
-        target = None if dtype is None else np.dtype(dtype)
+        target = None if dtype is None else np.dtype(dtype).newbyteorder("=")
         return {"axis": axes, "keepdims": bool(keepdims), "dtype": target}
 
     return prepare

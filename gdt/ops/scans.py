@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.op import Composite, Op, as_operands, op, public
 from gdt.ops.comparison import equal, where
-from gdt.ops.elementwise import add, astype, multiply
+from gdt.ops.elementwise import add, astype, checked_dtype, multiply
 from gdt.ops.indexing import getitem
 from gdt.ops.movement import relayout
 from gdt.ops.padding import pad
@@ -89,7 +87,11 @@ def _prepare_scan(
     kind: ArrayType, *, axis: int, reverse: bool = False, dtype: Any = None
 ) -> dict[str, Any]:
     (last,) = negative_axes(kind, axis, "cumsum")
-    return {"axis": last, "reverse": reverse, "dtype": None if dtype is None else np.dtype(dtype)}
+    return {
+        "axis": last,
+        "reverse": reverse,
+        "dtype": None if dtype is None else checked_dtype(dtype, "cumsum"),
+    }
 
 
 @op(_scan_rule, linear="x", prepare=_prepare_scan)
@@ -215,7 +217,7 @@ def _checked(name: str, x: Any, axis: Any, dtype: Any) -> tuple[DistributedArray
     if isinstance(axis, tuple | list):
         raise error(DtypeError, name, f"axis {axis} is not one axis", operands={"x": x.type})
     (last,) = negative_axes(x.type, axis, name)
-    return x, last, None if dtype is None else np.dtype(dtype)
+    return x, last, None if dtype is None else checked_dtype(dtype, name)
 
 
 @public

@@ -300,7 +300,11 @@ def _prepare_one_hot(
             f"axis {axis} is out of range for rank {rank}",
             operands={"indices": kind},
         )
-    return {"depth": int(depth), "axis": int(axis) % rank - rank, "dtype": np.dtype(dtype)}
+    return {
+        "depth": int(depth),
+        "axis": int(axis) % rank - rank,
+        "dtype": np.dtype(dtype).newbyteorder("="),
+    }
 
 
 def _one_hot_rule(kind: ArrayType, *, depth: int, axis: int, dtype: Any) -> RuleSpec:
