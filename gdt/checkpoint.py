@@ -8,6 +8,7 @@ disk, and renamed.
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import math
 import os
@@ -21,7 +22,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from gdt import processes
-from gdt.arguments import checked, checked_class
+from gdt.arguments import checked, checked_class, shown_value
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.checksums import Bounds, checksums, damaged, slabs
@@ -61,10 +62,13 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     tree: a Module, an Optimizer, or nested dicts and lists of them, of arrays and of ints; names
     are joined with dots, as in `model.dense1.weight`. Every shard is written to its place in the
     file once, so no whole array is put together in memory. Checksums (CRC-32) of up to 64 slabs of
-    rows of each array are stored for `restore` and `verify`.
+    rows of each array are stored for `restore` and `verify`. Of a symbolic link, the target is
+    written.
 
-    Raises CheckpointError for a dtype that safetensors lacks, or if the file cannot be written;
-    what was at `path` before is still there then.
+    Raises CheckpointError that lists all entries of a tree that a file cannot hold (numbers that
+    are no ints of 64 bits, text, None, arrays of NumPy, other objects), for a tree without arrays
+    and counters, for a dtype that safetensors lacks, or if the file cannot be written; what was at
+    `path` before is still there then.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/weights.safetensors"
@@ -75,7 +79,7 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     """
     path = Path(path)
     values: dict[str, Any] = {}
-    for slot in slots(tree):
+    for slot in _places("save", tree):
         if slot.name in values or slot.name == "__metadata__":
             problem = "is the name of two values" if slot.name in values else "is a reserved name"
             raise error(
@@ -86,12 +90,13 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
             )
         values[slot.name] = slot.value
     arrays = [x for x in values.values() if isinstance(x, DistributedArray)]
-    _check_dtypes(path, values)
+    _check_values(path, values)
     waiting = [x for x in arrays if any(x.layout.pending)]
     relayout_together(waiting, [x.layout.resolved for x in waiting])
-    own = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    temporary = path.with_name(_of_first_process(own.name))
-    steps = _Writing(path, temporary, values)
+    target = Path(os.path.realpath(path))
+    own = f".{target.name}.{os.getpid()}-{threading.get_ident()}.tmp"
+    temporary = target.with_name(_of_first_process(own))
+    steps = _Writing(target, temporary, values)
     try:
         for step in (steps.reserve, steps.write_shards, steps.complete):
             _in_all_processes(step, path, "save", "cannot be written")
@@ -99,6 +104,34 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     return path
+
+
+def _places(op: str, tree: Tree) -> list[Slot]:
+    """The slots of a tree; CheckpointError that lists all else, or if there is none."""
+    others: list[str] = []
+    places = list(slots(tree, lambda name, value: others.append(_described(name, value))))
+    remedy = "A tree holds Modules, Optimizers, arrays and ints in dicts and lists"
+    if others:
+        raise error(
+            CheckpointError,
+            op,
+            "a checkpoint cannot hold\n  " + "\n  ".join(others),
+            remedy=f"{remedy}: use gdt.asarray or int, and leave out what is no state.",
+        )
+    if not places:
+        problem = f"{_described('', tree)} holds no array and no counter"
+        raise error(CheckpointError, op, problem, remedy=f"{remedy}.")
+    return places
+
+
+def _described(name: str, value: Any) -> str:
+    """`model.rate: 0.5`, `state: a TrainState`"""
+    shown = shown_value(value)
+    if isinstance(value, np.ndarray):
+        shown += f" of NumPy, {value.dtype}{list(value.shape)}"
+    elif type(value) is int:
+        shown += " in a tuple"
+    return f"{name}: {shown}" if name else shown
 
 
 def _of_first_process(value: Any) -> Any:
@@ -147,6 +180,8 @@ class _Writing:
     def reserve(self) -> None:
         """Make the file in its full size."""
         if self.first:
+            if self.path.exists() and not self.path.is_file():
+                raise OSError("it is not a regular file")
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.temporary.open("w+b") as file:
                 _reserve(file, self.size)
@@ -182,7 +217,21 @@ class _Writing:
         return np.memmap(file, _dtype(value), "r+", self.start + offset, _shape(value) or (1,))
 
 
-def _check_dtypes(path: Path, values: Mapping[str, Any]) -> None:
+def _check_values(path: Path, values: Mapping[str, Any]) -> None:
+    """Raise CheckpointError unless safetensors has a dtype for every value."""
+    limits = np.iinfo(np.int64)
+    large = [
+        f"{name}: {value}"
+        for name, value in values.items()
+        if isinstance(value, int) and not limits.min <= value <= limits.max
+    ]
+    if large:
+        raise error(
+            CheckpointError,
+            "save",
+            f"counters are of 64 bits in {path}\n  " + "\n  ".join(large),
+            remedy=f"They are in {limits.min}..{limits.max}.",
+        )
     wrong = [
         f"{name}: {value.type}"
         for name, value in values.items()
@@ -239,7 +288,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _dtype(value: Any) -> np.dtype:
-    return np.dtype(np.int64) if isinstance(value, int) else value.dtype
+    return np.dtype("<i8") if isinstance(value, int) else value.dtype.newbyteorder("<")
 
 
 def _nbytes(value: Any) -> int:
@@ -272,7 +321,7 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
     one that lists every name, shape and dtype that differs, and one that names the arrays whose
     bytes have changed; nothing is changed then.
     """
-    path, places = Path(path), list(slots(into))
+    path, places = Path(path), _places("restore", into)
     new: list[Any] = []
     total, failure = 0, None
     try:
@@ -349,8 +398,21 @@ def _check_facts(path: Path, places: Sequence[Slot], file: Any, partial: bool) -
 
 
 def _checksums_of(file: Any) -> dict[str, list[str]]:
-    """The checksums in a file's metadata, by array; empty for files of other programs."""
-    return json.loads((file.metadata() or {}).get("crc32", "{}"))  # type: ignore[no-any-return]
+    """The checksums in a file's metadata, by array; empty for files of other programs.
+
+    Raises OSError if they are not those of the arrays that there are.
+    """
+    metadata = file.metadata() or {}
+    if "crc32" not in metadata and metadata.get("format") != "gdt":
+        return {}
+    try:
+        sums: Any = json.loads(metadata["crc32"])
+        wanted = {n: sum(1 for _ in slabs(_facts(file, n)[0])) for n in file.keys()}  # noqa: SIM118
+        if {name: len(listed) for name, listed in sums.items()} == wanted:
+            return sums  # type: ignore[no-any-return]
+    except (KeyError, ValueError, TypeError, AttributeError):
+        pass
+    raise OSError("its checksums are not those of its arrays")
 
 
 def _damage(path: Path, op: str, names: Sequence[str]) -> CheckpointError:
@@ -470,6 +532,13 @@ class CheckpointManager:
             raise error(
                 ArgumentError, "CheckpointManager", f"max_to_keep is {max_to_keep}, not 1 or more"
             )
+        if Path(name).name != name or "\0" in name:
+            raise error(
+                ArgumentError,
+                "CheckpointManager",
+                f"name is {name!r}, which is no name of a file",
+                remedy="Folders go into `directory`.",
+            )
         self.tree, self.directory, self.max_to_keep, self.name = (
             tree,
             Path(directory),
@@ -494,7 +563,7 @@ class CheckpointManager:
         number = _of_first_process(numbered[-1][0] + 1 if numbered else 1)
         path = save(self.directory / f"{self.name}-{number}.safetensors", self.tree)
         surplus = [] if self.max_to_keep is None else self.checkpoints[: -self.max_to_keep]
-        unfinished = self.directory.glob(f".{self.name}-*.safetensors.*.tmp")
+        unfinished = self.directory.glob(f".{glob.escape(self.name)}-*.safetensors.*.tmp")
         abandoned = [t for t in unfinished if not _is_running(t.name.split(".")[-2])]
         if processes.current().index == 0:
             for old in (*surplus, *abandoned):
@@ -520,7 +589,6 @@ class CheckpointManager:
 
     def _numbered(self) -> list[tuple[int, Path]]:
         form = re.compile(re.escape(self.name) + r"-(\d+)\.safetensors")
-        found = [
-            (form.fullmatch(p.name), p) for p in self.directory.glob(f"{self.name}-*.safetensors")
-        ]
+        files = self.directory.glob(f"{glob.escape(self.name)}-*.safetensors")
+        found = [(form.fullmatch(p.name), p) for p in files]
         return sorted((int(m.group(1)), p) for m, p in found if m)

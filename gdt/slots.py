@@ -6,7 +6,7 @@ An array is immutable, so training, loading and restoring put new arrays in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar, NamedTuple
 
 from gdt.array import DistributedArray
@@ -42,15 +42,28 @@ class Stateful:
     trainable: bool = True  # False freezes the object and all that it holds
 
 
-def slots(tree: Tree, name: str = "", trainable: bool = True) -> Iterator[Slot]:
+Other = Callable[[str, Any], None]  # told the name of a value that is no slot, and the value
+
+
+def _ignore(name: str, value: Any) -> None:
+    """What else a tree holds is no state."""
+
+
+def slots(tree: Tree, other: Other = _ignore) -> Iterator[Slot]:
     """Every slot of a tree, each once, in the order of definition.
+
+    other: told of every value of a plain container that is neither a slot nor holds any. Of a
+    Stateful object, what is no slot is its configuration, and not told.
 
     Raises DtypeError for an array that has no place of its own: a bare one, or one in a tuple.
     """
-    return _walk(tree, name, trainable, set())
+    return _walk(tree, "", True, set(), other)
 
 
-def _walk(tree: Tree, name: str, trainable: bool, seen: set[int]) -> Iterator[Slot]:
+def _walk(tree: Tree, name: str, trainable: bool, seen: set[int], other: Other) -> Iterator[Slot]:
+    if not isinstance(tree, DistributedArray | Stateful | MutableMapping | list | tuple):
+        other(name, tree)
+        return
     if id(tree) in seen:
         return
     seen.add(id(tree))
@@ -66,7 +79,7 @@ def _walk(tree: Tree, name: str, trainable: bool, seen: set[int]) -> Iterator[Sl
             elif key in counters:
                 yield Slot(_join(name, key), attributes, key, False)
             elif isinstance(value, Stateful | list | tuple | dict) and key[0] != "_":
-                yield from _walk(value, _join(name, key), trainable, seen)
+                yield from _walk(value, _join(name, key), trainable, seen, _ignore)
         return
     if isinstance(tree, DistributedArray) or (isinstance(tree, tuple) and _has_arrays(tree)):
         raise error(
@@ -75,14 +88,13 @@ def _walk(tree: Tree, name: str, trainable: bool, seen: set[int]) -> Iterator[Sl
             f"{name or 'an array'} has no place where another could be put",
             remedy="Keep arrays in a Module, a dict or a list, not alone or in a tuple.",
         )
-    if isinstance(tree, MutableMapping | list | tuple):
-        items: Any = tree.items() if isinstance(tree, MutableMapping) else enumerate(tree)
-        for key, value in list(items):
-            if isinstance(value, DistributedArray) or type(value) is int:
-                counts = not isinstance(value, DistributedArray)
-                yield Slot(_join(name, key), tree, key, trainable and not counts)  # type: ignore[arg-type]
-            elif isinstance(value, Stateful | MutableMapping | list | tuple):
-                yield from _walk(value, _join(name, key), trainable, seen)
+    items: Any = tree.items() if isinstance(tree, MutableMapping) else enumerate(tree)
+    for key, value in list(items):
+        counts = type(value) is int and not isinstance(tree, tuple)
+        if isinstance(value, DistributedArray) or counts:
+            yield Slot(_join(name, key), tree, key, trainable and not counts)  # type: ignore[arg-type]
+        else:
+            yield from _walk(value, _join(name, key), trainable, seen, other)
 
 
 def _join(name: str, key: object) -> str:

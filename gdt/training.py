@@ -21,6 +21,7 @@ from gdt.errors import ArgumentError, error
 from gdt.metrics import Mean
 from gdt.nn.module import Module
 from gdt.optim.optimizer import Optimizer
+from gdt.slots import Stateful
 from gdt.tape import GradientTape
 
 Numbers = dict[str, float]
@@ -44,12 +45,12 @@ class History:
 
 
 @checked_class(eager=True)
-class Trainer:
+class Trainer(Stateful):
     """Trains and evaluates a model on batches `(x, y)` of distributed arrays.
 
     loss, metrics: functions `(y, predictions) -> scalar array`, such as those of `gdt.nn.losses`
     and `gdt.metrics`. Layouts are those of the model and of the batches; nothing here depends on
-    them.
+    them. `gdt.checkpoint` saves a trainer's model and optimizer.
 
     >>> model = gdt.nn.Sequential(gdt.nn.Dense(2, 1, key=0))
     >>> x = gdt.asarray([[0.0, 1.0], [1.0, 0.0]], "float32")

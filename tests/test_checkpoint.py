@@ -393,6 +393,146 @@ def test_names_that_a_file_cannot_hold(tmp_path: Path, tree: Tree, problem: str)
     assert not list(tmp_path.iterdir())
 
 
+UNSAVABLE: dict[str, tuple[Any, str]] = {
+    "entries": (
+        {"w": gdt.ones(2), "a": [0.5, True, None], "n": np.int64(7), "t": {"x": np.arange(3)}},
+        r"a\.0: 0\.5\n  a\.1: True\n  a\.2: None\n  n: np\.int64\(7\)\n"
+        r"  t\.x: a ndarray of NumPy, int64\[3\]\n",
+    ),
+    "object": ({"state": Path("x")}, "state: a .*Path"),
+    "object alone": (Path("x"), "a .*Path"),
+    "text": ("hello", "'hello'"),
+    "none": (None, "None"),
+    "counters in a tuple": ({"t": (3, 4)}, r"t\.0: 3 in a tuple\n  t\.1: 4 in a tuple"),
+    "nothing": ({}, "a dict holds no array"),
+    "module without arrays": (gdt.nn.Flatten(), "a Flatten holds no array and no counter"),
+}
+
+
+@pytest.mark.parametrize("case", UNSAVABLE)
+def test_what_a_file_cannot_hold_is_listed_and_not_left_out(case: str, tmp_path: Path) -> None:
+    tree, text = UNSAVABLE[case]
+    with pytest.raises(CheckpointError, match=f"(?s)^save: .*{text}"):
+        save(tmp_path / "a.safetensors", tree)
+    with pytest.raises(CheckpointError, match=text):
+        CheckpointManager(tree, tmp_path).save()
+    assert not list(tmp_path.iterdir())
+    path = save(tmp_path / "a.safetensors", {"w": gdt.ones(2)})
+    with pytest.raises(CheckpointError, match=f"(?s)^restore: .*{text}"):
+        restore(path, tree)
+
+
+def test_a_counter_that_64_bits_cannot_hold(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=f"(?s)64 bits in .*\n  big: {2**70}\n"):
+        save(tmp_path / "a.safetensors", {"big": 2**70, "n": 2**63 - 1, "m": -(2**63)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_trainer_is_saved_and_restored(tmp_path: Path) -> None:
+    def trainer(key: int) -> gdt.training.Trainer:
+        model = gdt.nn.Sequential(gdt.nn.Dense(2, 1, key=key))
+        loss = gdt.nn.losses.mean_squared_error
+        return gdt.training.Trainer(model, Adam(0.1).init(model), loss)
+
+    one, other = trainer(1), trainer(2)
+    one.step(gdt.ones((3, 2), "float32"), gdt.zeros((3, 1), "float32"))
+    CheckpointManager(one, tmp_path).save()
+    CheckpointManager(other, tmp_path).restore()
+    assert other.optimizer.steps == 1
+    for name, array in one.model.state().items():
+        assert same_bits(array.numpy(), other.model.state()[name].numpy())
+        for kind in ("m", "v"):
+            moments = [t.optimizer.state[kind][name].numpy() for t in (one, other)]
+            assert same_bits(*moments) and moments[0].any()
+
+
+def test_configuration_of_a_module_is_not_saved(tmp_path: Path) -> None:
+    class Scaled(gdt.nn.Module):
+        def __init__(self) -> None:
+            self.w, self.rates, self.shape = gdt.ones(2), [0.5, None], (3, 4)
+
+    path = save(tmp_path / "a.safetensors", Scaled())
+    assert list(contents(path)) == ["w"]
+    restore(path, Scaled())
+
+
+def test_a_changed_bit_of_the_header_is_found(tmp_path: Path) -> None:
+    """One bit of a header, each in turn: an error that names the file, or the same values."""
+    arrays = {"w": np.arange(6.0).reshape(3, 2), "flag": np.array([True, False])}
+    path = save(tmp_path / "a.safetensors", {n: gdt.asarray(x) for n, x in arrays.items()})
+    content = path.read_bytes()
+    end = 8 + int.from_bytes(content[:8], "little")
+    for bit in range(0, 8 * end, 3):  # all bits of a byte in turn
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        tree = {name: gdt.zeros(x.shape, x.dtype) for name, x in arrays.items()}
+        try:
+            restore(path, tree)
+        except CheckpointError as e:
+            assert str(path) in str(e)
+            assert not any(x.numpy().any() for x in tree.values())
+        else:
+            assert all(same_bits(tree[n].numpy(), x) for n, x in arrays.items()), bit
+
+
+@pytest.mark.parametrize(
+    "sums", ["notjson", "[1]", '{"w": 3}', '{"w": []}', '{"other": ["00000000"]}', "null"]
+)
+@pytest.mark.parametrize("read", [verify, lambda path: restore(path, {"w": gdt.zeros(3)})])
+def test_checksums_that_are_none(sums: str, read: Any, tmp_path: Path) -> None:
+    save_file({"w": np.ones(3)}, tmp_path / "a.safetensors", metadata={"crc32": sums})
+    with pytest.raises(CheckpointError, match="its checksums are not those of its arrays"):
+        read(tmp_path / "a.safetensors")
+
+
+def test_a_file_is_little_endian(tmp_path: Path) -> None:
+    """Also of arrays whose blocks another library made in the other byte order."""
+    x = gdt.asarray(np.array([1.0, 2.0, 3.0], ">f4"))
+    path = save(tmp_path / "a.safetensors", {"x": x})
+    assert load_file(path)["x"].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_symbolic_link_stays_and_its_target_is_written(tmp_path: Path) -> None:
+    folder, link = tmp_path / "real", tmp_path / "link.safetensors"
+    link.symlink_to(folder / "a.safetensors")
+    for value in (1.0, 2.0):  # the target is made, then replaced
+        assert save(link, {"w": gdt.full((), value)}) == link
+        assert link.is_symlink() and [p.name for p in folder.iterdir()] == ["a.safetensors"]
+        assert load_file(link)["w"] == value
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
+def test_what_is_no_regular_file_is_not_replaced(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(os.devnull)
+    with pytest.raises(CheckpointError, match=r"cannot be written \(it is not a regular file\)"):
+        save(path, {"w": gdt.ones(2)})
+    assert list(tmp_path.iterdir()) == [path] and not path.is_file()
+
+
+def test_a_managers_name_may_hold_any_character_of_a_file_name(tmp_path: Path) -> None:
+    tree = {"w": gdt.zeros(())}
+    manager = CheckpointManager(tree, tmp_path / "[a]", 2, name="run[1]*")
+    (tmp_path / "[a]").mkdir()
+    (tmp_path / "[a]" / ".run[1]*-1.safetensors.4242-1.tmp").write_text("of a killed process")
+    for i in range(3):
+        tree["w"] = gdt.asarray(float(i))
+        manager.save()
+    names = sorted(p.name for p in (tmp_path / "[a]").iterdir())
+    assert names == ["run[1]*-2.safetensors", "run[1]*-3.safetensors"]
+    manager.restore()
+    assert tree["w"].item() == 2.0
+    for name in ("a/b", "/", "a\0"):
+        with pytest.raises(gdt.errors.ArgumentError, match="which is no name of a file"):
+            CheckpointManager(tree, tmp_path, name=name)
+
+
 def test_threads_that_save_to_one_path(tmp_path: Path) -> None:
     path, tree = tmp_path / "a.safetensors", {"w": gdt.ones((300, 300))}
     with ThreadPoolExecutor(4) as pool:
