@@ -17,7 +17,7 @@ import itertools
 import sys
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from gdt.backend import backend_of
 from gdt.backend.cupy import CupyBackend, device_of
 from gdt.backend.numpy import ONE_REFERENCE
 from gdt.errors import FunctionError, GdtError, OutOfMemoryError, error
+from gdt.launcher import KernelBody
 from gdt.mesh import Mesh
 from gdt.op import OPS
 from gdt.program import PROGRAM_FILE, Instruction, Program
@@ -98,12 +99,11 @@ class StepGraph:
         name: str,
         program: Program,
         draws: HostValues,
+        backend: CupyBackend,
         mesh: Mesh,
         states: Mapping[int, int],
         is_argument: Sequence[bool],
     ) -> None:
-        backend = backend_of(mesh)
-        assert isinstance(backend, CupyBackend)
         self._name, self._program, self._draws = name, program, draws
         self._backend, self._mesh = backend, mesh
         self.states = dict(states)
@@ -282,7 +282,7 @@ def step_graph(
     computed, draws, scalars, arrays = parts
     with backend.on(mesh, 0):
         drawn = HostValues(backend, draws, scalars, arrays)
-    return StepGraph(name, computed, drawn, mesh, states, is_argument)
+    return StepGraph(name, computed, drawn, backend, mesh, states, is_argument)
 
 
 class UpdateOfAll:
@@ -291,19 +291,16 @@ class UpdateOfAll:
     arrays: operands of each update, before the scalars that all of them share.
     """
 
-    def __init__(self, updates: Sequence[Instruction]) -> None:
-        first = updates[0]
-        assert first.plan is not None
-        (self._body,) = first.plan.kernel_bodies
-        self._launch = OPS[first.name].kernel_of_all
-        self.arrays, self.count = len(first.donated) + 1, len(updates)
+    def __init__(
+        self, body: KernelBody, launch: Callable[..., None], arrays: int, count: int
+    ) -> None:
+        self._body, self._launch, self.arrays, self.count = body, launch, arrays, count
 
     def __call__(self, values: Sequence[Block], free: Sequence[bool]) -> list[Block]:
         n, scalars = self.arrays, values[self.arrays * self.count :]
         operands = [values[i * n : (i + 1) * n] for i in range(self.count)]
         flags = [free[i * (n - 1) : (i + 1) * (n - 1)] for i in range(self.count)]
-        body = self._body
-        made = body.update_all(self._launch, operands, scalars, flags, body.static)  # type: ignore[arg-type]
+        made = self._body.update_all(self._launch, operands, scalars, flags, self._body.static)
         return [block for outs in made for block in outs]
 
 
@@ -313,16 +310,17 @@ def _together(instructions: Sequence[Instruction]) -> list[Instruction]:
     done: list[Instruction] = []
     for _, group in itertools.groupby(instructions, _update_key):
         updates = list(group)
-        made = {r for k in updates for r in k.outputs}
-        if len(updates) == 1 or any(made & {*k.inputs} for k in updates):
+        first, made = updates[0], {r for k in updates for r in k.outputs}
+        launch = _kernel_of_all(first)
+        if len(updates) == 1 or launch is None or any(made & {*k.inputs} for k in updates):
             done += updates
             continue
-        update = UpdateOfAll(updates)
-        arrays = [r for k in updates for r in k.inputs[: update.arrays]]
+        count = len(first.donated) + 1
+        arrays = [r for k in updates for r in k.inputs[:count]]
         done.append(
-            updates[0]._replace(
-                function=update,
-                inputs=(*arrays, *updates[0].inputs[update.arrays :]),
+            first._replace(
+                function=UpdateOfAll(*launch, count, len(updates)),
+                inputs=(*arrays, *first.inputs[count:]),
                 outputs=tuple([r for k in updates for r in k.outputs]),
                 donated=tuple([r for k in updates for r in k.donated]),
                 scratch=-1,
@@ -333,10 +331,19 @@ def _together(instructions: Sequence[Instruction]) -> list[Instruction]:
 
 def _update_key(k: Instruction) -> Any:
     """What updates that run together have in common; for others, themselves."""
-    bodies = k.plan.kernel_bodies if k.plan is not None else ()
-    if len(bodies) != 1 or not bodies[0].applies or OPS[k.name].kernel_of_all is None:
+    launch = _kernel_of_all(k)
+    if launch is None:
         return id(k)
-    return k.name, k.inputs[len(k.donated) + 1 :], tuple(bodies[0].static.items())
+    return k.name, k.inputs[len(k.donated) + 1 :], tuple(launch[0].static.items())
+
+
+def _kernel_of_all(k: Instruction) -> tuple[KernelBody, Callable[..., None]] | None:
+    """What launches many updates like this one, if its kernel applies."""
+    bodies = k.plan.kernel_bodies if k.plan is not None else ()
+    if len(bodies) != 1 or not bodies[0].applies:
+        return None
+    launch = OPS[k.name].kernel_of_all
+    return None if launch is None else (bodies[0], launch)
 
 
 def _parts(
