@@ -368,6 +368,8 @@ class DistributedArray:
     @checked
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         on_implicit_fetch(self.type)
+        for observer in OBSERVERS.get():
+            observer.on_implicit_fetch(self)
         value = self.numpy()
         if dtype is not None and value.dtype != dtype:
             return value.astype(dtype)

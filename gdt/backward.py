@@ -20,6 +20,7 @@ from gdt.program import Program, Recorder, array_of, held
 
 Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # op, operands, statics, output(s)
 Arrays = Sequence[DistributedArray]
+Fetched = tuple[DistributedArray, str]  # what NumPy took the values of, and in which line
 
 
 def gradients(
@@ -53,6 +54,24 @@ class Call(NamedTuple):
     sources: Arrays
     extras: Arrays
     unconnected: str
+
+
+def check_fetched(nodes: Sequence[Node], sources: Arrays, fetched: Sequence[Fetched]) -> None:
+    """Raise GradientError if NumPy took the values of an array that depends on the sources."""
+    if not fetched:
+        return
+    needed = _useful(nodes, sources)[1]
+    for x, line in fetched:
+        if not needed.isdisjoint(_ids((x,))):
+            raise error(
+                GradientError,
+                "gradient",
+                f"{line} fetched an array that depends on the sources to the host, "
+                "and gradients do not come back from there",
+                operands={"x": x.type},
+                remedy="Compute with functions of gdt (np.sqrt and np.sum are, np.linalg.norm is "
+                "not), or take the values as constants with x.numpy().",
+            )
 
 
 def _run(call: Call) -> tuple[list[DistributedArray | None], list[DistributedArray | None]]:

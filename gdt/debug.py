@@ -7,7 +7,6 @@ devices send.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
+from gdt.callers import frame_of_user
 from gdt.errors import ArgumentError, MoveError, NanError, error
 from gdt.layout import UNSHARDED, ArrayType, Layout
 from gdt.observe import Collective, Observer, observing
@@ -250,15 +250,7 @@ class _SynchronizationCheck(Observer):
         )
         if self.raises:
             raise problem
-        warnings.warn(str(problem), SynchronizationWarning, stacklevel=_outside())
-
-
-def _outside() -> int:
-    """The `stacklevel` of a warning that names the caller of gdt."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("gdt."):
-        level, frame = level + 1, frame.f_back
-    return level
+        warnings.warn(str(problem), SynchronizationWarning, stacklevel=frame_of_user()[1])
 
 
 @checked

@@ -78,6 +78,9 @@ class Observer:
     def on_host(self, name: str) -> None:
         """`name` has brought values to the host, or from the host to a mesh."""
 
+    def on_implicit_fetch(self, array: Any) -> None:
+        """NumPy has taken the values of a distributed array, as `np.asarray` does."""
+
     def on_synchronize(self, what: str) -> None:
         """The host waits for devices, in `what`: copying to the host, or synchronize."""
 

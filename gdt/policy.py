@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from gdt.arguments import checked
+from gdt.callers import frame_of_user
 from gdt.errors import ArgumentError, MoveError, error
 
 POLICIES = ("allow", "warn", "raise")
@@ -60,7 +61,7 @@ def on_implicit_fetch(kind: object) -> None:
     )
     if policy == "raise":
         raise problem
-    warnings.warn(str(problem), ImplicitFetchWarning, stacklevel=3)
+    warnings.warn(str(problem), ImplicitFetchWarning, stacklevel=frame_of_user()[1])
 
 
 MATMUL_BACKENDS = ("handwritten", "cublas", "autotune")

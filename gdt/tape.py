@@ -12,7 +12,8 @@ from typing import Any
 
 from gdt.arguments import checked, checked_class
 from gdt.array import DistributedArray
-from gdt.backward import gradients
+from gdt.backward import Fetched, check_fetched, gradients
+from gdt.callers import line_of_user
 from gdt.errors import ArgumentError, DtypeError, GradientError, error
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import _relayout
@@ -29,7 +30,8 @@ class GradientTape(Observer):
     persistent: whether `gradient` may be called more than once.
 
     Every op is recorded, so arrays need not be watched; `watch` names the sources of a `gradient`
-    call that gives none. Follows `tf.GradientTape`.
+    call that gives none. A `gradient` that is taken inside the block of a persistent tape is
+    recorded too, for gradients of gradients. Follows `tf.GradientTape`.
 
     >>> w = gdt.asarray([1.0, 2.0, 3.0])
     >>> with gdt.GradientTape() as tape:
@@ -45,6 +47,7 @@ class GradientTape(Observer):
         self.persistent = persistent
         self.nodes: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] | None = []
         self.watched: list[DistributedArray] = []
+        self.fetched: list[Fetched] = []
         self._token: Any = None
 
     def __enter__(self) -> GradientTape:
@@ -64,7 +67,12 @@ class GradientTape(Observer):
         OBSERVERS.reset(self._token)
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
-        self.nodes.append((op, args, static, out))  # type: ignore[union-attr]
+        if self.nodes is not None:  # its gradient may have been taken inside its block
+            self.nodes.append((op, args, static, out))
+
+    def on_implicit_fetch(self, array: DistributedArray) -> None:
+        if array.dtype.kind in "fc":
+            self.fetched.append((array, line_of_user()))
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         if name == "gradient":
@@ -100,6 +108,10 @@ class GradientTape(Observer):
         output_gradients: cotangents of the targets, ones by default.
         unconnected: what a source gets that `target` does not depend on: `"raise"` a GradientError,
             `"zero"` zeros, `"none"` None.
+
+        Raises GradientError where a NumPy function that gdt has not took the values of an array
+        that depends on a source: no gradient would come back from there. `x.numpy()`, `float(x)`
+        and printing take values on purpose, as constants.
         """
         op = "GradientTape.gradient"
         if self.nodes is None:
@@ -121,7 +133,9 @@ class GradientTape(Observer):
             check_differentiable(x, op, "source")
         seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
         nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
-        hidden = OBSERVERS.set(tuple(o for o in OBSERVERS.get() if o is not self))
+        check_fetched(nodes, wanted, self.fetched)
+        listening = [o for o in OBSERVERS.get() if o is not self or self.persistent]
+        hidden = OBSERVERS.set(tuple(listening))
         try:
             return rebuild(gradients(nodes, targets, seeds, wanted, together_with, unconnected))
         finally:

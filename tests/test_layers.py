@@ -19,6 +19,7 @@ LAYERS = [
         "facts",
         [
             "errors",
+            "callers",
             "cuda_driver",
             "arguments",
             "reduction",

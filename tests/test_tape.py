@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,52 @@ def test_a_tape_that_records_is_not_entered_again() -> None:
     tape = gdt.GradientTape()
     with tape, pytest.raises(GradientError, match="recording already"), tape:
         pass
+
+
+def test_a_persistent_tape_records_a_gradient_inside_its_block() -> None:
+    x = gdt.asarray([1.0, 2.0, 3.0])
+    with gdt.GradientTape(persistent=True) as tape:
+        g = tape.gradient(gdt.sum(x**3), x)  # 3 x^2
+        z = gdt.sum(g * x)
+    assert tape.gradient(z, x).tolist() == [9.0, 36.0, 81.0]
+
+
+def test_a_tape_that_is_used_up_inside_its_block_records_no_more() -> None:
+    x = gdt.asarray([1.0, 2.0, 3.0])
+    with gdt.GradientTape() as tape:
+        g = tape.gradient(gdt.sum(x**3), x)
+        assert (g * x).tolist() == [3.0, 24.0, 81.0]
+    with pytest.raises(GradientError, match="used up"):
+        tape.gradient(g, x)
+
+
+def test_values_that_numpy_took_from_a_tape_are_an_error() -> None:
+    w = gdt.asarray([3.0, 4.0])
+    losses = [
+        lambda w: gdt.sum(w) + 10 * np.linalg.norm(w),
+        lambda w: gdt.sum(w * w) * np.median(w * 2),
+        lambda w: gdt.sum(gdt.asarray([w[0], w[1]]) * w),
+    ]
+    for loss in losses:
+        with pytest.raises(GradientError, match=rf"line \d+ of {re.escape(__file__)} fetched"):
+            gdt.grad(loss)(w)
+    with gdt.GradientTape() as tape:
+        total = gdt.sum(w) + np.linalg.norm(w)
+    with pytest.raises(GradientError, match=r"x\.numpy\(\)"):
+        tape.gradient(total, w)
+
+
+def test_values_that_are_taken_on_purpose_or_depend_on_no_source_are_constants() -> None:
+    w, x = gdt.asarray([3.0, 4.0]), gdt.asarray([1.0, 2.0])
+    for norm in (
+        lambda w: np.linalg.norm(w.numpy()), lambda w: np.linalg.norm(gdt.stop_gradient(w)),
+        lambda w: float(gdt.sqrt(gdt.sum(w * w))), lambda w: 5 * len(np.where(w > 3.5)[0]),
+    ):  # fmt: skip
+        assert gdt.grad(lambda w, n=norm: gdt.sum(w) * n(w))(w).tolist() == [5.0, 5.0]
+    with gdt.GradientTape() as tape:
+        loss = gdt.sum(w * np.sort(x * 2))
+        assert "22" in f"{loss}" and str(loss)
+    assert tape.gradient(loss, w).tolist() == [2.0, 4.0]
 
 
 def test_output_gradients_are_as_many_as_targets() -> None:
