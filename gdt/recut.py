@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -118,11 +118,13 @@ class Recut:
     def __call__(self, *operands: Sequence[Block]) -> list[Block]:
         """Run on the blocks of every source; returns the blocks of the result."""
         backend, mesh = backend_of(self.mesh), self.mesh
+        if not mesh.divided:
+            return [self.inside_block(*[blocks[0] for blocks in operands])]
         results = []
         for i in range(len(mesh.blocks)):
             with backend.on(mesh, i):
                 out = backend.empty(self.want.block_shape, self.want.dtype)
-                if self.covered < self.want.shape[self.dim]:
+                if not self._is_covered:
                     out[...] = self.fill
                 results.append(out)
         first = mesh.all_blocks.index(mesh.blocks[0])
@@ -139,13 +141,57 @@ class Recut:
             if target in own:
                 with backend.on(mesh, target - first):
                     receives.append(Transfer(at, target, results[target - first][filled]))
-        if self.nbytes and mesh.divided:
+        if self.nbytes:
             transport_of(mesh).exchange(sends, receives, str(self.want))
         for i, (out, padding) in enumerate(zip(results, self._padding, strict=True)):
             with backend.on(mesh, i):
                 for padded, edge in padding:
                     out[padded] = 1 if edge is None else out[edge]
         return results
+
+    @cached_property
+    def inside_block(self) -> Callable[..., Block]:
+        """The same where one block holds all of the mesh: from the only block of every source to
+        that of the result."""
+        backend, fill, (padding,) = backend_of(self.mesh), self.fill, self._padding
+        shape, dtype = self.want.block_shape, self.want.dtype
+        if self._is_join:
+            join, axis = backend.xp.concatenate, self.mesh.ndim + self.dim
+            if math.prod(shape) * dtype.itemsize < backend.recycled_size:
+                return backend.placed(self.mesh, 0, lambda *sources: join(sources, axis))
+            return backend.placed(
+                self.mesh, 0, lambda *sources: join(sources, axis, out=backend.empty(shape, dtype))
+            )
+        copies = [(source, taken, filled) for source, _, _, taken, filled in self._moves]
+        is_covered = self._is_covered
+
+        def run(*sources: Block) -> Block:
+            out = backend.empty(shape, dtype)
+            if not is_covered:
+                out[...] = fill
+            for source, taken, filled in copies:
+                out[filled] = sources[source][taken]
+            for padded, edge in padding:
+                out[padded] = 1 if edge is None else out[edge]
+            return out
+
+        return backend.placed(self.mesh, 0, run)
+
+    @property
+    def _is_join(self) -> bool:
+        """Whether the sources, which are whole along the dim, are put end to end as they are."""
+        starts = itertools.accumulate((t.shape[self.dim] for t in self.have), initial=0)
+        whole = [
+            Piece(i, 0, start, kind.shape[self.dim])
+            for i, (kind, start) in enumerate(zip(self.have, starts, strict=False))
+        ]
+        is_split = self.source_axes or self.target_axes
+        return not is_split and self._is_covered and [*self.pieces] == whole
+
+    @property
+    def _is_covered(self) -> bool:
+        """Whether every index of the result comes from a source."""
+        return self.covered == self.want.shape[self.dim]
 
     @cached_property
     def _moves(self) -> list[tuple[int, int, int, Index, Index]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -12,22 +12,19 @@ from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import as_operands, public
-from gdt.ops.intervals import move_intervals
 from gdt.ops.lookup import checked_indices
 from gdt.ops.shapes import reshape, transpose
+from gdt.ops.slicing import (
+    Interval,
+    cut,
+    cut_of,
+    cut_of_key,
+    key_of,
+    read_interval,
+    with_all_axes,
+)
 from gdt.ops.taking import take_in_range
 from gdt.policy import on_implicit_fetch
-from gdt.recut import Piece
-
-
-class Interval(NamedTuple):
-    """Elements `start, start + step, ...` of an axis; an int takes one and drops the axis."""
-
-    start: int
-    length: int
-    step: int
-    drops: bool = False
-
 
 Entry = Interval | DistributedArray | None  # what one axis is indexed with; None makes a new axis
 
@@ -51,36 +48,19 @@ def getitem(x: Any, index: Any) -> DistributedArray:
     >>> x[x > 4].tolist()
     [5, 6]
     """
+    key = key_of(index)
+    if key is not None and type(x) is DistributedArray:
+        return cut(x, cut_of_key(x.type, key))
     (x,) = as_operands("getitem", x=x)
-    entries = _entries(x, index)
-    out = _basic(x, [e for e in entries if e is not None])
-    shape, arrays, dim = [], {}, 0
-    for entry in entries:
-        if entry is None:
-            shape.append(1)
-            continue
-        if isinstance(entry, DistributedArray):
-            arrays[len(shape)] = entry
-        if not (isinstance(entry, Interval) and entry.drops):
-            shape.append(out.shape[dim])
-        dim += 1
-    if tuple(shape) != out.shape:
-        out = reshape(out, tuple(shape))
-    return _advanced(out, arrays, _stands_first(entries)) if arrays else out
-
-
-def _basic(x: DistributedArray, entries: Sequence[Entry]) -> DistributedArray:
-    """Cut every axis to its interval; whole axes first, so that less is sent along the others."""
-    for dim in sorted(range(x.ndim), key=lambda d: bool(x.layout.dims[d])):
-        entry = entries[dim]
-        if not isinstance(entry, Interval):
-            continue
-        start, count, step, drops = entry
-        if drops or (start, count, step) != (0, x.shape[dim], 1):
-            piece = Piece(0, start, 0, count, step)
-            whole = () if drops and x.layout.dims[dim] else None
-            x = move_intervals([x], dim, [piece], count, axes=whole)
-    return x
+    entries = _entries(x.type, index)
+    whole = [
+        Interval(0, x.shape[axis], 1) if isinstance(e, DistributedArray) else e
+        for e, axis in entries
+    ]
+    out = cut(x, cut_of(x.type, tuple(whole)))
+    kept = [e for e, _ in entries if not (isinstance(e, Interval) and e.drops)]
+    arrays = {dim: e for dim, e in enumerate(kept) if isinstance(e, DistributedArray)}
+    return _advanced(out, arrays, _stands_first([e for e, _ in entries])) if arrays else out
 
 
 def _stands_first(entries: Sequence[Entry]) -> bool:
@@ -137,33 +117,18 @@ def _flat_index(arrays: Sequence[DistributedArray], sizes: Sequence[int]) -> Dis
 # ---------------------------------------------------------------- reading an index
 
 
-def _entries(x: DistributedArray, index: Any) -> list[Entry]:
-    """One entry per axis of `x`, and a None for every new axis."""
-    given = list(index) if isinstance(index, tuple) else [index]
-    items = [_item(x.type, i) for i in given]
-    used = sum(_axes_used(i) for i in items)
-    dots = [n for n, i in enumerate(items) if i is Ellipsis]
-    if len(dots) > 1:
-        raise error(
-            IndexRangeError, "getitem", "an index has one `...` at most", operands={"x": x.type}
-        )
-    if used > x.ndim:
-        raise error(
-            IndexRangeError,
-            "getitem",
-            f"{used} indices are too many for rank {x.ndim}",
-            operands={"x": x.type},
-        )
-    at = dots[0] if dots else len(items)
-    items[at : at + len(dots)] = [slice(None)] * (x.ndim - used)
-    entries: list[Entry] = []
-    axis = 0
-    for item in items:
-        if item is None:
-            entries.append(None)
-            continue
-        entries += _read(x, item, axis)
-        axis += _axes_used(item)
+def _entries(kind: ArrayType, index: Any) -> list[tuple[Entry, int]]:
+    """One entry for every axis, and a None for every new axis, each beside its axis."""
+    items = [_item(kind, i) for i in (index if isinstance(index, tuple) else (index,))]
+    entries: list[tuple[Entry, int]] = []
+    for item, axis in with_all_axes(kind, items, [_axes_used(i) for i in items]):
+        if isinstance(item, int | slice):
+            entries.append((read_interval(kind, item, axis), axis))
+        elif item is None:
+            entries.append((None, axis))
+        else:
+            found = _index_arrays(kind, item, axis)
+            entries += [(array, axis + i) for i, array in enumerate(found)]
     return entries
 
 
@@ -203,39 +168,22 @@ def _is_mask(item: Any) -> bool:
     return isinstance(item, np.ndarray | DistributedArray) and item.dtype.kind == "b"
 
 
-def _read(x: DistributedArray, item: Any, axis: int) -> list[Entry]:
-    """The entries of axis `axis`, or of those that a mask covers."""
-    size = x.shape[axis]
-    if isinstance(item, slice):
-        try:
-            start, stop, step = item.indices(size)
-        except (TypeError, ValueError) as e:
-            raise error(
-                DtypeError, "getitem", f"{item!r} is no slice: {e}", operands={"x": x.type}
-            ) from None
-        return [Interval(start, len(range(start, stop, step)), step)]
-    if isinstance(item, int):
-        if not -size <= item < size:
-            raise error(
-                IndexRangeError,
-                "getitem",
-                f"index {item} is out of range for axis {axis} of size {size}",
-                operands={"x": x.type},
-            )
-        return [Interval(item % size, 1, 1, drops=True)]
+def _index_arrays(kind: ArrayType, item: Any, axis: int) -> list[DistributedArray]:
+    """The indices along axis `axis`, or along all axes that a mask covers."""
     if not _is_mask(item):
-        return [checked_indices(x, item, axis, "getitem")]
-    covered = x.shape[axis : axis + item.ndim]
+        return [checked_indices(kind, item, axis, "getitem")]
+    covered = kind.shape[axis : axis + item.ndim]
     if item.shape != covered:
         raise error(
             IndexRangeError,
             "getitem",
             f"a mask of shape {list(item.shape)} does not fit axes of {list(covered)}",
-            operands={"x": x.type},
+            operands={"x": kind},
         )
     if isinstance(item, DistributedArray):
         on_implicit_fetch(item.type)
         item = item.numpy()
     return [
-        checked_indices(x, found, axis + i, "getitem") for i, found in enumerate(np.nonzero(item))
+        checked_indices(kind, found, axis + i, "getitem")
+        for i, found in enumerate(np.nonzero(item))
     ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from gdt.array import DistributedArray, on_blocks
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.observe import OBSERVERS, Collective
-from gdt.op import Composite
+from gdt.op import Composite, ShortWay
 from gdt.ops.movement import relayout_together
 from gdt.recut import Piece, Recut
 from gdt.routes import route_bytes
@@ -17,7 +18,7 @@ from gdt.routes import route_bytes
 Pieces = tuple[Piece, ...]
 
 
-def _resized(kind: ArrayType, dim: int, size: int, axes: Axes) -> ArrayType:
+def resized(kind: ArrayType, dim: int, size: int, axes: Axes) -> ArrayType:
     """`kind` with axis `dim` of another size, split over the mesh axes `axes`."""
     shape = (*kind.shape[:dim], size, *kind.shape[dim + 1 :])
     return ArrayType.of(shape, kind.dtype, _split(kind.layout, dim, axes))
@@ -32,7 +33,7 @@ def _split(layout: Layout, dim: int, axes: Axes) -> Layout:
 def _plan(
     have: tuple[ArrayType, ...], dim: int, pieces: Pieces, size: int, fill: Any, axes: Axes
 ) -> Recut:
-    return Recut(have, _resized(have[0], dim, size, axes), dim, pieces, fill)
+    return Recut(have, resized(have[0], dim, size, axes), dim, pieces, fill)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -50,35 +51,48 @@ def _cheapest(
     return min(dict.fromkeys(t.layout if pending else t.layout.resolved for t in have), key=nbytes)
 
 
-def _view(
-    x: DistributedArray, dim: int, pieces: Pieces, size: int, axes: Axes
-) -> DistributedArray | None:
-    """One interval of an axis that is whole, as a view; None if it is not as simple as that."""
-    if axes or len(pieces) != 1 or x.layout.dims[dim]:
+class Movement(NamedTuple):
+    """Intervals of axis `dim` of some arrays that become an axis of `size` elements; see
+    `move_intervals`."""
+
+    dim: int
+    pieces: Pieces
+    size: int
+    fill: Any = 0
+    axes: Axes | None = None
+
+
+def _index_of_view(kind: ArrayType, how: Movement) -> tuple[slice, ...] | None:
+    """Of one interval of an axis that is whole and stays so, where it is in a block; None of
+    anything else."""
+    dim, pieces, size, _, axes = how
+    if axes is not None or len(pieces) != 1 or kind.layout.dims[dim]:
         return None
     (_, at, _, count, step, stride) = pieces[0]
     if count != size or stride != 1:
         return None
+    return (slice(None),) * (kind.mesh.ndim + dim) + (interval(at, count, step),)
+
+
+def interval(at: int, count: int, step: int) -> slice:
+    """The slice of the indices `at + i * step` for i in `range(count)`."""
     stop = at + step * count
-    taken = slice(at, stop if stop >= 0 else None, step)
-    index = (slice(None),) * (x.mesh.ndim + dim) + (taken,)
-    kind = _resized(x.type, dim, size, ())
-    return on_blocks("view", kind, lambda blocks: [b[index] for b in blocks], x)
+    return slice(at, stop if stop >= 0 else None, step)
 
 
 @Composite
-def _move_intervals(
-    *arrays: DistributedArray, dim: int, pieces: Pieces, size: int, fill: Any, axes: Axes | None
-) -> DistributedArray:
-    if len(arrays) == 1 and axes is None:
-        view = _view(arrays[0], dim, pieces, size, arrays[0].layout.dims[dim])
-        if view is not None:
-            return view
-    layout = _cheapest(tuple(a.type for a in arrays), dim, pieces, size, fill)
+def _move_intervals(*arrays: DistributedArray, how: Movement) -> DistributedArray:
+    dim, pieces, size, fill, axes = how
+    if len(arrays) == 1:
+        index = _index_of_view(arrays[0].type, how)
+        if index is not None:
+            kind = resized(arrays[0].type, dim, size, ())
+            return on_blocks("view", kind, lambda blocks: [b[index] for b in blocks], arrays[0])
+    layout = _cheapest(tuple([a.type for a in arrays]), dim, pieces, size, fill)
     source_axes = layout.dims[dim]
     target_axes = source_axes if axes is None else axes
     operands = relayout_together(arrays, [layout] * len(arrays), implicit="move_intervals")
-    recut = _plan(tuple(a.type for a in operands), dim, pieces, size, fill, target_axes)
+    recut = _plan(tuple([a.type for a in operands]), dim, pieces, size, fill, target_axes)
     if recut.nbytes:
         involved = dict.fromkeys((*source_axes, *target_axes))
         names = tuple(recut.mesh.axis_names[a] for a in involved)
@@ -87,19 +101,38 @@ def _move_intervals(
     return on_blocks("move_intervals", recut.want, recut, *operands)
 
 
-def _vjp(
-    g: Any, out: Any, *arrays: Any, dim: int, pieces: Pieces, size: int, fill: Any, axes: Any
-) -> tuple[Any, ...]:
+@_move_intervals.short
+def inside_block(*given: Any) -> ShortWay | None:
+    """Of array types and a movement of such arrays: the type of the result, and what makes its
+    block of blocks; None where it takes several blocks, or another layout first."""
+    *types, how = given
+    dim, pieces, size, fill, axes = how
+    if types[0].mesh.divided:
+        return None
+    index = _index_of_view(types[0], how) if len(types) == 1 else None
+    if index is not None:
+        return resized(types[0], dim, size, ()), itemgetter(index)
+    layout = _cheapest(tuple(types), dim, pieces, size, fill)
+    if any(t.layout is not layout for t in types):
+        return None
+    target_axes = layout.dims[dim] if axes is None else axes
+    recut = _plan(tuple(types), dim, pieces, size, fill, target_axes)
+    return recut.want, recut.inside_block
+
+
+def _vjp(g: Any, out: Any, *arrays: Any, how: Movement) -> tuple[Any, ...]:
     return tuple(
-        move_intervals(
-            [g],
-            dim,
-            [p.transposed() for p in pieces if p.source == n],
-            a.shape[dim],
-            axes=_free_axes(g.layout, a.layout, dim),
-        )
+        moved_back(g, a.type, how.dim, [p for p in how.pieces if p.source == n])
         for n, a in enumerate(arrays)
     )
+
+
+def moved_back(
+    g: DistributedArray, kind: ArrayType, dim: int, pieces: Sequence[Piece]
+) -> DistributedArray:
+    """The cotangent of an array of type `kind`, from that of what these pieces of it have made."""
+    axes = _free_axes(g.layout, kind.layout, dim)
+    return move_intervals([g], dim, [p.transposed() for p in pieces], kind.shape[dim], axes=axes)
 
 
 def _free_axes(g: Layout, like: Layout, dim: int) -> Axes | None:
@@ -128,8 +161,11 @@ def move_intervals(
     over the mesh axes `axes` if they are given. Indices that no piece covers become `fill`. No
     source index may be used by two pieces (its gradient would be lost): give the array twice.
     """
-    kept = tuple(p for p in pieces if p.count > 0)
-    out: DistributedArray = _move_intervals(
-        *arrays, dim=dim, pieces=kept, size=size, fill=fill, axes=axes
-    )
+    kept = tuple([p for p in pieces if p.count > 0])
+    return moved(arrays, Movement(dim, kept, size, fill, axes))
+
+
+def moved(arrays: Sequence[DistributedArray], how: Movement) -> DistributedArray:
+    """The array that a movement, whose pieces are not empty, makes."""
+    out: DistributedArray = _move_intervals(*arrays, how=how)
     return out

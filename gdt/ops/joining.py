@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.op import as_operands, public
+from gdt.layout import ArrayType
+from gdt.op import all_on_one_mesh, as_operands, public
 from gdt.ops.indexing import getitem
-from gdt.ops.intervals import move_intervals
+from gdt.ops.intervals import Movement, move_intervals, moved
 from gdt.ops.lookup import checked_axis
 from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, transpose
@@ -32,6 +34,10 @@ MOST_SECTIONS = 1 << 16  # each is an op
 
 def _operands(arrays: Any, name: str) -> list[DistributedArray]:
     """The members of a sequence as arrays of one mesh and of the dtype that they promote to."""
+    if type(arrays) in (list, tuple) and arrays and all_on_one_mesh(arrays):
+        dtypes = {a.type.dtype for a in arrays}
+        if len(dtypes) == 1 and dtypes.pop().isnative:
+            return list(arrays)
     if isinstance(arrays, DistributedArray) and arrays.ndim:
         arrays = list(arrays)
     if not isinstance(arrays, list | tuple | np.ndarray):
@@ -44,7 +50,11 @@ def _operands(arrays: Any, name: str) -> list[DistributedArray]:
 
 
 def _described(arrays: Sequence[DistributedArray]) -> dict[str, object]:
-    return {f"array {i}": a.type for i, a in enumerate(arrays)}
+    return _named(tuple([a.type for a in arrays]))
+
+
+def _named(types: Sequence[ArrayType]) -> dict[str, object]:
+    return {f"array {i}": t for i, t in enumerate(types)}
 
 
 # ---------------------------------------------------------------- joining
@@ -63,25 +73,32 @@ def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
     operands = _operands(arrays, "concat")
     if axis is None:
         operands, axis = [reshape(a, (a.size,)) for a in operands], 0
-    first = operands[0]
-    dim = checked_axis(first.type, axis, "concat")
-    for i, a in enumerate(operands):
-        rest = [(*b.shape[:dim], *b.shape[dim + 1 :]) for b in (first, a)]
-        if a.ndim != first.ndim or rest[0] != rest[1]:
+    if type(axis) is not int:
+        axis = checked_axis(operands[0].type, axis, "concat")
+    how = _end_to_end(tuple([a.type for a in operands]), axis)
+    return operands[0] if len(operands) == 1 else moved(operands, how)
+
+
+@lru_cache(maxsize=1 << 12)
+def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement:
+    """What joins arrays of these types; ShapeError if they do not fit."""
+    first = types[0]
+    dim = checked_axis(first, axis, "concat")
+    for i, kind in enumerate(types):
+        rest = [(*t.shape[:dim], *t.shape[dim + 1 :]) for t in (first, kind)]
+        if kind.ndim != first.ndim or rest[0] != rest[1]:
             raise error(
                 ShapeError,
                 "concat",
-                f"array {i} of shape {list(a.shape)} does not fit array 0 of shape "
+                f"array {i} of shape {list(kind.shape)} does not fit array 0 of shape "
                 f"{list(first.shape)} along axis {axis}",
-                operands=_described(operands),
+                operands=_named(types),
                 remedy="All axes but the one that is joined must have equal sizes.",
             )
-    if len(operands) == 1:
-        return first
-    sizes = [a.shape[dim] for a in operands]
+    sizes = [t.shape[dim] for t in types]
     starts = itertools.accumulate(sizes, initial=0)
     pieces = [Piece(i, 0, at, n) for i, (at, n) in enumerate(zip(starts, sizes, strict=False))]
-    return move_intervals(operands, dim, pieces, sum(sizes))
+    return Movement(dim, tuple([p for p in pieces if p.count]), sum(sizes))
 
 
 @public

@@ -33,8 +33,8 @@ def checked_axis(kind: ArrayType, axis: Any, name: str) -> int:
 # ---------------------------------------------------------------- indices
 
 
-def checked_indices(x: DistributedArray, indices: Any, axis: int, name: str) -> DistributedArray:
-    """`indices` as an array of integers that all point into axis `axis` of `x`.
+def checked_indices(kind: ArrayType, indices: Any, axis: int, name: str) -> DistributedArray:
+    """`indices` as an array of integers that all point into axis `axis` of an array of type `kind`.
 
     Raises IndexRangeError for one that does not (on the CPU: a GPU is not asked), DtypeError for
     what is no integer.
@@ -42,17 +42,17 @@ def checked_indices(x: DistributedArray, indices: Any, axis: int, name: str) -> 
     if not isinstance(indices, DistributedArray):
         indices = np.asarray(indices) if np.size(indices) else np.zeros(np.shape(indices), np.int64)
         if indices.dtype.kind in "iu":
-            _check_range(x.type, indices, axis, name)
-        indices = as_operand(indices, x.mesh, name, "indices")
+            _check_range(kind, indices, axis, name)
+        indices = as_operand(indices, kind.mesh, name, "indices")
     elif indices.dtype.kind in "iu" and indices.mesh.device_type() == "CPU":
         for held in _valid_parts(indices.resolve()):
-            _check_range(x.type, held, axis, name)
+            _check_range(kind, held, axis, name)
     if indices.dtype.kind not in "iu":
         raise error(
             DtypeError,
             name,
             f"indices have dtype {indices.dtype}; they are integers",
-            operands={"x": x.type, "indices": indices.type},
+            operands={"x": kind, "indices": indices.type},
         )
     checked: DistributedArray = indices
     return checked

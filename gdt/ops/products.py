@@ -264,7 +264,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Distrib
         [length if d == rows else 1 for d in range(x.ndim)]
     )
     held = take_along_axis_in_range(
-        x, checked_indices(x, places, columns, "diagonal"), axis=columns
+        x, checked_indices(x.type, places, columns, "diagonal"), axis=columns
     )
     order = [d for d in range(x.ndim) if d not in (rows, columns)]
     out: DistributedArray = transpose(held, (*order, columns, rows))

@@ -143,7 +143,9 @@ def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
     axis = checked_axis(x.type, axis, "take")
-    taken: DistributedArray = take_in_range(x, checked_indices(x, indices, axis, "take"), axis=axis)
+    taken: DistributedArray = take_in_range(
+        x, checked_indices(x.type, indices, axis, "take"), axis=axis
+    )
     return taken
 
 
@@ -275,7 +277,7 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
             f"x and indices do not have the same rank and sizes that broadcast beside axis {axis}",
             operands={"x": x.type, "indices": indices.type},
         )
-    indices = checked_indices(x, indices, axis, "take_along_axis")
+    indices = checked_indices(x.type, indices, axis, "take_along_axis")
     taken: DistributedArray = take_along_axis_in_range(x, indices, axis=axis)
     return taken
 

@@ -1,0 +1,232 @@
+"""Ints, slices, `...` and None as an index of the global array, in any layout.
+
+Such an index is read once for every type of array, into a `Cut`. Axes that are not split give
+views, an axis that an int drops sends only the one row, any other keeps how it is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from operator import itemgetter
+from types import NoneType
+from typing import Any, NamedTuple
+
+from gdt.array import DistributedArray
+from gdt.backend import backend_of
+from gdt.errors import DtypeError, IndexRangeError, error
+from gdt.layout import ArrayType
+from gdt.op import Composite, ShortWay
+from gdt.ops.intervals import Movement, inside_block, interval, moved, moved_back, resized
+from gdt.ops.shapes import reshape
+from gdt.recut import Piece
+from gdt.rule import choose
+
+Key = tuple[Any, ...]  # ints, None, `...` and, for slices, tuples of their bounds
+
+BOUNDS = frozenset({int, NoneType})
+
+
+def key_of(index: Any) -> Key | None:
+    """An index as a key; None if it holds anything but ints, slices of ints, `...` and None.
+
+    Types are compared, and not values: 1.0 and True are equal to 1 and mean something else.
+    """
+    key: list[Any] = []
+    for item in index if type(index) is tuple else (index,):
+        kind = type(item)
+        if kind is slice:
+            start, stop, step = item.start, item.stop, item.step
+            if not (type(start) in BOUNDS and type(stop) in BOUNDS and type(step) in BOUNDS):
+                return None
+            key.append((start, stop, step))
+        elif kind is int or item is None or item is Ellipsis:
+            key.append(item)
+        else:
+            return None
+    return tuple(key)
+
+
+class Interval(NamedTuple):
+    """Elements `start, start + step, ...` of an axis; an int takes one and drops the axis."""
+
+    start: int
+    length: int
+    step: int
+    drops: bool = False
+
+
+def read_interval(kind: ArrayType, item: int | slice, axis: int) -> Interval:
+    """What an int or a slice takes of axis `axis` of an array of type `kind`."""
+    size = kind.shape[axis]
+    if isinstance(item, int):
+        if not -size <= item < size:
+            raise error(
+                IndexRangeError,
+                "getitem",
+                f"index {item} is out of range for axis {axis} of size {size}",
+                operands={"x": kind},
+            )
+        return Interval(item % size, 1, 1, drops=True)
+    try:
+        start, stop, step = item.indices(size)
+    except (TypeError, ValueError) as e:
+        problem = f"{item!r} is no slice: {e}"
+        raise error(DtypeError, "getitem", problem, operands={"x": kind}) from None
+    return Interval(start, len(range(start, stop, step)), step)
+
+
+def with_all_axes(
+    kind: ArrayType, items: Sequence[Any], used: Sequence[int]
+) -> list[tuple[Any, int]]:
+    """The parts of an index, of which each covers so many axes, beside the first axis of each;
+    slices stand for `...` and for axes that are not mentioned."""
+    dots = [n for n, i in enumerate(items) if i is Ellipsis]
+    if len(dots) > 1:
+        problem = "an index has one `...` at most"
+        raise error(IndexRangeError, "getitem", problem, operands={"x": kind})
+    covered = sum(used)
+    if covered > kind.ndim:
+        problem = f"{covered} indices are too many for rank {kind.ndim}"
+        raise error(IndexRangeError, "getitem", problem, operands={"x": kind})
+    at = dots[0] if dots else len(items)
+    rest = [(slice(None), 1)] * (kind.ndim - covered)
+    pairs = list(zip(items, used, strict=True))
+    pairs[at : at + len(dots)] = rest
+    placed, axis = [], 0
+    for item, count in pairs:
+        placed.append((item, axis))
+        axis += count
+    return placed
+
+
+# ---------------------------------------------------------------- cutting
+
+
+class Step(NamedTuple):
+    """One axis of an array of type `kind` is cut to an interval."""
+
+    kind: ArrayType
+    how: Movement
+
+
+class Cut:
+    """What is done to an array of one type: axes are cut to intervals, one after the other; then
+    axes of length 1 come and go. One entry for every axis, and a None for every new axis."""
+
+    def __init__(self, kind: ArrayType, entries: tuple[Interval | None, ...]) -> None:
+        intervals = [e for e in entries if e is not None]
+        self.entries, self.steps = entries, list[Step]()
+        self.shape = tuple([e.length if e else 1 for e in entries if e is None or not e.drops])
+        # Whole axes first, so that less is sent along the others.
+        for dim in sorted(range(kind.ndim), key=lambda d: bool(kind.layout.dims[d])):
+            start, count, step, drops = intervals[dim]
+            if not drops and (start, count, step) == (0, kind.shape[dim], 1):
+                continue
+            split = kind.layout.dims[dim]
+            axes = () if drops and split else None
+            pieces = (Piece(0, start, 0, count, step),) if count else ()
+            self.steps.append(Step(kind, Movement(dim, pieces, count, 0, axes)))
+            kind = resized(kind, dim, count, split if axes is None else axes)
+        self.kind = kind  # before axes come and go
+        self.is_whole = not self.steps and self.shape == kind.shape
+
+
+cut_of = lru_cache(maxsize=1 << 12)(Cut)  # one object for equal ones, which programs go by
+
+
+@lru_cache(maxsize=1 << 12)
+def cut_of_key(kind: ArrayType, key: Key) -> Cut:
+    """What an index does to an array of that type; IndexRangeError for one that does not fit."""
+    items = [slice(*i) if type(i) is tuple else i for i in key]
+    used = [0 if i is None or i is Ellipsis else 1 for i in items]
+    pairs = with_all_axes(kind, items, used)
+    return cut_of(kind, tuple([i if i is None else read_interval(kind, i, a) for i, a in pairs]))
+
+
+def cut(x: DistributedArray, how: Cut) -> DistributedArray:
+    """`x`, whose type is that of the cut, as it is cut; itself if it stays whole."""
+    out: DistributedArray = x if how.is_whole else _cut(x, how=how)
+    return out
+
+
+@partial(Composite, is_shown=False)
+def _cut(x: DistributedArray, *, how: Cut) -> DistributedArray:
+    for step in how.steps:
+        x = moved([x], step.how)
+    out: DistributedArray = x if x.shape == how.shape else reshape(x, how.shape)
+    return out
+
+
+@_cut.short
+def _inside_block(kind: ArrayType, how: Cut) -> ShortWay | None:
+    out = None if kind.mesh.divided else _reshaped(how.kind, how.shape)
+    if out is None:
+        return None
+    run = _as_one_index(how, out) or _as_steps(how, out)
+    return None if run is None else (out, backend_of(kind.mesh).placed(kind.mesh, 0, run))
+
+
+@lru_cache(maxsize=1 << 12)
+def _reshaped(kind: ArrayType, shape: tuple[int, ...]) -> ArrayType | None:
+    """The type of `reshape(x, shape)`; None if `x`, of type `kind`, is moved for it."""
+    if kind.shape == shape:
+        return kind
+    rule, sizes, _ = reshape.bound_rule((kind,), {"shape": shape})
+    way = choose(rule, (kind,), sizes)
+    (wanted,), (layout,) = way.wanted, way.outs
+    return ArrayType.of(shape, kind.dtype, layout) if wanted is kind.layout else None
+
+
+def _as_one_index(how: Cut, out: ArrayType) -> Any:
+    """A function that indexes a block, where that is all; else None."""
+    if any(step.kind.layout.dims[step.how.dim] for step in how.steps):
+        return None
+    lead = how.kind.mesh.ndim
+    index: list[Any] = [slice(None)] * lead
+    sizes = iter(how.kind.block_shape)
+    shape = [next(sizes) for _ in range(lead)]
+    cut_dims = {step.how.dim for step in how.steps}
+    dim = 0
+    for entry in how.entries:
+        if entry is None:
+            index.append(None)
+            shape.append(1)
+            continue
+        size = next(sizes)
+        if entry.drops:
+            index.append(entry.start)
+        else:
+            taken = interval(entry.start, entry.length, entry.step)
+            index.append(taken if dim in cut_dims else slice(None))
+            shape.append(size)
+        dim += 1
+    return itemgetter(tuple(index)) if tuple(shape) == out.block_shape else None
+
+
+def _as_steps(how: Cut, out: ArrayType) -> Any:
+    """A function that does the steps one by one to a block; None if one takes several blocks."""
+    found = [inside_block(step.kind, step.how) for step in how.steps]
+    functions = [short[1] for short in found if short is not None]
+    if len(functions) < len(found):
+        return None
+    shape = out.block_shape
+
+    def run(block: Any) -> Any:
+        for function in functions:
+            block = function(block)
+        return block if block.shape == shape else block.reshape(shape)
+
+    return run
+
+
+def _vjp(g: Any, out: Any, x: Any, *, how: Cut) -> DistributedArray:
+    if how.shape != how.kind.shape:
+        g = reshape(g, how.kind.shape)
+    for step in reversed(how.steps):
+        g = moved_back(g, step.kind, step.how.dim, step.how.pieces)
+    back: DistributedArray = g
+    return back
+
+
+_cut.vjp(_vjp)
