@@ -1,0 +1,127 @@
+"""The short ways of composites inside one block make what the long ways make, bit for bit.
+
+Whoever watches the parts of a composite sees the long way: `count_collectives` does.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.array import DistributedArray
+from gdt.errors import DtypeError, GdtError, ShapeError
+from gdt.ops.slicing import _cut, key_of
+from gdt.plan import Plans
+
+MESHES = [{"a": 4}, {"a": 2, "b": 3}]
+SHAPES = [(6, 4), (5, 1), (1, 3), (0, 2)]
+LAYOUTS: list[tuple[list[Any], list[str]]] = [
+    ([None, None], []),
+    (["a", None], []),
+    ([None, "a"], []),
+    ([None, None], ["a"]),
+]
+INDICES: list[Any] = [
+    (slice(None), 0),
+    0,
+    -1,
+    (..., None),
+    (None, slice(1, None)),
+    (slice(None, None, -1), slice(None, None, 2)),
+    (slice(2, 0), -1),
+    (slice(1, 4), None, 0),
+    (0, ..., None, 0),
+    (...,),
+]
+CALLS: list[Callable[[DistributedArray], Any]] = [
+    lambda x: gdt.concat([x, x], axis=0),
+    lambda x: gdt.concat([x, x[:1], x], axis=0),
+    lambda x: gdt.concat([x, x * 2], axis=1),
+    lambda x: gdt.stack([x, x], axis=1),
+    lambda x: gdt.roll(x, 2, axis=0),
+    lambda x: gdt.pad(x, 1, constant_values=3),
+    lambda x: gdt.pad(x, (2, 0)),
+    lambda x: gdt.tile(x, (2, 2)),
+    lambda x: gdt.repeat(x, 2, axis=0),
+    lambda x: gdt.flip(x),
+]
+
+
+def arrays(facts: dict[str, int], blocks: int = 1) -> list[DistributedArray]:
+    """Arrays of several shapes in several layouts on a mesh."""
+    mesh = gdt.create_mesh(list(facts.items()), blocks=blocks)
+    found = []
+    for shape in SHAPES:
+        values = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        for specs, partial in LAYOUTS:
+            found.append(gdt.asarray(values, layout=gdt.Layout(specs, mesh, partial=partial)))
+    return found
+
+
+def results(call: Callable[[DistributedArray], Any], x: DistributedArray) -> list[Any]:
+    """Type and bits of what a call makes, and of its gradient; or its error."""
+    with gdt.GradientTape() as tape:
+        try:
+            out = call(x)
+        except GdtError as e:
+            return [type(e), str(e)]
+    grad = tape.gradient(out * out, x, unconnected="zero")
+    return [(a.type, [b.tobytes() for b in a.blocks]) for a in (out, grad)]
+
+
+@pytest.mark.parametrize("facts", MESHES, ids=str)
+@pytest.mark.parametrize("blocks", [1, "all"])
+def test_short_ways_make_what_long_ways_make(facts: dict[str, int], blocks: int | str) -> None:
+    count = int(np.prod(list(facts.values()))) if blocks == "all" else 1
+    for x in arrays(facts, count):
+        for call in [*CALLS, *[lambda x, i=i: x[i] for i in INDICES]]:
+            with gdt.count_collectives():
+                expected = results(call, x)
+            for _ in range(3):  # found, taken, taken with gradients that are replayed
+                assert results(call, x) == expected
+
+
+def test_the_tape_has_one_entry_for_an_index() -> None:
+    x = gdt.ones((4, 3))
+    with gdt.GradientTape() as tape:
+        x[:, 0]
+        x[:]
+    assert len(tape.nodes or ()) == 1
+
+
+def test_what_is_equal_to_an_index_is_none() -> None:
+    x = gdt.ones((4, 3))
+    assert x[1].shape == (3,)
+    assert x[True:].shape == (3, 3)
+    assert key_of(1) is not None
+    assert key_of(1.0) is None and key_of(True) is None and key_of(slice(1.0)) is None
+    for wrong in (1.0, (0, 1.0), slice(0.0, 2), slice("1"), True):
+        with pytest.raises(DtypeError):
+            x[wrong]
+    with pytest.raises(DtypeError):
+        gdt.getitem(x, True)
+
+
+def test_short_ways_of_ever_new_indices_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plans, "CAPACITY", 8)
+    x = gdt.arange(40)
+    for i in range(30):
+        assert int(x[i]) == i
+        assert len(_cut.short_ways) <= 8
+
+
+def test_an_array_of_equal_elements_but_another_dtype_joins_as_numpy_does() -> None:
+    x = gdt.asarray(np.arange(3, dtype=">f4"))
+    joined = gdt.concat([x, x])
+    assert joined.dtype.isnative
+    assert joined.tolist() == [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("axis", [True, 1.5, "0", [0], 2, -3])
+def test_concat_names_an_axis_that_is_none(axis: Any) -> None:
+    x = gdt.ones((2, 2))
+    gdt.concat([x, x], 1)
+    with pytest.raises(ShapeError, match="axis"):
+        gdt.concat([x, x], axis)
