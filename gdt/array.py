@@ -465,14 +465,15 @@ class DistributedArray:
     @checked
     def reshape(self, *shape: Any) -> DistributedArray:
         """See `gdt.reshape`; the sizes may be given one by one."""
-        out: DistributedArray = FUNCTIONS["reshape"](self, shape[0] if len(shape) == 1 else shape)
+        sizes = shape[0] if len(shape) == 1 else shape
+        out: DistributedArray = FUNCTIONS["reshape"](self, shape=sizes)
         return out
 
     @checked
     def transpose(self, *axes: Any) -> DistributedArray:
         """See `gdt.transpose`; the axes may be given one by one."""
         order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        out: DistributedArray = FUNCTIONS["transpose"](self, order)
+        out: DistributedArray = FUNCTIONS["transpose"](self, axes=order)
         return out
 
     @checked
@@ -498,7 +499,8 @@ class DistributedArray:
     @property
     def T(self) -> DistributedArray:
         """The array with its axes reversed."""
-        return self.transpose()
+        out: DistributedArray = FUNCTIONS["transpose"](self)
+        return out
 
     @property
     def mT(self) -> DistributedArray:
@@ -600,12 +602,14 @@ def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
         # Cut on the host, so that each device is sent no more than it keeps.
         parts: Sequence[Block] = _placed(whole, _on_host(layout), copy=False).blocks
     else:
-        kind = ArrayType.of(whole.shape, whole.dtype, Layout.replicated(mesh, whole.ndim))
+        kind = ArrayType.of(whole.shape, whole.dtype, Layout.of(mesh, ((),) * whole.ndim))
         wholes = []
         for i in range(len(mesh.blocks)):
             with backend.on(mesh, i):
                 wholes.append(backend.asarray(whole).reshape(lead + whole.shape))
-        (parts,) = run_routes([route(kind, layout)], [wholes])
+        parts = wholes
+        if layout is not kind.layout:
+            (parts,) = run_routes([route(kind, layout)], [wholes])
     axes = _broadcast_axes(layout, parts[0].nbytes)
     blocks = []
     for i, (part, grid) in enumerate(zip(parts, mesh.blocks, strict=True)):

@@ -115,7 +115,8 @@ class Layout:
         >>> gdt.Layout.replicated(gdt.create_mesh([("x", 2)]), rank=2)
         Layout([-, -], Mesh(x=2))
         """
-        return cls([UNSHARDED] * _checked_rank(rank, "Layout.replicated"), mesh)
+        rank = _checked_rank(rank, "Layout.replicated")
+        return cls.of(checked_mesh(mesh, "Layout"), ((),) * rank)
 
     @classmethod
     def batch_sharded(cls, mesh: Mesh, batch_dim: str, rank: int, axis: int = 0) -> Layout:
@@ -323,6 +324,8 @@ def _axes_of(spec: Spec, mesh: Mesh) -> Axes:
 
 
 def _checked_rank(rank: int, op: str) -> int:
+    if type(rank) is int and 0 <= rank <= 64:
+        return rank
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank <= 64:
         raise error(LayoutError, op, f"rank is {rank!r}; it is an int of 0 to 64")
     return int(rank)

@@ -267,7 +267,8 @@ class Op:
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
         """Bring arguments to the form that a key needs, and call again."""
         if self.count >= 0:
-            args, static = self.bind_arguments(args, static)
+            if static or len(args) != self.count:
+                args, static = self.bind_arguments(args, static)
         elif not args or not static.keys() <= set(self.statics):
             given = ", ".join(static.keys() - set(self.statics)) or "no operands"
             raise error(

@@ -45,7 +45,7 @@ CALLS: list[Callable[[DistributedArray], Any]] = [
     lambda x: gdt.pad(x, (2, 0)),
     lambda x: gdt.tile(x, (2, 2)),
     lambda x: gdt.repeat(x, 2, axis=0),
-    lambda x: gdt.flip(x),
+    gdt.flip,
 ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -156,11 +157,16 @@ def astype(x: Any, dtype: Any, copy: bool = True) -> DistributedArray:
     target = checked_dtype(dtype, "astype")
     if not isinstance(x, DistributedArray):
         x = FUNCTIONS["asarray"](x)
-    if x.dtype == target:
-        return x  # type: ignore[no-any-return]
-    wider = x.dtype.kind in "fc" and np.can_cast(x.dtype, target, "safe")
-    moved: DistributedArray = (widen if wider else cast)(x, dtype=target)
-    return moved
+    run = _cast_between(x.type.dtype, target)
+    return x if run is None else run(x, dtype=target)  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=256)
+def _cast_between(have: np.dtype[Any], target: np.dtype[Any]) -> Op | None:
+    """The op that casts; None between equal dtypes."""
+    if have == target:
+        return None
+    return widen if have.kind in "fc" and np.can_cast(have, target, "safe") else cast
 
 
 # ---------------------------------------------------------------- arithmetic

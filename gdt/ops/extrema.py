@@ -104,16 +104,15 @@ def _locate(
     xp: Any, x: Block, axis: Sequence[int], keepdims: bool, shards: Shards, name: str
 ) -> tuple[Block, ...]:
     """In every shard the best element and its global index; only the index if nothing is split."""
-    if not shards.split and len(axis) == 1:
-        return (getattr(x, name)(axis=axis[0], keepdims=keepdims),)
     rank = x.ndim - next(iter(shards.start.values())).ndim if shards.start else 0
+    if len(axis) == 1 and f"d{axis[0] + rank}" not in shards.split:
+        return (getattr(x, name)(axis=axis[0], keepdims=keepdims),)
     arg = getattr(xp, name)
     if len(axis) == 1:
         local = arg(x, axis=axis[0], keepdims=True)
-        flat, starts = local, shards.start[f"d{axis[0] + rank}"]
-        split = f"d{axis[0] + rank}" in shards.split
-        value = xp.take_along_axis(x, local, axis[0]) if split else None
-        index = flat + starts.reshape(starts.shape + (1,) * rank) if split else flat
+        starts = shards.start[f"d{axis[0] + rank}"]
+        value = xp.take_along_axis(x, local, axis[0])
+        index = local + starts.reshape(starts.shape + (1,) * rank)
     else:
         value, index = _locate_flat(xp, x, rank, shards, arg)
     shape = index.shape[: index.ndim - rank]

@@ -211,7 +211,7 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
     [3, 4, 0, 1, 2]
     """
     (x,) = as_operands("roll", x=x)
-    if np.asarray(shift).dtype.kind not in "iu":
+    if type(shift) is not int and np.asarray(shift).dtype.kind not in "iu":
         raise error(
             ArgumentError, "roll", f"shift is {shift!r}; it is made of ints", operands={"x": x.type}
         )
@@ -219,8 +219,11 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
         flat = roll(reshape(x, (x.size,)), int(np.sum(shift)), 0)
         restored: DistributedArray = reshape(flat, x.shape)
         return restored
-    shifts, axes = np.broadcast_arrays(shift, axis)
-    for by, a in zip(shifts.ravel().tolist(), axes.ravel().tolist(), strict=True):
+    pairs = [(shift, axis)]
+    if not (type(shift) is int and type(axis) is int):
+        shifts, axes = np.broadcast_arrays(shift, axis)
+        pairs = list(zip(shifts.ravel().tolist(), axes.ravel().tolist(), strict=True))
+    for by, a in pairs:
         dim = checked_axis(x.type, a, "roll")
         size = x.shape[dim]
         at = by % size if size else 0
@@ -242,7 +245,7 @@ def moveaxis(
     """
     (x,) = as_operands("moveaxis", x=x)
     places = [
-        [checked_axis(x.type, a, "moveaxis") for a in np.atleast_1d(axes).tolist()]
+        [checked_axis(x.type, a, "moveaxis") for a in _listed(axes)]
         for axes in (source, destination)
     ]
     if len(places[0]) != len(places[1]) or any(len(set(p)) < len(p) for p in places):
@@ -256,8 +259,14 @@ def moveaxis(
     order = [d for d in range(x.ndim) if d not in places[0]]
     for to, d in sorted(zip(places[1], places[0], strict=True)):
         order.insert(to, d)
-    moved: DistributedArray = transpose(x, tuple(order))
+    moved: DistributedArray = transpose(x, axes=tuple(order))
     return moved
+
+
+def _listed(axes: int | Sequence[int]) -> list[Any]:
+    """One axis, or several, as a list."""
+    listed: list[Any] = [axes] if type(axes) is int else np.atleast_1d(axes).tolist()
+    return listed
 
 
 @public
@@ -269,9 +278,9 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
     """
     (x,) = as_operands("swapaxes", x=x)
     order = list(range(x.ndim))
-    a, b = (checked_axis(x.type, i, "swapaxes") for i in (axis1, axis2))
+    a, b = checked_axis(x.type, axis1, "swapaxes"), checked_axis(x.type, axis2, "swapaxes")
     order[a], order[b] = b, a
-    swapped: DistributedArray = transpose(x, tuple(order))
+    swapped: DistributedArray = transpose(x, axes=tuple(order))
     return swapped
 
 

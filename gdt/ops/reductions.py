@@ -28,6 +28,8 @@ def negative_axes(kind: ArrayType, axis: Axis, name: str) -> tuple[int, ...]:
     range."""
     if axis is None:
         return tuple(range(-kind.ndim, 0))
+    if type(axis) is int and -kind.ndim <= axis < kind.ndim:
+        return (axis % kind.ndim - kind.ndim,)
     axes = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     for a in axes:
         if not isinstance(a, int | np.integer) or isinstance(a, bool):

@@ -159,9 +159,8 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
             ShapeError, "expand_dims", f"an axis is repeated in {axes}", operands={"x": x.type}
         )
     sizes = iter(x.shape)
-    out: DistributedArray = reshape(
-        x, tuple(1 if i in places else next(sizes) for i in range(rank))
-    )
+    shape = tuple([1 if i in places else next(sizes) for i in range(rank)])
+    out: DistributedArray = reshape(x, shape=shape)
     return out
 
 
@@ -181,7 +180,8 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
                     operands={"x": x.type},
                 )
         places = {a % x.ndim for a in axes}
-    out: DistributedArray = reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in places))
+    shape = tuple([n for i, n in enumerate(x.shape) if i not in places])
+    out: DistributedArray = reshape(x, shape=shape)
     return out
 
 

@@ -18,6 +18,7 @@ from gdt.ops.lookup import (
     carrier_of,
     checked_axis,
     checked_indices,
+    from_the_front,
     locate,
     scatter_add,
     strides_of,
@@ -55,6 +56,9 @@ def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Sh
     """
     lead = shards.start["n"].ndim
     at = lead + axis
+    if "n" not in shards.split and indices.shape[:lead] == (1,) * lead:
+        row = from_the_front(indices, shards.size["n"])
+        return x.take(row.reshape(row.shape[lead:]), axis=at)  # the same rows of every shard
     coordinates, row, held = locate(xp, indices, shards, x.shape[at])
     if coordinates:
         # The mesh axes that split the table go in front of its rows, and become one with them.
