@@ -91,11 +91,11 @@ class Located(NamedTuple):
     held: Any
 
 
-def from_the_front(indices: Block, size: int) -> Block:
+def from_the_front(xp: Any, indices: Block, size: int) -> Block:
     """Indices into an axis of `size` as they count from the front, int64; what is out of range
     becomes the nearest index, since padding may hold anything."""
     at = indices.astype(np.int64)
-    at += (at < 0) * size
+    at = xp.where(at < 0, at + size, at)
     # NumPy takes half the time where the bounds have the dtype.
     clipped: Block = at.clip(np.int64(0), np.int64(max(size - 1, 0)))
     return clipped
@@ -104,7 +104,7 @@ def from_the_front(indices: Block, size: int) -> Block:
 def locate(xp: Any, indices: Block, shards: Shards, chunk: int) -> Located:
     """Find global indices along factor `n`, whose shards have `chunk` elements, in a block."""
     size, start, valid = shards.size["n"], shards.start["n"], shards.valid["n"]
-    at = from_the_front(indices, size)
+    at = from_the_front(xp, indices, size)
     if "n" not in shards.split:
         return Located({}, at, None)
     chunk = max(chunk, 1)

@@ -57,7 +57,7 @@ def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Sh
     lead = shards.start["n"].ndim
     at = lead + axis
     if "n" not in shards.split and indices.shape[:lead] == (1,) * lead:
-        row = from_the_front(indices, shards.size["n"])
+        row = from_the_front(xp, indices, shards.size["n"])
         return x.take(row.reshape(row.shape[lead:]), axis=at)  # the same rows of every shard
     coordinates, row, held = locate(xp, indices, shards, x.shape[at])
     if coordinates:
