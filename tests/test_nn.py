@@ -323,6 +323,15 @@ def test_losses_are_their_formulas(rng: np.random.Generator) -> None:
             np.testing.assert_allclose(loss(*operands, "none").numpy(), each, rtol=1e-10)
 
 
+def test_losses_of_many_float16_numbers() -> None:
+    """Neither their sum nor their count is a float16."""
+    ones, zeros = gdt.ones((300, 300), "float16"), gdt.zeros((300, 300), "float16")
+    for loss in (gdt.nn.losses.mean_squared_error, gdt.nn.losses.mean_absolute_error):
+        value, gradient = gdt.value_and_grad(loss, argnums=1)(zeros, ones)
+        assert value.dtype == np.float16 and value.item() == 1.0
+        assert np.all(gradient.numpy() > 0)
+
+
 def test_losses_refuse_shapes_that_would_broadcast() -> None:
     with pytest.raises(
         ShapeError, match=r"targets have shape \[4, 1\], predictions have shape \[4\]"

@@ -245,6 +245,61 @@ def test_clipping_by_the_common_norm() -> None:
     assert same["a"].tolist() == [3.0]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "count"),
+    [("float16", 300.0, 4), ("float16", 6e4, 9), ("float32", 1e25, 4), ("float32", 3e38, 4),
+     ("float64", 1e200, 3), ("complex64", 1e25 - 1e25j, 4), ("float32", 1e-25, 4)],
+)  # fmt: skip
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # of a norm beyond range
+def test_norms_whose_squares_are_out_of_range(
+    dtype: str, value: complex, count: int, blocks: int
+) -> None:
+    mesh = create_mesh([("a", 4)], blocks=blocks)
+    g = gdt.asarray(np.full(count, value, dtype), layout=Layout(["a"], mesh))
+    exact = abs(value) * math.sqrt(count)
+    limit = min(1.0, exact / 8)
+    (clipped,), norm = gdt.optim.clip_by_global_norm([g], limit)
+    want = np.full(count, value / exact * limit)
+    bound = 2e-3 if dtype == "float16" else 1e-6
+    np.testing.assert_allclose(clipped.numpy(), want, rtol=bound)
+    assert clipped.dtype == g.dtype and norm.dtype.kind == "f"
+    if exact < np.finfo(norm.dtype).max:
+        assert norm.item() == pytest.approx(exact, rel=1e-3)
+
+
+def test_limits_of_norms() -> None:
+    zeros, some = [gdt.zeros(3)], [gdt.asarray([3.0, 4.0])]
+    assert gdt.optim.clip_by_global_norm(zeros, 0.0)[0][0].tolist() == [0.0, 0.0, 0.0]
+    assert gdt.optim.clip_by_global_norm(some, 0.0)[0][0].tolist() == [0.0, 0.0]
+    assert gdt.optim.clip_by_global_norm(some, math.inf)[0][0].tolist() == [3.0, 4.0]
+    assert gdt.optim.global_norm([gdt.zeros((0, 2))]).item() == 0.0
+    assert gdt.optim.global_norm([gdt.asarray([1.0, math.inf])]).item() == math.inf
+    for limit in (-1.0, math.nan, "1"):
+        with pytest.raises(ArgumentError, match="max_norm is"):
+            gdt.optim.clip_by_global_norm(some, limit)  # type: ignore[arg-type]
+
+
+COMPLEX = [SGD(0.1), SGD(0.05, 0.5), SGD(0.05, 0.5, nesterov=True), Adam(0.1), AdamW(0.1, 0.01)]
+
+
+@pytest.mark.parametrize("optimizer", COMPLEX, ids=lambda o: type(o).__name__)
+def test_complex_parameters_descend(optimizer: Optimizer) -> None:
+    wanted = gdt.asarray([1 + 2j, -3j])
+    parameters = {"z": gdt.zeros(2, complex)}
+    for _ in range(200):
+        gradient = gdt.grad(lambda p: gdt.sum(abs(p["z"] - wanted) ** 2))(parameters)
+        optimizer.update(parameters, gradient)
+    np.testing.assert_allclose(parameters["z"].numpy(), wanted.numpy(), atol=0.05)
+
+
+def test_adam_takes_the_modulus_of_complex_gradients() -> None:
+    """The first step is as long as the learning rate, in any direction."""
+    parameters = {"z": gdt.zeros(2, complex)}
+    Adam(0.1).update(parameters, {"z": gdt.asarray([3 + 4j, -2j])})
+    np.testing.assert_allclose(parameters["z"].numpy(), [-0.06 + 0.08j, -0.1j], rtol=1e-6)
+
+
 def test_a_missing_argument_is_named() -> None:
     with pytest.raises(ArgumentError, match="reshape: argument 'shape' is missing"):
         gdt.reshape(gdt.zeros(3))

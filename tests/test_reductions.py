@@ -85,6 +85,15 @@ def test_a_mean_is_the_quotient_of_the_sum(mesh: gdt.Mesh) -> None:
     assert gdt.mean(whole).item() == 3.0
 
 
+@pytest.mark.parametrize("dtype", [None, "float16", "float32"])
+def test_gradient_of_a_mean_of_more_numbers_than_float16_counts(dtype: str | None) -> None:
+    x = gdt.ones(70_000, "float16")
+    for mean in (lambda x: gdt.mean(x, dtype=dtype), lambda x: gdt.moments(x, axes=0)[0]):
+        gradient = gdt.grad(mean)(x)
+        assert gradient.dtype == np.float16
+        assert set(gradient.tolist()) == {float(np.float16(1 / 70_000))}
+
+
 def test_large_logits_of_split_classes_lose_no_digits(mesh: gdt.Mesh) -> None:
     x = np.array([[1e4, 1e4 + 1, 1e4 + 2, 1e4 - 1, 1e4]], np.float32)
     low = (x - np.float32(1e4)).astype(float)

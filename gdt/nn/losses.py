@@ -6,8 +6,9 @@ gradients.
 
 from __future__ import annotations
 
-import math
 from typing import Any
+
+import numpy as np
 
 from gdt.arguments import checked
 from gdt.array import FUNCTIONS, DistributedArray
@@ -80,8 +81,11 @@ def _reduced(name: str, each: DistributedArray, reduction: str) -> DistributedAr
         )
     if reduction == "none":
         return each
+    if reduction == "mean" and each.dtype == np.float16 and each.size:
+        average: DistributedArray = FUNCTIONS["mean"](each)  # the sum may be beyond its range
+        return average
     total: DistributedArray = FUNCTIONS["sum"](each)
-    return total if reduction == "sum" else total * (1 / max(math.prod(each.shape), 1))
+    return total if reduction == "sum" else total * (1 / max(each.size, 1))
 
 
 def _alike(name: str, **operands: Any) -> list[DistributedArray]:

@@ -218,14 +218,22 @@ def mean(
 def _mean_vjp(
     g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
 ) -> Any:
-    if dtype is not None:
+    if dtype is not None and x.dtype != np.float16:
         g = FUNCTIONS["astype"](g, x.dtype)
-    count = reduced_count(x, axis)
-    return restore_axes(FUNCTIONS["divide"](g, count), x, axis, keepdims)
+    share = FUNCTIONS["astype"](divided_by_count(g, reduced_count(x, axis)), x.dtype)
+    return restore_axes(share, x, axis, keepdims)
 
 
 mean.vjp(_mean_vjp)
 mean.kernel(mean_kernel)
+
+
+def divided_by_count(g: DistributedArray, count: int) -> DistributedArray:
+    """g / count; of float16 in float32, since 65504 is the largest count that float16 holds."""
+    if g.dtype != np.float16:
+        return FUNCTIONS["divide"](g, count)  # type: ignore[no-any-return]
+    share: DistributedArray = FUNCTIONS["divide"](FUNCTIONS["astype"](g, np.float32), count)
+    return FUNCTIONS["astype"](share, np.float16)  # type: ignore[no-any-return]
 
 
 def reduced_count(x: DistributedArray, axis: Axis) -> int:

@@ -19,6 +19,7 @@ from gdt.ops.batch_norm_kernels import moments_kernel
 from gdt.ops.elementwise import conj, sqrt
 from gdt.ops.reductions import (
     Axis,
+    divided_by_count,
     kept_dims,
     negative_axes,
     reduced_count,
@@ -163,7 +164,7 @@ def moments_gradient(
     """The cotangent of x from those of its moments (None: no cotangent)."""
     n, parts = reduced_count(x, axes), []
     if g_mean is not None:
-        parts.append(restore_axes(g_mean / n, x, axes, False))
+        parts.append(restore_axes(divided_by_count(g_mean, n), x, axes, False))
     if g_variance is not None:
         centred = x - kept_dims(mean, x, axes)
         if x.dtype.kind == "c":

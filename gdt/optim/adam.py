@@ -41,14 +41,14 @@ def adam_step(
     decay: bool = False,
     out: Any,
 ) -> tuple[Block, Block, Block]:
-    """m = beta1 * m + g; v = beta2 * v + g * g; p - rate * m / (sqrt(v) + epsilon).
+    """m = beta1 * m + g; v = beta2 * v + |g|^2; p - rate * m / (sqrt(v) + epsilon).
 
     decay: whether p is multiplied by `keep` first.
     """
     for change, p_, m_, v_, g_, p_new, m_new, v_new in runs(xp, p, m, v, g, *out):
         xp.multiply(m_, beta1, out=m_new)
         xp.add(m_new, g_, out=m_new)
-        xp.multiply(g_, g_, out=change)
+        xp.multiply(g_, g_ if g_.dtype.kind == "f" else xp.conj(g_), out=change)
         xp.multiply(v_, beta2, out=v_new)
         xp.add(v_new, change, out=v_new)
         xp.sqrt(v_new, out=change)

@@ -1,42 +1,105 @@
-"""Clipping gradients by their common norm."""
+"""Clipping gradients by their common norm.
+
+Squares overflow, or vanish, long before the norm does. Every array is therefore divided by a power
+of two near the largest element of all, which rounds nothing.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial, reduce
+
+import numpy as np
 
 from gdt.arguments import checked
 from gdt.array import FUNCTIONS, DistributedArray
 from gdt.errors import ArgumentError, error
+from gdt.ops.movement import relayout_together
 from gdt.tape import Tree, flatten
 
 
 @checked
 def global_norm(gradients: Tree) -> DistributedArray:
-    """Euclidean norm of all arrays of a tree together, a scalar array.
+    """Euclidean norm of all arrays of a tree together, a real scalar array.
+
+    It is finite wherever its dtype holds it: that of the arrays, float32 for float16.
 
     >>> float(gdt.optim.global_norm({"a": gdt.asarray([3.0]), "b": gdt.asarray([[4.0]])}))
     5.0
     """
     arrays, _ = flatten(gradients)
-    if not arrays:
-        raise error(ArgumentError, "global_norm", "gradients is a tree without arrays")
-    total = FUNCTIONS["sum"](arrays[0] * arrays[0])
-    for g in arrays[1:]:
-        total = total + FUNCTIONS["sum"](g * g)
-    norm: DistributedArray = FUNCTIONS["sqrt"](total)
+    scaled, unit = _scaled_norm("global_norm", arrays)
+    norm: DistributedArray = scaled * unit
     return norm
 
 
-@checked
+@partial(checked, eager=True)
 def clip_by_global_norm(gradients: Tree, max_norm: float) -> tuple[Tree, DistributedArray]:
     """The gradients, scaled down together if their norm is above `max_norm`, and the norm they had.
 
-    Source: Pascanu et al. 2013, "On the difficulty of training recurrent neural networks",
-    algorithm 1. A gradient that is not finite gives gradients that are not finite.
+    Gradients are clipped as well where their norm is too large for its dtype. Source: Pascanu et
+    al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1. A gradient
+    that is not finite gives gradients that are not finite.
+
+    Raises ArgumentError for a `max_norm` below 0.
 
     >>> clipped, norm = gdt.optim.clip_by_global_norm({"w": gdt.asarray([3.0, 4.0])}, 1.0)
     >>> clipped["w"].tolist(), float(norm)
     ([0.6000000000000001, 0.8], 5.0)
     """
+    if not max_norm >= 0:
+        problem = f"max_norm is {max_norm!r}"
+        raise error(ArgumentError, "clip_by_global_norm", problem, remedy="It is at least 0.")
     arrays, rebuild = flatten(gradients)
-    norm = global_norm(gradients)
-    scale = max_norm / FUNCTIONS["maximum"](norm, max_norm)
-    return rebuild([g * scale.astype(g.dtype) for g in arrays]), norm
+    scaled, unit = _scaled_norm("clip_by_global_norm", arrays)
+    if max_norm == np.inf:
+        return gradients, scaled * unit
+    # In units of at least 1, neither the norm nor its limit overflows.
+    larger = FUNCTIONS["maximum"](unit, 1)
+    norm, limit = scaled * (unit / larger), float(max_norm) / larger
+    divisor = FUNCTIONS["maximum"](norm, limit)
+    scale = limit / FUNCTIONS["where"](divisor == 0, 1, divisor)
+    return rebuild([_times(g, scale) for g in arrays]), scaled * unit
+
+
+def _scaled_norm(
+    op: str, arrays: Sequence[DistributedArray]
+) -> tuple[DistributedArray, DistributedArray]:
+    """The norm of all arrays in a unit that keeps its squares in range, and that unit."""
+    if not arrays:
+        raise error(ArgumentError, op, "gradients is a tree without arrays")
+    sizes = [_magnitude(g) for g in arrays]
+    unit = _unit(sizes)
+    total = reduce(lambda a, b: a + b, [_sum_of_squares(x, unit) for x in sizes])
+    return FUNCTIONS["sqrt"](total), unit
+
+
+def _magnitude(g: DistributedArray) -> DistributedArray:
+    """|g|, of float16 as float32."""
+    size: DistributedArray = FUNCTIONS["abs"](g)
+    return size.astype(np.float32) if size.dtype == np.float16 else size
+
+
+def _unit(sizes: Sequence[DistributedArray]) -> DistributedArray:
+    """The largest power of two that is no larger than the largest number; 1 if that is 0 or not
+    finite."""
+    largest = [FUNCTIONS["max" if x.size else "sum"](x) for x in sizes]
+    largest = relayout_together(largest, [x.layout.resolved for x in largest])
+    most = reduce(FUNCTIONS["maximum"], largest)
+    usable = FUNCTIONS["logical_and"](most > 0, most < np.inf)
+    exponent = FUNCTIONS["floor"](FUNCTIONS["log2"](FUNCTIONS["where"](usable, most, 1)))
+    unit: DistributedArray = FUNCTIONS["exp2"](exponent)
+    return unit
+
+
+def _sum_of_squares(size: DistributedArray, unit: DistributedArray) -> DistributedArray:
+    scaled = size / unit.astype(size.dtype)
+    total: DistributedArray = FUNCTIONS["sum"](scaled * scaled)
+    return total
+
+
+def _times(g: DistributedArray, scale: DistributedArray) -> DistributedArray:
+    """g * scale in the dtype of g; a small scale is 0 in float16, and the product need not be."""
+    wide = np.dtype(np.float32) if g.dtype == np.float16 else g.dtype
+    scaled: DistributedArray = (g.astype(wide) * scale.astype(wide)).astype(g.dtype)
+    return scaled

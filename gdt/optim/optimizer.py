@@ -13,7 +13,7 @@ from gdt.backend import NUMPY
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.observe import from_host
 from gdt.ops.creation import zeros_like
-from gdt.ops.elementwise import astype
+from gdt.ops.elementwise import astype, conj
 from gdt.ops.movement import relayout, relayout_together
 from gdt.optim.schedules import Schedule
 from gdt.slots import Slot, Stateful, Tree, slots, trainable_slots
@@ -94,7 +94,8 @@ class Optimizer(Stateful):
 
         parameters: a Module, or a dict or list of arrays. gradients: as `GradientTape.gradient`
         returns them for it; one in another layout is moved to its parameter's first, and None
-        leaves its parameter as it is. An array that another name refers to is not changed.
+        leaves its parameter as it is. Gradients of complex parameters are conjugated here: the
+        conjugate is where the loss grows. An array that another name refers to is not changed.
 
         Raises ShapeError if gradients are missing or have other shapes; nothing is changed then.
         """
@@ -141,7 +142,8 @@ class Optimizer(Stateful):
                 kept[slot.name] = relayout(kept[slot.name], slot.value.layout)
 
     def _gradients(self, targets: Sequence[Slot], tree: Tree) -> list[DistributedArray | None]:
-        """The gradient of every target in its layout and dtype; None for one that is None."""
+        """For every target the direction in which the loss grows, in the target's layout and dtype;
+        None where the gradient is None."""
         named = _by_name(tree)
         gradients: list[Any] = [named.get(slot.name) for slot in targets]
         others = [
@@ -158,7 +160,7 @@ class Optimizer(Stateful):
         moved = relayout_together([gradients[i] for i in others], layouts) if others else []
         for i, g in zip(others, moved, strict=True):
             gradients[i] = g
-        return gradients
+        return [g if g is None or g.dtype.kind == "f" else conj(g) for g in gradients]
 
     def _check(self, targets: Sequence[Slot], named: Mapping[str, Any]) -> None:
         """Raise unless there is a gradient of the right shape, or None, for every target."""
