@@ -21,6 +21,7 @@ pending.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -103,6 +104,10 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """By module and name, as functions are; a copy is the op itself."""
+        return declared_op, (self.__module__, self.name)
 
     def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
         """Declare gradients: one function `(g, out, *operands, **statics) -> cotangent` per
@@ -641,6 +646,10 @@ class Composite:
         self.find_short: Callable[..., ShortWay | None] | None = None
         self.short_ways: Plans[ShortWay | None] = Plans()
 
+    def __reduce__(self) -> str:
+        """By name, as functions are."""
+        return self.function.__name__
+
     def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
         """Declare gradients, as of an `Op`."""
         self.vjps, self.joint_vjp = per_operand, joint
@@ -709,6 +718,12 @@ class Composite:
         for observer in told:
             observer.on_leave(self.name, args, out)
         return out
+
+
+def declared_op(module: str, name: str) -> Op:
+    """The op of that name, which importing the module declares."""
+    importlib.import_module(module)
+    return OPS[name]
 
 
 def public(function: F) -> F:

@@ -83,6 +83,12 @@ class Generator:
         with self._lock:
             self._state = int(state[0]), int(state[1])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (), self.state
+
+    def __setstate__(self, state: tuple[int, int]) -> None:
+        self.state = state
+
     def __repr__(self) -> str:
         return f"Generator(key={self.state[0]}, draws={self.state[1]})"
 

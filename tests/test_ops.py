@@ -3,6 +3,8 @@ block and in several; new functions get these tests by adding samples."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import zlib
 
 import pytest
@@ -37,6 +39,12 @@ def check_all(name: str, mesh: Mesh, limit: int, gradients: int, second: int) ->
 def test_every_function_has_samples() -> None:
     missing = sorted({*OPS, *FUNCTIONS} - {*SAMPLES, *ELSEWHERE})
     assert not missing, f"no samples in tests/samples for: {', '.join(missing)}"
+
+
+def test_ops_and_functions_are_pickled_by_name() -> None:
+    for name, function in {**OPS, **FUNCTIONS}.items():
+        assert pickle.loads(pickle.dumps(function)) is function, name
+        assert copy.deepcopy(function) is function, name
 
 
 def test_samples_name_functions_that_exist() -> None:

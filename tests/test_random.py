@@ -3,6 +3,8 @@ its shard; keys are operands."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -134,6 +136,14 @@ def test_the_state_goes_on_where_it_was() -> None:
     first = gdt.random.uniform(3).tolist()
     gdt.random.generator.state = state
     assert gdt.random.uniform(3).tolist() == first
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_generators_are_copied_and_pickled(copied: Any) -> None:
+    one = gdt.random.Generator(3)
+    one.take()
+    other = copied(one)
+    assert [other.take() for _ in range(2)] == [one.take() for _ in range(2)]
 
 
 def test_threads_never_share_a_draw() -> None:
