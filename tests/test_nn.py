@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +89,16 @@ def test_frozen_parts_are_saved_but_not_trained() -> None:
     assert "dense1.weight" in model.state()
     model.dense1.freeze(False)
     assert len(model.parameters()) == 6
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_modules_are_copied_and_pickled_with_their_activations(copied: Any) -> None:
+    layers = [nn.Dense(2, 4, activation="relu", key=1), nn.Dropout(0.5), gdt.tanh]
+    model = nn.Sequential(*layers, nn.Dense(4, 1, activation="gelu", key=2))
+    other, x = copied(model).eval(), gdt.ones((3, 2), "float32")
+    assert other[0].activation is gdt.relu and other[2] is gdt.tanh
+    assert other(x).tolist() == model.eval()(x).tolist()
+    assert all(other.state()[n] is not array for n, array in model.state().items())
 
 
 def test_modes_reach_every_part() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,6 +176,79 @@ def test_gradients_that_do_not_fit_are_listed_and_change_nothing() -> None:
     assert "b: no gradient" in text and "c: a gradient of no parameter" in text
     assert "float64[2, 3]" in text and "float64[3, 2]" in text
     assert (parameters["w"].numpy() == 1).all()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_parameter_of_a_new_shape_changes_nothing(name: str) -> None:
+    optimizer = OPTIMIZERS[name][0]()
+    parameters = {"v": gdt.ones((2,)), "w": gdt.ones((2,))}
+    optimizer.update(parameters, {"v": gdt.ones((2,)), "w": gdt.ones((2,))})
+    parameters["w"] = gdt.ones((3,))
+    gradients = {"v": gdt.ones((2,)), "w": gdt.ones((3,))}
+    before = dict(parameters)
+    if optimizer.state:
+        problem = r"(?s)update: .*\n  w: float64\[3\].*float64\[2\].*optimizer\.init\(parameters\)"
+        with pytest.raises(ShapeError, match=problem):
+            optimizer.update(parameters, gradients)
+        assert optimizer.steps == 1 and all(parameters[n] is x for n, x in before.items())
+        optimizer.init(parameters)
+    optimizer.update(parameters, gradients)
+    assert all((parameters[n].numpy() < x.numpy()).all() for n, x in before.items())
+
+
+def test_state_follows_its_parameter_to_another_dtype() -> None:
+    parameters, optimizer = {"w": gdt.ones((2,), "float32")}, Adam(0.1)
+    optimizer.update(parameters, {"w": gdt.ones((2,), "float32")})
+    parameters["w"] = parameters["w"].astype("float64")
+    optimizer.update(parameters, {"w": gdt.ones((2,))})
+    assert {x["w"].dtype.name for x in optimizer.state.values()} == {"float64"}
+    np.testing.assert_allclose(parameters["w"].numpy(), 0.8, rtol=1e-5)
+
+
+@pytest.mark.parametrize("momenta", [(0.9, 0.0, 0.5), (0.0, 0.9, 0.9)], ids=str)
+def test_momentum_may_change_between_steps(momenta: tuple[float, ...]) -> None:
+    optimizer, parameters = SGD(0.1, momenta[0]), {"w": gdt.ones(())}
+    w, v = 1.0, 0.0
+    for i, momentum in enumerate(momenta):
+        optimizer.momentum = momentum
+        optimizer.update(parameters, {"w": gdt.asarray(2.0)})
+        v = momentum * v - 0.1 * 2.0
+        w += v
+        if not any(momenta[: i + 1]):
+            v = 0.0  # plain steps keep no velocity
+        assert parameters["w"].item() == pytest.approx(w)
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        0.1,
+        gdt.optim.exponential_decay(0.1, 10, 0.5, staircase=True),
+        gdt.optim.cosine_decay(0.1, 10),
+        gdt.optim.piecewise_constant([2], [0.1, 0.01]),
+        gdt.optim.with_warmup(gdt.optim.cosine_decay(0.1, 10), 3),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_optimizers_and_schedules_are_copied_and_pickled(rate: Any, copied: Any) -> None:
+    one, parameters = SGD(rate, 0.9), {"w": gdt.ones((2,))}
+    one.update(parameters, {"w": gdt.ones((2,))})
+    other, others = copied(one), copied(parameters)
+    for _ in range(3):
+        one.update(parameters, {"w": gdt.ones((2,))})
+    assert other.steps == 1 and (other.state["velocity"]["w"].numpy() > -0.2).all()
+    for _ in range(3):
+        other.update(others, {"w": gdt.ones((2,))})
+    assert others["w"].tolist() == parameters["w"].tolist()
+
+
+def test_repr_of_an_optimizer() -> None:
+    schedule = gdt.optim.cosine_decay(0.1, decay_steps=10)
+    assert repr(SGD(schedule, 0.9)) == (
+        "SGD(learning_rate=CosineDecay(initial=0.1, decay_steps=10, final=0.0), momentum=0.9, "
+        "nesterov=False), 0 steps"
+    )
 
 
 def test_none_leaves_its_parameter_as_it_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar
 
@@ -53,7 +54,9 @@ class Optimizer(Stateful):
     learning_rate: a float, or a schedule `step -> float`.
 
     `steps` counts the updates; `state[kind][name]` holds the state array of one kind for the
-    parameter of that name, in the parameter's layout. Both are saved with `gdt.checkpoint`.
+    parameter of that name, in the parameter's layout. Both are saved with `gdt.checkpoint`. Since
+    arrays are replaced in every step, names are all that state can belong to: give each model an
+    optimizer of its own, and call `init` before one is used for another model.
     """
 
     trainable = False  # nothing here is a parameter
@@ -85,6 +88,11 @@ class Optimizer(Stateful):
             self._begin(slot)
         return self
 
+    def __repr__(self) -> str:
+        given = list(inspect.signature(type(self)).parameters)
+        shown = [f"{name}={vars(self)[name]!r}" for name in given if name in vars(self)]
+        return f"{type(self).__name__}({', '.join(shown)}), {self.steps} steps"
+
     def _begin(self, slot: Slot) -> None:
         for kept in self.state.values():
             kept[slot.name] = zeros_like(slot.value)
@@ -97,12 +105,12 @@ class Optimizer(Stateful):
         leaves its parameter as it is. Gradients of complex parameters are conjugated here: the
         conjugate is where the loss grows. An array that another name refers to is not changed.
 
-        Raises ShapeError if gradients are missing or have other shapes; nothing is changed then.
+        Raises ShapeError if gradients are missing, or if they or the state that is kept for a
+        parameter have other shapes; nothing is changed then.
         """
         targets = trainable_slots(parameters)
         found = self._gradients(targets, gradients)
-        for slot in targets:
-            self._follow(slot)
+        self._follow(targets)
         scalars = from_host(type(self).__name__, self._begin_step)
         updated = [i for i, g in enumerate(found) if g is not None]
         states = self.state.values()
@@ -133,13 +141,36 @@ class Optimizer(Stateful):
         """Update every parameter: `owners` says where it and its state are kept."""
         raise NotImplementedError
 
-    def _follow(self, slot: Slot) -> None:
-        """Bring the state of a parameter to where the parameter is now."""
-        for kept in self.state.values():
-            if slot.name not in kept:
-                self._begin(slot)
-            elif kept[slot.name].layout is not slot.value.layout:
-                kept[slot.name] = relayout(kept[slot.name], slot.value.layout)
+    def _follow(self, targets: Sequence[Slot]) -> None:
+        """Bring the state of every parameter to where the parameter is now, and to its dtype."""
+        stale = [
+            (kind, slot)
+            for kind, kept in self.state.items()
+            for slot in targets
+            if (x := kept.get(slot.name)) is None or x.type is not slot.value.type
+        ]
+        self._check_shapes(stale)
+        for kind, slot in stale:
+            kept, like = self.state[kind], slot.value
+            if slot.name in kept:
+                kept[slot.name] = relayout(_in_dtype(kept[slot.name], like.dtype), like.layout)
+            else:
+                kept[slot.name] = zeros_like(like)
+
+    def _check_shapes(self, stale: Sequence[tuple[str, Slot]]) -> None:
+        """Raise ShapeError if state is of another shape than its parameter."""
+        wrong = [
+            f"{slot.name}: {slot.value.type}, and its {kind} is {x.type}"
+            for kind, slot in stale
+            if (x := self.state[kind].get(slot.name)) is not None and x.shape != slot.value.shape
+        ]
+        if wrong:
+            raise error(
+                ShapeError,
+                f"{type(self).__name__}.update",
+                "parameters have other shapes than their state\n  " + "\n  ".join(wrong),
+                remedy="optimizer.init(parameters) starts anew; each model needs an optimizer.",
+            )
 
     def _gradients(self, targets: Sequence[Slot], tree: Tree) -> list[DistributedArray | None]:
         """For every target the direction in which the loss grows, in the target's layout and dtype;

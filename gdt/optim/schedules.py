@@ -1,16 +1,35 @@
-"""Schedules: the learning rate as a function of the number of updates done before."""
+"""Schedules: the learning rate as a function of the number of updates done before.
+
+Each is an object that a step number is given to, and not a function inside a function, so that it
+can be copied, pickled and printed with the optimizer that holds it.
+"""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from gdt.arguments import checked
 from gdt.errors import ArgumentError, error
 
 Schedule = Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class ExponentialDecay:
+    """What `exponential_decay` returns."""
+
+    initial: float
+    decay_steps: int
+    decay_rate: float
+    staircase: bool
+
+    def __call__(self, step: int) -> float:
+        power = step // self.decay_steps if self.staircase else step / self.decay_steps
+        return float(self.initial * self.decay_rate**power)
 
 
 @partial(checked, eager=True)
@@ -23,12 +42,20 @@ def exponential_decay(
     0.025
     """
     _check_steps("exponential_decay", decay_steps)
+    return ExponentialDecay(initial, decay_steps, decay_rate, staircase)
 
-    def schedule(step: int) -> float:
-        power = step // decay_steps if staircase else step / decay_steps
-        return float(initial * decay_rate**power)
 
-    return schedule
+@dataclass(frozen=True)
+class CosineDecay:
+    """What `cosine_decay` returns."""
+
+    initial: float
+    decay_steps: int
+    final: float
+
+    def __call__(self, step: int) -> float:
+        done = min(step / self.decay_steps, 1.0)
+        return self.final + (self.initial - self.final) * (1 + math.cos(math.pi * done)) / 2
 
 
 @partial(checked, eager=True)
@@ -41,12 +68,18 @@ def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedu
     0.5
     """
     _check_steps("cosine_decay", decay_steps)
+    return CosineDecay(initial, decay_steps, final)
 
-    def schedule(step: int) -> float:
-        done = min(step / decay_steps, 1.0)
-        return final + (initial - final) * (1 + math.cos(math.pi * done)) / 2
 
-    return schedule
+@dataclass(frozen=True)
+class PiecewiseConstant:
+    """What `piecewise_constant` returns."""
+
+    boundaries: tuple[int, ...]
+    values: tuple[float, ...]
+
+    def __call__(self, step: int) -> float:
+        return self.values[bisect_right(self.boundaries, step)]
 
 
 @partial(checked, eager=True)
@@ -56,15 +89,28 @@ def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Sc
     >>> [gdt.optim.piecewise_constant([2], [0.1, 0.01])(step) for step in range(4)]
     [0.1, 0.1, 0.01, 0.01]
     """
-    steps, rates = list(boundaries), list(values)
-    if len(rates) != len(steps) + 1 or steps != sorted(steps):
+    steps, rates = tuple(boundaries), tuple(values)
+    if len(rates) != len(steps) + 1 or list(steps) != sorted(steps):
         raise error(
             ArgumentError,
             "piecewise_constant",
-            f"{len(steps)} boundaries {steps} and {len(rates)} values",
+            f"{len(steps)} boundaries {list(steps)} and {len(rates)} values",
             remedy="Give ascending boundaries, and one value more than boundaries.",
         )
-    return lambda step: rates[bisect_right(steps, step)]
+    return PiecewiseConstant(steps, rates)
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """What `with_warmup` returns."""
+
+    rate: float | Schedule
+    warmup_steps: int
+
+    def __call__(self, step: int) -> float:
+        later = max(step - self.warmup_steps, 0)
+        target = self.rate(later) if callable(self.rate) else self.rate
+        return target * min((step + 1) / self.warmup_steps, 1.0)
 
 
 @partial(checked, eager=True)
@@ -75,13 +121,7 @@ def with_warmup(rate: float | Schedule, warmup_steps: int) -> Schedule:
     [0.1, 0.2, 0.30000000000000004, 0.4, 0.4]
     """
     _check_steps("with_warmup", warmup_steps)
-
-    def schedule(step: int) -> float:
-        later = max(step - warmup_steps, 0)
-        target = rate(later) if callable(rate) else rate
-        return target * min((step + 1) / warmup_steps, 1.0)
-
-    return schedule
+    return Warmup(rate, warmup_steps)
 
 
 def _check_steps(name: str, steps: int) -> None:

@@ -13,6 +13,7 @@ from gdt.op import op
 from gdt.optim.optimizer import Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
+from gdt.slots import Tree
 
 Scalar = Any
 
@@ -89,12 +90,27 @@ class SGD(Optimizer):
                 remedy="Momentum is in [0, 1], and Nesterov's step needs more than 0.",
             )
         self.momentum, self.nesterov = momentum, nesterov
-        self.kinds = ("velocity",) if momentum else ()  # type: ignore[misc]
         super().__init__(learning_rate)
+        self._keep_velocity()
+
+    def _keep_velocity(self) -> None:
+        """`momentum` may be changed at any time; a velocity that there is goes on at 0 too."""
+        if self.momentum:
+            self.state.setdefault("velocity", {})
+
+    def init(self, parameters: Tree) -> Optimizer:
+        """Start anew for these parameters: no steps done, no velocity; returns the optimizer."""
+        self._keep_velocity()
+        return super().init(parameters)
+
+    def update(self, parameters: Tree, gradients: Tree) -> None:
+        """Take one step, as every optimizer does: see `Optimizer.update`."""
+        self._keep_velocity()
+        super().update(parameters, gradients)
 
     def scalars(self, rate: float) -> tuple[float, ...]:
         """Rate and momentum."""
-        return (rate, float(self.momentum)) if self.momentum else (rate,)
+        return (rate, float(self.momentum)) if "velocity" in self.state else (rate,)
 
     def step(
         self,
@@ -103,7 +119,7 @@ class SGD(Optimizer):
         gradients: Sequence[DistributedArray],
     ) -> None:
         """Plain, or with momentum."""
-        if self.momentum:
+        if "velocity" in self.state:
             momentum_step.update_all(owners, gradients, *scalars, nesterov=self.nesterov)
         else:
             sgd_step.update_all(owners, gradients, *scalars)
