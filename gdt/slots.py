@@ -6,7 +6,9 @@ An array is immutable, so training, loading and restoring put new arrays in the 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 from gdt.array import DistributedArray
@@ -34,7 +36,9 @@ class Stateful:
     """Base of objects whose attributes are their state: modules and optimizers.
 
     Attributes that are arrays, other stateful objects, or lists and dicts of them are found by
-    themselves; names with a leading underscore are private and left out.
+    themselves. An array under a private name, one with a leading underscore, is a value that is
+    kept for later and no state: it is left out, with a warning for each name of a class. Stateful
+    objects are parts under every name.
     """
 
     untrained: ClassVar[tuple[str, ...]] = ()  # names of arrays that no gradient step changes
@@ -63,36 +67,51 @@ def slots(tree: Tree, other: Other = _ignore) -> Iterator[Slot]:
 def _walk(tree: Tree, name: str, trainable: bool, seen: set[int], other: Other) -> Iterator[Slot]:
     if not isinstance(tree, DistributedArray | Stateful | MutableMapping | list | tuple):
         other(name, tree)
-        return
+        return iter(())
     if id(tree) in seen:
-        return
+        return iter(())
     seen.add(id(tree))
     if isinstance(tree, Stateful):
-        trainable = trainable and tree.trainable
-        untrained, counters, attributes = tree.untrained, tree.counters, vars(tree)
-        for key, value in list(attributes.items()):
-            if type(value) is DistributedArray:
-                if key[0] != "_":
-                    yield Slot(
-                        _join(name, key), attributes, key, trainable and key not in untrained
-                    )
-            elif key in counters:
-                yield Slot(_join(name, key), attributes, key, False)
-            elif isinstance(value, Stateful | list | tuple | dict) and key[0] != "_":
-                yield from _walk(value, _join(name, key), trainable, seen, _ignore)
-        return
-    if isinstance(tree, DistributedArray) or (isinstance(tree, tuple) and _has_arrays(tree)):
+        return _of_attributes(tree, name, trainable and tree.trainable, seen)
+    if isinstance(tree, DistributedArray) or (isinstance(tree, tuple) and _holds_arrays(tree)):
         raise error(
             DtypeError,
             "slots",
             f"{name or 'an array'} has no place where another could be put",
             remedy="Keep arrays in a Module, a dict or a list, not alone or in a tuple.",
         )
-    items: Any = tree.items() if isinstance(tree, MutableMapping) else enumerate(tree)
+    return _of_items(tree, name, trainable, seen, other)
+
+
+def _of_attributes(tree: Stateful, name: str, trainable: bool, seen: set[int]) -> Iterator[Slot]:
+    untrained, counters, attributes = tree.untrained, tree.counters, vars(tree)
+    for key, value in list(attributes.items()):
+        if type(value) is DistributedArray:
+            if key[0] == "_":
+                _warn_of_private(_full_name(tree), key)
+            else:
+                yield Slot(_join(name, key), attributes, key, trainable and key not in untrained)
+        elif key in counters:
+            yield Slot(_join(name, key), attributes, key, False)
+        elif not isinstance(value, Stateful | list | tuple | dict):
+            continue
+        elif isinstance(value, Stateful) or key[0] != "_":
+            yield from _walk(value, _join(name, key), trainable, seen, _ignore)
+        else:
+            if _holds_arrays(value):
+                _warn_of_private(_full_name(tree), key)
+            for inner, part in parts(value):
+                yield from _walk(part, f"{_join(name, key)}.{inner}", trainable, seen, _ignore)
+
+
+def _of_items(
+    tree: Any, name: str, trainable: bool, seen: set[int], other: Other
+) -> Iterator[Slot]:
+    items = tree.items() if isinstance(tree, MutableMapping) else enumerate(tree)
     for key, value in list(items):
         counts = type(value) is int and not isinstance(tree, tuple)
         if isinstance(value, DistributedArray) or counts:
-            yield Slot(_join(name, key), tree, key, trainable and not counts)  # type: ignore[arg-type]
+            yield Slot(_join(name, key), tree, key, trainable and not counts)
         else:
             yield from _walk(value, _join(name, key), trainable, seen, other)
 
@@ -101,8 +120,36 @@ def _join(name: str, key: object) -> str:
     return f"{name}.{key}" if name else str(key)
 
 
-def _has_arrays(tree: tuple[Any, ...]) -> bool:
-    return any(isinstance(value, DistributedArray) for value in tree)
+def _holds_arrays(container: Iterable[Any] | Mapping[Any, Any]) -> bool:
+    values = container.values() if isinstance(container, Mapping) else container
+    return any(isinstance(value, DistributedArray) for value in values)
+
+
+def parts(container: Any, within: tuple[int, ...] = ()) -> Iterator[tuple[str, Stateful]]:
+    """The stateful objects in nested lists, tuples and dicts, by name, but not what they hold."""
+    if id(container) in within:
+        return
+    items = container.items() if isinstance(container, Mapping) else enumerate(container)
+    for key, value in list(items):
+        if isinstance(value, Stateful):
+            yield str(key), value
+        elif isinstance(value, Mapping | list | tuple):
+            for name, part in parts(value, (*within, id(container))):
+                yield f"{key}.{name}", part
+
+
+def _full_name(stateful: Stateful) -> str:
+    return f"{type(stateful).__module__}.{type(stateful).__qualname__}"
+
+
+@cache  # so that each name is told once
+def _warn_of_private(owner: str, key: str) -> None:
+    """An array that was meant to be trained would otherwise stay as it is without a word."""
+    warnings.warn(
+        f"{owner}.{key}: arrays under a private name are neither trained nor saved; call it "
+        f"{key.lstrip('_') or 'something else'} if it is a parameter",
+        stacklevel=2,
+    )
 
 
 def trainable_slots(tree: Tree) -> list[Slot]:

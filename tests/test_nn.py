@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -66,11 +67,50 @@ def test_modules_in_lists_and_dicts_are_found_and_shared_ones_once() -> None:
             self.blocks = {"a": nn.Dense(2, 2), "b": [nn.Dense(2, 2, use_bias=False)]}
             self.again = self.blocks["a"]
             self.table = [gdt.ones((3,)), gdt.ones((1,), "int32")]
-            self._cache = gdt.ones((2,))
 
     names = ["blocks.a.weight", "blocks.a.bias", "blocks.b.0.weight", "table.0"]
     assert list(Net().parameters()) == names
     assert list(Net().state()) == [*names, "table.1"]
+
+
+class Private(nn.Module):
+    """Parts, and arrays, under private names."""
+
+    def __init__(self) -> None:
+        self._hidden = nn.Dense(2, 3, key=1)
+        self._layers = [nn.Dense(3, 3, key=2), {"last": nn.Dense(3, 1, key=3)}]
+        self._mean, self._means = gdt.zeros((2,)), [gdt.zeros((2,))]
+
+    def __call__(self, x: Any) -> Any:
+        return self._layers[1]["last"](self._layers[0](self._hidden(x)))
+
+
+def test_private_modules_are_parts_and_private_arrays_are_warned_of() -> None:
+    model, parts = Private(), ("_hidden", "_layers.0", "_layers.1.last")
+    with pytest.warns(UserWarning, match=r"Private\._mean[s:].*neither trained nor saved") as told:
+        assert list(model.parameters()) == [f"{p}.{n}" for p in parts for n in ("weight", "bias")]
+    assert len(told) == 2 and "call it means if" in str(told[1].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # each name is told once
+        assert list(model.state()) == list(Private().parameters())
+    assert [name for name, _ in model.eval().modules()] == ["", *parts]
+    assert not model._layers[1]["last"].training
+    text = repr(model)
+    assert "  _mean: float64[2]  [-]  (private: neither trained nor saved)" in text
+    assert text.startswith("Private  25 parameters\n") and "_layers.1.last: Dense(3 -> 1" in text
+
+
+def test_a_module_that_refers_to_itself() -> None:
+    model = nn.Sequential(nn.Dense(2, 2, key=1), nn.Flatten())
+    model[1].parent, model[1].others = model, [model[0]]
+    model.layers.append(model.layers)
+    assert list(model.parameters()) == ["layers.0.weight", "layers.0.bias"]
+    assert [name for name, _ in model.eval().modules()] == ["", "layers.0", "layers.1"]
+    assert not model[1].training
+    lines = repr(model).splitlines()
+    assert lines[0] == "Sequential  6 parameters"
+    assert "    parent: Sequential  (the same as the whole)" in lines
+    assert "    others.0: Dense  (the same as layers.0)" in lines
 
 
 def test_an_array_in_a_tuple_is_refused() -> None:

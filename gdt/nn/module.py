@@ -11,7 +11,7 @@ from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import CheckpointError, error
 from gdt.ops.creation import asarray
-from gdt.slots import Facts, Slot, Stateful, check_untied, mismatches, slots, trainable_slots
+from gdt.slots import Facts, Stateful, check_untied, mismatches, parts, slots, trainable_slots
 
 
 @checked_class()
@@ -20,7 +20,8 @@ class Module(Stateful):
 
     Modules may also lie in lists and dicts. A subclass is an `__init__` that makes the parameters
     and a `__call__` that computes; names come from the attributes, such as `dense1.weight` or
-    `layers.0.bias`. Arrays listed in `untrained` are saved with the model and not trained.
+    `layers.0.bias`. Arrays listed in `untrained` are saved with the model and not trained; arrays
+    under a name with a leading underscore are neither, and warned of.
 
     >>> class Scale(gdt.nn.Module):
     ...     def __init__(self):
@@ -81,11 +82,8 @@ class Module(Stateful):
         return self
 
     def modules(self) -> Iterator[tuple[str, Module]]:
-        """This module under the name "", and all its parts by name."""
-        yield "", self
-        for name, part in _parts(vars(self)):
-            for inner, module in part.modules():
-                yield f"{name}.{inner}" if inner else name, module
+        """This module under the name "", and all its parts by name, each once."""
+        return _modules(self, "", set())
 
     # ---- mode
 
@@ -112,34 +110,51 @@ class Module(Stateful):
         return ""
 
     def __repr__(self) -> str:
-        return "\n".join(_lines(self, ""))
+        return "\n".join(_lines(self, "", {}, ""))
 
 
 def _facts(state: Mapping[str, Any]) -> dict[str, Facts]:
     return {name: (value.shape, value.dtype.name) for name, value in state.items()}
 
 
-def _parts(container: Any) -> Iterator[tuple[str, Module]]:
-    items = container.items() if isinstance(container, Mapping) else enumerate(container)
-    for key, value in items:
-        if isinstance(value, Module):
-            yield str(key), value
-        elif isinstance(value, Mapping | list | tuple) and not str(key).startswith("_"):
-            for name, part in _parts(value):
-                yield f"{key}.{name}", part
+def _parts(module: Module) -> Iterator[tuple[str, Module]]:
+    """The modules that are attributes of a module, or lie in lists and dicts that are."""
+    for name, part in parts(vars(module)):
+        if isinstance(part, Module):
+            yield name, part
 
 
-def _lines(module: Module, name: str) -> list[str]:
-    own: list[Slot] = [s for s in slots(vars(module)) if "." not in s.name]
-    arrays = [s for s in own if isinstance(s.value, DistributedArray)]
-    total = sum(x.size for x in module.parameters().values())
+def _modules(module: Module, name: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+    if id(module) in seen:
+        return
+    seen.add(id(module))
+    yield name, module
+    for inner, part in _parts(module):
+        yield from _modules(part, f"{name}.{inner}" if name else inner, seen)
+
+
+def _lines(module: Module, name: str, seen: dict[int, str], path: str) -> list[str]:
+    """The text of a module, a line each; of one that was there before, its name alone."""
     label = f"{name}: " if name else ""
+    if id(module) in seen:
+        return [f"{label}{type(module).__name__}  (the same as {seen[id(module)]})"]
+    seen[id(module)] = path or "the whole"
+    trained = {id(s.value): s.value.size for s in trainable_slots(module)}
     frozen = "" if module.trainable else ", frozen"
     facts = f"({module.describe()})" if module.describe() else ""
-    lines = [f"{label}{type(module).__name__}{facts}{frozen}  {total:,} parameters"]
-    for s in arrays:
-        note = "" if s.key not in module.untrained else "  (not trained)"
-        lines.append(f"  {s.key}: {s.value.type}{note}")
-    for part_name, part in _parts(vars(module)):
-        lines += [f"  {line}" for line in _lines(part, part_name)]
+    total = f"{sum(trained.values()):,} parameters"
+    lines = [f"{label}{type(module).__name__}{facts}{frozen}  {total}"]
+    for key, value in vars(module).items():
+        if isinstance(value, DistributedArray):
+            lines.append(f"  {key}: {value.type}{_note(module, key)}")
+    for inner, part in _parts(module):
+        below = f"{path}.{inner}" if path else inner
+        lines += [f"  {line}" for line in _lines(part, inner, seen, below)]
     return lines
+
+
+def _note(module: Module, key: str) -> str:
+    """What is unusual about an array among a module's attributes."""
+    if key[0] == "_":
+        return "  (private: neither trained nor saved)"
+    return "  (not trained)" if key in module.untrained else ""
