@@ -182,3 +182,13 @@ def test_erf_is_as_accurate_as_it_says(dtype: str) -> None:
 def test_bad_input_is_named(call: Callable[[], Any], problem: str) -> None:
     with pytest.raises(gdt.errors.GdtError, match=problem):
         call()
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_a_pending_sum_is_added_up_before_an_array_divides_it(blocks: int) -> None:
+    mesh = gdt.create_mesh([("a", 4)], blocks=blocks)
+    column = gdt.asarray([[3.0], [-1.0], [3.0], [-1.0]], layout=gdt.Layout(["a", None], mesh))
+    total = gdt.sum(column, axis=0)
+    assert total.layout.pending == ("sum",) and (total / 2).layout.pending == ("sum",)
+    with np.errstate(divide="ignore"):
+        assert (total / np.array([0.0, 1.0])).tolist() == [math.inf, 4.0]

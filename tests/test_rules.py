@@ -239,6 +239,7 @@ MISSED = {
         "sum, sum, None, sum, None -> sum": "no mean is pending where x is",
         "None, None, None, sum, sum -> sum": "offset and scale are parameters",
     },
+    "divide": {"sum, None -> sum": "only where the divisor has no 0"},
     "moments": {
         "sum -> sum, None": "only where one element is reduced",
         "sum -> sum, sum": "only where one element is reduced",

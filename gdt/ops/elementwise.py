@@ -183,8 +183,9 @@ multiply.vjp(lambda g, out, x, y: like(g * y, x), lambda g, out, x, y: like(g * 
 
 def _divide_rule(x: ArrayType | None, y: ArrayType | None) -> RuleSpec:
     # Parts of small integers may have wrapped around: they are added up before they are widened.
+    # Parts divided by 0 are infinities of both signs, and no sum: an array may hold a 0.
     exact = x is None or x.dtype.kind in "fc" or x.dtype.itemsize == 8
-    return RuleSpec(BINARY, linear=exact)
+    return RuleSpec(BINARY, linear=exact and y is None)
 
 
 divide = binary(
