@@ -546,6 +546,10 @@ class CheckpointManager:
             name,
         )
 
+    def __repr__(self) -> str:
+        where = f"{str(self.directory)!r}, max_to_keep={self.max_to_keep}, name={self.name!r}"
+        return f"CheckpointManager({type(self.tree).__name__}, {where})"
+
     @property
     def checkpoints(self) -> list[Path]:
         """The files there are, oldest first."""

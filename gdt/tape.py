@@ -50,6 +50,10 @@ class GradientTape(Observer):
         self.fetched: list[Fetched] = []
         self._token: Any = None
 
+    def __repr__(self) -> str:
+        held = "used up" if self.nodes is None else f"{len(self.nodes)} ops recorded"
+        return f"<gdt.GradientTape, {held}>"
+
     def __enter__(self) -> GradientTape:
         if self.nodes is None:
             raise error(

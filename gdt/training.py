@@ -28,6 +28,7 @@ Numbers = dict[str, float]
 Function = Callable[[Any, DistributedArray], DistributedArray]  # (targets, predictions) -> scalar
 Callback = Callable[[int, Numbers], object]  # called after every epoch with its number and results
 
+RESTARTED = "Pass a list, or an object that gives its batches anew whenever it is iterated over."
 REFRESH = 8  # steps between two updates of the progress bar
 
 
@@ -79,6 +80,12 @@ class Trainer(Stateful):
             dict(metrics or {}),
         )
 
+    def __repr__(self) -> str:
+        functions = {"loss": self.loss, **self.metrics}
+        shown = [f"{n}={getattr(f, '__name__', None) or repr(f)}" for n, f in functions.items()]
+        model = type(self.model).__name__
+        return f"Trainer({model}, {', '.join(shown)}) with {self.optimizer!r}"
+
     def step(self, x: Any, y: Any) -> dict[str, DistributedArray]:
         """One update of the model; loss and metrics of the batch, reduced with the gradients."""
         with GradientTape() as tape:
@@ -90,10 +97,13 @@ class Trainer(Stateful):
         return {"loss": loss, **found}
 
     def evaluate(self, batches: Iterable[tuple[Any, Any]]) -> Numbers:
-        """Loss and metrics over all batches, each row counting the same, in evaluation mode."""
+        """Loss and metrics over all batches, each row counting the same, in evaluation mode.
+
+        Raises ArgumentError if there is no batch, as in an iterator that has come to its end.
+        """
         means = self._means()
         with evaluating(self.model):
-            for x, y in map(_pair, batches):
+            for x, y in _pairs(batches, "evaluate"):
                 predictions = self.model(x)
                 means["loss"].update(self.loss(y, predictions), weight=y.shape[0])
                 for name, metric in self.metrics.items():
@@ -115,7 +125,15 @@ class Trainer(Stateful):
         callbacks.
 
         title: a line above the progress bars. show: whether to print anything, in process 0.
+
+        Raises ArgumentError for iterators if there are several epochs, since they end with the
+        first, and where an epoch has no batch.
         """
+        for name, given in (("batches", batches), ("validation", validation)):
+            if epochs > 1 and isinstance(given, Iterator):
+                kind = type(given).__name__
+                problem = f"{name} is a {kind}, which ends with the first epoch of {epochs}"
+                raise error(ArgumentError, "Trainer.fit", problem, remedy=RESTARTED)
         history = History()
         show = show and processes.current().index == 0
         total = len(batches) if isinstance(batches, Sized) else None
@@ -147,7 +165,7 @@ class Trainer(Stateful):
     ) -> Numbers:
         """One pass over the batches; means of loss and metrics."""
         means = self._means()
-        for number, (x, y) in enumerate(map(_pair, batches), start=1):
+        for number, (x, y) in enumerate(_pairs(batches, "fit"), start=1):
             found = {name: float(value) for name, value in self.step(x, y).items()}
             history.steps.append(found)
             for name, value in found.items():
@@ -158,6 +176,16 @@ class Trainer(Stateful):
 
     def _means(self) -> dict[str, Mean]:
         return {name: Mean() for name in ("loss", *self.metrics)}
+
+
+def _pairs(batches: Iterable[Any], method: str) -> Iterator[tuple[Any, Any]]:
+    """All batches; ArgumentError if there is none."""
+    count = 0
+    for batch in batches:
+        count += 1
+        yield _pair(batch)
+    if not count:
+        raise error(ArgumentError, f"Trainer.{method}", "there is no batch", remedy=RESTARTED)
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:

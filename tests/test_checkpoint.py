@@ -301,6 +301,8 @@ def test_saving_puts_no_whole_array_together(tmp_path: Path) -> None:
 def test_the_manager_keeps_the_newest_and_numbers_on(tmp_path: Path) -> None:
     tree = {"w": gdt.zeros(())}
     manager = CheckpointManager(tree, tmp_path / "run", max_to_keep=3)
+    folder = str(tmp_path / "run")
+    assert repr(manager) == f"CheckpointManager(dict, {folder!r}, max_to_keep=3, name='ckpt')"
     assert manager.latest is None and manager.checkpoints == []
     assert manager.restore_or_initialize() is None
     with pytest.raises(CheckpointError, match="no checkpoint in"):

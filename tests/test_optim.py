@@ -247,7 +247,7 @@ def test_repr_of_an_optimizer() -> None:
     schedule = gdt.optim.cosine_decay(0.1, decay_steps=10)
     assert repr(SGD(schedule, 0.9)) == (
         "SGD(learning_rate=CosineDecay(initial=0.1, decay_steps=10, final=0.0), momentum=0.9, "
-        "nesterov=False), 0 steps"
+        "nesterov=False) after 0 steps"
     )
 
 

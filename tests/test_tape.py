@@ -128,3 +128,12 @@ def test_sources_on_two_meshes(x: gdt.DistributedArray) -> None:
     for g, mesh in zip(tape.gradient(target, w), (x.mesh, other), strict=True):
         assert g.layout is gdt.Layout([None], mesh)
         np.testing.assert_allclose(g.numpy(), WHOLE.sum(axis=0) * WHOLE.sum())
+
+
+def test_repr_of_a_tape() -> None:
+    x = gdt.ones((2,))
+    with gdt.GradientTape() as tape:
+        y = gdt.sum(x * 2.0)
+    assert repr(tape) == "<gdt.GradientTape, 2 ops recorded>"
+    tape.gradient(y, x)
+    assert repr(tape) == "<gdt.GradientTape, used up>"

@@ -11,6 +11,7 @@ from rich.console import Console
 import gdt
 from examples import imdb
 from gdt import Layout, create_mesh, nn
+from gdt.errors import ArgumentError
 from gdt.optim import SGD
 from gdt.training import Trainer, evaluating
 
@@ -71,6 +72,32 @@ def test_history_and_callbacks(rng: np.random.Generator) -> None:
     assert set(history.epochs[0]) == {"loss", "error", "val_loss", "val_error"}
     weighted = np.average([s["loss"] for s in history.steps[:3]], weights=[8, 8, 3])
     assert history["loss"][0] == pytest.approx(weighted)
+
+
+@pytest.mark.parametrize("name", ["batches", "validation"])
+def test_iterators_end_with_the_first_epoch(name: str, rng: np.random.Generator) -> None:
+    run, given = trainer(), {n: data(rng, 4) for n in ("batches", "validation")}
+    state = run.model.state()
+    with pytest.raises(ArgumentError, match=f"fit: {name} is a list_iterator, which ends .* of 2"):
+        run.fit(**given | {name: iter(given[name])}, epochs=2, show=False)
+    assert all(run.model.state()[n] is x for n, x in state.items())
+    ended: Any = iter(given[name])
+    run.fit(**given | {name: ended}, show=False)
+    with pytest.raises(ArgumentError, match="there is no batch"):
+        run.fit(**given | {name: ended}, show=False)
+
+
+def test_no_batches_have_no_loss() -> None:
+    for method in ("fit", "evaluate"):
+        with pytest.raises(ArgumentError, match=f"Trainer.{method}: there is no batch"):
+            getattr(trainer(), method)([])
+
+
+def test_repr_is_short() -> None:
+    assert repr(trainer()) == (
+        "Trainer(Sequential, loss=mean_squared_error, error=mean_absolute_error) with "
+        "SGD(learning_rate=0.1, momentum=0.0, nesterov=False) after 0 steps"
+    )
 
 
 def test_the_progress_of_an_epoch_fits_in_80_columns(rng: np.random.Generator) -> None:

@@ -91,7 +91,7 @@ class Optimizer(Stateful):
     def __repr__(self) -> str:
         given = list(inspect.signature(type(self)).parameters)
         shown = [f"{name}={vars(self)[name]!r}" for name in given if name in vars(self)]
-        return f"{type(self).__name__}({', '.join(shown)}), {self.steps} steps"
+        return f"{type(self).__name__}({', '.join(shown)}) after {self.steps} steps"
 
     def _begin(self, slot: Slot) -> None:
         for kept in self.state.values():
