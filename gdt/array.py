@@ -598,6 +598,10 @@ def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
     backend, mesh = backend_of(layout.mesh), layout.mesh
     whole = as_array(value, mesh)
     lead = (1,) * mesh.ndim
+    if mesh.device_kind == "cpu" and not (mesh.divided or any(layout.dims) or any(layout.pending)):
+        # All coordinates share the one block of the host.
+        block = backend.asarray(whole, copy=copy).reshape(lead + whole.shape)
+        return DistributedArray(ArrayType.of(whole.shape, whole.dtype, layout), (block,))
     if mesh.device_kind != "cpu" and isinstance(whole, np.ndarray):
         # Cut on the host, so that each device is sent no more than it keeps.
         parts: Sequence[Block] = _placed(whole, _on_host(layout), copy=False).blocks

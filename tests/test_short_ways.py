@@ -112,13 +112,6 @@ def test_short_ways_of_ever_new_indices_are_bounded(monkeypatch: pytest.MonkeyPa
         assert len(_cut.short_ways) <= 8
 
 
-def test_an_array_of_equal_elements_but_another_dtype_joins_as_numpy_does() -> None:
-    x = gdt.asarray(np.arange(3, dtype=">f4"))
-    joined = gdt.concat([x, x])
-    assert joined.dtype.isnative
-    assert joined.tolist() == [0.0, 1.0, 2.0, 0.0, 1.0, 2.0]
-
-
 @pytest.mark.parametrize("axis", [True, 1.5, "0", [0], 2, -3])
 def test_concat_names_an_axis_that_is_none(axis: Any) -> None:
     x = gdt.ones((2, 2))

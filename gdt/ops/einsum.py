@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.layout import ArrayType
 from gdt.op import as_operands, public
 from gdt.ops.products import contract_labels, diagonal
 from gdt.ops.reductions import sum_
@@ -36,8 +39,7 @@ def einsum(subscripts: str, *operands: Any) -> DistributedArray:
     if not operands:
         raise error(ShapeError, "einsum", f"{subscripts!r} without operands")
     arrays = as_operands("einsum", **{f"operand {i}": a for i, a in enumerate(operands)})
-    terms, out = _labels(subscripts, arrays)
-    _check_sizes(subscripts, terms, arrays)
+    terms, out = _read(subscripts, tuple([a.type for a in arrays]))
     singled = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
     (x, have), *rest = singled
     for i, (w, term) in enumerate(rest):
@@ -57,22 +59,30 @@ def _check_text(subscripts: object) -> None:
         raise error(DtypeError, "einsum", f"subscripts are a {kind}, not a text like 'ij,jk->ik'")
 
 
-def _labels(subscripts: str, arrays: list[DistributedArray]) -> tuple[list[Term], Term]:
+@lru_cache(maxsize=1 << 10)
+def _read(subscripts: str, kinds: tuple[ArrayType, ...]) -> tuple[list[Term], Term]:
+    """Labels of every operand's axes and of the result's, which fit the operands."""
+    terms, out = _labels(subscripts, kinds)
+    _check_sizes(subscripts, terms, kinds)
+    return terms, out
+
+
+def _labels(subscripts: str, kinds: Sequence[ArrayType]) -> tuple[list[Term], Term]:
     """Labels of every operand's axes and of the result's; axes of `...` are `_1`, `_2` from the
     right."""
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     written = left.split(",")
-    if len(written) != len(arrays):
-        raise _error(subscripts, f"{len(written)} terms for {len(arrays)} operands", arrays)
+    if len(written) != len(kinds):
+        raise _error(subscripts, f"{len(written)} terms for {len(kinds)} operands", kinds)
     for term in (*written, right):
         if not term.replace("...", "", 1).isalpha() and term.replace("...", "", 1):
-            raise _error(subscripts, f"{term!r} has more than letters and one `...`", arrays)
+            raise _error(subscripts, f"{term!r} has more than letters and one `...`", kinds)
     terms, batch = [], 0
-    for i, (term, x) in enumerate(zip(written, arrays, strict=True)):
+    for i, (term, x) in enumerate(zip(written, kinds, strict=True)):
         letters = term.replace("...", "")
         rest = x.ndim - len(letters)
         if rest < 0 or (rest and "..." not in term):
-            raise _error(subscripts, f"{term!r} does not fit operand {i} of rank {x.ndim}", arrays)
+            raise _error(subscripts, f"{term!r} does not fit operand {i} of rank {x.ndim}", kinds)
         batch = max(batch, rest)
         terms.append(_expanded(term, rest))
     if arrow:
@@ -85,12 +95,12 @@ def _labels(subscripts: str, arrays: list[DistributedArray]) -> tuple[list[Term]
     for n in out:
         if n not in held and n.isalpha():
             raise _error(
-                subscripts, f"label {n!r} of the result is not one of the operands'", arrays
+                subscripts, f"label {n!r} of the result is not one of the operands'", kinds
             )
         if out.count(n) > 1:
-            raise _error(subscripts, f"label {n!r} is twice in the result", arrays)
+            raise _error(subscripts, f"label {n!r} is twice in the result", kinds)
     if batch and "..." not in (right if arrow else "..."):
-        raise _error(subscripts, "the result lacks the `...` of the operands", arrays)
+        raise _error(subscripts, "the result lacks the `...` of the operands", kinds)
     return terms, out
 
 
@@ -99,20 +109,20 @@ def _expanded(term: str, batch: int) -> Term:
     return (*before, *(f"_{i}" for i in range(batch, 0, -1) if dots), *after)
 
 
-def _check_sizes(subscripts: str, terms: list[Term], arrays: list[DistributedArray]) -> None:
+def _check_sizes(subscripts: str, terms: list[Term], kinds: Sequence[ArrayType]) -> None:
     sizes: dict[str, int] = {}
-    for i, (term, x) in enumerate(zip(terms, arrays, strict=True)):
+    for i, (term, x) in enumerate(zip(terms, kinds, strict=True)):
         for n, size in zip(term, x.shape, strict=True):
             known = sizes.setdefault(n, size)
             if known == 1:
                 sizes[n] = size
             elif size not in (1, known):
                 problem = f"label {n!r} is {size} in operand {i} but {known} before"
-                raise _error(subscripts, problem, arrays)
+                raise _error(subscripts, problem, kinds)
 
 
-def _error(subscripts: str, problem: str, arrays: list[DistributedArray]) -> ShapeError:
-    operands = {f"operand {i}": x.type for i, x in enumerate(arrays)}
+def _error(subscripts: str, problem: str, kinds: Sequence[ArrayType]) -> ShapeError:
+    operands = {f"operand {i}": kind for i, kind in enumerate(kinds)}
     return error(ShapeError, "einsum", problem, operands=operands, rule=subscripts)
 
 
@@ -124,7 +134,7 @@ def _without_repeats(x: DistributedArray, term: Term) -> tuple[DistributedArray,
             second = term.index(n, first + 1)
             if x.shape[first] != x.shape[second]:
                 problem = f"label {n!r} is {x.shape[first]} and {x.shape[second]} in one operand"
-                raise _error("".join(term), problem, [x])
+                raise _error("".join(term), problem, [x.type])
             x = diagonal(x, 0, first, second)
             term = (*(m for i, m in enumerate(term) if i not in (first, second)), n)
     return x, term

@@ -112,12 +112,10 @@ def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
         raise error(DtypeError, name, f"{dtype!r} is not a dtype") from None
     if found.kind not in "biufc":
         raise error(DtypeError, name, f"dtype {found} is no number")
-    return found.newbyteorder("=")
+    return found if found.isnative else found.newbyteorder("=")
 
 
-def _cast_block(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block:
-    if out is None:
-        return x.astype(dtype)
+def _cast_into(xp: Any, x: Block, out: Block) -> Block:
     xp.copyto(out, x, casting="unsafe")
     return out
 
@@ -125,13 +123,13 @@ def _cast_block(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block
 @op(UNARY, prepare=_prepare_cast)
 def cast(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block:
     """The values as another dtype: what `astype` runs where rounding may lose something."""
-    return _cast_block(xp, x, dtype, out=out)
+    return x.astype(dtype) if out is None else _cast_into(xp, x, out)
 
 
 @op(UNARY, linear="x", prepare=_prepare_cast)
 def widen(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block:
     """The values as a dtype of at least their precision: what `astype` runs where it is linear."""
-    return _cast_block(xp, x, dtype, out=out)
+    return x.astype(dtype) if out is None else _cast_into(xp, x, out)
 
 
 def _cast_vjp(g: Any, out: Any, x: Any, *, dtype: Any) -> Any:
@@ -154,19 +152,23 @@ def astype(x: Any, dtype: Any, copy: bool = True) -> DistributedArray:
     >>> gdt.astype(gdt.asarray([1.5, -1.5]), "int8").tolist()
     [1, -1]
     """
-    target = checked_dtype(dtype, "astype")
     if not isinstance(x, DistributedArray):
         x = FUNCTIONS["asarray"](x)
-    run = _cast_between(x.type.dtype, target)
+    find = _known_cast if type(dtype) is type else _cast  # NumPy's and Python's types, mostly
+    run, target = find(x.type.dtype, dtype)
     return x if run is None else run(x, dtype=target)  # type: ignore[no-any-return]
 
 
-@lru_cache(maxsize=256)
-def _cast_between(have: np.dtype[Any], target: np.dtype[Any]) -> Op | None:
-    """The op that casts; None between equal dtypes."""
+def _cast(have: np.dtype[Any], dtype: Any) -> tuple[Op | None, np.dtype[Any]]:
+    """The op that casts, None between equal dtypes; and the dtype of its result."""
+    target = checked_dtype(dtype, "astype")
     if have == target:
-        return None
-    return widen if have.kind in "fc" and np.can_cast(have, target, "safe") else cast
+        return None, target
+    wider = have.kind in "fc" and np.can_cast(have, target, "safe")
+    return (widen if wider else cast), target
+
+
+_known_cast = lru_cache(maxsize=256)(_cast)
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -316,7 +318,7 @@ def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Op:
 
     def body(xp: Any, x: Block, /, *, out: Block = None) -> Block:
         if x.dtype.kind in "bui":
-            return _cast_block(xp, x, x.dtype, out=out)
+            return x.astype(x.dtype) if out is None else _cast_into(xp, x, out)
         return getattr(xp, name)(x, out=out)
 
     return _declare(body, name, documented(summary, *calls), UNARY, "")

@@ -16,7 +16,7 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import all_on_one_mesh, as_operands, public
+from gdt.op import as_operands, public
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import Movement, move_intervals, moved
 from gdt.ops.lookup import checked_axis
@@ -34,10 +34,9 @@ MOST_SECTIONS = 1 << 16  # each is an op
 
 def _operands(arrays: Any, name: str) -> list[DistributedArray]:
     """The members of a sequence as arrays of one mesh and of the dtype that they promote to."""
-    if type(arrays) in (list, tuple) and arrays and all_on_one_mesh(arrays):
-        dtypes = {a.type.dtype for a in arrays}
-        if len(dtypes) == 1 and dtypes.pop().isnative:
-            return list(arrays)
+    types = _types(arrays)
+    if types and len({(t.mesh, t.dtype) for t in types}) == 1:
+        return list(arrays)
     if isinstance(arrays, DistributedArray) and arrays.ndim:
         arrays = list(arrays)
     if not isinstance(arrays, list | tuple | np.ndarray):
@@ -70,18 +69,37 @@ def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
     >>> gdt.concat([gdt.asarray([[1, 2]]), gdt.asarray([[3, 4], [5, 6]])]).tolist()
     [[1, 2], [3, 4], [5, 6]]
     """
+    types = _types(arrays) if type(axis) is int else None
+    how = None if types is None else _end_to_end(types, axis)
+    if how is not None:
+        return moved(arrays, how) if len(arrays) > 1 else arrays[0]
     operands = _operands(arrays, "concat")
     if axis is None:
         operands, axis = [reshape(a, (a.size,)) for a in operands], 0
     if type(axis) is not int:
         axis = checked_axis(operands[0].type, axis, "concat")
     how = _end_to_end(tuple([a.type for a in operands]), axis)
-    return operands[0] if len(operands) == 1 else moved(operands, how)
+    return operands[0] if len(operands) == 1 else moved(operands, how)  # type: ignore[arg-type]
+
+
+def _types(arrays: Any) -> tuple[ArrayType, ...] | None:
+    """The types of the members of a list, if these are distributed arrays."""
+    if type(arrays) not in (list, tuple):
+        return None
+    types = []
+    for a in arrays:
+        if type(a) is not DistributedArray:
+            return None
+        types.append(a.type)
+    return tuple(types)
 
 
 @lru_cache(maxsize=1 << 12)
-def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement:
-    """What joins arrays of these types; ShapeError if they do not fit."""
+def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement | None:
+    """What joins arrays of these types, None if their meshes or dtypes are not one; ShapeError if
+    they do not fit."""
+    if len({(t.mesh, t.dtype) for t in types}) != 1:
+        return None
     first = types[0]
     dim = checked_axis(first, axis, "concat")
     for i, kind in enumerate(types):

@@ -7,8 +7,8 @@ pending sum.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -76,18 +76,22 @@ def contract_labels(
     x: DistributedArray, w: DistributedArray, left: Term, right: Term, out: Term
 ) -> DistributedArray:
     """`contraction` of operands whose axes of length 1 broadcast against the other's."""
-    sizes: dict[str | None, int] = {}
-    for label, size in itertools.chain(
-        zip(left, x.shape, strict=True), zip(right, w.shape, strict=True)
-    ):
-        sizes[label] = size if size != 1 else sizes.get(label, 1)
-    terms = (
-        tuple(n if s == sizes[n] else None for n, s in zip(left, x.shape, strict=True)),
-        tuple(n if s == sizes[n] else None for n, s in zip(right, w.shape, strict=True)),
-        out,
-    )
-    product: DistributedArray = contraction(x, w, terms=terms)
+    terms = _broadcast(left, right, x.type.shape, w.type.shape)
+    product: DistributedArray = contraction(x, w, terms=(*terms, out))
     return product
+
+
+@lru_cache(maxsize=1 << 10)
+def _broadcast(
+    left: Term, right: Term, x_shape: tuple[int, ...], w_shape: tuple[int, ...]
+) -> tuple[Term, Term]:
+    """The labels of two operands, with None for axes of length 1 that broadcast."""
+    pairs = [*zip(left, x_shape, strict=True), *zip(right, w_shape, strict=True)]
+    sizes: dict[str | None, int] = {}
+    for label, size in pairs:
+        sizes[label] = size if size != 1 else sizes.get(label, 1)
+    labels = tuple([n if size == sizes[n] else None for n, size in pairs])
+    return labels[: len(left)], labels[len(left) :]
 
 
 # ---------------------------------------------------------------- matmul
@@ -117,10 +121,12 @@ def matmul(x: Any, w: Any) -> DistributedArray:
         out: DistributedArray = matrix_product(x, w)
         return out
     if not x_rank or not w_rank:
-        raise _misfit("matmul", "an operand is a scalar", x, w, "Use x * w.")
+        raise _misfit("matmul", "an operand is a scalar", x.type, w.type, "Use x * w.")
     inner = w_shape[0] if w_rank == 1 else w_shape[-2]
     if x_shape[-1] != inner:
-        raise _misfit("matmul", f"factor 'k' is {x_shape[-1]} in x but {inner} in w", x, w)
+        raise _misfit(
+            "matmul", f"factor 'k' is {x_shape[-1]} in x but {inner} in w", x.type, w.type
+        )
     batch = [f"b{i}" for i in range(max(x_rank, w_rank) - 2, 0, -1)]
     left = (*batch[len(batch) - max(x_rank - 2, 0) :], *(("i", "k") if x_rank > 1 else ("k",)))
     right = (*batch[len(batch) - max(w_rank - 2, 0) :], *(("k", "j") if w_rank > 1 else ("k",)))
@@ -133,14 +139,14 @@ def _check_batch(x: DistributedArray, w: DistributedArray) -> None:
     try:
         np.broadcast_shapes(x.shape[:-2], w.shape[:-2])
     except ValueError:
-        raise _misfit("matmul", "the leading axes do not broadcast", x, w) from None
+        raise _misfit("matmul", "the leading axes do not broadcast", x.type, w.type) from None
 
 
 def _misfit(
-    name: str, problem: str, x: DistributedArray, w: DistributedArray, remedy: str | None = None
+    name: str, problem: str, x: ArrayType, w: ArrayType, remedy: str | None = None
 ) -> ShapeError:
     rule = "... i k, ... k j -> ... i j" if name == "matmul" else None
-    operands = {"x": x.type, "w": w.type}
+    operands = {"x": x, "w": w}
     return error(ShapeError, name, problem, operands=operands, rule=rule, remedy=remedy)
 
 
@@ -160,13 +166,23 @@ def tensordot(
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
     """
     x, w = as_operands("tensordot", x=x, w=w)
+    # By their exact types: True is equal to 1, and no axis.
+    pair = type(axes) is tuple and [type(i) for i in axes] == [int, int]
+    read = _known_terms if pair or type(axes) is int else _terms
+    product: DistributedArray = contraction(x, w, terms=read(x.type, w.type, axes))
+    return product
+
+
+def _terms(x: ArrayType, w: ArrayType, axes: Any) -> Terms:
+    """Labels of the axes of operands of these types, equal for those that are summed over, and of
+    the result."""
     if isinstance(axes, int | np.integer):
         if not 0 <= axes <= min(x.ndim, w.ndim):
             raise _misfit("tensordot", f"the operands do not have {axes} axes to sum over", x, w)
         pairs = [list(range(x.ndim - axes, x.ndim)), list(range(axes))]
     else:
         pairs = [
-            [checked_axis(a.type, i, "tensordot") for i in np.atleast_1d(given).tolist()]
+            [checked_axis(a, i, "tensordot") for i in np.atleast_1d(given).tolist()]
             for a, given in zip((x, w), axes, strict=True)
         ]
     if len(pairs[0]) != len(pairs[1]) or any(len(set(p)) < len(p) for p in pairs):
@@ -180,8 +196,10 @@ def tensordot(
         right[j] = left[i]
     both = {*left} & {*right}
     out = tuple(n for n in (*left, *right) if n not in both)
-    product: DistributedArray = contraction(x, w, terms=(tuple(left), tuple(right), out))
-    return product
+    return tuple(left), tuple(right), out
+
+
+_known_terms = lru_cache(maxsize=1 << 10)(_terms)
 
 
 @public

@@ -143,6 +143,12 @@ reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape))
 @public
 def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedArray:
     """Insert axes of length 1 at the positions `axis` of the result."""
+    if type(axis) is int:
+        sizes = [*x.type.shape]
+        if -len(sizes) - 1 <= axis <= len(sizes):
+            sizes.insert(axis % (len(sizes) + 1), 1)
+            widened: DistributedArray = reshape(x, shape=tuple(sizes))
+            return widened
     axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
     rank = x.ndim + len(axes)
     for a in axes:
@@ -158,8 +164,8 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
         raise error(
             ShapeError, "expand_dims", f"an axis is repeated in {axes}", operands={"x": x.type}
         )
-    sizes = iter(x.shape)
-    shape = tuple([1 if i in places else next(sizes) for i in range(rank)])
+    old = iter(x.shape)
+    shape = tuple([1 if i in places else next(old) for i in range(rank)])
     out: DistributedArray = reshape(x, shape=shape)
     return out
 
@@ -167,6 +173,11 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
 @public
 def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> DistributedArray:
     """Remove axes of length 1: those named, or all of them for None."""
+    if type(axis) is int:
+        kept = [*x.type.shape]
+        if -len(kept) <= axis < len(kept) and kept.pop(axis) == 1:
+            narrowed: DistributedArray = reshape(x, shape=tuple(kept))
+            return narrowed
     if axis is None:
         places = {i for i, n in enumerate(x.shape) if n == 1}
     else:
