@@ -144,7 +144,7 @@ reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape))
 def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedArray:
     """Insert axes of length 1 at the positions `axis` of the result."""
     if type(axis) is int:
-        sizes = [*x.type.shape]
+        sizes = [*x.shape]
         if -len(sizes) - 1 <= axis <= len(sizes):
             sizes.insert(axis % (len(sizes) + 1), 1)
             widened: DistributedArray = reshape(x, shape=tuple(sizes))
@@ -174,7 +174,7 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
 def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> DistributedArray:
     """Remove axes of length 1: those named, or all of them for None."""
     if type(axis) is int:
-        kept = [*x.type.shape]
+        kept = [*x.shape]
         if -len(kept) <= axis < len(kept) and kept.pop(axis) == 1:
             narrowed: DistributedArray = reshape(x, shape=tuple(kept))
             return narrowed
