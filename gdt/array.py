@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt import dlpack
-from gdt.arguments import checked
+from gdt.arguments import checked, shown_value
 from gdt.backend import as_array, backend_of
 from gdt.backend.cupy import on_gpu
 from gdt.comm import local
 from gdt.comm.transport import transport_of
-from gdt.errors import DtypeError, IndexRangeError, LayoutError, ShapeError, error
+from gdt.errors import DtypeError, ImmutableError, IndexRangeError, LayoutError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
 from gdt.numpy_protocols import call_function, call_ufunc
@@ -515,6 +515,32 @@ class DistributedArray:
         return FUNCTIONS["array_repr"](self)  # type: ignore[no-any-return]
 
     __str__ = __repr__
+
+
+def _unsettable(name: str, instead: str) -> Callable[[DistributedArray, object], None]:
+    """A setter for what NumPy, or a reader of the docs, may try to set. (`type` and `blocks` have
+    none: it would cost more than all else that is done to make an array.)"""
+
+    def refuse(self: DistributedArray, value: object) -> None:
+        raise error(
+            ImmutableError,
+            "DistributedArray",
+            f"{name} cannot be set to {shown_value(value)}, since arrays are immutable",
+            operands={"x": self.type},
+            remedy=f"Write x = {instead}.",
+        )
+
+    return refuse
+
+
+for _name, _instead in {
+    "shape": "x.reshape(shape)",
+    "dtype": "x.astype(dtype)",
+    "layout": "gdt.relayout(x, layout)",
+    "mesh": "gdt.copy_to_mesh(x, layout), with a layout of that mesh",
+}.items():
+    _fact: property = getattr(DistributedArray, _name)
+    setattr(DistributedArray, _name, _fact.setter(_unsettable(_name, _instead)))
 
 
 BROADCAST_SIZE = 1 << 20  # bytes from which a replica comes from another GPU, not from the host

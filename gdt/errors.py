@@ -56,6 +56,10 @@ class ArgumentError(GdtError, TypeError, ValueError):
     """An argument that is missing, unknown, of a wrong type, or outside the values it can have."""
 
 
+class ImmutableError(GdtError, AttributeError):
+    """An attribute that cannot be set, because the object does not change."""
+
+
 class GradientError(GdtError, ValueError):
     """A gradient that does not exist: nothing recorded, or not a floating-point number."""
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from gdt.arguments import checked_class
 from gdt.errors import LayoutError, ShapeError, error
+from gdt.immutable import Immutable
 from gdt.mesh import Mesh, checked_mesh
 from gdt.reduction import UFUNCS
 
@@ -30,7 +31,7 @@ Axes = tuple[int, ...]  # mesh axes by position, major first
 
 
 @checked_class("of")
-class Layout:
+class Layout(Immutable):
     """How each axis of an array is split over the axes of a mesh.
 
     sharding_specs: for every array axis `gdt.UNSHARDED` (or None), the name of a mesh axis, or a
@@ -53,6 +54,7 @@ class Layout:
     dims: tuple[Axes, ...]  # the mesh axes that split each array axis
     pending: tuple[str | None, ...]  # the reduction that each mesh axis waits for
 
+    instead = "Make another with gdt.Layout, and move an array to it with gdt.relayout(x, layout)."
     _interned: ClassVar[dict[tuple[object, ...], Layout]] = {}
 
     def __new__(
@@ -102,7 +104,7 @@ class Layout:
         found = cls._interned.get(key)
         if found is None:
             found = object.__new__(cls)
-            found.mesh, found.dims, found.pending = key
+            found._set(mesh=mesh, dims=dims, pending=key[2])
             found = cls._interned.setdefault(key, found)  # another thread's, if it was first
         return found
 
@@ -331,7 +333,7 @@ def _checked_rank(rank: int, op: str) -> int:
     return int(rank)
 
 
-class ArrayType:
+class ArrayType(Immutable):
     """Global shape, dtype and layout of an array: what a plan is keyed on.
 
     >>> mesh = gdt.create_mesh([("batch", 4)])
@@ -343,6 +345,7 @@ class ArrayType:
     dtype: np.dtype
     layout: Layout
 
+    instead = "gdt.relayout, gdt.copy_to_mesh, gdt.reshape and x.astype give arrays of other types."
     # Weak, since shapes may come and never come again; a type that is gone has no equal either.
     _interned: ClassVar[WeakValueDictionary[tuple[object, ...], ArrayType]] = WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -364,7 +367,7 @@ class ArrayType:
                 found = cls._interned.get(key)  # another thread's, if it was first
                 if found is None:
                     found = object.__new__(cls)
-                    found.shape, found.dtype, found.layout = key
+                    found._set(shape=shape, dtype=dtype, layout=layout)
                     cls._interned[key] = found
         return found
 

@@ -30,6 +30,7 @@ from gdt import devices as device_kinds
 from gdt import processes
 from gdt.arguments import checked, checked_class
 from gdt.errors import MeshError, error
+from gdt.immutable import Immutable
 
 LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
 MeshDims = Sequence[tuple[str, int]] | Mapping[str, int]
@@ -43,7 +44,7 @@ class MeshDimension(NamedTuple):
 
 
 @checked_class("__new__")
-class Mesh:
+class Mesh(Immutable):
     """Devices in a grid with named axes; made by `gdt.create_mesh`.
 
     >>> mesh = gdt.create_mesh([("batch", 4), ("model", 2)])
@@ -65,6 +66,7 @@ class Mesh:
     divided: bool  # whether there are several blocks, in this process or in others
     num_processes: int  # that own a part of it
 
+    instead = "Make another with gdt.create_mesh; gdt.copy_to_mesh(x, layout) moves an array to it."
     _interned: ClassVar[dict[tuple[object, ...], Mesh]] = {}
 
     def __new__(cls, *args: object, **kwargs: object) -> Mesh:
@@ -86,15 +88,23 @@ class Mesh:
         process = processes.current().index
         key = (axis_names, sizes, devices, name, grid, num_processes, process)
         if key not in cls._interned:
-            self = object.__new__(cls)
-            self.axis_names, self.sizes, self.devices, self.name = axis_names, sizes, devices, name
-            self.device_kind, self.grid = devices[0].split(":")[0], grid
-            self.box = tuple(size // blocks for size, blocks in zip(sizes, grid, strict=True))
-            self.all_blocks = tuple(itertools.product(*map(range, grid)))
-            self.divided, self.num_processes = len(self.all_blocks) > 1, num_processes
-            own = len(self.all_blocks) // num_processes
+            all_blocks = tuple(itertools.product(*map(range, grid)))
+            own = len(all_blocks) // num_processes
             first = process * own if num_processes > 1 else 0
-            self.blocks = self.all_blocks[first : first + own]
+            self = object.__new__(cls)
+            self._set(
+                axis_names=axis_names,
+                sizes=sizes,
+                devices=devices,
+                device_kind=devices[0].split(":")[0],
+                name=name,
+                grid=grid,
+                box=tuple(size // blocks for size, blocks in zip(sizes, grid, strict=True)),
+                all_blocks=all_blocks,
+                blocks=all_blocks[first : first + own],
+                divided=len(all_blocks) > 1,
+                num_processes=num_processes,
+            )
             cls._interned.setdefault(key, self)  # another thread may have been first
         return cls._interned[key]
 

@@ -294,6 +294,7 @@ def test_errors_are_also_those_of_python() -> None:
         (e.MeshError, ValueError), (e.LayoutError, ValueError), (e.ShapeError, ValueError),
         (e.IndexRangeError, IndexError), (e.DtypeError, TypeError), (e.GradientError, ValueError),
         (e.NanError, FloatingPointError), (e.MoveError, RuntimeError),
+        (e.ImmutableError, AttributeError),
     ]:  # fmt: skip
         assert issubclass(ours, pythons) and issubclass(ours, e.GdtError)
 

@@ -25,6 +25,7 @@ LAYERS = [
             "reduction",
             "processes",
             "devices",
+            "immutable",
             "mesh",
             "layout",
         ],

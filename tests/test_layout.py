@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 
 import gdt
-from gdt.errors import LayoutError, ShapeError
+from gdt.errors import ImmutableError, LayoutError, ShapeError
 from gdt.layout import ArrayType, Layout
 from gdt.testing import layouts, meshes
 
@@ -71,6 +72,32 @@ def test_text_and_pickle_give_the_same_object() -> None:
             for layout in layouts(mesh, rank, pending=True):
                 assert Layout.from_string(layout.to_string()) is layout
                 assert pickle.loads(pickle.dumps(layout)) is layout
+
+
+KIND = ArrayType.of((4, 3, 2), np.dtype("f4"), SPLIT)
+IMMUTABLE: dict[str, tuple[Any, str, str]] = {
+    "layout": (SPLIT, "mesh", "gdt.relayout"),
+    "layout, computed": (SPLIT, "shard_counts", "gdt.relayout"),
+    "layout, new": (SPLIT, "note", "gdt.relayout"),
+    "type": (KIND, "layout", "gdt.relayout"),
+    "type, computed": (KIND, "local_shape", "gdt.relayout"),
+    "mesh": (MESH, "sizes", "gdt.copy_to_mesh"),
+    "array's layout": (gdt.ones((2,)), "layout", "gdt.relayout"),
+    "array's mesh": (gdt.ones((2,)), "mesh", "gdt.copy_to_mesh"),
+    "array's shape": (gdt.ones((2,)), "shape", "x.reshape"),
+    "array's dtype": (gdt.ones((2,)), "dtype", "x.astype"),
+}
+
+
+@pytest.mark.parametrize("case", IMMUTABLE)
+def test_facts_that_arrays_share_cannot_be_set(case: str) -> None:
+    owner, name, instead = IMMUTABLE[case]
+    before = getattr(owner, name, None)
+    with pytest.raises(ImmutableError, match=f"(?s){name} cannot be set to 5, .*{instead}"):
+        setattr(owner, name, 5)
+    with pytest.raises(AttributeError):
+        delattr(owner, name)
+    assert getattr(owner, name, None) is before
 
 
 def test_text_is_short() -> None:
