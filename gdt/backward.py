@@ -16,6 +16,7 @@ from gdt.errors import GradientError, error
 from gdt.layout import ArrayType, Layout
 from gdt.observe import OBSERVERS, is_recorded, observing
 from gdt.ops.movement import relayout_together
+from gdt.plan import exact_key
 from gdt.program import Program, Recorder, array_of, held
 
 Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # op, operands, statics, output(s)
@@ -149,6 +150,8 @@ class Signature:
             self.add(args)
             if static:
                 self.parts.append(tuple(static.items()))
+                if op.takes_numbers:
+                    self.parts.extend(map(exact_key, static.values()))
             self.add(out if type(out) is tuple else (out,))
         for arrays in (call.targets, call.seeds or (), call.sources, call.extras):
             self.parts.append(len(arrays))
@@ -162,7 +165,7 @@ class Signature:
             n = numbers.get(id(x))
             if n is None:
                 if type(x) is not DistributedArray:
-                    parts.extend((type(x), x))
+                    parts.extend((exact_key(x), x))
                     continue
                 n = numbers[id(x)] = len(self.arrays)
                 self.arrays.append(x)

@@ -37,7 +37,7 @@ from gdt.errors import ArgumentError, DtypeError, GdtError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
 from gdt.observe import OBSERVERS, is_recorded, ran
-from gdt.plan import Plan, Plans
+from gdt.plan import Plan, Plans, exact_key, takes_numbers
 from gdt.plan_builder import PlanBuilder
 from gdt.relayout import run_routes
 from gdt.rule import Rule, RuleSpec, Way, bind, check_meshes, choose, parse
@@ -80,6 +80,8 @@ class Op:
             if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
         ]
         self.statics = [n for n in named if n not in INJECTED]
+        # Then equal statics need not mean the same: 0.0 is -0.0, and 1 is True.
+        self.takes_numbers = takes_numbers(p for p in parameters if p.name in self.statics)
         self.injected = {n for n in named if n in INJECTED}
         self.required = {
             p.name for p in parameters if p.name in self.statics and p.default is p.empty
@@ -145,6 +147,8 @@ class Op:
                 return self._convert(args, static)
         if static:
             types.extend(static.items())
+            if self.takes_numbers:
+                types.extend(map(exact_key, static.values()))
         key = tuple(types)
         try:
             plan = self.plans.get(key)
@@ -306,7 +310,12 @@ class Op:
     def plan_of_call(self, args: Sequence[Any], static: Mapping[str, Any]) -> Plan:
         """The plan of a call that has been made, from what an observer was told of it."""
         types = [a.type if type(a) is DistributedArray else type(a) for a in args]
-        return self.plans[(*types, *static.items())]
+        return self.plans[(*types, *self._key_of(static))]
+
+    def _key_of(self, static: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The part of a plan's key that is of statics."""
+        key = (*static.items(),)
+        return (*key, *map(exact_key, static.values())) if self.takes_numbers else key
 
     def bind_arguments(
         self, args: tuple[Any, ...], static: dict[str, Any]
@@ -354,7 +363,7 @@ class Op:
         operands = [mapping[name] for mapping, name in owners]
         operands += args
         types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
-        key = (*types, *static.items())
+        key = (*types, *self._key_of(static))
         plan = self.plans.get(key)
         if plan is not None and plan.quick_update is not None and not is_recorded():
             xs = [a.blocks[0] if type(a) is DistributedArray else a for a in operands]
@@ -383,7 +392,7 @@ class Op:
             for mapping, name in group:
                 types.append(mapping[name].type)
             types.append(other.type)
-        key = (*types, *map(type, args), *static.items())
+        key = (*types, *map(type, args), *self._key_of(static))
         plans = self.plans_of_all.get(key)
         if not plans or OBSERVERS.get():
             for group, other in zip(owners, others, strict=True):
@@ -643,6 +652,8 @@ class Composite:
         )
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
+        options = inspect.signature(function).parameters.values()
+        self.takes_numbers = takes_numbers(p for p in options if p.kind is p.KEYWORD_ONLY)
         self.find_short: Callable[..., ShortWay | None] | None = None
         self.short_ways: Plans[ShortWay | None] = Plans()
 

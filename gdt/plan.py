@@ -7,14 +7,19 @@ learns the dtypes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from gdt.launcher import KernelBody
 from gdt.layout import ArrayType, Layout
 from gdt.routes import Step, route
 
 Block = Any
+
+NUMBERS = (int, float, complex, np.generic)
 
 
 class Shards(NamedTuple):
@@ -31,6 +36,24 @@ class Shards(NamedTuple):
     size: Mapping[str, int]
     split: frozenset[str]
     uneven: frozenset[str]
+
+
+def exact_key(value: Any) -> Any:
+    """What tells a number from those that are equal to it: 0.0 from -0.0, 1 from 1.0 and True. Of
+    a tuple that of every item, of anything else its type."""
+    if isinstance(value, tuple):
+        return tuple(map(exact_key, value))
+    zero = isinstance(value, NUMBERS) and (not value or isinstance(value, complex))
+    return (type(value), repr(value)) if zero else type(value)
+
+
+def takes_numbers(parameters: Iterable[Parameter]) -> bool:
+    """Whether one of these may be a number other than an int or a bool, as annotations say."""
+    kinds = {p.name: p.annotation for p in parameters if p.name != "dtype"}
+    return any(
+        kind is Parameter.empty or any(word in str(kind) for word in ("float", "complex", "Any"))
+        for kind in kinds.values()
+    )
 
 
 class Labels:

@@ -8,7 +8,7 @@ import pytest
 
 import gdt
 from gdt.layout import ArrayType
-from gdt.op import OPS
+from gdt.op import OPS, Op
 from gdt.plan import Plans
 
 
@@ -48,3 +48,35 @@ def test_equal_types_of_many_threads_are_one_object() -> None:
         thread.join()
     for n in range(200):
         assert len({id(kind) for m, _, kind in found if m == n}) == 1
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_statics_that_are_equal_are_told_apart(blocks: int) -> None:
+    mesh = gdt.create_mesh([("equal", 2)], blocks=blocks)
+    x = gdt.asarray([1, 2], layout=gdt.Layout(["equal"], mesh))
+
+    def times_static(xp, x, /, factor=1.0):
+        return x * factor
+
+    times = Op(times_static, "... -> ...")
+    for factor in (0.0, -0.0, 0, False, 1.0, 1, True, 0.0j, -0.0j):
+        got, want = times(x, factor=factor), x.numpy() * factor
+        assert got.dtype == want.dtype and str(got.tolist()) == str(want.tolist())
+    for factor in (0.0, -0.0):
+        assert str(gdt.leaky_relu(gdt.asarray([-1.0]), factor).tolist()) == f"[{-factor}]"
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_constants_of_padding_keep_their_sign(blocks: int) -> None:
+    mesh = gdt.create_mesh([("sign", 2)], blocks=blocks)
+    x = gdt.asarray([1.0, 2.0], layout=gdt.Layout(["sign"], mesh))
+    for values in (0.0, -0.0, (0.0, -0.0), (-0.0, 0.0), 0):
+        got = gdt.pad(x, 1, constant_values=values).tolist()
+        assert str(got) == str(np.pad([1.0, 2.0], 1, constant_values=values).tolist())
+
+
+def test_recorded_gradients_tell_zeros_apart() -> None:
+    x = gdt.asarray([1.0, 2.0])
+    for zero in (0.0, 0.0, 0.0, -0.0, -0.0, -0.0):
+        gradient = gdt.grad(lambda x, zero=zero: gdt.sum(x * zero))(x)
+        assert str(gradient.tolist()) == str([zero, zero])

@@ -12,6 +12,7 @@ from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import as_operands, public
 from gdt.ops.intervals import move_intervals
+from gdt.plan import exact_key
 from gdt.recut import Piece
 
 COPYING = ("edge", "reflect", "symmetric", "wrap")  # modes that repeat elements of the array
@@ -49,7 +50,7 @@ def pad(
     if mode == "constant":
         values = _pairs(padded.type, constant_values, "constant_values")
         for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
-            if before and after and first != last:
+            if before and after and exact_key(first) != exact_key(last):
                 padded = _constant(_constant(padded, dim, before, 0, first), dim, 0, after, last)
             elif before or after:
                 padded = _constant(padded, dim, before, after, first if before else last)

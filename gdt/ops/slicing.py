@@ -126,7 +126,7 @@ class Cut:
             split = kind.layout.dims[dim]
             axes = () if drops and split else None
             pieces = (Piece(0, start, 0, count, step),) if count else ()
-            self.steps.append(Step(kind, Movement(dim, pieces, count, 0, axes)))
+            self.steps.append(Step(kind, Movement(dim, pieces, count, axes=axes)))
             kind = resized(kind, dim, count, split if axes is None else axes)
         self.kind = kind  # before axes come and go
         self.is_whole = not self.steps and self.shape == kind.shape
