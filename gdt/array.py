@@ -14,6 +14,7 @@ from gdt.arguments import checked, shown_value
 from gdt.backend import as_array, backend_of
 from gdt.backend.cupy import on_gpu
 from gdt.comm import local
+from gdt.comm.messages import note_made
 from gdt.comm.transport import transport_of
 from gdt.errors import DtypeError, ImmutableError, IndexRangeError, LayoutError, ShapeError, error
 from gdt.layout import ArrayType, Layout
@@ -611,13 +612,23 @@ def checked_layout(layout: object, rank: int, op: str) -> Layout:
     return layout
 
 
-def place(value: Any, layout: Layout, *, copy: bool = True) -> DistributedArray:
-    """Split a whole array over the mesh of `layout`; every block gets memory of its own if
-    `copy`."""
+def place(value: Any, layout: Layout, *, copy: bool = True, given: str = "") -> DistributedArray:
+    """Split a whole array over the mesh of `layout`; every block gets memory of its own if `copy`.
+
+    given: the public function to which the user gave the value, if it is not gdt's own; then
+        processes compare it.
+    """
     if not is_recorded():
-        return _placed(value, layout, copy)
-    (placed,) = from_host("asarray", lambda: (_placed(value, layout, copy),))
+        return _placed_alike(value, layout, copy, given)
+    (placed,) = from_host("asarray", lambda: (_placed_alike(value, layout, copy, given),))
     return placed  # type: ignore[no-any-return]
+
+
+def _placed_alike(value: Any, layout: Layout, copy: bool, given: str) -> DistributedArray:
+    placed = _placed(value, layout, copy)
+    if given:
+        note_made(given, placed.type, value)
+    return placed
 
 
 def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:

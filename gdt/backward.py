@@ -84,7 +84,9 @@ def _run(call: Call) -> tuple[list[DistributedArray | None], list[DistributedArr
 
 def _one(target: DistributedArray) -> DistributedArray:
     kind = target.type.with_layout(Layout.of(target.mesh, ((),) * target.ndim))
-    return _ones(kind) if kind.shape or is_recorded() else _scalar_one(kind)
+    # Several processes compare what they make, also those that do not find it here.
+    is_kept = not (kind.shape or is_recorded() or kind.mesh.num_processes > 1)
+    return _scalar_one(kind) if is_kept else _ones(kind)
 
 
 def _ones(kind: ArrayType) -> DistributedArray:

@@ -75,6 +75,9 @@ class Observer:
         """The host has computed `values = function()`, scalars and arrays that differ from step to
         step: learning rates, counters, the streams of random numbers."""
 
+    def on_note(self, function: Callable[[], None]) -> None:
+        """`function()` has noted something that processes compare; a program must note it too."""
+
     def on_host(self, name: str) -> None:
         """`name` has brought values to the host, or from the host to a mesh."""
 
@@ -149,6 +152,13 @@ def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, 
     for observer in observers:
         observer.on_draw(name, function, values)
     return values
+
+
+def noted(function: Callable[[], None]) -> None:
+    """Call `function`, which notes something that processes compare, in every run of a program."""
+    function()
+    for observer in OBSERVERS.get():
+        observer.on_note(function)
 
 
 def report_synchronization(what: str) -> None:

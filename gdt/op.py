@@ -543,7 +543,7 @@ def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
         raise error(ShapeError, op, f"{name} is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
         raise error(DtypeError, op, f"{name} has dtype {whole.dtype}, which is no number")
-    return place(whole, Layout.replicated(mesh, whole.ndim))
+    return place(whole, Layout.replicated(mesh, whole.ndim), given=op)
 
 
 def as_operands(op: str, **values: Any) -> list[DistributedArray]:

@@ -287,7 +287,8 @@ class PlanBuilder:
             self._report_merge(axes, *self._gathered(results[0]))
             if self.mesh.divided:
                 transport = transport_of(self.mesh)
-                results = [tuple(r) for r in transport.all_gather(results, axes)]
+                types = tuple([kind for kind in self.moved if kind is not None])
+                results = [tuple(r) for r in transport.all_gather(results, axes, types)]
         return [
             self.backend.placed(self.mesh, i, self._merge)(r, axes) for i, r in enumerate(results)
         ]

@@ -139,6 +139,13 @@ class Recorder(Observer):
 
         self._note(name, run, (), [_of_value(v) for v in values], True, is_effect=True)
 
+    def on_note(self, function: Callable[[], None]) -> None:
+        def run() -> tuple[()]:
+            function()
+            return ()
+
+        self._note("note", run, (), (), True, is_effect=True)
+
     def on_host(self, name: str) -> None:
         self.met_host = True
 
@@ -319,6 +326,7 @@ class Program:
         for at, k in enumerate(instructions):
             namespace[f"{k.name}_{at}"] = k.function
             results = ", ".join(map(name, k.outputs)) + "," * (k.several and len(k.outputs) == 1)
+            results = results or "()"  # of an instruction that makes nothing
             operands = ", ".join(map(name, k.inputs))
             if k.donated:
                 operands = f"({operands},), ({', '.join(self._flags(k, at, alone))},)"

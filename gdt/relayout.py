@@ -27,7 +27,9 @@ def run_step(step: Step, blocks: Blocks) -> list[Block]:
     if step.nbytes:
         report(step.collective, step, [step])
     if step.kind == "all_reduce":
-        return transport_of(step.have.mesh).all_reduce(blocks, step.axes, step.reduction)
+        return transport_of(step.have.mesh).all_reduce(
+            blocks, step.axes, step.reduction, (step.have,)
+        )
     if step.kind == "recut":
         return recut_of(step.have, step.want, step.dim)(blocks)
     return _RUN[step.kind](step, blocks)
@@ -58,7 +60,7 @@ def _slice(step: Step, blocks: Blocks) -> list[Block]:
 def _gather(step: Step, blocks: Blocks) -> list[Block]:
     mesh = step.have.mesh
     if mesh.divided:
-        bundles = transport_of(mesh).all_gather([[b] for b in blocks], step.axes)
+        bundles = transport_of(mesh).all_gather([[b] for b in blocks], step.axes, (step.have,))
         blocks = [bundle[0] for bundle in bundles]
     size = step.have.shape[step.dim]
     if step.want.layout.dims[step.dim]:
@@ -76,7 +78,7 @@ def _all_to_all(step: Step, blocks: Blocks) -> list[Block]:
     split = lambda xp, b: local.split(xp, b[None], mesh.ndim + 1, (0,), (count,), step.to)
     cut = _each(mesh, split, blocks)
     if mesh.divided:
-        cut = transport_of(mesh).all_to_all(cut, axis)
+        cut = transport_of(mesh).all_to_all(cut, axis, (step.have,))
 
     def join(xp: Any, pieces: Block) -> Block:
         whole = local.gather(pieces, mesh.ndim + 1, (axis + 1,), step.dim, size)
@@ -96,7 +98,9 @@ def _reduce_scatter(step: Step, blocks: Blocks) -> list[Block]:
     mesh, (axis,) = step.have.mesh, step.axes
     split = lambda xp, b: local.split(xp, b, mesh.ndim, (axis,), (mesh.sizes[axis],), step.dim)
     cut = _each(mesh, split, blocks)
-    return transport_of(mesh).reduce_scatter(cut, axis, step.reduction) if mesh.divided else cut
+    if not mesh.divided:
+        return cut
+    return transport_of(mesh).reduce_scatter(cut, axis, step.reduction, (step.have,))
 
 
 def _pend(step: Step, blocks: Blocks) -> list[Block]:
@@ -226,9 +230,10 @@ def _run_bundle(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
 def _all_reduce_together(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
     """One all-reduce of the elements of all arrays."""
     mesh, shapes = steps[0].have.mesh, [blocks[0].shape for blocks in operands]
+    types = tuple([s.have for s in steps])
     join = lambda xp, arrays: xp.concatenate([b.reshape(-1) for b in arrays])
     flat = _each(mesh, join, list(zip(*operands, strict=True)))
-    moved = transport_of(mesh).all_reduce(flat, steps[0].axes, steps[0].reduction)
+    moved = transport_of(mesh).all_reduce(flat, steps[0].axes, steps[0].reduction, types)
 
     def part(xp: Any, m: Block) -> list[Block]:
         return [m[start:stop].reshape(s) for s, (start, stop) in _intervals(shapes)]
@@ -252,7 +257,8 @@ def _reduce_scatter_together(steps: list[Step], operands: list[Blocks]) -> list[
     shapes = [b.shape[1:] for b in rows[0]]
     join = lambda xp, row: xp.concatenate([b.reshape(size, -1) for b in row], 1)[(None,) * axis]
     flat = _each(mesh, join, rows)
-    moved = transport_of(mesh).reduce_scatter(flat, axis, steps[0].reduction)
+    types = tuple([s.have for s in steps])
+    moved = transport_of(mesh).reduce_scatter(flat, axis, steps[0].reduction, types)
 
     def part(xp: Any, m: Block) -> list[Block]:
         m = m.reshape(m.shape[axis:])

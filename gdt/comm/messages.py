@@ -12,6 +12,7 @@ import pickle
 import select
 import socket
 import struct
+import threading
 import time
 import zlib
 from collections import deque
@@ -21,7 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.comm.agreement import FIX, History, contradiction, described, digest
 from gdt.errors import ArgumentError, DistributedError, error
+from gdt.layout import ArrayType
 
 Payload = Sequence[np.ndarray]  # contiguous arrays, sent end to end
 
@@ -49,12 +52,16 @@ class Message(NamedTuple):
     number: int
     what: str
     drawn: str
+    made: str
     payload: memoryview
 
 
-def packed_header(kind: bytes, number: int, what: str, nbytes: int, drawn: str = "") -> bytes:
-    """The bytes that stand before a payload. drawn: the random numbers that were drawn before."""
-    name = f"{what}\0{drawn}".encode()
+def packed_header(
+    kind: bytes, number: int, what: str, nbytes: int, drawn: str = "", made: str = ""
+) -> bytes:
+    """The bytes that stand before a payload. drawn, made: the random numbers that were drawn, and
+    the arrays that were made, before."""
+    name = f"{what}\0{drawn}\0{made}".encode()
     name += b" " * (-(HEADER.size + len(name)) % 64)  # so that payloads are aligned
     return HEADER.pack(kind, number, len(name), nbytes) + name
 
@@ -63,8 +70,8 @@ def unpacked(data: memoryview) -> Message:
     """A message from its bytes."""
     kind, number, length, _ = HEADER.unpack_from(data)
     end = HEADER.size + length
-    what, drawn = str(data[HEADER.size : end], "utf-8").rstrip().rsplit("\0", 1)
-    return Message(kind, number, what, drawn, data[end:])
+    what, drawn, made = str(data[HEADER.size : end], "utf-8").rstrip().rsplit("\0", 2)
+    return Message(kind, number, what, drawn, made, data[end:])
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
@@ -163,6 +170,7 @@ class Messages:
         self.connections = {i: Connection(peers[i], s) for i, s in sockets.items()}
         self.number = 0  # of the step
         self.drawn = ""  # the random numbers drawn so far, the same in all processes
+        self.made = History()
         self.failure: DistributedError | None = None
 
     @property
@@ -197,7 +205,7 @@ class Messages:
 
     def header(self, what: str, nbytes: int) -> bytes:
         """The bytes that stand before the payload of this step."""
-        return packed_header(DATA, self.number, what, nbytes, self.drawn)
+        return packed_header(DATA, self.number, what, nbytes, self.drawn, self.made.text)
 
     def note_draw(self, key: int, stream: int) -> None:
         """Random numbers were drawn for a mesh of all processes; the next message from another
@@ -255,9 +263,17 @@ class Messages:
     def checked(self, source: int, message: Message, what: str) -> memoryview:
         """The payload of a message, or an error if it belongs to another step."""
         same = message.number == self.number and message.what == what
-        if same and message.drawn == self.drawn:
+        alike = message.made == self.made.text
+        if same and alike and message.drawn == self.drawn:
             return message.payload
         names = str(self.own), str(self.peers[source])
+        if not alike and message.number == self.number:
+            notes = contradiction(self.made.text, message.made)
+            if notes is None and same:
+                notes = self.made.text.split("\n")[-1], message.made.split("\n")[-1]
+            if notes is not None:
+                problem = "the processes have made different arrays"
+                raise self.failed(what, problem, FIX, dict(zip(names, notes, strict=True)))
         if same:
             raise self.failed(
                 what,
@@ -374,6 +390,16 @@ def note_draw(num_processes: int, key: Any, stream: Any) -> None:
     on GPUs are not looked at, since the host would have to wait for them."""
     if num_processes > 1 and _connected is not None and isinstance(key, np.ndarray):
         _connected.note_draw(int(key), int(stream))
+
+
+def note_made(name: str, kind: ArrayType, value: Any = None) -> None:
+    """An array is made, by a public function that was given the value if it has a name, which all
+    processes that own its mesh must do alike. Other threads than the main one, such as those that
+    fetch batches ahead, have no order that processes could compare."""
+    if kind.mesh.num_processes == 1 or _connected is None:
+        return
+    if threading.current_thread() is threading.main_thread():
+        _connected.made.add(described(name, kind) + digest(value))
 
 
 def drawn() -> str:

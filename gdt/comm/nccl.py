@@ -17,7 +17,16 @@ from gdt.backend import backend_of
 from gdt.comm.encoding import encoding
 from gdt.comm.messages import connected
 from gdt.comm.ranks import Ranks
-from gdt.comm.transport import Axes, Block, CopyTransport, Transfer, Transport, combined, joined
+from gdt.comm.transport import (
+    Axes,
+    Block,
+    CopyTransport,
+    Transfer,
+    Transport,
+    Types,
+    combined,
+    joined,
+)
 from gdt.errors import DistributedError, error
 from gdt.mesh import Mesh
 
@@ -36,7 +45,9 @@ class NcclTransport(Ranks):
 
     # ---- collectives
 
-    def all_reduce(self, blocks: Sequence[Block], axes: Axes, reduction: str) -> list[Block]:
+    def all_reduce(
+        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
+    ) -> list[Block]:
         groups = self._groups(axes)
         self._count("all_reduce", groups, 2 * (len(groups[0]) - 1) * blocks[0].nbytes)
         how, what = encoding(self.xp, blocks[0].dtype, reduction), self._what("all_reduce", axes)
@@ -55,7 +66,9 @@ class NcclTransport(Ranks):
         self._run(axes, what, issue)
         return self._on_devices(lambda i: how.decode(found[i]).reshape(blocks[i].shape))
 
-    def all_gather(self, bundles: Sequence[Sequence[Block]], axes: Axes) -> list[list[Block]]:
+    def all_gather(
+        self, bundles: Sequence[Sequence[Block]], axes: Axes, types: Types = ()
+    ) -> list[list[Block]]:
         groups = self._groups(axes)
         size, grid = len(groups[0]), [self.mesh.grid[a] for a in axes]
         nbytes = sum(block.nbytes for block in bundles[0])
@@ -100,7 +113,9 @@ class NcclTransport(Ranks):
 
         return self._on_devices(members)
 
-    def reduce_scatter(self, blocks: Sequence[Block], axis: int, reduction: str) -> list[Block]:
+    def reduce_scatter(
+        self, blocks: Sequence[Block], axis: int, reduction: str, types: Types = ()
+    ) -> list[Block]:
         groups = self._groups((axis,))
         size = len(groups[0])
         self._count("reduce_scatter", groups, (size - 1) * blocks[0].nbytes)
@@ -126,7 +141,7 @@ class NcclTransport(Ranks):
         self._run((axis,), what, issue)
         return self._on_devices(lambda i: how.decode(found[i]).reshape(split[i].shape[1:]))
 
-    def all_to_all(self, blocks: Sequence[Block], axis: int) -> list[Block]:
+    def all_to_all(self, blocks: Sequence[Block], axis: int, types: Types = ()) -> list[Block]:
         groups = self._groups((axis,))
         size, kind = len(groups[0]), self.nccl.NCCL_UINT8
         self._count("all_to_all", groups, (size - 1) * blocks[0].nbytes)

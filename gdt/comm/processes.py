@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gdt.comm.agreement import whole_arrays
 from gdt.comm.messages import Messages
-from gdt.comm.transport import Axes, Block, CopyTransport, Transfer, combined
+from gdt.comm.transport import Axes, Block, CopyTransport, Transfer, Types, combined
 from gdt.mesh import Mesh
 
 Groups = Sequence[Sequence[int]]
@@ -49,19 +50,21 @@ class ProcessTransport(CopyTransport):
         """The other processes that hold blocks of a group."""
         return sorted({self._owner(n) for n in group} - {self.messages.index})
 
-    def _what(self, what: str, blocks: Sequence[Block]) -> str:
-        types = ", ".join(f"{b.dtype}{list(b.shape)}" for b in blocks)
-        return f"{what} of {self.mesh} as {self.mesh.grid}: {types}"
+    def _what(self, what: str, blocks: Sequence[Block], types: Types) -> str:
+        sent = ", ".join(f"{b.dtype}{list(b.shape)}" for b in blocks)
+        return f"{what} of {self.mesh} as {self.mesh.grid}: {sent}{whole_arrays(types)}"
 
-    def all_reduce(self, blocks: Sequence[Block], axes: Axes, reduction: str) -> list[Block]:
+    def all_reduce(
+        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
+    ) -> list[Block]:
         groups = self._groups(axes)
         if not any(map(self._others, groups)):
-            return super().all_reduce(blocks, axes, reduction)
+            return super().all_reduce(blocks, axes, reduction, types)
         size, (shape, dtype) = len(groups[0]), (blocks[0].shape, blocks[0].dtype)
         self._count("all_reduce", groups, 2 * (size - 1) * blocks[0].nbytes)
         what = f"all_reduce ({reduction}) over {self._named(axes)}"
         if blocks[0].nbytes <= SMALL:
-            whole = self._spread([[b] for b in blocks], groups, what)
+            whole = self._spread([[b] for b in blocks], groups, what, types)
             return [combined([whole[n][0] for n in g], reduction) for g in self._by_own(groups)]
         # Each block of a group combines one part of all, and then sends it to all.
         parts = [np.array_split(b.reshape(-1), size) for b in blocks]
@@ -71,12 +74,12 @@ class ProcessTransport(CopyTransport):
             for n, group, cut in zip(self.own, self._by_own(groups), parts, strict=True)
             for target, part in zip(group, cut, strict=True)
         }
-        found = self._deliver(pieces, groups, what)
+        found = self._deliver(pieces, groups, what, types)
         totals = [
             [combined([found[source, n] for source in group], reduction)]
             for n, group in zip(self.own, self._by_own(groups), strict=True)
         ]
-        spread = self._spread(totals, groups, what)
+        spread = self._spread(totals, groups, what, types)
         sizes = [part.size for part in parts[0]]
         return [
             np.concatenate([spread[n][0][:k] for n, k in zip(g, sizes, strict=True)])
@@ -90,7 +93,11 @@ class ProcessTransport(CopyTransport):
         return [next(g for g in groups if n in g) for n in self.own]
 
     def _spread(
-        self, bundles: Sequence[Sequence[Block]], groups: Groups, what: str
+        self,
+        bundles: Sequence[Sequence[Block]],
+        groups: Groups,
+        what: str,
+        types: Types = (),
     ) -> Mapping[int, Sequence[Block]]:
         found: dict[int, Sequence[Block]] = dict(zip(self.own, bundles, strict=True))
         outgoing: dict[int, list[Block]] = {}
@@ -98,13 +105,17 @@ class ProcessTransport(CopyTransport):
             for other in self._others(group):
                 outgoing.setdefault(other, []).extend(found[n])
         wanted = sorted(n for g in groups for n in g if n not in self.own)
-        received = self._exchange(outgoing, wanted, self._what(what, bundles[0]))
+        received = self._exchange(outgoing, wanted, self._what(what, bundles[0], types))
         for n in wanted:
             found[n] = [received[self._owner(n)].next(b.shape, b.dtype) for b in bundles[0]]
         return found
 
     def _deliver(
-        self, pieces: Mapping[tuple[int, int], Block], groups: Groups, what: str
+        self,
+        pieces: Mapping[tuple[int, int], Block],
+        groups: Groups,
+        what: str,
+        types: Types = (),
     ) -> Mapping[tuple[int, int], Block]:
         outgoing: dict[int, list[Block]] = {}
         for (_, target), piece in sorted(pieces.items(), key=lambda item: item[0]):
@@ -115,7 +126,7 @@ class ProcessTransport(CopyTransport):
             (n, target) for g in groups for n in g for target in g
             if n not in self.own and target in self.own
         )  # fmt: skip
-        received = self._exchange(outgoing, [n for n, _ in wanted], self._what(what, [like]))
+        received = self._exchange(outgoing, [n for n, _ in wanted], self._what(what, [like], types))
         found = dict(pieces)
         for n, target in wanted:
             found[n, target] = received[self._owner(n)].next(like.shape, like.dtype)

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from gdt.layout import ArrayType
 from gdt.mesh import Mesh
 from gdt.reduction import UFUNCS
 
 Block = Any
 Axes = tuple[int, ...]
+Types = tuple[ArrayType, ...]  # of the whole arrays that are moved, where they are known
 
 
 class Transfer(NamedTuple):
@@ -33,21 +35,30 @@ class Transfer(NamedTuple):
 
 
 class Transport(Protocol):
-    """What a mesh of several blocks needs from NCCL, MPI or plain copies."""
+    """What a mesh of several blocks needs from NCCL, MPI or plain copies.
+
+    types: of the whole arrays, which processes compare where they send a description.
+    """
 
     calls: Counter[str]
     bytes: Counter[str]
 
-    def all_reduce(self, blocks: Sequence[Block], axes: Axes, reduction: str) -> list[Block]:
+    def all_reduce(
+        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
+    ) -> list[Block]:
         """Combine the blocks along the grid axes `axes`; every block gets the result."""
 
-    def all_gather(self, bundles: Sequence[Sequence[Block]], axes: Axes) -> list[list[Block]]:
+    def all_gather(
+        self, bundles: Sequence[Sequence[Block]], axes: Axes, types: Types = ()
+    ) -> list[list[Block]]:
         """Join the blocks along the grid axes `axes`: mesh axis k of each array becomes full."""
 
-    def reduce_scatter(self, blocks: Sequence[Block], axis: int, reduction: str) -> list[Block]:
+    def reduce_scatter(
+        self, blocks: Sequence[Block], axis: int, reduction: str, types: Types = ()
+    ) -> list[Block]:
         """Combine blocks whose mesh axis `axis` is full; each keeps its own box of it."""
 
-    def all_to_all(self, blocks: Sequence[Block], axis: int) -> list[Block]:
+    def all_to_all(self, blocks: Sequence[Block], axis: int, types: Types = ()) -> list[Block]:
         """Blocks are (full, ..., box, ...): the new front axis is scattered, mesh axis `axis`
         gathered."""
 
@@ -110,19 +121,29 @@ class CopyTransport(BlockTransport):
     """
 
     def _spread(
-        self, bundles: Sequence[Sequence[Block]], groups: Sequence[Sequence[int]], what: str
+        self,
+        bundles: Sequence[Sequence[Block]],
+        groups: Sequence[Sequence[int]],
+        what: str,
+        types: Types = (),
     ) -> Mapping[int, Sequence[Block]]:
         """The bundle of every block of these groups, by its number; all are shaped alike."""
         return dict(zip(self.own, bundles, strict=True))
 
     def _deliver(
-        self, pieces: Mapping[tuple[int, int], Block], groups: Sequence[Sequence[int]], what: str
+        self,
+        pieces: Mapping[tuple[int, int], Block],
+        groups: Sequence[Sequence[int]],
+        what: str,
+        types: Types = (),
     ) -> Mapping[tuple[int, int], Block]:
         """From the pieces that own blocks have for each of their group, by (source, target), to
         those that are for own blocks."""
         return pieces
 
-    def all_reduce(self, blocks: Sequence[Block], axes: Axes, reduction: str) -> list[Block]:
+    def all_reduce(
+        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
+    ) -> list[Block]:
         groups = self._groups(axes)
         # A ring: reduce-scatter, then all-gather.
         self._count("all_reduce", groups, 2 * (len(groups[0]) - 1) * blocks[0].nbytes)
@@ -138,12 +159,14 @@ class CopyTransport(BlockTransport):
                 out[n - self.first] = total.copy() if n != group[0] else total
         return out
 
-    def all_gather(self, bundles: Sequence[Sequence[Block]], axes: Axes) -> list[list[Block]]:
+    def all_gather(
+        self, bundles: Sequence[Sequence[Block]], axes: Axes, types: Types = ()
+    ) -> list[list[Block]]:
         groups = self._groups(axes)
         size = len(groups[0])
         nbytes = sum(block.nbytes for block in bundles[0])
         self._count("all_gather", groups, size * (size - 1) * nbytes)
-        found = self._spread(bundles, groups, f"all_gather over {self._named(axes)}")
+        found = self._spread(bundles, groups, f"all_gather over {self._named(axes)}", types)
         grid = [self.mesh.grid[a] for a in axes]
         out: list[list[Block]] = [[] for _ in bundles]
         for group in groups:
@@ -157,7 +180,9 @@ class CopyTransport(BlockTransport):
                     out[n - self.first].append(whole.copy() if n != own[0] else whole)
         return out
 
-    def reduce_scatter(self, blocks: Sequence[Block], axis: int, reduction: str) -> list[Block]:
+    def reduce_scatter(
+        self, blocks: Sequence[Block], axis: int, reduction: str, types: Types = ()
+    ) -> list[Block]:
         groups = self._groups((axis,))
         size = len(groups[0])
         self._count("reduce_scatter", groups, (size - 1) * blocks[0].nbytes)
@@ -170,7 +195,7 @@ class CopyTransport(BlockTransport):
                 group, np.split(blocks[n - self.first], size, axis), strict=True
             )
         }
-        found = self._deliver(pieces, groups, f"reduce_scatter over {self._named((axis,))}")
+        found = self._deliver(pieces, groups, f"reduce_scatter over {self._named((axis,))}", types)
         out: list[Block] = list(blocks)
         for group in groups:
             for n in group:
@@ -179,7 +204,7 @@ class CopyTransport(BlockTransport):
                     out[n - self.first] = total if total.flags.owndata else total.copy()
         return out
 
-    def all_to_all(self, blocks: Sequence[Block], axis: int) -> list[Block]:
+    def all_to_all(self, blocks: Sequence[Block], axis: int, types: Types = ()) -> list[Block]:
         groups = self._groups((axis,))
         size = len(groups[0])
         self._count("all_to_all", groups, (size - 1) * blocks[0].nbytes)
@@ -190,7 +215,7 @@ class CopyTransport(BlockTransport):
             if n in self.own
             for target, piece in zip(group, np.split(blocks[n - self.first], size), strict=True)
         }
-        found = self._deliver(pieces, groups, f"all_to_all over {self._named((axis,))}")
+        found = self._deliver(pieces, groups, f"all_to_all over {self._named((axis,))}", types)
         out: list[Block] = list(blocks)
         for group in groups:
             for n in group:

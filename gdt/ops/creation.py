@@ -11,10 +11,11 @@ import numpy as np
 from gdt.arguments import shown_value
 from gdt.array import DistributedArray, checked_layout, place
 from gdt.backend import as_array, backend_of
+from gdt.comm.messages import note_made
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import get_default_mesh
-from gdt.observe import ran
+from gdt.observe import noted, ran
 from gdt.op import as_operand, op, public
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.movement import relayout
@@ -37,6 +38,8 @@ def asarray(
 
     layout: how to split it; replicated on the default mesh if not given. A distributed array keeps
         its own layout.
+        In several processes every one passes the whole value, and DistributedError tells where they
+        differ; of the parts that processes have, `gdt.pack` makes an array.
     copy: None copies host memory, as True does; False lets the array share it where its layout
         allows, and then the caller must not write to it.
 
@@ -58,7 +61,8 @@ def asarray(
         raise error(ShapeError, "asarray", f"the value is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
         raise error(DtypeError, "asarray", f"the value has dtype {whole.dtype}, which is no number")
-    return place(whole, checked_layout(layout, whole.ndim, "asarray"), copy=copy is not False)
+    checked = checked_layout(layout, whole.ndim, "asarray")
+    return place(whole, checked, copy=copy is not False, given="asarray")
 
 
 # ---------------------------------------------------------------- from indices
@@ -89,15 +93,19 @@ def _indices(kind: ArrayType, grid: Sequence[int]) -> list[np.ndarray]:
     return found
 
 
-def made(kind: ArrayType, make: Callable[[Any, Sequence[int]], Block]) -> DistributedArray:
+def made(
+    kind: ArrayType, make: Callable[[Any, Sequence[int]], Block], value: Any = None
+) -> DistributedArray:
     """An array from `make(backend, grid)`: the block at that grid coordinate, in the layout of
-    `kind` with nothing pending."""
+    `kind` with nothing pending. value: what all elements are, for processes to compare."""
     resolved, backend = kind.with_layout(kind.layout.resolved), backend_of(kind.mesh)
     blocks = []
     for i, grid in enumerate(kind.mesh.blocks):
         with backend.on(kind.mesh, i):
             blocks.append(make(backend, grid))
     (pended,) = run_routes([route(resolved, kind.layout)], [blocks])
+    if kind.mesh.num_processes > 1:
+        noted(lambda: note_made("", kind, value))
     ran("constant", lambda: [pended], [], [pended])
     return DistributedArray(kind, tuple(pended))
 
@@ -147,7 +155,7 @@ def _constant(kind: ArrayType, value: Any) -> DistributedArray:
         block[...] = value
         return block
 
-    return made(kind, make)
+    return made(kind, make, np.asarray(value))
 
 
 @public

@@ -264,6 +264,7 @@ def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
         gdt.sum(x * float(len(calls) > 99)).resolve()
         gdt.relayout(x, Layout([None, None], mesh))
         gdt.random.normal(8, layout=Layout(["a"], mesh))
+        gdt.ones(8, layout=Layout(["a"], mesh)) + np.arange(8.0)
         value, gradients = gdt.value_and_grad(lambda p: gdt.sum(p["w"] * x))(weights)
         optimizer.update(weights, gradients)
         total = gdt.sum(x)
@@ -332,9 +333,11 @@ def different(what: str) -> None:
     first = gdt.distributed.process_index() == 0
     sizes = {"batch": 8 if first and what == "mesh" else 4}
     layout = Layout(["batch"], gdt.create_mesh(sizes))
-    x = gdt.ones(16 if first or what != "shape" else 32, layout=layout)
-    if what == "shape":
-        x.numpy()
+    x = gdt.ones(16 if first or what != "shape" else 15, layout=layout)
+    if what == "batch":  # each passes its own part of what should be one array
+        x = gdt.asarray(np.arange(40_000.0)[:20_000] + 20_000 * first, layout=layout)
+    if what == "slice":
+        gdt.relayout(gdt.ones(16)[: 14 if first else 13], layout).numpy()
     if what == "print" and first:
         repr(x)
     if what == "seed":

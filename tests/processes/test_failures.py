@@ -20,6 +20,7 @@ import pytest
 import gdt
 from gdt import distributed, processes
 from gdt.comm import messages, mpi, rendezvous
+from gdt.comm.agreement import digest
 from gdt.comm.messages import Messages, Peer
 from gdt.comm.rendezvous import meet
 from gdt.errors import ArgumentError, DistributedError, MeshError
@@ -107,8 +108,13 @@ def test_an_error_in_one_process_is_told_to_the_others(output: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("mesh", ["Mesh(batch=8) as (2,)", "Mesh(batch=4) as (2,)"]),
-        ("shape", ["all_gather over 'batch' of Mesh(batch=4)", "float64[2, 4]", "float64[2, 8]"]),
+        ("mesh", ["array 1: float64[16]  ['batch'] on Mesh(batch=8) as (2,)", "Mesh(batch=4) as"]),
+        ("shape", ["array 1: float64[16]", "array 1: float64[15]", "gdt.pack(parts, layout)"]),
+        (
+            "batch",
+            ["array 2: float64[20000]  ['batch']", "given to asarray, contents ", "gdt.pack"],
+        ),
+        ("slice", ["float64[2, 4] of float64[14]  ['batch']", "of float64[13]  ['batch']"]),
         ("print", ["step 1, array_repr of float64[16]", "step 1, all_reduce (sum) over 'batch'"]),
         ("dtype", ["step 1, all_reduce (sum) over 'batch'", "float32[1]", "float64[1]"]),
         ("seed", ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"]),
@@ -186,6 +192,51 @@ def test_another_step_is_an_error_in_both(pair: tuple[Messages, Messages]) -> No
         assert "the processes run different programs" in str(found)
         assert "process 0 (host here, pid 100): step 1, all_reduce of x" in str(found)
         assert "process 1 (host here, pid 101): step 1, print" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "says"),
+    [
+        (["f[4]", "f[2]"], ["f[5]", "f[2]"], ["array 1: f[4]", "array 1: f[5]"]),
+        (["f[4]", "f[2]"], ["f[4]"], ["array 2: f[2]", "array 1: f[4]"]),
+        (["f[4]"], [], ["array 1: f[4]", "no arrays"]),
+        (["a", *"b" * 20], ["c", *"b" * 20], ["checksum ", " after 21 arrays"]),
+    ],
+)
+def test_different_arrays_are_an_error_in_both(
+    mine: list[str], other: list[str], says: list[str], pair: tuple[Messages, Messages]
+) -> None:
+    for end, notes in zip(pair, (mine, other), strict=True):
+        for note in notes:
+            end.made.add(note)
+    a, b = pair
+    for found in together(lambda: a.gather(1, "sum"), lambda: b.gather(1, "sum")):
+        assert isinstance(found, DistributedError)
+        assert "sum: the processes have made different arrays" in str(found)
+        assert all(text in str(found) for text in says), str(found)
+
+
+def test_another_step_is_not_taken_for_an_array_that_is_missing(
+    pair: tuple[Messages, Messages],
+) -> None:
+    a, b = pair
+    a.made.add("float64[4]")
+    first, second = together(lambda: a.gather(1, "all_reduce"), lambda: b.gather(1, "print"))
+    for found in (first, second):
+        assert "the processes run different programs" in str(found)
+
+
+@pytest.mark.parametrize("size", [1, 100, 8192, 8193, 100_000])
+def test_contents_are_compared_by_value_and_place(size: int) -> None:
+    whole = np.arange(float(size))
+    assert digest(whole) == digest(np.repeat(whole, 2)[::2])
+    assert digest(np.asfortranarray(whole.reshape(1, -1))) == digest(whole)
+    for i in (0, size - 1):
+        other = whole.copy()
+        other[i] += 0.5
+        assert digest(other) != digest(whole)
+    assert size == 1 or digest(whole[::-1]) != digest(whole)
+    assert digest(object()) == ""
 
 
 def test_what_failed_once_fails_again(pair: tuple[Messages, Messages]) -> None:
