@@ -197,7 +197,7 @@ def _draw(
     placed = backend_of(kind.mesh).placed
 
     def draw(*scalars: Any) -> list[Block]:
-        note_draw(kind.mesh.num_processes, *[_scalar(a, 0) for a in scalars])
+        note_draw(kind, *[_scalar(a, 0) for a in scalars])
         return [
             placed(kind.mesh, i, draw_block)(
                 sampler, kind, i, options, *[_scalar(a, i) for a in scalars]
@@ -214,7 +214,7 @@ def _permute(key: DistributedArray, stream: Any, *, n: int, layout: Layout) -> D
     kind = ArrayType.of((n,), np.dtype(np.int64), Layout.replicated(mesh, 1))
 
     def permute(*scalars: Any) -> list[Block]:
-        note_draw(mesh.num_processes, *[_scalar(a, 0) for a in scalars])
+        note_draw(kind, *[_scalar(a, 0) for a in scalars])
         blocks = []
         for i in range(len(mesh.blocks)):
             with backend.on(mesh, i):

@@ -45,9 +45,11 @@ class History:
         self.text = "\n".join([f"{self.checksum:08x} after {self.count} arrays", *self.newest])
 
 
-def contradiction(own: str, other: str) -> tuple[str, str] | None:
-    """The first array that two histories, which differ, tell differently; None if one of them only
-    goes on longer."""
+def contradiction(own: str, other: str, same_step: bool) -> tuple[str, str] | None:
+    """The first array that the histories of two processes tell differently; None if there is none.
+    That one goes on longer tells something only of processes that take the same step."""
+    if own == other:
+        return None
     all_of_them, *ours = own.split("\n")
     of_other, *theirs = other.split("\n")
     of_number = {note.split(":")[0]: note for note in theirs}
@@ -57,7 +59,7 @@ def contradiction(own: str, other: str) -> tuple[str, str] | None:
             return pair
     if ours and theirs and ours[-1] == theirs[-1]:  # the one that differs is not among the newest
         return f"checksum {all_of_them}", f"checksum {of_other}"
-    return None
+    return (own.split("\n")[-1], other.split("\n")[-1]) if same_step else None
 
 
 @lru_cache(maxsize=1024)

@@ -207,11 +207,11 @@ class Messages:
         """The bytes that stand before the payload of this step."""
         return packed_header(DATA, self.number, what, nbytes, self.drawn, self.made.text)
 
-    def note_draw(self, key: int, stream: int) -> None:
+    def note_draw(self, key: int, stream: int, what: str) -> None:
         """Random numbers were drawn for a mesh of all processes; the next message from another
         process tells whether it has drawn the same."""
-        checksum = zlib.crc32(f"{self.drawn} {key} {stream}".encode())
-        self.drawn = f"key {key}, stream {stream} (all draws: {checksum:08x})"
+        checksum = zlib.crc32(f"{self.drawn} {key} {stream} {what}".encode())
+        self.drawn = f"key {key}, stream {stream}, {what} (all draws: {checksum:08x})"
 
     def begin(self) -> None:
         """Count a step; raises again what ended an earlier one."""
@@ -263,14 +263,11 @@ class Messages:
     def checked(self, source: int, message: Message, what: str) -> memoryview:
         """The payload of a message, or an error if it belongs to another step."""
         same = message.number == self.number and message.what == what
-        alike = message.made == self.made.text
-        if same and alike and message.drawn == self.drawn:
+        if same and message.made == self.made.text and message.drawn == self.drawn:
             return message.payload
         names = str(self.own), str(self.peers[source])
-        if not alike and message.number == self.number:
-            notes = contradiction(self.made.text, message.made)
-            if notes is None and same:
-                notes = self.made.text.split("\n")[-1], message.made.split("\n")[-1]
+        if message.number == self.number:
+            notes = contradiction(self.made.text, message.made, same)
             if notes is not None:
                 problem = "the processes have made different arrays"
                 raise self.failed(what, problem, FIX, dict(zip(names, notes, strict=True)))
@@ -385,11 +382,11 @@ def gathered(num_processes: int, value: Any, what: str) -> list[Any]:
     return _connected.gather(value, what)
 
 
-def note_draw(num_processes: int, key: Any, stream: Any) -> None:
-    """Random numbers are drawn for a mesh of so many processes, which must all do that alike. Keys
-    on GPUs are not looked at, since the host would have to wait for them."""
-    if num_processes > 1 and _connected is not None and isinstance(key, np.ndarray):
-        _connected.note_draw(int(key), int(stream))
+def note_draw(kind: ArrayType, key: Any, stream: Any) -> None:
+    """An array is drawn, which all processes that own its mesh must do alike. Keys on GPUs are not
+    looked at, since the host would have to wait for them."""
+    if kind.mesh.num_processes > 1 and _connected is not None and isinstance(key, np.ndarray):
+        _connected.note_draw(int(key), int(stream), described("", kind))
 
 
 def note_made(name: str, kind: ArrayType, value: Any = None) -> None:

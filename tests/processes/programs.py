@@ -343,6 +343,8 @@ def different(what: str) -> None:
     if what == "seed":
         gdt.random.seed(5 if first else 6)
         x = gdt.random.normal(16, layout=layout)
+    if what == "draw":
+        x = gdt.random.normal(16 if first else 15, key=5, layout=layout)
     if what == "end" and first:
         return
     if what == "exit" and first:

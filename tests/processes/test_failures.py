@@ -118,6 +118,7 @@ def test_an_error_in_one_process_is_told_to_the_others(output: Path) -> None:
         ("print", ["step 1, array_repr of float64[16]", "step 1, all_reduce (sum) over 'batch'"]),
         ("dtype", ["step 1, all_reduce (sum) over 'batch'", "float32[1]", "float64[1]"]),
         ("seed", ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"]),
+        ("draw", ["different random numbers", "float64[16]  ['batch']", "float64[15]  ['batch']"]),
         ("end", ["process 0 (host ", "has ended"]),
         ("exit", ["process 0 (host ", "has died"]),
     ],
