@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gdt.backend import backend_of
 from gdt.comm.transport import Transfer, transport_of
 from gdt.layout import ArrayType
@@ -53,7 +55,7 @@ class Piece(NamedTuple):
 class Recut:
     """Moves `pieces` of arrays of types `have` (equal layouts) into one array of type `want`.
 
-    Indices of the result that no piece covers become `fill`.
+    Indices of the result that no piece covers become `fill`, a number or the bytes of one.
     """
 
     def __init__(
@@ -64,7 +66,8 @@ class Recut:
         pieces: Sequence[Piece],
         fill: Any = 0,
     ) -> None:
-        self.have, self.want, self.dim, self.fill = tuple(have), want, dim, fill
+        self.have, self.want, self.dim = tuple(have), want, dim
+        self.fill = np.frombuffer(fill, want.dtype)[0].item() if type(fill) is bytes else fill
         self.pieces = tuple(p for p in pieces if p.count > 0)
         self.mesh = want.mesh
         self.source_axes = self.have[0].layout.dims[dim]

@@ -12,6 +12,7 @@ import pytest
 import gdt
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, GdtError, ShapeError
+from gdt.ops.intervals import _move_intervals
 from gdt.ops.slicing import _cut, key_of
 from gdt.plan import Plans
 
@@ -118,3 +119,13 @@ def test_concat_names_an_axis_that_is_none(axis: Any) -> None:
     gdt.concat([x, x], 1)
     with pytest.raises(ShapeError, match="axis"):
         gdt.concat([x, x], axis)
+
+
+def test_constants_of_equal_value_are_told_apart() -> None:
+    x = gdt.ones(1)
+    assert str(gdt.pad(x, (0, 1), constant_values=0.0).tolist()) == "[1.0, 0.0]"
+    assert str(gdt.pad(x, (0, 1), constant_values=-0.0).tolist()) == "[1.0, -0.0]"
+    before = len(_move_intervals.short_ways)
+    for _ in range(3):
+        assert str(gdt.pad(x, (0, 1), constant_values=float("nan")).tolist()) == "[1.0, nan]"
+    assert len(_move_intervals.short_ways) == before + 1

@@ -174,8 +174,9 @@ def move_intervals(
 
     The arrays live on one mesh, have one dtype and agree in all other axes; they are brought to the
     layout of the one that makes that cheapest, and the result has it too, with axis `dim` split
-    over the mesh axes `axes` if they are given. Indices that no piece covers become `fill`. No
-    source index may be used by two pieces (its gradient would be lost): give the array twice.
+    over the mesh axes `axes` if they are given. Indices that no piece covers become `fill`: 0, or
+    the bytes of a number of that dtype. No source index may be used by two pieces (its gradient
+    would be lost): give the array twice.
     """
     kept = tuple([p for p in pieces if p.count > 0])
     return moved(arrays, Movement(dim, kept, size, Fill.of(fill), axes))

@@ -96,7 +96,8 @@ def _constant(
         )  # fmt: skip
     size = x.shape[dim]
     piece = Piece(0, 0, before, size)
-    return move_intervals([x], dim, [piece], before + size + after, fill.item())
+    bits = fill.tobytes()  # not the number: -0.0 is equal to 0.0, and a NaN to nothing
+    return move_intervals([x], dim, [piece], before + size + after, bits if any(bits) else 0)
 
 
 def _copying(x: DistributedArray, dim: int, before: int, after: int, mode: str) -> DistributedArray:
