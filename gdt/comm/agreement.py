@@ -59,7 +59,9 @@ def contradiction(own: str, other: str, same_step: bool) -> tuple[str, str] | No
             return pair
     if ours and theirs and ours[-1] == theirs[-1]:  # the one that differs is not among the newest
         return f"checksum {all_of_them}", f"checksum {of_other}"
-    return (own.split("\n")[-1], other.split("\n")[-1]) if same_step else None
+    if not same_step:
+        return None
+    return (ours or [all_of_them])[-1], (theirs or [of_other])[-1]
 
 
 @lru_cache(maxsize=1024)
