@@ -50,7 +50,8 @@ def pad(
     if mode == "constant":
         values = _pairs(padded.type, constant_values, "constant_values")
         for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
-            if before and after and exact_key(first) != exact_key(last):
+            ends = [(value, exact_key(value)) for value in (first, last)]
+            if before and after and ends[0] != ends[1]:
                 padded = _constant(_constant(padded, dim, before, 0, first), dim, 0, after, last)
             elif before or after:
                 padded = _constant(padded, dim, before, after, first if before else last)
