@@ -537,6 +537,7 @@ def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
             f"{name} is a {type(value).__name__}",
             remedy="Operands are arrays, numbers or nested lists.",
         )
+    refuse_mask(value, op, name)
     try:
         whole = as_array(value, mesh)
     except ValueError as e:
@@ -544,6 +545,17 @@ def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
     if whole.dtype.kind not in "biufc":
         raise error(DtypeError, op, f"{name} has dtype {whole.dtype}, which is no number")
     return place(whole, Layout.replicated(mesh, whole.ndim), given=op)
+
+
+def refuse_mask(value: object, op: str, name: str) -> None:
+    """Raise DtypeError for a masked array, whose mask would be lost."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise error(
+            DtypeError,
+            op,
+            f"{name} is a masked array, and gdt has no masks",
+            remedy="Use x.filled(value), and gdt.where with a mask of its own.",
+        )
 
 
 def as_operands(op: str, **values: Any) -> list[DistributedArray]:

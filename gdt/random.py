@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from functools import lru_cache
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -285,7 +286,7 @@ def uniform(
     """
     x = _drawn("uniform", shape, dtype, layout, key, {"dtype": dtype})
     if not (_is(high, 1) and _is(low, 0)):
-        x = astype(x * (high - low) + low, x.dtype)
+        x = _like(x, x * (high - low) + low, "uniform", low=low, high=high)
     return _in_layout(x, layout)
 
 
@@ -307,7 +308,7 @@ def normal(
     [1.276, -0.72, -0.07]
     """
     x = _drawn("normal", shape, dtype, layout, key, {"dtype": dtype})
-    return _in_layout(_scaled(x, mean, std), layout)
+    return _in_layout(_scaled(x, mean, std, "normal"), layout)
 
 
 @checked
@@ -328,16 +329,25 @@ def truncated_normal(
     True
     """
     x = _drawn("truncated_normal", shape, dtype, layout, key, {"dtype": dtype})
-    return _in_layout(_scaled(x, mean, std), layout)
+    return _in_layout(_scaled(x, mean, std, "truncated_normal"), layout)
 
 
 def _is(value: Any, number: int) -> bool:
     return isinstance(value, int | float) and value == number
 
 
-def _scaled(x: DistributedArray, mean: Any, std: Any) -> DistributedArray:
+def _scaled(x: DistributedArray, mean: Any, std: Any, sampler: str) -> DistributedArray:
     y = x if _is(std, 1) else x * std
-    return astype(y if _is(mean, 0) else y + mean, x.dtype)
+    return _like(x, y if _is(mean, 0) else y + mean, sampler, mean=mean, std=std)
+
+
+def _like(x: DistributedArray, y: DistributedArray, sampler: str, **given: Any) -> DistributedArray:
+    """The numbers that were made of a draw `x` with these arguments, in its dtype; ShapeError if
+    they are of another shape."""
+    if y.shape != x.shape:
+        shapes = " and ".join(f"{k} of shape {list(np.shape(v))}" for k, v in given.items())
+        raise error(ShapeError, sampler, f"{shapes} do not broadcast to {list(x.shape)}")
+    return astype(y, x.dtype)
 
 
 @checked
@@ -358,7 +368,7 @@ def integers(
     [3, 8, 7, 6, 9]
     """
     low, high = (0, low) if high is None else (low, high)
-    limits = {"low": int(low), "high": int(high), "dtype": dtype}
+    limits = {"low": index(low), "high": index(high), "dtype": dtype}
     x = _drawn("integers", shape, dtype, layout, key, limits)
     return _in_layout(x, layout)
 
@@ -370,6 +380,9 @@ def bernoulli(
     """Booleans that are true with probability `p`: a number, or an array that broadcasts to the
     shape.
 
+    Raises ArgumentError for a `p` outside [0, 1]; of a distributed array, which is not fetched for
+    that, such elements count as 0 or 1.
+
     >>> gdt.random.bernoulli(4, 0.5, key=3).tolist()
     [False, True, False, False]
     """
@@ -378,14 +391,23 @@ def bernoulli(
             raise error(ArgumentError, "bernoulli", f"p is {p}, which is no probability")
         drawn = _drawn("bernoulli", shape, bool, layout, key, {"p": float(p)})
     else:
+        exact = astype(p, np.float64) if isinstance(p, DistributedArray) else _probabilities(p)
         bits = _drawn("bits32", shape, np.uint32, layout, key, {})
-        exact = astype(p, np.float64) if isinstance(p, DistributedArray) else np.asarray(p, float)
         drawn = less(bits, exact * 2.0**32)
         if drawn.shape != bits.shape:
             problem = f"p of shape {list(np.shape(p))} does not broadcast to {list(bits.shape)}"
             raise error(ShapeError, "bernoulli", problem)
         drawn = _in_layout(drawn, bits.layout)
     return _in_layout(drawn, layout)
+
+
+def _probabilities(p: Any) -> np.ndarray:
+    values = np.asarray(p, float)
+    wrong = values[~((values >= 0) & (values <= 1))]
+    if wrong.size:
+        problem = f"p holds {wrong.flat[0]}, which is no probability"
+        raise error(ArgumentError, "bernoulli", problem)
+    return values
 
 
 @checked

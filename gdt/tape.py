@@ -182,28 +182,35 @@ def _cotangents(targets: Sequence[DistributedArray], given: Tree) -> list[Distri
 # ---------------------------------------------------------------- trees of arrays
 
 
-def flatten(tree: Tree) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
+def flatten(
+    tree: Tree, *, others: bool = False
+) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
     """The arrays of a tree, and a function that puts others in their place.
 
     An object with `parameters()` stands for the dict that it returns.
+
+    others: whether the tree may hold anything else, which stays where it is; else DtypeError.
     """
     if isinstance(tree, DistributedArray):
         return [tree], lambda new: new[0]
     if hasattr(tree, "parameters"):
-        return flatten(tree.parameters())
+        return flatten(tree.parameters(), others=others)
     if isinstance(tree, Mapping):
-        parts = [flatten(v) for v in tree.values()]
+        parts = [flatten(v, others=others) for v in tree.values()]
         keys = list(tree)
         return _joined(parts, lambda values: dict(zip(keys, values, strict=True)))
     if isinstance(tree, list | tuple):
-        parts = [flatten(v) for v in tree]
+        parts = [flatten(v, others=others) for v in tree]
         if hasattr(tree, "_fields"):
             return _joined(parts, lambda values: type(tree)(*values))
         return _joined(parts, type(tree))
+    if others:
+        return [], lambda new: tree
     raise error(
         DtypeError,
         "gradient",
-        f"a {type(tree).__name__} is not an array or a list, tuple or dict of arrays",
+        f"a {type(tree).__name__} is no distributed array, nor a list, tuple or dict of them",
+        remedy="Make an array with gdt.asarray before the tape.",
     )
 
 
@@ -257,6 +264,16 @@ def _argument(args: tuple[Any, ...], argnums: object) -> Any:
     return args[argnums]
 
 
+def _with_aux(returned: object) -> tuple[Any, Any]:
+    """The pair that a function with `has_aux` returns."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        what = f"a {type(returned).__name__}"
+        what += f" of {len(returned)}" if isinstance(returned, tuple) else ""
+        problem = f"with has_aux the function returns {what}, not the pair (value, aux)"
+        raise error(GradientError, "value_and_grad", problem)
+    return returned
+
+
 @partial(checked, eager=True)
 def value_and_grad(
     f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
@@ -264,10 +281,11 @@ def value_and_grad(
     """A function that returns `f`'s value and its gradient with respect to argument `argnums`.
 
     f: returns a scalar array, or `(scalar, aux)` with `has_aux`, where aux is a tree of arrays
-    (metrics). The argument is an array, a tree of arrays, or an object with `parameters()` (then
-    the gradient is a dict); of a tuple of `argnums` there is a tuple of gradients. Gradients have
-    the layouts of what they are gradients of; every reduction that they, the value and aux wait for
-    travels in one bundle. Follows `jax.value_and_grad`.
+    (metrics) and of anything else, which is passed on as it is. The argument is an array, a tree of
+    arrays, or an object with `parameters()` (then the gradient is a dict); of a tuple of `argnums`
+    there is a tuple of gradients. Gradients have the layouts of what they are gradients of; every
+    reduction that they, the value and aux wait for travels in one bundle. Follows
+    `jax.value_and_grad`.
 
     >>> gdt.value_and_grad(lambda x: gdt.sum(x * x))(gdt.asarray([1.0, 2.0]))[1].tolist()
     [2.0, 4.0]
@@ -280,7 +298,7 @@ def value_and_grad(
             value = f(*args, **kwargs)
         aux: Any = ()
         if has_aux:
-            value, aux = value
+            value, aux = _with_aux(value)
         if not isinstance(value, DistributedArray) or value.shape != ():
             what = value.type if isinstance(value, DistributedArray) else type(value).__name__
             raise error(
@@ -288,9 +306,9 @@ def value_and_grad(
                 "value_and_grad",
                 "the function does not return a scalar array",
                 operands={"value": what},
-                remedy="Reduce it with gdt.sum or gdt.mean.",
+                remedy="Reduce it with gdt.sum or gdt.mean; return (value, aux) with has_aux=True.",
             )
-        extras, rebuild = flatten(aux)
+        extras, rebuild = flatten(aux, others=True)
         gradient = tape.gradient(value, sources, together_with=extras)
         value = value.resolve()
         return (

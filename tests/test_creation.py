@@ -249,3 +249,13 @@ def test_a_device_makes_only_its_shards() -> None:
 def test_bad_input_is_named(make: Callable[[], Any], problem: str) -> None:
     with pytest.raises(gdt.errors.GdtError, match=problem):
         make()
+
+
+def test_masked_arrays_are_refused() -> None:
+    masked = np.ma.masked_array([1.0, 2.0], mask=[True, False])
+    for call in (
+        lambda: gdt.asarray(masked), lambda: gdt.asarray(masked, "float32"),
+        lambda: gdt.ones(2) + masked, lambda: np.add(gdt.ones(2), masked),
+    ):  # fmt: skip
+        with pytest.raises(gdt.errors.DtypeError, match=r"masked array.*\n.*filled"):
+            call()

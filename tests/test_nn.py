@@ -266,6 +266,14 @@ def test_batch_norm_tracks_in_any_layout_of_its_vectors(rng: np.random.Generator
     np.testing.assert_allclose(layer.moving_mean.numpy(), x.mean(0), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # NumPy's, of 0 / 0
+def test_an_empty_batch_leaves_running_moments_as_they_are() -> None:
+    layer = nn.BatchNorm(2)
+    assert layer(gdt.zeros((0, 2), "float32")).shape == (0, 2)
+    assert layer.moving_mean.tolist() == [0.0, 0.0]
+    assert layer.moving_variance.tolist() == [1.0, 1.0]
+
+
 def test_batch_norm_without_state_is_the_tutorials() -> None:
     layer = nn.BatchNorm()
     x = gdt.asarray([[1.0, 5.0], [3.0, 9.0]])

@@ -229,6 +229,16 @@ def test_moments() -> None:
         (lambda: gdt.random.bernoulli(3, 1.5), "p is 1.5, which is no probability"),
         (lambda: gdt.random.bernoulli(3, float("nan")), "p is nan"),
         (lambda: gdt.random.bernoulli((3,), np.ones((2, 3))), "does not broadcast"),
+        (lambda: gdt.random.bernoulli((2,), [0.5, 1.5]), "p holds 1.5, which is no probability"),
+        (lambda: gdt.random.bernoulli((2,), np.array([0.5, np.nan])), "p holds nan"),
+        (
+            lambda: gdt.random.uniform((3,), np.zeros((2, 3)), 1.5),
+            r"low of shape \[2, 3\] and high of shape \[\] do not broadcast to \[3\]",
+        ),
+        (lambda: gdt.random.normal((3,), gdt.zeros((2, 3))), r"mean of shape \[2, 3\]"),
+        (lambda: gdt.random.truncated_normal((1,), 0.0, np.ones(3)), r"std of shape \[3\]"),
+        (lambda: gdt.random.integers(0, 2.5), "integers: high is 2.5, not int"),
+        (lambda: gdt.random.integers(2.0), "integers: low is 2.0, not int"),
         (lambda: gdt.random.permutation(gdt.ones(3), axis=1), "axis 1 is out of range for rank 1"),
         (lambda: gdt.random.permutation(-3), "permutation: -3 in shape"),
         (

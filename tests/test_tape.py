@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,6 +52,37 @@ def test_one_array_as_two_arguments(x: gdt.DistributedArray) -> None:
 def test_argnums_that_name_no_argument(x: gdt.DistributedArray, argnums: object) -> None:
     with pytest.raises(GdtError, match=r"grad: argnums is"):
         gdt.grad(gdt.sum, argnums=argnums)(x)  # type: ignore[arg-type]
+
+
+def test_aux_holds_anything() -> None:
+    def loss(x: gdt.DistributedArray) -> tuple[gdt.DistributedArray, dict[str, object]]:
+        return gdt.sum(x * x), {"n": 2, "x": x + 1, "rest": [None, "name", np.ones(2)]}
+
+    (value, aux), gradient = gdt.value_and_grad(loss, has_aux=True)(gdt.asarray([1.0, 2.0]))
+    assert value.item() == 5.0 and gradient.tolist() == [2.0, 4.0]
+    assert aux["n"] == 2 and aux["x"].tolist() == [2.0, 3.0]
+    assert aux["rest"][:2] == [None, "name"] and aux["rest"][2].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("returned", "has_aux", "problem"),
+    [
+        (lambda s: s, True, "returns a DistributedArray, not the pair"),
+        (lambda s: (s, s, s), True, r"returns a tuple of 3, not the pair \(value, aux\)"),
+        (lambda s: (s, s), False, r"value: tuple[^$]*has_aux=True"),
+    ],
+)
+def test_a_function_that_returns_no_value_and_aux(
+    returned: Callable[[Any], Any], has_aux: bool, problem: str
+) -> None:
+    f = gdt.value_and_grad(lambda x: returned(gdt.sum(x)), has_aux=has_aux)
+    with pytest.raises(GradientError, match=problem):
+        f(gdt.ones(3))
+
+
+def test_arrays_of_numpy_are_no_sources() -> None:
+    with pytest.raises(GdtError, match="a ndarray is no distributed array"):
+        gdt.grad(gdt.sum)(np.ones(3))
 
 
 def test_a_copy_has_a_gradient() -> None:

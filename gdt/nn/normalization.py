@@ -78,7 +78,7 @@ class BatchNorm(Module):
         if not (self.training if training is None else training):
             return self._evaluate(x)
         y, mean, variance = batch_norm(x, self.scale, self.offset, self.epsilon)
-        if self.size is not None:
+        if self.size is not None and y.size:  # no rows have no moments
             self._track("moving_mean", mean)
             self._track("moving_variance", variance)
         return y

@@ -16,7 +16,7 @@ from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import get_default_mesh
 from gdt.observe import noted, ran
-from gdt.op import as_operand, op, public
+from gdt.op import as_operand, op, public, refuse_mask
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape
@@ -53,6 +53,7 @@ def asarray(
         return moved.copy() if copy else moved
     if layout is None and dtype is None and copy is not False:
         return as_operand(value, checked_layout(None, 0, "asarray").mesh, "asarray", "value")
+    refuse_mask(value, "asarray", "value")
     wanted = None if dtype is None else checked_dtype(dtype, "asarray")
     mesh = layout.mesh if isinstance(layout, Layout) else get_default_mesh()
     try:
