@@ -126,12 +126,13 @@ def _places(op: str, tree: Tree) -> list[Slot]:
 
 def _described(name: str, value: Any) -> str:
     """`model.rate: 0.5`, `state: a TrainState`"""
-    shown = shown_value(value)
     if isinstance(value, np.ndarray):
-        shown += f" of NumPy, {value.dtype}{list(value.shape)}"
-    elif type(value) is int:
-        shown += " in a tuple"
-    return f"{name}: {shown}" if name else shown
+        shown = f"a NumPy array, {value.dtype}{list(value.shape)}"
+    else:
+        shown = shown_value(value)
+    if not name:
+        return shown
+    return f"{name}: {shown} in a tuple" if type(value) is int else f"{name}: {shown}"
 
 
 def _of_first_process(value: Any) -> Any:
@@ -393,7 +394,8 @@ def _check_facts(path: Path, places: Sequence[Slot], file: Any, partial: bool) -
             CheckpointError,
             "restore",
             f"{path} does not fit\n  " + "\n  ".join(wrong),
-            remedy="Restore into a model of the same shapes; partial=True leaves arrays out.",
+            remedy="Restore into a model of the same shapes, an optimizer after its init(model); "
+            "partial=True leaves arrays out.",
         )
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 from gdt.array import DistributedArray
+from gdt.callers import frame_of_user
 from gdt.errors import DtypeError, error
 
 Facts = tuple[tuple[int, ...], str]  # shape and name of the dtype
@@ -148,7 +149,7 @@ def _warn_of_private(owner: str, key: str) -> None:
     warnings.warn(
         f"{owner}.{key}: arrays under a private name are neither trained nor saved; call it "
         f"{key.lstrip('_') or 'something else'} if it is a parameter",
-        stacklevel=2,
+        stacklevel=frame_of_user()[1],
     )
 
 

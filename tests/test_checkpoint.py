@@ -399,12 +399,13 @@ UNSAVABLE: dict[str, tuple[Any, str]] = {
     "entries": (
         {"w": gdt.ones(2), "a": [0.5, True, None], "n": np.int64(7), "t": {"x": np.arange(3)}},
         r"a\.0: 0\.5\n  a\.1: True\n  a\.2: None\n  n: np\.int64\(7\)\n"
-        r"  t\.x: a ndarray of NumPy, int64\[3\]\n",
+        r"  t\.x: a NumPy array, int64\[3\]\n",
     ),
     "object": ({"state": Path("x")}, "state: a .*Path"),
     "object alone": (Path("x"), "a .*Path"),
     "text": ("hello", "'hello'"),
     "none": (None, "None"),
+    "counter alone": (5, r"\n  5\n"),
     "counters in a tuple": ({"t": (3, 4)}, r"t\.0: 3 in a tuple\n  t\.1: 4 in a tuple"),
     "nothing": ({}, "a dict holds no array"),
     "module without arrays": (gdt.nn.Flatten(), "a Flatten holds no array and no counter"),

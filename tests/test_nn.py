@@ -89,6 +89,7 @@ def test_private_modules_are_parts_and_private_arrays_are_warned_of() -> None:
     model, parts = Private(), ("_hidden", "_layers.0", "_layers.1.last")
     with pytest.warns(UserWarning, match=r"Private\._mean[s:].*neither trained nor saved") as told:
         assert list(model.parameters()) == [f"{p}.{n}" for p in parts for n in ("weight", "bias")]
+    assert {w.filename for w in told} == {__file__}
     assert len(told) == 2 and "call it means if" in str(told[1].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # each name is told once
