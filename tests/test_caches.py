@@ -70,7 +70,7 @@ def test_statics_that_are_equal_are_told_apart(blocks: int) -> None:
 def test_constants_of_padding_keep_their_sign(blocks: int) -> None:
     mesh = gdt.create_mesh([("sign", 2)], blocks=blocks)
     x = gdt.asarray([1.0, 2.0], layout=gdt.Layout(["sign"], mesh))
-    for values in (0.0, -0.0, (0.0, -0.0), (-0.0, 0.0), 0):
+    for values in (0.0, -0.0, (0.0, -0.0), (-0.0, 0.0), 0, (7.0, 8.0), (7, 0)):
         got = gdt.pad(x, 1, constant_values=values).tolist()
         assert str(got) == str(np.pad([1.0, 2.0], 1, constant_values=values).tolist())
 

@@ -348,6 +348,8 @@ def test_limits_of_norms() -> None:
     zeros, some = [gdt.zeros(3)], [gdt.asarray([3.0, 4.0])]
     assert gdt.optim.clip_by_global_norm(zeros, 0.0)[0][0].tolist() == [0.0, 0.0, 0.0]
     assert gdt.optim.clip_by_global_norm(some, 0.0)[0][0].tolist() == [0.0, 0.0]
+    whole = [gdt.asarray([3, 4])]
+    assert gdt.optim.clip_by_global_norm(whole, 2.5)[0][0].tolist() == [1.5, 2.0]
     assert gdt.optim.clip_by_global_norm(some, math.inf)[0][0].tolist() == [3.0, 4.0]
     assert gdt.optim.global_norm([gdt.zeros((0, 2))]).item() == 0.0
     assert gdt.optim.global_norm([gdt.asarray([1.0, math.inf])]).item() == math.inf
