@@ -1,0 +1,71 @@
+"""What a checkpoint holds: arrays and counters by name, and the dtypes that a file has for them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gdt import processes
+from gdt.arguments import shown_value
+from gdt.checksums import Bounds
+from gdt.comm.messages import gathered
+from gdt.errors import CheckpointError, error
+from gdt.slots import Slot, Tree, slots
+
+CODES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
+    "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32",
+    "float64": "F64", "complex64": "C64",
+}  # fmt: skip
+DTYPES = {code: name for name, code in CODES.items()}
+
+Index = tuple[slice, ...]
+Pieces = dict[Bounds, np.ndarray]  # parts of an array of a file, by their bounds
+
+
+def entries_of(op: str, tree: Tree) -> list[Slot]:
+    """The slots of a tree; CheckpointError that lists all else, or if there is none."""
+    others: list[str] = []
+    places = list(slots(tree, lambda name, value: others.append(_described(name, value))))
+    remedy = "A tree holds Modules, Optimizers, arrays and ints in dicts and lists"
+    if others:
+        raise error(
+            CheckpointError,
+            op,
+            "a checkpoint cannot hold\n  " + "\n  ".join(others),
+            remedy=f"{remedy}: use gdt.asarray or int, and leave out what is no state.",
+        )
+    if not places:
+        problem = f"{_described('', tree)} holds no array and no counter"
+        raise error(CheckpointError, op, problem, remedy=f"{remedy}.")
+    return places
+
+
+def _described(name: str, value: Any) -> str:
+    """`model.rate: 0.5`, `state: a TrainState`"""
+    if isinstance(value, np.ndarray):
+        shown = f"a NumPy array, {value.dtype}{list(value.shape)}"
+    else:
+        shown = shown_value(value)
+    if not name:
+        return shown
+    return f"{name}: {shown} in a tuple" if type(value) is int else f"{name}: {shown}"
+
+
+def of_first_process(value: Any) -> Any:
+    """The value that process 0 has."""
+    return gathered(processes.current().count, value, "checkpoint")[0]
+
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    return () if isinstance(value, int) else value.shape
+
+
+def dtype_of(value: Any) -> np.dtype:
+    return np.dtype("<i8") if isinstance(value, int) else value.dtype.newbyteorder("<")
+
+
+def nbytes_of(value: Any) -> int:
+    return math.prod(shape_of(value)) * dtype_of(value).itemsize

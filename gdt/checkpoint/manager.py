@@ -1,0 +1,121 @@
+"""Several checkpoints of one tree, numbered, of which the newest are kept."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from pathlib import Path
+
+from gdt import processes
+from gdt.arguments import checked_class
+from gdt.checkpoint.entries import of_first_process
+from gdt.checkpoint.restoring import restore
+from gdt.checkpoint.saving import save
+from gdt.errors import ArgumentError, CheckpointError, error
+from gdt.slots import Tree
+
+
+def _is_running(writer: str) -> bool:
+    """Whether the process that writes a temporary file, named `process-thread`, is alive."""
+    try:
+        os.kill(int(writer.split("-", maxsplit=1)[0]), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:  # somebody else's, and alive
+        return True
+    return True
+
+
+@checked_class(eager=True)
+class CheckpointManager:
+    """Numbered checkpoints of one tree in a directory, of which the newest are kept.
+
+    tree: as for `save`; what it holds at the time of each call is saved or replaced.
+    max_to_keep: how many files stay; None keeps all. Follows `tf.train.CheckpointManager`.
+
+    >>> import tempfile
+    >>> tree = {"w": gdt.ones((2,))}
+    >>> manager = gdt.CheckpointManager(tree, tempfile.mkdtemp(), max_to_keep=2)
+    >>> [manager.save().name for _ in range(3)]
+    ['ckpt-1.safetensors', 'ckpt-2.safetensors', 'ckpt-3.safetensors']
+    >>> [path.name for path in manager.checkpoints], manager.latest.name
+    (['ckpt-2.safetensors', 'ckpt-3.safetensors'], 'ckpt-3.safetensors')
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        directory: str | os.PathLike[str],
+        max_to_keep: int | None = 5,
+        *,
+        name: str = "ckpt",
+    ) -> None:
+        if max_to_keep is not None and max_to_keep < 1:
+            raise error(
+                ArgumentError, "CheckpointManager", f"max_to_keep is {max_to_keep}, not 1 or more"
+            )
+        if Path(name).name != name or "\0" in name:
+            raise error(
+                ArgumentError,
+                "CheckpointManager",
+                f"name is {name!r}, which is no name of a file",
+                remedy="Folders go into `directory`.",
+            )
+        self.tree, self.directory, self.max_to_keep, self.name = (
+            tree,
+            Path(directory),
+            max_to_keep,
+            name,
+        )
+
+    def __repr__(self) -> str:
+        where = f"{str(self.directory)!r}, max_to_keep={self.max_to_keep}, name={self.name!r}"
+        return f"CheckpointManager({type(self.tree).__name__}, {where})"
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The files there are, oldest first."""
+        return [path for _, path in self._numbered()]
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest file; None if there is none."""
+        return next(reversed(self.checkpoints), None)
+
+    def save(self) -> Path:
+        """Write the next checkpoint, then remove what is more than `max_to_keep`; returns its
+        path."""
+        numbered = self._numbered()
+        number = of_first_process(numbered[-1][0] + 1 if numbered else 1)
+        path = save(self.directory / f"{self.name}-{number}.safetensors", self.tree)
+        surplus = [] if self.max_to_keep is None else self.checkpoints[: -self.max_to_keep]
+        unfinished = self.directory.glob(f".{glob.escape(self.name)}-*.safetensors.*.tmp")
+        abandoned = [t for t in unfinished if not _is_running(t.name.split(".")[-2])]
+        if processes.current().index == 0:
+            for old in (*surplus, *abandoned):
+                old.unlink(missing_ok=True)
+        return path
+
+    def restore(self, path: str | os.PathLike[str] | None = None) -> Path:
+        """Restore the newest checkpoint, or the one at `path`; returns its path.
+
+        Raises CheckpointError if there is none, and as `gdt.checkpoint.restore` does.
+        """
+        found = Path(path) if path is not None else of_first_process(self.latest)
+        if found is None:
+            raise error(
+                CheckpointError, "CheckpointManager.restore", f"no checkpoint in {self.directory}"
+            )
+        return restore(found, self.tree).path
+
+    def restore_or_initialize(self) -> Path | None:
+        """Restore the newest checkpoint if there is one; None, and nothing changed, if not."""
+        newest = of_first_process(self.latest)
+        return self.restore(newest) if newest is not None else None
+
+    def _numbered(self) -> list[tuple[int, Path]]:
+        form = re.compile(re.escape(self.name) + r"-(\d+)\.safetensors")
+        files = self.directory.glob(f"{glob.escape(self.name)}-*.safetensors")
+        found = [(form.fullmatch(p.name), p) for p in files]
+        return sorted((int(m.group(1)), p) for m, p in found if m)
