@@ -12,7 +12,6 @@ from gdt.layout import ArrayType, Axes, Layout
 from gdt.observe import OBSERVERS, Collective
 from gdt.op import Composite, ShortWay
 from gdt.ops.movement import relayout_together
-from gdt.plan import exact_key
 from gdt.recut import Piece, Recut
 from gdt.routes import route_bytes
 
@@ -32,14 +31,14 @@ def _split(layout: Layout, dim: int, axes: Axes) -> Layout:
 
 @lru_cache(maxsize=1 << 12)
 def _plan(
-    have: tuple[ArrayType, ...], dim: int, pieces: Pieces, size: int, fill: Fill, axes: Axes
+    have: tuple[ArrayType, ...], dim: int, pieces: Pieces, size: int, fill: Any, axes: Axes
 ) -> Recut:
-    return Recut(have, resized(have[0], dim, size, axes), dim, pieces, fill.value)
+    return Recut(have, resized(have[0], dim, size, axes), dim, pieces, fill)
 
 
 @lru_cache(maxsize=1 << 12)
 def _cheapest(
-    have: tuple[ArrayType, ...], dim: int, pieces: Pieces, size: int, fill: Fill
+    have: tuple[ArrayType, ...], dim: int, pieces: Pieces, size: int, fill: Any
 ) -> Layout:
     """The layout of one of the arrays in which to meet: the one that sends the fewest bytes."""
 
@@ -48,23 +47,8 @@ def _cheapest(
         recut = _plan(moved, dim, pieces, size, fill, layout.dims[dim])
         return sum(route_bytes(t, layout) for t in have) + recut.nbytes
 
-    pending = fill.value == 0  # the only value that can be filled into a pending reduction
+    pending = fill == 0  # the only value that can be filled into a pending reduction
     return min(dict.fromkeys(t.layout if pending else t.layout.resolved for t in have), key=nbytes)
-
-
-class Fill(NamedTuple):
-    """A number, and what tells it from others that are equal to it."""
-
-    value: Any
-    key: Any
-
-    @classmethod
-    def of(cls, value: Any) -> Fill:
-        """The number with its key."""
-        return cls(value, exact_key(value))
-
-
-ZEROS = Fill.of(0)
 
 
 class Movement(NamedTuple):
@@ -74,7 +58,7 @@ class Movement(NamedTuple):
     dim: int
     pieces: Pieces
     size: int
-    fill: Fill = ZEROS
+    fill: Any = 0
     axes: Axes | None = None
 
 
@@ -179,7 +163,7 @@ def move_intervals(
     would be lost): give the array twice.
     """
     kept = tuple([p for p in pieces if p.count > 0])
-    return moved(arrays, Movement(dim, kept, size, Fill.of(fill), axes))
+    return moved(arrays, Movement(dim, kept, size, fill, axes))
 
 
 def moved(arrays: Sequence[DistributedArray], how: Movement) -> DistributedArray:
