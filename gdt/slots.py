@@ -66,7 +66,7 @@ def slots(tree: Tree, other: Other = _ignore) -> Iterator[Slot]:
 
 
 def _walk(tree: Tree, name: str, trainable: bool, seen: set[int], other: Other) -> Iterator[Slot]:
-    if not isinstance(tree, DistributedArray | Stateful | MutableMapping | list | tuple):
+    if not isinstance(tree, Stateful | list | tuple | dict | DistributedArray | MutableMapping):
         other(name, tree)
         return iter(())
     if id(tree) in seen:
@@ -108,7 +108,7 @@ def _of_attributes(tree: Stateful, name: str, trainable: bool, seen: set[int]) -
 def _of_items(
     tree: Any, name: str, trainable: bool, seen: set[int], other: Other
 ) -> Iterator[Slot]:
-    items = tree.items() if isinstance(tree, MutableMapping) else enumerate(tree)
+    items = enumerate(tree) if isinstance(tree, list | tuple) else tree.items()
     for key, value in list(items):
         counts = type(value) is int and not isinstance(tree, tuple)
         if isinstance(value, DistributedArray) or counts:
