@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array import DistributedArray
-from gdt.captures import PRIMITIVES, Captures, Place
+from gdt.captures import PRIMITIVES, Captures, Place, Ran
 from gdt.errors import FunctionError, error
 from gdt.mesh import chosen_mesh
 from gdt.observe import OBSERVERS, observing
@@ -25,6 +26,8 @@ from gdt.recording import OUTDATED, Input, Recording, Result, replaced, template
 
 PACKAGE = str(Path(__file__).parent)
 MANY = 16  # recordings after which a function warns that it is recorded over and over
+MANY_KINDS = 64  # of calls, after which it warns that each is another
+MOST_KINDS = 1024  # of calls that are known; then the oldest is forgotten
 
 Tree = Any
 
@@ -38,11 +41,13 @@ class RerecordedWarning(UserWarning):
 
 class Arguments:
     """The arguments of a call: `key`, all but the values in arrays; `places`, where its arrays are
-    kept; `captures`, what is reached through other objects among them."""
+    kept; `objects`, what is no array, number or container of those; `containers`, lists and dicts.
+    """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
         self.places: list[Place] = []
         self.objects: list[tuple[str, Any]] = []
+        self.containers: list[Any] = []
         self._parts: list[Any] = [chosen_mesh(), MATMUL_BACKEND.get(), MATMUL_PRECISION.get()]
         self._name = name
         for i, a in enumerate(args):
@@ -65,18 +70,29 @@ class Arguments:
                 remedy="Pass gdt.asarray(x, layout=...): a recorded step reads its operands anew.",
             )
         elif isinstance(value, PRIMITIVES):
-            parts.extend((type(value), value))
+            # 0.0 is -0.0 to a dict.
+            parts.extend((type(value), value if value or value is None else str(value)))
         elif type(value) in (list, tuple) or hasattr(value, "_fields"):
             parts.extend((type(value), len(value)))
+            if type(value) is list:
+                parts.append(self._number(value))
             for i, v in enumerate(value):
                 self._add(value, i, v, f"{path}[{i}]")
         elif type(value) is dict:
-            parts.extend((dict, *value))
+            parts.extend((dict, *value, self._number(value)))
             for k, v in value.items():
                 self._add(value, k, v, f"{path}[{k!r}]")
         else:
             parts.append(id(value))
             self.objects.append((path, value))
+
+    def _number(self, container: Any) -> int:
+        """Which of the containers it is, so that one that is given twice is told from two."""
+        for n, known in enumerate(self.containers):
+            if known is container:
+                return n
+        self.containers.append(container)
+        return len(self.containers)
 
 
 # ---------------------------------------------------------------- recording
@@ -92,6 +108,14 @@ class StepRecorder(Recorder):
     def line(self) -> str:
         """The user's line."""
         return _line_of_user()
+
+    def on_seed(self) -> None:
+        raise error(
+            FunctionError,
+            self._name,
+            f"a recorded step cannot seed random numbers, as {_line_of_user()} does",
+            remedy="Seed outside of it, or give each draw a key: key=gdt.random.key(1).",
+        )
 
     def on_host(self, name: str) -> None:
         raise error(
@@ -112,6 +136,15 @@ def _line_of_user() -> str:
     return f"line {frame.f_lineno} of {frame.f_code.co_filename} ({frame.f_code.co_name})"
 
 
+def _level() -> int:
+    """The number of the user's frame for a warning that the caller gives."""
+    frame: Any = sys._getframe(1)
+    level = 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 @contextmanager
 def _without_traces(arrays: Sequence[DistributedArray]) -> Iterator[None]:
     """In this context nothing is known of what was resolved before, and afterwards nothing of what
@@ -127,6 +160,24 @@ def _without_traces(arrays: Sequence[DistributedArray]) -> Iterator[None]:
             a._resolved = resolved
 
 
+@contextmanager
+def _restoring(
+    kept: Sequence[tuple[Place, DistributedArray]], captures: Captures
+) -> Iterator[None]:
+    """Put these arrays, and counters of steps, back if what has run in this context turns out not
+    to be a step that can be recorded: else somebody who catches that would take the step twice."""
+    counters = captures.counters()
+    try:
+        yield
+    except FunctionError:
+        for place, array in kept:
+            if place.read() is not array:
+                place.owner[place.key] = array
+        for attributes, values in counters:
+            attributes.update(values)
+        raise
+
+
 class Function:
     """What `gdt.function` returns: calls `function`, recorded and replayed."""
 
@@ -135,7 +186,9 @@ class Function:
         self._function = function
         self._name = getattr(function, "__name__", type(function).__name__)
         self._known: dict[Any, list[Recording]] = {}
+        self._ran = Ran()
         self._count = 0
+        self._has_warned = False
 
     def __repr__(self) -> str:
         return f"<gdt.function {self._name}, {self._count} recordings>"
@@ -145,45 +198,87 @@ class Function:
         """The programs recorded so far; `print(program.source)` shows what runs."""
         return [r.program for recordings in self._known.values() for r in recordings]
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if OBSERVERS.get():  # a tape, explain or a recording around this one wants every op
             return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs, self._name)
         recordings = self._known.get(arguments.key)
         if recordings is None:
-            # The first call makes plans and whatever state there is to be; it runs as written.
-            with _without_traces([p.read() for p, _ in self._places(arguments)[1]]):
-                result = self._function(*args, **kwargs)
-            self._known[arguments.key] = []
-            return result
+            return self._first_call(arguments, args, kwargs)
         for recording in recordings:
-            result = recording.replay(arguments.places)
+            result = recording.replay(arguments.places, arguments.containers)
             if result is not OUTDATED:
                 return result
         return self._record(arguments, recordings, args, kwargs)
 
+    def _first_call(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
+        """Run as written: what makes plans and whatever state there is to be, and shows which
+        functions run."""
+        captures, places = self._places(arguments)
+        kept = [(p, p.read()) for p, _ in places]
+        with _restoring(kept, captures), _without_traces([a for _, a in kept]):
+            with self._ran.watching(captures.functions):
+                result = self._function(*args, **kwargs)
+            templated(result, [], self._name)  # raises for what a replay could not return
+        if len(self._known) == MANY_KINDS:
+            self._warn(
+                f"was called in {MANY_KINDS} ways, of each of which the first two calls run as "
+                "written; numbers that change from call to call are arrays: gdt.asarray(number)"
+            )
+        while len(self._known) >= MOST_KINDS:
+            del self._known[next(iter(self._known))]
+        self._known[arguments.key] = []
+        return result
+
     def _places(self, arguments: Arguments) -> tuple[Captures, list[tuple[Place, int]]]:
         """What the function can reach; and where its arrays are, with their numbers among the
         arguments, -1 for others."""
-        captures = Captures()
+        captures = Captures(self._ran)
         captures.enter(self._function, self._name)
         for path, value in arguments.objects:
             captures.enter(value, path)
+        captures.enter_ran()
         places = [(p, n) for n, p in enumerate(arguments.places)]
         return captures, places + [(p, -1) for p, _ in captures.arrays]
 
     def _record(
         self, arguments: Arguments, recordings: list[Recording], args: Any, kwargs: Any
     ) -> Any:
-        recorder = StepRecorder(self._name)
+        outdated = recordings[0].captures.changed() if recordings else None
+        recorder, known = StepRecorder(self._name), len(self._ran.codes)
         captures, places = self._places(arguments)
         before = [(p, n, p.read(), recorder.declare(p.read())) for p, n in places]
-        with _without_traces([was for _, _, was, _ in before]), observing(recorder):
-            returned = self._function(*args, **kwargs)
-        changed = captures.changed()
-        if changed is not None:
-            self._count_recording(changed)
-            return returned
+        arrays = [was for _, _, was, _ in before]
+        with _restoring([(p, was) for p, _, was, _ in before], captures):
+            with (
+                _without_traces(arrays),
+                observing(recorder),
+                self._ran.watching(captures.functions),
+            ):
+                returned = self._function(*args, **kwargs)
+            changed = captures.changed()
+            if changed is not None:
+                self._count_recording(changed)
+                return returned
+            if len(self._ran.codes) > known:  # functions whose variables have not been looked at
+                return returned
+            self._keep(arguments, recordings, recorder, captures, before, returned)
+        self._count_recording(outdated or "")
+        return returned
+
+    def _keep(
+        self,
+        arguments: Arguments,
+        recordings: list[Recording],
+        recorder: StepRecorder,
+        captures: Captures,
+        before: Sequence[tuple[Place, int, DistributedArray, int]],
+        returned: Tree,
+    ) -> None:
+        """Keep what has been recorded, if the step has left arrays where arrays were."""
         results: list[DistributedArray] = []
         template = templated(returned, results, self._name)
         inputs = []
@@ -191,28 +286,37 @@ class Function:
             now, written = place.read(), None
             if now is not was:
                 if not isinstance(now, DistributedArray):
-                    self._count_recording(place.path)
-                    return returned
+                    return
                 written = Result.of(now, results)
             inputs.append(Input(place, n, was.type, register, written))
         outputs = [recorder.find(r) for r in results]
         program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
         if program is None:
             raise self._unknown(recorder, outputs)
-        recordings.insert(0, Recording(self._name, recorder, captures, inputs, program, template))
+        captures.arrays.clear()  # places are all that is needed, and arrays may be large
+        recordings.insert(
+            0,
+            Recording(
+                self._name, recorder, captures, arguments.containers, inputs, program, template
+            ),
+        )
         del recordings[MANY:]
-        self._count_recording()
-        return returned
 
-    def _count_recording(self, changed: str = "") -> None:
+    def _count_recording(self, changed: str) -> None:
         self._count += 1
         if self._count == MANY:
-            reason = f": {changed} changes in every call" if changed else ""
+            reason = f", the last time because {changed} has changed" if changed else ""
+            self._warn(
+                f"was recorded {MANY} times{reason}; numbers that change from call to call are "
+                "arrays, gdt.asarray(number), and learning rates are schedules, which go on by "
+                "themselves"
+            )
+
+    def _warn(self, problem: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             warnings.warn(
-                f"gdt.function: {self._name} was recorded {MANY} times{reason}; numbers that "
-                "change from call to call belong in arrays, such as gdt.asarray(rate)",
-                RerecordedWarning,
-                stacklevel=4,
+                f"gdt.function: {self._name} {problem}", RerecordedWarning, stacklevel=_level()
             )
 
     def _unknown(self, recorder: Recorder, outputs: Sequence[int]) -> Exception:
@@ -237,16 +341,20 @@ def function(f: Callable[..., Any]) -> Function:
     rates, counts of steps and random numbers go on as without recording.
 
     A call is recorded when one like it (types and layouts of arrays, values of numbers and texts)
-    has been made before, and is replayed as long as nothing that it relies on has changed; else it
-    is recorded anew. Inside a tape, `gdt.explain` or another recording, `f` itself is called.
+    has been made before, and is replayed as long as no Python value that it relies on has changed:
+    variables, attributes, defaults and containers that the functions it calls can reach; else it is
+    recorded anew. What they read elsewhere is as it was when the call was recorded: the elements of
+    NumPy arrays in Python's hands, files, clocks, the environment, members of lists and dicts of
+    more than 4096. Inside a tape, `gdt.explain` or another recording, `f` itself is called.
     Printing, appending to lists and whatever else is not computation on arrays happens only when
     `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise those of `f`.
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs its plans run one by one, as on the CPU.
 
-    Raises FunctionError where a step reads values on the host, returns numbers that are no arrays,
-    or takes a NumPy array as an argument; and for what a CUDA graph cannot capture.
+    Raises FunctionError where a step reads values on the host, seeds random numbers, returns what
+    is no array, or takes a NumPy array as an argument: parameters and counters are then as they
+    were before the call; and for what a CUDA graph cannot capture.
 
     >>> w = {"w": gdt.asarray([1.0, 2.0])}
     >>> optimizer = gdt.optim.SGD(0.5)

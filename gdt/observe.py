@@ -84,6 +84,9 @@ class Observer:
     def on_implicit_fetch(self, array: Any) -> None:
         """NumPy has taken the values of a distributed array, as `np.asarray` does."""
 
+    def on_seed(self) -> None:
+        """A generator of random numbers is about to be started anew."""
+
     def on_synchronize(self, what: str) -> None:
         """The host waits for devices, in `what`: copying to the host, or synchronize."""
 
@@ -120,6 +123,12 @@ def observing_only(*observers: Observer) -> Iterator[None]:
 def is_recorded() -> bool:
     """Whether an observer wants to know which functions make which blocks."""
     return any(observer.wants_runs for observer in OBSERVERS.get())
+
+
+def seeding() -> None:
+    """Tell observers that a generator is about to be started anew."""
+    for observer in OBSERVERS.get():
+        observer.on_seed()
 
 
 def met_host(name: str) -> None:

@@ -27,7 +27,7 @@ from gdt.comm.messages import note_draw
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
-from gdt.observe import from_host
+from gdt.observe import from_host, seeding
 from gdt.op import Composite, op
 from gdt.ops.comparison import less
 from gdt.ops.elementwise import astype, checked_dtype
@@ -81,6 +81,7 @@ class Generator:
 
     @state.setter
     def state(self, state: tuple[int, int]) -> None:
+        seeding()
         with self._lock:
             self._state = int(state[0]), int(state[1])
 

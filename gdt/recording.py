@@ -59,7 +59,7 @@ def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
     raise error(
         FunctionError,
         name,
-        f"it returns a {type(tree).__name__}, which a recorded step cannot compute anew",
+        f"it returns a value of type {type(tree).__name__}, which a recorded step cannot compute",
         remedy="Return arrays, None, or lists, tuples and dicts of them.",
     )
 
@@ -96,10 +96,10 @@ def replaced(inputs: Sequence[Input]) -> set[int]:
 class Recording:
     """A call that has been recorded.
 
-    `replay` takes the places of the call's arguments, runs the program on what is in them and in
-    the captured places, puts results back and returns them as the function does; or returns
-    OUTDATED, and has changed nothing. `source` is its text: in a step of small arrays, loops over
-    the places would cost as much as some of the ops.
+    `replay` takes the places of the call's arguments, and its lists and dicts; it runs the program
+    on what is in them and in the captured places, puts results back and returns them as the
+    function does; or returns OUTDATED, and has changed nothing. `source` is its text: in a step of
+    small arrays, loops over the places would cost as much as some of the ops.
     """
 
     def __init__(
@@ -107,6 +107,7 @@ class Recording:
         name: str,
         recorder: Recorder,
         captures: Captures,
+        containers: Sequence[Any],
         inputs: Sequence[Input],
         program: Program,
         template: Tree,
@@ -121,8 +122,11 @@ class Recording:
         }  # fmt: skip
         self.graph = _graph(name, recorder, kept, program)
         guards = [captures.unchanged(namespace), *_guards(kept, namespace)]
+        if containers:  # a list that was an argument only must not turn out to be a captured one
+            namespace |= {"shared": captures.shared, "known": captures.shared(containers)}
+            guards.append("shared(containers) == known")
         lines = [
-            "def replay(places):",
+            "def replay(places, containers):",
             *[f"    o{n}, k{n}, _ = places[{i.argument}]" for n, i in _arguments(kept)],
             "    try:",
             *[f"        if not ({guard}):\n            return OUTDATED" for guard in guards],
@@ -133,7 +137,7 @@ class Recording:
         ]
         self.source = "\n".join(lines)
         exec(compile(self.source, "<gdt replay>", "exec"), namespace)
-        self.replay: Callable[[Sequence[Place]], Tree] = namespace["replay"]
+        self.replay: Callable[[Sequence[Place], Sequence[Any]], Tree] = namespace["replay"]
 
 
 def _arguments(inputs: Sequence[Input]) -> list[tuple[int, Input]]:
