@@ -17,7 +17,7 @@ U = gdt.UNSHARDED
 Train = Callable[..., gdt.DistributedArray]
 MODES: dict[str, Callable[[Train], Train]] = {
     "eager": lambda train: train,
-    **({"captured": gdt.function} if hasattr(gdt, "function") else {}),
+    "captured": gdt.function,
 }
 MESHES = {
     "data": {"batch": 8},

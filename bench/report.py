@@ -67,6 +67,10 @@ def contenders(workload: str) -> list[Contender]:
     return [
         Contender("NumPy in place", "one array", "", "bench.baselines", "numpy"),
         *[Contender("gdt", f"{s}, 8 devices", "", "bench.gdt_steps", s) for s in schemes],
+        *[
+            Contender("gdt.function", f"{s}, 8 devices", "", "bench.gdt_steps", f"{s}-captured")
+            for s in schemes
+        ],
         Contender("JAX jit", "one device", ".venv-jax", "bench.peers.jax_steps", "one-device"),
         *[
             Contender("JAX jit", f"{s}, 8 devices", ".venv-jax", "bench.peers.jax_steps", s)

@@ -15,7 +15,7 @@ from gdt.devices import DEVICE_COUNTS
 pytest_plugins = ["gdt.benchmark.plugin"]
 
 SCHEMES = {
-    name: [c.name for c in contenders(name) if c.module == "bench.gdt_steps"] for name in WORKLOADS
+    name: [c.name for c in contenders(name) if c.library == "gdt"] for name in WORKLOADS
 }
 STEPS = [
     (workload, scheme, mode, place)
