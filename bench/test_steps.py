@@ -14,9 +14,7 @@ from gdt.devices import DEVICE_COUNTS
 
 pytest_plugins = ["gdt.benchmark.plugin"]
 
-SCHEMES = {
-    name: [c.name for c in contenders(name) if c.library == "gdt"] for name in WORKLOADS
-}
+SCHEMES = {name: [c.name for c in contenders(name) if c.library == "gdt"] for name in WORKLOADS}
 STEPS = [
     (workload, scheme, mode, place)
     for workload, schemes in SCHEMES.items()

@@ -18,10 +18,11 @@ def frame_of_user() -> tuple[FrameType, int]:
 
 
 def _is_of_library(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in LIBRARIES
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in LIBRARIES or frame.f_code.co_filename.startswith("<gdt")
 
 
 def line_of_user() -> str:
     """The user's line, as errors name it."""
     frame, _ = frame_of_user()
-    return f"line {frame.f_lineno} of {frame.f_code.co_filename}"
+    return f"line {frame.f_lineno} of {frame.f_code.co_filename} ({frame.f_code.co_name})"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gdt.arguments import checked
 from gdt.array import DistributedArray
+from gdt.callers import frame_of_user, line_of_user
 from gdt.captures import PRIMITIVES, Captures, Place, Ran
 from gdt.errors import FunctionError, error
 from gdt.mesh import chosen_mesh
@@ -24,7 +23,6 @@ from gdt.policy import MATMUL_BACKEND, MATMUL_PRECISION
 from gdt.program import Program, Recorder
 from gdt.recording import OUTDATED, Input, Recording, Result, replaced, templated
 
-PACKAGE = str(Path(__file__).parent)
 MANY = 16  # recordings after which a function warns that it is recorded over and over
 MANY_KINDS = 64  # of calls, after which it warns that each is another
 MOST_KINDS = 1024  # of calls that are known; then the oldest is forgotten
@@ -107,13 +105,13 @@ class StepRecorder(Recorder):
 
     def line(self) -> str:
         """The user's line."""
-        return _line_of_user()
+        return line_of_user()
 
     def on_seed(self) -> None:
         raise error(
             FunctionError,
             self._name,
-            f"a recorded step cannot seed random numbers, as {_line_of_user()} does",
+            f"a recorded step cannot seed random numbers, as {line_of_user()} does",
             remedy="Seed outside of it, or give each draw a key: key=gdt.random.key(1).",
         )
 
@@ -121,28 +119,9 @@ class StepRecorder(Recorder):
         raise error(
             FunctionError,
             self._name,
-            f"a recorded step cannot read values on the host, as {_line_of_user()} does",
+            f"a recorded step cannot read values on the host, as {line_of_user()} does",
             remedy="Return the array and read it outside, or compute with gdt.where.",
         )
-
-
-def _line_of_user() -> str:
-    """The innermost line of the running code that is not gdt's."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((PACKAGE, "<gdt")):
-        frame = frame.f_back
-    if frame is None:
-        return "some line"
-    return f"line {frame.f_lineno} of {frame.f_code.co_filename} ({frame.f_code.co_name})"
-
-
-def _level() -> int:
-    """The number of the user's frame for a warning that the caller gives."""
-    frame: Any = sys._getframe(1)
-    level = 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 @contextmanager
@@ -316,7 +295,9 @@ class Function:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"gdt.function: {self._name} {problem}", RerecordedWarning, stacklevel=_level()
+                f"gdt.function: {self._name} {problem}",
+                RerecordedWarning,
+                stacklevel=frame_of_user()[1],
             )
 
     def _unknown(self, recorder: Recorder, outputs: Sequence[int]) -> Exception:
