@@ -121,7 +121,9 @@ def test_values_that_numpy_took_from_a_tape_are_an_error() -> None:
         lambda w: gdt.sum(gdt.asarray([w[0], w[1]]) * w),
     ]
     for loss in losses:
-        with pytest.raises(GradientError, match=rf"line \d+ of {re.escape(__file__)} \(.*\) fetched"):
+        with pytest.raises(
+            GradientError, match=rf"line \d+ of {re.escape(__file__)} \(.*\) fetched"
+        ):
             gdt.grad(loss)(w)
     with gdt.GradientTape() as tape:
         total = gdt.sum(w) + np.linalg.norm(w)
