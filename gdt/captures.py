@@ -17,9 +17,10 @@ import sys
 import sysconfig
 import types
 import weakref
-from collections import deque
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +33,9 @@ from gdt.slots import Stateful
 
 PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
 OPAQUE = (types.ModuleType, np.ndarray, ArrayType, Layout, Mesh)
-NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+NAMESPACES = (  # the library's classes that keep a user's values in attributes
+    types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap,
+)  # fmt: skip
 PACKAGE = str(Path(__file__).parent)
 LIBRARIES = [PACKAGE, *{sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib")}]
 MISSING = object()
@@ -83,6 +86,19 @@ class Attributes:
 
     def __setitem__(self, key: str, value: Any) -> None:
         setattr(self.thing, key, value)
+
+
+class ContextVariable:
+    """The value of a context variable, as an owner of one value."""
+
+    def __init__(self, variable: ContextVar[Any]) -> None:
+        self.variable = variable
+
+    def __getitem__(self, key: str) -> Any:
+        return self.variable.get(MISSING)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.variable.set(value)
 
 
 class Ran:
@@ -266,12 +282,16 @@ def _inside(value: Any, path: str) -> Iterator[tuple[Place, Any]]:
     elif isinstance(value, list | tuple | deque):
         for index, found in enumerate(value):
             yield Place(value, index, f"{path}[{index}]"), found
+    elif isinstance(value, ContextVar):
+        yield Place(ContextVariable(value), "value", f"{path}.get()"), value.get(MISSING)
     elif isinstance(value, functools.partial):
         yield from _parts(
             {"func": value.func, "args": value.args, "keywords": value.keywords}, path
         )
     elif isinstance(value, types.MethodType):
         yield from _parts({"__self__": value.__self__, "__func__": value.__func__}, path)
+    elif isinstance(value, types.BuiltinMethodType):
+        yield from _parts({"__self__": value.__self__}, path)
     elif isinstance(value, types.FunctionType):
         yield from _inside_function(value)
     elif hasattr(value, "__wrapped__"):

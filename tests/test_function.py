@@ -8,7 +8,9 @@ import types
 import warnings
 import weakref
 import zlib
+from collections import ChainMap, UserDict
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -556,6 +558,8 @@ def _holders() -> dict[str, tuple[Any, Callable[[float], None], Callable[[], flo
     space, arguments = types.SimpleNamespace(factor=1.0), argparse.Namespace(factor=1.0)
     slotted, members, net = Slotted(), {1.0}, Net()
     slotted.factor = 1.0
+    user_dict, chain = UserDict(factor=1.0), ChainMap({"factor": 1.0})
+    variable = ContextVar("factor", default=1.0)
 
     def set_global(value: float) -> None:
         globals()["TEMPERATURE"] = value
@@ -580,6 +584,10 @@ def _holders() -> dict[str, tuple[Any, Callable[[float], None], Callable[[], flo
         "a class": (lambda v: setattr(Config, "factor", v), lambda: Config.factor),
         "a module": (
             lambda v: setattr(SETTINGS, "factor", v), lambda: SETTINGS.factor),
+        "UserDict": (
+            lambda v: user_dict.__setitem__("factor", v), lambda: user_dict["factor"]),
+        "ChainMap": (lambda v: chain.__setitem__("factor", v), lambda: chain["factor"]),
+        "a context variable": (variable.set, variable.get),
         "a set": (set_member, lambda: max(members)),
     }  # fmt: skip
 
