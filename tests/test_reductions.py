@@ -172,3 +172,12 @@ def test_sums_of_blocks_over_any_axes(shape: tuple[int, ...]) -> None:
                 expected = block.sum(axis=axes, keepdims=keepdims)
                 found = add_reduce(np, block, axes, keepdims)
                 np.testing.assert_array_equal(found, expected, strict=True)
+
+
+@pytest.mark.parametrize("shape", BLOCKS)
+def test_sums_of_blocks_do_not_depend_on_the_order_of_memory(shape: tuple[int, ...]) -> None:
+    block = np.random.default_rng(0).normal(size=shape)
+    other = np.asfortranarray(block)
+    for axis in range(-len(shape), 0):
+        found = [add_reduce(np, x, (axis,), False) for x in (block, other)]
+        np.testing.assert_array_equal(found[0], found[1], strict=True)

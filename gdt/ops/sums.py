@@ -24,8 +24,10 @@ def add_reduce(xp: Any, x: Block, axes: tuple[int, ...], keepdims: bool = False)
     """`x.sum(axis=axes, keepdims=keepdims)`; axes are negative."""
     if xp is np and x.dtype.char in "fd":
         plan = _plan(x.shape, axes, keepdims)
-        if plan is not None and x.flags.c_contiguous:
+        if plan is not None:
             outer, lead, rows, columns, shape = plan
+            if not x.flags.c_contiguous:  # in any order of memory replicas are equal to the bit
+                x = x.copy()
             row = ones(rows, x.dtype.char)
             if lead == 1:
                 return row.dot(x.reshape(rows, columns)).reshape(shape)
