@@ -29,6 +29,7 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh
+from gdt.plan import exact_key
 from gdt.slots import Stateful
 
 PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
@@ -118,7 +119,7 @@ class Ran:
         finally:
             sys.setprofile(before)
         # A function that another one makes works with the variables of that call.
-        made = {c for code in (*self.codes, *reached) for c in code.co_consts if _is_code(c)}
+        made = {inner for code in (*self.codes, *reached) for inner in _made_by(code)}
         new = {c for c in [*self.codes][known:] if c.co_freevars} - made - reached
         if new:  # a search of all objects, for what decorators have made, say
             self._functions += [
@@ -216,9 +217,8 @@ class Captures:
 
     def counters(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """The attributes of what counts steps, and the counters among them as they are now."""
-        counting = [vars(v) for v in self._alive if isinstance(v, Stateful) and v.counters]
-        names = [v.counters for v in self._alive if isinstance(v, Stateful) and v.counters]
-        return [(a, {n: a[n] for n in ns if n in a}) for a, ns in zip(counting, names, strict=True)]
+        counting = [v for v in self._alive if isinstance(v, Stateful) and v.counters]
+        return [(vars(v), {n: vars(v)[n] for n in v.counters if n in vars(v)}) for v in counting]
 
     def unchanged(self, namespace: dict[str, Any]) -> str:
         """An expression that is true if everything is what it was; its names are put into
@@ -265,7 +265,7 @@ def _is_same(now: Any, value: Any) -> bool:
         # Methods are made anew whenever they are looked up.
         return isinstance(value, types.MethodType) and bool(now == value)
     if now == value:
-        return now != 0 or str(now) == str(value)  # 0.0 is not -0.0
+        return bool(exact_key(now) == exact_key(value))
     return bool(now != now and value != value)
 
 
@@ -351,6 +351,11 @@ def _inside_code(code: types.CodeType, variables: dict[str, Any]) -> Iterator[tu
                     yield Place(vars(found), key, f"{name}.{key}"), vars(found)[key]
 
 
+def _made_by(code: types.CodeType) -> list[types.CodeType]:
+    """The functions that a function makes while it runs."""
+    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+
+
 @functools.lru_cache(maxsize=1 << 12)
 def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """The names of global variables, and of attributes, that a function, or one inside it, may
@@ -361,11 +366,10 @@ def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
             variables.add(instruction.argval)
         elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             attributes.add(instruction.argval)
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            more = _names(inner)
-            variables |= more[0]
-            attributes |= more[1]
+    for inner in _made_by(code):
+        more = _names(inner)
+        variables |= more[0]
+        attributes |= more[1]
     return frozenset(variables), frozenset(attributes)
 
 
@@ -375,10 +379,6 @@ def exempt(path: str) -> None:
     LIBRARIES.append(path)
     _is_of_a_user.cache_clear()
     _is_users_code.cache_clear()
-
-
-def _is_code(constant: Any) -> bool:
-    return isinstance(constant, types.CodeType)
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -19,6 +19,7 @@ from gdt.captures import PRIMITIVES, Captures, Place, Ran
 from gdt.errors import FunctionError, error
 from gdt.mesh import chosen_mesh
 from gdt.observe import OBSERVERS, observing
+from gdt.plan import exact_key
 from gdt.policy import MATMUL_BACKEND, MATMUL_PRECISION
 from gdt.program import Program, Recorder
 from gdt.recording import OUTDATED, Input, Recording, Result, replaced, templated
@@ -68,8 +69,7 @@ class Arguments:
                 remedy="Pass gdt.asarray(x, layout=...): a recorded step reads its operands anew.",
             )
         elif isinstance(value, PRIMITIVES):
-            # 0.0 is -0.0 to a dict.
-            parts.extend((type(value), value if value or value is None else str(value)))
+            parts.extend((exact_key(value), value))
         elif type(value) in (list, tuple) or hasattr(value, "_fields"):
             parts.extend((type(value), len(value)))
             if type(value) is list:
@@ -90,7 +90,7 @@ class Arguments:
             if known is container:
                 return n
         self.containers.append(container)
-        return len(self.containers)
+        return len(self.containers) - 1
 
 
 # ---------------------------------------------------------------- recording

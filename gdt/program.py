@@ -174,10 +174,13 @@ class Recorder(Observer):
             return
         overwritten = tuple([read[i] for i in donated])
         used_up = read[scratch] if scratch >= 0 else -1
-        made = Instruction(name, function, read, written, several, overwritten, used_up)
         self.instructions.append(
-            made._replace(is_effect=is_effect, line=self.line(), plan=plan),
-        )
+            Instruction(
+                name, function, read, written, several,
+                donated=overwritten, scratch=used_up, is_effect=is_effect, line=self.line(),
+                plan=plan,
+            )
+        )  # fmt: skip
 
     def line(self) -> str:
         """The line of the running code that errors name; a recorder may know none."""
