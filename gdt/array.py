@@ -117,18 +117,16 @@ def _in_place(name: str, symbol: str) -> Callable[[DistributedArray, object], An
     return method
 
 
-def _divmod(self: DistributedArray, other: Any) -> Any:
-    """Floor and remainder of self / other."""
-    if not is_array_like(other):
-        return NotImplemented
-    return FUNCTIONS["floor_divide"](self, other), FUNCTIONS["remainder"](self, other)
+def _divmod(*, reflected: bool = False) -> Callable[..., Any]:
+    """A method for the floor and the remainder of self / other; of other / self if `reflected`."""
 
+    def method(self: DistributedArray, other: Any) -> Any:
+        if not is_array_like(other):
+            return NotImplemented
+        operands = (other, self) if reflected else (self, other)
+        return FUNCTIONS["floor_divide"](*operands), FUNCTIONS["remainder"](*operands)
 
-def _divmod_of(self: DistributedArray, other: Any) -> Any:
-    """Floor and remainder of other / self."""
-    if not is_array_like(other):
-        return NotImplemented
-    return FUNCTIONS["floor_divide"](other, self), FUNCTIONS["remainder"](other, self)
+    return method
 
 
 class DistributedArray:
@@ -428,7 +426,7 @@ class DistributedArray:
     __ifloordiv__ = _in_place("floor_divide", "//=")
     __mod__, __rmod__ = _operator("remainder"), _forward("remainder", reflected=True)
     __imod__ = _in_place("remainder", "%=")
-    __divmod__, __rdivmod__ = _divmod, _divmod_of
+    __divmod__, __rdivmod__ = _divmod(), _divmod(reflected=True)
     __pow__, __rpow__ = _operator("power"), _forward("power", reflected=True)
     __ipow__ = _in_place("power", "**=")
     __matmul__, __rmatmul__ = _operator("matmul"), _forward("matmul", reflected=True)

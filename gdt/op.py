@@ -394,16 +394,19 @@ class Op:
             types.append(other.type)
         key = (*types, *map(type, args), *self._key_of(static))
         plans = self.plans_of_all.get(key)
-        if not plans or OBSERVERS.get():
-            for group, other in zip(owners, others, strict=True):
-                self.update(group, other, *args, **static)
+        if plans and not OBSERVERS.get():
+            if not plans[0].kernel_bodies:
+                self._update_on_host(plans, owners, others, args)
+                return
+            if self._launched_for_all(plans, owners, others, args, static):
+                return
+        for group, other in zip(owners, others, strict=True):
+            self.update(group, other, *args, **static)
+        if not plans:
             self._remember_all(key, owners, others, args, static)
-            return
-        if plans[0].kernel_bodies:
-            if not self._launched_for_all(plans, owners, others, args, static):
-                for group, other in zip(owners, others, strict=True):
-                    self.update(group, other, *args, **static)
-            return
+
+    def _update_on_host(self, plans: Sequence[Plan], owners: Any, others: Any, args: Any) -> None:
+        """Update all by plans that have the short way."""
         for group, other, plan in zip(owners, others, plans, strict=True):
             free = [is_owned(mapping, name)[0] for mapping, name in group]
             blocks = [mapping[name].blocks[0] for mapping, name in group]
