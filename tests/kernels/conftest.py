@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from . import harness, on_gpu
+from .emulation import EmulatedBackend, emulated_devices
 
 # Properties of a test's report that hold a row of a table.
 MUTATION, SHARE = "mutations", "calls that ran a kernel"
@@ -14,6 +15,14 @@ MUTATION, SHARE = "mutations", "calls that ran a kernel"
 def sanitizer_processes() -> Iterator[None]:
     yield
     harness.close_runners()
+
+
+@pytest.fixture(scope="module")
+def emulated() -> Iterator[EmulatedBackend]:
+    """The devices emu:0, emu:1, ..., whose kernels run on the CPU."""
+    harness.need_compiler()
+    with emulated_devices() as backend:
+        yield backend
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,11 @@ import gdt
 from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
 from gdt.kernels import Call
 
-from .emulation import EmulatedBackend, emulated_devices
-from .harness import assert_close, covering, need_compiler
+from .emulation import EmulatedBackend
+from .harness import assert_close, covering
 from .harness import name as name_of
 
 ONE, FOUR = ["emu:0"], [f"emu:{i}" for i in range(4)]
-
-
-@pytest.fixture(scope="module")
-def emulated() -> Iterator[EmulatedBackend]:
-    need_compiler()
-    with emulated_devices() as backend:
-        yield backend
 
 
 pytestmark = pytest.mark.usefixtures("emulated")

@@ -4,7 +4,7 @@ the real kernels, and equal the host."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,7 @@ from gdt import UNSHARDED, Layout, nn
 from gdt.drawing import Explanation
 
 from .conftest import SHARE
-from .emulation import EmulatedBackend, emulated_devices
-from .harness import need_compiler
+from .emulation import EmulatedBackend
 
 FAMILIES = {
     "matmul": {"matrix_product", "matrix_product_nt", "matrix_product_tn", "contraction"},
@@ -30,13 +29,6 @@ FAMILIES = {
 }  # fmt: skip
 STEPS, BATCH = 3, 32
 MNIST_SIZES = [784, 70, 50, 10]  # of the example's 784, 700, 500, 10
-
-
-@pytest.fixture(scope="module")
-def emulated() -> Iterator[EmulatedBackend]:
-    need_compiler()
-    with emulated_devices() as backend:
-        yield backend
 
 
 pytestmark = pytest.mark.usefixtures("emulated")

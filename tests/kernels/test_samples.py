@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,8 +12,7 @@ from gdt.op import OPS
 from gdt.testing import Oracle, choices
 
 from ..samples import SAMPLES
-from .emulation import EmulatedBackend, emulated_devices
-from .harness import need_compiler
+from .emulation import EmulatedBackend
 
 # Updates have no samples of their own: gdt.optim calls them with memory to write into.
 OPS_WITH_KERNELS = {name for name, op in OPS.items() if op.kernel_body and not op.donated}
@@ -22,13 +20,6 @@ OPS_WITH_KERNELS = {name for name, op in OPS.items() if op.kernel_body and not o
 BY_FUNCTION = {"fused_cross_entropy": "sparse_softmax_cross_entropy_with_logits"}
 NAMES = sorted(BY_FUNCTION.get(name, name) for name in OPS_WITH_KERNELS)
 CHOICES, WITH_GRADIENTS = 2, 1  # of layouts for each sample
-
-
-@pytest.fixture(scope="module", autouse=True)
-def emulated() -> Iterator[EmulatedBackend]:
-    need_compiler()
-    with emulated_devices() as backend:
-        yield backend
 
 
 @pytest.mark.parametrize("devices", [["emu:0"], [f"emu:{i}" for i in range(4)]], ids=len)
