@@ -23,14 +23,11 @@ from gdt.numpy_protocols import call_function, call_ufunc
 from gdt.observe import OBSERVERS, from_host, is_recorded, met_host, ran
 from gdt.policy import on_implicit_fetch
 from gdt.reduction import IDEMPOTENT, identity
+from gdt.registry import FUNCTIONS
 from gdt.relayout import run_routes
 from gdt.routes import route
 
 Block = Any
-
-FUNCTIONS: dict[
-    str, Callable[..., Any]
-] = {}  # public functions by name, filled as they are declared
 
 
 class Shard(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.buckets import Buckets
 from gdt.errors import GradientError, error
 from gdt.layout import ArrayType, Layout
@@ -18,6 +18,7 @@ from gdt.observe import OBSERVERS, is_recorded, observing
 from gdt.ops.movement import relayout_together
 from gdt.plan import exact_key
 from gdt.program import Program, Recorder, array_of, held
+from gdt.registry import FUNCTIONS
 
 Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # op, operands, statics, output(s)
 Arrays = Sequence[DistributedArray]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gdt.arguments import checked, checked_class
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.errors import ShapeError, error
-from gdt.op import as_operands
+from gdt.operands import as_operands
+from gdt.registry import FUNCTIONS
 
 
 @checked

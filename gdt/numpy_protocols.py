@@ -1,6 +1,6 @@
 """NumPy's functions and ufuncs, called with distributed arrays, run as gdt's of the same meaning.
 
-`functions` is `gdt.array.FUNCTIONS`; NumPy's arguments are passed on as far as they are given.
+`functions` is `gdt.registry.FUNCTIONS`; NumPy's arguments are passed on as far as they are given.
 Sources: NEP 13 (`__array_ufunc__`) and NEP 18 (`__array_function__`).
 """
 

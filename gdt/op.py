@@ -23,22 +23,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
-
-from gdt.arguments import MISFITS, checked, misfit_value, of_all_arguments, out_of_memory
-from gdt.array import FUNCTIONS, DistributedArray, is_array_like, place
-from gdt.backend import as_array, backend_of
-from gdt.backend.numpy import ONE_REFERENCE
-from gdt.errors import ArgumentError, DtypeError, GdtError, ShapeError, error
-from gdt.layout import ArrayType, Layout
-from gdt.mesh import Mesh, get_default_mesh
+from gdt import updates
+from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
+from gdt.array import DistributedArray
+from gdt.errors import ArgumentError, GdtError, error
+from gdt.layout import ArrayType
 from gdt.observe import OBSERVERS, is_recorded, ran
+from gdt.operands import SCALARS, bind_arguments, converted, hashable_statics
 from gdt.plan import Plan, Plans, exact_key, takes_numbers
 from gdt.plan_builder import PlanBuilder
+from gdt.registry import FUNCTIONS
 from gdt.relayout import run_routes
 from gdt.rule import Rule, RuleSpec, Way, bind, check_meshes, choose, parse
 
@@ -46,7 +43,6 @@ Vjp = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 OPS: dict[str, Op] = {}
-SCALARS = (int, float, bool, complex)  # weak in promotion, as in NumPy (NEP 50)
 INJECTED = ("out", "block_shape", "shards", "labels", "scratch")
 
 
@@ -286,26 +282,8 @@ class Op:
                 f"got {given}",
                 remedy=f"It takes arrays and {self.statics}.",
             )
-        static = {k: _hashable(v) for k, v in static.items()}
-        for k, v in static.items():
-            try:
-                hash(v)
-            except TypeError:
-                raise error(
-                    ArgumentError, self.name, f"argument {k!r} is {v!r}, which is no static value"
-                ) from None
-        mesh = (
-            next((a.mesh for a in args if isinstance(a, DistributedArray)), None)
-            or get_default_mesh()
-        )
-        if not any(isinstance(a, DistributedArray) for a in args) and args:
-            args = (as_operand(args[0], mesh, self.name, self.operand_name(0)), *args[1:])
-        converted = tuple(
-            a if type(a) is DistributedArray or type(a) in SCALARS
-            else as_operand(a, mesh, self.name, self.operand_name(i))
-            for i, a in enumerate(args)
-        )  # fmt: skip
-        return self(*converted, **static)
+        static = hashable_statics(self.name, static)
+        return self(*converted(self.name, args, self.operand_name), **static)
 
     def plan_of_call(self, args: Sequence[Any], static: Mapping[str, Any]) -> Plan:
         """The plan of a call that has been made, from what an observer was told of it."""
@@ -321,137 +299,14 @@ class Op:
         self, args: tuple[Any, ...], static: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Operands by position, statics by name."""
-        names = [*self.operands, *self.statics]
-        if len(args) > len(names):
-            raise error(
-                ArgumentError,
-                self.name,
-                f"takes {len(names)} arguments ({', '.join(names)}), got {len(args)}",
-            )
-        given = dict(zip(names, args, strict=False))
-        for k, v in static.items():
-            if k not in names:
-                raise error(
-                    ArgumentError,
-                    self.name,
-                    f"no argument {k!r}",
-                    remedy=f"It has {', '.join(names)}.",
-                )
-            if k in given:
-                raise error(ArgumentError, self.name, f"argument {k!r} is given twice")
-            given[k] = v
-        missing = [n for n in self.operands if n not in given]
-        if missing:
-            raise error(ArgumentError, self.name, f"argument {missing[0]!r} is missing")
-        operands = tuple(given.pop(n) for n in self.operands)
-        return operands, given
+        return bind_arguments(self.name, self.operands, self.statics, args, static)
 
     def operand_name(self, i: int) -> str:
         """Name of the operand at that position, as errors say it."""
         return self.operands[i] if i < len(self.operands) else f"operand {i}"
 
-    def update(
-        self, owners: Sequence[tuple[MutableMapping[str, Any], str]], *args: Any, **static: Any
-    ) -> None:
-        """Run an op with donated operands, and put its outputs in their place.
-
-        `owners` says where each donated operand is kept, `mapping[name]`; `args` are the operands
-        after those. A block that nobody else refers to is overwritten; any other is left as it is,
-        and the output gets memory of its own.
-        """
-        owned = [is_owned(mapping, name) for mapping, name in owners]
-        operands = [mapping[name] for mapping, name in owners]
-        operands += args
-        types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
-        key = (*types, *self._key_of(static))
-        plan = self.plans.get(key)
-        if plan is not None and plan.quick_update is not None and not is_recorded():
-            xs = [a.blocks[0] if type(a) is DistributedArray else a for a in operands]
-            made = plan.quick_update(xs, [blocks[0] for blocks in owned])
-            outs = tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
-        else:
-            plan = plan or self._plan(operands, static)
-            outs = self._general(plan, operands, owned)
-            outs = outs if isinstance(outs, tuple) else (outs,)
-            self.plans[key] = plan
-        for (mapping, name), out in zip(owners, outs, strict=True):
-            mapping[name] = out
-        for observer in OBSERVERS.get():
-            observer.on_op(self, tuple(operands), static, outs if len(outs) > 1 else outs[0])
-
-    def update_all(
-        self,
-        owners: Sequence[Sequence[tuple[MutableMapping[str, Any], str]]],
-        others: Sequence[DistributedArray],
-        *args: Any,
-        **static: Any,
-    ) -> None:
-        """`update(owners[i], others[i], *args)` for every i, with one lookup of plans for all."""
-        types: list[Any] = []
-        for group, other in zip(owners, others, strict=True):
-            for mapping, name in group:
-                types.append(mapping[name].type)
-            types.append(other.type)
-        key = (*types, *map(type, args), *self._key_of(static))
-        plans = self.plans_of_all.get(key)
-        if plans and not OBSERVERS.get():
-            if not plans[0].kernel_bodies:
-                self._update_on_host(plans, owners, others, args)
-                return
-            if self._launched_for_all(plans, owners, others, args, static):
-                return
-        for group, other in zip(owners, others, strict=True):
-            self.update(group, other, *args, **static)
-        if not plans:
-            self._remember_all(key, owners, others, args, static)
-
-    def _update_on_host(self, plans: Sequence[Plan], owners: Any, others: Any, args: Any) -> None:
-        """Update all by plans that have the short way."""
-        for group, other, plan in zip(owners, others, plans, strict=True):
-            free = [is_owned(mapping, name)[0] for mapping, name in group]
-            blocks = [mapping[name].blocks[0] for mapping, name in group]
-            made = plan.quick_update((*blocks, other.blocks[0], *args), free)  # type: ignore[misc]
-            for (mapping, name), kind, block in zip(group, plan.outs, made, strict=True):
-                mapping[name] = DistributedArray(kind, (block,))
-
-    def _remember_all(
-        self, key: tuple[Any, ...], owners: Any, others: Any, args: Any, static: Any
-    ) -> None:
-        """Keep the plans of an `update_all`, if each of them has the short way."""
-        found = []
-        for group, other in zip(owners, others, strict=True):
-            operands = (*[mapping[name] for mapping, name in group], other, *args)
-            found.append(self.plan_of_call(operands, static))
-        if all(plan.quick_update is not None or plan.kernel_bodies for plan in found):
-            self.plans_of_all[key] = tuple(found)
-
-    def _launched_for_all(
-        self, plans: Sequence[Plan], owners: Any, others: Any, args: Any, static: Any
-    ) -> bool:
-        """Update all by the op's kernel, in one launch for each block and dtype; False if it does
-        not apply."""
-        launch = self.kernel_of_all
-        if launch is None or not all(k.applies for p in plans for k in p.kernel_bodies):
-            return False
-        owned = [[is_owned(mapping, name) for mapping, name in group] for group in owners]
-        arrays = [
-            (*[mapping[name].blocks for mapping, name in group], other.blocks)
-            for group, other in zip(owners, others, strict=True)
-        ]
-        made = [
-            body.update_all(
-                launch,
-                [tuple([blocks[i] for blocks in xs]) for xs in arrays],
-                [a.blocks[i] if type(a) is DistributedArray else a for a in args],
-                [[mine[i] for mine in own] for own in owned],
-                static,
-            )
-            for i, body in enumerate(plans[0].kernel_bodies)
-        ]
-        for n, (group, plan) in enumerate(zip(owners, plans, strict=True)):
-            for d, ((mapping, name), kind) in enumerate(zip(group, plan.outs, strict=True)):
-                mapping[name] = DistributedArray(kind, tuple(blocks[n][d] for blocks in made))
-        return True
+    # Of an op with donated operands.
+    update, update_all = updates.update, updates.update_all
 
     # ---- planning
 
@@ -523,99 +378,6 @@ def _blocks(args: Sequence[Any]) -> list[Any]:
     return [a.blocks if type(a) is DistributedArray else a for a in args]
 
 
-def _hashable(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return tuple(_hashable(v) for v in value)
-    if isinstance(value, np.ndarray) and value.ndim <= 1:
-        return tuple(value.tolist()) if value.ndim else value.item()
-    return value
-
-
-def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
-    """A NumPy array, scalar or nested list as an array replicated on `mesh`."""
-    if not is_array_like(value):
-        raise error(
-            DtypeError,
-            op,
-            f"{name} is a {type(value).__name__}",
-            remedy="Operands are arrays, numbers or nested lists.",
-        )
-    refuse_mask(value, op, name)
-    try:
-        whole = as_array(value, mesh)
-    except ValueError as e:
-        raise error(ShapeError, op, f"{name} is no array: {e}") from None
-    if whole.dtype.kind not in "biufc":
-        raise error(DtypeError, op, f"{name} has dtype {whole.dtype}, which is no number")
-    return place(whole, Layout.replicated(mesh, whole.ndim), given=op)
-
-
-def refuse_mask(value: object, op: str, name: str) -> None:
-    """Raise DtypeError for a masked array, whose mask would be lost."""
-    if isinstance(value, np.ma.MaskedArray):
-        raise error(
-            DtypeError,
-            op,
-            f"{name} is a masked array, and gdt has no masks",
-            remedy="Use x.filled(value), and gdt.where with a mask of its own.",
-        )
-
-
-def as_operands(op: str, **values: Any) -> list[DistributedArray]:
-    """The arguments of a public function as arrays on one mesh: that of the first distributed one.
-
-    Raises MeshError if they live on different meshes.
-    """
-    given = list(values.values())
-    if all_on_one_mesh(given):
-        return given
-    given = [v for v in given if isinstance(v, DistributedArray)]
-    mesh = given[0].mesh if given else get_default_mesh()
-    arrays = [
-        v if isinstance(v, DistributedArray) else as_operand(v, mesh, op, name)
-        for name, v in values.items()
-    ]
-    check_meshes([a.type for a in arrays], op, list(values))
-    return arrays
-
-
-def all_on_one_mesh(values: Sequence[Any]) -> bool:
-    """Whether all values are distributed arrays, and of one mesh."""
-    mesh = None
-    for v in values:
-        if type(v) is not DistributedArray:
-            return False
-        if mesh is None:
-            mesh = v.type.layout.mesh
-        elif v.type.layout.mesh is not mesh:
-            return False
-    return True
-
-
-def is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
-    """For every block of the array in `mapping[name]`, whether nothing else refers to it."""
-    count = sys.getrefcount
-    if count(mapping[name]) != ONE_REFERENCE or count(mapping[name].blocks) != ONE_REFERENCE:
-        return [False] * len(mapping[name].blocks)
-    array = mapping[name]
-    if array._resolved is not None:
-        return [False] * len(array.blocks)
-    owned = []
-    for i in range(len(array.blocks)):
-        alone = count(array.blocks[i]) == ONE_REFERENCE
-        if alone and array.blocks[i].base is not None:
-            # In no variable, which CPython 3.14 counts once and others twice.
-            references = count(array.blocks[i].base)
-            alone = references == ONE_REFERENCE + _is_of_pool(array, i)
-        owned.append(alone and getattr(array.blocks[i].flags, "writeable", True))  # CuPy's all are
-    return owned
-
-
-def _is_of_pool(array: DistributedArray, i: int) -> bool:
-    """Whether the memory of block `i` is the backend's, which then refers to it too."""
-    return backend_of(array.mesh).owns(array.blocks[i].base)
-
-
 def op(
     rule: str | Callable[..., str | RuleSpec], **options: Any
 ) -> Callable[[Callable[..., Any]], Op]:
@@ -646,115 +408,7 @@ def op(
     return declare
 
 
-ShortWay = tuple[ArrayType, Callable[..., Any]]  # the type of a result, and what makes its block
-
-
-class Composite:
-    """A function of ops that is one entry on the tape, with a gradient of its own.
-
-    Declared as a decorator; `vjp` is that of `Op`. What its gradient needs it returns as outputs.
-
-    is_shown: whether those who watch its parts are told that it begins and ends.
-    """
-
-    def __init__(self, function: Callable[..., Any], *, is_shown: bool = True) -> None:
-        self.name, self.is_shown = function.__name__.strip("_"), is_shown
-        self.function = checked(function, self.name)
-        self.__name__, self.__doc__, self.__module__ = (
-            self.name,
-            function.__doc__,
-            function.__module__,
-        )
-        self.vjps: tuple[Vjp | None, ...] = ()
-        self.joint_vjp: Vjp | None = None
-        options = inspect.signature(function).parameters.values()
-        self.takes_numbers = takes_numbers(p for p in options if p.kind is p.KEYWORD_ONLY)
-        self.find_short: Callable[..., ShortWay | None] | None = None
-        self.short_ways: Plans[ShortWay | None] = Plans()
-
-    def __reduce__(self) -> str:
-        """By name, as functions are."""
-        return self.function.__name__
-
-    def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
-        """Declare gradients, as of an `Op`."""
-        self.vjps, self.joint_vjp = per_operand, joint
-
-    def short(self, find: F) -> F:
-        """Declare `find(*types, static) -> (type, function) or None`, of a composite of arrays and
-        one static: the type of the result, and what makes its only block of the operands' only
-        blocks; None where it takes more than that.
-
-        It is called where nobody watches the parts, and must make what they make.
-        """
-        self.find_short = find
-        return find
-
-    def __call__(self, *args: Any, **static: Any) -> Any:
-        observers = OBSERVERS.get()
-        if observers and any(o.wants_parts or o.wants_moves for o in observers):
-            out = self._watched(args, static, observers)
-        elif self.find_short is None:
-            out = self._alone(args, static)
-        else:
-            out = self._shortly(args, static)
-        for observer in observers:
-            if not observer.wants_parts:
-                observer.on_op(self, args, static, out)
-        return out
-
-    def _shortly(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
-        """The composite in the short way, if it has one. A loop costs as much as all the rest, so
-        one operand goes without."""
-        (how,) = static.values()
-        alone = len(args) == 1
-        key = (how, args[0].type) if alone else (how, *[a.type for a in args])
-        try:
-            short = self.short_ways[key]
-        except KeyError:
-            types = [a.type for a in args]
-            short = self.short_ways[key] = self.find_short(*types, how)  # type: ignore[misc]
-        if short is None:
-            return self._alone(args, static)
-        kind, run = short
-        block = run(args[0].blocks[0]) if alone else run(*[a.blocks[0] for a in args])
-        return DistributedArray(kind, (block,))
-
-    def _alone(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
-        """The composite where nobody watches its parts."""
-        token = OBSERVERS.set(())
-        try:
-            return self.function(*args, **static)
-        finally:
-            OBSERVERS.reset(token)
-
-    def _watched(
-        self, args: tuple[Any, ...], static: dict[str, Any], observers: Sequence[Any]
-    ) -> Any:
-        """The composite with those who watch its parts."""
-        inner = tuple(o for o in observers if o.wants_parts)
-        told = inner if self.is_shown else ()
-        for observer in told:
-            observer.on_enter(self.name)
-        token = OBSERVERS.set(inner)
-        try:
-            out = self.function(*args, **static)
-        finally:
-            OBSERVERS.reset(token)
-        for observer in told:
-            observer.on_leave(self.name, args, out)
-        return out
-
-
 def declared_op(module: str, name: str) -> Op:
     """The op of that name, which importing the module declares."""
     importlib.import_module(module)
     return OPS[name]
-
-
-def public(function: F) -> F:
-    """Make a plain function of ops one of gdt's public functions (and of the array's methods)."""
-    if inspect.isfunction(function):
-        function = checked(function)
-    FUNCTIONS[function.__name__.rstrip("_")] = function
-    return function

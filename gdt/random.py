@@ -21,19 +21,21 @@ import numpy as np
 
 from gdt import random_bits
 from gdt.arguments import checked, checked_class
-from gdt.array import FUNCTIONS, DistributedArray, checked_layout, on_blocks, place
+from gdt.array import DistributedArray, checked_layout, on_blocks, place
 from gdt.backend import backend_of
 from gdt.comm.messages import note_draw
+from gdt.composite import Composite
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh, get_default_mesh
 from gdt.observe import from_host, seeding
-from gdt.op import Composite, op
+from gdt.op import op
 from gdt.ops.comparison import less
 from gdt.ops.elementwise import astype, checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, checked_shape
 from gdt.random_kernels import draw_block
+from gdt.registry import FUNCTIONS
 from gdt.rule import RuleSpec
 
 Block = Any

@@ -11,8 +11,8 @@ from gdt.captures import MISSING_KEY, Captures, Place
 from gdt.cuda_graph import StepGraph, step_graph
 from gdt.errors import FunctionError, error
 from gdt.layout import ArrayType
-from gdt.op import is_owned
 from gdt.program import Program, Recorder, array_of
+from gdt.updates import is_owned
 
 OUTDATED = object()  # what replaying returns if something is not what it was
 

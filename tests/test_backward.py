@@ -11,10 +11,11 @@ import pytest
 
 import gdt
 from gdt import backward
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.backward import BACKWARDS, Backward
 from gdt.mesh import Mesh
 from gdt.observe import Observer, observing
+from gdt.registry import FUNCTIONS
 from gdt.testing import Oracle, choices
 from gdt.testing.operands import placed
 
@@ -121,13 +122,13 @@ def test_a_scalar_that_changes_is_part_of_the_signature() -> None:
 
 
 def test_a_gradient_that_draws_or_reads_is_never_replayed() -> None:
-    @gdt.op.Composite
+    @gdt.composite.Composite
     def noisy(x: DistributedArray) -> DistributedArray:
         return x * 1.0
 
     noisy.vjp(lambda g, out, x: g * gdt.random.uniform(x.shape))
 
-    @gdt.op.Composite
+    @gdt.composite.Composite
     def clipped(x: DistributedArray) -> DistributedArray:
         return x * 1.0
 
@@ -147,7 +148,7 @@ def test_a_gradient_that_draws_or_reads_is_never_replayed() -> None:
 def test_a_gradient_that_uses_an_array_from_elsewhere_is_never_replayed() -> None:
     kept = {"scale": gdt.asarray(2.0)}
 
-    @gdt.op.Composite
+    @gdt.composite.Composite
     def scaled(x: DistributedArray) -> DistributedArray:
         return x * 1.0
 

@@ -10,10 +10,10 @@ import pytest
 
 import gdt
 from gdt import Layout, Mesh, buckets
-from gdt.array import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm.transport import transport_of
 from gdt.observe import Observer, observing
+from gdt.registry import FUNCTIONS
 
 from .strict import engine
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.cuda_graph import StepGraph
 from gdt.errors import FunctionError
 from gdt.function import Function
+from gdt.registry import FUNCTIONS
 from gdt.testing import choices
 from gdt.testing.operands import placed
 

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import gdt
-from gdt.array import FUNCTIONS
-from gdt.op import Composite, Op
+from gdt.composite import Composite
+from gdt.op import Op
+from gdt.registry import FUNCTIONS
 
 ROOT = Path(gdt.__file__).parent.parent
 

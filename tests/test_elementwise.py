@@ -12,8 +12,8 @@ import pytest
 
 import gdt
 from gdt import error_function
-from gdt.array import FUNCTIONS
 from gdt.numpy_protocols import UFUNC_NAMES
+from gdt.registry import FUNCTIONS
 from gdt.testing import layouts, meshes
 
 MESH = gdt.create_mesh([("x", 4)])

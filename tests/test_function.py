@@ -18,10 +18,11 @@ import pytest
 
 import gdt
 from gdt import nn
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.errors import FunctionError
 from gdt.function import MANY, Function, RerecordedWarning
 from gdt.mesh import Mesh
+from gdt.registry import FUNCTIONS
 from gdt.testing import choices
 from gdt.testing.operands import placed
 

@@ -14,7 +14,6 @@ import pytest
 
 import gdt
 from gdt import Layout, Mesh, create_mesh, processes
-from gdt.array import FUNCTIONS
 from gdt.comm import messages as messages_module
 from gdt.comm import nccl as nccl_module
 from gdt.comm import ranks as ranks_module
@@ -26,6 +25,7 @@ from gdt.comm.ranks import Running
 from gdt.comm.transport import CopyTransport, Transfer, wait_for_all
 from gdt.errors import DistributedError
 from gdt.reduction import UFUNCS
+from gdt.registry import FUNCTIONS
 from gdt.testing import Oracle, choices, layouts
 
 from .recorded_nccl import OPS, Event, HostBackend, RecordedNccl, SharedNccl, address

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, DtypeError, MoveError
 from gdt.mesh import Mesh
 from gdt.numpy_protocols import FUNCTION_NAMES
+from gdt.registry import FUNCTIONS
 from gdt.testing import assert_close, meshes, tolerance
 
 from .samples import SAMPLES

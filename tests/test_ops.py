@@ -9,9 +9,9 @@ import zlib
 
 import pytest
 
-from gdt.array import FUNCTIONS
 from gdt.mesh import Mesh
 from gdt.op import OPS
+from gdt.registry import FUNCTIONS
 from gdt.testing import Oracle, choices, meshes
 
 from .samples import ELSEWHERE, SAMPLES

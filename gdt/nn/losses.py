@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.op import as_operands
+from gdt.operands import as_operands
+from gdt.registry import FUNCTIONS
 
 
 @checked

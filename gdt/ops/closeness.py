@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.layout import Layout
-from gdt.op import as_operands, public
+from gdt.operands import as_operands
 from gdt.ops.comparison import equal, isfinite, isnan, less_equal, logical_and, logical_or, where
 from gdt.ops.creation import full
 from gdt.ops.elementwise import abs_, astype
+from gdt.registry import FUNCTIONS, public
 
 
 @public

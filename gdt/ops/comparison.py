@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from gdt.array import DistributedArray
-from gdt.op import op, public
+from gdt.op import op
 from gdt.ops.elementwise import TERNARY, binary, like, positive, unary, zero
+from gdt.registry import public
 
 Block = Any
 

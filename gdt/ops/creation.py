@@ -16,11 +16,13 @@ from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import get_default_mesh
 from gdt.observe import noted, ran
-from gdt.op import as_operand, op, public, refuse_mask
+from gdt.op import op
+from gdt.operands import as_operand, refuse_mask
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape
 from gdt.plan import Shards
+from gdt.registry import public
 from gdt.relayout import run_routes
 from gdt.routes import route
 

@@ -8,11 +8,13 @@ import numpy as np
 
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.op import as_operands, op, public
+from gdt.op import op
+from gdt.operands import as_operands
 from gdt.ops.activations import sigmoid
 from gdt.ops.elementwise import astype, like
 from gdt.ops.reductions import sum_
 from gdt.ops.softmax import log_softmax
+from gdt.registry import public
 
 Block = Any
 

@@ -11,10 +11,11 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import as_operands, public
+from gdt.operands import as_operands
 from gdt.ops.products import contract_labels, diagonal
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import transpose
+from gdt.registry import public
 
 
 @public

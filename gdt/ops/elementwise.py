@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.errors import DtypeError, error
 from gdt.layout import ArrayType
-from gdt.op import SCALARS, Op, op, public
+from gdt.op import Op, op
+from gdt.operands import SCALARS
 from gdt.ops.reductions import unbroadcast
+from gdt.registry import FUNCTIONS, public
 from gdt.rule import RuleSpec
 
 Block = Any

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import as_operands, public
+from gdt.operands import as_operands
 from gdt.ops.lookup import checked_indices
 from gdt.ops.shapes import reshape, transpose
 from gdt.ops.slicing import (
@@ -25,6 +25,7 @@ from gdt.ops.slicing import (
 )
 from gdt.ops.taking import take_in_range
 from gdt.policy import on_implicit_fetch
+from gdt.registry import FUNCTIONS, public
 
 Entry = Interval | DistributedArray | None  # what one axis is indexed with; None makes a new axis
 

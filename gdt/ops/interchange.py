@@ -7,8 +7,8 @@ from typing import Any
 from gdt import dlpack
 from gdt.array import DistributedArray
 from gdt.layout import Layout
-from gdt.op import public
 from gdt.ops.creation import asarray
+from gdt.registry import public
 
 
 @public

@@ -8,9 +8,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from gdt.array import DistributedArray, on_blocks
+from gdt.composite import Composite, ShortWay
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.observe import OBSERVERS, Collective
-from gdt.op import Composite, ShortWay
 from gdt.ops.movement import relayout_together
 from gdt.recut import Piece, Recut
 from gdt.routes import route_bytes

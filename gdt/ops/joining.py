@@ -16,7 +16,7 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import as_operands, public
+from gdt.operands import as_operands
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import Movement, move_intervals, moved
 from gdt.ops.lookup import checked_axis
@@ -24,6 +24,7 @@ from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, transpose
 from gdt.ops.taking import take
 from gdt.recut import Piece
+from gdt.registry import public
 
 Axis = int | Sequence[int] | None
 Arrays = Sequence[Any]

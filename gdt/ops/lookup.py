@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
-from gdt.op import as_operand
+from gdt.operands import as_operand
 from gdt.ops.creation import zeros
 from gdt.plan import Shards
 

@@ -7,11 +7,13 @@ from typing import Any
 
 from gdt.array import DistributedArray, on_blocks, place
 from gdt.backend import backend_of
+from gdt.composite import Composite
 from gdt.errors import DtypeError, LayoutError, error
 from gdt.layout import MATCH, Layout
 from gdt.mesh import get_default_mesh
 from gdt.observe import OBSERVERS
-from gdt.op import Composite, as_operand, public
+from gdt.operands import as_operand
+from gdt.registry import public
 from gdt.relayout import run_routes
 from gdt.routes import route
 

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gdt.array import DistributedArray
+from gdt.composite import Composite
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import Composite, as_operands, op, public
+from gdt.op import op
+from gdt.operands import as_operands
 from gdt.ops.batch_norm_kernels import (
     batch_norm_gradient_kernel,
     batch_norm_sums_kernel,
@@ -19,6 +21,7 @@ from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduced_count, re
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import moments, moments_gradient
 from gdt.ops.sums import add_reduce
+from gdt.registry import public
 
 Block = Any
 Factor = Any  # an array, or a Python number where there is none

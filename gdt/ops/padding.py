@@ -10,10 +10,11 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import as_operands, public
+from gdt.operands import as_operands
 from gdt.ops.intervals import move_intervals
 from gdt.plan import exact_key
 from gdt.recut import Piece
+from gdt.registry import public
 
 COPYING = ("edge", "reflect", "symmetric", "wrap")  # modes that repeat elements of the array
 

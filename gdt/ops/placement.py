@@ -15,13 +15,14 @@ from gdt.backend import backend_of
 from gdt.backend import synchronize as wait
 from gdt.comm.messages import gathered
 from gdt.comm.transport import wait_for_all
+from gdt.composite import Composite
 from gdt.errors import DtypeError, GradientError, LayoutError, MeshError, ShapeError, error
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import default_mesh
-from gdt.op import Composite, public
 from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
 from gdt.reduction import UFUNCS
+from gdt.registry import public
 
 Block = Any
 

@@ -11,8 +11,8 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.comm.messages import gathered
-from gdt.op import public
 from gdt.reduction import UFUNCS
+from gdt.registry import public
 
 
 @public

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.errors import ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import as_operands, op, public
+from gdt.op import op
+from gdt.operands import as_operands
 from gdt.ops.contraction import contract, contract_with_kernels, matrix_product
 from gdt.ops.elementwise import like
 from gdt.ops.lookup import checked_axis, checked_indices
@@ -24,6 +25,7 @@ from gdt.ops.reductions import sum_
 from gdt.ops.shapes import broadcast_to, reshape, transpose
 from gdt.ops.taking import take_along_axis_in_range
 from gdt.plan import Labels
+from gdt.registry import FUNCTIONS, public
 
 Block = Any
 Term = tuple[str | None, ...]  # one label per axis; None for an axis of length 1 that broadcasts

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import op
 from gdt.ops.reduction_kernels import mean_kernel, sum_kernel
 from gdt.ops.sums import add_reduce
 from gdt.plan import Shards
+from gdt.registry import FUNCTIONS
 from gdt.rule import RuleSpec
 
 Block = Any

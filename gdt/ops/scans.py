@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from gdt.array import DistributedArray
+from gdt.composite import Composite
 from gdt.errors import DtypeError, error
 from gdt.layout import ArrayType, Layout
-from gdt.op import Composite, Op, as_operands, op, public
+from gdt.op import Op, op
+from gdt.operands import as_operands
 from gdt.ops.comparison import equal, where
 from gdt.ops.elementwise import add, astype, checked_dtype, multiply
 from gdt.ops.indexing import getitem
@@ -26,6 +28,7 @@ from gdt.ops.reductions import (
     sum_,
 )
 from gdt.ops.shapes import expand_dims, reshape
+from gdt.registry import public
 from gdt.rule import RuleSpec
 
 Block = Any

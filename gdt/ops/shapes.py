@@ -12,8 +12,9 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import op, public
+from gdt.op import op
 from gdt.ops.reductions import unbroadcast
+from gdt.registry import public
 from gdt.rule import RuleSpec
 
 Block = Any

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
+from gdt.composite import Composite, ShortWay
 from gdt.errors import DtypeError, IndexRangeError, error
 from gdt.layout import ArrayType
-from gdt.op import Composite, ShortWay
 from gdt.ops.intervals import Movement, inside_block, interval, moved, moved_back, resized
 from gdt.ops.shapes import reshape
 from gdt.recut import Piece

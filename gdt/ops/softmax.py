@@ -13,7 +13,8 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, error
 from gdt.layout import ArrayType
-from gdt.op import as_operands, op, public
+from gdt.op import op
+from gdt.operands import as_operands
 from gdt.ops.elementwise import astype, multiply, subtract
 from gdt.ops.exponential import exp
 from gdt.ops.reductions import (
@@ -24,6 +25,7 @@ from gdt.ops.reductions import (
     reduction_text,
     sum_,
 )
+from gdt.registry import public
 from gdt.rule import RuleSpec
 
 Block = Any

@@ -14,7 +14,8 @@ from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import Op, as_operands, op, public
+from gdt.op import Op, op
+from gdt.operands import as_operands
 from gdt.ops.cross_entropy_kernels import gradient_kernel, split_kernel, whole_kernel
 from gdt.ops.elementwise import like
 from gdt.ops.integer_labels import NAME, beside, checked_targets, local_labels, picked, row_starts
@@ -29,6 +30,7 @@ from gdt.ops.softmax import (
 )
 from gdt.ops.sums import add_reduce, row_maximum
 from gdt.plan import Shards
+from gdt.registry import public
 from gdt.rule import RuleSpec
 
 Block = Any

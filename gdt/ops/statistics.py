@@ -14,7 +14,8 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, error
 from gdt.layout import ArrayType
-from gdt.op import as_operands, op, public
+from gdt.op import op
+from gdt.operands import as_operands
 from gdt.ops.batch_norm_kernels import moments_kernel
 from gdt.ops.elementwise import conj, sqrt
 from gdt.ops.reductions import (
@@ -29,6 +30,7 @@ from gdt.ops.reductions import (
 )
 from gdt.ops.sums import add_reduce
 from gdt.plan import Shards
+from gdt.registry import public
 
 Block = Any
 

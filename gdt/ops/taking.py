@@ -13,7 +13,8 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType
-from gdt.op import as_operands, op, public
+from gdt.op import op
+from gdt.operands import as_operands
 from gdt.ops.lookup import (
     carrier_of,
     checked_axis,
@@ -26,6 +27,7 @@ from gdt.ops.lookup import (
 from gdt.ops.reductions import unbroadcast
 from gdt.ops.shapes import reshape
 from gdt.plan import Shards
+from gdt.registry import public
 from gdt.rule import RuleSpec
 
 Block = Any

@@ -12,9 +12,10 @@ from functools import partial, reduce
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array import FUNCTIONS, DistributedArray
+from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, error
 from gdt.ops.movement import relayout_together
+from gdt.registry import FUNCTIONS
 from gdt.tape import Tree, flatten
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import FUNCTIONS, DistributedArray, place
+from gdt.array import DistributedArray, place
 from gdt.backend import backend_of
 from gdt.layout import Layout
 from gdt.mesh import Mesh, create_mesh, default_mesh
+from gdt.registry import FUNCTIONS
 from gdt.tape import GradientTape
 from gdt.testing.layouts import choices
 from gdt.testing.operands import assert_close, assert_consistent, placed, tolerance

@@ -10,7 +10,8 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh
-from gdt.op import SCALARS, Op
+from gdt.op import Op
+from gdt.operands import SCALARS
 from gdt.rule import Way, legal_ways
 from gdt.testing.operands import assert_close, assert_consistent, placed
 from gdt.testing.oracle import Oracle, Sample

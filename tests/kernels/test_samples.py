@@ -7,8 +7,8 @@ import zlib
 import pytest
 
 import gdt
-from gdt.array import FUNCTIONS
 from gdt.op import OPS
+from gdt.registry import FUNCTIONS
 from gdt.testing import Oracle, choices
 
 from ..samples import SAMPLES

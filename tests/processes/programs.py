@@ -23,7 +23,6 @@ import numpy as np
 
 import gdt
 from gdt import Layout
-from gdt.array import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm import nccl
 from gdt.comm.messages import connected
@@ -32,6 +31,7 @@ from gdt.errors import DistributedError
 from gdt.layout import ArrayType
 from gdt.nn.losses import sparse_softmax_cross_entropy
 from gdt.reduction import UFUNCS
+from gdt.registry import FUNCTIONS
 from gdt.routes import route
 from gdt.testing import Oracle, choices, layouts
 from tests.samples import SAMPLES

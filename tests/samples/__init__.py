@@ -1,7 +1,7 @@
 """Samples of every public function: each module here holds those of one family.
 
-A module defines `SAMPLES: dict[str, list[Sample]]`, keyed by the name in `gdt.array.FUNCTIONS`, and
-may define `ELSEWHERE: dict[str, str]`: names that cannot be compared with functions of whole
+A module defines `SAMPLES: dict[str, list[Sample]]`, keyed by the name in `gdt.registry.FUNCTIONS`,
+and may define `ELSEWHERE: dict[str, str]`: names that cannot be compared with functions of whole
 arrays, and the test that covers them.
 """
 
