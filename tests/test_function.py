@@ -514,6 +514,33 @@ def test_errors_of_data_are_raised_in_a_replay_and_change_nothing() -> None:
     step(x, y)
 
 
+@ON_BOTH
+@pytest.mark.parametrize("size", [8, 5])
+@pytest.mark.parametrize(
+    "taken",
+    [
+        lambda x, at: x[at],
+        lambda x, at: x[gdt.sum(gdt.stack([at, at * 0], axis=1), axis=1)],
+        lambda x, at: gdt.take(x, at, axis=0),
+        lambda x, at: gdt.take_along_axis(x, at, axis=0),
+    ],
+    ids=["getitem", "computed", "take", "take_along_axis"],
+)
+def test_indices_are_checked_in_a_replay(
+    taken: Callable[..., DistributedArray], size: int, mesh: Mesh
+) -> None:
+    layout = gdt.Layout([("x", "y")], mesh)
+    x = gdt.asarray(np.arange(8.0), layout=layout)
+    step = gdt.function(taken)
+    for start in range(3):
+        at = gdt.asarray((np.arange(size) + start) % 8, layout=layout)
+        assert same(step(x, at), taken(x, at))
+    assert len(step.programs) == 1
+    for wrong in (8, -9):
+        with pytest.raises(gdt.errors.IndexRangeError, match=f"index {wrong} is out of range"):
+            step(x, gdt.asarray([0] * (size - 1) + [wrong], layout=layout))
+
+
 def test_a_function_takes_a_function() -> None:
     with pytest.raises(gdt.errors.ArgumentError, match="function"):
         gdt.function(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,22 @@ def test_basic_indices_equal_numpy(data: st.DataObject) -> None:
     got = distributed[index]
     assert_consistent(got)
     np.testing.assert_array_equal(got.numpy(), x[index])
+
+
+BOUNDS = (None, 0, 2, 3, 9, -1, -3, -4, -9)
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("split", ["x", None])
+def test_slices_beyond_the_ends_equal_numpy(split: str | None, blocks: int) -> None:
+    layout = gdt.Layout([None, split], gdt.create_mesh([("x", 4)], blocks=blocks))
+    x = np.arange(6).reshape(2, 3)
+    distributed = gdt.asarray(x, layout=layout)
+    for start, stop, step in itertools.product(BOUNDS, BOUNDS, (1, 2, -1, -2, -9)):
+        index = (slice(None), slice(start, stop, step))
+        got = distributed[index]
+        assert_consistent(got)
+        np.testing.assert_array_equal(got.numpy(), x[index])
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)

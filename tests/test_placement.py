@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -217,6 +218,12 @@ def test_map_shards_of_several_results() -> None:
 def test_map_shards_may_change_sizes() -> None:
     split = gdt.Layout(["x"], MESH)
     assert gdt.map_shards(lambda x: x[:1], split, split)(gdt.arange(8)).tolist() == [0, 2, 4, 6]
+
+
+def test_map_shards_may_take_no_operands() -> None:
+    split, count = gdt.Layout(["x"], MESH), itertools.count()
+    made = gdt.map_shards(lambda: np.full(2, next(count)), (), split)()
+    assert made.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 SPLIT, WHOLE = gdt.Layout(["x"], MESH), gdt.Layout([None], MESH)

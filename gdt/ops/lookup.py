@@ -10,6 +10,7 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.layout import ArrayType, Layout
+from gdt.observe import is_recorded, observing_only, ran
 from gdt.operands import as_operand
 from gdt.ops.creation import zeros
 from gdt.plan import Shards
@@ -49,8 +50,7 @@ def checked_indices(kind: ArrayType, indices: Any, axis: int, name: str) -> Dist
             _check_range(kind, indices, axis, name)
         indices = as_operand(indices, kind.mesh, name, "indices")
     elif indices.dtype.kind in "iu" and indices.mesh.device_type() == "CPU":
-        for held in _valid_parts(indices.resolve()):
-            _check_range(kind, held, axis, name)
+        indices = _in_range(kind, indices.resolve(), axis, name)
     if indices.dtype.kind not in "iu":
         raise error(
             DtypeError,
@@ -62,8 +62,29 @@ def checked_indices(kind: ArrayType, indices: Any, axis: int, name: str) -> Dist
     return checked
 
 
-def _valid_parts(x: DistributedArray) -> Sequence[Any]:
-    return [s.data for s in x.shards] if x.type.uneven else x.blocks
+def _in_range(kind: ArrayType, indices: DistributedArray, axis: int, name: str) -> DistributedArray:
+    """`indices` once they have been checked. In a recording they are what the check makes, so that
+    a program that reads them checks them too."""
+    of = indices.type
+
+    def check(blocks: Sequence[Block]) -> list[Sequence[Block]]:
+        for held in _valid_parts(of, blocks):
+            _check_range(kind, held, axis, name)
+        return [[block.view() for block in blocks]]
+
+    (checked,) = made = check(indices.blocks)
+    if not is_recorded():
+        return indices
+    ran("check_indices", check, [indices.blocks], made)
+    return DistributedArray(of, tuple(checked))
+
+
+def _valid_parts(kind: ArrayType, blocks: Sequence[Block]) -> Sequence[Block]:
+    """Arrays of all elements but the padding."""
+    if not kind.uneven:
+        return blocks
+    with observing_only():  # nothing of them is taken to the host
+        return [shard.data for shard in DistributedArray(kind, tuple(blocks)).shards]
 
 
 def _check_range(kind: ArrayType, indices: Any, axis: int, name: str) -> None:

@@ -412,12 +412,11 @@ def _map_shards(
     mesh = out_layouts[0].mesh
     coordinates = mesh.local_coordinates()
     parts: list[tuple[Any, ...]] = []
-    for coordinate, shards in zip(
-        coordinates, zip(*(x.shards for x in arrays), strict=True), strict=True
-    ):
+    held = [x.shards for x in arrays]
+    for i, coordinate in enumerate(coordinates):
         try:
             with backend_of(mesh).on(mesh, mesh.own_block(coordinate)):
-                result = f(*(s.data for s in shards))
+                result = f(*(shards[i].data for shards in held))
         except Exception as e:
             e.add_note(f"in map_shards, on device {coordinate}")
             raise

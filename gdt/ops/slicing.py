@@ -73,7 +73,8 @@ def read_interval(kind: ArrayType, item: int | slice, axis: int) -> Interval:
     except (TypeError, ValueError) as e:
         problem = f"{item!r} is no slice: {e}"
         raise error(DtypeError, "getitem", problem, operands={"x": kind}) from None
-    return Interval(start, len(range(start, stop, step)), step)
+    length = len(range(start, stop, step))
+    return Interval(start, length, step) if length else Interval(0, 0, 1)
 
 
 def with_all_axes(
