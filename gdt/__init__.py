@@ -1,11 +1,12 @@
 """gdt: NumPy-like arrays sharded over many devices."""
 
 from gdt import checkpoint, data, distributed, metrics, nn, optim, random, testing, training
-from gdt.array import DistributedArray, Shard
+from gdt.array import DistributedArray
 from gdt.checkpoint import CheckpointManager
 from gdt.configuration import show_config
 from gdt.debug import check_nans, count_collectives, no_moves, sync_debug_mode
 from gdt.drawing import explain, visualize
+from gdt.fetching import Shard
 from gdt.function import Function, RerecordedWarning, function
 from gdt.layout import MATCH, UNSHARDED, ArrayType, Layout
 from gdt.mesh import Mesh, create_mesh, default_mesh, get_default_mesh

@@ -11,8 +11,8 @@ import numpy as np
 
 from gdt.backend import backend_of
 from gdt.backend.cupy import load_cupy
-from gdt.comm import local
 from gdt.errors import ArgumentError, DeviceError, DtypeError, ExportError, error
+from gdt.fetching import joined
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType of dlpack.h
 READ_ONLY_SINCE = (1, 0)  # the version of DLPack that can say that memory is not to be written
@@ -78,12 +78,8 @@ def _whole(x: Any) -> Any:
     """The global array on its only GPU."""
     _check_one_block(x)
     x = x.resolve()
-    block, mesh = x.blocks[0], x.mesh
-    with backend_of(mesh).on(mesh, 0):
-        for dim, axes in enumerate(x.layout.dims):
-            if axes:
-                block = local.gather(block, mesh.ndim, axes, dim, x.shape[dim])
-        return block.reshape(x.shape)
+    with backend_of(x.mesh).on(x.mesh, 0):
+        return joined(x.type, x.blocks[0])
 
 
 def imported(value: Any) -> Any:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray, is_array_like, place
+from gdt.array import DistributedArray
+from gdt.array_methods import is_array_like
 from gdt.backend import as_array
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import Layout
 from gdt.mesh import Mesh, get_default_mesh
+from gdt.placing import place
 from gdt.rule import check_meshes
 
 SCALARS = (int, float, bool, complex)  # weak in promotion, as in NumPy (NEP 50)

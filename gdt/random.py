@@ -21,7 +21,7 @@ import numpy as np
 
 from gdt import random_bits
 from gdt.arguments import checked, checked_class
-from gdt.array import DistributedArray, checked_layout, on_blocks, place
+from gdt.array import DistributedArray, on_blocks
 from gdt.backend import backend_of
 from gdt.comm.messages import note_draw
 from gdt.composite import Composite
@@ -34,6 +34,7 @@ from gdt.ops.comparison import less
 from gdt.ops.elementwise import astype, checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, checked_shape
+from gdt.placing import checked_layout, place
 from gdt.random_kernels import draw_block
 from gdt.registry import FUNCTIONS
 from gdt.rule import RuleSpec

@@ -144,7 +144,7 @@ def test_a_wider_cast_of_a_pending_sum_stays_pending() -> None:
 
 def test_large_results_are_written_into_recycled_memory() -> None:
     x = gdt.asarray(np.ones((512, 64)), layout=gdt.Layout(["x", None], MESH))
-    pool = gdt.array.backend_of(MESH).pool
+    pool = gdt.backend.backend_of(MESH).pool
     for f in (gdt.exp, gdt.relu, gdt.sigmoid, gdt.softplus, lambda x: x + x, lambda x: x * 2):
         f(x), f(x)
         out = f(x)

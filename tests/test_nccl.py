@@ -303,7 +303,7 @@ def test_large_replicas_come_from_one_gpu(
     gpus: Mesh,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gdt.array, "BROADCAST_SIZE", 12)
+    monkeypatch.setattr(gdt.placing, "BROADCAST_SIZE", 12)
     whole, transport = np.arange(6.0).reshape(2, 3), transports.transport_of(gpus)
     x = gdt.asarray(whole, layout=Layout(specs, gpus, partial=partial))
     assert transport.bytes["broadcast"] == sent

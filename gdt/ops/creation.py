@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import shown_value
-from gdt.array import DistributedArray, checked_layout, place
+from gdt.array import DistributedArray
 from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
@@ -21,6 +21,7 @@ from gdt.operands import as_operand, refuse_mask
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape
+from gdt.placing import checked_layout, place
 from gdt.plan import Shards
 from gdt.registry import public
 from gdt.relayout import run_routes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gdt.array import DistributedArray, on_blocks, place
+from gdt.array import DistributedArray, on_blocks
 from gdt.backend import backend_of
 from gdt.composite import Composite
 from gdt.errors import DtypeError, LayoutError, error
@@ -13,6 +13,7 @@ from gdt.layout import MATCH, Layout
 from gdt.mesh import get_default_mesh
 from gdt.observe import OBSERVERS
 from gdt.operands import as_operand
+from gdt.placing import place
 from gdt.registry import public
 from gdt.relayout import run_routes
 from gdt.routes import route

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.array import DistributedArray, checked_layout
+from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.backend import synchronize as wait
 from gdt.comm.messages import gathered
@@ -21,6 +21,7 @@ from gdt.layout import ArrayType, Layout
 from gdt.mesh import default_mesh
 from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
+from gdt.placing import checked_layout
 from gdt.reduction import UFUNCS
 from gdt.registry import public
 

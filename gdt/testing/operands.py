@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray, place
+from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.layout import Axes, Layout
 from gdt.mesh import Mesh
+from gdt.placing import place
 
 
 def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> DistributedArray:

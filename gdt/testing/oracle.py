@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray, place
+from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.layout import Layout
 from gdt.mesh import Mesh, create_mesh, default_mesh
+from gdt.placing import place
 from gdt.registry import FUNCTIONS
 from gdt.tape import GradientTape
 from gdt.testing.layouts import choices
