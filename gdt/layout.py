@@ -397,6 +397,16 @@ class ArrayType(Immutable):
         return tuple(b if a in split else 1 for a, b in enumerate(self.mesh.box)) + self.local_shape
 
     @cached_property
+    def memory_order(self) -> tuple[int, ...] | None:
+        """Axes of a block in the order of the global array's memory, where every array axis follows
+        the mesh axes that split it; None if that is the order that they have anyway."""
+        lead = self.mesh.ndim
+        order = [i for d, axes in enumerate(self.layout.dims) for i in (*axes, lead + d)]
+        order = [a for a in range(lead) if a not in order] + order
+        long = [i for i in order if self.block_shape[i] > 1]
+        return None if long == sorted(long) else tuple(order)
+
+    @cached_property
     def uneven(self) -> tuple[int, ...]:
         """The array axes whose last shards hold padding."""
         counts = self.layout.shard_counts

@@ -83,16 +83,17 @@ def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
         if layout is not kind.layout:
             (parts,) = run_routes([route(kind, layout)], [wholes])
     axes = _broadcast_axes(layout, parts[0].nbytes)
+    kind = ArrayType.of(whole.shape, whole.dtype, layout)
     blocks = []
     for i, (part, grid) in enumerate(zip(parts, mesh.blocks, strict=True)):
         with backend.on(mesh, i):
             if any(grid[a] for a in axes):
-                blocks.append(backend.empty(part.shape, part.dtype))
+                blocks.append(backend.empty(part.shape, part.dtype, kind.memory_order))
             else:
-                blocks.append(backend.asarray(part, copy=copy))
+                blocks.append(backend.asarray(part, copy=copy, order=kind.memory_order))
     if axes:
         blocks = transport_of(mesh).broadcast(blocks, axes)
-    return DistributedArray(ArrayType.of(whole.shape, whole.dtype, layout), tuple(blocks))
+    return DistributedArray(kind, tuple(blocks))
 
 
 def _broadcast_axes(layout: Layout, nbytes: int) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from gdt.backend.numpy import Order
 from gdt.launcher import KernelBody
 from gdt.layout import ArrayType, Layout
 from gdt.routes import Step, route
@@ -59,14 +60,15 @@ def takes_numbers(parameters: Iterable[Parameter]) -> bool:
 class Labels:
     """Mesh axes and factors along the block of every operand and of the output of a contraction.
 
-    terms: one tuple per operand, then the output's; None labels a dim of length 1. function: how
-    the blocks are contracted, once the contraction has found it.
+    terms: one tuple per operand, then the output's; None labels a dim of length 1. order: of the
+    output's dims in memory, slowest first; None if it is that order. function: how the blocks are
+    contracted, once the contraction has found it.
     """
 
-    __slots__ = ("function", "terms")
+    __slots__ = ("function", "order", "terms")
 
-    def __init__(self, terms: tuple[tuple[Any, ...], ...]) -> None:
-        self.terms = terms
+    def __init__(self, terms: tuple[tuple[Any, ...], ...], order: Order = None) -> None:
+        self.terms, self.order = terms, order
         self.function: Callable[..., Block] | None = None
 
 

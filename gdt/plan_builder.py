@@ -12,6 +12,7 @@ import numpy as np
 
 from gdt.arguments import misfit_value
 from gdt.backend import backend_of
+from gdt.backend.numpy import Order
 from gdt.comm import local
 from gdt.comm.transport import transport_of
 from gdt.errors import DtypeError, GdtError, ShapeError, error
@@ -56,7 +57,7 @@ class PlanBuilder:
         self.static = dict(static)
         self.shapes = out_shapes(rule, sizes)
         self.moved = list(moved or plan.moved)
-        self.buffer: tuple[tuple[int, ...], np.dtype] | None = None
+        self.buffer: tuple[tuple[int, ...], np.dtype, Order] | None = None
         self.finish = self._finish()
         self.kernel_bodies: dict[object, KernelBody] = {}  # by block, or "folded"
 
@@ -162,6 +163,14 @@ class PlanBuilder:
         found.append((*mesh_axes, *[dim[0] if dim else None for dim in self.rule.outs[0]]))
         return tuple(found)
 
+    def _product_order(self) -> Order:
+        """The order in memory of a block that a contraction makes, if that is large."""
+        held = [kind.dtype for kind in self.moved if kind is not None]
+        made = ArrayType.of(self.shapes[0], np.result_type(*held), self.layouts[0])
+        nbytes = math.prod(made.block_shape) * made.dtype.itemsize
+        is_large = self.backend.runner is None and nbytes >= self.backend.recycled_size
+        return made.memory_order if is_large else None
+
     def moved_size(self, n: int, d: int) -> int:
         """Size of dim `d` of operand `n`; 1 for a Python scalar."""
         kind = self.moved[n]
@@ -175,7 +184,7 @@ class PlanBuilder:
         if "block_shape" in op.injected:
             self.static["block_shape"] = self.block_shape(0, reduced=False)
         if "labels" in op.injected:
-            self.static["labels"] = Labels(self.labels())
+            self.static["labels"] = Labels(self.labels(), self._product_order())
         self.alone = not self.mesh.divided and not op.donated
         if self.alone:
             # Inside one block nothing is sent, and the body is called as directly as can be.
@@ -273,11 +282,11 @@ class PlanBuilder:
 
     def _targets(self, xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
         """What donated operands are updated into: themselves where they are free."""
-        empty = self.backend.empty
+        empty, order = self.backend.empty, self.moved[0].memory_order  # type: ignore[union-attr]
         if len(free) == 1:
-            return (xs[0] if free[0] else empty(xs[0].shape, xs[0].dtype),)
+            return (xs[0] if free[0] else empty(xs[0].shape, xs[0].dtype, order),)
         pairs = zip(xs, free, strict=False)
-        return tuple([x if mine else empty(x.shape, x.dtype) for x, mine in pairs])
+        return tuple([x if mine else empty(x.shape, x.dtype, order) for x, mine in pairs])
 
     def _merged(self, results: list[tuple[Block, ...]]) -> list[tuple[Block, ...]]:
         """One all-gather of all statistics, then the merge in coordinate order, minor axes
@@ -353,7 +362,7 @@ class PlanBuilder:
         if "out" in self.op.injected and not self.op.donated and len(results) == 1:
             shape = self.block_shape(0, reduced="labels" in self.op.injected)
             if results[0][0].nbytes >= self.backend.recycled_size:
-                self.buffer = (shape, results[0][0].dtype)
+                self.buffer = (shape, results[0][0].dtype, self.plan.outs[0].memory_order)
         self.plan.execute = self._execute
         if self.alone:
             self.inner = self._inner([None] * len(self.moved))
@@ -571,6 +580,10 @@ def _on_prepared(
 
 
 def _into_recycled(
-    empty: Callable[..., Block], shape: tuple[int, ...], dtype: np.dtype, body: Callable[..., Any]
+    empty: Callable[..., Block],
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    order: Order,
+    body: Callable[..., Any],
 ) -> Callable[..., Any]:
-    return lambda *xs: body(*xs, out=empty(shape, dtype))
+    return lambda *xs: body(*xs, out=empty(shape, dtype, order))

@@ -56,6 +56,9 @@ def draw_block(
         values = _kernel_body(sampler, kind, block, tuple(options.items()))(key, stream)
     else:
         values = _draw(backend.xp, key, stream, sampler, block_run(kind, block), options)
+        if kind.memory_order is not None:
+            values = values.reshape(kind.block_shape)
+            return backend.asarray(values, copy=True, order=kind.memory_order)
     return values.reshape(kind.block_shape)
 
 

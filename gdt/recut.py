@@ -126,7 +126,7 @@ class Recut:
         results = []
         for i in range(len(mesh.blocks)):
             with backend.on(mesh, i):
-                out = backend.empty(self.want.block_shape, self.want.dtype)
+                out = backend.empty(self.want.block_shape, self.want.dtype, self.want.memory_order)
                 if not self._is_covered:
                     out[...] = self.fill
                 results.append(out)
@@ -157,19 +157,19 @@ class Recut:
         """The same where one block holds all of the mesh: from the only block of every source to
         that of the result."""
         backend, fill, (padding,) = backend_of(self.mesh), self.fill, self._padding
-        shape, dtype = self.want.block_shape, self.want.dtype
+        memory = self.want.block_shape, self.want.dtype, self.want.memory_order
         if self._is_join:
             join, axis = backend.xp.concatenate, self.mesh.ndim + self.dim
-            if math.prod(shape) * dtype.itemsize < backend.recycled_size:
+            if math.prod(memory[0]) * self.want.dtype.itemsize < backend.recycled_size:
                 return backend.placed(self.mesh, 0, lambda *sources: join(sources, axis))
             return backend.placed(
-                self.mesh, 0, lambda *sources: join(sources, axis, out=backend.empty(shape, dtype))
+                self.mesh, 0, lambda *sources: join(sources, axis, out=backend.empty(*memory))
             )
         copies = [(source, taken, filled) for source, _, _, taken, filled in self._moves]
         is_covered = self._is_covered
 
         def run(*sources: Block) -> Block:
-            out = backend.empty(shape, dtype)
+            out = backend.empty(*memory)
             if not is_covered:
                 out[...] = fill
             for source, taken, filled in copies:

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gdt
 from gdt import Layout, nn
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.observe import Observer, observing
+from gdt.ops.contraction import matrix_product, matrix_product_nt, matrix_product_tn
 from gdt.optim import SGD, Adam, Optimizer
 
 BATCH, WORDS, HIDDEN, CLASSES = 64, 1200, 48, 2
@@ -47,6 +50,61 @@ class Network(nn.Module):
 
     def __call__(self, x: DistributedArray) -> DistributedArray:
         return self.dense2(self.norm(self.dense1(x)))
+
+
+@given(data=st.data(), shape=st.tuples(st.sampled_from([96, 97, 128]), st.sampled_from([90, 128])))
+def test_large_blocks_lie_in_memory_as_the_whole_array_does(
+    data: st.DataObject, shape: tuple[int, int]
+) -> None:
+    mesh = gdt.create_mesh([("a", 2), ("b", 3), ("c", 2)])
+    axes = data.draw(st.permutations(["a", "b", "c"]))
+    first, second = sorted(data.draw(st.tuples(st.integers(0, 3), st.integers(0, 3))))
+    layout = Layout([tuple(axes[:first]) or None, tuple(axes[first:second]) or None], mesh)
+    x = gdt.asarray(np.arange(np.prod(shape), dtype="f").reshape(shape), layout=layout)
+    padded = tuple(n * p for n, p in zip(x.type.local_shape, layout.shard_counts, strict=True))
+    for made in (x, x + 1, x.copy(), gdt.zeros_like(x), gdt.random.normal(shape, layout=layout)):
+        (block,) = made.blocks
+        shards = [*np.argsort(-np.array(block.strides), kind="stable")]
+        shards = [a for a in shards if block.shape[a] > 1]
+        in_order = [a for d in (0, 1) for a in (*layout.dims[d], mesh.ndim + d)]
+        assert shards == [a for a in in_order if block.shape[a] > 1]
+        assert block.transpose(
+            shards + [a for a in range(block.ndim) if a not in shards]
+        ).flags.c_contiguous
+        assert np.shares_memory(block, made.numpy())
+        assert made.numpy().strides == (padded[1] * made.dtype.itemsize, made.dtype.itemsize)
+
+
+def test_products_of_large_blocks_are_one_product_of_views(monkeypatch: Any) -> None:
+    mesh = gdt.create_mesh([("batch", 2), ("feature", 2), ("model", 2)])
+    x = gdt.ones((128, 640), "f", layout=Layout(["batch", "feature"], mesh))
+    w = gdt.ones((640, 320), "f", layout=Layout(["feature", "model"], mesh))
+    g = gdt.ones((128, 320), "f", layout=Layout(["batch", "model"], mesh))
+    cases = [
+        (matrix_product, x, w, [(128, 640), (640, 320), (128, 320)]),
+        (matrix_product_nt, g, w, [(128, 320), (320, 640), (128, 640)]),
+        (matrix_product_tn, x, g, [(640, 128), (128, 320), (640, 320)]),
+    ]
+    calls: list[Any] = []
+    matmul = np.matmul
+
+    def noted(left: Any, right: Any, out: Any = None) -> Any:
+        made = matmul(left, right, out=out)
+        calls.append((left, right, made))
+        return made
+
+    for product, left, right, shapes in cases:
+        expected = product(left, right).numpy()  # and a plan that has run
+        calls.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(np, "matmul", noted)
+            out = product(left, right)
+        (wholes,) = calls
+        assert [whole.shape for whole in wholes] == shapes
+        for whole, array in zip(wholes, (left, right, out), strict=True):
+            assert np.shares_memory(whole, array.blocks[0])
+        np.testing.assert_array_equal(out.numpy(), expected)
+        np.testing.assert_array_equal(expected, np.full(expected.shape, shapes[0][1]))
 
 
 class Blocks(Observer):

@@ -14,7 +14,7 @@ import numpy as np
 
 from gdt.backend.cupy import CupyBackend, load_cupy, on_gpu
 from gdt.backend.flags import ErrorFlags
-from gdt.backend.numpy import NumpyBackend, in_own_byte_order
+from gdt.backend.numpy import NumpyBackend, Order, in_own_byte_order
 from gdt.devices import DEVICE_COUNTS
 from gdt.mesh import Mesh
 from gdt.observe import report_synchronization
@@ -48,11 +48,15 @@ class Backend(Protocol):
     flags: ErrorFlags | None  # what kernels found wrong in data; with a runner there are flags
     recycled_size: float  # bytes from which on a body is given memory of `empty` to write into
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        """An uninitialised array."""
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> Array:
+        """An uninitialised array. order: of its axes in memory, slowest first, which a backend may
+        follow if it is large."""
 
-    def asarray(self, value: Any, dtype: Any = None, *, copy: bool = False) -> Array:
-        """`value` as an array of this backend; not copied if it is one, unless `copy`."""
+    def asarray(
+        self, value: Any, dtype: Any = None, *, copy: bool = False, order: Order = None
+    ) -> Array:
+        """`value` as an array of this backend; not copied if it is one, unless `copy`, which may be
+        in an `order` as that of `empty`."""
 
     def upload(self, value: np.ndarray) -> Array:
         """A host array in the memory of the current device, for kernels; copied once if a graph is

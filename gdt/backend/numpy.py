@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from gdt.observe import report_synchronization
 
 HERE = nullcontext()
+Order = tuple[int, ...] | None  # of axes in memory, slowest first; None: as they are
 
 
 def _references_of_a_listed_object() -> int:
@@ -40,13 +42,20 @@ class BufferPool:
         self.held = 0
         self._lock = threading.Lock()
 
-    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An uninitialised array, in recycled memory if it is large."""
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> np.ndarray:
+        """An uninitialised array; if it is large, in recycled memory, and its axes in `order`,
+        slowest first."""
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.smallest:
             return np.empty(shape, dtype)
         with self._lock:  # else two threads could take the same free buffer
-            return np.ndarray(shape, dtype, self._buffer(nbytes))
+            return np.ndarray(
+                shape,
+                dtype,
+                self._buffer(nbytes),
+                0,
+                order and _strides(shape, dtype.itemsize, order),
+            )
 
     def _buffer(self, nbytes: int) -> np.ndarray:
         sized = self.buffers.setdefault(nbytes, [])
@@ -79,6 +88,16 @@ class BufferPool:
         self.held = sum(n * len(sized) for n, sized in self.buffers.items())
 
 
+@lru_cache(maxsize=4096)
+def _strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> tuple[int, ...]:
+    """Bytes between neighbours along each axis of memory without gaps, `order` slowest first."""
+    strides, step = [0] * len(shape), itemsize
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)
+
+
 def in_own_byte_order(array: np.ndarray) -> np.ndarray:
     """The array, as it is unless its bytes are in the order of other machines."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
@@ -96,13 +115,15 @@ class NumpyBackend:
         self.empty, self.owns = self.pool.empty, self.pool.owns
         self.recycled_size: float = self.pool.smallest
 
-    def asarray(self, value: Any, dtype: Any = None, *, copy: bool = False) -> np.ndarray:
+    def asarray(
+        self, value: Any, dtype: Any = None, *, copy: bool = False, order: Order = None
+    ) -> np.ndarray:
         """`value` as an array of this backend, in the host's byte order; not copied if it is one,
-        unless `copy`."""
+        unless `copy`, which is in an `order` as that of `empty`."""
         array = in_own_byte_order(np.asarray(value, dtype))
         if not copy:
             return array
-        copied = self.empty(array.shape, array.dtype)
+        copied = self.empty(array.shape, array.dtype, order)
         copied[...] = array
         return copied
 

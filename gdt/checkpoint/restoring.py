@@ -172,7 +172,7 @@ def _read_block(
     """The block at grid coordinate `at`, from slices of the file; `read` holds those read
     before."""
     mesh, backend = kind.mesh, backend_of(kind.mesh)
-    block = backend.empty(kind.block_shape, kind.dtype)
+    block = backend.empty(kind.block_shape, kind.dtype, kind.memory_order)
     lead = block.shape[: mesh.ndim]
     for inside in np.ndindex(*lead):
         coordinate = tuple(g * b + i for g, b, i in zip(at, mesh.box, inside, strict=True))

@@ -160,9 +160,26 @@ def _viewer(
 def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
     """Contract two blocks; bool and integer blocks as NumPy's matmul does."""
     if labels.function is None:
-        left, right, result = labels.terms
-        labels.function = arrange(left, right, result, x.shape, w.shape)
+        labels.function = _arranged(labels, x.shape, w.shape)
     return labels.function(xp, x, w, out)
+
+
+def _arranged(
+    labels: Labels, left_shape: tuple[int, ...], right_shape: tuple[int, ...]
+) -> Callable[[Any, Block, Block, Block], Block]:
+    """How to contract two blocks: as `arrange` does, or to a block that lies in memory in another
+    order than that of its dims."""
+    (left, right, out), order = labels.terms, labels.order
+    if order is None:
+        return arrange(left, right, out, left_shape, right_shape)
+    back = tuple(map(order.index, range(len(order))))
+    inner = arrange(left, right, tuple(out[i] for i in order), left_shape, right_shape)
+
+    def contracted(xp: Any, x: Block, w: Block, target: Block) -> Block:
+        target = None if target is None else target.transpose(order)
+        return inner(xp, x, w, target).transpose(back)
+
+    return contracted
 
 
 def _on_tensor_cores(dtype: np.dtype, arch: str) -> bool:

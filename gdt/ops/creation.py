@@ -119,7 +119,7 @@ def from_indices(kind: ArrayType, values: Callable[..., Any]) -> DistributedArra
     resolved = kind.with_layout(kind.layout.resolved)
 
     def make(backend: Any, grid: Sequence[int]) -> Block:
-        block = backend.empty(resolved.block_shape, kind.dtype)
+        block = backend.empty(resolved.block_shape, kind.dtype, resolved.memory_order)
         indices = [backend.asarray(i) for i in _indices(resolved, grid)]
         block[...] = values(backend.xp, *indices)
         return block
@@ -155,7 +155,7 @@ def full(
 
 def _constant(kind: ArrayType, value: Any) -> DistributedArray:
     def make(backend: Any, grid: Sequence[int]) -> Block:
-        block = backend.empty(kind.block_shape, kind.dtype)
+        block = backend.empty(kind.block_shape, kind.dtype, kind.memory_order)
         block[...] = value
         return block
 
@@ -192,7 +192,9 @@ def empty(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> 
     kind = _kind(shape, dtype, layout, "empty")
     if kind.dtype.kind == "b":  # a byte of recycled memory need not be a bool
         return _constant(kind, False)
-    return made(kind, lambda backend, grid: backend.empty(kind.block_shape, kind.dtype))
+    return made(
+        kind, lambda backend, grid: backend.empty(kind.block_shape, kind.dtype, kind.memory_order)
+    )
 
 
 @public

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from gdt.array import DistributedArray, on_blocks
@@ -54,10 +55,11 @@ _relayout.vjp(
 @Composite
 def copy(x: DistributedArray) -> DistributedArray:
     """The array in memory of its own; see `DistributedArray.copy`."""
-    placed = backend_of(x.mesh).placed
+    backend, order = backend_of(x.mesh), x.type.memory_order
+    duplicate = partial(backend.asarray, copy=True, order=order)
 
     def copied(blocks: Sequence[Any]) -> list[Any]:
-        return [placed(x.mesh, i, b.copy)() for i, b in enumerate(blocks)]
+        return [backend.placed(x.mesh, i, duplicate)(b) for i, b in enumerate(blocks)]
 
     return on_blocks("copy", x.type, copied, x)
 

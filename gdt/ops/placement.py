@@ -217,7 +217,7 @@ def _packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray
     blocks = []
     for i in range(len(mesh.blocks)):
         with backend.on(mesh, i):
-            blocks.append(backend.empty(kind.block_shape, kind.dtype))
+            blocks.append(backend.empty(kind.block_shape, kind.dtype, kind.memory_order))
     split = {a for axes in layout.dims for a in axes}
     filled: dict[tuple[Any, ...], set[tuple[int, ...]]] = {}
     for array, coordinate, i in zip(arrays, coordinates, owners, strict=True):

@@ -33,6 +33,10 @@ def runs(xp: Any, *blocks: Block) -> Iterable[Sequence[Block]]:
     like = blocks[0]
     if xp is not np:
         return [(xp.empty_like(like), *blocks)]
+    if not like.flags.c_contiguous and all(b.strides == like.strides for b in blocks):
+        order = sorted(range(like.ndim), key=like.strides.__getitem__, reverse=True)
+        blocks = tuple([b.transpose(order) for b in blocks])
+        like = blocks[0]
     if like.size <= RUN or not all(b.flags.c_contiguous for b in blocks):
         return [(NUMPY.empty(like.shape, like.dtype), *blocks)]
     return _short_runs(blocks)

@@ -44,6 +44,7 @@ class EmulatedBackend(NumpyBackend):
         super().__init__()
         self.runner = EmulatedRunner()
         self.flags = ErrorFlags(lambda n, value: np.full(n, value, np.uint64), np.asarray)
+        self.empty = lambda shape, dtype, order=None: self.pool.empty(shape, dtype)  # as on a GPU
 
     def to_host(self, block: np.ndarray) -> np.ndarray:
         self.flags.check()
