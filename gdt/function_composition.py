@@ -1,0 +1,75 @@
+"""Functions of blocks, composed: what surrounds an op's body in a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.backend.numpy import Order
+
+Block = Any
+
+
+class Buffer(NamedTuple):
+    """What memory a body writes into, as `Backend.empty` takes it."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    order: Order
+
+
+def as_tuple(outputs: Any) -> tuple[Block, ...]:
+    """What a body returns, of one output too."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def in_turn(
+    first: Callable[..., Any] | None, second: Callable[..., Any] | None
+) -> Callable[..., Any] | None:
+    """`second` of what `first` returns; None does nothing."""
+    if first is None or second is None:
+        return first or second
+    return lambda *xs: second(first(*xs))
+
+
+def after_preparing(
+    befores: Sequence[Callable[[Block], Block] | None], body: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`body` on operands that have gone through `befores`; None leaves one as it is."""
+    needed = [(n, before) for n, before in enumerate(befores) if before is not None]
+
+    def prepared(*xs: Block, **out: Any) -> Any:
+        ready = list(xs)
+        for n, before in needed:
+            ready[n] = before(ready[n])
+        return body(*ready, **out)
+
+    return prepared
+
+
+def on_prepared(
+    befores: Sequence[Callable[[Block], Block] | None], body: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`after_preparing`, of operands alone: for one or two of them, as nearly all ops have, without
+    a loop, which would cost as much as a small op."""
+    if len(befores) == 1:
+        (only,) = befores
+        return lambda x: body(only(x))  # type: ignore[misc]
+    if len(befores) == 2:
+        first, second = befores
+        if second is None:
+            return lambda x, y: body(first(x), y)  # type: ignore[misc]
+        if first is None:
+            return lambda x, y: body(x, second(y))
+        return lambda x, y: body(first(x), second(y))
+    return after_preparing(befores, body)
+
+
+def into_recycled(
+    empty: Callable[..., Block], buffer: Buffer, body: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`body` with memory from `empty` to write into."""
+    shape, dtype, order = buffer
+    return lambda *xs: body(*xs, out=empty(shape, dtype, order))

@@ -1,0 +1,184 @@
+"""The short way: what a plan runs where the mesh has one block, inside which nothing is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdt.comm import local
+from gdt.function_composition import Buffer, as_tuple, in_turn, into_recycled, on_prepared
+from gdt.layout import ArrayType, Axes, Layout
+from gdt.merging import Merge
+from gdt.observe import OBSERVERS
+from gdt.plan import Block
+from gdt.plan_blocks import PlanBlocks
+from gdt.reduction import reducer
+from gdt.relayout import run_step
+from gdt.routes import Step
+
+Mover = Callable[[Block], Block] | None  # None leaves a block as it is
+
+
+class SingleBlock:
+    """How an op runs inside the only block of a mesh.
+
+    body_of: `(static, where) -> body`, see `PlanBuilder._body`.
+    """
+
+    def __init__(
+        self,
+        blocks: PlanBlocks,
+        static: Mapping[str, Any],
+        body_of: Callable[[Mapping[str, Any], object], Callable[..., Any]],
+        merge: Merge,
+    ) -> None:
+        self.op, self.blocks, self.merge = blocks.op, blocks, merge
+        self.folded, self.folds = folded(blocks)
+        known = dict(static)
+        if "block_shape" in self.op.injected:
+            known["block_shape"] = self.folded.block_shape(0, reduced=False)
+        if "shards" in self.op.injected:
+            known["shards"] = self.folded.shards(0)
+        self.body = body_of(known, "folded")
+
+    def function(self, movers: Sequence[Mover], buffer: Buffer | None = None) -> Callable[..., Any]:
+        """The shortest way from the operands' only blocks to the outputs' (a block, or a tuple of
+        them), with everything decided that shapes decide.
+
+        movers: what moves each operand first. buffer: recycled memory, for a body that takes it.
+        """
+        body, finish = self.body, self.merge.finish
+        if buffer:
+            body = into_recycled(self.folded.backend.empty, buffer, body)
+        befores = [
+            in_turn(in_turn(mover, fold), self.folded.before(n, 0))
+            for n, (mover, fold) in enumerate(zip(movers, self.folds, strict=True))
+        ]
+        if any(befores):
+            body = on_prepared(befores, body)
+        if self.op.merge is not None:
+            return self._merging(body)
+        reduces = any(map(self.blocks.rule.reduced, range(len(self.blocks.shapes))))
+        if "labels" in self.op.injected or not reduces:
+            return body if finish is None else in_turn(body, finish)  # type: ignore[return-value]
+        return self._combining(body)
+
+    def _merging(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """`body`, then the merge of its statistics, which is reported as separate devices do it."""
+        merge, axes = self.merge, self.folded.merged_axes()
+        reported = bool(merge.axes)
+
+        def merged(*xs: Block) -> Any:
+            if reported and OBSERVERS.get():
+                merge.report(*merge.gathered)
+            outs = merge.inside(as_tuple(body(*xs)), axes)
+            return outs if len(outs) > 1 else outs[0]
+
+        return merged
+
+    def _combining(self, body: Callable[..., Any]) -> Callable[..., Any]:
+        """`body`, then the combination of coordinates in its only block."""
+        folded, finish = self.folded, self.merge.finish
+        combine, outputs = reducer(folded.backend.xp, self.op.reduce), range(len(folded.shapes))
+        overs = [
+            _shortened(folded.block_shape(n, reduced=False), folded.block_shape(n, reduced=True))
+            for n in outputs
+        ]
+        if len(overs) == 1:
+            over = overs[0]
+            if over:
+                combined: Callable[..., Any] = lambda *xs: combine(body(*xs), over)
+            else:
+                combined = body
+            return combined if finish is None else in_turn(combined, finish)  # type: ignore[return-value]
+
+        if not any(overs):
+            return body if finish is None else lambda *xs: finish(*body(*xs))
+
+        def combine_all(*xs: Block) -> Any:
+            outs = tuple(combine(x, o) if o else x for x, o in zip(body(*xs), overs, strict=True))
+            return outs if finish is None else finish(*outs)
+
+        return combine_all
+
+
+def _shortened(before: Sequence[int], after: Sequence[int]) -> Axes:
+    """The axes that have another length afterwards."""
+    return tuple(a for a, (n, m) in enumerate(zip(before, after, strict=True)) if n != m)
+
+
+def mover(steps: Sequence[Step]) -> Mover:
+    """A route inside the only block of a mesh, where a sum over devices is summed already."""
+    steps = [s for s in steps if s.kind != "all_reduce"]
+
+    def move(x: Block) -> Block:
+        for step in steps:
+            (x,) = run_step(step, [x])
+        return x
+
+    return move if steps else None
+
+
+def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
+    """Inside one block a factor that every output lacks need not stay split: its mesh axes and its
+    dim are one dim, where that is a view. Returns the blocks with such dims, and what makes them of
+    the moved operands'."""
+    unchanged: tuple[PlanBlocks, list[Mover]] = blocks, [None] * len(blocks.moved)
+    if "labels" in blocks.op.injected:
+        return unchanged
+    gone = _foldable(blocks)
+    folds: list[Mover] = [None] * len(blocks.moved)
+    moved = list(blocks.moved)
+    for n, (kind, term) in enumerate(zip(blocks.moved, blocks.rule.ins, strict=True)):
+        for d, dim in enumerate(term):
+            if kind is None or not gone & set(dim) or not kind.layout.dims[d]:
+                continue
+            now = moved[n]
+            made = _fold(kind, now, d) if len(dim) == 1 and now is not None else None
+            if made is None:
+                return unchanged
+            moved[n], fold = made
+            folds[n] = in_turn(folds[n], fold)
+    if not any(folds):
+        return unchanged
+    axes = {f: a for f, a in blocks.axes.items() if f not in gone}
+    return PlanBlocks(blocks.op, blocks.rule, blocks.sizes, axes, blocks.layouts, moved), folds
+
+
+def _foldable(blocks: PlanBlocks) -> set[str]:
+    """The split factors that every output lacks, and whose shards have no padding."""
+    rule, mesh = blocks.rule, blocks.mesh
+    alone = {t[0] for term in rule.ins for t in term if len(t) == 1}
+    return {
+        f
+        for f in alone
+        if blocks.axes.get(f)
+        and blocks.sizes[f] % math.prod(mesh.sizes[a] for a in blocks.axes[f]) == 0
+        and all(f in rule.reduced(n) for n in range(len(rule.outs)))
+    }
+
+
+def _fold(
+    kind: ArrayType, now: ArrayType, d: int
+) -> tuple[ArrayType, Callable[[Block], Block]] | None:
+    """The type of an operand, folded as far as `now`, once dim `d` is whole, and what makes its
+    block; None where that copies."""
+    axes, lead, shape = kind.layout.dims[d], kind.mesh.ndim, now.block_shape
+    fold = partial(local.gather, lead=lead, axes=axes, dim=d, size=kind.shape[d])
+    if fold(np.broadcast_to(True, shape).copy()).base is None:
+        return None
+    whole = (*now.layout.dims[:d], (), *now.layout.dims[d + 1 :])
+    made = kind.with_layout(Layout.of(kind.mesh, whole, now.layout.pending))
+    between = (k for k in range(axes[0], lead + d) if k not in axes)
+    if list(axes) == sorted(axes) and all(shape[k] == 1 for k in between):
+        # The mesh axes and the dim are neighbours already.
+        fold = partial(_reshaped, made.block_shape)
+    return made, fold
+
+
+def _reshaped(shape: tuple[int, ...], x: Block) -> Block:
+    return x.reshape(shape)
