@@ -12,6 +12,7 @@ from gdt.cuda_graph import StepGraph, step_graph
 from gdt.errors import FunctionError, error
 from gdt.layout import ArrayType
 from gdt.program import Program, Recorder, array_of
+from gdt.trees import sequence_like
 from gdt.updates import is_owned
 
 OUTDATED = object()  # what replaying returns if something is not what it was
@@ -54,8 +55,7 @@ def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
     if isinstance(tree, dict):
         return {k: templated(v, results, name) for k, v in tree.items()}
     if isinstance(tree, list | tuple):
-        parts = [templated(v, results, name) for v in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+        return sequence_like(tree, [templated(v, results, name) for v in tree])
     raise error(
         FunctionError,
         name,
@@ -71,8 +71,7 @@ def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
     if isinstance(template, dict):
         return {k: _filled(v, outputs) for k, v in template.items()}
     if isinstance(template, list | tuple):
-        parts = [_filled(v, outputs) for v in template]
-        return type(template)(*parts) if hasattr(template, "_fields") else type(template)(parts)
+        return sequence_like(template, [_filled(v, outputs) for v in template])
     return template
 
 

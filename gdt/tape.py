@@ -17,6 +17,7 @@ from gdt.callers import line_of_user
 from gdt.errors import ArgumentError, DtypeError, GradientError, error
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import _relayout
+from gdt.trees import sequence_like
 
 Tree = (
     Any  # an array, or nested lists, tuples and dicts of arrays, or an object with `parameters()`
@@ -201,9 +202,7 @@ def flatten(
         return _joined(parts, lambda values: dict(zip(keys, values, strict=True)))
     if isinstance(tree, list | tuple):
         parts = [flatten(v, others=others) for v in tree]
-        if hasattr(tree, "_fields"):
-            return _joined(parts, lambda values: type(tree)(*values))
-        return _joined(parts, type(tree))
+        return _joined(parts, lambda values: sequence_like(tree, values))
     if others:
         return [], lambda new: tree
     raise error(

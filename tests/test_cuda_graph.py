@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import warnings
-import zlib
 from typing import Any
 
 import numpy as np
@@ -17,13 +15,10 @@ from gdt.array import DistributedArray
 from gdt.cuda_graph import StepGraph
 from gdt.errors import FunctionError
 from gdt.function import Function
-from gdt.registry import FUNCTIONS
-from gdt.testing import choices
-from gdt.testing.operands import placed
 
+from .replays import TwoCalls, any_values, same
 from .samples import SAMPLES
 from .strict import engine
-from .test_function import leaves, same
 
 engine.register()
 MESH = engine.mesh({"x": 2, "y": 2})
@@ -54,33 +49,24 @@ def on_one_device() -> Any:
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_every_function_is_captured(name: str) -> None:
     for n, sample in enumerate(SAMPLES[name][:2]):
-        arrays = sample.arrays
-        seed = zlib.crc32(f"{name} {n} graph".encode())
-        (chosen,) = choices(MESH, [a.ndim for a in arrays], limit=1, seed=seed)
-        others = [np.roll(a.reshape(-1), 1).reshape(a.shape) for a in arrays]
-
-        def call(*operands: DistributedArray, sample: Any = sample) -> Any:
-            return FUNCTIONS[name](*sample.with_arrays(operands), **sample.static)
-
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")
-            first = [placed(a, w) for a, w in zip(arrays, chosen, strict=True)]
-            second = [placed(a, w) for a, w in zip(others, chosen, strict=True)]
-            expected = call(*second)
-            if not all(isinstance(leaf, DistributedArray) for leaf in leaves(expected)):
+        calls = TwoCalls.of(name, sample, MESH, seed=f"{name} {n} graph")
+        with any_values():
+            expected = calls.expected()
+            if expected is None:
                 continue
-            step = gdt.function(call)
+            step = gdt.function(calls.function)
             for _ in range(WARM):
-                step(*first)
+                step(*calls.first)
             graph = graph_of(step)
             try:
-                found = step(*first), step(*second)
+                found = step(*calls.first), step(*calls.second)
             except FunctionError as e:
                 assert name in LIBRARY, e
                 continue
-        assert same(found, (call(*first), expected)), (name, sample, chosen)
+        as_written = calls.function(*calls.first), expected
+        assert same(found, as_written), (name, sample, calls.types())
         assert graph is None or graph.is_captured
-        assert graph is not None or not arrays
+        assert graph is not None or not calls.first
 
 
 # ---------------------------------------------------------------- what is overwritten, and what not

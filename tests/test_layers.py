@@ -28,6 +28,7 @@ LAYERS = [
             "immutable",
             "mesh",
             "layout",
+            "trees",
         ],
     ),
     (

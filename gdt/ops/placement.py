@@ -24,6 +24,7 @@ from gdt.ops.movement import relayout
 from gdt.placing import checked_layout
 from gdt.reduction import UFUNCS
 from gdt.registry import public
+from gdt.trees import sequence_like
 
 Block = Any
 
@@ -142,8 +143,7 @@ def _takes_layout(fn: Callable[..., Any]) -> bool:
 
 def _in_layout(value: Any, layout: Layout) -> Any:
     if isinstance(value, tuple | list):
-        parts = [_in_layout(v, layout) for v in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        return sequence_like(value, [_in_layout(v, layout) for v in value])
     if isinstance(value, Mapping):
         return {k: _in_layout(v, layout) for k, v in value.items()}
     return relayout(value, layout)

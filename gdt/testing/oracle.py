@@ -19,6 +19,7 @@ from gdt.registry import FUNCTIONS
 from gdt.tape import GradientTape
 from gdt.testing.layouts import choices
 from gdt.testing.operands import assert_close, assert_consistent, placed, tolerance
+from gdt.trees import sequence_like
 
 Tree = Any  # a value, or nested lists, tuples and dicts of them
 
@@ -74,7 +75,7 @@ def _leaves(tree: Tree) -> Iterator[Any]:
 
 def _mapped(f: Callable[[Any], Any], tree: Tree) -> Tree:
     if isinstance(tree, list | tuple):
-        return type(tree)(_mapped(f, t) for t in tree)
+        return sequence_like(tree, [_mapped(f, t) for t in tree])
     return f(tree)
 
 

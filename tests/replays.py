@@ -1,0 +1,84 @@
+"""Two calls of a function on the same layouts: one to be recorded, one whose values a replay must
+compute with."""
+
+from __future__ import annotations
+
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gdt
+from gdt.array import DistributedArray
+from gdt.mesh import Mesh
+from gdt.registry import FUNCTIONS
+from gdt.testing import Sample, choices
+from gdt.testing.operands import placed
+
+Operands = list[DistributedArray]
+
+
+@contextmanager
+def any_values() -> Iterator[None]:
+    """Without NumPy's warnings of what the values of samples lead to."""
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def placed_twice(arrays: Sequence[np.ndarray], mesh: Mesh, seed: str) -> tuple[Operands, Operands]:
+    """The arrays in one choice of layouts, and in the same layouts with their elements rolled."""
+    ranks = [a.ndim for a in arrays]
+    (chosen,) = choices(mesh, ranks, limit=1, seed=zlib.crc32(seed.encode()))
+    rolled = [np.roll(a.reshape(-1), 1).reshape(a.shape) for a in arrays]
+    with any_values():
+        first, second = (
+            [placed(a, w) for a, w in zip(values, chosen, strict=True)]
+            for values in (arrays, rolled)
+        )
+    return first, second
+
+
+class TwoCalls(NamedTuple):
+    """A function of a sample's operands, and operands of two calls of it."""
+
+    function: Callable[..., Any]
+    first: Operands
+    second: Operands
+
+    @classmethod
+    def of(cls, name: str, sample: Sample, mesh: Mesh, seed: str) -> TwoCalls:
+        """Calls of the public function of that name."""
+
+        def call(*operands: DistributedArray) -> Any:
+            return FUNCTIONS[name](*sample.with_arrays(operands), **sample.static)
+
+        return cls(call, *placed_twice(sample.arrays, mesh, seed))
+
+    def expected(self) -> Any:
+        """What the second call returns as it is written; None if that is not arrays alone."""
+        out = self.function(*self.second)
+        return out if all(isinstance(leaf, DistributedArray) for leaf in leaves(out)) else None
+
+    def types(self) -> list[gdt.ArrayType]:
+        """The types of the operands, for messages."""
+        return [x.type for x in self.first]
+
+
+def leaves(tree: Any) -> list[Any]:
+    if isinstance(tree, list | tuple):
+        return [leaf for t in tree for leaf in leaves(t)]
+    return [tree]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two trees hold equal values, NaN included."""
+    return all(
+        np.array_equal(x.numpy(), y.numpy(), equal_nan=x.dtype.kind in "fc")
+        if isinstance(x, DistributedArray)
+        else x == y
+        for x, y in zip(leaves(a), leaves(b), strict=True)
+    )
