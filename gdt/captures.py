@@ -10,18 +10,14 @@ Which functions have a say is seen while one call runs (`Ran`): methods and what
 from __future__ import annotations
 
 import argparse
-import dis
 import functools
-import gc
-import sys
-import sysconfig
+import keyword
+import operator
+import threading
 import types
-import weakref
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,18 +25,18 @@ import numpy as np
 from gdt.array import DistributedArray
 from gdt.layout import ArrayType, Layout
 from gdt.mesh import Mesh
+from gdt.moving_values import OF_THE_PROCESS, is_moving, parts_that_move
 from gdt.plan import exact_key
 from gdt.slots import Stateful
+from gdt.user_code import Ran, imported, is_of_a_user, is_users_code, is_users_file, names_in
 
 PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
-OPAQUE = (types.ModuleType, np.ndarray, ArrayType, Layout, Mesh)
-NAMESPACES = (  # the library's classes that keep a user's values in attributes
-    types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap,
+OPAQUE = (np.ndarray, ArrayType, Layout, Mesh)
+HOLDERS = (  # the standard library's classes that keep a user's values in attributes
+    types.FunctionType, types.SimpleNamespace, argparse.Namespace, UserDict, UserList, ChainMap,
 )  # fmt: skip
-PACKAGE = str(Path(__file__).parent)
-LIBRARIES = [PACKAGE, *{sysconfig.get_path(name) for name in ("stdlib", "platlib", "purelib")}]
 MISSING = object()
-MISSING_KEY = (KeyError, IndexError, ValueError)  # ValueError: an empty cell
+MISSING_KEY = (KeyError, IndexError, AttributeError, ValueError)  # ValueError: an empty cell
 LARGEST = 4096  # entries of a list or dict that are looked at one by one
 
 
@@ -73,17 +69,14 @@ class Cell:
 
 
 class Attributes:
-    """The attributes of an object, a class or a module that are not in a dict of their own, or in
+    """The attributes of an object, a class or a function that are not in a dict of their own, or in
     one that must not be written to, as an owner."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
 
     def __getitem__(self, key: str) -> Any:
-        try:
-            return getattr(self.thing, key)
-        except AttributeError:
-            raise KeyError(key) from None
+        return getattr(self.thing, key)
 
     def __setitem__(self, key: str, value: Any) -> None:
         setattr(self.thing, key, value)
@@ -102,58 +95,25 @@ class ContextVariable:
         self.variable.set(value)
 
 
-class Ran:
-    """The functions of the user's that have run, by their code, with their global variables."""
-
-    def __init__(self) -> None:
-        self.codes: dict[types.CodeType, dict[str, Any]] = {}
-        self._functions: list[weakref.ref[types.FunctionType]] = []
-
-    @contextmanager
-    def watching(self, reached: Set[types.CodeType]) -> Iterator[None]:
-        """Add what runs in this block, in this thread; `reached` are functions that are known."""
-        before, known = sys.getprofile(), len(self.codes)
-        sys.setprofile(self._note)
-        try:
-            yield
-        finally:
-            sys.setprofile(before)
-        # A function that another one makes works with the variables of that call.
-        made = {inner for code in (*self.codes, *reached) for inner in _made_by(code)}
-        new = {c for c in [*self.codes][known:] if c.co_freevars} - made - reached
-        if new:  # a search of all objects, for what decorators have made, say
-            self._functions += [
-                weakref.ref(f)
-                for f in gc.get_referrers(*new)
-                if isinstance(f, types.FunctionType) and f.__code__ in new
-            ]
-
-    def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code not in self.codes and _is_users_code(frame.f_code):
-            variables = frame.f_globals
-            made = str(variables.get("__name__")).startswith("namedtuple_")
-            if not made and _is_users_file(variables):
-                self.codes[frame.f_code] = variables
-
-    def functions(self) -> Iterator[types.FunctionType]:
-        """Those of them that have variables of enclosing functions."""
-        for reference in self._functions:
-            if (function := reference()) is not None:
-                yield function
-
-
 class Captures:
     """What can be reached from some values: `arrays`, places with the arrays kept there; `values`,
-    places whose values a recording relies on; `sizes`, containers with their lengths; `contents`,
-    sets with what they hold. `ran` says which functions have been seen to run."""
+    places whose values a recording relies on; `absent`, dicts with keys that they lack; `sizes`,
+    containers with their lengths; `keys`, dicts with theirs; `contents`, sets with what they hold;
+    `moving`, what gives another value whenever it is asked. `ran` says which functions have been
+    seen to run."""
 
     def __init__(self, ran: Ran) -> None:
         self.arrays: list[tuple[Place, DistributedArray]] = []
         self.values: list[tuple[Place, Any]] = []
-        self.sizes: list[tuple[Any, int]] = []
+        self.absent: list[Place] = []
+        self.sizes: list[tuple[Any, int, str]] = []
+        self.keys: list[tuple[dict[Any, Any], tuple[Any, ...], str]] = []
         self.contents: list[tuple[Any, frozenset[Any]]] = []
+        self.moving = [*OF_THE_PROCESS]
         self.functions: set[types.CodeType] = set()
         self.ran = ran
+        self._modules: list[types.ModuleType] = []
+        self._attributes: set[str] = set()  # names that code looks up in whatever it has
         self._seen: set[int] = set()
         self._alive: list[Any] = []  # so that no identity comes twice
 
@@ -161,6 +121,9 @@ class Captures:
         """A value that is kept at that place, and all that is reached from there."""
         if isinstance(value, DistributedArray):
             self.arrays.append((place, value))
+            return
+        if value is MISSING and isinstance(place.owner, dict):
+            self.absent.append(place)
             return
         if not isinstance(place.owner, tuple | types.MappingProxyType):  # those stay as they are
             self.values.append((place, value))
@@ -173,42 +136,79 @@ class Captures:
             return
         self._seen.add(id(value))
         self._alive.append(value)
-        if isinstance(value, types.FunctionType):
-            self.functions.add(value.__code__)
-        if isinstance(value, set | frozenset):
+        if isinstance(value, types.ModuleType):
+            if is_users_file(vars(value)):
+                self._modules.append(value)
+        elif isinstance(value, set | frozenset):
             self.contents.append((value, frozenset(value)))
-            return
-        if isinstance(value, dict | list | tuple | deque) and len(value) > LARGEST:
-            self.sizes.append((value, len(value)))
-            return
+        elif isinstance(value, dict | list | tuple | deque) and len(value) > LARGEST:
+            self.sizes.append((value, len(value), path))
+        elif is_moving(value):
+            self.moving += parts_that_move(value, path)
+        else:
+            self._enter_inside(value, path)
+
+    def _enter_inside(self, value: Any, path: str) -> None:
         for place, found in _inside(value, path):
             self.add(place, found)
+        if isinstance(value, types.FunctionType):
+            self.functions.add(value.__code__)
+            if is_users_code(value.__code__):
+                self._enter_code(value.__code__, value.__globals__)
         if isinstance(value, type):
+            self._enter_class(value)
             return
-        for cls in type(value).__mro__:
-            self._enter_methods(cls)
-        contents = (
-            value if isinstance(value, dict | list | deque) else getattr(value, "__dict__", None)
-        )
-        if contents is not None:
-            self.sizes.append((contents, len(contents)))
+        cls: type = type(value)
+        if is_of_a_user(cls):
+            place = Place(Attributes(value), "__class__", f"{path}.__class__")
+            self.add(place, cls)
+        if isinstance(value, dict):
+            self.keys.append((value, tuple(value), path))
+        if isinstance(value, dict | list | deque):
+            self.sizes.append((value, len(value), path))
+        attributes = _own_attribute(value, "__dict__")
+        if attributes is not MISSING:
+            self.sizes.append((attributes, len(attributes), path))
 
     def enter_ran(self) -> None:
-        """All that is reached from the functions that ran."""
+        """All that is reached from the functions that ran, and by way of modules."""
         for code, variables in self.ran.codes.items():
-            for place, found in _inside_code(code, variables):
-                self.add(place, found)
+            self._enter_code(code, variables)
         for function in self.ran.functions():
             self.enter(function, function.__name__)
+        looked_up: set[tuple[str, str]] = set()
+        while new := [
+            (module, name)
+            for module in self._modules
+            for name in sorted(self._attributes & vars(module).keys())
+            if (module.__name__, name) not in looked_up
+        ]:
+            for module, name in new:
+                looked_up.add((module.__name__, name))
+                place = Place(vars(module), name, f"{module.__name__}.{name}")
+                self.add(place, vars(module)[name])
 
-    def _enter_methods(self, cls: type) -> None:
-        """The data in a class of the user's, and the methods that ran, which may be replaced."""
-        if not _is_of_a_user(cls) or id(cls) in self._seen:
+    def _enter_code(self, code: types.CodeType, variables: dict[str, Any]) -> None:
+        """The global variables that code may look up, and the modules that it imports."""
+        names = names_in(code)
+        self._attributes |= names.attributes
+        for module in imported(names.modules, variables):
+            self.enter(module, module.__name__)
+        for name in sorted(names.variables):
+            self.add(Place(variables, name, name), variables.get(name, MISSING))
+
+    def _enter_class(self, cls: type) -> None:
+        """Of a class of the user's, the methods that ran, which may be replaced; and its bases."""
+        if not is_of_a_user(cls):
             return
-        self.enter(cls, cls.__name__)
-        for name, method in vars(cls).items():
-            if isinstance(method, types.FunctionType) and method.__code__ in self.ran.codes:
-                self.values.append((Place(Attributes(cls), name, f"{cls.__name__}.{name}"), method))
+        members = vars(cls)
+        self.sizes.append((members, len(members), cls.__name__))
+        for name, method in members.items():
+            if getattr(_function_of(method), "__code__", None) in self.ran.codes:
+                self.values.append((Place(members, name, f"{cls.__name__}.{name}"), method))
+        for base in cls.__mro__[1:]:
+            if is_of_a_user(base):
+                self.enter(base, base.__name__)
 
     def shared(self, containers: Sequence[Any]) -> list[int]:
         """Which of these lists and dicts are among what was reached: the identity of each that is,
@@ -225,17 +225,20 @@ class Captures:
         `namespace`. It may raise MISSING_KEY."""
         checks = []
         for n, (place, value) in enumerate(self.values):
-            owner, key = place.owner, place.key
-            namespace |= {f"owner{n}": owner, f"key{n}": key, f"value{n}": value}
-            checks.append(f"owner{n}[key{n}] is value{n}")
-            if isinstance(owner, Cell):
-                namespace[f"owner{n}"] = owner.cell
-                checks[-1] = f"owner{n}.cell_contents is value{n}"
-        for n, (container, size) in enumerate(self.sizes):
+            owner, kept = _expression(place, f"owner{n}", f"key{n}")
+            namespace |= {f"owner{n}": owner, f"key{n}": place.key, f"value{n}": value}
+            checks.append(f"{kept} is value{n}")
+        for n, place in enumerate(self.absent):
+            namespace |= {f"lacks{n}": place.owner, f"name{n}": place.key}
+            checks.append(f"name{n} not in lacks{n}")
+        for n, (container, size, _) in enumerate(self.sizes):
             namespace[f"container{n}"] = container
             checks.append(f"len(container{n}) == {size}")
-        for n, (container, contents) in enumerate(self.contents):
-            namespace |= {f"set{n}": container, f"contents{n}": contents}
+        for n, (found, keys, _) in enumerate(self.keys):
+            namespace |= {f"dict{n}": found, f"keys{n}": keys, "is_": operator.is_}
+            checks.append(f"all(map(is_, dict{n}, keys{n}))")
+        for n, (members, contents) in enumerate(self.contents):
+            namespace |= {f"set{n}": members, f"contents{n}": contents}
             checks.append(f"set{n} == contents{n}")
         # Numbers may be equal, and methods the same, without being one object.
         return f"{' and '.join(checks) or True} or changed() is None"
@@ -243,20 +246,32 @@ class Captures:
     def changed(self) -> str | None:
         """The path of something that is not what it was; None if all is."""
         for place, value in self.values:
-            try:
-                if place.owner[place.key] is value:
-                    continue
-            except MISSING_KEY:
+            now = place.read()
+            if now is not value and not _is_same(now, value):
                 return place.path
-            if not _is_same(place.read(), value):
+        for place in self.absent:
+            if place.key in place.owner:
                 return place.path
-        for container, size in self.sizes:
+        for container, size, path in self.sizes:
             if len(container) != size:
-                return f"a {type(container).__name__} of {size}"
+                return f"the length of {path}"
+        for found, keys, path in self.keys:
+            if not all(a is b or _is_same(a, b) for a, b in zip(found, keys, strict=True)):
+                return f"the order of {path}"
         for members, contents in self.contents:
             if members != contents:
                 return f"a set of {len(contents)}"
         return None
+
+
+def _expression(place: Place, owner: str, key: str) -> tuple[Any, str]:
+    """What reads a place, with names for its owner and key; and that owner."""
+    if isinstance(place.owner, Cell):
+        return place.owner.cell, f"{owner}.cell_contents"
+    name = str(place.key)
+    if isinstance(place.owner, Attributes) and name.isidentifier() and not keyword.iskeyword(name):
+        return place.owner.thing, f"{owner}.{name}"
+    return place.owner, f"{owner}[{key}]"
 
 
 def _is_same(now: Any, value: Any) -> bool:
@@ -271,12 +286,7 @@ def _is_same(now: Any, value: Any) -> bool:
 
 def _inside(value: Any, path: str) -> Iterator[tuple[Place, Any]]:
     """The places in a container, an object or a function, with what they hold."""
-    if isinstance(value, Stateful):
-        untracked = value.counters
-        for key, found in vars(value).items():
-            if key not in untracked:
-                yield Place(vars(value), key, f"{path}.{key}"), found
-    elif isinstance(value, dict):
+    if isinstance(value, dict):
         for key, found in value.items():
             yield Place(value, key, f"{path}[{key!r}]"), found
     elif isinstance(value, list | tuple | deque):
@@ -294,23 +304,62 @@ def _inside(value: Any, path: str) -> Iterator[tuple[Place, Any]]:
         yield from _parts({"__self__": value.__self__}, path)
     elif isinstance(value, types.FunctionType):
         yield from _inside_function(value)
-    elif hasattr(value, "__wrapped__"):
-        yield from _parts({"__wrapped__": value.__wrapped__}, path)
     elif isinstance(value, type):
-        if _is_of_a_user(value):
+        if is_of_a_user(value):
             for key, found in vars(value).items():
                 if not key.startswith("__") and not callable(found) and not _is_descriptor(found):
                     yield Place(Attributes(value), key, f"{path}.{key}"), found
-    elif isinstance(value, NAMESPACES) or _is_of_a_user(type(value)):  # type: ignore[arg-type]
-        for key, found in getattr(value, "__dict__", {}).items():
-            yield Place(vars(value), key, f"{path}.{key}"), found
-        for key in _slots(type(value)):
-            if hasattr(value, key):
-                yield Place(Attributes(value), key, f"{path}.{key}"), getattr(value, key)
+        return
+    elif (wrapped := _own_attribute(value, "__wrapped__")) is not MISSING:
+        yield from _parts({"__wrapped__": wrapped}, path)
+    yield from _attributes(value, path)
+
+
+def _attributes(value: Any, path: str) -> Iterator[tuple[Place, Any]]:
+    """The places of an object's attributes, of a function's too."""
+    cls: type = type(value)
+    members = _own_attribute(value, "__dict__")
+    attributes = {} if members is MISSING else members
+    if isinstance(value, Stateful):
+        attributes = {k: v for k, v in attributes.items() if k not in value.counters}
+    elif isinstance(value, threading.local):
+        for key, found in vars(value).items():  # of this thread
+            yield Place(Attributes(value), key, f"{path}.{key}"), found
+        return
+    elif not isinstance(value, HOLDERS) and not _holds_a_users_values(cls):
+        return
+    for key, found in attributes.items():
+        yield Place(members, key, f"{path}.{key}"), found
+    for key in _slots(cls):
+        if (found := _own_attribute(value, key)) is not MISSING:
+            yield Place(Attributes(value), key, f"{path}.{key}"), found
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _holds_a_users_values(cls: type) -> bool:
+    """Whether it is a class of the user's, or a library's that is used like a dict: configuration
+    is often kept in those."""
+    is_dict = all(hasattr(cls, name) for name in ("keys", "__getitem__", "__setitem__"))
+    return is_of_a_user(cls) or (is_dict and not hasattr(cls, "__array__"))
+
+
+def _own_attribute(value: Any, name: str) -> Any:
+    """An attribute that an object has, and does not make up in a `__getattr__`; or MISSING."""
+    try:
+        return object.__getattribute__(value, name)
+    except AttributeError:
+        return MISSING
 
 
 def _is_descriptor(found: Any) -> bool:
     return hasattr(type(found), "__get__")
+
+
+def _function_of(method: Any) -> Any:
+    """The function of a method, a property, or a static or class method."""
+    for name in ("__func__", "fget", "func"):
+        method = getattr(method, name, method)
+    return method
 
 
 def _slots(cls: type) -> Iterator[str]:
@@ -331,71 +380,6 @@ def _inside_function(function: types.FunctionType) -> Iterator[tuple[Place, Any]
         place = Place(Cell(cell), name, name)
         if (found := place.read()) is not MISSING:
             yield place, found
-    for name, found in (function.__kwdefaults__ or {}).items():
-        yield Place(function.__kwdefaults__, name, name), found
-    for index, found in enumerate(function.__defaults__ or ()):
-        yield Place(function.__defaults__, index, f"{function.__name__} default {index}"), found
-    if _is_users_code(function.__code__):
-        yield from _inside_code(function.__code__, function.__globals__)
-
-
-def _inside_code(code: types.CodeType, variables: dict[str, Any]) -> Iterator[tuple[Place, Any]]:
-    """The global variables that code may look up, and what it may look up in modules there."""
-    names, attributes = _names(code)
-    for name in sorted(names):
-        if name in variables:
-            found = variables[name]
-            yield Place(variables, name, name), found
-            if isinstance(found, types.ModuleType) and _is_users_file(found.__dict__):
-                for key in sorted(attributes & vars(found).keys()):
-                    yield Place(vars(found), key, f"{name}.{key}"), vars(found)[key]
-
-
-def _made_by(code: types.CodeType) -> list[types.CodeType]:
-    """The functions that a function makes while it runs."""
-    return [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """The names of global variables, and of attributes, that a function, or one inside it, may
-    look up."""
-    variables, attributes = set(), set()
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            variables.add(instruction.argval)
-        elif instruction.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            attributes.add(instruction.argval)
-    for inner in _made_by(code):
-        more = _names(inner)
-        variables |= more[0]
-        attributes |= more[1]
-    return frozenset(variables), frozenset(attributes)
-
-
-def exempt(path: str) -> None:
-    """Let code in files whose names begin like this be a library's, on which no recording relies:
-    that of a backend which is no part of gdt."""
-    LIBRARIES.append(path)
-    _is_of_a_user.cache_clear()
-    _is_users_code.cache_clear()
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _is_of_a_user(thing: type) -> bool:
-    """Whether a class is of a program, and not of gdt or a library."""
-    module = str(getattr(thing, "__module__", "") or "")
-    if module.split(".", maxsplit=1)[0] in ("gdt", "builtins"):
-        return False
-    return _is_users_file(vars(sys.modules[module]) if module in sys.modules else {})
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _is_users_code(code: types.CodeType) -> bool:
-    return not code.co_filename.startswith((*LIBRARIES, "<frozen", "<gdt", "<__array"))
-
-
-def _is_users_file(variables: dict[str, Any]) -> bool:
-    """Whether a module, by its variables, is of a program; one that was typed in is."""
-    file, name = variables.get("__file__") or "", variables.get("__name__")
-    return name not in sys.builtin_module_names and not file.startswith(tuple(LIBRARIES))
+    for name in ("__code__", "__defaults__", "__kwdefaults__"):
+        path = f"{function.__name__}.{name}"
+        yield Place(Attributes(function), name, path), getattr(function, name)

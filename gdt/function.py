@@ -15,14 +15,16 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array import DistributedArray
 from gdt.callers import frame_of_user, line_of_user
-from gdt.captures import PRIMITIVES, Captures, Place, Ran
+from gdt.captures import PRIMITIVES, Captures, Place
 from gdt.errors import FunctionError, error
 from gdt.mesh import chosen_mesh
+from gdt.moving_values import moved_on, positions
 from gdt.observe import OBSERVERS, observing
 from gdt.plan import exact_key
 from gdt.policy import MATMUL_BACKEND, MATMUL_PRECISION
 from gdt.program import Program, Recorder
 from gdt.recording import OUTDATED, Input, Recording, Result, replaced, templated
+from gdt.user_code import Ran
 
 MANY = 16  # recordings after which a function warns that it is recorded over and over
 MANY_KINDS = 64  # of calls, after which it warns that each is another
@@ -77,7 +79,7 @@ class Arguments:
             for i, v in enumerate(value):
                 self._add(value, i, v, f"{path}[{i}]")
         elif type(value) is dict:
-            parts.extend((dict, *value, self._number(value)))
+            parts.extend((dict, *value, *map(type, value), self._number(value)))
             for k, v in value.items():
                 self._add(value, k, v, f"{path}[{k!r}]")
         else:
@@ -231,6 +233,7 @@ class Function:
         captures, places = self._places(arguments)
         before = [(p, n, p.read(), recorder.declare(p.read())) for p, n in places]
         arrays = [was for _, _, was, _ in before]
+        began = positions(captures.moving)
         with _restoring([(p, was) for p, _, was, _ in before], captures):
             with (
                 _without_traces(arrays),
@@ -238,6 +241,8 @@ class Function:
                 self._ran.watching(captures.functions),
             ):
                 returned = self._function(*args, **kwargs)
+            if (moved := moved_on(captures.moving, began)) is not None:
+                raise self._moved_on(moved)
             changed = captures.changed()
             if changed is not None:
                 self._count_recording(changed)
@@ -300,6 +305,15 @@ class Function:
                 stacklevel=frame_of_user()[1],
             )
 
+    def _moved_on(self, path: str) -> Exception:
+        return error(
+            FunctionError,
+            self._name,
+            f"a recorded step cannot take values from {path}, which has another in every call",
+            remedy="Take them outside and pass them as arrays, gdt.asarray(value); random numbers "
+            "of a step are those of gdt.random.",
+        )
+
     def _unknown(self, recorder: Recorder, outputs: Sequence[int]) -> Exception:
         name, kind = recorder.first_unknown(outputs)
         return error(
@@ -323,19 +337,22 @@ def function(f: Callable[..., Any]) -> Function:
 
     A call is recorded when one like it (types and layouts of arrays, values of numbers and texts)
     has been made before, and is replayed as long as no Python value that it relies on has changed:
-    variables, attributes, defaults and containers that the functions it calls can reach; else it is
-    recorded anew. What they read elsewhere is as it was when the call was recorded: the elements of
-    NumPy arrays in Python's hands, files, clocks, the environment, members of lists and dicts of
-    more than 4096. Inside a tape, `gdt.explain` or another recording, `f` itself is called.
-    Printing, appending to lists and whatever else is not computation on arrays happens only when
-    `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise those of `f`.
+    variables, attributes, defaults, containers, classes and modules that the functions it calls can
+    reach; else it is recorded anew. What they read elsewhere is as it was when the call was
+    recorded: the elements of NumPy arrays and buffers in Python's hands, files, clocks, the
+    environment, what installed packages keep, what `globals()` and `eval` look up, members of lists
+    and dicts of more than 4096. Inside a tape, `gdt.explain` or another recording, `f` itself is
+    called. Printing, appending to lists and whatever else is not computation on arrays happens only
+    when `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise those of `f`, in lists,
+    tuples and dicts that are new in every call.
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs its plans run one by one, as on the CPU.
 
-    Raises FunctionError where a step reads values on the host, seeds random numbers, returns what
-    is no array, or takes a NumPy array as an argument: parameters and counters are then as they
-    were before the call; and for what a CUDA graph cannot capture.
+    Raises FunctionError where a step reads values on the host, seeds random numbers, takes values
+    from an iterator or from NumPy's or Python's random numbers, returns what is no array, or takes
+    a NumPy array as an argument: parameters and counters are then as they were before the call; and
+    for what a CUDA graph cannot capture.
 
     >>> w = {"w": gdt.asarray([1.0, 2.0])}
     >>> optimizer = gdt.optim.SGD(0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
     if tree is None or isinstance(tree, str):
         return tree
     if isinstance(tree, dict):
-        return {k: templated(v, results, name) for k, v in tree.items()}
+        return _with_values(tree, {k: templated(v, results, name) for k, v in tree.items()})
     if isinstance(tree, list | tuple):
         return sequence_like(tree, [templated(v, results, name) for v in tree])
     raise error(
@@ -64,12 +65,21 @@ def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
     )
 
 
+def _with_values(like: dict[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
+    """A dict of the same class, as an OrderedDict, with these values."""
+    if type(like) is dict:
+        return values
+    copied = copy.copy(like)
+    copied.update(values)
+    return copied
+
+
 def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
     """The tree that a template stands for."""
     if type(template) is Result:
         return template.array(outputs)
     if isinstance(template, dict):
-        return {k: _filled(v, outputs) for k, v in template.items()}
+        return _with_values(template, {k: _filled(v, outputs) for k, v in template.items()})
     if isinstance(template, list | tuple):
         return sequence_like(template, [_filled(v, outputs) for v in template])
     return template

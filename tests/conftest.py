@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdt import captures
+from gdt import user_code
 
 # Stand-ins for devices and libraries, whose state changes from call to call.
 for name in (
@@ -22,7 +22,7 @@ for name in (
     "kernels/shim",
     "recorded_nccl",
 ):
-    captures.exempt(str(Path(__file__).parent / name))
+    user_code.exempt(str(Path(__file__).parent / name))
 
 
 @pytest.fixture(autouse=True)

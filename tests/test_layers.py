@@ -83,9 +83,11 @@ LAYERS = [
             "captures",
             "cuda_graph",
             "function",
+            "moving_values",
             "tape",
             "program",
             "recording",
+            "user_code",
         ],
     ),
     (
