@@ -92,7 +92,7 @@ LAYERS = [
     ),
     (
         "library",
-        ["nn", "optim", "metrics", "data", "checksums", "checkpoint", "training", "sharding"],
+        ["nn", "optim", "metrics", "data", "checksums", "checkpoint", "training"],
     ),
     ("tools", ["configuration", "debug", "drawing", "testing", "benchmark"]),
 ]
