@@ -16,7 +16,7 @@ import operator
 import threading
 import types
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -107,13 +107,14 @@ class Captures:
         self.values: list[tuple[Place, Any]] = []
         self.absent: list[Place] = []
         self.sizes: list[tuple[Any, int, str]] = []
-        self.keys: list[tuple[dict[Any, Any], tuple[Any, ...], str]] = []
+        self.keys: list[tuple[dict[Any, Any], list[Any], str]] = []
         self.contents: list[tuple[Any, frozenset[Any]]] = []
         self.moving = [*OF_THE_PROCESS]
         self.functions: set[types.CodeType] = set()
         self.ran = ran
         self._modules: list[types.ModuleType] = []
         self._attributes: set[str] = set()  # names that code looks up in whatever it has
+        self._waiting: deque[tuple[Any, str]] = deque()
         self._seen: set[int] = set()
         self._alive: list[Any] = []  # so that no identity comes twice
 
@@ -131,9 +132,16 @@ class Captures:
             self.enter(value, place.path)
 
     def enter(self, value: Any, path: str) -> None:
-        """All that is reached from a value."""
-        if isinstance(value, OPAQUE) or id(value) in self._seen:
-            return
+        """All that is reached from a value; looked at by `enter_ran`, as structures may be deep."""
+        self._waiting.append((value, path))
+
+    def _enter_waiting(self) -> None:
+        while self._waiting:
+            value, path = self._waiting.popleft()
+            if not isinstance(value, OPAQUE) and id(value) not in self._seen:
+                self._enter(value, path)
+
+    def _enter(self, value: Any, path: str) -> None:
         self._seen.add(id(value))
         self._alive.append(value)
         if isinstance(value, types.ModuleType):
@@ -163,8 +171,8 @@ class Captures:
             place = Place(Attributes(value), "__class__", f"{path}.__class__")
             self.add(place, cls)
         if isinstance(value, dict):
-            self.keys.append((value, tuple(value), path))
-        if isinstance(value, dict | list | deque):
+            self.keys.append((value, [*value], path))
+        if isinstance(value, list | deque):
             self.sizes.append((value, len(value), path))
         attributes = _own_attribute(value, "__dict__")
         if attributes is not MISSING:
@@ -176,6 +184,7 @@ class Captures:
             self._enter_code(code, variables)
         for function in self.ran.functions():
             self.enter(function, function.__name__)
+        self._enter_waiting()
         looked_up: set[tuple[str, str]] = set()
         while new := [
             (module, name)
@@ -187,6 +196,7 @@ class Captures:
                 looked_up.add((module.__name__, name))
                 place = Place(vars(module), name, f"{module.__name__}.{name}")
                 self.add(place, vars(module)[name])
+            self._enter_waiting()
 
     def _enter_code(self, code: types.CodeType, variables: dict[str, Any]) -> None:
         """The global variables that code may look up, and the modules that it imports."""
@@ -223,23 +233,24 @@ class Captures:
     def unchanged(self, namespace: dict[str, Any]) -> str:
         """An expression that is true if everything is what it was; its names are put into
         `namespace`. It may raise MISSING_KEY."""
-        checks = []
-        for n, (place, value) in enumerate(self.values):
-            owner, kept = _expression(place, f"owner{n}", f"key{n}")
-            namespace |= {f"owner{n}": owner, f"key{n}": place.key, f"value{n}": value}
-            checks.append(f"{kept} is value{n}")
-        for n, place in enumerate(self.absent):
-            namespace |= {f"lacks{n}": place.owner, f"name{n}": place.key}
-            checks.append(f"name{n} not in lacks{n}")
-        for n, (container, size, _) in enumerate(self.sizes):
-            namespace[f"container{n}"] = container
-            checks.append(f"len(container{n}) == {size}")
-        for n, (found, keys, _) in enumerate(self.keys):
-            namespace |= {f"dict{n}": found, f"keys{n}": keys, "is_": operator.is_}
-            checks.append(f"all(map(is_, dict{n}, keys{n}))")
-        for n, (members, contents) in enumerate(self.contents):
-            namespace |= {f"set{n}": members, f"contents{n}": contents}
-            checks.append(f"set{n} == contents{n}")
+        names: dict[int, str] = {}
+
+        def name(thing: Any) -> str:
+            if id(thing) not in names:
+                names[id(thing)] = f"guard{len(names)}"
+                namespace[names[id(thing)]] = thing
+            return names[id(thing)]
+
+        checks = [f"{_expression(p, name)} is {name(value)}" for p, value in self.values]
+        checks += [f"{name(p.key)} not in {name(p.owner)}" for p in self.absent]
+        checks += [f"len({name(container)}) == {size}" for container, size, _ in self.sizes]
+        checks += [f"[*{name(found)}] == {name(keys)}" for found, keys, _ in self.keys]
+        checks += [  # equal ones may differ if they are no texts
+            f"all(map({name(operator.is_)}, {name(found)}, {name(keys)}))"
+            for found, keys, _ in self.keys
+            if not all(type(key) is str for key in keys)
+        ]
+        checks += [f"{name(members)} == {name(held)}" for members, held in self.contents]
         # Numbers may be equal, and methods the same, without being one object.
         return f"{' and '.join(checks) or True} or changed() is None"
 
@@ -256,22 +267,23 @@ class Captures:
             if len(container) != size:
                 return f"the length of {path}"
         for found, keys, path in self.keys:
-            if not all(a is b or _is_same(a, b) for a, b in zip(found, keys, strict=True)):
-                return f"the order of {path}"
+            pairs = zip(found, keys, strict=False)
+            if len(found) != len(keys) or not all(a is b or _is_same(a, b) for a, b in pairs):
+                return f"the keys of {path}"
         for members, contents in self.contents:
             if members != contents:
                 return f"a set of {len(contents)}"
         return None
 
 
-def _expression(place: Place, owner: str, key: str) -> tuple[Any, str]:
-    """What reads a place, with names for its owner and key; and that owner."""
-    if isinstance(place.owner, Cell):
-        return place.owner.cell, f"{owner}.cell_contents"
-    name = str(place.key)
-    if isinstance(place.owner, Attributes) and name.isidentifier() and not keyword.iskeyword(name):
-        return place.owner.thing, f"{owner}.{name}"
-    return place.owner, f"{owner}[{key}]"
+def _expression(place: Place, name: Callable[[Any], str]) -> str:
+    """What reads a place, with the names that `name` gives to things."""
+    owner, key = place.owner, place.key
+    if isinstance(owner, Cell):
+        return f"{name(owner.cell)}.cell_contents"
+    if isinstance(owner, Attributes) and str(key).isidentifier() and not keyword.iskeyword(key):
+        return f"{name(owner.thing)}.{key}"
+    return f"{name(owner)}[{repr(key) if type(key) in (str, int) else name(key)}]"
 
 
 def _is_same(now: Any, value: Any) -> bool:

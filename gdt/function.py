@@ -74,25 +74,26 @@ class Arguments:
             parts.extend((exact_key(value), value))
         elif type(value) in (list, tuple) or hasattr(value, "_fields"):
             parts.extend((type(value), len(value)))
-            if type(value) is list:
-                parts.append(self._number(value))
-            for i, v in enumerate(value):
-                self._add(value, i, v, f"{path}[{i}]")
+            if type(value) is not list or self._is_new(value):
+                for i, v in enumerate(value):
+                    self._add(value, i, v, f"{path}[{i}]")
         elif type(value) is dict:
-            parts.extend((dict, *value, *map(type, value), self._number(value)))
-            for k, v in value.items():
-                self._add(value, k, v, f"{path}[{k!r}]")
+            parts.extend((dict, *value, *map(type, value)))
+            if self._is_new(value):
+                for k, v in value.items():
+                    self._add(value, k, v, f"{path}[{k!r}]")
         else:
             parts.append(id(value))
             self.objects.append((path, value))
 
-    def _number(self, container: Any) -> int:
-        """Which of the containers it is, so that one that is given twice is told from two."""
-        for n, known in enumerate(self.containers):
-            if known is container:
-                return n
-        self.containers.append(container)
-        return len(self.containers) - 1
+    def _is_new(self, container: Any) -> bool:
+        """Whether it has not been given before; the key has its number among the containers, which
+        tells one that is given twice from two."""
+        known = [n for n, other in enumerate(self.containers) if other is container]
+        self._parts.append(known[0] if known else len(self.containers))
+        if not known:
+            self.containers.append(container)
+        return not known
 
 
 # ---------------------------------------------------------------- recording

@@ -376,3 +376,37 @@ def test_an_iterator_that_others_move_on_may_be_within_reach() -> None:
     loop = Loop()
     assert [loop.step(x).tolist() for x in loop.batches] == [[2.0 * i] for i in range(5)]
     assert len(loop.step.programs) == 1
+
+
+# ---------------------------------------------------------------- any structure
+
+
+def test_a_chain_of_objects_may_be_long() -> None:
+    first = last = types.SimpleNamespace()
+    for _ in range(3000):
+        last.next = types.SimpleNamespace()
+        last = last.next
+    last.factor = 2.0
+
+    def end() -> float:
+        node = first
+        while hasattr(node, "next"):
+            node = node.next
+        return float(node.factor)
+
+    step = gdt.function(lambda x: x * end())
+    assert [step(gdt.ones(1)).tolist() for _ in range(3)] == [[2.0]] * 3
+    last.factor = 3.0
+    assert [step(gdt.ones(1)).tolist() for _ in range(3)] == [[3.0]] * 3
+
+
+def test_an_argument_may_hold_itself() -> None:
+    def circle(value: float) -> dict[str, Any]:
+        tree: dict[str, Any] = {"w": gdt.full(1, value)}
+        tree["self"], tree["list"] = tree, [tree]
+        return tree
+
+    step = gdt.function(lambda tree: tree["self"]["w"] * 2 + tree["list"][0]["w"])
+    assert [step(circle(i)).tolist() for i in (1.0, 2.0, 3.0)] == [[3.0], [6.0], [9.0]]
+    other = circle(4.0) | {"self": circle(1.0)}
+    assert [step(other).tolist() for _ in range(3)] == [[6.0]] * 3
