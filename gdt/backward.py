@@ -124,8 +124,7 @@ def _as_program(call: Call) -> list[DistributedArray | None]:
     """The gradients: computed op by op the first time that a signature is seen, recorded the second
     time, and replayed from then on."""
     try:
-        signature = Signature(call)
-        key, arrays = signature.key, signature.arrays
+        key, arrays = _signature(call)
         known = BACKWARDS.get(key, True)
     except TypeError:  # a static or an operand that cannot be hashed
         return _run(call)[1]
@@ -140,43 +139,42 @@ def _as_program(call: Call) -> list[DistributedArray | None]:
     return _run(call)[1]
 
 
-class Signature:
-    """Everything about a call but the values in its arrays, as `key`; and those arrays, each
-    once."""
+def _signature(call: Call) -> tuple[tuple[Any, ...], list[DistributedArray]]:
+    """Everything about a call but the values in its arrays; and those arrays, each once."""
+    arrays: list[DistributedArray] = []
+    parts: list[Any] = [call.unconnected]
+    numbers: dict[int, int] = {}
+    for op, args, static, out in call.nodes:
+        parts.append(op)
+        _add(args, parts, numbers, arrays)
+        if static:
+            parts.append(tuple(static.items()))
+            if op.takes_numbers:
+                parts.extend(map(exact_key, static.values()))
+        _add(out if type(out) is tuple else (out,), parts, numbers, arrays)
+    for given in (call.targets, call.seeds or (), call.sources, call.extras):
+        parts.append(len(given))
+        _add(given, parts, numbers, arrays)
+    return tuple(parts), arrays
 
-    def __init__(self, call: Call) -> None:
-        self.numbers: dict[int, int] = {}
-        self.arrays: list[DistributedArray] = []
-        self.parts: list[Any] = [call.unconnected]
-        for op, args, static, out in call.nodes:
-            self.parts.append(op)
-            self.add(args)
-            if static:
-                self.parts.append(tuple(static.items()))
-                if op.takes_numbers:
-                    self.parts.extend(map(exact_key, static.values()))
-            self.add(out if type(out) is tuple else (out,))
-        for arrays in (call.targets, call.seeds or (), call.sources, call.extras):
-            self.parts.append(len(arrays))
-            self.add(arrays)
-        self.key = tuple(self.parts)
 
-    def add(self, values: Iterable[Any]) -> None:
-        """Arrays by number, the first time with their type, and anything else as it is."""
-        numbers, parts = self.numbers, self.parts
-        for x in values:
-            n = numbers.get(id(x))
-            if n is None:
-                if type(x) is not DistributedArray:
-                    parts.extend((exact_key(x), x))
-                    continue
-                n = numbers[id(x)] = len(self.arrays)
-                self.arrays.append(x)
-                parts.append(x.type)
-                if x._resolved is not None:
-                    parts.append("resolved")
-                    self.add((x._resolved,))
-            parts.append(n)
+def _add(
+    values: Iterable[Any], parts: list[Any], numbers: dict[int, int], arrays: list[DistributedArray]
+) -> None:
+    """Arrays by number, the first time with their type, and anything else as it is."""
+    for x in values:
+        n = numbers.get(id(x))
+        if n is None:
+            if type(x) is not DistributedArray:
+                parts.extend((exact_key(x), x))
+                continue
+            n = numbers[id(x)] = len(arrays)
+            arrays.append(x)
+            parts.append(x.type)
+            if x._resolved is not None:
+                parts.append("resolved")
+                _add((x._resolved,), parts, numbers, arrays)
+        parts.append(n)
 
 
 def _recorded(

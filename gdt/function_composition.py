@@ -47,29 +47,3 @@ def after_preparing(
         return body(*ready, **out)
 
     return prepared
-
-
-def on_prepared(
-    befores: Sequence[Callable[[Block], Block] | None], body: Callable[..., Any]
-) -> Callable[..., Any]:
-    """`after_preparing`, of operands alone: for one or two of them, as nearly all ops have, without
-    a loop, which would cost as much as a small op."""
-    if len(befores) == 1:
-        (only,) = befores
-        return lambda x: body(only(x))  # type: ignore[misc]
-    if len(befores) == 2:
-        first, second = befores
-        if second is None:
-            return lambda x, y: body(first(x), y)  # type: ignore[misc]
-        if first is None:
-            return lambda x, y: body(x, second(y))
-        return lambda x, y: body(first(x), second(y))
-    return after_preparing(befores, body)
-
-
-def into_recycled(
-    empty: Callable[..., Block], buffer: Buffer, body: Callable[..., Any]
-) -> Callable[..., Any]:
-    """`body` with memory from `empty` to write into."""
-    shape, dtype, order = buffer
-    return lambda *xs: body(*xs, out=empty(shape, dtype, order))

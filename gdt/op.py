@@ -92,7 +92,7 @@ class Op:
         self.donated = [self.operands.index(n.strip()) for n in donate.split(",") if n.strip()]
         self.scratch = self.operands.index(scratch) if scratch else -1
         self.plans: Plans[Plan] = Plans()
-        self.plans_of_all: Plans[tuple[Plan, ...]] = Plans()
+        self.plans_of_all: Plans[Callable[[Any, Any, Any], bool]] = Plans()
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
         self.kernel_body: Callable[..., Any] | None = None

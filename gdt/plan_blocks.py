@@ -11,6 +11,7 @@ import numpy as np
 
 from gdt.backend import backend_of
 from gdt.backend.numpy import Order
+from gdt.expressions import reshaped
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.plan import Block, Shards
 from gdt.reduction import identity
@@ -49,7 +50,7 @@ class PlanBlocks:
         fills, shape = self.fills(n, block), self.aligned(n)
         if fills:
             return partial(_filled, fills, shape)
-        return None if shape is None else lambda x: x.reshape(shape)
+        return None if shape is None else partial(reshaped, shape)
 
     def fills(self, n: int, block: int) -> list[tuple[tuple[Any, ...], Any]]:
         """Where operand `n` has padding that would enter a reduction: (index, value) in one

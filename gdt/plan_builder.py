@@ -12,6 +12,7 @@ import numpy as np
 
 from gdt.arguments import misfit_value
 from gdt.errors import DtypeError, GdtError, ShapeError, error
+from gdt.expressions import Choice, Expression, Operand, Tuple, Value, called, compiled
 from gdt.function_composition import Buffer, after_preparing, as_tuple
 from gdt.launcher import KernelBody
 from gdt.layout import ArrayType, Axes, Layout
@@ -91,6 +92,9 @@ class PlanBuilder:
         """The op's body; on a backend with kernels its kernel, where that applies."""
         op = self.op
         if self.backend.runner is None or op.kernel_body is None:
+            ufunc = getattr(op.body, "ufunc", None)  # which is all that the body calls
+            if ufunc is not None:
+                return getattr(self.backend.xp, ufunc)  # type: ignore[no-any-return]
             return partial(op.body, self.backend.xp, **static)
         if where not in self.kernel_bodies:
             self.kernel_bodies[where] = KernelBody(
@@ -112,16 +116,46 @@ class PlanBuilder:
     def _update(self) -> Callable[..., tuple[Block, ...]]:
         """From the operands' blocks, and whether each donated one may be overwritten, to the
         outputs' blocks."""
-        run, given, moved = self.runs[0], self.op.scratch, self.blocks.moved
+        given, moved = self.op.scratch, self.blocks.moved
         if given >= 0 and self.backend.runner is None and moved[given] is moved[0]:
-            self.plan.scratch, count = given, len(self.op.donated)
+            self.plan.scratch = given
+        flags = len(self.op.donated) + (self.plan.scratch >= 0)
+        expression = self._update_expression()
+        run = compiled(expression, len(moved) + flags)
 
-            def update(xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
-                scratch = xs[given] if len(free) > count and free[count] else None
-                return run(*xs, out=self._targets(xs, free[:count]), scratch=scratch)
+        def update(xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
+            made: tuple[Block, ...] = run(*xs, *free, *[False] * (flags - len(free)))
+            return made
 
-            return update
-        return lambda xs, free: run(*xs, out=self._targets(xs, free))
+        update.expression = expression  # type: ignore[attr-defined]
+        return update
+
+    def _update_expression(self) -> Expression:
+        """The updated blocks, of those of the operands, and of whether each donated one, and that
+        which may be used up, may be overwritten."""
+        op, blocks, count = self.op, self.blocks, len(self.blocks.moved)
+        befores = [blocks.before(n, 0) for n in range(count)]
+        arguments = [
+            Operand(n) if before is None else called(before, [Operand(n)])
+            for n, before in enumerate(befores)
+        ]
+        targets = [
+            Choice(Operand(count + n), Operand(d), self._like(d)) for n, d in enumerate(op.donated)
+        ]
+        keywords: dict[str, Expression] = {"out": Tuple(targets)}
+        if self.plan.scratch >= 0:
+            flag = Operand(count + len(op.donated))
+            used = Operand(self.plan.scratch)
+            keywords["scratch"] = Choice(flag, used, Value("none", None))
+        extra = {"shards": blocks.shards(0)} if "shards" in op.injected else {}
+        made = called(self._body({**self.static, **extra}, 0), arguments, keywords, op.name)
+        return made if len(op.donated) > 1 else Tuple([made])
+
+    def _like(self, n: int) -> Expression:
+        """Memory for what takes the place of operand `n`."""
+        kind = self.blocks.moved[n]
+        facts = {"shape": kind.block_shape, "dtype": kind.dtype, "order": kind.memory_order}  # type: ignore[union-attr]
+        return called(self.backend.empty, [Value(name, fact) for name, fact in facts.items()])
 
     # ---- running
 

@@ -17,6 +17,7 @@ from gdt.array import DistributedArray
 from gdt.backend import NUMPY
 from gdt.comm.messages import drawn
 from gdt.comm.transport import sent
+from gdt.expressions import Names, written
 from gdt.layout import ArrayType
 from gdt.observe import Observer, observing_only
 from gdt.op import Op
@@ -324,16 +325,23 @@ class Program:
         def name(register: int) -> str:
             return f"{'c' if register in constants else 'r'}{register}"
 
-        namespace = {name(r): value for r, value in constants.items()}
+        taken = {f"free{r}" for k in instructions for r in k.donated}
+        namespace = Names(["run", *map(name, self._last.keys() | {*self.inputs, *outputs}), *taken])
+        namespace.update({name(r): value for r, value in constants.items()})
         lines = []
         for at, k in enumerate(instructions):
-            namespace[f"{k.name}_{at}"] = k.function
             results = ", ".join(map(name, k.outputs)) + "," * (k.several and len(k.outputs) == 1)
             results = results or "()"  # of an instruction that makes nothing
-            operands = ", ".join(map(name, k.inputs))
-            if k.donated:
-                operands = f"({operands},), ({', '.join(self._flags(k, at, alone))},)"
-            lines.append(f"    {results} = {k.name}_{at}({operands})")
+            operands, flags = [*map(name, k.inputs)], self._flags(k, at, alone)
+            expression = getattr(k.function, "expression", None)
+            if expression is not None:
+                made = written(expression, operands + flags, namespace)
+            elif k.donated:
+                function = namespace.add(k.name, k.function)
+                made = f"{function}(({', '.join(operands)},), ({', '.join(flags)},))"
+            else:
+                made = f"{namespace.add(k.name, k.function)}({', '.join(operands)})"
+            lines.append(f"    {results} = {made}")
             self.at_line[len(lines) + 1] = k
             if at in ends:
                 lines.append(f"    del {', '.join(map(name, ends[at]))}")

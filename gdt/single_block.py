@@ -10,7 +10,16 @@ from typing import Any
 import numpy as np
 
 from gdt.comm import local
-from gdt.function_composition import Buffer, as_tuple, in_turn, into_recycled, on_prepared
+from gdt.expressions import (
+    Expression,
+    Operand,
+    Unpacked,
+    Value,
+    called,
+    compiled,
+    reshaped,
+)
+from gdt.function_composition import Buffer, as_tuple, in_turn
 from gdt.layout import ArrayType, Axes, Layout
 from gdt.merging import Merge
 from gdt.observe import OBSERVERS
@@ -51,36 +60,52 @@ class SingleBlock:
 
         movers: what moves each operand first. buffer: recycled memory, for a body that takes it.
         """
-        body, finish = self.body, self.merge.finish
-        if buffer:
-            body = into_recycled(self.folded.backend.empty, buffer, body)
-        befores = [
-            in_turn(in_turn(mover, fold), self.folded.before(n, 0))
-            for n, (mover, fold) in enumerate(zip(movers, self.folds, strict=True))
+        arguments = [
+            self._prepared(n, steps) for n, steps in enumerate(zip(movers, self.folds, strict=True))
         ]
-        if any(befores):
-            body = on_prepared(befores, body)
+        keywords = {"out": self._memory(buffer)} if buffer else {}
+        body, finish = called(self.body, arguments, keywords, self.op.name), self.merge.finish
         if self.op.merge is not None:
             return self._merging(body)
         reduces = any(map(self.blocks.rule.reduced, range(len(self.blocks.shapes))))
-        if "labels" in self.op.injected or not reduces:
-            return body if finish is None else in_turn(body, finish)  # type: ignore[return-value]
-        return self._combining(body)
+        if reduces and "labels" not in self.op.injected:
+            return self._compiled(self._combined(body))
+        return self._compiled(body if finish is None else called(finish, [body]))
 
-    def _merging(self, body: Callable[..., Any]) -> Callable[..., Any]:
+    def _compiled(self, expression: Expression) -> Callable[..., Any]:
+        return compiled(expression, len(self.blocks.moved))
+
+    def _prepared(self, n: int, steps: Sequence[Mover]) -> Expression:
+        """What the body gets of operand `n`."""
+        operand: Expression = Operand(n)
+        for step in (*steps, self.folded.before(n, 0)):
+            if step is not None:
+                operand = called(step, [operand])
+        return operand
+
+    def _memory(self, buffer: Buffer) -> Expression:
+        facts = [Value(name, fact) for name, fact in buffer._asdict().items()]
+        return called(self.folded.backend.empty, facts)
+
+    def _merging(self, body: Expression) -> Callable[..., Any]:
         """`body`, then the merge of its statistics, which is reported as separate devices do it."""
         merge, axes = self.merge, self.folded.merged_axes()
-        reported = bool(merge.axes)
+        finish, statistics = merge.finish, self._compiled(body)
+        alone = body if finish is None else called(finish, [Unpacked(body)])
+        if not merge.axes:
+            return self._compiled(alone)
 
         def merged(*xs: Block) -> Any:
-            if reported and OBSERVERS.get():
+            if OBSERVERS.get():
                 merge.report(*merge.gathered)
-            outs = merge.inside(as_tuple(body(*xs)), axes)
+            outs = merge.inside(as_tuple(statistics(*xs)), axes)
             return outs if len(outs) > 1 else outs[0]
 
+        if not axes:  # for a program, which runs where nobody observes
+            merged.expression = alone  # type: ignore[attr-defined]
         return merged
 
-    def _combining(self, body: Callable[..., Any]) -> Callable[..., Any]:
+    def _combined(self, body: Expression) -> Expression:
         """`body`, then the combination of coordinates in its only block."""
         folded, finish = self.folded, self.merge.finish
         combine, outputs = reducer(folded.backend.xp, self.op.reduce), range(len(folded.shapes))
@@ -89,21 +114,16 @@ class SingleBlock:
             for n in outputs
         ]
         if len(overs) == 1:
-            over = overs[0]
-            if over:
-                combined: Callable[..., Any] = lambda *xs: combine(body(*xs), over)
-            else:
-                combined = body
-            return combined if finish is None else in_turn(combined, finish)  # type: ignore[return-value]
+            if overs[0]:
+                body = called(combine, [body, Value("axes", overs[0])])
+            return body if finish is None else called(finish, [body])
 
-        if not any(overs):
-            return body if finish is None else lambda *xs: finish(*body(*xs))
+        def combine_all(*outs: Block) -> tuple[Block, ...]:
+            return tuple([combine(x, o) if o else x for x, o in zip(outs, overs, strict=True)])
 
-        def combine_all(*xs: Block) -> Any:
-            outs = tuple(combine(x, o) if o else x for x, o in zip(body(*xs), overs, strict=True))
-            return outs if finish is None else finish(*outs)
-
-        return combine_all
+        if any(overs):
+            body = called(combine_all, [Unpacked(body)])
+        return body if finish is None else called(finish, [Unpacked(body)])
 
 
 def _shortened(before: Sequence[int], after: Sequence[int]) -> Axes:
@@ -176,9 +196,5 @@ def _fold(
     between = (k for k in range(axes[0], lead + d) if k not in axes)
     if list(axes) == sorted(axes) and all(shape[k] == 1 for k in between):
         # The mesh axes and the dim are neighbours already.
-        fold = partial(_reshaped, made.block_shape)
+        fold = partial(reshaped, made.block_shape)
     return made, fold
-
-
-def _reshaped(shape: tuple[int, ...], x: Block) -> Block:
-    return x.reshape(shape)

@@ -4,14 +4,16 @@ nobody else refers to it."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.backend.numpy import ONE_REFERENCE
+from gdt.expressions import Names, code_of, written
 from gdt.observe import OBSERVERS, is_recorded
-from gdt.plan import Plan
+from gdt.plan import Block, Plan
 
 if TYPE_CHECKING:
     from gdt.op import Op
@@ -61,43 +63,65 @@ def update_all(
             types.append(mapping[name].type)
         types.append(other.type)
     key = (*types, *map(type, args), *op._key_of(static))
-    plans = op.plans_of_all.get(key)
-    if plans and not OBSERVERS.get():
-        if not plans[0].kernel_bodies:
-            _update_on_host(plans, owners, others, args)
-            return
-        if _launched_for_all(op, plans, owners, others, args, static):
-            return
+    run = op.plans_of_all.get(key)
+    if run is not None and not OBSERVERS.get() and run(owners, others, args):
+        return
     for group, other in zip(owners, others, strict=True):
         op.update(group, other, *args, **static)
-    if not plans:
+    if run is None:
         _remember_all(op, key, owners, others, args, static)
 
 
-def _update_on_host(plans: Sequence[Plan], owners: Any, others: Any, args: Any) -> None:
-    """Update all by plans that have the short way."""
-    for group, other, plan in zip(owners, others, plans, strict=True):
-        free = [is_owned(mapping, name)[0] for mapping, name in group]
-        blocks = [mapping[name].blocks[0] for mapping, name in group]
-        made = plan.quick_update((*blocks, other.blocks[0], *args), free)  # type: ignore[misc]
-        for (mapping, name), kind, block in zip(group, plan.outs, made, strict=True):
-            mapping[name] = DistributedArray(kind, (block,))
+def _updated_on_host(
+    updates: Sequence[Callable[[Any, Block, Any], None]], owners: Any, others: Any, args: Any
+) -> bool:
+    """Update all by plans that have the short way, see `_in_place`."""
+    for in_place, group, other in zip(updates, owners, others, strict=True):
+        in_place(group, other.blocks[0], args)
+    return True
+
+
+def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
+    """An update of one group of owners by a plan that has the short way: from them, the block of
+    the operand that follows and the scalars after that. Parameters may be small and many, so it is
+    compiled as one function."""
+    donated, count = range(len(plan.outs)), len(plan.types) - len(plan.outs) - 1
+    known = {"array": DistributedArray, "is_owned": is_owned, "kinds": plan.outs}
+    local = ["run", "group", "block", "scalars", "made", *[f"scalar{i}" for i in range(count)]]
+    names = Names([*known, *local, *[f"{c}{d}" for d in donated for c in ("o", "k", "free")]])
+    operands = [f"o{d}[k{d}].blocks[0]" for d in donated]
+    operands += ["block", *[f"scalar{i}" for i in range(count)]]
+    operands += [f"free{d}" for d in donated] + ["False"] * (plan.scratch >= 0)
+    made = written(plan.quick_update.expression, operands, names)  # type: ignore[union-attr]
+    names |= known
+    lines = [
+        "def run(group, block, scalars):",
+        f"    {', '.join(f'(o{d}, k{d})' for d in donated)}, = group",
+        *[f"    scalar{i} = scalars[{i}]" for i in range(count)],
+        *[f"    free{d} = is_owned(o{d}, k{d})[0]" for d in donated],
+        f"    made = {made}",
+        *[f"    o{d}[k{d}] = array(kinds[{d}], (made[{d}],))" for d in donated],
+    ]
+    exec(code_of("\n".join(lines)), names)
+    return names.pop("run")  # type: ignore[no-any-return]
 
 
 def _remember_all(
     op: Op, key: tuple[Any, ...], owners: Any, others: Any, args: Any, static: Any
 ) -> None:
-    """Keep the plans of an `update_all`, if each of them has the short way."""
+    """Keep how an `update_all` is done at once: by one launch, or by plans with the short way."""
     found = []
     for group, other in zip(owners, others, strict=True):
         operands = (*[mapping[name] for mapping, name in group], other, *args)
         found.append(op.plan_of_call(operands, static))
-    if all(plan.quick_update is not None or plan.kernel_bodies for plan in found):
-        op.plans_of_all[key] = tuple(found)
+    if all(plan.kernel_bodies for plan in found):
+        op.plans_of_all[key] = partial(_launched_for_all, op, found, static)
+    elif all(hasattr(plan.quick_update, "expression") for plan in found):
+        op.plans_of_all[key] = partial(_updated_on_host, [_in_place(plan) for plan in found])
 
 
 def _launched_for_all(
-    op: Op, plans: Sequence[Plan], owners: Any, others: Any, args: Any, static: Any
+    op: Op, plans: Sequence[Plan], static: Any, owners: Any, others: Any, args: Any
 ) -> bool:
     """Update all by the op's kernel, in one launch for each block and dtype; False if it does
     not apply."""

@@ -64,6 +64,7 @@ LAYERS = [
             "launcher",
             "plan",
             "plan_blocks",
+            "expressions",
             "function_composition",
             "merging",
             "single_block",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from gdt import error_function
 from gdt.errors import DtypeError, error
@@ -20,6 +23,7 @@ ROOT_HALF = math.sqrt(0.5)
 ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)  # of the standard normal
 CUBIC = 0.044715  # of the tanh form of gelu (Hendrycks and Gimpel 2016)
+LONGEST_KEPT = 4096  # zeros of a row
 SATURATED = (
     40.0  # beyond it exp(-x^2 / 2) and 1 - tanh(x) are 0 in float64, and x^3 is finite in float16
 )
@@ -45,6 +49,20 @@ def _target(xp: Any, x: Block, out: Block) -> Block:
     return xp.empty(x.shape, x.dtype) if out is None else out
 
 
+def _zeros(xp: Any, shape: tuple[int, ...], dtype: np.dtype) -> Block:
+    """A row of zeros; on the host those of a short row are kept from call to call."""
+    if xp is np and math.prod(shape) <= LONGEST_KEPT:
+        return _kept_zeros(shape, dtype)
+    return xp.zeros(shape, dtype)
+
+
+@lru_cache(maxsize=256)
+def _kept_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    zeros = np.zeros(shape, dtype)
+    zeros.flags.writeable = False
+    return zeros
+
+
 # ---------------------------------------------------------------- relu and its relatives
 
 
@@ -56,7 +74,7 @@ def relu(xp: Any, x: Block, /, *, out: Block = None) -> Block:
     [0.0, 2.0]
     """
     # Against a row of zeros NumPy's maximum takes half the time that it takes against a scalar.
-    return xp.maximum(x, xp.zeros(x.shape[-1:], x.dtype), out=out)
+    return xp.maximum(x, _zeros(xp, x.shape[-1:], x.dtype), out=out)
 
 
 @op(BINARY, linear="g")

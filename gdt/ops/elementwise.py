@@ -48,6 +48,8 @@ def unary(
     def body(xp: Any, x: Block, /, *, out: Block = None) -> Block:
         return getattr(xp, function)(x, out=out)
 
+    body.ufunc = function  # type: ignore[attr-defined]
+
     def body_of(xp: Any, x: Block, /, *, out: Block = None) -> Block:
         return body(xp, of(x), out=out)  # type: ignore[misc]
 
@@ -69,6 +71,8 @@ def binary(
 
     def body(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
         return getattr(xp, function)(x, y, out=out)
+
+    body.ufunc = function  # type: ignore[attr-defined]
 
     def body_of(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
         return body(xp, of(x), of(y), out=out)  # type: ignore[misc]
