@@ -242,9 +242,7 @@ class Function:
                 self._ran.watching(captures.functions),
             ):
                 returned = self._function(*args, **kwargs)
-            if (moved := moved_on(captures.moving, began)) is not None:
-                raise self._moved_on(moved)
-            changed = captures.changed()
+            changed = captures.changed() or moved_on(captures.moving, began)
             if changed is not None:
                 self._count_recording(changed)
                 return returned
@@ -306,15 +304,6 @@ class Function:
                 stacklevel=frame_of_user()[1],
             )
 
-    def _moved_on(self, path: str) -> Exception:
-        return error(
-            FunctionError,
-            self._name,
-            f"a recorded step cannot take values from {path}, which has another in every call",
-            remedy="Take them outside and pass them as arrays, gdt.asarray(value); random numbers "
-            "of a step are those of gdt.random.",
-        )
-
     def _unknown(self, recorder: Recorder, outputs: Sequence[int]) -> Exception:
         name, kind = recorder.first_unknown(outputs)
         return error(
@@ -339,21 +328,21 @@ def function(f: Callable[..., Any]) -> Function:
     A call is recorded when one like it (types and layouts of arrays, values of numbers and texts)
     has been made before, and is replayed as long as no Python value that it relies on has changed:
     variables, attributes, defaults, containers, classes and modules that the functions it calls can
-    reach; else it is recorded anew. What they read elsewhere is as it was when the call was
-    recorded: the elements of NumPy arrays and buffers in Python's hands, files, clocks, the
-    environment, what installed packages keep, what `globals()` and `eval` look up, members of lists
-    and dicts of more than 4096. Inside a tape, `gdt.explain` or another recording, `f` itself is
-    called. Printing, appending to lists and whatever else is not computation on arrays happens only
-    when `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise those of `f`, in lists,
-    tuples and dicts that are new in every call.
+    reach; else it is recorded anew. One that takes values from an iterator, or from the random
+    numbers of Python or NumPy, runs as written in every call. What they read elsewhere is as it was
+    when the call was recorded: the elements of NumPy arrays and buffers in Python's hands, files,
+    clocks, the environment, what installed packages keep, what `globals()` and `eval` look up,
+    members of lists and dicts of more than 4096. Inside a tape, `gdt.explain` or another recording,
+    `f` itself is called. Printing, appending to lists and whatever else is not computation on
+    arrays happens only when `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise
+    those of `f`, in lists, tuples and dicts that are new in every call.
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs its plans run one by one, as on the CPU.
 
-    Raises FunctionError where a step reads values on the host, seeds random numbers, takes values
-    from an iterator or from NumPy's or Python's random numbers, returns what is no array, or takes
-    a NumPy array as an argument: parameters and counters are then as they were before the call; and
-    for what a CUDA graph cannot capture.
+    Raises FunctionError where a step reads values on the host, seeds random numbers, returns what
+    is no array, or takes a NumPy array as an argument: parameters and counters are then as they
+    were before the call; and for what a CUDA graph cannot capture.
 
     >>> w = {"w": gdt.asarray([1.0, 2.0])}
     >>> optimizer = gdt.optim.SGD(0.5)

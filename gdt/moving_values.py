@@ -1,6 +1,6 @@
 """What gives another value whenever it is asked: iterators and the host's random numbers.
 
-A recorded step would go on with the values of the call that was recorded.
+A step that asks them is not recorded: it would go on with the values of the call that was recorded.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def positions(found: Sequence[Moving]) -> list[tuple[Any, ...]]:
 
 
 def moved_on(found: Sequence[Moving], before: Sequence[tuple[Any, ...]]) -> str | None:
-    """The path of the first that is not where it was before; None if all are."""
+    """What a person would call the first that is not where it was before; None if all are."""
     for (path, thing), was in zip(found, before, strict=True):
         now = _position(thing)
         if len(now) != len(was) or not all(a is b or a == b for a, b in zip(now, was, strict=True)):
-            return path
+            return f"the state of {path}"
     return None
 
 

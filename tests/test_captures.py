@@ -19,7 +19,7 @@ import pytest
 
 import gdt
 from gdt import DistributedArray
-from gdt.errors import FunctionError
+from gdt.function import MANY
 
 Number = Callable[[], float]
 Case = tuple[Number, Callable[[], object]]  # how a step reads a number, and what changes it
@@ -350,18 +350,29 @@ def moving() -> dict[str, Number]:
 
 
 @pytest.mark.parametrize("name", moving())
-def test_what_moves_on_in_a_step_is_an_error(name: str) -> None:
-    draw, w = moving()[name], {"w": gdt.ones(1)}
+def test_a_step_that_takes_what_moves_on_runs_as_written(name: str) -> None:
+    def taken(wrapped: Callable[[Number], Number]) -> list[float]:
+        random.seed(3)
+        np.random.seed(3)
+        draw, w = moving()[name], {"w": gdt.ones(1)}
 
-    @gdt.function
-    def step() -> DistributedArray:
-        w["w"] = w["w"] * 2
-        return w["w"] * draw()
+        def step() -> DistributedArray:
+            w["w"] = w["w"] * 2
+            return w["w"] * draw()
 
-    step()
-    with pytest.raises(FunctionError, match="step: a recorded step cannot take values from"):
-        step()
-    assert w["w"].tolist() == [2.0]
+        step = wrapped(step)
+        return [float(step()) for _ in range(4)]
+
+    assert taken(gdt.function) == taken(lambda step: step)
+
+
+def test_what_moves_on_is_named_in_a_warning() -> None:
+    rate = rates()
+    step = gdt.function(lambda x: x * next(rate))
+    with pytest.warns(gdt.RerecordedWarning, match="because the state of rate has changed"):
+        found = [step(gdt.ones(1)).tolist() for _ in range(MANY + 1)]
+    assert found == [[1.0 / (1 + n)] for n in range(MANY + 1)]
+    assert not step.programs
 
 
 def test_an_iterator_that_others_move_on_may_be_within_reach() -> None:
