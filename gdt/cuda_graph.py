@@ -378,6 +378,12 @@ def _parts(
         return None
     inputs = [*program.inputs, *scalars.values(), *arrays]
     on_device = Program(
-        _together(computed), inputs, program.outputs, program.constants, program.replaced, set()
+        _together(computed),
+        inputs,
+        program.outputs,
+        program.constants,
+        program.replaced,
+        set(),
+        program.views,
     )
     return on_device, draws, list(scalars), [origin[r] for r in arrays]

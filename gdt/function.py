@@ -328,14 +328,14 @@ def function(f: Callable[..., Any]) -> Function:
     A call is recorded when one like it (types and layouts of arrays, values of numbers and texts)
     has been made before, and is replayed as long as no Python value that it relies on has changed:
     variables, attributes, defaults, containers, classes and modules that the functions it calls can
-    reach; else it is recorded anew. One that takes values from an iterator, or from the random
-    numbers of Python or NumPy, runs as written in every call. What they read elsewhere is as it was
-    when the call was recorded: the elements of NumPy arrays and buffers in Python's hands, files,
-    clocks, the environment, what installed packages keep, what `globals()` and `eval` look up,
-    members of lists and dicts of more than 4096. Inside a tape, `gdt.explain` or another recording,
-    `f` itself is called. Printing, appending to lists and whatever else is not computation on
-    arrays happens only when `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise
-    those of `f`, in lists, tuples and dicts that are new in every call.
+    reach; else it is recorded anew. A step that takes values from an iterator, or from the random
+    numbers of Python or NumPy, runs as written in every call. What functions read elsewhere is as
+    it was when the call was recorded: the elements of NumPy arrays and buffers in Python's hands,
+    files, clocks, the environment, what installed packages keep, what `globals()` and `eval` look
+    up, members of lists and dicts of more than 4096. Inside a tape, `gdt.explain` or another
+    recording, `f` itself is called. Printing, appending to lists and whatever else is not
+    computation on arrays happens only when `f` runs, as with `jax.jit` and `tf.function`. Results
+    are bitwise those of `f`, in lists, tuples and dicts that are new in every call.
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs its plans run one by one, as on the CPU.

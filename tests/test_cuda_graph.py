@@ -136,6 +136,21 @@ def test_what_somebody_has_kept_does_not_change() -> None:
     assert [v.tolist() for _, v in views] == [[n + 1.0] * 2 for n, _ in views]
 
 
+@pytest.mark.parametrize("is_returned", [True, False])
+def test_a_view_that_the_step_has_made_does_not_change(is_returned: bool) -> None:
+    w, optimizer = {"w": gdt.ones((4, 6))}, gdt.optim.SGD(0.5)
+
+    @gdt.function
+    def step() -> DistributedArray:
+        view = w["w"][:, 1:3]
+        optimizer.update(w, {"w": gdt.ones((4, 6))})
+        return view if is_returned else gdt.sum(view) / 8
+
+    found = [float(gdt.mean(step())) for _ in range(WARM + 4)]
+    assert found == [1 - 0.5 * n for n in range(WARM + 4)]
+    assert graph_of(step).is_captured  # type: ignore[union-attr]
+
+
 def test_arrays_that_others_put_in_a_place_are_read() -> None:
     kept, step = counting()
     for n in range(12):

@@ -152,6 +152,43 @@ def test_a_replay_overwrites_the_parameters_and_nothing_that_somebody_kept() -> 
     assert not np.array_equal(w["w"].numpy(), value)
 
 
+VIEWS: dict[str, Callable[[DistributedArray], DistributedArray]] = {
+    "array": lambda w: w,
+    "slice": lambda w: w[:, :2],
+    "row": lambda w: w[0],
+    "reshape": lambda w: gdt.reshape(w, (-1,)),
+    "transpose": lambda w: w.mT,
+    "flip": lambda w: gdt.flip(w, axis=1),
+    "broadcast": lambda w: gdt.broadcast_to(w, (2, *w.shape)),
+    "split": lambda w: gdt.split(w, 2, axis=1)[1],
+    "relayout": lambda w: gdt.relayout(w, gdt.Layout([None, None], w.mesh)),
+    "two views": lambda w: gdt.expand_dims(w.mT, 0),
+}
+
+
+@ON_BOTH
+@pytest.mark.parametrize("split", [None, "x"])
+@pytest.mark.parametrize("size", [8, 4096], ids=["small", "large"])
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_of_a_parameter_does_not_change_in_its_update(
+    name: str, size: int, split: str | None, mesh: Mesh
+) -> None:
+    def trained(wrapped: Callable[[Any], Any]) -> list[Any]:
+        w = {"w": gdt.asarray(np.ones((8, size)), layout=gdt.Layout([split, None], mesh))}
+        optimizer = gdt.optim.SGD(0.1, momentum=0.9)
+
+        def step() -> tuple[DistributedArray, DistributedArray]:
+            view = VIEWS[name](w["w"])
+            gradient = gdt.grad(lambda p: gdt.sum(p["w"] ** 2))(w)
+            optimizer.update(w, gradient)
+            return view, gdt.sum(view * 2)
+
+        step = wrapped(step)
+        return [[x.copy() for x in step()] for _ in range(5)]
+
+    assert same(trained(gdt.function), trained(lambda step: step))
+
+
 @pytest.mark.parametrize("read", ["nowhere", "returned", "after", "as a view"])
 def test_an_update_uses_up_gradients_that_nobody_reads_again(read: str) -> None:
     inputs = gdt.asarray(np.random.default_rng(0).normal(size=(64, 1200)))
