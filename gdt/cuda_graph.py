@@ -384,6 +384,6 @@ def _parts(
         program.constants,
         program.replaced,
         set(),
-        program.views,
+        program.aliases,
     )
     return on_device, draws, list(scalars), [origin[r] for r in arrays]

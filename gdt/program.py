@@ -7,11 +7,13 @@ identity, so everything that only wraps blocks (arrays, their types, trees of th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
 from gdt import processes
+from gdt.aliases import aliases, owners_of
 from gdt.array import DistributedArray
 from gdt.backend import NUMPY
 from gdt.comm.messages import drawn
@@ -210,27 +212,26 @@ class Recorder(Observer):
             return None
         constants = {r: self.values[r] for r in needed & self.constants}
         given = [i for i in inputs if i in needed]
-        views = self._views()
-        alone = self._alone(kept, views) - {*inputs, *outputs, *constants}
-        return Program(kept, given, outputs, constants, replaced, alone, views)
+        alone = self._alone(kept) - {*inputs, *outputs, *constants}
+        return Program(
+            kept,
+            given,
+            outputs,
+            constants,
+            replaced,
+            alone,
+            aliases(self.values, self.instructions),
+        )
 
-    def _views(self) -> dict[int, set[int]]:
-        """Of every register, those that share its memory, itself among them."""
-        of_memory: dict[int, set[int]] = {}
-        memories = [{id(m) for m in _memories(value)} for value in self.values]
-        for register, found in enumerate(memories):
-            for memory in found:
-                of_memory.setdefault(memory, set()).add(register)
-        return {r: set().union(*map(of_memory.get, found)) for r, found in enumerate(memories)}  # type: ignore[arg-type]
-
-    def _alone(self, kept: Sequence[Instruction], views: Mapping[int, Set[int]]) -> set[int]:
+    def _alone(self, kept: Sequence[Instruction]) -> set[int]:
         """The registers whose memory is recycled memory that no other register shares, in every
         run: what an update makes may or may not be the memory of what it replaces."""
+        memory = Counter(id(m) for value in self.values for m in owners_of(value))
         made = {r for k in kept if not k.donated for r in k.outputs}
         return {
             r
             for r in made
-            if len(views[r]) == 1 and all(map(NUMPY.owns, _memories(self.values[r])))
+            if all(memory[id(m)] == 1 and NUMPY.owns(m) for m in owners_of(self.values[r]))
         }
 
     def _needed(self, outputs: Sequence[int]) -> tuple[list[Instruction], set[int]]:
@@ -252,18 +253,6 @@ class Recorder(Observer):
                     block = value[0] if type(value) is tuple else value
                     return instruction.name, f"blocks {block.dtype}{list(block.shape)}"
         return "the result", "unknown origin"
-
-
-def _memories(value: Any) -> list[Any]:
-    """What owns the memory of each block that a register holds; of a scalar, that."""
-    return [_owner(block) for block in (value if type(value) is tuple else (value,))]
-
-
-def _owner(block: Any) -> Any:
-    """What owns the memory of an array, at the end of the chain of what it is a view of."""
-    while (base := getattr(block, "base", None)) is not None:
-        block = base
-    return block
 
 
 def _is_scalar(value: Any) -> bool:
@@ -315,7 +304,7 @@ class Program:
     `source` is its text, a line for each plan that runs. `run` takes what the registers `inputs`
     hold, then for each of the registers `donated` a list that says which of its blocks may be
     overwritten, and returns a tuple of outputs. `at_line` has the instruction of a line of it.
-    views: of each register, those that share its memory. alone: those that nothing else shares.
+    aliases: of each register, those that may share its memory. alone: those that share none.
     """
 
     def __init__(
@@ -326,9 +315,9 @@ class Program:
         constants: Mapping[int, Any],
         replaced: Set[int],
         alone: Set[int],
-        views: Mapping[int, Set[int]],
+        aliases: Sequence[Set[int]],
     ) -> None:
-        self.instructions, self.outputs, self.views = instructions, outputs, views
+        self.instructions, self.outputs, self.aliases = instructions, outputs, aliases
         self.constants, self.replaced = constants, replaced
         self.inputs = list(dict.fromkeys(inputs))
         self.at_line: dict[int, Instruction] = {}
@@ -381,5 +370,5 @@ class Program:
 
     def _ends(self, register: int, at: int) -> bool:
         """Whether nothing after instruction `at` reads the memory of a register, also by views."""
-        views = self.views[register]
-        return views.isdisjoint(self.outputs) and all(self._last.get(r, at) <= at for r in views)
+        same = self.aliases[register]
+        return same.isdisjoint(self.outputs) and all(self._last.get(r, at) <= at for r in same)

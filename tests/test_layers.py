@@ -79,6 +79,7 @@ LAYERS = [
     (
         "transforms",
         [
+            "aliases",
             "backward",
             "buckets",
             "captures",
