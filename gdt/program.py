@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gdt import processes
 from gdt.aliases import aliases, owners_of
 from gdt.array import DistributedArray
@@ -77,6 +79,7 @@ class Recorder(Observer):
         self.met_host = False  # whether values came from the host, or were read by it
         self._registers: dict[Any, int] = {}
         self._told = sent(), drawn()
+        self._settings = np.geterr()  # what is done about invalid values, around all of it
 
     def declare(self, array: DistributedArray) -> int:
         """The register of an array that is an input of the program."""
@@ -174,6 +177,8 @@ class Recorder(Observer):
         if self.constants.issuperset(read) and not is_effect:
             self.constants.update(written)
             return
+        if (settings := np.geterr()) != self._settings:
+            function = _under(settings, function)
         overwritten = tuple([read[i] for i in donated])
         used_up = read[scratch] if scratch >= 0 else -1
         self.instructions.append(
@@ -278,6 +283,16 @@ def _of_value(value: Any) -> Any:
 def _lists(values: Iterable[Any]) -> list[Any]:
     """Lists of blocks of what registers hold; scalars as they are."""
     return [v if type(v) is tuple or _is_scalar(v) else (v,) for v in values]
+
+
+def _under(settings: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs with these settings of `np.errstate`, in which a step has called it."""
+
+    def run(*operands: Any) -> Any:
+        with np.errstate(**settings):
+            return function(*operands)
+
+    return run
 
 
 def _update(

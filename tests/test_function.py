@@ -537,6 +537,32 @@ def test_errors_of_data_are_raised_in_a_replay_and_change_nothing() -> None:
 
 
 @ON_BOTH
+def test_invalid_values_are_treated_as_where_the_step_was_written(mesh: Mesh) -> None:
+    layout = gdt.Layout(["x"], mesh)
+
+    @gdt.function
+    def step(x: DistributedArray) -> DistributedArray:
+        with np.errstate(divide="ignore"):
+            y = 1 / x
+        return gdt.exp(y * 0.1)
+
+    @gdt.function
+    def strict(x: DistributedArray) -> DistributedArray:
+        with np.errstate(divide="raise"):
+            return 1 / x
+
+    for value in (1.0, 1.0, 1.0, 0.0):
+        x = gdt.full(4, value, layout=layout)
+        assert same(step(x), gdt.full(4, np.exp(0.1) if value else np.inf))
+        if value:
+            strict(x)
+    with pytest.raises(FloatingPointError, match="divide by zero"):
+        strict(x)
+    with pytest.warns(RuntimeWarning, match="overflow"):
+        step(gdt.full(4, 1e-5, layout=layout))
+
+
+@ON_BOTH
 @pytest.mark.parametrize("size", [8, 5])
 @pytest.mark.parametrize(
     "taken",
