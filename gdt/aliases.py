@@ -42,8 +42,8 @@ def owners_of(value: Any) -> list[Any]:
 
 
 def _owner(block: Any) -> Any:
-    """What owns the memory of an array, at the end of the chain of what it is a view of."""
-    while (base := getattr(block, "base", None)) is not None:
+    """What owns the memory of an array, at the end of the chain of arrays that it is a view of."""
+    while hasattr(base := getattr(block, "base", None), "dtype"):
         block = base
     return block
 

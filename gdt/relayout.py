@@ -138,6 +138,12 @@ def report(kind: str, step: Step, together: Sequence[Step]) -> None:
             observer.on_collective(collective)
 
 
+def steps_inside(steps: Sequence[Step]) -> list[Step]:
+    """Those of a route that change the only block of a mesh: there a sum over devices is summed
+    already, and waits to be summed as it is."""
+    return [s for s in steps if s.kind not in ("all_reduce", "pend")]
+
+
 # ---------------------------------------------------------------- several arrays at once
 
 
@@ -152,7 +158,11 @@ def run_routes(
     run = _run_overlapped if overlapped else _run_routes
     done = run(routes, operands)
     if is_recorded():
-        moving = [i for i, blocks in enumerate(done) if blocks is not operands[i]]
+        moving = [
+            i
+            for i, (now, was) in enumerate(zip(done, operands, strict=True))
+            if any(a is not b for a, b in zip(now, was, strict=True))
+        ]
         taken = [routes[i] for i in moving]
         ran(
             "relayout",
@@ -185,11 +195,9 @@ def _run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) 
     done: list[Blocks] = list(operands)
     divided = any(steps[0].have.mesh.divided for steps in routes if steps)
     if not divided and not any(o.wants_moves for o in OBSERVERS.get()):
-        # Inside one block a sum over devices is summed already: there is nothing to bundle.
         for i, route_steps in enumerate(routes):
-            for step in route_steps:
-                if step.kind != "all_reduce":
-                    done[i] = run_step(step, done[i])
+            for step in steps_inside(route_steps):
+                done[i] = run_step(step, done[i])
         return done
     left = [list(r) for r in routes]
     while any(left):

@@ -7,8 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from gdt.comm import local
 from gdt.expressions import (
     Expression,
@@ -26,7 +24,7 @@ from gdt.observe import OBSERVERS
 from gdt.plan import Block
 from gdt.plan_blocks import PlanBlocks
 from gdt.reduction import reducer
-from gdt.relayout import run_step
+from gdt.relayout import run_step, steps_inside
 from gdt.routes import Step
 
 Mover = Callable[[Block], Block] | None  # None leaves a block as it is
@@ -132,8 +130,8 @@ def _shortened(before: Sequence[int], after: Sequence[int]) -> Axes:
 
 
 def mover(steps: Sequence[Step]) -> Mover:
-    """A route inside the only block of a mesh, where a sum over devices is summed already."""
-    steps = [s for s in steps if s.kind != "all_reduce"]
+    """A route inside the only block of a mesh."""
+    steps = steps_inside(steps)
 
     def move(x: Block) -> Block:
         for step in steps:
@@ -158,10 +156,9 @@ def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
             if kind is None or not gone & set(dim) or not kind.layout.dims[d]:
                 continue
             now = moved[n]
-            made = _fold(kind, now, d) if len(dim) == 1 and now is not None else None
-            if made is None:
+            if len(dim) > 1 or now is None:
                 return unchanged
-            moved[n], fold = made
+            moved[n], fold = _fold(kind, now, d)
             folds[n] = in_turn(folds[n], fold)
     if not any(folds):
         return unchanged
@@ -182,19 +179,18 @@ def _foldable(blocks: PlanBlocks) -> set[str]:
     }
 
 
-def _fold(
-    kind: ArrayType, now: ArrayType, d: int
-) -> tuple[ArrayType, Callable[[Block], Block]] | None:
+def _fold(kind: ArrayType, now: ArrayType, d: int) -> tuple[ArrayType, Callable[[Block], Block]]:
     """The type of an operand, folded as far as `now`, once dim `d` is whole, and what makes its
-    block; None where that copies."""
-    axes, lead, shape = kind.layout.dims[d], kind.mesh.ndim, now.block_shape
-    fold = partial(local.gather, lead=lead, axes=axes, dim=d, size=kind.shape[d])
-    if fold(np.broadcast_to(True, shape).copy()).base is None:
-        return None
+    block: a view of a large one, which lies in memory as the whole array does."""
+    axes, lead = kind.layout.dims[d], kind.mesh.ndim
+    order, shape = local.gathered(now.block_shape, lead, axes, d)
     whole = (*now.layout.dims[:d], (), *now.layout.dims[d + 1 :])
     made = kind.with_layout(Layout.of(kind.mesh, whole, now.layout.pending))
-    between = (k for k in range(axes[0], lead + d) if k not in axes)
-    if list(axes) == sorted(axes) and all(shape[k] == 1 for k in between):
-        # The mesh axes and the dim are neighbours already.
-        fold = partial(reshaped, made.block_shape)
-    return made, fold
+    long = [i for i in order if now.block_shape[i] > 1]
+    if long == sorted(long):  # the mesh axes and the dim are neighbours already
+        return made, partial(reshaped, shape)
+    return made, partial(_merged, order, shape)
+
+
+def _merged(order: tuple[int, ...], shape: tuple[int, ...], x: Block) -> Block:
+    return x.transpose(order).reshape(shape)

@@ -17,6 +17,7 @@ import gdt
 from gdt import Layout, nn
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
+from gdt.backend.numpy import BufferPool
 from gdt.observe import Observer, observing
 from gdt.ops.contraction import matrix_product, matrix_product_nt, matrix_product_tn
 from gdt.optim import SGD, Adam, Optimizer
@@ -73,6 +74,24 @@ def test_large_blocks_lie_in_memory_as_the_whole_array_does(
         ).flags.c_contiguous
         assert np.shares_memory(block, made.numpy())
         assert made.numpy().strides == (padded[1] * made.dtype.itemsize, made.dtype.itemsize)
+
+
+def test_recycled_memory_begins_a_cache_line_and_belongs_to_the_pool() -> None:
+    pool = BufferPool()
+    kept = [pool.empty((n, 1 << 10), np.dtype(kind)) for n in (64, 65, 300) for kind in "bfd"]
+    for block in kept:
+        assert block.ctypes.data % 64 == 0 and block.flags.writeable
+        assert pool.owns(block.base) and pool.owns(block.T[::2].base)
+    assert not pool.owns(kept[0]) and not pool.owns(None)
+    addresses = {block.ctypes.data for block in kept}
+    assert len(addresses) == len(kept)
+    held = pool.held
+    kept.clear()
+    del block
+    again = pool.empty((64, 1 << 10), np.dtype("d"))
+    assert again.ctypes.data in addresses and pool.held == held
+    pool.trim()
+    assert pool.held == again.nbytes and pool.owns(again.base)
 
 
 def test_products_of_large_blocks_are_one_product_of_views(monkeypatch: Any) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from gdt.observe import report_synchronization
 
 HERE = nullcontext()
+CACHE_LINE = 64  # bytes
 Order = tuple[int, ...] | None  # of axes in memory, slowest first; None: as they are
 
 
@@ -40,6 +41,7 @@ class BufferPool:
         self.smallest, self.capacity = smallest, capacity
         self.buffers: dict[int, list[np.ndarray]] = {}
         self.held = 0
+        self._own: set[int] = set()  # identities of all buffers
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> np.ndarray:
@@ -66,26 +68,32 @@ class BufferPool:
                 return sized[-1]
         if self.held + nbytes > self.capacity:
             self.trim()
-        buffer = np.empty(nbytes, np.uint8)
+        buffer = _aligned(nbytes)
         if self.held + nbytes <= self.capacity:
             sized.append(buffer)
+            self._own.add(id(buffer))
             self.held += nbytes
         return buffer
 
     def owns(self, buffer: object) -> bool:
         """Whether `buffer` is one of the pool's."""
-        if isinstance(buffer, np.ndarray):
-            for own in self.buffers.get(buffer.nbytes, ()):
-                if own is buffer:
-                    return True
-        return False
+        return id(buffer) in self._own
 
     def trim(self) -> None:
         """Give the memory of all free buffers back."""
         for sized in self.buffers.values():
             used = [sys.getrefcount(sized[i]) > ONE_REFERENCE for i in range(len(sized))]
             sized[:] = itertools.compress(sized, used)
+        self._own = {id(buffer) for sized in self.buffers.values() for buffer in sized}
         self.held = sum(n * len(sized) for n, sized in self.buffers.items())
+
+
+def _aligned(nbytes: int) -> np.ndarray:
+    """Fresh memory that begins a cache line, so that no vector of an array crosses one."""
+    memory = np.empty(nbytes + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    # Its base is no array, so that NumPy lets views refer to this one, which the pool knows.
+    return np.frombuffer(memory.data[start : start + nbytes], np.uint8)
 
 
 @lru_cache(maxsize=4096)

@@ -18,14 +18,14 @@ def gather(block: Block, lead: int, axes: tuple[int, ...], dim: int, size: int) 
 
     (t_0, ..., t_k, ...) + (..., n, ...)  ->  (t_0, ..., 1, ...) + (..., t_k * n, ...)[:size]
     """
-    order, shape = _gathered(block.shape, lead, axes, dim)
+    order, shape = gathered(block.shape, lead, axes, dim)
     block = block.transpose(order).reshape(shape)
     at = lead + dim
     return block if shape[at] <= size else block[(slice(None),) * at + (slice(size),)]
 
 
 @lru_cache(maxsize=4096)
-def _gathered(shape: Shape, lead: int, axes: tuple[int, ...], dim: int) -> tuple[Shape, Shape]:
+def gathered(shape: Shape, lead: int, axes: tuple[int, ...], dim: int) -> tuple[Shape, Shape]:
     """The order of axes, and the shape, that make a gathered block."""
     at = lead + dim
     order = [i for i in range(at) if i not in axes] + list(axes) + list(range(at, len(shape)))
