@@ -337,6 +337,8 @@ def function(f: Callable[..., Any]) -> Function:
     computation on arrays happens only when `f` runs, as with `jax.jit` and `tf.function`. Results
     are bitwise those of `f`, in lists, tuples and dicts that are new in every call.
 
+    Recordings keep what they rely on alive: modules and optimizers, too, that the step can reach.
+
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs its plans run one by one, as on the CPU.
 

@@ -24,6 +24,7 @@ from gdt.expressions import Names, written
 from gdt.layout import ArrayType
 from gdt.observe import Observer, observing_only
 from gdt.op import Op
+from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
 from gdt.plan import Plan
 
@@ -246,7 +247,7 @@ class Recorder(Observer):
             if instruction.is_effect or needed & set(instruction.outputs):
                 kept.append(instruction)
                 needed.update(instruction.inputs)
-        return kept[::-1], needed
+        return _checks_first(kept[::-1]), needed
 
     def first_unknown(self, outputs: Sequence[int]) -> tuple[str, str]:
         """Of the first instruction that reads a block from somewhere else, the name, and the dtype
@@ -283,6 +284,19 @@ def _of_value(value: Any) -> Any:
 def _lists(values: Iterable[Any]) -> list[Any]:
     """Lists of blocks of what registers hold; scalars as they are."""
     return [v if type(v) is tuple or _is_scalar(v) else (v,) for v in values]
+
+
+def _checks_first(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions, with checks of data as soon as there is what they read: before updates and
+    counts of steps, which an error would leave half done."""
+    ordered: list[Instruction] = []
+    for k in instructions:
+        at = len(ordered)
+        if k.name == CHECK:
+            makers = [n for n, other in enumerate(ordered) if {*other.outputs} & {*k.inputs}]
+            at = max(makers, default=-1) + 1
+        ordered.insert(at, k)
+    return ordered
 
 
 def _under(settings: Any, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -537,6 +537,25 @@ def test_errors_of_data_are_raised_in_a_replay_and_change_nothing() -> None:
 
 
 @ON_BOTH
+def test_an_index_out_of_range_is_found_before_anything_is_updated(mesh: Mesh) -> None:
+    layout = gdt.Layout(["x", None], mesh)
+    w, optimizer = {"w": gdt.ones((8, 4096), layout=layout)}, gdt.optim.Adam(0.1)
+
+    @gdt.function
+    def step(rows: DistributedArray) -> DistributedArray:
+        optimizer.update(w, {"w": gdt.random.normal((8, 4096), layout=layout)})
+        return gdt.sum(w["w"][rows])
+
+    rows = gdt.asarray([1, 2], layout=gdt.Layout(["x"], mesh))
+    for _ in range(4):
+        step(rows)
+    before, steps = w["w"].numpy().copy(), optimizer.steps
+    with pytest.raises(gdt.errors.IndexRangeError, match="index 8 is out of range"):
+        step(rows + 6)
+    assert np.array_equal(w["w"].numpy(), before) and optimizer.steps == steps
+
+
+@ON_BOTH
 def test_invalid_values_are_treated_as_where_the_step_was_written(mesh: Mesh) -> None:
     layout = gdt.Layout(["x"], mesh)
 

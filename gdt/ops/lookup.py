@@ -16,6 +16,7 @@ from gdt.ops.creation import zeros
 from gdt.plan import Shards
 
 Block = Any
+CHECK = "check_indices"  # the name of the instruction in which a program checks them
 
 
 def checked_axis(kind: ArrayType, axis: Any, name: str) -> int:
@@ -75,7 +76,7 @@ def _in_range(kind: ArrayType, indices: DistributedArray, axis: int, name: str) 
     (checked,) = made = check(indices.blocks)
     if not is_recorded():
         return indices
-    ran("check_indices", check, [indices.blocks], made)
+    ran(CHECK, check, [indices.blocks], made)
     return DistributedArray(of, tuple(checked))
 
 
