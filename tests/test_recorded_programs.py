@@ -1,0 +1,132 @@
+"""Random steps, recorded and as written: whatever they view, assign, swap, update and return, and
+whatever happens to their state between the calls, both give the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gdt
+from gdt.array import DistributedArray
+
+from .replays import same
+
+MESHES = [gdt.create_mesh([("x", 2), ("y", 2)], blocks=blocks) for blocks in (1, 4)]
+SPLITS: list[list[str | None]] = [[None, None], ["x", None], [None, "y"]]
+STATE = ("p", "q", "r")
+CALLS = 6
+
+UNARY: dict[str, Callable[[DistributedArray], DistributedArray]] = {
+    "itself": lambda w: w,
+    "transposed twice": lambda w: w.mT.mT,
+    "reshaped twice": lambda w: gdt.reshape(gdt.reshape(w, (-1,)), w.shape),
+    "flip": lambda w: gdt.flip(w, axis=0),
+    "slice": lambda w: gdt.pad(w, ((1, 1), (0, 0)))[1:-1],
+    "broadcast": lambda w: gdt.broadcast_to(w[None], (1, *w.shape))[0],
+    "joined": lambda w: gdt.concat([w[:2], w[2:]], axis=0),
+    "half of a split": lambda w: gdt.split(gdt.concat([w, w], axis=1), 2, axis=1)[0],
+    "moved": lambda w: gdt.relayout(w, gdt.Layout(["x", None], w.mesh)),
+    "gathered": lambda w: gdt.relayout(w, gdt.Layout([None, None], w.mesh)),
+    "halved": lambda w: w * 0.5,
+    "stopped": gdt.stop_gradient,
+    "copied": lambda w: w.copy(),
+}
+BINARY: dict[str, Callable[[Any, Any], DistributedArray]] = {
+    "add": gdt.add, "minimum": gdt.minimum, "where": lambda a, b: gdt.where(a > b, a, b),
+}  # fmt: skip
+OPTIMIZERS = [
+    lambda: gdt.optim.SGD(0.1),
+    lambda: gdt.optim.SGD(0.1, momentum=0.9),
+    lambda: gdt.optim.Adam(0.1),
+]
+
+Statement = tuple[str, str, str, str]  # kind, operation, and names of two operands
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> tuple[list[Statement], list[str]]:
+    """Statements, of which number i makes `i` or changes the state; and names that are returned."""
+    statements: list[Statement] = []
+    names = [*STATE]
+    for i in range(draw(st.integers(2, 8))):
+        kind = draw(st.sampled_from(["unary", "unary", "binary", "assign", "swap", "update"]))
+        operations = {"unary": UNARY, "binary": BINARY}.get(kind, {"": None})
+        one = draw(st.sampled_from(names if kind in ("unary", "binary") else STATE))
+        other = draw(st.sampled_from(STATE if kind == "swap" else names))
+        statements.append((kind, draw(st.sampled_from([*operations])), one, other))
+        if kind in ("unary", "binary"):
+            names.append(str(i))
+    return statements, draw(st.lists(st.sampled_from(names), min_size=1, max_size=3))
+
+
+def run(
+    statements: list[Statement], state: dict[str, Any], optimizer: gdt.optim.Optimizer
+) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for i, (kind, operation, one, other) in enumerate(statements):
+        value = {**state, **made}
+        if kind == "unary":
+            made[str(i)] = UNARY[operation](value[one])
+        elif kind == "binary":
+            made[str(i)] = BINARY[operation](value[one], value[other])
+        elif kind == "assign":
+            state[one] = value[other] + 0.0  # an array of its own, as optimizers want
+        elif kind == "swap":
+            state[one], state[other] = state[other], state[one]
+        else:
+            optimizer.update(state, dict.fromkeys(state, value[other] * 0.01))
+    return {**state, **made}
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    steps(),
+    st.sampled_from(MESHES),
+    st.lists(st.sampled_from(SPLITS), min_size=3, max_size=3),
+    st.sampled_from([3, 2048]),
+    st.sampled_from(OPTIMIZERS),
+    st.lists(
+        st.sampled_from(["", "", "keep", "keep a view", "put a view", "keep results"]),
+        min_size=CALLS, max_size=CALLS,
+    ),
+)  # fmt: skip
+def test_a_random_step_is_bitwise_the_same(
+    made: tuple[list[Statement], list[str]],
+    mesh: gdt.Mesh,
+    splits: list[list[str | None]],
+    size: int,
+    new_optimizer: Callable[[], gdt.optim.Optimizer],
+    events: list[str],
+) -> None:
+    statements, returned = made
+
+    def history(wrapped: Callable[[Any], Any]) -> list[Any]:
+        values = (np.arange(8.0 * size) % 13).reshape(8, size)
+        state = {
+            name: gdt.asarray(values + i, layout=gdt.Layout(splits[i], mesh))
+            for i, name in enumerate(STATE)
+        }
+        optimizer = new_optimizer()
+
+        def step() -> list[DistributedArray]:
+            found = run(statements, state, optimizer)
+            return [found[name] for name in returned]
+
+        step, copies, kept = wrapped(step), list[Any](), list[Any]()
+        for event in events:
+            if event == "keep":
+                kept.append(state["p"])
+            elif event == "keep a view":
+                kept.append(state["q"][1:])
+            elif event == "put a view":
+                state["r"] = state["r"][:, ::-1][:, ::-1]
+            results = step()
+            copies += [x.copy() for x in results]
+            kept += results if event == "keep results" else []
+        return [*copies, *state.values(), *kept]
+
+    assert same(history(gdt.function), history(lambda step: step))
