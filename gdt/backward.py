@@ -6,7 +6,7 @@ numbers. What its gradients do is then recorded once too: see `Backward`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -141,40 +141,39 @@ def _as_program(call: Call) -> list[DistributedArray | None]:
 
 def _signature(call: Call) -> tuple[tuple[Any, ...], list[DistributedArray]]:
     """Everything about a call but the values in its arrays; and those arrays, each once."""
-    arrays: list[DistributedArray] = []
     parts: list[Any] = [call.unconnected]
-    numbers: dict[int, int] = {}
+    values: list[Any] = []  # operands and outputs, in one list, which is read in one loop
     for op, args, static, out in call.nodes:
-        parts.append(op)
-        _add(args, parts, numbers, arrays)
+        parts += (op, len(args))
+        values += args
+        if type(out) is tuple:
+            parts.append(len(out))
+            values += out
+        else:
+            values.append(out)
         if static:
             parts.append(tuple(static.items()))
             if op.takes_numbers:
                 parts.extend(map(exact_key, static.values()))
-        _add(out if type(out) is tuple else (out,), parts, numbers, arrays)
     for given in (call.targets, call.seeds or (), call.sources, call.extras):
         parts.append(len(given))
-        _add(given, parts, numbers, arrays)
-    return tuple(parts), arrays
-
-
-def _add(
-    values: Iterable[Any], parts: list[Any], numbers: dict[int, int], arrays: list[DistributedArray]
-) -> None:
-    """Arrays by number, the first time with their type, and anything else as it is."""
+        values += given
+    numbers: dict[int, int] = {}
+    arrays: list[DistributedArray] = []
     for x in values:
         n = numbers.get(id(x))
         if n is None:
             if type(x) is not DistributedArray:
-                parts.extend((exact_key(x), x))
+                parts += (exact_key(x), x)
                 continue
             n = numbers[id(x)] = len(arrays)
             arrays.append(x)
             parts.append(x.type)
             if x._resolved is not None:
                 parts.append("resolved")
-                _add((x._resolved,), parts, numbers, arrays)
+                values.append(x._resolved)  # the loop comes to it
         parts.append(n)
+    return tuple(parts), arrays
 
 
 def _recorded(

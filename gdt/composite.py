@@ -73,10 +73,15 @@ class Composite:
 
     def _shortly(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
         """The composite in the short way, if it has one. A loop costs as much as all the rest, so
-        one operand goes without."""
+        one or two operands go without."""
         (how,) = static.values()
-        alone = len(args) == 1
-        key = (how, args[0].type) if alone else (how, *[a.type for a in args])
+        count = len(args)
+        if count == 1:
+            key: tuple[Any, ...] = (how, args[0].type)
+        elif count == 2:
+            key = (how, args[0].type, args[1].type)
+        else:
+            key = (how, *[a.type for a in args])
         try:
             short = self.short_ways[key]
         except KeyError:
@@ -85,7 +90,12 @@ class Composite:
         if short is None:
             return self._alone(args, static)
         kind, run = short
-        block = run(args[0].blocks[0]) if alone else run(*[a.blocks[0] for a in args])
+        if count == 1:
+            block = run(args[0].blocks[0])
+        elif count == 2:
+            block = run(args[0].blocks[0], args[1].blocks[0])
+        else:
+            block = run(*[a.blocks[0] for a in args])
         return DistributedArray(kind, (block,))
 
     def _alone(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:

@@ -133,12 +133,15 @@ class Op:
         if len(args) > self.count >= 0:
             args, static = self._named(args, static)
         types: list[Any] = []
+        blocks: list[Any] = []  # the only ones; a list here costs less than a comprehension below
         for a in args:
             kind = type(a)
             if kind is DistributedArray:
                 types.append(a.type)
+                blocks.append(a.blocks[0])
             elif kind in SCALARS:
                 types.append(kind)
+                blocks.append(a)
             else:
                 return self._convert(args, static)
         if static:
@@ -161,9 +164,11 @@ class Op:
             elif plan.quick is not None:
                 observers = OBSERVERS.get()
                 if plan.moves and (plan.resolves or observers):
-                    return self._with_moves(plan, args, static, observers)
-                blocks = [a.blocks[0] if type(a) is DistributedArray else a for a in args]
-                out = _wrapped(plan, plan.quick(*blocks))
+                    return self._with_moves(plan, args, static, observers, blocks)
+                if plan.only is not None:
+                    out = DistributedArray(plan.only, (plan.quick(*blocks),))
+                else:
+                    out = _wrapped(plan, plan.quick(*blocks))
             else:
                 out = self._general(plan, args)
                 observers = OBSERVERS.get()
@@ -188,15 +193,20 @@ class Op:
         )
 
     def _with_moves(
-        self, plan: Plan, args: tuple[Any, ...], static: dict[str, Any], observers: Sequence[Any]
+        self,
+        plan: Plan,
+        args: tuple[Any, ...],
+        static: dict[str, Any],
+        observers: Sequence[Any],
+        blocks: Sequence[Any],
     ) -> Any:
         """A call on one block whose operands move: the short way, unless somebody watches moves."""
-        if any(o.wants_moves for o in observers):
-            out = self._general(plan, args)
+        for observer in observers:
+            if observer.wants_moves:
+                out = self._general(plan, args)
+                break
         else:
-            made = plan.quick(  # type: ignore[misc]
-                *[a.blocks[0] if type(a) is DistributedArray else a for a in args]
-            )
+            made = plan.quick(*blocks)  # type: ignore[misc]
             for i, kind in plan.resolves:
                 if args[i]._resolved is None:
                     args[i]._resolved = DistributedArray(kind, args[i].blocks)

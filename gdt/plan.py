@@ -80,6 +80,7 @@ class Plan:
         "kernel_bodies",
         "moved",
         "moves",
+        "only",
         "outs",
         "quick",
         "quick_update",
@@ -110,6 +111,7 @@ class Plan:
             for t, w in zip(types, wanted, strict=True)
         )
         self.outs: tuple[ArrayType, ...] = ()
+        self.only: ArrayType | None = None  # the type of the output, if there is one
         # With one block: from the operands' blocks to the block, or the tuple of blocks, that they
         # make, moves included.
         self.quick: Callable[..., Any] | None = None

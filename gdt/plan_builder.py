@@ -214,6 +214,8 @@ class PlanBuilder:
             ArrayType.of(s, b[0].dtype, w)
             for s, b, w in zip(self.blocks.shapes, results, self.blocks.layouts, strict=True)
         )
+        if len(self.plan.outs) == 1:
+            (self.plan.only,) = self.plan.outs
         self._recycle(results)
         self.plan.execute = self._execute
         self._shorten()

@@ -14,7 +14,7 @@ from gdt.errors import FunctionError, error
 from gdt.layout import ArrayType
 from gdt.program import Program, Recorder, array_of
 from gdt.trees import sequence_like
-from gdt.updates import is_owned
+from gdt.updates import is_only_owned, is_owned
 
 OUTDATED = object()  # what replaying returns if something is not what it was
 
@@ -126,7 +126,7 @@ class Recording:
         kept = [i for i in inputs if i.register in read or i.written]
         namespace: dict[str, Any] = {
             "changed": captures.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
-            "array": DistributedArray, "is_owned": is_owned,
+            "array": DistributedArray, "is_owned": is_owned, "is_only_owned": is_only_owned,
             "filled": _filled, "template": template,
         }  # fmt: skip
         self.graph = _graph(name, recorder, kept, program)
@@ -195,15 +195,16 @@ def _run(
     several = any(len(i.type.mesh.blocks) > 1 for i in inputs)
     only = "" if several else "[0]"
     place = {r: f"o{n}[k{n}]" for r, n in first.items()}
-    owned = {r: f"is_owned(o{n}, k{n})" for r, n in first.items()}
     blocks = [f"{place[r]}.blocks{only}" for r in program.inputs]
     if graph is None:
         namespace["run"] = program.run
-        lines = [f"    free{r} = {owned[r]}{only}" for r in program.donated]
+        name = "is_owned" if several else "is_only_owned"
+        lines = [f"    free{r} = {name}(o{first[r]}, k{first[r]})" for r in program.donated]
         operands = ", ".join(blocks + [f"free{r}" for r in program.donated])
     else:
         namespace["run"] = graph.run
-        free = [f"{at}: all({owned[program.inputs[at]]})" for at in graph.states]
+        states = [(at, first[program.inputs[at]]) for at in graph.states]
+        free = [f"{at}: all(is_owned(o{n}, k{n}))" for at, n in states]
         # Asked before the list of blocks, which refers to them, is made.
         lines, operands = [f"    free = {{{', '.join(free)}}}"], f"[{', '.join(blocks)}], free"
     lines.append(f"    outputs = run({operands})")

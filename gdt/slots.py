@@ -155,9 +155,6 @@ def _warn_of_private(owner: str, key: str) -> None:
 
 def trainable_slots(tree: Tree) -> list[Slot]:
     """The slots that a gradient step changes: trainable floating-point arrays."""
-    if type(tree) is dict and all(type(x) is DistributedArray for x in tree.values()):
-        # As most parameters are kept: what follows, in a quarter of its time.
-        return [Slot(str(k), tree, k, True) for k, x in tree.items() if x.dtype.kind in "fc"]
     return [s for s in slots(tree) if s.trainable and s.value.dtype.kind in "fc"]
 
 

@@ -196,6 +196,11 @@ def flatten(
         return [tree], lambda new: new[0]
     if hasattr(tree, "parameters"):
         return flatten(tree.parameters(), others=others)
+    if type(tree) is dict and all(type(x) is DistributedArray for x in tree.values()):
+        names = list(
+            tree
+        )  # as parameters are mostly kept; what follows takes several times as long
+        return list(tree.values()), lambda new: dict(zip(names, new, strict=True))
     if isinstance(tree, Mapping):
         parts = [flatten(v, others=others) for v in tree.values()]
         keys = list(tree)

@@ -86,7 +86,7 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
     the operand that follows and the scalars after that. Parameters may be small and many, so it is
     compiled as one function."""
     donated, count = range(len(plan.outs)), len(plan.types) - len(plan.outs) - 1
-    known = {"array": DistributedArray, "is_owned": is_owned, "kinds": plan.outs}
+    known = {"array": DistributedArray, "is_owned": is_only_owned, "kinds": plan.outs}
     local = ["run", "group", "block", "scalars", "made", *[f"scalar{i}" for i in range(count)]]
     names = Names([*known, *local, *[f"{c}{d}" for d in donated for c in ("o", "k", "free")]])
     operands = [f"o{d}[k{d}].blocks[0]" for d in donated]
@@ -98,7 +98,7 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
         "def run(group, block, scalars):",
         f"    {', '.join(f'(o{d}, k{d})' for d in donated)}, = group",
         *[f"    scalar{i} = scalars[{i}]" for i in range(count)],
-        *[f"    free{d} = is_owned(o{d}, k{d})[0]" for d in donated],
+        *[f"    free{d} = is_owned(o{d}, k{d})" for d in donated],
         f"    made = {made}",
         *[f"    o{d}[k{d}] = array(kinds[{d}], (made[{d}],))" for d in donated],
     ]
@@ -151,21 +151,38 @@ def _launched_for_all(
 
 def is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
     """For every block of the array in `mapping[name]`, whether nothing else refers to it."""
+    if _is_alone(mapping, name):
+        array = mapping[name]
+        return [_owns(array, i) for i in range(len(array.blocks))]
+    return [False] * len(mapping[name].blocks)
+
+
+def is_only_owned(mapping: Mapping[str, Any], name: str) -> bool:
+    """`is_owned` of an array of one block."""
+    return _is_alone(mapping, name) and _owns(mapping[name], 0)
+
+
+def _is_alone(mapping: Mapping[str, Any], name: str) -> bool:
+    """Whether nothing else refers to the array in `mapping[name]`, or to its tuple of blocks."""
     count = sys.getrefcount
-    if count(mapping[name]) != ONE_REFERENCE or count(mapping[name].blocks) != ONE_REFERENCE:
-        return [False] * len(mapping[name].blocks)
-    array = mapping[name]
-    if array._resolved is not None:
-        return [False] * len(array.blocks)
-    owned = []
-    for i in range(len(array.blocks)):
-        alone = count(array.blocks[i]) == ONE_REFERENCE
-        if alone and array.blocks[i].base is not None:
-            # In no variable, which CPython 3.14 counts once and others twice.
-            references = count(array.blocks[i].base)
-            alone = references == ONE_REFERENCE + _is_of_pool(array, i)
-        owned.append(alone and getattr(array.blocks[i].flags, "writeable", True))  # CuPy's all are
-    return owned
+    return (
+        count(mapping[name]) == ONE_REFERENCE
+        and count(mapping[name].blocks) == ONE_REFERENCE
+        and mapping[name]._resolved is None
+    )
+
+
+def _owns(array: DistributedArray, i: int) -> bool:
+    """Whether nothing but an array refers to its block `i`, and to that one's memory."""
+    count = sys.getrefcount
+    if count(array.blocks[i]) != ONE_REFERENCE:
+        return False
+    if array.blocks[i].base is not None:
+        # In no variable, which CPython 3.14 counts once and others twice.
+        references = count(array.blocks[i].base)
+        if references != ONE_REFERENCE + _is_of_pool(array, i):
+            return False
+    return getattr(array.blocks[i].flags, "writeable", True)  # CuPy's all are
 
 
 def _is_of_pool(array: DistributedArray, i: int) -> bool:

@@ -87,8 +87,12 @@ def _types(arrays: Any) -> tuple[ArrayType, ...] | None:
     """The types of the members of a list, if these are distributed arrays."""
     if type(arrays) not in (list, tuple):
         return None
-    types = tuple([a.type for a in arrays if type(a) is DistributedArray])
-    return types if len(types) == len(arrays) else None
+    types = []
+    for a in arrays:
+        if type(a) is not DistributedArray:
+            return None
+        types.append(a.type)
+    return tuple(types)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -21,6 +21,8 @@ from gdt.slots import Slot, Stateful, Tree, slots, trainable_slots
 
 Block = Any
 Owner = tuple[MutableMapping[Any, Any], Any]
+# Where every parameter and its state are kept, and the gradient of each.
+Updates = tuple[list[list[Owner]], list[DistributedArray]]
 
 RUN = 64 * 1024
 """Elements that a body updates at once, so that its temporary stays in the cache: shorter runs lose
@@ -115,17 +117,40 @@ class Optimizer(Stateful):
         Raises ShapeError if gradients are missing, or if they or the state that is kept for a
         parameter have other shapes; nothing is changed then.
         """
+        owners, found = self._ready(parameters, gradients) or self._prepared(parameters, gradients)
+        self.step(from_host(type(self).__name__, self._begin_step), owners, found)
+
+    def _ready(self, parameters: Tree, gradients: Tree) -> Updates | None:
+        """What is to be updated, where a dict of parameters, their state and a dict of gradients
+        fit each other already, as they do in nearly all steps; else None."""
+        if type(parameters) is not dict or type(gradients) is not dict:
+            return None
+        owners: list[list[Owner]] = []
+        found: list[DistributedArray] = []
+        for name, x in parameters.items():
+            g = gradients.get(name)
+            if type(x) is not DistributedArray or type(g) is not DistributedArray:
+                return None
+            if g.type is not x.type or x.type.dtype.kind != "f" or type(name) is not str:
+                return None
+            group: list[Owner] = [(parameters, name)]
+            for kept in self.state.values():
+                if name not in kept or kept[name].type is not x.type:
+                    return None
+                group.append((kept, name))
+            owners.append(group)
+            found.append(g)
+        return (owners, found) if len(found) == len(gradients) else None
+
+    def _prepared(self, parameters: Tree, gradients: Tree) -> Updates:
+        """What is to be updated, with gradients and state brought to where the parameters are."""
         targets = trainable_slots(parameters)
         found = self._gradients(targets, gradients)
         self._follow(targets)
-        scalars = from_host(type(self).__name__, self._begin_step)
-        updated = [i for i, g in enumerate(found) if g is not None]
         states = self.state.values()
-        owners: list[list[Owner]] = [
-            [(s.owner, s.key), *[(kept, s.name) for kept in states]]
-            for s in [targets[i] for i in updated]
-        ]
-        self.step(scalars, owners, [found[i] for i in updated])  # type: ignore[misc]
+        updated = [(s, g) for s, g in zip(targets, found, strict=True) if g is not None]
+        owners = [[(s.owner, s.key), *[(kept, s.name) for kept in states]] for s, _ in updated]
+        return owners, [g for _, g in updated]
 
     def _begin_step(self) -> tuple[float, ...]:
         """Count the step; the numbers that it computes with."""

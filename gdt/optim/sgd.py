@@ -10,7 +10,7 @@ from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.errors import ArgumentError, error
 from gdt.op import op
-from gdt.optim.optimizer import Block, Optimizer, Owner, runs
+from gdt.optim.optimizer import SMALL, Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
 from gdt.slots import Tree
@@ -23,7 +23,7 @@ def sgd_step(
     xp: Any, p: Block, g: Block, rate: Scalar, /, *, out: Any, scratch: Block | None = None
 ) -> Block:
     """p - rate * g"""
-    if scratch is not None:
+    if scratch is not None or p.size < SMALL:
         return xp.subtract(p, xp.multiply(g, rate, out=scratch), out=out[0])
     for change, p_, g_, new in runs(xp, p, g, out[0]):
         xp.multiply(g_, rate, out=change)
