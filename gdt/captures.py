@@ -37,7 +37,8 @@ HOLDERS = (  # the standard library's classes that keep a user's values in attri
 )  # fmt: skip
 MISSING = object()
 MISSING_KEY = (KeyError, IndexError, AttributeError, ValueError)  # ValueError: an empty cell
-LARGEST = 4096  # entries of a list or dict that are looked at one by one
+COLLECTIONS = (dict, list, tuple, deque, set, frozenset)
+LARGEST = 4096  # members of a collection that are looked at one by one
 
 
 class Place(NamedTuple):
@@ -147,10 +148,10 @@ class Captures:
         if isinstance(value, types.ModuleType):
             if is_users_file(vars(value)):
                 self._modules.append(value)
+        elif isinstance(value, COLLECTIONS) and len(value) > LARGEST:
+            self.sizes.append((value, len(value), path))
         elif isinstance(value, set | frozenset):
             self.contents.append((value, frozenset(value)))
-        elif isinstance(value, dict | list | tuple | deque) and len(value) > LARGEST:
-            self.sizes.append((value, len(value), path))
         elif is_moving(value):
             self.moving += parts_that_move(value, path)
         else:
@@ -185,15 +186,15 @@ class Captures:
         for function in self.ran.functions():
             self.enter(function, function.__name__)
         self._enter_waiting()
-        looked_up: set[tuple[str, str]] = set()
+        looked_up: set[tuple[int, str]] = set()
         while new := [
             (module, name)
             for module in self._modules
             for name in sorted(self._attributes & vars(module).keys())
-            if (module.__name__, name) not in looked_up
+            if (id(module), name) not in looked_up
         ]:
             for module, name in new:
-                looked_up.add((module.__name__, name))
+                looked_up.add((id(module), name))
                 place = Place(vars(module), name, f"{module.__name__}.{name}")
                 self.add(place, vars(module)[name])
             self._enter_waiting()

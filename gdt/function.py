@@ -332,7 +332,7 @@ def function(f: Callable[..., Any]) -> Function:
     numbers of Python or NumPy, runs as written in every call. What functions read elsewhere is as
     it was when the call was recorded: the elements of NumPy arrays and buffers in Python's hands,
     files, clocks, the environment, what installed packages keep, what `globals()` and `eval` look
-    up, members of lists and dicts of more than 4096. Inside a tape, `gdt.explain` or another
+    up, members of lists, dicts and sets of more than 4096. Inside a tape, `gdt.explain` or another
     recording, `f` itself is called. Printing, appending to lists and whatever else is not
     computation on arrays happens only when `f` runs, as with `jax.jit` and `tf.function`. Results
     are bitwise those of `f`, in lists, tuples and dicts that are new in every call.

@@ -160,6 +160,12 @@ def module_in_an_attribute() -> Case:
     return lambda: float(holder.settings.factor), lambda: setattr(module, "factor", 3.0)
 
 
+def modules_of_one_name() -> Case:
+    one, other = types.ModuleType("settings"), types.ModuleType("settings")
+    one.factor, other.factor = 1.0, 2.0  # type: ignore[attr-defined]
+    return lambda: float(one.factor * other.factor), lambda: setattr(other, "factor", 3.0)
+
+
 def variable_of_a_thread() -> Case:
     local = threading.local()
     local.factor = 2.0
@@ -198,7 +204,8 @@ CASES: dict[str, Callable[[], Case]] = {
         attribute_of_a_function, attribute_of_a_decorator, order_of_a_dict, type_of_a_key,
         attribute_of_a_dict, attribute_of_a_list, attribute_of_a_base,
         attribute_that_hides_another, class_of_an_object, module_in_a_module,
-        module_in_an_attribute, variable_of_a_thread, name_that_hides_a_builtin,
+        module_in_an_attribute, modules_of_one_name, variable_of_a_thread,
+        name_that_hides_a_builtin,
         configuration_of_a_library,
     )
 } | {
@@ -390,6 +397,19 @@ def test_an_iterator_that_others_move_on_may_be_within_reach() -> None:
 
 
 # ---------------------------------------------------------------- any structure
+
+
+def test_of_large_collections_the_length_is_watched() -> None:
+    large: dict[str, Any] = {
+        "set": set(range(5000)), "list": [0.0] * 5000, "dict": dict.fromkeys(range(5000))
+    }  # fmt: skip
+    step = gdt.function(lambda x: x * len(large["set"]) * len(large["list"]) * len(large["dict"]))
+    for grow in (lambda: None, lambda: large["set"].add(-1), lambda: large["list"].append(1.0)):
+        grow()
+        size = 5000.0 * len(large["set"]) * len(large["list"])
+        assert [step(gdt.ones(1)).tolist() for _ in range(3)] == [[size]] * 3
+    ((recording, *_),) = step._known.values()
+    assert not recording.captures.contents
 
 
 def test_a_chain_of_objects_may_be_long() -> None:
