@@ -115,7 +115,7 @@ ERRORS = [
     (DtypeError, lambda: X["a"], "'a' is no index"),
     (DtypeError, lambda: X[True], "True is no index"),
     (DtypeError, lambda: X[:, "a":], "is no slice"),
-    (DtypeError, lambda: X[::0], "slice step cannot be zero"),
+    (ArgumentError, lambda: X[::0], "slice step cannot be zero"),
     (
         IndexRangeError,
         lambda: gdt.take(X, 4, axis=0),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gdt.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.composite import Composite, ShortWay
-from gdt.errors import DtypeError, IndexRangeError, error
+from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
 from gdt.layout import ArrayType
 from gdt.ops.intervals import Movement, inside_block, interval, moved, moved_back, resized
 from gdt.ops.shapes import reshape
@@ -72,7 +72,8 @@ def read_interval(kind: ArrayType, item: int | slice, axis: int) -> Interval:
         start, stop, step = item.indices(size)
     except (TypeError, ValueError) as e:
         problem = f"{item!r} is no slice: {e}"
-        raise error(DtypeError, "getitem", problem, operands={"x": kind}) from None
+        wrong = ArgumentError if isinstance(e, ValueError) else DtypeError  # as NumPy's
+        raise error(wrong, "getitem", problem, operands={"x": kind}) from None
     length = len(range(start, stop, step))
     return Interval(start, length, step) if length else Interval(0, 0, 1)
 
