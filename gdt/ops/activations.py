@@ -80,7 +80,8 @@ def relu(xp: Any, x: Block, /, *, out: Block = None) -> Block:
 @op(BINARY, linear="g")
 def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Block = None) -> Block:
     """g * (y > 0): the gradient of relu from its value y."""
-    return xp.multiply(g, y > 0, out=out)
+    # A product of floats and bools would cast piece by piece.
+    return xp.multiply(g, (y > 0).astype(g.dtype), out=out)
 
 
 relu.vjp(lambda g, out, x: relu_gradient(g, out))

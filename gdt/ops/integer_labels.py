@@ -13,6 +13,7 @@ from gdt.plan import Shards
 Block = Any
 
 LARGEST_KEPT = 1 << 16  # elements of a block whose row starts are kept
+UNSIGNED = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}  # dtypes by their bytes
 NAME = "sparse_softmax_cross_entropy_with_logits"
 
 
@@ -34,8 +35,9 @@ def checked_targets(
     if ignore_index is not None:
         kept = labels != ignore_index
         labels = labels * kept
-    unsigned = labels.view(f"u{labels.dtype.itemsize}")  # of which a negative label is a huge one
-    if xp is np and (not labels.size or unsigned.max() < classes):
+    # Of unsigned numbers a negative label is a huge one.
+    unsigned = labels.view(UNSIGNED[labels.dtype.itemsize])
+    if xp is np and (not labels.size or np.maximum.reduce(unsigned, axis=None) < classes):
         return Targets(labels, kept, None)
     outside = unsigned >= classes
     labels_inside = xp.where(outside, 0, labels)

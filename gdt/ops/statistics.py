@@ -7,6 +7,8 @@ deviation 1 give the right variance in every layout.
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -124,14 +126,9 @@ def moments(
     """
     if dtype == np.float16 or x.dtype.kind in "biu":
         x = x.astype(np.float32 if dtype == np.float16 else dtype)
-    rank = len(shards.size)
-    factors = {f"d{a + rank}" for a in axes}  # type: ignore[union-attr]
+    factors, count = _reduced(axes, len(shards.size), x.shape, x.dtype)
     if factors & shards.uneven:
         return _padded_moments(xp, x, axes, keepdims, shards)
-    n = 1
-    for a in axes:  # type: ignore[union-attr]
-        n *= x.shape[a]
-    count = x.real.dtype.type(n)  # a NumPy scalar: 0 / 0 is NaN and a warning, as in NumPy
     mean = add_reduce(xp, x, axes, True)  # type: ignore[arg-type]
     mean /= count
     centred = x - mean
@@ -144,6 +141,16 @@ def moments(
     rest = add_reduce(xp, centred, axes, keepdims)  # type: ignore[arg-type]
     rest /= count
     return mean, variance, rest
+
+
+@lru_cache(maxsize=1 << 12)
+def _reduced(
+    axes: tuple[int, ...], rank: int, shape: tuple[int, ...], dtype: np.dtype
+) -> tuple[frozenset[str], Any]:
+    """The factors that are reduced, and how many elements of a block each result is made of: as a
+    NumPy scalar, with which 0 / 0 is NaN and a warning, as in NumPy."""
+    count = math.prod(shape[a] for a in axes)
+    return frozenset(f"d{a + rank}" for a in axes), np.empty(0, dtype).real.dtype.type(count)
 
 
 def _padded_moments(
