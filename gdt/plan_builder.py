@@ -255,7 +255,8 @@ class PlanBuilder:
         """Set the plan's `quick`, or what it has for donated operands that stay where they are."""
         plan = self.plan
         if self.alone:
-            self.inner = self.single.function([None] * len(self.blocks.moved), self.buffer)
+            if self.buffer:
+                self.inner = self.single.function([None] * len(self.blocks.moved), self.buffer)
             movers = [mover(r) for r in plan.routes]
             quick = self.single.function(movers, self.buffer) if any(movers) else self.inner
             plan.quick = self.backend.placed(self.mesh, 0, quick)
