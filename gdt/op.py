@@ -7,7 +7,8 @@
 The parameters after the namespace `xp` and before `/` are the operands; the others are statics,
 part of the plan's key. A body may name, after `*`, what the engine knows and it needs:
 
-- `out`: the array(s) to write into, or None; a body that takes it gets recycled or donated memory;
+- `out`: the array(s) to write into, or None; a body that takes it gets recycled or donated memory,
+  whose axes may lie in any order: a reshape of it may be a copy;
 - `block_shape`: the shape of the block that the first output has;
 - `shards`: where the shards of each factor begin, and how many of their elements are valid;
 - `scratch`: the memory of the operand that `scratch=` names, where a program knows that nobody

@@ -249,7 +249,9 @@ class PlanBuilder:
         if "out" in op.injected and not op.donated and len(results) == 1:
             shape = self.blocks.block_shape(0, reduced="labels" in op.injected)
             if first.nbytes >= self.backend.recycled_size:
-                self.buffer = Buffer(shape, first.dtype, self.plan.outs[0].memory_order)
+                labels = self.static.get("labels")  # of a contraction, which relies on the order
+                order = labels.order if labels else self.plan.outs[0].memory_order
+                self.buffer = Buffer(shape, first.dtype, order)
 
     def _shorten(self) -> None:
         """Set the plan's `quick`, or what it has for donated operands that stay where they are."""
