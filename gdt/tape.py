@@ -197,9 +197,8 @@ def flatten(
     if hasattr(tree, "parameters"):
         return flatten(tree.parameters(), others=others)
     if type(tree) is dict and all(type(x) is DistributedArray for x in tree.values()):
-        names = list(
-            tree
-        )  # as parameters are mostly kept; what follows takes several times as long
+        # As parameters are mostly kept; what follows takes longer.
+        names = list(tree)
         return list(tree.values()), lambda new: dict(zip(names, new, strict=True))
     if isinstance(tree, Mapping):
         parts = [flatten(v, others=others) for v in tree.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,9 @@ from gdt.expressions import (
     Tuple,
     Unpacked,
     Value,
+    called,
     compiled,
+    reshaped,
     written,
 )
 
@@ -45,6 +48,9 @@ CASES: list[tuple[Expression, str, object]] = [
     (Call(Value("<lambda>", lambda x: x), (Y,)), "function(x1)", 3),
     (Call(Value("run", abs), (Y,)), "run(x1)", 3),
     (Call(Value("x1", abs), (Value("lambda", -4),)), "x1(lambda_2)", 4),
+    (called(partial(pair, scale=3.0), (Y,)), "pair(x1, scale=scale)", (9.0, 0)),
+    (called(partial(np.add, 40), (X,), name="sum"), "sum(given, x0)", 42),
+    (called(partial(partial(pair, 5), scale=2.0), (X,)), "pair(given, x0, scale=scale)", (10.0, 2)),
     (Call(ADD, (Value("c", 1), Value("c", 1))), "add(c, c)", 2),
 ]
 
@@ -63,6 +69,8 @@ def test_a_reshaped_operand_is_a_view() -> None:
     x = np.arange(6)
     view = compiled(Reshaped(X, (2, 3)), 1)(x)
     assert view.shape == (2, 3) and np.shares_memory(view, x)
+    twice = called(partial(reshaped, (3, 2)), [called(partial(reshaped, (2, 3)), [X])])
+    assert twice == Reshaped(X, (3, 2))  # the last shape is all that matters
 
 
 def test_a_choice_that_is_known_is_made() -> None:

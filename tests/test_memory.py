@@ -94,6 +94,27 @@ def test_recycled_memory_begins_a_cache_line_and_belongs_to_the_pool() -> None:
     assert pool.held == again.nbytes and pool.owns(again.base)
 
 
+@pytest.mark.parametrize(
+    "specs", [["a", "b", "c"], [None, ("b", "a"), None], [None, None, "a"], ["c", None, "a"]]
+)
+def test_taking_from_large_blocks_keeps_their_order(specs: list[Any]) -> None:
+    mesh = gdt.create_mesh([("a", 2), ("b", 2), ("c", 2)])
+    whole = np.random.default_rng(0).normal(size=(64, 48, 60))
+    x = gdt.asarray(whole, layout=Layout(specs, mesh))
+    for axis, size in enumerate(whole.shape):
+        for at in (
+            3,
+            np.array([1, 0, 2]),
+            np.array([[1, 2], [3, 4]]),
+            np.arange(size)[::-1].copy(),
+        ):
+            taken = gdt.take(x, at, axis=axis)
+            np.testing.assert_array_equal(taken.numpy(), whole.take(at, axis=axis))
+            if taken.type.memory_order and not x.layout.dims[axis]:
+                block = taken.blocks[0].transpose(taken.type.memory_order)
+                assert block.flags.c_contiguous
+
+
 def test_products_of_large_blocks_are_one_product_of_views(monkeypatch: Any) -> None:
     mesh = gdt.create_mesh([("batch", 2), ("feature", 2), ("model", 2)])
     x = gdt.ones((128, 640), "f", layout=Layout(["batch", "feature"], mesh))

@@ -106,6 +106,13 @@ def _strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> t
     return tuple(strides)
 
 
+def order_in_memory(array: np.ndarray) -> Order:
+    """The axes of an array as they lie in memory, slowest first; None if that is their order."""
+    if array.flags.c_contiguous:
+        return None
+    return tuple(sorted(range(array.ndim), key=lambda a: -abs(array.strides[a])))
+
+
 def in_own_byte_order(array: np.ndarray) -> np.ndarray:
     """The array, as it is unless its bytes are in the order of other machines."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

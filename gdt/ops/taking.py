@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array import DistributedArray
+from gdt.backend.numpy import order_in_memory
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import op
@@ -60,7 +61,7 @@ def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Sh
     at = lead + axis
     if "n" not in shards.split and indices.shape[:lead] == (1,) * lead:
         row = from_the_front(xp, indices, shards.size["n"])
-        return x.take(row.reshape(row.shape[lead:]), axis=at)  # the same rows of every shard
+        return _rows(xp, x, row.reshape(row.shape[lead:]), at)  # the same ones of every shard
     coordinates, row, held = locate(xp, indices, shards, x.shape[at])
     if coordinates:
         # The mesh axes that split the table go in front of its rows, and become one with them.
@@ -84,6 +85,17 @@ def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Sh
         *held.shape[:lead], *(1,) * axis, *held.shape[lead:], *(1,) * (x.ndim - at - 1)
     )
     return xp.where(held, out, xp.zeros((), out.dtype))
+
+
+def _rows(xp: Any, x: Block, row: Block, at: int) -> Block:
+    """`x.take(row, axis=at)`; on the host in the order of memory that `x` has."""
+    order = order_in_memory(x) if xp is np else None
+    if order is None:
+        return x.take(row, axis=at)
+    taken = x.transpose(order).take(row, axis=order.index(at))
+    # The axis `at` has become those of `row`: none, one, or several.
+    found = [(a, i) for a in order for i in range(row.ndim if a == at else 1)]
+    return taken.transpose([found.index(place) for place in sorted(found)])
 
 
 def _add_at_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int) -> str:

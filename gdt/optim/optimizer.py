@@ -11,6 +11,7 @@ import numpy as np
 from gdt.arguments import checked_class
 from gdt.array import DistributedArray
 from gdt.backend import NUMPY
+from gdt.backend.numpy import order_in_memory
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.observe import from_host
 from gdt.ops.creation import zeros_like
@@ -38,8 +39,8 @@ def runs(xp: Any, *blocks: Block) -> Iterable[Sequence[Block]]:
     like = blocks[0]
     if xp is not np or like.size < SMALL:
         return [(xp.empty_like(like), *blocks)]
-    if not like.flags.c_contiguous and all(b.strides == like.strides for b in blocks):
-        order = sorted(range(like.ndim), key=like.strides.__getitem__, reverse=True)
+    order = order_in_memory(like)
+    if order is not None and all(b.strides == like.strides for b in blocks):
         blocks = tuple([b.transpose(order) for b in blocks])
         like = blocks[0]
     if like.size <= RUN or not all(b.flags.c_contiguous for b in blocks):
