@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -49,7 +49,10 @@ class Arguments:
         self.places: list[Place] = []
         self.objects: list[tuple[str, Any]] = []
         self.containers: list[Any] = []
-        self._parts: list[Any] = [chosen_mesh(), MATMUL_BACKEND.get(), MATMUL_PRECISION.get()]
+        self._numbers: dict[int, int] = {}  # of the containers, by identity
+        # Every part says how many follow: no two calls that differ are to have one key.
+        settings = (chosen_mesh(), MATMUL_BACKEND.get(), MATMUL_PRECISION.get())
+        self._parts: list[Any] = [*settings, len(args)]
         self._name = name
         for i, a in enumerate(args):
             self._add(args, i, a, f"argument {i}")
@@ -78,7 +81,7 @@ class Arguments:
                 for i, v in enumerate(value):
                     self._add(value, i, v, f"{path}[{i}]")
         elif type(value) is dict:
-            parts.extend((dict, *value, *map(type, value)))
+            parts.extend((dict, len(value), *value, *_kinds(value)))
             if self._is_new(value):
                 for k, v in value.items():
                     self._add(value, k, v, f"{path}[{k!r}]")
@@ -89,11 +92,18 @@ class Arguments:
     def _is_new(self, container: Any) -> bool:
         """Whether it has not been given before; the key has its number among the containers, which
         tells one that is given twice from two."""
-        known = [n for n, other in enumerate(self.containers) if other is container]
-        self._parts.append(known[0] if known else len(self.containers))
-        if not known:
+        count = len(self.containers)
+        number = self._numbers.setdefault(id(container), count)
+        self._parts.append(number)
+        if number == count:
             self.containers.append(container)
-        return not known
+        return number == count
+
+
+def _kinds(keys: dict[Any, Any]) -> Iterable[Any]:
+    """What tells these keys from those that are equal to them."""
+    kinds = [*map(type, keys)]
+    return kinds if kinds.count(str) == len(kinds) else map(exact_key, keys)
 
 
 # ---------------------------------------------------------------- recording
