@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
 def aliases(values: Sequence[Any], instructions: Iterable[Instruction]) -> list[set[int]]:
     """Of every register, those that share its memory in some run, itself among them.
 
-    values: what each register held when the instructions ran. What has the elements of its only
-    operand counts as a view of it: a reshaping is one in one run and a copy in another, since
-    arrays of one type may lie in memory differently.
+    values: what each register held when the instructions ran. A reshaping is a view in one run and
+    a copy in another, since arrays of one type may lie in memory differently. So what has as many
+    elements as an operand counts as a view of it, and so does all that is made of one that is moved
+    first, as moving may reshape it and drop the padding.
     """
     groups = [{register} for register in range(len(values))]
 
@@ -29,10 +31,15 @@ def aliases(values: Sequence[Any], instructions: Iterable[Instruction]) -> list[
         for owner in owners_of(value):
             join(first.setdefault(id(owner), register), register)
     for k in instructions:
-        operands = [r for r in k.inputs if _elements(values[r])]
-        made = [_elements(values[r]) for r in k.outputs]
-        if not k.donated and len(operands) == 1 and made == [_elements(values[operands[0]])]:
-            join(operands[0], k.outputs[0])
+        if k.donated or k.is_new:
+            continue
+        several = k.inputs == k.moved and len(k.inputs) == len(k.outputs)  # each to its own output
+        pairs = zip(k.inputs, k.outputs, strict=True) if several else product(k.inputs, k.outputs)
+        for one, other in pairs:
+            operand, made = _elements(values[one]), _elements(values[other])
+            is_moved = one in k.moved and _dtypes(operand) == _dtypes(made)
+            if operand and (is_moved or operand == made):
+                join(one, other)
     return groups
 
 
@@ -48,9 +55,13 @@ def _owner(block: Any) -> Any:
     return block
 
 
-def _elements(value: Any) -> list[Any]:
+def _elements(value: Any) -> list[tuple[int, Any]]:
     """How many elements of which dtype each block of an array has; of a scalar, nothing."""
     return [(b.size, b.dtype) for b in _blocks(value) if hasattr(b, "dtype")]
+
+
+def _dtypes(elements: Sequence[tuple[int, Any]]) -> set[Any]:
+    return {dtype for _, dtype in elements}
 
 
 def _blocks(value: Any) -> tuple[Any, ...]:

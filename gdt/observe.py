@@ -56,9 +56,11 @@ class Observer:
         function: Callable[..., Any],
         inputs: Sequence[Any],
         outputs: Sequence[Sequence[Any]],
+        op: Any = None,
     ) -> None:
         """`function(*inputs)` has made `outputs`: lists of blocks, one list for an array; an input
-        may be a Python scalar. Ops on one block are not told so: `on_op` tells of them."""
+        may be a Python scalar. op: which op it runs on several blocks; of ops on one block `on_op`
+        tells. Without one, it moves arrays, or computes what no op does."""
 
     def on_update(
         self,
@@ -142,10 +144,11 @@ def ran(
     function: Callable[..., Any],
     inputs: Sequence[Any],
     outputs: Sequence[Sequence[Any]],
+    op: Any = None,
 ) -> None:
     """Tell the observers that `function` has made blocks of blocks, see `Observer.on_run`."""
     for observer in OBSERVERS.get():
-        observer.on_run(name, function, inputs, outputs)
+        observer.on_run(name, function, inputs, outputs, op)
 
 
 def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:

@@ -8,7 +8,8 @@ The parameters after the namespace `xp` and before `/` are the operands; the oth
 part of the plan's key. A body may name, after `*`, what the engine knows and it needs:
 
 - `out`: the array(s) to write into, or None; a body that takes it gets recycled or donated memory,
-  whose axes may lie in any order: a reshape of it may be a copy;
+  whose axes may lie in any order: a reshape of it may be a copy. What it returns is never a view
+  of an operand;
 - `block_shape`: the shape of the block that the first output has;
 - `shards`: where the shards of each factor begin, and how many of their elements are valid;
 - `scratch`: the memory of the operand that `scratch=` names, where a program knows that nobody
@@ -250,7 +251,7 @@ class Op:
             for observer in OBSERVERS.get():
                 observer.on_update(self.name, plan, self.donated, operands, results)
         elif plan.quick is None:
-            ran(self.name, lambda *xs: plan.execute(xs), operands, results)
+            ran(self.name, lambda *xs: plan.execute(xs), operands, results, self)
 
     def _moved(self, plan: Plan, args: Sequence[Any]) -> list[Any]:
         """The operands' blocks in the layouts that the plan wants; what must be resolved is

@@ -40,8 +40,9 @@ class Instruction(NamedTuple):
     several: whether it returns a tuple of results, one for each register. donated: of an update,
     which is called with a tuple of its inputs and one of flags, the registers that it may
     overwrite, `scratch` the one that it may use up, or -1, and `plan` what it is made of.
-    is_effect: whether it runs even if nobody reads what it writes. line: the user's line that it
-    comes from.
+    is_effect: whether it runs even if nobody reads what it writes. is_new: whether what it makes
+    has memory of its own in every run. moved: the registers that it moves, before it reads them.
+    line: the user's line that it comes from.
     """
 
     name: str
@@ -52,6 +53,8 @@ class Instruction(NamedTuple):
     donated: tuple[int, ...] = ()
     scratch: int = -1
     is_effect: bool = False
+    is_new: bool = False
+    moved: tuple[int, ...] = ()
     line: str = ""
     plan: Plan | None = None
 
@@ -95,7 +98,11 @@ class Recorder(Observer):
         if type(op) is Op and not op.donated and not outs[0].mesh.divided:
             plan, args = self._with_moved_constants(op, args, static)
             inputs = [held(a) if type(a) is DistributedArray else a for a in args]
-            self._note(op.name, plan.quick, inputs, [held(o) for o in outs], len(outs) > 1)  # type: ignore[arg-type]
+            self._note(
+                op.name, plan.quick, inputs, [held(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
+                is_new="out" in op.injected,
+                moved=[inputs[i] for i, route in enumerate(plan.routes) if route],
+            )  # fmt: skip
 
     def _with_moved_constants(
         self, op: Op, args: tuple[Any, ...], static: dict[str, Any]
@@ -116,11 +123,19 @@ class Recorder(Observer):
         return op.plan_of_call(tuple(moved), static), tuple(moved)
 
     def on_run(
-        self, name: str, function: Callable[..., Any], inputs: Sequence[Any], outputs: Sequence[Any]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        op: Any = None,
     ) -> None:
-        made = [_of_blocks(o) for o in outputs]
+        made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
         if inputs:
-            self._note(name, _on_registers(function), map(_of_blocks, inputs), made, True)
+            self._note(
+                name, _on_registers(function), read, made, True,
+                is_new=op is not None and "out" in op.injected, moved=read if op is None else (),
+            )  # fmt: skip
         else:
             self.constants.update(map(self._register, made))
 
@@ -166,6 +181,8 @@ class Recorder(Observer):
         donated: Sequence[int] = (),
         scratch: int = -1,
         is_effect: bool = False,
+        is_new: bool = False,
+        moved: Iterable[Any] = (),
         plan: Plan | None = None,
     ) -> None:
         if processes.current().count > 1:
@@ -185,8 +202,8 @@ class Recorder(Observer):
         self.instructions.append(
             Instruction(
                 name, function, read, written, several,
-                donated=overwritten, scratch=used_up, is_effect=is_effect, line=self.line(),
-                plan=plan,
+                donated=overwritten, scratch=used_up, is_effect=is_effect, is_new=is_new,
+                moved=tuple([self._read(x) for x in moved]), line=self.line(), plan=plan,
             )
         )  # fmt: skip
 

@@ -159,20 +159,24 @@ VIEWS: dict[str, Callable[[DistributedArray], DistributedArray]] = {
     "reshape": lambda w: gdt.reshape(w, (-1,)),
     "transpose": lambda w: w.mT,
     "flip": lambda w: gdt.flip(w, axis=1),
+    "flip of rows": lambda w: gdt.flip(w, axis=0),
     "broadcast": lambda w: gdt.broadcast_to(w, (2, *w.shape)),
     "split": lambda w: gdt.split(w, 2, axis=1)[1],
     "relayout": lambda w: gdt.relayout(w, gdt.Layout([None, None], w.mesh)),
+    "slice of a relayout": lambda w: gdt.relayout(w, gdt.Layout([None, None], w.mesh))[:, 1:],
     "two views": lambda w: gdt.expand_dims(w.mT, 0),
 }
 
 
 @ON_BOTH
-@pytest.mark.parametrize("split", [None, "x"])
+@pytest.mark.parametrize(
+    ("rows", "split"), [(8, None), (8, "x"), (7, "x")], ids=["unsplit", "even", "uneven"]
+)
 @pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "cut"])
 @pytest.mark.parametrize("size", [8, 4096], ids=["small", "large"])
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_of_a_parameter_does_not_change_in_its_update(
-    name: str, size: int, is_cut: bool, split: str | None, mesh: Mesh
+    name: str, size: int, is_cut: bool, rows: int, split: str | None, mesh: Mesh
 ) -> None:
     """cut: when the step is recorded, the parameter is a view itself, of which a reshaping is a
     copy; afterwards it is none."""
@@ -181,8 +185,8 @@ def test_a_view_of_a_parameter_does_not_change_in_its_update(
         w = {}
 
         def put() -> None:
-            value = gdt.asarray(np.ones((8, size + is_cut)), layout=gdt.Layout([split, None], mesh))
-            w["w"] = value[:, :size]
+            values = np.arange(1.0, rows * (size + is_cut) + 1).reshape(rows, -1)
+            w["w"] = gdt.asarray(values, layout=gdt.Layout([split, None], mesh))[:, :size]
 
         optimizer = gdt.optim.SGD(0.1, momentum=0.9)
 
@@ -201,6 +205,56 @@ def test_a_view_of_a_parameter_does_not_change_in_its_update(
         return found
 
     assert same(trained(gdt.function), trained(lambda step: step))
+
+
+@pytest.mark.parametrize("columns", [8, 9], ids=["even", "uneven"])
+@pytest.mark.parametrize("name", ["relayout", "slice of a relayout", "reshape", "flip", "slice"])
+def test_a_gathered_parameter_does_not_change_in_its_update(name: str, columns: int) -> None:
+    """When the step is recorded, the parameter lies in memory in the order of its axes, so that to
+    gather it copies it; afterwards it lies so that what is gathered is a view."""
+    mesh = gdt.create_mesh([("x", 4)])
+    layout = gdt.Layout([None, "x"], mesh)
+
+    def trained(wrapped: Callable[[Any], Any]) -> list[Any]:
+        w = {}
+
+        def put(value: int) -> None:
+            array = gdt.full((512, columns), float(value), layout=layout)
+            assert not array.blocks[0].flags.c_contiguous
+            block = np.ascontiguousarray(array.blocks[0]) if value < 2 else array.blocks[0]
+            w["w"] = DistributedArray(array.type, (block,))
+
+        optimizer, gradient = gdt.optim.SGD(0.1), gdt.ones((512, columns), layout=layout)
+
+        def step() -> DistributedArray:
+            view = VIEWS[name](w["w"])
+            optimizer.update(w, {"w": gradient})
+            return view
+
+        step = wrapped(step)
+        found = []
+        for n in range(5):
+            if n < 3:
+                put(n)
+            found.append(step().copy())
+        return found
+
+    assert same(trained(gdt.function), trained(lambda step: step))
+
+
+def test_a_parameter_whose_multiple_is_read_later_is_overwritten() -> None:
+    w, optimizer, g = {"w": gdt.ones(8)}, gdt.optim.SGD(0.1), gdt.ones(8)
+
+    @gdt.function
+    def step() -> DistributedArray:
+        half = w["w"] * 0.5
+        optimizer.update(w, {"w": g})
+        return half
+
+    for _ in range(3):
+        step()
+    (program,) = step.programs
+    assert len(program.donated) == 1
 
 
 @pytest.mark.parametrize("read", ["nowhere", "returned", "after", "as a view"])

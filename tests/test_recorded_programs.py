@@ -94,11 +94,12 @@ def test_a_random_step_is_bitwise_the_same(seed: int) -> None:
     rng = random.Random(seed)
     statements, returned = random_step(rng)
     mesh, splits = rng.choice(MESHES), [rng.choice(SPLITS) for _ in STATE]
-    size, new_optimizer = rng.choice([3, 2048]), rng.choice(OPTIMIZERS)
+    rows, size = rng.choice([(8, 3), (8, 2048), (9, 2049)])
+    new_optimizer = rng.choice(OPTIMIZERS)
     events = [rng.choice(EVENTS) for _ in range(CALLS)]
 
     def history(wrapped: Callable[[Any], Any]) -> list[Any]:
-        values = (np.arange(8.0 * size) % 13).reshape(8, size)
+        values = (np.arange(float(rows * size)) % 13).reshape(rows, size)
         state = {
             name: gdt.asarray(values + i, layout=gdt.Layout(splits[i], mesh))
             for i, name in enumerate(STATE)
