@@ -109,6 +109,10 @@ def _kinds(keys: dict[Any, Any]) -> Iterable[Any]:
 # ---------------------------------------------------------------- recording
 
 
+def _has_changed(path: str | None) -> str:
+    return f"{path} has changed" if path else ""
+
+
 class StepRecorder(Recorder):
     """A recorder that lets no value reach the host: the program would not wait for it."""
 
@@ -249,18 +253,28 @@ class Function:
             with (
                 _without_traces(arrays),
                 observing(recorder),
-                self._ran.watching(captures.functions),
+                self._ran.watching(captures.functions) as is_watched,
             ):
                 returned = self._function(*args, **kwargs)
-            changed = captures.changed() or moved_on(captures.moving, began)
-            if changed is not None:
-                self._count_recording(changed)
+            reason = self._why_not(captures, began)
+            if reason:
+                self._count_recording(reason)
                 return returned
-            if len(self._ran.codes) > known:  # functions whose variables have not been looked at
+            # Functions whose variables have not been looked at, or that nobody has seen.
+            if not is_watched or len(self._ran.codes) > known:
                 return returned
             self._keep(arguments, recordings, recorder, captures, before, returned)
-        self._count_recording(outdated or "")
+        self._count_recording(_has_changed(outdated))
         return returned
+
+    def _why_not(self, captures: Captures, began: Sequence[tuple[Any, ...]]) -> str:
+        """Why what has just run must run as written the next time, too; empty if it need not."""
+        resumed = self._ran.resumed
+        return (
+            _has_changed(captures.changed())
+            or moved_on(captures.moving, began)
+            or _has_changed(resumed and f"the state of {resumed}")
+        )
 
     def _keep(
         self,
@@ -295,12 +309,12 @@ class Function:
         )
         del recordings[MANY:]
 
-    def _count_recording(self, changed: str) -> None:
+    def _count_recording(self, reason: str) -> None:
         self._count += 1
         if self._count == MANY:
-            reason = f", the last time because {changed} has changed" if changed else ""
+            because = f", the last time because {reason}" if reason else ""
             self._warn(
-                f"was recorded {MANY} times{reason}; numbers that change from call to call are "
+                f"was recorded {MANY} times{because}; numbers that change from call to call are "
                 "arrays, gdt.asarray(number), and learning rates are schedules, which go on by "
                 "themselves"
             )
@@ -339,13 +353,15 @@ def function(f: Callable[..., Any]) -> Function:
     has been made before, and is replayed as long as no Python value that it relies on has changed:
     variables, attributes, defaults, containers, classes and modules that the functions it calls can
     reach; else it is recorded anew. A step that takes values from an iterator, or from the random
-    numbers of Python or NumPy, runs as written in every call. What functions read elsewhere is as
-    it was when the call was recorded: the elements of NumPy arrays and buffers in Python's hands,
-    files, clocks, the environment, what installed packages keep, what `globals()` and `eval` look
-    up, members of lists, dicts and sets of more than 4096. Inside a tape, `gdt.explain` or another
-    recording, `f` itself is called. Printing, appending to lists and whatever else is not
-    computation on arrays happens only when `f` runs, as with `jax.jit` and `tf.function`. Results
-    are bitwise those of `f`, in lists, tuples and dicts that are new in every call.
+    numbers of Python or NumPy, runs as written in every call; so does one that can reach an
+    iterator whose position Python does not tell, as `itertools.cycle`, and every call under a
+    profiler written in C, as `cProfile`. What functions read elsewhere is as it was when the call
+    was recorded: the elements of NumPy arrays and buffers in Python's hands, queues, files, clocks,
+    the environment, what installed packages keep, what `globals()` and `eval` look up, members of
+    lists, dicts and sets of more than 4096. Inside a tape, `gdt.explain` or another recording, `f`
+    itself is called. Printing, appending to lists and whatever else is not computation on arrays
+    happens only when `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise those of
+    `f`, in lists, tuples and dicts that are new in every call.
 
     Recordings keep what they rely on alive: modules and optimizers, too, that the step can reach.
 

@@ -16,6 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# These move on exactly if one of the iterators that they are made of does.
+MADE_OF_OTHERS = (
+    enumerate, zip, map, filter, itertools.chain, itertools.islice, itertools.starmap,
+    itertools.accumulate, itertools.compress, itertools.takewhile, itertools.dropwhile,
+    itertools.filterfalse, itertools.zip_longest, itertools.pairwise, itertools.groupby,
+)  # fmt: skip
 GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
 
 
@@ -56,16 +62,23 @@ def positions(found: Sequence[Moving]) -> list[tuple[Any, ...]]:
 
 
 def moved_on(found: Sequence[Moving], before: Sequence[tuple[Any, ...]]) -> str | None:
-    """What a person would call the first that is not where it was before; None if all are."""
+    """Why a call must be taken to have moved one of them on, which is named as a person would; None
+    if all are where they were before."""
     for (path, thing), was in zip(found, before, strict=True):
         now = _position(thing)
+        if now == (UNKNOWN,):
+            return f"the position of {path}, a {type(thing).__name__}, cannot be read"
         if len(now) != len(was) or not all(a is b or a == b for a, b in zip(now, was, strict=True)):
-            return f"the state of {path}"
+            return f"the state of {path} has changed"
     return None
+
+
+UNKNOWN = object()
 
 
 def _position(thing: Any) -> tuple[Any, ...]:
     if isinstance(thing, types.GeneratorType):
+        # What it is made of may move without it being seen here: see `Ran.resumed`.
         frame = thing.gi_frame
         return () if frame is None else (frame.f_lasti, *map(_Same, frame.f_locals.values()))
     if isinstance(thing, np.random.Generator):
@@ -74,9 +87,15 @@ def _position(thing: Any) -> tuple[Any, ...]:
         return (pickle.dumps(thing.get_state(legacy=False)),)
     if isinstance(thing, random.Random):
         return (thing.getstate(),)
-    if isinstance(thing, itertools.count):
+    if isinstance(thing, itertools.count | itertools.repeat):
         return (repr(thing),)
-    return (operator.length_hint(thing, -1),)
+    if isinstance(thing, np.flatiter):
+        return (thing.index,)
+    if isinstance(thing, MADE_OF_OTHERS):
+        return ()
+    if hasattr(thing, "__length_hint__"):
+        return (operator.length_hint(thing, -1),)
+    return (UNKNOWN,)
 
 
 class _Same:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import gc
+import inspect
 import os
 import sys
 import sysconfig
@@ -29,21 +30,33 @@ LIBRARIES = [
 
 
 class Ran:
-    """The functions of the user's that have run, by their code, with their global variables."""
+    """The functions of the user's that have run, by their code, with their global variables; and,
+    in `resumed`, the name of a generator that had begun before the call and went on in it."""
 
     def __init__(self) -> None:
         self.codes: dict[types.CodeType, dict[str, Any]] = {}
+        self.resumed: str | None = None
         self._functions: list[weakref.ref[types.FunctionType]] = []
+        self._begun: set[types.FrameType] = set()  # generators
 
     @contextmanager
-    def watching(self, reached: Set[types.CodeType]) -> Iterator[None]:
-        """Add what runs in this block, in this thread; `reached` are functions that are known."""
+    def watching(self, reached: Set[types.CodeType]) -> Iterator[bool]:
+        """Add what runs in this block, in this thread; `reached` are functions that are known.
+
+        Gives whether it can be seen: not while a profiler written in C, as `cProfile`, is at work,
+        which Python can neither share nor put back.
+        """
         before, known = sys.getprofile(), len(self.codes)
+        self.resumed, self._begun = None, {sys._getframe()}
+        if before is not None and not isinstance(before, types.FunctionType | types.MethodType):
+            yield False
+            return
         sys.setprofile(self._note)
         try:
-            yield
+            yield True
         finally:
             sys.setprofile(before)
+            self._begun.clear()
         # A function that another one makes works with the variables of that call.
         made = {inner for code in (*self.codes, *reached) for inner in _made_by(code)}
         new = {c for c in [*self.codes][known:] if c.co_freevars} - made - reached
@@ -55,6 +68,11 @@ class Ran:
             ]
 
     def _note(self, frame: types.FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_flags & inspect.CO_GENERATOR:
+            if frame.f_lasti <= _start_of(frame.f_code):
+                self._begun.add(frame)
+            elif frame not in self._begun:
+                self.resumed = frame.f_code.co_name
         if event == "call" and frame.f_code not in self.codes and is_users_code(frame.f_code):
             variables = frame.f_globals
             made = str(variables.get("__name__")).startswith("namedtuple_")
@@ -66,6 +84,13 @@ class Ran:
         for reference in self._functions:
             if (function := reference()) is not None:
                 yield function
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _start_of(generator: types.CodeType) -> int:
+    """Where a generator begins; it goes on elsewhere."""
+    found = dis.get_instructions(generator)
+    return next((i.offset for i in found if i.opname == "RESUME"), 0)
 
 
 class Names(NamedTuple):

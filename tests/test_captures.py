@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import functools
 import itertools
 import random
@@ -9,8 +10,9 @@ import subprocess
 import sys
 import threading
 import types
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -339,8 +341,74 @@ def rates() -> Iterator[float]:
         yield 1.0 / (1 + n)
 
 
+def with_others(source: Iterator[float]) -> Iterator[float]:
+    yield from source
+
+
+def around(source: Iterator[float]) -> Iterator[float]:
+    while True:
+        yield next(source)
+
+
+def with_state_in_a_dict() -> Iterator[float]:
+    state = {"n": 0.0}
+    while True:
+        state["n"] += 1
+        yield state["n"]
+
+
+def over(values: Sequence[float]) -> Iterator[float]:
+    for value in values:  # noqa: UP028
+        yield value
+
+
+def started(iterator: Iterator[Any]) -> Iterator[Any]:
+    next(iterator)
+    return iterator
+
+
+NUMBERS = (1.0, 2.0, 3.0)
+ONE = 1.0
+ITERATORS: dict[str, Callable[[], Iterator[Any]]] = {
+    "cycle": lambda: itertools.cycle(NUMBERS),
+    "cycle that goes round": lambda: itertools.islice(itertools.cycle(NUMBERS), 2, None),
+    "tee": lambda: itertools.tee(range(9))[0],
+    "product": lambda: itertools.product(range(9)),
+    "permutations": lambda: itertools.permutations(range(9), 1),
+    "combinations": lambda: itertools.combinations(range(9), 1),
+    "call": lambda: iter(iter(range(9)).__next__, None),
+    "flat": lambda: np.arange(9.0).flat,
+    "chain": lambda: itertools.chain(NUMBERS, range(9)),
+    "accumulate": lambda: itertools.accumulate(range(9)),
+    "starmap": lambda: itertools.starmap(pow, [(n, 1) for n in range(9)]),
+    "compress": lambda: itertools.compress(range(9), itertools.repeat(1)),
+    "reversed": lambda: reversed(range(9)),
+    "yield from": lambda: with_others(iter(range(9))),
+    "yield from a generator": lambda: with_others(with_state_in_a_dict()),
+    "yield next": lambda: around(iter(range(9))),
+    "yield next of cycle": lambda: around(itertools.cycle(NUMBERS)),
+    "state in a dict": with_state_in_a_dict,
+    "one object several times": lambda: over([ONE, ONE, ONE, ONE, 2.0, 3.0]),
+    "expression": lambda: (n for n in (ONE, ONE, ONE, ONE, 2.0, 3.0)),
+}
+
+
+def numbers_of(iterator: Iterator[Any]) -> Number:
+    def draw() -> float:
+        value = next(iterator)
+        return float(value[0] if isinstance(value, tuple) else value)
+
+    return draw
+
+
 def moving() -> dict[str, Number]:
-    generator, listed, counted = rates(), iter([1.0, 2.0, 3.0, 4.0]), itertools.count()
+    fresh = {name: numbers_of(make()) for name, make in ITERATORS.items()}
+    begun = {f"{name}, begun": numbers_of(started(make())) for name, make in ITERATORS.items()}
+    return fresh | begun | moving_by_name()
+
+
+def moving_by_name() -> dict[str, Number]:
+    generator, listed, counted = rates(), iter([1.0, 2.0, 3.0, 4.0, 5.0]), itertools.count()
     pairs, shuffler = zip(range(9), itertools.count(), strict=False), random.Random(1)
     modern, legacy = np.random.default_rng(1), np.random.RandomState(1)
     return {
@@ -368,7 +436,7 @@ def test_a_step_that_takes_what_moves_on_runs_as_written(name: str) -> None:
             return w["w"] * draw()
 
         step = wrapped(step)
-        return [float(step()) for _ in range(4)]
+        return [float(step()) for _ in range(5)]
 
     assert taken(gdt.function) == taken(lambda step: step)
 
@@ -380,6 +448,28 @@ def test_what_moves_on_is_named_in_a_warning() -> None:
         found = [step(gdt.ones(1)).tolist() for _ in range(MANY + 1)]
     assert found == [[1.0 / (1 + n)] for n in range(MANY + 1)]
     assert not step.programs
+
+
+def test_a_generator_that_only_a_library_holds() -> None:
+    """Nothing leads from the step to it, but it is seen to go on."""
+    hidden = with_state_in_a_dict()
+    found = weakref.ref(hidden)
+    step = gdt.function(lambda x: x * next(found()))  # type: ignore[call-overload]
+    assert [step(gdt.ones(1)).tolist() for _ in range(5)] == [[n + 1.0] for n in range(5)]
+
+
+def test_an_iterator_that_cannot_be_measured_is_named_in_a_warning() -> None:
+    turns = itertools.cycle(NUMBERS)
+    step = gdt.function(lambda x: x * next(turns))
+    with pytest.warns(gdt.RerecordedWarning, match="position of turns, a cycle, cannot be read"):
+        found = [step(gdt.ones(1)).tolist() for _ in range(MANY + 1)]
+    assert found == [[NUMBERS[n % 3]] for n in range(MANY + 1)]
+
+
+def test_a_generator_that_the_step_makes_itself_is_recorded() -> None:
+    step = gdt.function(lambda x: sum(x * n for n in with_others(iter(NUMBERS))))
+    assert [step(gdt.ones(1)).tolist() for _ in range(4)] == [[6.0]] * 4
+    assert len(step.programs) == 1
 
 
 def test_an_iterator_that_others_move_on_may_be_within_reach() -> None:
@@ -441,3 +531,36 @@ def test_an_argument_may_hold_itself() -> None:
     assert [step(circle(i)).tolist() for i in (1.0, 2.0, 3.0)] == [[3.0], [6.0], [9.0]]
     other = circle(4.0) | {"self": circle(1.0)}
     assert [step(other).tolist() for _ in range(3)] == [[6.0]] * 3
+
+
+# ---------------------------------------------------------------- profilers
+
+
+def test_a_step_runs_as_written_under_a_profiler_that_is_not_to_be_shared() -> None:
+    @gdt.function
+    def step(x: DistributedArray) -> DistributedArray:
+        return x * 2
+
+    def afterwards() -> None: ...
+
+    with cProfile.Profile() as profiler:
+        is_seen_by_python = sys.getprofile() is not None  # from Python 3.12 on it is another hook
+        assert [step(gdt.ones(1)).tolist() for _ in range(4)] == [[2.0]] * 4
+        afterwards()
+    assert any("afterwards" in str(entry.code) for entry in profiler.getstats())
+    assert len(step.programs) == (0 if is_seen_by_python else 1)
+    assert [step(gdt.ones(1)).tolist() for _ in range(3)] == [[2.0]] * 3
+    assert len(step.programs) == 1
+
+
+def test_a_profiler_written_in_python_is_put_back() -> None:
+    step = gdt.function(lambda x: x * 2)
+    before = sys.getprofile()
+    profiler = lambda *_: None
+    sys.setprofile(profiler)
+    try:
+        assert [step(gdt.ones(1)).tolist() for _ in range(4)] == [[2.0]] * 4
+        assert sys.getprofile() is profiler
+    finally:
+        sys.setprofile(before)
+    assert len(step.programs) == 1
