@@ -16,7 +16,7 @@ import operator
 import threading
 import types
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -251,7 +251,12 @@ class Captures:
             for found, keys, _ in self.keys
             if not all(type(key) is str for key in keys)
         ]
-        checks += [f"{name(members)} == {name(held)}" for members, held in self.contents]
+        # Texts are equal only to texts; of others one may take the place of an equal one.
+        checks += [
+            f"{name(members)} == {name(held)}" if _is_of_texts(held)
+            else f"{name(_exact_members)}({name(members)}) == {name(_exact_members(held))}"
+            for members, held in self.contents
+        ]  # fmt: skip
         # Numbers may be equal, and methods the same, without being one object.
         return f"{' and '.join(checks) or True} or changed() is None"
 
@@ -272,9 +277,18 @@ class Captures:
             if len(found) != len(keys) or not all(a is b or _is_same(a, b) for a, b in pairs):
                 return f"the keys of {path}"
         for members, contents in self.contents:
-            if members != contents:
+            if _exact_members(members) != _exact_members(contents):
                 return f"a set of {len(contents)}"
         return None
+
+
+def _is_of_texts(members: frozenset[Any]) -> bool:
+    return all(type(member) is str for member in members)
+
+
+def _exact_members(members: Set[Any]) -> frozenset[Any]:
+    """The members of a set, each with what tells it from equal ones."""
+    return frozenset([(exact_key(member), member) for member in members])
 
 
 def _expression(place: Place, name: Callable[[Any], str]) -> str:
@@ -348,12 +362,16 @@ def _attributes(value: Any, path: str) -> Iterator[tuple[Place, Any]]:
             yield Place(Attributes(value), key, f"{path}.{key}"), found
 
 
-@functools.lru_cache(maxsize=1 << 12)
 def _holds_a_users_values(cls: type) -> bool:
     """Whether it is a class of the user's, or a library's that is used like a dict: configuration
     is often kept in those."""
+    return is_of_a_user(cls) or _is_like_a_dict(cls)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _is_like_a_dict(cls: type) -> bool:
     is_dict = all(hasattr(cls, name) for name in ("keys", "__getitem__", "__setitem__"))
-    return is_of_a_user(cls) or (is_dict and not hasattr(cls, "__array__"))
+    return is_dict and not hasattr(cls, "__array__")
 
 
 def _own_attribute(value: Any, name: str) -> Any:

@@ -354,14 +354,14 @@ def function(f: Callable[..., Any]) -> Function:
     variables, attributes, defaults, containers, classes and modules that the functions it calls can
     reach; else it is recorded anew. A step that takes values from an iterator, or from the random
     numbers of Python or NumPy, runs as written in every call; so does one that can reach an
-    iterator whose position Python does not tell, as `itertools.cycle`, and every call under a
-    profiler written in C, as `cProfile`. What functions read elsewhere is as it was when the call
-    was recorded: the elements of NumPy arrays and buffers in Python's hands, queues, files, clocks,
-    the environment, what installed packages keep, what `globals()` and `eval` look up, members of
-    lists, dicts and sets of more than 4096. Inside a tape, `gdt.explain` or another recording, `f`
-    itself is called. Printing, appending to lists and whatever else is not computation on arrays
-    happens only when `f` runs, as with `jax.jit` and `tf.function`. Results are bitwise those of
-    `f`, in lists, tuples and dicts that are new in every call.
+    iterator whose position Python does not tell, as `itertools.cycle`. No call is recorded while a
+    profiler written in C, as `cProfile`, is at work. What functions read elsewhere is as it was
+    when the call was recorded: the elements of NumPy arrays and buffers in Python's hands, queues,
+    files, clocks, the environment, what installed packages keep, what `globals()` and `eval` look
+    up, members of lists, dicts and sets of more than 4096. Inside a tape, `gdt.explain` or another
+    recording, `f` itself is called. Printing, appending to lists and whatever else is not
+    computation on arrays happens only when `f` runs, as with `jax.jit` and `tf.function`. Results
+    are bitwise those of `f`, in lists, tuples and dicts that are new in every call.
 
     Recordings keep what they rely on alive: modules and optimizers, too, that the step can reach.
 

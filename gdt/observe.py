@@ -11,6 +11,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from gdt.errors import DtypeError, error
+
 
 class Collective(NamedTuple):
     """One collective operation between devices.
@@ -153,17 +157,34 @@ def ran(
 
 def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     """`function()`: floats and arrays that the host computes anew in every step, by which no
-    recorded program may take them for constants."""
+    recorded program may take them for constants.
+
+    Raises DtypeError for an int, or what else there may be only one of."""
     observers = OBSERVERS.get()
     token = OBSERVERS.set(())
     try:
         # A float of its own, so that a recorder knows it by its identity.
-        values = tuple([v * 1.0 if type(v) is float else v for v in function()])
+        values = tuple([v * 1.0 if type(v) is float else _fresh(name, v) for v in function()])
     finally:
         OBSERVERS.reset(token)
     for observer in observers:
         observer.on_draw(name, function, values)
     return values
+
+
+def _fresh(name: str, value: Any) -> Any:
+    """A number that nobody else has, or an array."""
+    if isinstance(value, np.number):
+        return value.copy()
+    if isinstance(value, int | complex | str | np.bool_ | None):
+        raise error(
+            DtypeError,
+            name,
+            f"the host computes {value!r} of type {type(value).__name__} for a step, which equal "
+            "numbers elsewhere may be one object with",
+            remedy="Return float(n), or a NumPy scalar such as np.int64(n).",
+        )
+    return value
 
 
 def noted(function: Callable[[], None]) -> None:

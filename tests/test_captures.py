@@ -21,7 +21,9 @@ import pytest
 
 import gdt
 from gdt import DistributedArray
+from gdt.captures import Captures
 from gdt.function import MANY
+from gdt.user_code import LIBRARIES, Ran, exempt
 
 Number = Callable[[], float]
 Case = tuple[Number, Callable[[], object]]  # how a step reads a number, and what changes it
@@ -82,6 +84,22 @@ def type_of_a_key() -> Case:
     return (
         lambda: 2.0 if type(next(iter(kept))) is int else 3.0,
         lambda: (kept.clear(), kept.update({1.0: 2.0})),
+    )
+
+
+def type_of_a_member() -> Case:
+    kept: set[Any] = {1}
+    return (
+        lambda: 2.0 if type(next(iter(kept))) is int else 3.0,
+        lambda: (kept.clear(), kept.add(1.0)),
+    )
+
+
+def sign_of_a_member() -> Case:
+    kept = {(0.0,)}
+    return (
+        lambda: 2.0 + np.copysign(1.0, next(iter(kept))[0]),
+        lambda: (kept.clear(), kept.add((-0.0,))),
     )
 
 
@@ -204,6 +222,7 @@ CASES: dict[str, Callable[[], Case]] = {
     for f in (
         default_of_a_function, keyword_default_of_a_function, code_of_a_function,
         attribute_of_a_function, attribute_of_a_decorator, order_of_a_dict, type_of_a_key,
+        type_of_a_member, sign_of_a_member,
         attribute_of_a_dict, attribute_of_a_list, attribute_of_a_base,
         attribute_that_hides_another, class_of_an_object, module_in_a_module,
         module_in_an_attribute, modules_of_one_name, variable_of_a_thread,
@@ -331,6 +350,33 @@ def test_the_class_of_a_returned_dict_stays() -> None:
     for _ in range(4):
         out = step(gdt.ones(1))
         assert type(out) is OrderedDict and [*out] == ["b", "a"]
+
+
+def test_a_class_of_what_becomes_a_library_is_not_entered_any_more(tmp_path: Path) -> None:
+    file = tmp_path / "backend.py"
+    variables = {"__name__": "backend_to_exempt", "__file__": str(file)}
+    module = types.ModuleType("backend_to_exempt")
+    vars(module).update(variables)
+    sys.modules[module.__name__] = module
+    exec(compile("class Settings: pass", str(file), "exec"), vars(module))
+    settings = module.Settings()
+    settings.factor = 2.0
+
+    def entered() -> bool:
+        captures = Captures(Ran())
+        captures.enter(settings, "settings")
+        captures.enter_ran()
+        return any(path.endswith("factor") for (_, _, path), _ in captures.values)
+
+    try:
+        assert entered()
+        exempt(str(tmp_path))
+        assert not entered()
+    finally:
+        LIBRARIES.remove(str(tmp_path))
+        exempt("<none>")  # forgets what was found
+        LIBRARIES.remove("<none>")
+        del sys.modules[module.__name__]
 
 
 # ---------------------------------------------------------------- what moves on by itself
