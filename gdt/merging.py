@@ -44,7 +44,8 @@ class Merge:
     def inside(self, statistics: tuple[Block, ...], axes: Axes) -> tuple[Block, ...]:
         """The outputs, of the statistics of all coordinates along `axes` in one block."""
         for a in reversed(axes):
-            statistics = self.op.merge(self.backend.xp, *statistics, axis=a)  # type: ignore[misc]
+            merged = self.op.merge(self.backend.xp, *statistics, axis=a)  # type: ignore[misc]
+            statistics = as_tuple(merged)
         return statistics if self.finish is None else as_tuple(self.finish(*statistics))
 
     def size(self, statistics: tuple[Block, ...]) -> tuple[int, int]:

@@ -401,10 +401,11 @@ def op(
     whole: factors that must not be split.
     fill: what padding of a reduced factor becomes, per operand; the identity of `reduce` if not
         said, None if the body copes with padding by itself (through `shards`).
-    merge, finish: for reductions that are no sums: the body returns statistics, `merge(xp,
-        *statistics, axis)` combines them along a mesh axis (kept, with length 1), `finish(xp,
-        *statistics)` makes the outputs. Without `merge`, `finish` scales what a block holds of a
-        sum, and must be linear. It may name statics, and `count`, the number of elements reduced.
+    merge, finish: for reductions that are no sums: the body returns statistics (a tuple, or an
+        array if it is one), `merge(xp, *statistics, axis)` combines them along a mesh axis (kept,
+        with length 1), `finish(xp, *statistics)` makes the outputs. Without `merge`, `finish`
+        scales what a block holds of a sum, and must be linear. It may name statics, and `count`,
+        the number of elements reduced.
     donate: operands whose memory the outputs may take, see `Op.update`.
     scratch: an operand of the type of the first, which such an op may use up.
     prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body sees

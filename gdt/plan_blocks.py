@@ -58,10 +58,10 @@ class PlanBlocks:
         kind, name = self.moved[n], self.op.operand_name(n)
         if kind is None or not kind.uneven or self.op.fill.get(name, 0) is None:
             return []
-        kept = {f for term in self.rule.outs for dim in term for f in dim}
+        kept = [{f for dim in term for f in dim} for term in self.rule.outs]
         found: list[tuple[tuple[Any, ...], Any]] = []
         for d in kind.uneven:
-            if any(f in kept for f in self.rule.ins[n][d]):
+            if all(factors & {*self.rule.ins[n][d]} for factors in kept):  # no output reduces it
                 continue
             value = self.op.fill.get(name, self.op.reduce)
             if isinstance(value, str):

@@ -155,7 +155,7 @@ class PlanBuilder:
         """Memory for what takes the place of operand `n`."""
         kind = self.blocks.moved[n]
         facts = {"shape": kind.block_shape, "dtype": kind.dtype, "order": kind.memory_order}  # type: ignore[union-attr]
-        return called(self.backend.empty, [Value(name, fact) for name, fact in facts.items()])
+        return called(self.backend.empty, [Value(n, f) for n, f in facts.items()], name="empty")
 
     # ---- running
 

@@ -400,19 +400,24 @@ class Program:
         parameters = [*map(name, self.inputs), *[f"free{r}" for r in self.donated]]
         self.source = "\n".join([f"def run({', '.join(parameters)}):", *lines])
         exec(compile(self.source, PROGRAM_FILE, "exec"), namespace)
-        self.run: Callable[..., tuple[Held, ...]] = namespace["run"]
+        self.run: Callable[..., tuple[Held, ...]] = namespace.pop("run")  # else it refers to itself
 
     def _flags(self, update: Instruction, at: int, alone: Set[int]) -> list[str]:
         """Of each operand that an update may overwrite, whether it may: what is read once more must
-        stay as it is."""
+        stay as it is, also if the update itself reads it as another operand."""
         flags = []
         for r in update.donated:
-            free = r in self.replaced and self._ends(r, at)
+            free = r in self.replaced and self._ends(r, at) and self._is_read_once(r, update)
             flags.append(f"free{r}" if free else "False")
             self.donated += [r] * free
         if update.scratch >= 0:
-            flags.append(str(update.scratch in alone and self._last[update.scratch] == at))
+            last = self._last[update.scratch] == at and self._is_read_once(update.scratch, update)
+            flags.append(str(update.scratch in alone and last))
         return flags
+
+    def _is_read_once(self, register: int, update: Instruction) -> bool:
+        """Whether only one operand of an update is the memory of a register."""
+        return sum(r in self.aliases[register] for r in update.inputs) == 1
 
     def _ends(self, register: int, at: int) -> bool:
         """Whether nothing after instruction `at` reads the memory of a register, also by views."""

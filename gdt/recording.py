@@ -146,7 +146,8 @@ class Recording:
         ]
         self.source = "\n".join(lines)
         exec(compile(self.source, "<gdt replay>", "exec"), namespace)
-        self.replay: Callable[[Sequence[Place], Sequence[Any]], Tree] = namespace["replay"]
+        # Popped, else it would refer to itself, and be alive until a collection of cycles.
+        self.replay: Callable[[Sequence[Place], Sequence[Any]], Tree] = namespace.pop("replay")
 
 
 def _arguments(inputs: Sequence[Input]) -> list[tuple[int, Input]]:
@@ -192,14 +193,12 @@ def _run(
 ) -> list[str]:
     """The lines that run a program, or launch it as a graph, and put what it makes in its place."""
     first = _first(inputs)
-    several = any(len(i.type.mesh.blocks) > 1 for i in inputs)
-    only = "" if several else "[0]"
-    place = {r: f"o{n}[k{n}]" for r, n in first.items()}
-    blocks = [f"{place[r]}.blocks{only}" for r in program.inputs]
+    alone = {i.register for i in inputs if len(i.type.mesh.blocks) == 1}  # as `held` has them
+    blocks = [f"o{first[r]}[k{first[r]}].blocks{'[0]' * (r in alone)}" for r in program.inputs]
     if graph is None:
         namespace["run"] = program.run
-        name = "is_owned" if several else "is_only_owned"
-        lines = [f"    free{r} = {name}(o{first[r]}, k{first[r]})" for r in program.donated]
+        asked = {r: "is_only_owned" if r in alone else "is_owned" for r in program.donated}
+        lines = [f"    free{r} = {asked[r]}(o{first[r]}, k{first[r]})" for r in program.donated]
         operands = ", ".join(blocks + [f"free{r}" for r in program.donated])
     else:
         namespace["run"] = graph.run

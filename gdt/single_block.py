@@ -83,13 +83,13 @@ class SingleBlock:
 
     def _memory(self, buffer: Buffer) -> Expression:
         facts = [Value(name, fact) for name, fact in buffer._asdict().items()]
-        return called(self.folded.backend.empty, facts)
+        return called(self.folded.backend.empty, facts, name="empty")
 
     def _merging(self, body: Expression) -> Callable[..., Any]:
         """`body`, then the merge of its statistics, which is reported as separate devices do it."""
         merge, axes = self.merge, self.folded.merged_axes()
         finish, statistics = merge.finish, self._compiled(body)
-        alone = body if finish is None else called(finish, [Unpacked(body)])
+        alone = body if finish is None else called(finish, [Unpacked(called(as_tuple, [body]))])
         if not merge.axes:
             return self._compiled(alone)
 

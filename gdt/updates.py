@@ -173,18 +173,28 @@ def _is_alone(mapping: Mapping[str, Any], name: str) -> bool:
 
 
 def _owns(array: DistributedArray, i: int) -> bool:
-    """Whether nothing but an array refers to its block `i`, and to that one's memory."""
+    """Whether nothing but an array refers to its block `i`, and to that one's memory, which is no
+    file's and no other object's."""
     count = sys.getrefcount
     if count(array.blocks[i]) != ONE_REFERENCE:
         return False
     if array.blocks[i].base is not None:
         # In no variable, which CPython 3.14 counts once and others twice.
-        references = count(array.blocks[i].base)
-        if references != ONE_REFERENCE + _is_of_pool(array, i):
+        pooled = _is_of_pool(array, i)
+        if count(array.blocks[i].base) != ONE_REFERENCE + pooled:
             return False
+        if not pooled and not _has_memory(array.blocks[i].base):
+            return False
+    elif not _has_memory(array.blocks[i]):
+        return False
     return getattr(array.blocks[i].flags, "writeable", True)  # CuPy's all are
 
 
 def _is_of_pool(array: DistributedArray, i: int) -> bool:
     """Whether the memory of block `i` is the backend's, which then refers to it too."""
     return backend_of(array.mesh).owns(array.blocks[i].base)
+
+
+def _has_memory(block: Any) -> bool:
+    """Whether that is an array with memory of its own."""
+    return getattr(getattr(block, "flags", None), "owndata", False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import types
 import weakref
 from collections import ChainMap, UserDict
@@ -23,7 +24,9 @@ from gdt.mesh import Mesh
 
 from .replays import TwoCalls, any_values, same
 from .samples import SAMPLES
+from .strict import engine
 
+engine.register()
 FOLDED = gdt.create_mesh([("x", 2), ("y", 2)], device_type="CPU")
 APART = gdt.create_mesh([("x", 2), ("y", 2)], device_type="CPU", blocks=4)
 ON_BOTH = pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
@@ -255,6 +258,73 @@ def test_a_parameter_whose_multiple_is_read_later_is_overwritten() -> None:
         step()
     (program,) = step.programs
     assert len(program.donated) == 1
+
+
+@pytest.mark.parametrize("size", [3, 20_000], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        lambda w, m: {"a": m["a"], "b": m["b"]},
+        lambda w, m: {"a": m["b"], "b": m["a"]},
+        lambda w, m: {"a": m["a"][::-1], "b": m["b"][::-1]},
+        lambda w, m: {"a": w["a"], "b": w["b"]},
+        lambda w, m: {"a": w["b"], "b": w["a"]},
+    ],
+    ids=["state", "states swapped", "state reversed", "parameter", "parameters swapped"],
+)
+@pytest.mark.parametrize("mesh", [FOLDED, APART, engine.mesh({"x": 2, "y": 2})])
+def test_an_update_leaves_what_it_reads_as_another_operand(
+    mesh: Mesh, gradient: Callable[[Any, Any], Any], size: int
+) -> None:
+    def trained(wrapped: Callable[[Any], Any]) -> list[DistributedArray]:
+        layout = gdt.Layout([None], mesh)
+        w = {
+            k: gdt.asarray(np.arange(1.0, size + 1) + i, layout=layout) for i, k in enumerate("ab")
+        }
+        optimizer = gdt.optim.Adam(0.1)
+        optimizer.init(w)
+
+        def step() -> None:
+            optimizer.update(w, gradient(w, optimizer.state["m"]))
+
+        optimizer.update(w, {k: gdt.ones(size, layout=layout) for k in w})
+        step = wrapped(step)
+        for _ in range(6):
+            step()
+        return [*w.values()]
+
+    with any_values():
+        assert same(trained(gdt.function), trained(lambda step: step))
+
+
+def test_an_update_uses_up_nothing_that_it_reads_as_another_operand() -> None:
+    x = gdt.asarray(np.arange(40_000.0))
+
+    def step() -> DistributedArray:
+        w = {"w": x * 2.0}
+        gdt.optim.SGD(0.1).update(w, w)
+        return w["w"]
+
+    recorded = gdt.function(step)
+    for _ in range(4):
+        assert same(recorded(), step())
+
+
+def test_arrays_of_one_block_and_of_several_meet_in_a_step() -> None:
+    def trained(wrapped: Callable[[Any], Any]) -> list[Any]:
+        values = np.arange(8.0)
+        x, y = [gdt.asarray(values, layout=gdt.Layout(["x"], mesh)) for mesh in (FOLDED, APART)]
+        one, several, optimizer = {"w": x}, {"w": y}, gdt.optim.SGD(0.1)
+
+        def step(x: DistributedArray, y: DistributedArray) -> list[DistributedArray]:
+            optimizer.update(one, {"w": x})
+            gdt.optim.SGD(0.1).update(several, {"w": y})
+            return [x * 2.0, y * 3.0]
+
+        step = wrapped(step)
+        return [*[step(x + 1.0, y + 2.0) for _ in range(5)], one["w"], several["w"]]
+
+    assert same(trained(gdt.function), trained(lambda step: step))
 
 
 @pytest.mark.parametrize("read", ["nowhere", "returned", "after", "as a view"])
@@ -887,3 +957,38 @@ def test_numbers_that_change_in_every_call_are_warned_about_once() -> None:
             step(gdt.ones(2), i)
     assert len(found) == 1
     assert found[0].filename == __file__
+
+
+def test_a_forgotten_step_is_gone_without_a_collection_of_cycles() -> None:
+    w, x = {"w": gdt.ones(2)}, gdt.ones(2)
+
+    @gdt.function
+    def step(x: DistributedArray) -> DistributedArray:
+        return x * w["w"]
+
+    for _ in range(3):
+        step(x)
+    gc.collect()
+    gc.disable()
+    try:
+        ((recording, *_),) = step._known.values()
+        functions = [weakref.ref(recording.replay), weakref.ref(recording.program.run)]
+        del step, recording
+        assert [f() for f in functions] == [None, None]
+    finally:
+        gc.enable()
+
+
+def test_the_source_of_a_program_names_recycled_memory() -> None:
+    w, optimizer = {"w": gdt.ones(8)}, gdt.optim.SGD(0.1)
+
+    @gdt.function
+    def step(x: DistributedArray) -> DistributedArray:
+        optimizer.update(w, {"w": x})
+        return x.T @ x
+
+    x = gdt.ones(8)
+    for _ in range(3):
+        step(x)
+    (program,) = step.programs
+    assert " else empty(shape, dtype, " in program.source

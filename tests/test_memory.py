@@ -3,9 +3,11 @@ parameter, and recycled buffers are bounded."""
 
 from __future__ import annotations
 
+import array
 import gc
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -141,8 +143,8 @@ def test_products_of_large_blocks_are_one_product_of_views(monkeypatch: Any) -> 
             out = product(left, right)
         (wholes,) = calls
         assert [whole.shape for whole in wholes] == shapes
-        for whole, array in zip(wholes, (left, right, out), strict=True):
-            assert np.shares_memory(whole, array.blocks[0])
+        for whole, made in zip(wholes, (left, right, out), strict=True):
+            assert np.shares_memory(whole, made.blocks[0])
         np.testing.assert_array_equal(out.numpy(), expected)
         np.testing.assert_array_equal(expected, np.full(expected.shape, shapes[0][1]))
 
@@ -232,8 +234,8 @@ def test_replicas_are_stored_once_after_every_op_of_a_step(
 def test_a_replicated_array_takes_its_own_bytes_on_one_device(dims: dict[str, int]) -> None:
     mesh = gdt.create_mesh(dims, blocks=1, device_type="CPU")
     x = gdt.asarray(np.ones((40, 30), np.float32), layout=Layout.replicated(mesh, 2))
-    for array in (x, x + 1, gdt.relu(x), x.T @ x, gdt.sum(x, axis=0)):
-        assert sum(b.nbytes for b in array.blocks) == array.nbytes
+    for made in (x, x + 1, gdt.relu(x), x.T @ x, gdt.sum(x, axis=0)):
+        assert sum(b.nbytes for b in made.blocks) == made.nbytes
 
 
 @ON_EVERY_MESH
@@ -280,3 +282,41 @@ def test_recycled_buffers_do_not_grow(dims: dict[str, int], apart: bool) -> None
         step()
         assert pool.held - others == settled
     assert sum(n * len(buffers) for n, buffers in pool.buffers.items()) == pool.held
+
+
+@pytest.mark.parametrize("kind", ["file", "bytearray", "array.array"])
+def test_an_update_writes_into_no_memory_of_other_objects(kind: str, tmp_path: Path) -> None:
+    values = np.full(10_000, 5.0)
+    values.tofile(tmp_path / "weights")
+    memory: Any = {
+        "file": lambda: np.memmap(tmp_path / "weights", float, "r+"),
+        "bytearray": lambda: np.frombuffer(bytearray(values.tobytes())),
+        "array.array": lambda: array.array("d", values),
+    }[kind]()
+    before = np.asarray(memory).copy()
+    w = {"w": gdt.asarray(memory, copy=False)}
+    assert np.shares_memory(w["w"].numpy(), memory)
+    buffer = memory.base if kind == "bytearray" else memory if kind == "array.array" else None
+    del memory
+    for _ in range(3):
+        SGD(1.0).update(w, {"w": gdt.ones(10_000)})
+    assert np.array_equal(w["w"].numpy(), values - 3.0)
+    assert np.array_equal(np.fromfile(tmp_path / "weights"), before)
+    assert buffer is None or np.array_equal(np.frombuffer(buffer), before)
+
+
+def test_memory_beyond_what_the_pool_keeps_is_overwritten_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = backend_of(gdt.get_default_mesh()).pool  # type: ignore[attr-defined]
+    monkeypatch.setattr(pool, "capacity", 0)
+    pool.trim()
+    w = {"w": gdt.ones(10_000)}
+    for _ in range(3):  # an op recycles memory once it knows what its results are
+        w = {"w": w["w"] * 2.0}
+    assert not pool.owns(w["w"].blocks[0].base)
+    g, where = gdt.ones(10_000), w["w"].blocks[0].ctypes.data
+    assert where % 64 == 0
+    for _ in range(3):
+        SGD(0.1).update(w, {"w": g})
+    assert w["w"].blocks[0].ctypes.data == where

@@ -45,6 +45,46 @@ def test_ways_on_two_mesh_axes_are_right(name: str) -> None:
         check_rule(OPS[name], sample, mesh)
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("split", [["a", None], [None, "a"], [None, None]])
+def test_padding_of_a_factor_that_another_output_keeps_enters_no_sum(
+    split: list[Any], blocks: int
+) -> None:
+    def sums_and_parts(xp: Any, x: Any, /) -> Any:
+        return xp.sum(x, axis=-2), x
+
+    op, values = Op(sums_and_parts, "n k -> k, n k", linear="x"), np.arange(27.0).reshape(9, 3)
+    layout = gdt.Layout(split, gdt.create_mesh([("a", 4)], blocks=blocks))
+    x = gdt.asarray(values, layout=layout)
+    for _ in range(3):
+        sums, parts = op(x)
+        assert np.array_equal(sums.numpy(), values.sum(0))
+        assert np.array_equal(parts.numpy(), values)
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("is_tuple", [False, True], ids=["array", "tuple"])
+@pytest.mark.parametrize("split", [["a", None], [None, "a"], [None, None]])
+def test_an_op_may_merge_one_statistic(split: list[Any], is_tuple: bool, blocks: int) -> None:
+    def packed(statistic: Any) -> Any:
+        return (statistic,) if is_tuple else statistic
+
+    def root_of_maximum(xp: Any, x: Any, /) -> Any:
+        return packed(xp.max(x, axis=-2))
+
+    op = Op(
+        root_of_maximum,
+        "n k -> k",
+        merge=lambda xp, s, axis: packed(xp.max(s, axis=axis, keepdims=True)),
+        finish=lambda xp, s: xp.sqrt(s),
+    )
+    values = np.arange(24.0).reshape(8, 3)
+    layout = gdt.Layout(split, gdt.create_mesh([("a", 4)], blocks=blocks))
+    for _ in range(3):
+        made = op(gdt.asarray(values, layout=layout))
+        assert np.array_equal(made.numpy(), np.sqrt(values.max(0)))
+
+
 # ---------------------------------------------------------------- what rules miss
 
 RNG = np.random.default_rng(0)

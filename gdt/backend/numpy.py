@@ -70,6 +70,8 @@ class BufferPool:
             self.trim()
         buffer = _aligned(nbytes)
         if self.held + nbytes <= self.capacity:
+            # Its base is no array, so that NumPy lets views refer to this one.
+            buffer = np.frombuffer(buffer.data, np.uint8)
             sized.append(buffer)
             self._own.add(id(buffer))
             self.held += nbytes
@@ -92,8 +94,7 @@ def _aligned(nbytes: int) -> np.ndarray:
     """Fresh memory that begins a cache line, so that no vector of an array crosses one."""
     memory = np.empty(nbytes + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
-    # Its base is no array, so that NumPy lets views refer to this one, which the pool knows.
-    return np.frombuffer(memory.data[start : start + nbytes], np.uint8)
+    return memory[start : start + nbytes]
 
 
 @lru_cache(maxsize=4096)
