@@ -16,7 +16,7 @@ from gdt.errors import GradientError, error
 from gdt.layout import ArrayType, Layout
 from gdt.observe import OBSERVERS, is_recorded, observing
 from gdt.ops.movement import relayout_together
-from gdt.plan import exact_key
+from gdt.plan import exactly
 from gdt.program import Program, Recorder, array_of, held
 from gdt.registry import FUNCTIONS
 
@@ -152,9 +152,11 @@ def _signature(call: Call) -> tuple[tuple[Any, ...], list[DistributedArray]]:
         else:
             values.append(out)
         if static:
-            parts.append(tuple(static.items()))
             if op.takes_numbers:
-                parts.extend(map(exact_key, static.values()))
+                parts.append(tuple(static))
+                parts.extend(map(exactly, static.values()))
+            else:
+                parts.append(tuple(static.items()))
     for given in (call.targets, call.seeds or (), call.sources, call.extras):
         parts.append(len(given))
         values += given
@@ -164,7 +166,7 @@ def _signature(call: Call) -> tuple[tuple[Any, ...], list[DistributedArray]]:
         n = numbers.get(id(x))
         if n is None:
             if type(x) is not DistributedArray:
-                parts += (exact_key(x), x)
+                parts += exactly(x)
                 continue
             n = numbers[id(x)] = len(arrays)
             arrays.append(x)

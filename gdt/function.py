@@ -20,7 +20,7 @@ from gdt.errors import FunctionError, error
 from gdt.mesh import chosen_mesh
 from gdt.moving_values import moved_on, positions
 from gdt.observe import OBSERVERS, observing
-from gdt.plan import exact_key
+from gdt.plan import exact_key, exactly
 from gdt.policy import MATMUL_BACKEND, MATMUL_PRECISION
 from gdt.program import Program, Recorder
 from gdt.recording import OUTDATED, Input, Recording, Result, replaced, templated
@@ -74,7 +74,7 @@ class Arguments:
                 remedy="Pass gdt.asarray(x, layout=...): a recorded step reads its operands anew.",
             )
         elif isinstance(value, PRIMITIVES):
-            parts.extend((exact_key(value), value))
+            parts.extend(exactly(value))
         elif type(value) in (list, tuple) or hasattr(value, "_fields"):
             parts.extend((type(value), len(value)))
             if type(value) is not list or self._is_new(value):

@@ -7,6 +7,7 @@ learns the dtypes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any, NamedTuple, TypeVar
@@ -40,21 +41,39 @@ class Shards(NamedTuple):
 
 
 def exact_key(value: Any) -> Any:
-    """What tells a number from those that are equal to it: 0.0 from -0.0, 1 from 1.0 and True. Of
-    a tuple that of every item, of anything else its type."""
+    """What tells a number from those that are equal to it: 0.0 from -0.0, 1 from 1.0 and True; and
+    makes one NaN as good as another, which equal nothing. Of a tuple that of every item, of
+    anything else its type."""
     if isinstance(value, tuple):
         return tuple(map(exact_key, value))
-    zero = isinstance(value, NUMBERS) and (not value or isinstance(value, complex))
-    return (type(value), repr(value)) if zero else type(value)
+    is_told = isinstance(value, NUMBERS) and (
+        not value or value != value or isinstance(value, complex)
+    )
+    return (type(value), repr(value)) if is_told else type(value)
+
+
+def exactly(value: Any) -> tuple[Any, Any]:
+    """A value as part of a key that no other value has."""
+    is_nan = isinstance(value, NUMBERS) and value != value
+    return exact_key(value), None if is_nan else value
+
+
+# In annotations of statics of which equal values mean the same.
+EXACT = {
+    "int", "bool", "str", "None", "Sequence", "tuple", "Axis", "Axes", "Shape", "Layout",
+    "ArrayType", "Terms", "Movement", "Cut", "",
+}  # fmt: skip
 
 
 def takes_numbers(parameters: Iterable[Parameter]) -> bool:
-    """Whether one of these may be a number other than an int or a bool, as annotations say."""
-    kinds = {p.name: p.annotation for p in parameters if p.name != "dtype"}
-    return any(
-        kind is Parameter.empty or any(word in str(kind) for word in ("float", "complex", "Any"))
-        for kind in kinds.values()
-    )
+    """Whether one of these may be a number other than an int or a bool: that is whenever its
+    annotation does not say that it is something else."""
+    return any(not _is_exact(p.annotation) for p in parameters if p.name != "dtype")
+
+
+def _is_exact(annotation: Any) -> bool:
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return {name.rpartition(".")[2] for name in re.split(r"[^\w.]+", text)} <= EXACT
 
 
 class Labels:

@@ -12,12 +12,14 @@ import gdt
 from gdt.array import DistributedArray
 from gdt.errors import DtypeError
 from gdt.observe import from_host
-from gdt.op import op
+from gdt.op import Op
 
 
-@op("..., ..., ... , ... -> ...", donate="p")
-def slowing_step(xp: Any, p: Any, g: Any, rate: Any, n: Any, /, *, out: Any) -> Any:
+def slowing(xp: Any, p: Any, g: Any, rate: Any, n: Any, /, *, out: Any) -> Any:
     return xp.subtract(p, g * rate / n, out=out[0])
+
+
+slowing_step = Op(slowing, "..., ..., ..., ... -> ...", donate="p")
 
 
 class Slowing(gdt.optim.Optimizer):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from inspect import Parameter
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gdt
+from gdt.backward import BACKWARDS, Backward
 from gdt.function import Arguments
+from gdt.op import Op
+from gdt.plan import takes_numbers
+from gdt.registry import FUNCTIONS
 
 X = gdt.ones(2)
 LIST: list[Any] = []
@@ -53,6 +59,60 @@ def test_a_dict_with_entries_is_no_empty_one_before_more_arguments() -> None:
     for _ in range(3):
         assert step([], {}, 1, X).tolist() == [100.0] * 2
         assert step([], {1: X}).tolist() == [10.0] * 2
+
+
+Number = int | float
+
+
+def shifted(xp: Any, x: Any, /, *, by: Number) -> Any:
+    return x + by
+
+
+def test_a_static_annotated_by_an_alias_may_be_any_number() -> None:
+    x, op = gdt.asarray([1, 2]), Op(shifted, "... -> ...")
+    assert op(x, by=1).dtype == np.int64
+    assert op(x, by=1.0).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        (int, False), ("int", False), ("bool", False), ("tuple[int, ...]", False),
+        (tuple[int, ...], False), (Sequence[int], False), ("Axis", False), (int | None, False),
+        (float, True), ("float", True), ("int | float", True), ("Number", True), (Number, True),
+        ("typing.Any", True), (Any, True), (Parameter.empty, True), (Sequence[float], True),
+        ("tuple[Any, ...]", True), (list, True),
+    ],
+)  # fmt: skip
+def test_equal_statics_mean_the_same_only_where_the_annotation_says_so(
+    annotation: Any, expected: bool
+) -> None:
+    parameter = Parameter("by", Parameter.KEYWORD_ONLY, annotation=annotation)
+    assert takes_numbers([parameter]) is expected
+
+
+def test_ops_on_the_way_of_every_step_have_the_short_keys() -> None:
+    for name in ("sum", "mean", "reshape", "transpose", "broadcast_to", "add", "argmax", "tril"):
+        found = FUNCTIONS[name]
+        assert isinstance(found, Op) and not found.takes_numbers, name
+
+
+def test_a_nan_is_as_good_as_another() -> None:
+    w = gdt.asarray([1.0, 2.0])
+
+    @gdt.function
+    def step(factor: float) -> Any:
+        return w * factor
+
+    BACKWARDS.clear()
+    for _ in range(3):
+        with gdt.GradientTape() as tape:
+            tape.watch(w)
+            y = gdt.sum(w * float("nan"))
+        assert np.isnan(tape.gradient(y, w).numpy()).all()
+        assert np.isnan(step(float("nan")).numpy()).all()
+    assert [type(kept) for kept in BACKWARDS.values()] == [Backward]
+    assert len(step.programs) == 1
 
 
 def steps_of(call: Callable[[], object]) -> int:
