@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gdt.array import DistributedArray
 from gdt.buckets import Buckets
 from gdt.errors import GradientError, error
@@ -141,7 +143,8 @@ def _as_program(call: Call) -> list[DistributedArray | None]:
 
 def _signature(call: Call) -> tuple[tuple[Any, ...], list[DistributedArray]]:
     """Everything about a call but the values in its arrays; and those arrays, each once."""
-    parts: list[Any] = [call.unconnected]
+    # A program sets what is done about invalid values only where that is not as around it.
+    parts: list[Any] = [call.unconnected, *np.geterr().values()]
     values: list[Any] = []  # operands and outputs, in one list, which is read in one loop
     for op, args, static, out in call.nodes:
         parts += (op, len(args))

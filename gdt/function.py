@@ -52,13 +52,18 @@ class Arguments:
         self._numbers: dict[int, int] = {}  # of the containers, by identity
         # Every part says how many follow: no two calls that differ are to have one key.
         settings = (chosen_mesh(), MATMUL_BACKEND.get(), MATMUL_PRECISION.get())
-        self._parts: list[Any] = [*settings, len(args)]
+        self._parts: list[Any] = [*settings, *np.geterr().values(), len(args)]
         self._name = name
-        for i, a in enumerate(args):
-            self._add(args, i, a, f"argument {i}")
-        for k, a in kwargs.items():
-            self._parts.append(k)
-            self._add(kwargs, k, a, f"argument {k!r}")
+        try:
+            for i, a in enumerate(args):
+                self._add(args, i, a, f"argument {i}")
+            for k, a in kwargs.items():
+                self._parts.append(k)
+                self._add(kwargs, k, a, f"argument {k!r}")
+        except RecursionError:
+            raise error(
+                FunctionError, name, "an argument is nested too deep", remedy="Pass flat lists."
+            ) from None
         self.key = tuple(self._parts)
 
     def _add(self, owner: Any, key: Any, value: Any, path: str) -> None:

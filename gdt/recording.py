@@ -49,18 +49,42 @@ class Result(NamedTuple):
 
 def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
     """The returned tree with a `Result` for every array, which are added to `results`."""
+    try:
+        return _templated(tree, results, name)
+    except RecursionError:
+        raise _not_rebuilt(name, "a tree that is nested too deep, or that holds itself") from None
+
+
+def _templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
     if isinstance(tree, DistributedArray):
         return Result.of(tree, results)
     if tree is None or isinstance(tree, str):
         return tree
-    if isinstance(tree, dict):
-        return _with_values(tree, {k: templated(v, results, name) for k, v in tree.items()})
-    if isinstance(tree, list | tuple):
-        return sequence_like(tree, [templated(v, results, name) for v in tree])
+    if isinstance(tree, dict | list | tuple):
+        parts = [
+            _templated(v, results, name)
+            for v in (tree.values() if isinstance(tree, dict) else tree)
+        ]
+        try:
+            if isinstance(tree, dict):
+                return _with_values(tree, dict(zip(tree, parts, strict=True)))
+            return sequence_like(tree, parts)
+        except (TypeError, ValueError, AttributeError) as e:
+            kind = type(tree).__name__
+            raise _not_rebuilt(name, f"a {kind}, which is not made of its items ({e})") from e
     raise error(
         FunctionError,
         name,
         f"it returns a value of type {type(tree).__name__}, which a recorded step cannot compute",
+        remedy="Return arrays, None, or lists, tuples and dicts of them.",
+    )
+
+
+def _not_rebuilt(name: str, what: str) -> FunctionError:
+    return error(
+        FunctionError,
+        name,
+        f"it returns {what}: a replay could not make another one",
         remedy="Return arrays, None, or lists, tuples and dicts of them.",
     )
 
@@ -70,7 +94,8 @@ def _with_values(like: dict[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]
     if type(like) is dict:
         return values
     copied = copy.copy(like)
-    copied.update(values)
+    for key, value in values.items():  # the `update` of a Counter would add them
+        copied[key] = value
     return copied
 
 
