@@ -174,10 +174,11 @@ class PlanBlocks:
         reduced = (f for n in range(len(self.shapes)) for f in self.rule.reduced(n))
         return any(self.axes.get(f) for f in reduced)
 
-    def over(self, output: int, x: Block) -> Axes:
-        """The mesh axes along which a body's output is still to be combined in its block."""
+    def over(self, output: int, shape: Sequence[int]) -> Axes:
+        """The mesh axes along which a body's output of that shape is still to be combined in its
+        block."""
         axes = {a for f in self.rule.reduced(output) for a in self.axes.get(f, ())}
-        return tuple(a for a in sorted(axes) if x.shape[a] > 1)
+        return tuple(a for a in sorted(axes) if shape[a] > 1)
 
     def merged_axes(self) -> Axes:
         """The mesh axes along which statistics of coordinates are merged."""

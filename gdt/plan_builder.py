@@ -82,7 +82,7 @@ class PlanBuilder:
 
         def run(*xs: Block, **out: Any) -> tuple[Block, ...]:
             outs = as_tuple(body(*xs, **out))
-            overs = [blocks.over(n, x) for n, x in enumerate(outs)]
+            overs = [blocks.over(n, x.shape) for n, x in enumerate(outs)]
             outs = tuple(combine(x, o) if o else x for x, o in zip(outs, overs, strict=True))
             return outs if finish is None else as_tuple(finish(*outs))
 

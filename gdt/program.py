@@ -381,18 +381,7 @@ class Program:
         namespace.update({name(r): value for r, value in constants.items()})
         lines = []
         for at, k in enumerate(instructions):
-            results = ", ".join(map(name, k.outputs)) + "," * (k.several and len(k.outputs) == 1)
-            results = results or "()"  # of an instruction that makes nothing
-            operands, flags = [*map(name, k.inputs)], self._flags(k, at, alone)
-            expression = getattr(k.function, "expression", None)
-            if expression is not None:
-                made = written(expression, operands + flags, namespace)
-            elif k.donated:
-                function = namespace.add(k.name, k.function)
-                made = f"{function}(({', '.join(operands)},), ({', '.join(flags)},))"
-            else:
-                made = f"{namespace.add(k.name, k.function)}({', '.join(operands)})"
-            lines.append(f"    {results} = {made}")
+            lines.append(f"    {self._line(k, at, name, namespace, alone)}")
             self.at_line[len(lines) + 1] = k
             if at in ends:
                 lines.append(f"    del {', '.join(map(name, ends[at]))}")
@@ -401,6 +390,28 @@ class Program:
         self.source = "\n".join([f"def run({', '.join(parameters)}):", *lines])
         exec(compile(self.source, PROGRAM_FILE, "exec"), namespace)
         self.run: Callable[..., tuple[Held, ...]] = namespace.pop("run")  # else it refers to itself
+
+    def _line(
+        self,
+        k: Instruction,
+        at: int,
+        name: Callable[[int], str],
+        namespace: Names,
+        alone: Set[int],
+    ) -> str:
+        """The source of instruction `at`. name: of a register."""
+        results = ", ".join(map(name, k.outputs)) + "," * (k.several and len(k.outputs) == 1)
+        results = results or "()"  # of an instruction that makes nothing
+        operands, flags = [*map(name, k.inputs)], self._flags(k, at, alone)
+        expression = getattr(k.function, "expression", None)
+        if expression is not None:
+            made = written(expression, operands + flags, namespace)
+        elif k.donated:
+            function = namespace.add(k.name, k.function)
+            made = f"{function}(({', '.join(operands)},), ({', '.join(flags)},))"
+        else:
+            made = f"{namespace.add(k.name, k.function)}({', '.join(operands)})"
+        return f"{results} = {made}"
 
     def _flags(self, update: Instruction, at: int, alone: Set[int]) -> list[str]:
         """Of each operand that an update may overwrite, whether it may: what is read once more must

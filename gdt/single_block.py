@@ -18,7 +18,7 @@ from gdt.expressions import (
     reshaped,
 )
 from gdt.function_composition import Buffer, as_tuple, in_turn
-from gdt.layout import ArrayType, Axes, Layout
+from gdt.layout import ArrayType, Layout
 from gdt.merging import Merge
 from gdt.observe import OBSERVERS
 from gdt.plan import Block
@@ -107,10 +107,7 @@ class SingleBlock:
         """`body`, then the combination of coordinates in its only block."""
         folded, finish = self.folded, self.merge.finish
         combine, outputs = reducer(folded.backend.xp, self.op.reduce), range(len(folded.shapes))
-        overs = [
-            _shortened(folded.block_shape(n, reduced=False), folded.block_shape(n, reduced=True))
-            for n in outputs
-        ]
+        overs = [folded.over(n, folded.block_shape(n, reduced=False)) for n in outputs]
         if len(overs) == 1:
             if overs[0]:
                 body = called(combine, [body, Value("axes", overs[0])])
@@ -122,11 +119,6 @@ class SingleBlock:
         if any(overs):
             body = called(combine_all, [Unpacked(body)])
         return body if finish is None else called(finish, [Unpacked(body)])
-
-
-def _shortened(before: Sequence[int], after: Sequence[int]) -> Axes:
-    """The axes that have another length afterwards."""
-    return tuple(a for a, (n, m) in enumerate(zip(before, after, strict=True)) if n != m)
 
 
 def mover(steps: Sequence[Step]) -> Mover:
