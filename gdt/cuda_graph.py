@@ -1,38 +1,46 @@
-"""Recorded programs as CUDA graphs: one launch for all that a step computes on a GPU.
+"""Recorded programs as CUDA graphs: one launch on each GPU for all that it computes between two
+collectives, or for the whole step if there are none.
 
 Where a program has registers, a graph has addresses. So what a graph reads lies in buffers that
 stay where they are: those of the parameters and other state are overwritten by the graph itself and
-are what the step's places then hold; other operands are copied in before a launch. What the host
-computes anew for each step (learning rates, counters, streams of random numbers) is computed first,
-in the order of the program, and goes to buffers too. The graph has a memory pool of its own, so a
-launch allocates nothing; the arrays that a step returns are copied out of it.
+are what the step's places then hold; other operands are copied in before a launch, and what a
+collective has made before the next one. What the host computes anew for each step (learning rates,
+counters, streams of random numbers) is computed first, in the order of the program, and goes to
+buffers too. The graphs of a step share a memory pool of their own, so a launch allocates nothing;
+the arrays that a step returns are copied out of it.
+
+Collectives are not captured: NCCL may wait for ever in graphs that one thread launches on several
+GPUs. They run between the launches as they do in an eager step.
 
 Arrays do not change under their users: if somebody has kept an array that lies in a buffer, the
-step runs without the graph, which is captured anew, with another buffer, in the next call.
+step runs without graphs, which are captured anew, with another buffer, in the next call.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from gdt import processes
 from gdt.backend import backend_of
-from gdt.backend.cupy import CupyBackend, device_of
+from gdt.backend.cupy import CupyBackend, on_gpu
+from gdt.backend.graphs import Graph
 from gdt.backend.numpy import ONE_REFERENCE
+from gdt.device_program import DeviceProgram, device_program
 from gdt.errors import FunctionError, GdtError, OutOfMemoryError, error
-from gdt.launcher import KernelBody
+from gdt.graph_memory import BlockKind, GraphMemory, blocks_of, held_of
+from gdt.host_values import HostValues
 from gdt.mesh import Mesh
-from gdt.op import OPS
-from gdt.program import PROGRAM_FILE, Instruction, Program
+from gdt.program import PROGRAM_FILE, Held, Program
+from gdt.segments import Piece, pieces
 
 Block = Any
+Blocks = Sequence[Block]
 CAPTURE_REMEDY = (
     "Compute it outside of the function, or call the step without gdt.function. What waits for the "
     "GPU, and NVIDIA's libraries (products with matmul_backend('cublas') or of dtypes that gdt has "
@@ -40,127 +48,95 @@ CAPTURE_REMEDY = (
 )
 
 
-class Scalar(NamedTuple):
-    """A float that the host draws, as an operand of a dtype: `values[place]` of that draw."""
-
-    draw: int
-    place: int
-    dtype: np.dtype
-
-
-class HostValues:
-    """What the host computes for each step, in the memory of a device.
-
-    draws: instructions without inputs, whose functions are called in order. scalars: how the floats
-    among their results are wanted. arrays: numbers of draw and result of the arrays. operands:
-    where the scalars, then the arrays, are after the first draw.
-    """
-
-    def __init__(
-        self,
-        backend: CupyBackend,
-        draws: Sequence[Instruction],
-        scalars: Sequence[Scalar],
-        arrays: Sequence[tuple[int, int]],
-    ) -> None:
-        self._backend, self._draws, self._arrays = backend, draws, arrays
-        self._of_dtype: dict[np.dtype, list[Scalar]] = {}
-        for scalar in scalars:
-            self._of_dtype.setdefault(scalar.dtype, []).append(scalar)
-        xp = backend.xp
-        self._packed = {d: xp.empty(len(s), d) for d, s in self._of_dtype.items()}
-        at = {s: (d, i) for d, found in self._of_dtype.items() for i, s in enumerate(found)}
-        self._at = len(scalars)
-        self.operands: list[Block] = [self._packed[at[s][0]][at[s][1]] for s in scalars]
-        self.operands += [None] * len(arrays)
-
-    def draw(self) -> None:
-        """Compute and send them."""
-        drawn = [draw.function() for draw in self._draws]
-        for dtype, scalars in self._of_dtype.items():
-            values = np.array([drawn[s.draw][s.place] for s in scalars], dtype)
-            self._packed[dtype].set(values)
-        for i, (draw, place) in enumerate(self._arrays, self._at):
-            value = drawn[draw][place]
-            if self.operands[i] is None:
-                self.operands[i] = self._backend.xp.empty(value.shape, value.dtype)
-            self._backend.xp.copyto(self.operands[i], value)
-
-
 class StepGraph:
-    """Runs a program whose arrays are all on one GPU, each in one block, as a CUDA graph.
+    """Runs a program whose arrays all have a block on each of some GPUs as CUDA graphs.
 
-    states: of the program's inputs that are overwritten by outputs, which. is_argument: whether
-    each input may be expected to be another array in every call.
+    values: what each register held when the program was recorded. states: of the program's inputs
+    that are overwritten by outputs, which. is_argument: whether each input may be expected to be
+    another array in every call.
     """
 
     def __init__(
         self,
         name: str,
-        program: Program,
-        draws: HostValues,
-        backend: CupyBackend,
-        mesh: Mesh,
+        found: DeviceProgram,
+        memory: GraphMemory,
+        values: Sequence[Held],
         states: Mapping[int, int],
         is_argument: Sequence[bool],
     ) -> None:
-        self._name, self._program, self._draws = name, program, draws
-        self._backend, self._mesh = backend, mesh
+        self._name, self._memory, self._program = name, memory, found.program
+        self._draws = HostValues(memory, found.draws, found.scalars, found.arrays)
         self.states = dict(states)
         self._state_of_output = {output: i for i, output in states.items()}
-        self._donated = [
-            next((i for i in states if program.inputs[i] == r), -1) for r in program.donated
-        ]
+        self._state_of = {self._program.inputs[i]: i for i in states}
+        self._number = {r: n for n, r in enumerate(self._program.inputs)}
         self._copied = [i in states or given for i, given in enumerate(is_argument)]
-        self._bound: list[Block] = [None] * len(is_argument)
+        self._bound: list[Blocks] = [()] * len(is_argument)
+        self.pieces = pieces(self._program)
+        self._sent = {r for p in self.pieces if p.communicates for r in p.program.inputs}
+        self._received = self._kinds_received(values)
         self._is_warm = False
-        self._graph: Any = None
+        self._captured: list[Graph | None] = []  # of each piece that is launched
+        self._kept: dict[int, Held] = {}  # registers that collectives read, or that graphs read
         self._lock = threading.Lock()  # two threads would put their operands into the same buffers
-        self._stream: Any = None  # of the last call
-        self._outputs: Sequence[Block] = ()
+        self._streams: list[Any] = []  # of the last call
+        self._outputs: dict[int, Blocks] = {}  # what is returned, but for states
+        self._buffers: set[int] = set()  # identities of those of the inputs
+
+    def _kinds_received(self, values: Sequence[Held]) -> dict[int, list[BlockKind]]:
+        """Of the registers that collectives make and graphs read, the kinds of their blocks."""
+        made = {r for p in self.pieces if p.communicates for r in p.program.outputs}
+        read = {r for p in self.pieces if not p.communicates for r in p.program.inputs}
+        read |= {self._program.outputs[n] for n in self._state_of_output}
+        return {r: [BlockKind.of(b) for b in blocks_of(values[r])] for r in made & read}
 
     @property
     def is_captured(self) -> bool:
-        """Whether the next call may launch a graph."""
-        return self._graph is not None
+        """Whether the next call may launch graphs."""
+        return bool(self._captured)
 
-    def run(self, blocks: Sequence[Block], free: Mapping[int, bool]) -> Sequence[Block]:
+    def run(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> Sequence[Held]:
         """What the program makes of the blocks of its inputs.
 
-        free: of each state, whether nobody but its place refers to its block.
+        free: of each state, whether nobody but its place refers to its blocks.
         """
-        with self._lock, self._backend.on(self._mesh, 0):
-            self._join_stream()
-            stale = self._graph is not None and not self._loaded(blocks, free)
+        memory = self._memory
+        with self._lock, memory.backend.on(memory.mesh, 0):
+            self._join_streams()
+            stale = self.is_captured and not self._loaded(operands, free)
             if stale or not self._is_warm:
                 # Before its first capture a program runs once, so that all kernels are loaded.
-                self._graph, self._is_warm = None, True
+                self._captured, self._is_warm = [], True
                 self._draws.draw()
-                return self._program.run(*blocks, *self._draws.operands, *self._flags(free))
-            if self._graph is None:
-                self._bind(blocks, free)
+                held = [*map(held_of, operands), *self._draws.operands]
+                return self._program.run(*held, *self._flags(self._program, free))
+            if not self.is_captured:
+                self._bind(operands, free)
                 self._capture()
             self._draws.draw()
-            self._graph.launch()
-            return self._results()
+            return self._replayed()
 
-    def _join_stream(self) -> None:
-        """Let this call wait for the last one, if CuPy's current stream is another now."""
-        stream = self._backend.compute_stream(device_of(self._mesh, 0))
-        if self._stream is not None and self._stream.ptr != stream.ptr:
-            self._backend.follow(self._stream, stream)
-        self._stream = stream
+    def _join_streams(self) -> None:
+        """Let this call wait for the last one, where CuPy's current stream is another now."""
+        backend = self._memory.backend
+        streams = [backend.compute_stream(device) for device in self._memory.devices]
+        for before, now in zip(self._streams, streams, strict=False):
+            if before.ptr != now.ptr:
+                backend.follow(before, now)
+        self._streams = streams
 
-    def _flags(self, free: Mapping[int, bool]) -> list[bool]:
-        return [free.get(i, False) for i in self._donated]
+    def _flags(self, program: Program, free: Mapping[int, bool]) -> list[bool]:
+        """Of the registers that an update of a program may overwrite, whether it may now."""
+        return [free.get(self._state_of.get(r, -1), False) for r in program.donated]
 
     # ---- operands
 
-    def _loaded(self, blocks: Sequence[Block], free: Mapping[int, bool]) -> bool:
-        """Put the operands where the graph reads them; False if that would change an array that
+    def _loaded(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> bool:
+        """Put the operands where the graphs read them; False if that would change an array that
         somebody has kept, or if an operand turns out to be another in every call."""
-        for i, block in enumerate(blocks):
-            if self._is_in_place(i, block):
+        for i, blocks in enumerate(operands):
+            if self._is_in_place(i, blocks):
                 if i in self.states and not free[i]:
                     return False
             elif not self._copied[i]:
@@ -169,76 +145,133 @@ class StepGraph:
             elif not self._is_unseen(i):
                 return False
             else:
-                self._backend.xp.copyto(self._bound[i], block)
+                self._memory.copy(self._bound[i], blocks)
         return True
 
-    def _is_in_place(self, i: int, block: Block) -> bool:
-        if i in self.states:
-            return block.base is self._bound[i]
-        return block is self._bound[i]
+    def _is_in_place(self, i: int, blocks: Blocks) -> bool:
+        found = [b.base for b in blocks] if i in self.states else blocks
+        return all(b is mine for b, mine in zip(found, self._bound[i], strict=True))
 
     def _is_unseen(self, i: int) -> bool:
-        """Whether no array lies in the buffer of an input."""
-        return sys.getrefcount(self._bound[i]) == ONE_REFERENCE
+        """Whether no array lies in the buffers of an input."""
+        buffers = self._bound[i]
+        return all(sys.getrefcount(buffers[n]) == ONE_REFERENCE for n in range(len(buffers)))
 
-    def _bind(self, blocks: Sequence[Block], free: Mapping[int, bool]) -> None:
-        """Choose what the graph reads: buffers with copies of the operands, and operands that are
+    def _bind(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> None:
+        """Choose what the graphs read: buffers with copies of the operands, and operands that are
         always the same."""
-        for i, block in enumerate(blocks):
+        memory = self._memory
+        for i, blocks in enumerate(operands):
             if not self._copied[i]:
-                self._bound[i] = block
+                self._bound[i] = list(blocks)
                 continue
-            if self._bound[i] is not None and self._is_in_place(i, block) and free.get(i, False):
+            known = bool(self._bound[i])
+            if known and self._is_in_place(i, blocks) and free.get(i, False):
                 continue
-            if self._bound[i] is None or not self._is_unseen(i):
-                buffer = self._backend.xp.empty(block.shape, block.dtype)
-                self._backend.keep(buffer, self)
-                self._bound[i] = buffer
-                del buffer
-            self._backend.xp.copyto(self._bound[i], block)
+            if not known or not self._is_unseen(i):
+                empty = memory.backend.xp.empty
+                self._bound[i] = memory.each(lambda b, empty=empty: empty(b.shape, b.dtype), blocks)
+                for n in range(len(blocks)):
+                    memory.backend.keep(self._bound[i][n], self)
+            memory.copy(self._bound[i], blocks)
 
-    # ---- capture and launch
+    # ---- capture
 
     def _capture(self) -> None:
-        operands = *self._bound, *self._draws.operands
-        flags = self._flags(dict.fromkeys(self.states, True))
+        """Capture every segment, with memory for what it is to receive, before any is launched."""
+        bound = [blocks for i, blocks in enumerate(self._bound) if self._copied[i]]
+        self._buffers = {id(b) for blocks in bound for b in blocks}
+        held = {**self._program.constants, **self._given()}
+        kept: dict[int, Held] = {}
+        captured: list[Graph | None] = []
+        latest: Graph | None = None
+        for piece in self.pieces:
+            if piece.communicates:
+                received = self._received.keys() & set(piece.program.outputs)
+                buffers = {r: held_of(self._memory.empty(self._received[r])) for r in received}
+                held |= buffers
+                kept |= buffers
+                captured.append(None)
+            else:
+                graph = self._captured_piece(piece, held, latest)
+                kept |= {r: held[r] for r in self._sent & {*piece.program.outputs}}
+                latest = graph or latest
+                captured.append(graph)
+            for r in piece.ends:
+                held.pop(r, None)
+        self._captured, self._kept = captured, kept
+
+    def _given(self) -> dict[int, Held]:
+        """What the program's inputs hold."""
+        held = [*map(held_of, self._bound), *self._draws.operands]
+        return dict(zip(self._program.inputs, held, strict=True))
+
+    def _captured_piece(
+        self, piece: Piece, held: dict[int, Held], after: Graph | None
+    ) -> Graph | None:
+        """The graph of a segment, which adds what it makes to `held`; None if it does nothing."""
+        program, memory = piece.program, self._memory
+        is_last = piece is self.pieces[-1]
+        if is_last and self._does_nothing(piece, held):
+            self._end(held)
+            return None
+        operands = [held[r] for r in program.inputs]
+        flags = self._flags(program, dict.fromkeys(self.states, True))
         try:
-            with self._backend.capture(device_of(self._mesh, 0)) as graph:
-                self._outputs = self._ended(self._program.run(*operands, *flags))
+            with memory.backend.capture(*memory.devices, after=after) as graph:
+                made = dict(zip(program.outputs, program.run(*operands, *flags), strict=True))
+                for r in self._sent & made.keys():
+                    made[r] = held_of(self._outside(blocks_of(made[r])))
+                held |= made
+                if is_last:
+                    self._end(held)
         except OutOfMemoryError:
             raise
         except (GdtError, NotImplementedError, RuntimeError) as cause:
-            raise self._not_captured(cause) from cause
-        self._graph = graph
+            raise self._not_captured(program, cause) from cause
+        return graph
 
-    def _ended(self, outputs: Sequence[Block]) -> list[Block]:
-        """The outputs, with those that are states put in their buffers at the end of the step."""
-        outputs, states = list(outputs), self._state_of_output
-        moved = [n for n, i in states.items() if outputs[n] is not self._bound[i]]
-        buffers = {id(b) for b, copied in zip(self._bound, self._copied, strict=True) if copied}
-        for n, block in enumerate(outputs):
-            owner = block if block.base is None else block.base
-            if id(owner) in buffers and (n in moved or n not in states):
-                outputs[n] = block.copy()  # what an operand held before the step
-        for n in moved:
-            self._backend.xp.copyto(self._bound[states[n]], outputs[n])
-        for n in states:
-            outputs[n] = None  # else it would seem that somebody has kept it
-        return outputs
+    def _outside(self, blocks: Blocks) -> list[Block]:
+        """The blocks, or copies of those that lie in the buffer of an input: what refers to these
+        would seem to be somebody who has kept an array."""
+        return self._memory.each(lambda b: b.copy() if self._is_inside(b) else b, blocks)
 
-    def _results(self) -> list[Block]:
-        """States as views of their buffers, other outputs as copies."""
-        return [
-            self._bound[self._state_of_output[n]].view()
-            if n in self._state_of_output
-            else block.copy()
-            for n, block in enumerate(self._outputs)
-        ]
+    def _is_inside(self, block: Block) -> bool:
+        return id(block if block.base is None else block.base) in self._buffers
 
-    def _not_captured(self, cause: Exception) -> FunctionError:
+    def _moved(self, held: Mapping[int, Held]) -> dict[int, Blocks]:
+        """Of the outputs that are states and do not lie in their buffers, the blocks."""
+        moved: dict[int, Blocks] = {}
+        for n, i in self._state_of_output.items():
+            blocks = blocks_of(held[self._program.outputs[n]])
+            if any(b is not mine for b, mine in zip(blocks, self._bound[i], strict=True)):
+                moved[n] = blocks
+        return moved
+
+    def _returned(self, held: Mapping[int, Held]) -> dict[int, Blocks]:
+        """The blocks of the other outputs, but for those that a collective makes."""
+        outputs = enumerate(self._program.outputs)
+        known = {n: r for n, r in outputs if n not in self._state_of_output and r in held}
+        return {n: blocks_of(held[r]) for n, r in known.items()}
+
+    def _end(self, held: Mapping[int, Held]) -> None:
+        """Put the outputs that are states in their buffers at the end of the step, and others
+        where no launch but the next changes them."""
+        moved = {n: self._outside(blocks) for n, blocks in self._moved(held).items()}
+        self._outputs = {n: self._outside(blocks) for n, blocks in self._returned(held).items()}
+        for n, blocks in moved.items():
+            self._memory.copy(self._bound[self._state_of_output[n]], blocks)
+
+    def _does_nothing(self, piece: Piece, held: Mapping[int, Held]) -> bool:
+        """Whether a segment is only there as the end of a step that ends with a collective."""
+        returned = self._returned(held).values()
+        inside = any(self._is_inside(b) for blocks in returned for b in blocks)
+        return not (piece.program.instructions or self._moved(held) or inside)
+
+    def _not_captured(self, program: Program, cause: Exception) -> FunctionError:
         """Names the op that could not be captured, and the user's line that calls it."""
         lines = [f.lineno for f in traceback.extract_tb(cause.__traceback__) if _is_program(f)]
-        found = self._program.at_line.get(lines[-1] or 0) if lines else None
+        found = program.at_line.get(lines[-1] or 0) if lines else None
         what = f"{found.name}, which {found.line} calls," if found is not None else "it"
         problem = str(cause).splitlines()[0]
         return error(
@@ -247,6 +280,49 @@ class StepGraph:
             f"{what} cannot be captured in a CUDA graph ({type(cause).__name__}: {problem})",
             remedy=CAPTURE_REMEDY,
         )
+
+    # ---- launch
+
+    def _replayed(self) -> list[Held]:
+        """Launch the graphs, with the collectives between them, and return what they make."""
+        made: dict[int, Held] = {}
+        for piece, graph in zip(self.pieces, self._captured, strict=True):
+            if graph is not None:
+                graph.launch()
+            elif piece.communicates:
+                self._communicate(piece, made)
+            for r in piece.ends & made.keys():
+                del made[r]
+        return [self._result(n, made) for n in range(len(self._program.outputs))]
+
+    def _communicate(self, piece: Piece, made: dict[int, Held]) -> None:
+        """Run a collective, which adds what it makes to `made`, and put that where graphs read
+        it."""
+        program = piece.program
+        operands = [self._operand(r, made) for r in program.inputs]
+        outs = program.run(*operands, *[False] * len(program.donated))
+        for r, value in zip(program.outputs, outs, strict=True):
+            made[r] = value
+            if r in self._received:
+                self._memory.copy(blocks_of(self._kept[r]), blocks_of(value))
+
+    def _operand(self, register: int, made: Mapping[int, Held]) -> Held:
+        """What a register holds between launches."""
+        for known in (made, self._kept):
+            if register in known:
+                return known[register]
+        at, count = self._number[register], len(self._bound)
+        return held_of(self._bound[at]) if at < count else self._draws.operands[at - count]
+
+    def _result(self, n: int, made: Mapping[int, Held]) -> Held:
+        """States as views of their buffers, other outputs as copies."""
+        if n in self._state_of_output:
+            bound = self._bound[self._state_of_output[n]]
+            return held_of(self._memory.each(lambda b: b.view(), bound))
+        blocks = self._outputs.get(n)
+        if blocks is None:
+            blocks = blocks_of(made[self._program.outputs[n]])
+        return held_of(self._memory.each(lambda b: b.copy(), blocks))
 
 
 def _is_program(frame: traceback.FrameSummary) -> bool:
@@ -264,126 +340,31 @@ def step_graph(
     states: Mapping[int, int],
     is_argument: Sequence[bool],
 ) -> StepGraph | None:
-    """The graph of a program, or None for one that is not of one GPU in one block, and of one
-    process.
+    """The graphs of a program, or None for one whose arrays are not all on the same GPUs, in as
+    many blocks, or that several processes run.
 
-    values: what each register held when the program was recorded. meshes: of all arrays.
+    values: what each register held when the program was recorded. meshes: of the arrays that it is
+    given.
     """
     mesh = meshes[0] if meshes else None
-    if mesh is None or any(m.divided for m in meshes):
+    if mesh is None or processes.current().count > 1:
         return None
     backend = backend_of(mesh)
-    devices = {(m.device_kind, m.devices[0]) for m in meshes}
-    if not isinstance(backend, CupyBackend) or len(devices) > 1 or processes.current().count > 1:
+    is_one_kind = all(m.device_kind == mesh.device_kind for m in meshes)
+    if not isinstance(backend, CupyBackend) or not is_one_kind:
         return None
-    parts = _parts(program, values)
-    if parts is None:
+    memory = GraphMemory(backend, mesh)
+    if not _devices(program, values) <= {tuple(memory.devices)}:
         return None
-    computed, draws, scalars, arrays = parts
-    with backend.on(mesh, 0):
-        drawn = HostValues(backend, draws, scalars, arrays)
-    return StepGraph(name, computed, drawn, backend, mesh, states, is_argument)
-
-
-class UpdateOfAll:
-    """Many updates by one kernel launch, as one instruction.
-
-    arrays: operands of each update, before the scalars that all of them share.
-    """
-
-    def __init__(
-        self, body: KernelBody, launch: Callable[..., None], arrays: int, count: int
-    ) -> None:
-        self._body, self._launch, self.arrays, self.count = body, launch, arrays, count
-
-    def __call__(self, values: Sequence[Block], free: Sequence[bool]) -> list[Block]:
-        n, scalars = self.arrays, values[self.arrays * self.count :]
-        operands = [values[i * n : (i + 1) * n] for i in range(self.count)]
-        flags = [free[i * (n - 1) : (i + 1) * (n - 1)] for i in range(self.count)]
-        made = self._body.update_all(self._launch, operands, scalars, flags, self._body.static)
-        return [block for outs in made for block in outs]
-
-
-def _together(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """The instructions, with one for all updates that follow each other and that one launch of a
-    kernel can do."""
-    done: list[Instruction] = []
-    for _, group in itertools.groupby(instructions, _update_key):
-        updates = list(group)
-        first, made = updates[0], {r for k in updates for r in k.outputs}
-        launch = _kernel_of_all(first)
-        if len(updates) == 1 or launch is None or any(made & {*k.inputs} for k in updates):
-            done += updates
-            continue
-        count = len(first.donated) + 1
-        arrays = [r for k in updates for r in k.inputs[:count]]
-        done.append(
-            first._replace(
-                function=UpdateOfAll(*launch, count, len(updates)),
-                inputs=(*arrays, *first.inputs[count:]),
-                outputs=tuple([r for k in updates for r in k.outputs]),
-                donated=tuple([r for k in updates for r in k.donated]),
-                scratch=-1,
-            )
-        )
-    return done
-
-
-def _update_key(k: Instruction) -> Any:
-    """What updates that run together have in common; for others, themselves."""
-    launch = _kernel_of_all(k)
-    if launch is None:
-        return id(k)
-    return k.name, k.inputs[len(k.donated) + 1 :], tuple(launch[0].static.items())
-
-
-def _kernel_of_all(k: Instruction) -> tuple[KernelBody, Callable[..., None]] | None:
-    """What launches many updates like this one, if its kernel applies."""
-    bodies = k.plan.kernel_bodies if k.plan is not None else ()
-    if len(bodies) != 1 or not bodies[0].applies:
+    found = device_program(program, values)
+    if found is None:
         return None
-    launch = OPS[k.name].kernel_of_all
-    return None if launch is None else (bodies[0], launch)
+    return StepGraph(name, found, memory, values, states, is_argument)
 
 
-def _parts(
-    program: Program, values: Sequence[Any]
-) -> tuple[Program, list[Instruction], list[Scalar], list[tuple[int, int]]] | None:
-    """A program that computes on the device alone, whose last inputs are what the host draws; and
-    these. None if the host's floats are operands of what takes no arrays in their place."""
-    draws = [k for k in program.instructions if k.is_effect]
-    if any(k.inputs for k in draws):
-        return None
-    origin = {r: (n, i) for n, k in enumerate(draws) for i, r in enumerate(k.outputs)}
-    arrays = [r for r in origin if hasattr(values[r], "shape")]
-    scalars: dict[Scalar, int] = {}
-    numbers = itertools.count(len(values))  # of new registers
-    computed = []
-    for k in program.instructions:
-        if k.is_effect:
-            continue
-        floats = [r for r in k.inputs if r in origin and r not in arrays]
-        if floats and not k.donated:
-            return None
-        if floats:
-            dtype = next(values[r].dtype for r in k.inputs if hasattr(values[r], "shape"))
-            wanted = {r: Scalar(*origin[r], dtype) for r in floats}
-            for scalar in wanted.values():
-                if scalar not in scalars:
-                    scalars[scalar] = next(numbers)
-            renamed = {r: scalars[s] for r, s in wanted.items()}
-            k = k._replace(inputs=tuple([renamed.get(r, r) for r in k.inputs]))  # noqa: PLW2901
-        computed.append(k)
-    if any(r in origin and r not in arrays for r in program.outputs):
-        return None
-    inputs = [*program.inputs, *scalars.values(), *arrays]
-    on_device = Program(
-        _together(computed),
-        inputs,
-        program.outputs,
-        program.constants,
-        program.replaced,
-        set(),
-        program.aliases,
-    )
-    return on_device, draws, list(scalars), [origin[r] for r in arrays]
+def _devices(program: Program, values: Sequence[Held]) -> set[tuple[int, ...]]:
+    """The GPUs of the blocks of each array that is computed with; -1 for those of the host."""
+    read = {r for k in program.instructions for r in (*k.inputs, *k.outputs)}
+    held = [blocks_of(values[r]) for r in read | {*program.inputs, *program.outputs}]
+    held = [blocks for blocks in held if on_gpu(blocks[0]) or isinstance(blocks[0], np.ndarray)]
+    return {tuple([b.device.id if on_gpu(b) else -1 for b in blocks]) for blocks in held}

@@ -371,7 +371,9 @@ def function(f: Callable[..., Any]) -> Function:
     Recordings keep what they rely on alive: modules and optimizers, too, that the step can reach.
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
-    from then on a call is one launch. On several GPUs its plans run one by one, as on the CPU.
+    from then on a call is one launch. On several GPUs of one process, what it computes between two
+    collectives becomes a graph on each, and the collectives run as without recording. Its plans run
+    one by one, as on the CPU, in several processes, and if its arrays are not all on the same GPUs.
 
     Raises FunctionError where a step reads values on the host, seeds random numbers, returns what
     is no array, or takes a NumPy array as an argument: parameters and counters are then as they

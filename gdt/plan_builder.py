@@ -176,9 +176,13 @@ class PlanBuilder:
         return tuple(zip(*results, strict=True))
 
     def _at(self, operands: Sequence[Any], i: int) -> list[Any]:
-        """Block number `i` of every operand, and Python scalars as they are."""
+        """Block number `i` of every operand, and Python scalars as they are; a program may have
+        them in the memory of every device."""
         moved = self.blocks.moved
-        return [o[i] if t is not None else o for o, t in zip(operands, moved, strict=True)]
+        return [
+            o[i] if t is not None or type(o) is tuple else o
+            for o, t in zip(operands, moved, strict=True)
+        ]
 
     def _out(self, xs: Sequence[Block], i: int, owned: Sequence[Sequence[bool]]) -> dict[str, Any]:
         """Memory for a body that takes it: that of donated operands, or recycled for large

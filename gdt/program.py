@@ -27,6 +27,7 @@ from gdt.op import Op
 from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
 from gdt.plan import Plan
+from gdt.relayout import JOIN
 
 PROGRAM_FILE = "<gdt program>"
 
@@ -42,7 +43,8 @@ class Instruction(NamedTuple):
     overwrite, `scratch` the one that it may use up, or -1, and `plan` what it is made of.
     is_effect: whether it runs even if nobody reads what it writes. is_new: whether what it makes
     has memory of its own in every run. moved: the registers that it moves, before it reads them.
-    line: the user's line that it comes from.
+    communicates: whether devices send each other something in it, or wait for that. line: the
+    user's line that it comes from.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Instruction(NamedTuple):
     is_effect: bool = False
     is_new: bool = False
     moved: tuple[int, ...] = ()
+    communicates: bool = False
     line: str = ""
     plan: Plan | None = None
 
@@ -83,6 +86,7 @@ class Recorder(Observer):
         self.met_host = False  # whether values came from the host, or were read by it
         self._registers: dict[Any, int] = {}
         self._told = sent(), drawn()
+        self._sent = sent()
         self._settings = np.geterr()  # what is done about invalid values, around all of it
 
     def declare(self, array: DistributedArray) -> int:
@@ -137,6 +141,7 @@ class Recorder(Observer):
                 is_new=op is not None and "out" in op.injected, moved=read if op is None else (),
             )  # fmt: skip
         else:
+            self._has_sent()
             self.constants.update(map(self._register, made))
 
     def on_update(
@@ -190,6 +195,7 @@ class Recorder(Observer):
             # nobody reads.
             before, self._told = self._told, (sent(), drawn())
             is_effect = is_effect or self._told != before
+        communicates = self._has_sent() or name == JOIN
         read = tuple([self._read(x) for x in inputs])
         written = tuple([self._register(x, new=True) for x in outputs])
         if self.constants.issuperset(read) and not is_effect:
@@ -203,9 +209,15 @@ class Recorder(Observer):
             Instruction(
                 name, function, read, written, several,
                 donated=overwritten, scratch=used_up, is_effect=is_effect, is_new=is_new,
-                moved=tuple([self._read(x) for x in moved]), line=self.line(), plan=plan,
+                moved=tuple([self._read(x) for x in moved]), communicates=communicates,
+                line=self.line(), plan=plan,
             )
         )  # fmt: skip
+
+    def _has_sent(self) -> bool:
+        """Whether anything has been sent since this was asked last."""
+        before, self._sent = self._sent, sent()
+        return self._sent != before
 
     def line(self) -> str:
         """The line of the running code that errors name; a recorder may know none."""

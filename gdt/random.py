@@ -199,16 +199,17 @@ def split(key: Key, n: int = 2) -> DistributedArray:
 def _draw(
     key: DistributedArray, stream: Any, *, sampler: str, kind: ArrayType, options: Mapping[str, Any]
 ) -> DistributedArray:
-    placed = backend_of(kind.mesh).placed
+    mesh, backend = kind.mesh, backend_of(kind.mesh)
 
     def draw(*scalars: Any) -> list[Block]:
-        note_draw(kind, *[_scalar(a, 0) for a in scalars])
-        return [
-            placed(kind.mesh, i, draw_block)(
-                sampler, kind, i, options, *[_scalar(a, i) for a in scalars]
-            )
-            for i in range(len(kind.mesh.blocks))
-        ]
+        blocks = []
+        for i in range(len(mesh.blocks)):
+            with backend.on(mesh, i):
+                operands = [_scalar(a, i) for a in scalars]
+                if i == 0:
+                    note_draw(kind, *operands)
+                blocks.append(draw_block(sampler, kind, i, options, *operands))
+        return blocks
 
     return on_blocks(sampler, kind, draw, key, stream)
 

@@ -201,7 +201,7 @@ def _first(inputs: Sequence[Input]) -> dict[int, int]:
 def _graph(
     name: str, recorder: Recorder, inputs: Sequence[Input], program: Program
 ) -> StepGraph | None:
-    """The program as a CUDA graph, where it is on one GPU."""
+    """The program as CUDA graphs, where it is on GPUs."""
     first, states = _first(inputs), {}
     read = [inputs[first[r]] for r in program.inputs]
     once = replaced(inputs)
@@ -230,6 +230,7 @@ def _run(
         states = [(at, first[program.inputs[at]]) for at in graph.states]
         free = [f"{at}: all(is_owned(o{n}, k{n}))" for at, n in states]
         # Asked before the list of blocks, which refers to them, is made.
+        blocks = [f"o{first[r]}[k{first[r]}].blocks" for r in program.inputs]
         lines, operands = [f"    free = {{{', '.join(free)}}}"], f"[{', '.join(blocks)}], free"
     lines.append(f"    outputs = run({operands})")
     for n, i in enumerate(inputs):

@@ -18,6 +18,8 @@ from gdt.routes import Step, recut_of
 Block = Any
 Blocks = Sequence[Block]
 
+JOIN = "join"  # the name of what waits for overlapped routes in a recorded program
+
 
 # ---------------------------------------------------------------- one step
 
@@ -182,7 +184,7 @@ def join(mesh: Mesh, operands: Sequence[Blocks], made: Sequence[Blocks]) -> None
         backend.join(mesh)
         return blocks[len(operands) :]
 
-    ran("join", joined, [*operands, *made], joined(*operands, *made))
+    ran(JOIN, joined, [*operands, *made], joined(*operands, *made))
 
 
 def _run_overlapped(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -> list[Blocks]:

@@ -133,16 +133,18 @@ def _launched_for_all(
         (*[mapping[name].blocks for mapping, name in group], other.blocks)
         for group, other in zip(owners, others, strict=True)
     ]
-    made = [
-        body.update_all(
-            launch,
-            [tuple([blocks[i] for blocks in xs]) for xs in arrays],
-            [a.blocks[i] if type(a) is DistributedArray else a for a in args],
-            [[mine[i] for mine in own] for own in owned],
-            static,
-        )
-        for i, body in enumerate(plans[0].kernel_bodies)
-    ]
+    mesh, made = plans[0].outs[0].mesh, []
+    for i, body in enumerate(plans[0].kernel_bodies):
+        with backend_of(mesh).on(mesh, i):
+            made.append(
+                body.update_all(
+                    launch,
+                    [tuple([blocks[i] for blocks in xs]) for xs in arrays],
+                    [a.blocks[i] if type(a) is DistributedArray else a for a in args],
+                    [[mine[i] for mine in own] for own in owned],
+                    static,
+                )
+            )
     for n, (group, plan) in enumerate(zip(owners, plans, strict=True)):
         for d, ((mapping, name), kind) in enumerate(zip(group, plan.outs, strict=True)):
             mapping[name] = DistributedArray(kind, tuple(blocks[n][d] for blocks in made))

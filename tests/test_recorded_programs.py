@@ -20,7 +20,9 @@ engine.register()
 MESHES = [
     gdt.create_mesh([("x", 2), ("y", 2)], device_type="CPU"),
     gdt.create_mesh([("x", 2), ("y", 2)], device_type="CPU", blocks=4),
-    engine.mesh({"x": 2, "y": 2}),  # of simulated GPUs, where a step becomes a CUDA graph
+    # Of simulated GPUs, where a step becomes CUDA graphs.
+    engine.mesh({"x": 2, "y": 2}),
+    engine.mesh({"x": 2, "y": 2}, 4),
 ]
 SPLITS: list[list[str | None]] = [[None, None], ["x", None], [None, "y"]]
 STATE = ("p", "q", "r")

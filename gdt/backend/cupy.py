@@ -13,7 +13,6 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import ContextVar
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gdt.backend.flags import ErrorFlags, Explain
+from gdt.backend.graphs import CAPTURED, Graph
 from gdt.backend.numpy import Order
 from gdt.cuda_driver import INSTALL_CUPY
 from gdt.errors import DeviceError, DtypeError, GdtError, KernelError, OutOfMemoryError, error
@@ -237,13 +237,17 @@ class CupyBackend:
     # ---- graphs
 
     @contextmanager
-    def capture(self, device: int) -> Iterator[Graph]:
-        """Record what is launched in this context as a CUDA graph, instead of running it.
+    def capture(self, *devices: int, after: Graph | None = None) -> Iterator[Graph]:
+        """Record what is launched on these devices in this context as a CUDA graph of each, instead
+        of running it.
 
         What it allocates stays allocated for as long as the graph lives, so that a replay finds its
         memory. It must have run once before, uncaptured, so that kernels are compiled and loaded.
         Waiting, copies to or from the host, and cuBLAS cannot be captured: CUDA's error is raised
-        as a DeviceError.
+        as a DeviceError. Nor can what orders one device after another: captures that are under way
+        at the same time are graphs of their own.
+
+        after: a graph of the same devices that is always launched before; it shares its memory.
 
         Device 0 computes 2 * x in one launch, and again with what x holds by then:
 
@@ -251,52 +255,27 @@ class CupyBackend:
                 y = 2 * x
             graph.launch()
         """
-        graph = Graph(self.xp.cuda.MemoryPool())
-        with self._scopes[device], self.xp.cuda.using_allocator(graph.pool.malloc):
-            compute = self.compute_stream(device)
-            stream = self.xp.cuda.Stream(non_blocking=True)
-            stream.wait_event(compute.record(self._event()))
+        graph = self._graph(devices) if after is None else after.next()
+        with self._scopes[devices[0]], self.xp.cuda.using_allocator(graph.pool.malloc):
+            for device, stream in graph.streams.items():
+                with self._scopes[device]:
+                    stream.wait_event(self.compute_stream(device).record(self._event()))
             token = CAPTURED.set(graph)
             try:
-                with stream:
-                    stream.begin_capture()
-                    try:
-                        yield graph
-                    except BaseException:
-                        _abandon(stream)
-                        raise
-                    graph.recorded = stream.end_capture()
+                with graph.recording():
+                    yield graph
             finally:
                 CAPTURED.reset(token)
-                for copy, value in graph.uploads:  # a launcher may keep them, graph or not
-                    copy.set(value)
+                graph.upload()  # a launcher may keep what it reads, graph or not
 
-
-CAPTURED: ContextVar[Graph | None] = ContextVar("gdt.captured_graph", default=None)
-"""The graph that this thread captures."""
-
-
-def _abandon(stream: Any) -> None:
-    """End a capture that has failed; CUDA says so again, and the first error is the telling one."""
-    try:
-        stream.end_capture()
-    except RuntimeError:
-        return
-
-
-class Graph:
-    """A CUDA graph, and the pool that holds its memory.
-
-    uploads: arrays that it reads, each with what is copied there once.
-    """
-
-    def __init__(self, pool: Any) -> None:
-        self.pool, self.recorded = pool, None
-        self.uploads: list[tuple[Array, np.ndarray]] = []
-
-    def launch(self) -> None:
-        """Run it on the current stream of its device; returns at once."""
-        self.recorded.launch()  # type: ignore[attr-defined]
+    def _graph(self, devices: Sequence[int]) -> Graph:
+        """A graph to be captured on these devices, with memory of its own."""
+        streams = {}
+        for device in dict.fromkeys(devices):
+            with self._scopes[device]:
+                streams[device] = self.xp.cuda.Stream(non_blocking=True)
+        scopes = {device: self._scopes[device] for device in streams}
+        return Graph(self.xp.cuda.MemoryPool(), streams, scopes)
 
 
 class Scope:

@@ -6,19 +6,29 @@ what CuPy refuses, on streams that can be captured.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gdt import kernels
-from gdt.backend import register_backend
+from gdt.backend import backend_of, register_backend
 from gdt.backend.cupy import CupyBackend
+from gdt.comm import transport as transports
+from gdt.comm.nccl import NcclTransport
 from gdt.kernels import Call
+from gdt.mesh import Mesh
 from gdt.tensor_map import TensorMap
+from tests.recorded_nccl import RecordedNccl
 from tests.strict import StrictArray, StrictCupy
+from tests.strict.arrays import unwrapped
+from tests.strict.arrays import written as note_written
 
 from .emulation import EmulatedRunner
 
-CUPY = StrictCupy(device_count=2)
+CUPY = StrictCupy(device_count=4)
 
 
 class StrictRunner(EmulatedRunner):
@@ -33,6 +43,14 @@ class StrictRunner(EmulatedRunner):
         signature = kernels.parameters(call.instance)
         pairs = zip(signature, opened.arguments, strict=True)
         written = [a for p, a in pairs if p.pointer and not p.const and a is not None]
+        for argument in (*call.arguments, *call.pointees):
+            if isinstance(argument, StrictArray):
+                unwrapped(argument, CUPY.machine)  # which is on the current device
+        for p, argument in zip(signature, call.arguments, strict=True):
+            if p.pointer and not p.const and isinstance(argument, StrictArray):
+                note_written(argument, CUPY.machine)
+        for argument in call.pointees:
+            note_written(argument, CUPY.machine)
         run, capture = super().run, CUPY.machine.capture
         if capture is not None and call.pointees:  # by a table that is filled after the capture
             capture.postpone(lambda: run(opened))
@@ -55,4 +73,14 @@ class StrictKernels(CupyBackend):
 
 def register() -> None:
     """Let meshes name the devices."""
-    register_backend("graph", lambda: StrictKernels(CUPY), lambda: 2)
+    register_backend("graph", lambda: StrictKernels(CUPY), lambda: 4)
+
+
+@contextmanager
+def using_nccl(mesh: Mesh) -> Iterator[RecordedNccl]:
+    """In this context a recorded NCCL moves data between the devices of a mesh."""
+    nccl = RecordedNccl(CUPY.order)
+    with pytest.MonkeyPatch.context() as patch:
+        transport = NcclTransport(mesh, nccl, backend_of(mesh))
+        patch.setitem(transports._transports, mesh, transport)
+        yield nccl

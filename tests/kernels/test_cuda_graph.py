@@ -17,6 +17,7 @@ from tests.test_function import OPTIMIZERS, training
 
 from . import strict_kernels
 from .harness import need_compiler
+from .strict_kernels import using_nccl
 
 STEPS, BATCH = 7, 8
 BEFORE = 3  # the first launch: as written, recorded, and by the program
@@ -84,6 +85,16 @@ def test_a_captured_training_is_bitwise_the_eager_one(name: str, mesh: gdt.Mesh)
         assert len(cupy.transfers) == waits  # the host waits for nothing
 
     check_training(name, mesh, watch)
+
+
+def test_a_training_on_two_gpus_is_bitwise_the_eager_one() -> None:
+    """Dropout, noise and normalisation too, with graphs of what is computed between collectives."""
+    two = gdt.create_mesh([("x", 2), ("y", 2)], devices=["graph:0", "graph:1"])
+    faults = strict_kernels.CUPY.order.faults
+    faults.clear()
+    with gdt.default_mesh(two), using_nccl(two):
+        check_training("adam", two)
+    assert not faults
 
 
 def test_labels_that_are_no_classes_are_found_by_a_launch(mesh: gdt.Mesh) -> None:

@@ -35,7 +35,11 @@ class StrictArray:
     def _allocated(self) -> Memory:
         machine = self._machine
         address, nbytes = self._host.ctypes.data, self._host.nbytes
-        return machine.order.allocated(address, nbytes, machine.stream(machine.current).ptr)
+        memory = machine.order.allocated(address, nbytes, machine.stream(machine.current).ptr)
+        if machine.capture is not None:
+            memory.is_of_graph = True
+            machine.writes(memory)
+        return memory
 
     # ---- what leaves the device
 
@@ -227,7 +231,7 @@ def unwrapped(value: Any, machine: Machine) -> Any:
         if value.device_id != machine.current:
             where = f"device {value.device_id}, and device {machine.current} is current"
             raise ValueError(f"an array of {where}")
-        value.memory.reads(machine.stream(machine.current).ptr)
+        machine.reads(value.memory)
         return value._host
     if isinstance(value, np.ndarray):
         raise TypeError(f"Unsupported type {type(value)}: a NumPy array among those of the device")
@@ -241,7 +245,7 @@ def unwrapped(value: Any, machine: Machine) -> Any:
 def written(value: StrictArray, machine: Machine) -> None:
     """Note that the current stream writes into an array."""
     unwrapped(value, machine)
-    value.memory.writes(machine.stream(machine.current).ptr)
+    machine.writes(value.memory)
 
 
 def wrapped(value: Any, machine: Machine, operands: Sequence[StrictArray] = ()) -> Any:

@@ -14,10 +14,16 @@ from typing import Any
 import cupy
 import numpy as np
 
+from .order import Memory
 
-def refused() -> Exception:
+UNSUPPORTED = 900  # cudaErrorStreamCaptureUnsupported
+MERGE = 902  # cudaErrorStreamCaptureMerge: of two captures that are under way
+ISOLATION = 905  # cudaErrorStreamCaptureIsolation: an event of the other side of a capture
+
+
+def refused(status: int = UNSUPPORTED) -> Exception:
     """CUDA's error for what a stream that is being captured cannot do."""
-    return cupy.cuda.runtime.CUDARuntimeError(900)  # cudaErrorStreamCaptureUnsupported
+    return cupy.cuda.runtime.CUDARuntimeError(status)
 
 
 def memory_of(host: np.ndarray) -> np.ndarray:
@@ -46,9 +52,14 @@ def as_arrays(values: Any) -> Any:
 
 
 class Capture:
-    """What a stream was asked between `begin_capture` and `end_capture`."""
+    """What a stream was asked between `begin_capture` and `end_capture`; streams of other devices
+    may be captured meanwhile, each for itself.
+
+    uses: what every launch does to which memory, in order.
+    """
 
     def __init__(self) -> None:
+        self.uses: list[tuple[Callable[[Memory, int], None], Memory]] = []
         self.steps: list[Callable[[], None]] = []
         self._before: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # memory that is written
         self._made: dict[int, np.ndarray] = {}

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import cupy
 import numpy as np
 
-from .capture import Capture, Graph, refused
-from .order import Order
+from .capture import ISOLATION, MERGE, Capture, refused
+from .order import Memory, Order
 
 
 class Transfer(NamedTuple):
@@ -26,14 +26,22 @@ class Machine(threading.local):
     """The devices of a simulated machine, and which of them a thread uses."""
 
     def __init__(
-        self, device_count: int, log: list[Transfer], calls: list[tuple[Any, ...]], order: Order
-    ):
+        self, device_count: int, log: list[Transfer], calls: list[tuple[Any, ...]], order: Order,
+        null: dict[int, Stream],
+    ):  # fmt: skip
         self.device_count, self.current = device_count, 0
         self.streams: dict[int, Any] = {}
-        self.null: dict[int, Stream] = {}
+        self.null = null  # by device, the default stream, which all threads share
         self.transfers, self.calls, self.order = log, calls, order
-        self.capture: Capture | None = None
+        self.captures: dict[int, Capture] = {}  # by the address of the stream
         self.allocations = 0  # of memory for arrays, outside of captures
+
+    @property
+    def capture(self) -> Capture | None:
+        """The capture of the current stream of the current device."""
+        if not self.captures:
+            return None
+        return self.captures.get(self.stream(self.current).identity)
 
     def stream(self, device: int) -> Stream:
         """The current stream of a device."""
@@ -56,14 +64,28 @@ class Machine(threading.local):
             return self.capture.note(compute, operands, written, is_memory)
         return compute()
 
+    def reads(self, memory: Memory) -> None:
+        """The current stream reads memory, or a graph that is captured on it will."""
+        self._uses(memory, Memory.reads)
+
+    def writes(self, memory: Memory) -> None:
+        """The current stream writes memory, or a graph that is captured on it will."""
+        self._uses(memory, Memory.writes)
+
+    def _uses(self, memory: Memory, use: Callable[[Memory, int], None]) -> None:
+        if self.capture is not None:
+            self.capture.uses.append((use, memory))
+        else:
+            use(memory, self.stream(self.current).ptr)
+
     def send(self) -> None:
         """The host sends something to the device."""
-        if self.capture is not None:
+        if self.captures:
             raise refused()
 
     def wait(self, what: str) -> None:
         """Write down that the host waits for a device."""
-        if self.capture is not None:
+        if self.captures:
             raise refused()
         frames = traceback.extract_stack()[:-2]
         stack = tuple(f"{f.filename}:{f.lineno} {f.name}" for f in frames)
@@ -102,6 +124,7 @@ class Stream:
 
     def __init__(self, machine: Machine, non_blocking: bool = False):
         self._machine, self.device_id, self.ptr = machine, machine.current, id(self)
+        self.identity = self.ptr
         self.non_blocking, self._before = non_blocking, []  # type: ignore[var-annotated]
 
     def __enter__(self) -> Stream:
@@ -116,12 +139,21 @@ class Stream:
         event = event or Event(self._machine)
         assert event.device_id == self.device_id, "an event is recorded on its own device"
         self._machine.calls.append((self, "record", event))
+        event.captured = self.capture
         event.ended = self._machine.order.recorded(self.ptr)
         return event
 
     def wait_event(self, event: Event) -> None:
         self._machine.calls.append((self, "wait", event))
+        own, other = self.capture, event.captured
+        if own is not other:  # CUDA Runtime API, cudaError_t
+            isolated = own is None or other is None
+            raise refused(ISOLATION if isolated else MERGE)
         self._machine.order.waits(self.ptr, event.ended)
+
+    @property
+    def capture(self) -> Capture | None:
+        return self._machine.captures.get(self.identity)
 
     def synchronize(self) -> None:
         self._machine.wait("Stream.synchronize")
@@ -130,28 +162,34 @@ class Stream:
         if not self.non_blocking:
             raise RuntimeError("a default stream cannot be captured")
         self._machine.calls.append((self, "begin_capture", mode))
-        self._machine.capture = Capture()
+        assert self.capture is None, "the stream is captured already"
+        self._machine.captures[self.identity] = Capture()
         # What is captured will run, in order, on the stream that launches it.
         launching = self._before[-1] or self._machine.null[self.device_id]
-        self._own, self.ptr = self.ptr, launching.ptr
+        self.ptr = launching.ptr
 
     def end_capture(self) -> Any:
         self._machine.calls.append((self, "end_capture", None))
-        captured, self._machine.capture = self._machine.capture, None
-        self.ptr = self._own
+        captured = self._machine.captures.pop(self.identity, None)
+        self.ptr = self.identity
         assert captured is not None, "nothing is being captured"
-        return CudaGraph(self._machine, captured.end())
+        return CudaGraph(self._machine, self.device_id, captured)
 
 
 class CudaGraph:
     """`cupy.cuda.Graph`."""
 
-    def __init__(self, machine: Machine, graph: Graph) -> None:
-        self._machine, self._graph = machine, graph
+    def __init__(self, machine: Machine, device_id: int, capture: Capture) -> None:
+        self._machine, self.device_id = machine, device_id
+        self._uses, self._graph = capture.uses, capture.end()
 
     def launch(self, stream: Any = None) -> None:
-        assert self._machine.capture is None
-        self._machine.calls.append((stream, "launch", None))
+        machine = self._machine
+        assert not machine.captures
+        assert machine.current == self.device_id, "a graph is launched on a stream of its device"
+        machine.calls.append((stream, "launch", None))
+        for use, memory in self._uses:
+            use(memory, (stream or machine.stream(machine.current)).ptr)
         self._graph.run()
 
 
@@ -164,6 +202,7 @@ class Event:
     ):  # fmt: skip
         self._machine, self.device_id = machine, machine.current
         self.done = True  # what the host computes has ended
+        self.captured: Capture | None = None  # in which it was recorded
         self.ended: Counter[int] = Counter()  # by stream, what has when it happens
 
     def synchronize(self) -> None:

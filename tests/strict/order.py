@@ -59,6 +59,7 @@ class Memory:
 
     def __init__(self, order: Order, nbytes: int, stream: Stream) -> None:
         self.order, self.nbytes, self.home = order, nbytes, stream
+        self.is_of_graph = False  # whose pool gives it to nobody else
         self.written: Uses = {stream: order.now(stream)}
         self.read: Uses = {}
 
@@ -73,4 +74,5 @@ class Memory:
         self.written, self.read = {stream: self.order.now(stream)}, {}
 
     def __del__(self) -> None:
-        self.order.given_back[self.home].append(self.written | self.read)
+        if not self.is_of_graph:
+            self.order.given_back[self.home].append(self.written | self.read)
