@@ -45,7 +45,7 @@ def aliases(values: Sequence[Any], instructions: Iterable[Instruction]) -> list[
 
 def owners_of(value: Any) -> list[Any]:
     """What owns the memory of each block that a register holds; of a scalar, that."""
-    return [_owner(block) for block in _blocks(value)]
+    return [_owner(block) for block in blocks_of(value)]
 
 
 def _owner(block: Any) -> Any:
@@ -57,12 +57,13 @@ def _owner(block: Any) -> Any:
 
 def _elements(value: Any) -> list[tuple[int, Any]]:
     """How many elements of which dtype each block of an array has; of a scalar, nothing."""
-    return [(b.size, b.dtype) for b in _blocks(value) if hasattr(b, "dtype")]
+    return [(b.size, b.dtype) for b in blocks_of(value) if hasattr(b, "dtype")]
 
 
 def _dtypes(elements: Sequence[tuple[int, Any]]) -> set[Any]:
     return {dtype for _, dtype in elements}
 
 
-def _blocks(value: Any) -> tuple[Any, ...]:
+def blocks_of(value: Any) -> tuple[Any, ...]:
+    """The blocks that a register holds."""
     return value if type(value) is tuple else (value,)

@@ -27,16 +27,17 @@ from typing import Any
 import numpy as np
 
 from gdt import processes
+from gdt.aliases import blocks_of
 from gdt.backend import backend_of
 from gdt.backend.cupy import CupyBackend, on_gpu
 from gdt.backend.graphs import Graph
 from gdt.backend.numpy import ONE_REFERENCE
 from gdt.device_program import DeviceProgram, device_program
 from gdt.errors import FunctionError, GdtError, OutOfMemoryError, error
-from gdt.graph_memory import BlockKind, GraphMemory, blocks_of, held_of
+from gdt.graph_memory import BlockKind, GraphMemory
 from gdt.host_values import HostValues
 from gdt.mesh import Mesh
-from gdt.program import PROGRAM_FILE, Held, Program
+from gdt.program import PROGRAM_FILE, Held, Program, held_of
 from gdt.segments import Piece, pieces
 
 Block = Any

@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from gdt.aliases import blocks_of
 from gdt.backend import backend_of
-from gdt.graph_memory import blocks_of, held_of
 from gdt.host_values import Scalar
 from gdt.launcher import KernelBody
 from gdt.op import OPS
 from gdt.plan import Plan
-from gdt.program import Held, Instruction, Program
+from gdt.program import Held, Instruction, Program, held_of
 
 
 class DeviceProgram(NamedTuple):

@@ -8,21 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.backend.cupy import CupyBackend, device_of
+from gdt.backend.numpy import axes_in_memory
 from gdt.mesh import Mesh
-from gdt.program import Held
 
 Block = Any
 Blocks = Sequence[Block]
-
-
-def blocks_of(value: Held) -> tuple[Block, ...]:
-    """The blocks that a register holds."""
-    return value if type(value) is tuple else (value,)
-
-
-def held_of(blocks: Blocks) -> Held:
-    """What a register holds of an array with these blocks."""
-    return blocks[0] if len(blocks) == 1 else tuple(blocks)
 
 
 class BlockKind(NamedTuple):
@@ -36,8 +26,7 @@ class BlockKind(NamedTuple):
     @classmethod
     def of(cls, block: Block) -> BlockKind:
         """That of a block."""
-        axes = sorted(range(block.ndim), key=lambda a: -abs(block.strides[a]))
-        return cls(block.shape, block.dtype, tuple(axes))
+        return cls(block.shape, block.dtype, axes_in_memory(block))
 
 
 class GraphMemory:

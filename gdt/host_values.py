@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gdt.graph_memory import Blocks, GraphMemory, blocks_of, held_of
-from gdt.program import Held, Instruction
+from gdt.aliases import blocks_of
+from gdt.graph_memory import Blocks, GraphMemory
+from gdt.program import Held, Instruction, held_of
 
 
 class Scalar(NamedTuple):

@@ -64,8 +64,12 @@ class Instruction(NamedTuple):
 
 def held(array: DistributedArray) -> Held:
     """What a register holds of an array."""
-    blocks = array.blocks
-    return blocks[0] if len(blocks) == 1 else blocks
+    return held_of(array.blocks)
+
+
+def held_of(blocks: Sequence[Block]) -> Held:
+    """What a register holds of an array with these blocks."""
+    return blocks[0] if len(blocks) == 1 else tuple(blocks)
 
 
 def array_of(kind: ArrayType, value: Held) -> DistributedArray:
@@ -302,7 +306,7 @@ def _of_blocks(blocks: Any) -> Any:
     """What a register holds, of a list of blocks; anything else is a scalar."""
     if not isinstance(blocks, list | tuple):
         return blocks
-    return blocks[0] if len(blocks) == 1 else tuple(blocks)
+    return held_of(blocks)
 
 
 def _of_value(value: Any) -> Any:

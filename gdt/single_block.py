@@ -88,10 +88,11 @@ class SingleBlock:
     def _merging(self, body: Expression) -> Callable[..., Any]:
         """`body`, then the merge of its statistics, which is reported as separate devices do it."""
         merge, axes = self.merge, self.folded.merged_axes()
-        finish, statistics = merge.finish, self._compiled(body)
+        finish = merge.finish
         alone = body if finish is None else called(finish, [Unpacked(called(as_tuple, [body]))])
         if not merge.axes:
             return self._compiled(alone)
+        statistics = self._compiled(body)
 
         def merged(*xs: Block) -> Any:
             if OBSERVERS.get():
@@ -135,8 +136,8 @@ def mover(steps: Sequence[Step]) -> Mover:
 
 def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
     """Inside one block a factor that every output lacks need not stay split: its mesh axes and its
-    dim are one dim, where that is a view. Returns the blocks with such dims, and what makes them of
-    the moved operands'."""
+    dim are one dim. Returns the blocks with such dims, and what makes them of the moved
+    operands'."""
     unchanged: tuple[PlanBlocks, list[Mover]] = blocks, [None] * len(blocks.moved)
     if "labels" in blocks.op.injected:
         return unchanged

@@ -109,8 +109,11 @@ def _strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> t
 
 def order_in_memory(array: np.ndarray) -> Order:
     """The axes of an array as they lie in memory, slowest first; None if that is their order."""
-    if array.flags.c_contiguous:
-        return None
+    return None if array.flags.c_contiguous else axes_in_memory(array)
+
+
+def axes_in_memory(array: Any) -> tuple[int, ...]:
+    """The axes of an array of NumPy or CuPy by their distance in memory, farthest first."""
     return tuple(sorted(range(array.ndim), key=lambda a: -abs(array.strides[a])))
 
 
