@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from gdt import cuda_driver, processes
+from gdt import cuda_driver, loops, processes
 from gdt.arguments import checked
 from gdt.backend.cupy import load_cupy
 from gdt.errors import DeviceError, KernelError
@@ -61,6 +61,7 @@ def _host() -> Iterator[Finding]:
     yield Finding("gdt", _version("gdt") or "a checkout that is not installed")
     yield Finding("Python", f"{platform.python_version()} on {platform.platform()}")
     yield Finding("NumPy", np.__version__)
+    yield Finding("Compiled loops", *loops.described())
     yield Finding("CPU", f"{os.cpu_count()} cores: any number of virtual devices cpu:0, cpu:1, ...")
     here = processes.current()
     yield Finding("Processes", f"{here.count}, of which this is number {here.index}")

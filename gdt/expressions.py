@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from gdt.loops import LoopBody
+
 
 class Operand(NamedTuple):
     """A parameter of the function, by its number."""
@@ -91,8 +93,10 @@ def called(
     keywords: Mapping[str, Expression] = {},
     name: str = "function",
 ) -> Expression:
-    """A call of a function; of a partial or of `reshaped`, what it stands for. name: what it is
-    called if it is no function of Python's."""
+    """A call of a function; of a partial, of `reshaped`, or of a body that has been chosen, what it
+    stands for. name: what it is called if it is no function of Python's."""
+    if isinstance(function, LoopBody) and function.chosen is not None:
+        function = function.chosen
     if isinstance(function, partial):
         if function.func is reshaped:
             return _reshaped(function.args[0], *arguments)

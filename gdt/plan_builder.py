@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gdt import loops
 from gdt.arguments import misfit_value
 from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.expressions import Choice, Expression, Operand, Tuple, Value, called, compiled
@@ -47,6 +48,7 @@ class PlanBuilder:
         self.finish = self._finish()
         self.merge = Merge(self.blocks, self.finish)
         self.kernel_bodies: dict[object, KernelBody] = {}  # by block, or "folded"
+        self.loop_bodies: dict[object, loops.LoopBody] = {}
 
     # ---- assembling
 
@@ -89,12 +91,17 @@ class PlanBuilder:
         return run
 
     def _body(self, static: Mapping[str, Any], where: object) -> Callable[..., Any]:
-        """The op's body; on a backend with kernels its kernel, where that applies."""
+        """The op's body; on a backend with kernels its kernel, where that applies; on the host
+        its compiled loop, if there is one."""
         op = self.op
         if self.backend.runner is None or op.kernel_body is None:
             ufunc = getattr(op.body, "ufunc", None)  # which is all that the body calls
             if ufunc is not None:
                 return getattr(self.backend.xp, ufunc)  # type: ignore[no-any-return]
+            if op.loop_body is not None and self.backend.xp is np and loops.are_compiled():
+                if where not in self.loop_bodies:
+                    self.loop_bodies[where] = loops.LoopBody(op.loop_body, op.body, static)
+                return self.loop_bodies[where]
             return partial(op.body, self.backend.xp, **static)
         if where not in self.kernel_bodies:
             self.kernel_bodies[where] = KernelBody(
@@ -261,7 +268,7 @@ class PlanBuilder:
         """Set the plan's `quick`, or what it has for donated operands that stay where they are."""
         plan = self.plan
         if self.alone:
-            if self.buffer:
+            if self.buffer or self.loop_bodies:
                 self.inner = self.single.function([None] * len(self.blocks.moved), self.buffer)
             movers = [mover(r) for r in plan.routes]
             quick = self.single.function(movers, self.buffer) if any(movers) else self.inner

@@ -62,6 +62,7 @@ LAYERS = [
             "array",
             "placing",
             "launcher",
+            "loops",
             "plan",
             "plan_blocks",
             "expressions",

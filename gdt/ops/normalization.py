@@ -16,6 +16,11 @@ from gdt.ops.batch_norm_kernels import (
     batch_norm_sums_kernel,
     normalize_kernel,
 )
+from gdt.ops.batch_norm_loops import (
+    batch_norm_gradient_loop,
+    batch_norm_sums_loop,
+    normalize_loop,
+)
 from gdt.ops.elementwise import like, sqrt
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduced_count, reduction_text
 from gdt.ops.shapes import reshape
@@ -54,8 +59,8 @@ def normalize(
 
 def _update(ufunc: Any, y: Block, other: Block, shape: tuple[int, ...]) -> Block:
     """ufunc(y, other), in the memory of y where it fits there."""
-    fits = y.shape == shape and (type(other) is float or other.dtype == y.dtype)
-    return ufunc(y, other, out=y if fits else None)
+    kept = type(other) in (int, float) or (hasattr(other, "dtype") and other.dtype == y.dtype)
+    return ufunc(y, other, out=y if kept and y.shape == shape else None)
 
 
 def _factor(xp: Any, variance: Block, scale: Block, epsilon: float) -> Block:
@@ -81,6 +86,7 @@ def _normalize_vjp(
 
 normalize.vjp(joint=_normalize_vjp)
 normalize.kernel(normalize_kernel)
+normalize.loop(normalize_loop)
 
 
 @public
@@ -136,6 +142,7 @@ def _batch_norm_sums_vjp(
 
 batch_norm_sums.vjp(joint=_batch_norm_sums_vjp)
 batch_norm_sums.kernel(batch_norm_sums_kernel)
+batch_norm_sums.loop(batch_norm_sums_loop)
 
 
 @op("..., ..., ..., ..., ..., ... -> ...")
@@ -194,6 +201,7 @@ def _batch_norm_gradient_vjp(
 
 batch_norm_gradient.vjp(joint=_batch_norm_gradient_vjp)
 batch_norm_gradient.kernel(batch_norm_gradient_kernel)
+batch_norm_gradient.loop(batch_norm_gradient_loop)
 
 
 @Composite

@@ -17,6 +17,7 @@ from gdt.layout import ArrayType
 from gdt.op import Op, op
 from gdt.operands import as_operands
 from gdt.ops.cross_entropy_kernels import gradient_kernel, split_kernel, whole_kernel
+from gdt.ops.cross_entropy_loops import gradient_loop, losses_loop
 from gdt.ops.elementwise import like
 from gdt.ops.integer_labels import NAME, beside, checked_targets, local_labels, picked, row_starts
 from gdt.ops.reductions import sum_
@@ -312,6 +313,7 @@ def _fused_gradient_vjp(
 
 
 cross_entropy_gradient.vjp(joint=_gradient_vjp)
+cross_entropy_gradient.loop(gradient_loop)
 fused_cross_entropy_gradient.vjp(joint=_fused_gradient_vjp)
 
 
@@ -332,6 +334,7 @@ def _fused_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tup
 
 
 cross_entropy_of_whole.vjp(joint=_whole_vjp)
+cross_entropy_of_whole.loop(losses_loop)
 fused_cross_entropy.vjp(joint=_fused_vjp)
 cross_entropy_of_split.vjp(joint=_fused_vjp)
 

@@ -19,6 +19,7 @@ from gdt.layout import ArrayType
 from gdt.op import op
 from gdt.operands import as_operands
 from gdt.ops.batch_norm_kernels import moments_kernel
+from gdt.ops.batch_norm_loops import moments_loop
 from gdt.ops.elementwise import conj, sqrt
 from gdt.ops.reductions import (
     Axis,
@@ -189,6 +190,7 @@ def _moments_vjp(g: Any, out: Any, x: Any, *, axes: Axis, keepdims: bool = False
 
 moments.vjp(joint=_moments_vjp)
 moments.kernel(moments_kernel)
+moments.loop(moments_loop)
 
 
 @public

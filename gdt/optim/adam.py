@@ -20,6 +20,7 @@ from gdt.op import op
 from gdt.optim.optimizer import Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
+from gdt.optim.update_loops import adam_loop
 
 Scalar = Any
 
@@ -61,6 +62,7 @@ def adam_step(
 
 
 declare(adam_step, launches.adam)
+adam_step.loop(adam_loop)
 
 
 @checked_class(eager=True)

@@ -13,6 +13,7 @@ from gdt.op import op
 from gdt.optim.optimizer import SMALL, Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
+from gdt.optim.update_loops import momentum_loop, sgd_loop
 from gdt.slots import Tree
 
 Scalar = Any
@@ -60,6 +61,8 @@ def momentum_step(
 
 declare(sgd_step, launches.sgd)
 declare(momentum_step, launches.momentum)
+sgd_step.loop(sgd_loop)
+momentum_step.loop(momentum_loop)
 
 
 @checked_class(eager=True)

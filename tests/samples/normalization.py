@@ -73,6 +73,7 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((MATRIX, MEAN, VARIANCE, OFFSET, SCALE), {}, normalized),
         Sample((MATRIX, MEAN, VARIANCE, None, None), {"epsilon": 0.1}, normalized),
         Sample((MATRIX, 0.5, 2.0, 1.0, SCALE), {}, normalized),
+        Sample((MATRIX, MEAN, VARIANCE, 1, 2), {}, normalized),
         Sample((MATRIX[:, :1], MEAN, VARIANCE, OFFSET, None), {}, normalized),
         Sample((MATRIX.astype(np.float32), MEAN, VARIANCE, OFFSET, 2.0), {}, normalized),
     ],

@@ -1,0 +1,123 @@
+"""Updates of parameters as compiled loops: one pass over each of their arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.loops import Loop, are_arrays, loop, vectors
+from gdt.optim.optimizer import SMALL
+
+Block = Any
+Body = Callable[..., Any]
+
+# What takes the place of an operand is that operand, in its memory or copied: of two arrays that
+# overlap a compiler does not know that they are the same.
+
+
+@loop("output, input, float")
+def _sgd(p: Block, g: Block, rate: float) -> None:
+    step = p.dtype.type(rate)
+    for i in range(p.size):
+        p[i] -= g[i] * step
+
+
+@loop("output, output, input, float, float")
+def _momentum(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
+    back, kept = p.dtype.type(-rate), p.dtype.type(momentum)
+    for i in range(p.size):
+        v[i] = v[i] * kept + g[i] * back
+        p[i] += v[i]
+
+
+@loop("output, output, input, float, float")
+def _nesterov(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
+    back, kept = p.dtype.type(-rate), p.dtype.type(momentum)
+    for i in range(p.size):
+        change = g[i] * back
+        v[i] = v[i] * kept + change
+        p[i] = (p[i] + change) + v[i] * kept
+
+
+@loop("output, output, output, input, float, float, float, float, float")
+def _adam(
+    p: Block,
+    m: Block,
+    v: Block,
+    g: Block,
+    beta1: float,
+    beta2: float,
+    keep: float,
+    rate: float,
+    epsilon: float,
+) -> None:
+    element = p.dtype.type
+    b1, b2, step, small = element(beta1), element(beta2), element(rate), element(epsilon)
+    for i in range(p.size):
+        m[i] = m[i] * b1 + g[i]
+        v[i] = v[i] * b2 + g[i] * g[i]
+        p[i] -= m[i] / (np.sqrt(v[i]) + small) * step
+
+
+@loop("output, output, output, input, float, float, float, float, float")
+def _adam_with_decay(
+    p: Block,
+    m: Block,
+    v: Block,
+    g: Block,
+    beta1: float,
+    beta2: float,
+    keep: float,
+    rate: float,
+    epsilon: float,
+) -> None:
+    element = p.dtype.type
+    b1, b2, kept = element(beta1), element(beta2), element(keep)
+    step, small = element(rate), element(epsilon)
+    for i in range(p.size):
+        m[i] = m[i] * b1 + g[i]
+        v[i] = v[i] * b2 + g[i] * g[i]
+        p[i] = p[i] * kept - m[i] / (np.sqrt(v[i]) + small) * step
+
+
+def sgd_loop(body: Body, p: Block, g: Block, rate: Any, /) -> Body | None:
+    """`sgd_step` of more than a few elements, for which its two calls are no more than one."""
+    return None if p.size < SMALL else _updating("sgd_step", _sgd, body, (p,), g)
+
+
+def momentum_loop(
+    body: Body, p: Block, v: Block, g: Block, *scalars: Any, nesterov: bool = False
+) -> Body | None:
+    """`momentum_step`"""
+    return _updating("momentum_step", _nesterov if nesterov else _momentum, body, (p, v), g)
+
+
+def adam_loop(
+    body: Body, p: Block, m: Block, v: Block, g: Block, *scalars: Any, decay: bool = False
+) -> Body | None:
+    """`adam_step`"""
+    return _updating("adam_step", _adam_with_decay if decay else _adam, body, (p, m, v), g)
+
+
+def _updating(name: str, update: Loop, body: Body, owned: Sequence[Block], g: Block) -> Body | None:
+    """What makes `out` of operands that take each other's place, or None if they are not alike."""
+    if not are_arrays(*owned, g) or any(x.shape != g.shape or x.dtype != g.dtype for x in owned):
+        return None
+    run, count = update[g.dtype.char], len(owned)
+    if run is None:
+        return None
+
+    def updated(*operands: Any, out: Any, **scratch: Any) -> Any:
+        elements = vectors(*out, operands[count])
+        if elements is None:
+            return body(*operands, out=out, **scratch)
+        for x, new in zip(operands, out, strict=False):
+            if new is not x:
+                np.copyto(new, x)
+        run(*elements, *operands[count + 1 :])
+        return out if count > 1 else out[0]
+
+    updated.__name__ = name
+    return updated
