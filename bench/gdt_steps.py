@@ -12,6 +12,7 @@ import numpy as np
 import gdt
 from bench.worker import Start, Step, serve
 from bench.workloads import ADAM_EPSILON, BETA1, BETA2, EPSILON, IMDB, Workload
+from gdt import loops
 
 U = gdt.UNSHARDED
 Train = Callable[..., gdt.DistributedArray]
@@ -124,4 +125,5 @@ CONTENDERS = {
 }
 
 if __name__ == "__main__":
-    serve(CONTENDERS, {"gdt": gdt.__version__, "numpy": np.__version__})
+    compiled = {"compiled loops": loops.described()[0]} if loops.are_compiled() else {}
+    serve(CONTENDERS, {"gdt": gdt.__version__, "numpy": np.__version__} | compiled)

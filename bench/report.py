@@ -26,6 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.workloads import WORKLOADS
+from gdt import loops
 from gdt.benchmark.machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +46,7 @@ class Contender:
     name: str
     slow: bool = False
     options: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()  # of its environment
 
     @property
     def python(self) -> Path:
@@ -60,17 +62,21 @@ class Contender:
 def contenders(workload: str) -> list[Contender]:
     """All rows for a workload, NumPy first; the MNIST network is only trained data parallel."""
     schemes = ["data", "model", "spatial"] if workload == "imdb" else ["data"]
+    gdt = [
+        Contender(
+            f"{library}{how}", f"{s}, 8 devices", "", "bench.gdt_steps", s + mode, variables=v
+        )
+        for how, v in (("", ()), (" without numba", ((loops.VARIABLE, "0"),)))
+        for library, mode in (("gdt", ""), ("gdt.function", "-captured"))
+        for s in schemes
+    ]
     torch = [
         Contender(f"PyTorch {mode}", "one device", ".venv-torch", "bench.peers.torch_steps", mode)
         for mode in ("eager", "fused", "compile")
     ]
     return [
         Contender("NumPy in place", "one array", "", "bench.baselines", "numpy"),
-        *[Contender("gdt", f"{s}, 8 devices", "", "bench.gdt_steps", s) for s in schemes],
-        *[
-            Contender("gdt.function", f"{s}, 8 devices", "", "bench.gdt_steps", f"{s}-captured")
-            for s in schemes
-        ],
+        *gdt,
         Contender("JAX jit", "one device", ".venv-jax", "bench.peers.jax_steps", "one-device"),
         *[
             Contender("JAX jit", f"{s}, 8 devices", ".venv-jax", "bench.peers.jax_steps", s)
@@ -107,6 +113,7 @@ class Running:
                 *contender.options,
             ],
             cwd=ROOT,
+            env=os.environ | dict(contender.variables),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
