@@ -257,8 +257,9 @@ class Captures:
             else f"{name(_exact_members)}({name(members)}) == {name(_exact_members(held))}"
             for members, held in self.contents
         ]  # fmt: skip
-        # Numbers may be equal, and methods the same, without being one object.
-        return f"{' and '.join(checks) or True} or changed() is None"
+        # Functions may share variables; numbers may be equal, and methods the same, without
+        # being one object.
+        return f"{' and '.join(dict.fromkeys(checks)) or True} or changed() is None"
 
     def changed(self) -> str | None:
         """The path of something that is not what it was; None if all is."""

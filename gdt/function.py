@@ -31,6 +31,7 @@ MANY_KINDS = 64  # of calls, after which it warns that each is another
 MOST_KINDS = 1024  # of calls that are known; then the oldest is forgotten
 
 Tree = Any
+Path = tuple[Any, ...]  # the number or name of an argument, and the keys that lead to a part of it
 
 
 class RerecordedWarning(UserWarning):
@@ -42,12 +43,13 @@ class RerecordedWarning(UserWarning):
 
 class Arguments:
     """The arguments of a call: `key`, all but the values in arrays; `places`, where its arrays are
-    kept; `objects`, what is no array, number or container of those; `containers`, lists and dicts.
+    kept (owner, key and path); `objects`, the paths of what is no array, number or container of
+    those, with it; `containers`, lists and dicts.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
-        self.places: list[Place] = []
-        self.objects: list[tuple[str, Any]] = []
+        self.places: list[tuple[Any, Any, Path]] = []
+        self.objects: list[tuple[Path, Any]] = []
         self.containers: list[Any] = []
         self._numbers: dict[int, int] = {}  # of the containers, by identity
         # Every part says how many follow: no two calls that differ are to have one key.
@@ -56,26 +58,26 @@ class Arguments:
         self._name = name
         try:
             for i, a in enumerate(args):
-                self._add(args, i, a, f"argument {i}")
+                self._add(args, i, a, (i,))
             for k, a in kwargs.items():
                 self._parts.append(k)
-                self._add(kwargs, k, a, f"argument {k!r}")
+                self._add(kwargs, k, a, (k,))
         except RecursionError:
             raise error(
                 FunctionError, name, "an argument is nested too deep", remedy="Pass flat lists."
             ) from None
         self.key = tuple(self._parts)
 
-    def _add(self, owner: Any, key: Any, value: Any, path: str) -> None:
+    def _add(self, owner: Any, key: Any, value: Any, path: Path) -> None:
         parts = self._parts
         if type(value) is DistributedArray:
             parts.append(value.type)
-            self.places.append(Place(owner, key, path))
+            self.places.append((owner, key, path))
         elif isinstance(value, np.ndarray):
             raise error(
                 FunctionError,
                 self._name,
-                f"{path} is a NumPy array {value.dtype}{list(value.shape)}",
+                f"{_spelled(path)} is a NumPy array {value.dtype}{list(value.shape)}",
                 remedy="Pass gdt.asarray(x, layout=...): a recorded step reads its operands anew.",
             )
         elif isinstance(value, PRIMITIVES):
@@ -84,12 +86,12 @@ class Arguments:
             parts.extend((type(value), len(value)))
             if type(value) is not list or self._is_new(value):
                 for i, v in enumerate(value):
-                    self._add(value, i, v, f"{path}[{i}]")
+                    self._add(value, i, v, (*path, i))
         elif type(value) is dict:
             parts.extend((dict, len(value), *value, *_kinds(value)))
             if self._is_new(value):
                 for k, v in value.items():
-                    self._add(value, k, v, f"{path}[{k!r}]")
+                    self._add(value, k, v, (*path, k))
         else:
             parts.append(id(value))
             self.objects.append((path, value))
@@ -103,6 +105,12 @@ class Arguments:
         if number == count:
             self.containers.append(container)
         return number == count
+
+
+def _spelled(path: Path) -> str:
+    """An argument, or a part of one, as messages name it."""
+    first, *keys = path
+    return f"argument {first!r}" + "".join([f"[{key!r}]" for key in keys])
 
 
 def _kinds(keys: dict[Any, Any]) -> Iterable[Any]:
@@ -240,9 +248,12 @@ class Function:
         captures = Captures(self._ran)
         captures.enter(self._function, self._name)
         for path, value in arguments.objects:
-            captures.enter(value, path)
+            captures.enter(value, _spelled(path))
         captures.enter_ran()
-        places = [(p, n) for n, p in enumerate(arguments.places)]
+        places = [
+            (Place(owner, key, _spelled(path)), n)
+            for n, (owner, key, path) in enumerate(arguments.places)
+        ]
         return captures, places + [(p, -1) for p, _ in captures.arrays]
 
     def _record(

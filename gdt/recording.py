@@ -19,6 +19,7 @@ from gdt.updates import is_only_owned, is_owned
 OUTDATED = object()  # what replaying returns if something is not what it was
 
 Tree = Any
+Argument = tuple[Any, Any, Any]  # where it is kept (owner and key), and its path
 
 
 class Result(NamedTuple):
@@ -37,6 +38,15 @@ class Result(NamedTuple):
             return cls(array.type, len(results) - 1, -1)
         results.append(array._resolved)
         return cls(array.type, len(results) - 2, len(results) - 1)
+
+    def source(self, name: str, namespace: dict[str, Any]) -> str:
+        """The expression of `array(outputs)`; names that begin with `name` are put into
+        `namespace`."""
+        if self.resolved >= 0 or len(self.type.mesh.blocks) > 1:
+            namespace[name] = self.array
+            return f"{name}(outputs)"
+        namespace[name] = self.type
+        return f"array({name}, (outputs[{self.output}],))"
 
     def array(self, outputs: Sequence[Any]) -> DistributedArray:
         """The array that a run of the program has made."""
@@ -110,6 +120,14 @@ def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
     return template
 
 
+def _returned(template: Tree, namespace: dict[str, Any]) -> str:
+    """The expression of `_filled(template, outputs)`."""
+    if type(template) is Result:
+        return template.source("returned", namespace)
+    namespace |= {"filled": _filled, "template": template}
+    return "filled(template, outputs)"
+
+
 class Input(NamedTuple):
     """Where a program reads a register: a place, or argument number `argument` if that is not -1;
     the type it must have; what is put there afterwards, None if it stays."""
@@ -152,7 +170,6 @@ class Recording:
         namespace: dict[str, Any] = {
             "changed": captures.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
             "array": DistributedArray, "is_owned": is_owned, "is_only_owned": is_only_owned,
-            "filled": _filled, "template": template,
         }  # fmt: skip
         self.graph = _graph(name, recorder, kept, program)
         guards = [captures.unchanged(namespace), *_guards(kept, namespace)]
@@ -167,12 +184,12 @@ class Recording:
             "    except missing:",
             "        return OUTDATED",
             *_run(kept, program, self.graph, namespace),
-            "    return filled(template, outputs)",
+            f"    return {_returned(template, namespace)}",
         ]
         self.source = "\n".join(lines)
         exec(compile(self.source, "<gdt replay>", "exec"), namespace)
         # Popped, else it would refer to itself, and be alive until a collection of cycles.
-        self.replay: Callable[[Sequence[Place], Sequence[Any]], Tree] = namespace.pop("replay")
+        self.replay: Callable[[Sequence[Argument], Sequence[Any]], Tree] = namespace.pop("replay")
 
 
 def _arguments(inputs: Sequence[Input]) -> list[tuple[int, Input]]:
@@ -235,6 +252,5 @@ def _run(
     lines.append(f"    outputs = run({operands})")
     for n, i in enumerate(inputs):
         if i.written:
-            namespace[f"w{n}"] = i.written.array
-            lines.append(f"    o{n}[k{n}] = w{n}(outputs)")
+            lines.append(f"    o{n}[k{n}] = {i.written.source(f'w{n}', namespace)}")
     return lines
