@@ -62,11 +62,12 @@ class Contender:
 def contenders(workload: str) -> list[Contender]:
     """All rows for a workload, NumPy first; the MNIST network is only trained data parallel."""
     schemes = ["data", "model", "spatial"] if workload == "imdb" else ["data"]
+    has_loops = loops.are_compiled()
     gdt = [
         Contender(
             f"{library}{how}", f"{s}, 8 devices", "", "bench.gdt_steps", s + mode, variables=v
         )
-        for how, v in (("", ()), (" without numba", ((loops.VARIABLE, "0"),)))
+        for how, v in (("", ()), (" without numba", ((loops.VARIABLE, "0"),)))[: 1 + has_loops]
         for library, mode in (("gdt", ""), ("gdt.function", "-captured"))
         for s in schemes
     ]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gdt.loops import LoopBody
+from gdt.loops import ChosenBody
 
 
 class Operand(NamedTuple):
@@ -95,7 +95,7 @@ def called(
 ) -> Expression:
     """A call of a function; of a partial, of `reshaped`, or of a body that has been chosen, what it
     stands for. name: what it is called if it is no function of Python's."""
-    if isinstance(function, LoopBody) and function.chosen is not None:
+    if isinstance(function, ChosenBody) and function.chosen is not None:
         function = function.chosen
     if isinstance(function, partial):
         if function.func is reshaped:

@@ -99,7 +99,7 @@ class Op:
         self.joint_vjp: Vjp | None = None
         self.kernel_body: Callable[..., Any] | None = None
         self.has_library = False
-        self.loop_body: Callable[..., Any] | None = None
+        self.loop_for: Callable[..., Any] | None = None
         # Of an op with donated operands: the kernel of many updates in one launch.
         self.kernel_of_all: Callable[..., None] | None = None
 
@@ -134,7 +134,7 @@ class Op:
         """Declare a compiled loop for blocks of the host: a function of the body, of what the first
         call passes to it and of the statics, which returns what runs in the body's place, or None;
         see `gdt.loops`."""
-        self.loop_body = function
+        self.loop_for = function
         return function
 
     # ---- calling

@@ -48,7 +48,7 @@ class PlanBuilder:
         self.finish = self._finish()
         self.merge = Merge(self.blocks, self.finish)
         self.kernel_bodies: dict[object, KernelBody] = {}  # by block, or "folded"
-        self.loop_bodies: dict[object, loops.LoopBody] = {}
+        self.chosen_bodies: dict[object, loops.ChosenBody] = {}
 
     # ---- assembling
 
@@ -98,10 +98,10 @@ class PlanBuilder:
             ufunc = getattr(op.body, "ufunc", None)  # which is all that the body calls
             if ufunc is not None:
                 return getattr(self.backend.xp, ufunc)  # type: ignore[no-any-return]
-            if op.loop_body is not None and self.backend.xp is np and loops.are_compiled():
-                if where not in self.loop_bodies:
-                    self.loop_bodies[where] = loops.LoopBody(op.loop_body, op.body, static)
-                return self.loop_bodies[where]
+            if op.loop_for is not None and self.backend.xp is np and loops.WANTED:
+                if where not in self.chosen_bodies:
+                    self.chosen_bodies[where] = loops.ChosenBody(op.loop_for, op.body, static)
+                return self.chosen_bodies[where]
             return partial(op.body, self.backend.xp, **static)
         if where not in self.kernel_bodies:
             self.kernel_bodies[where] = KernelBody(
@@ -268,7 +268,7 @@ class PlanBuilder:
         """Set the plan's `quick`, or what it has for donated operands that stay where they are."""
         plan = self.plan
         if self.alone:
-            if self.buffer or self.loop_bodies:
+            if self.buffer or self.chosen_bodies:
                 self.inner = self.single.function([None] * len(self.blocks.moved), self.buffer)
             movers = [mover(r) for r in plan.routes]
             quick = self.single.function(movers, self.buffer) if any(movers) else self.inner

@@ -1,4 +1,4 @@
-"""Gradients of activations as compiled loops."""
+"""relu and its gradient as compiled loops."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from gdt.loops import are_arrays, loop
+from gdt.loops import Loop, are_arrays, loop, vectors
 
 Block = Any
 Body = Callable[..., Any]
+
+
+@loop("input, output")
+def _relu(x: Block, out: Block) -> None:
+    zero = x.dtype.type(0)
+    for i in range(x.size):
+        out[i] = zero if x[i] <= zero else x[i]
 
 
 @loop("input, input, output")
@@ -20,20 +27,34 @@ def _relu_gradient(g: Block, y: Block, out: Block) -> None:
         out[i] = g[i] if y[i] > zero else g[i] * zero
 
 
+def relu_loop(body: Body, x: Block, /) -> Body | None:
+    """`gdt.relu`"""
+    return _element_wise("relu", _relu, body, x)
+
+
 def relu_gradient_loop(body: Body, g: Block, y: Block, /) -> Body | None:
     """`relu_gradient`, where both operands have the same shape and dtype."""
-    if not are_arrays(g, y) or y.dtype != g.dtype or y.shape != g.shape:
+    return _element_wise("relu_gradient", _relu_gradient, body, g, y)
+
+
+def _element_wise(name: str, of_dtypes: Loop, body: Body, *operands: Any) -> Body | None:
+    """A loop over the elements of blocks that have the same shape and dtype."""
+    like = operands[0]
+    if not are_arrays(*operands):
         return None
-    run, shape, dtype = _relu_gradient[g.dtype.char], g.shape, g.dtype
+    if any(x.shape != like.shape or x.dtype != like.dtype for x in operands):
+        return None
+    run, shape, dtype = of_dtypes[like.dtype.char], like.shape, like.dtype
     if run is None:
         return None
 
-    def relu_gradient(g: Block, y: Block, *, out: Block = None) -> Block:
-        made = np.empty(shape, dtype) if out is None else out
-        elements = made.ravel()
-        if elements.base is None:  # a copy: they lie in another order
-            return body(g, y, out=out)
-        run(g.ravel(), y.ravel(), elements)
-        return made
+    def made(*blocks: Block, out: Block = None) -> Block:
+        target = np.empty(shape, dtype) if out is None else out
+        elements = vectors(*blocks, target)
+        if elements is None:
+            return body(*blocks, out=out)
+        run(*elements)
+        return target
 
-    return relu_gradient
+    made.__name__ = name
+    return made

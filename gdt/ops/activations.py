@@ -13,7 +13,7 @@ from gdt import error_function
 from gdt.errors import DtypeError, error
 from gdt.layout import ArrayType
 from gdt.op import op
-from gdt.ops.activation_loops import relu_gradient_loop
+from gdt.ops.activation_loops import relu_gradient_loop, relu_loop
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import BINARY, UNARY, like, square, zero
 from gdt.ops.exponential import exp, tanh
@@ -85,6 +85,7 @@ def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Block = None) -> Block
     return xp.multiply(g, (y > 0).astype(g.dtype), out=out)
 
 
+relu.loop(relu_loop)
 relu_gradient.loop(relu_gradient_loop)
 relu.vjp(lambda g, out, x: relu_gradient(g, out))
 relu_gradient.vjp(

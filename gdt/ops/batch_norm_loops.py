@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from gdt.loops import are_arrays, constant, grouped, loop
+from gdt.loops import Loop, are_arrays, are_floats, loop
+from gdt.ops.sums import LARGEST, LONGEST, grouped
 from gdt.plan import Shards
 
 Block = Any
 Body = Callable[..., Any]
+Sizes = tuple[int, int, int, int]
+
+# Measured: a loop over rows shorter than this pays for blocks of few elements only.
+SHORT_ROW, FEW = 8, 512
 
 
 @loop("input, int, int, int, int, output")
@@ -64,13 +69,15 @@ def _sums(
             out[1, k, c] = product[c]
 
 
-@loop("input, input, input, input, input, float, int, int, int, int, output")
+@loop("input, input, input, input, input, float, float, float, int, int, int, int, output")
 def _normalized(
     x: Block,
     mean: Block,
     variance: Block,
-    offset: Block,
-    scale: Block,
+    offsets: Block,
+    scales: Block,
+    offset: float,
+    scale: float,
     epsilon: float,
     outer: int,
     lead: int,
@@ -85,9 +92,9 @@ def _normalized(
         means = mean[k * columns : (k + 1) * columns]
         for c in range(columns):
             at = k * columns + c
-            root = np.sqrt(variance[at] + small)
-            factor[c] = scale[min(at, scale.size - 1)] / root
-            shift[c] = offset[min(at, offset.size - 1)]
+            factor[c] = scales[at] if scales.size else scale
+            factor[c] /= np.sqrt(variance[at] + small)
+            shift[c] = offsets[at] if offsets.size else offset
         for o in range(outer):
             for r in range(rows):
                 row, made = x[o, k, r], y[o, k, r]
@@ -95,14 +102,15 @@ def _normalized(
                     made[c] = (row[c] - means[c]) * factor[c] + shift[c]
 
 
-@loop("input, input, input, input, input, input, float, float, int, int, int, int, output")
+@loop("input, input, input, input, input, input, float, float, float, int, int, int, int, output")
 def _gradient(
     g: Block,
     xhat: Block,
     g_sum: Block,
     product_sum: Block,
     variance: Block,
-    scale: Block,
+    scales: Block,
+    scale: float,
     epsilon: float,
     share: float,
     outer: int,
@@ -120,7 +128,8 @@ def _gradient(
         products = product_sum[k * columns : (k + 1) * columns]
         for c in range(columns):
             at = k * columns + c
-            factor[c] = scale[min(at, scale.size - 1)] / np.sqrt(variance[at] + small)
+            factor[c] = scales[at] if scales.size else scale
+            factor[c] /= np.sqrt(variance[at] + small)
         for o in range(outer):
             for r in range(rows):
                 g_row, row, made = g[o, k, r], xhat[o, k, r], out[o, k, r]
@@ -146,15 +155,16 @@ def moments_loop(
     means lost when they were rounded."""
     if not are_arrays(x) or shards.uneven:
         return None
-    run, dtype = _moments[x.dtype.char], x.dtype
-    sizes, shape = _reduced(3, x.shape, axes, keepdims)
-    if run is None or sizes is None:
+    run, sizes, shape = _reduction(_moments, x, axes, keepdims, count=3)
+    if run is None:
         return None
-    rank = len(shards.size)
+    rank, is_large, kind = len(shards.size), x.size > LARGEST, x.dtype
     is_merged = any(f"d{a + rank}" in shards.split for a in axes)
 
     def moments(x: Block) -> tuple[Block, ...]:
-        made = np.empty(shape, dtype)
+        if is_large and not x.flags.c_contiguous:
+            return body(x)  # type: ignore[no-any-return]
+        made = np.empty(shape, kind)
         run(x.ravel(), *sizes, made.ravel())
         return (made[0], made[1], made[2]) if is_merged else (made[0], made[1])
 
@@ -167,12 +177,14 @@ def batch_norm_sums_loop(
     """`batch_norm_sums` of two blocks of one dtype."""
     if not are_arrays(g, xhat) or xhat.shape != g.shape or xhat.dtype != g.dtype:
         return None
-    run, dtype = _sums[g.dtype.char], g.dtype
-    sizes, shape = _reduced(2, g.shape, axes, keepdims)
-    if run is None or sizes is None:
+    run, sizes, shape = _reduction(_sums, g, axes, keepdims, count=2)
+    if run is None:
         return None
+    is_large, dtype = g.size > LARGEST, g.dtype
 
     def batch_norm_sums(g: Block, xhat: Block) -> tuple[Block, Block]:
+        if is_large and not (g.flags.c_contiguous and xhat.flags.c_contiguous):
+            return body(g, xhat)  # type: ignore[no-any-return]
         made = np.empty(shape, dtype)
         run(g.ravel(), xhat.ravel(), *sizes, made.ravel())
         return made[0], made[1]
@@ -185,30 +197,37 @@ def normalize_loop(
     x: Block,
     mean: Block,
     variance: Block,
-    offset: Block,
-    scale: Block,
+    offset: Any,
+    scale: Any,
     /,
     epsilon: float,
     *,
     block_shape: tuple[int, ...],
 ) -> Body | None:
     """`normalize`, where its vectors are of one shape, and all of one dtype."""
-    if not are_arrays(x, mean) or not _are_alike(mean, variance, offset, scale, dtype=x.dtype):
+    if not are_arrays(x, mean) or not are_floats(epsilon):
         return None
-    shape, dtype, char = x.shape, x.dtype, x.dtype.char
-    run, sizes = _normalized[char], grouped(shape, mean.shape)
-    if run is None or sizes is None:
+    if not _are_alike(mean, variance, offset, scale, dtype=x.dtype):
         return None
+    run, sizes = _loop_over(_normalized, x, mean.shape)
+    if run is None:
+        return None
+    shape, dtype = x.shape, x.dtype
+    none = np.empty(0, dtype)
 
     def normalize(
         x: Block, mean: Block, variance: Block, offset: Any, scale: Any, *, out: Block = None
     ) -> Block:
         y = np.empty(shape, dtype) if out is None else out
-        elements = y.ravel()
-        if elements.base is None:  # a copy: they lie in another order
+        if not (y.flags.c_contiguous and x.flags.c_contiguous):
             return body(x, mean, variance, offset, scale, out=out)
-        vectors = mean.ravel(), variance.ravel(), _vector(offset, char), _vector(scale, char)
-        run(x.ravel(), *vectors, epsilon, *sizes, elements)
+        if type(offset) is float:  # adding -0.0 changes nothing, as the body does not for 0.0
+            offsets, offset = none, offset or -0.0
+        else:
+            offsets, offset = offset.ravel(), 0.0
+        scales, scale = (none, scale) if type(scale) is float else (scale.ravel(), 1.0)
+        arrays = x.ravel(), mean.ravel(), variance.ravel(), offsets, scales
+        run(*arrays, offset, scale, epsilon, *sizes, y.ravel())
         return y
 
     return normalize
@@ -221,21 +240,23 @@ def batch_norm_gradient_loop(
     g_sum: Block,
     product_sum: Block,
     variance: Block,
-    scale: Block,
+    scale: Any,
     /,
     epsilon: float,
     count: int,
 ) -> Body | None:
     """`batch_norm_gradient`, where its vectors are of one shape, and all of one dtype."""
-    if not are_arrays(g, xhat, g_sum) or xhat.shape != g.shape or xhat.dtype != g.dtype:
+    if not are_arrays(g, xhat, g_sum) or not are_floats(epsilon):
+        return None
+    if xhat.shape != g.shape or xhat.dtype != g.dtype:
         return None
     if not _are_alike(g_sum, product_sum, variance, scale, dtype=g.dtype):
         return None
-    shape, dtype, char = g.shape, g.dtype, g.dtype.char
-    run, sizes = _gradient[char], grouped(shape, g_sum.shape)
-    if run is None or sizes is None:
+    run, sizes = _loop_over(_gradient, g, g_sum.shape)
+    if run is None:
         return None
-    share = -1.0 / max(count, 1)
+    share, shape, dtype = -1.0 / max(count, 1), g.shape, g.dtype
+    none = np.empty(0, dtype)
 
     def batch_norm_gradient(
         g: Block,
@@ -248,33 +269,40 @@ def batch_norm_gradient_loop(
         out: Block = None,
     ) -> Block:
         made = np.empty(shape, dtype) if out is None else out
-        elements = made.ravel()
-        if elements.base is None:  # a copy: they lie in another order
+        if not (made.flags.c_contiguous and g.flags.c_contiguous and xhat.flags.c_contiguous):
             return body(g, xhat, g_sum, product_sum, variance, scale, out=out)
-        vectors = g_sum.ravel(), product_sum.ravel(), variance.ravel(), _vector(scale, char)
-        run(g.ravel(), xhat.ravel(), *vectors, epsilon, share, *sizes, elements)
+        scales, scale = (none, scale) if type(scale) is float else (scale.ravel(), 1.0)
+        arrays = g.ravel(), xhat.ravel(), g_sum.ravel(), product_sum.ravel(), variance.ravel()
+        run(*arrays, scales, scale, epsilon, share, *sizes, made.ravel())
         return made
 
     return batch_norm_gradient
 
 
 def _are_alike(first: Block, *others: Any, dtype: np.dtype) -> bool:
-    """Whether all are arrays of one shape and that dtype, or numbers."""
+    """Whether all are arrays of one shape and that dtype, or floats."""
     arrays = [first, *[v for v in others if type(v) is not float]]
-    return all(getattr(v, "shape", None) == first.shape and v.dtype == dtype for v in arrays)
+    return are_arrays(*arrays) and all(v.shape == first.shape and v.dtype == dtype for v in arrays)
 
 
-def _vector(value: Any, char: str) -> Block:
-    """A number, or an array, as a vector."""
-    return constant(value, char) if type(value) is float else value.ravel()
+def _reduction(
+    of_dtypes: Loop, x: Block, axes: Sequence[int], keepdims: bool, *, count: int
+) -> tuple[Any, Sizes, tuple[int, ...]]:
+    """The loop that reduces `axes` of such a block or None, the block's sizes, and the shape of
+    `count` reductions."""
+    gone = {a + x.ndim for a in axes}
+    kept = tuple([1 if i in gone else n for i, n in enumerate(x.shape)])
+    run, sizes = _loop_over(of_dtypes, x, kept)
+    if x.dtype.itemsize > 4 and sizes[0] * sizes[2] > LONGEST:  # added up pairwise by NumPy
+        run = None
+    left = kept if keepdims else tuple([n for i, n in enumerate(x.shape) if i not in gone])
+    return run, sizes, (count, *left)
 
 
-def _reduced(
-    count: int, shape: tuple[int, ...], axes: Sequence[int], keepdims: bool
-) -> tuple[tuple[int, int, int, int] | None, tuple[int, ...]]:
-    """The sizes of a block of which `axes` are reduced, see `grouped`, and the shape of so many
-    reductions."""
-    gone = {a + len(shape) for a in axes}
-    kept = tuple([1 if i in gone else n for i, n in enumerate(shape)])
-    left = kept if keepdims else tuple([n for i, n in enumerate(shape) if i not in gone])
-    return grouped(shape, kept), (count, *left)
+def _loop_over(of_dtypes: Loop, x: Block, kept: tuple[int, ...]) -> tuple[Any, Sizes]:
+    """The loop for such a block, with vectors of shape `kept`, and the block's sizes; None if they
+    are of another form, or if rows are so short that NumPy is as fast."""
+    sizes = grouped(x.shape, kept)
+    if sizes is None or (sizes[-1] < SHORT_ROW and x.size > FEW):
+        return None, (0, 0, 0, 0)
+    return of_dtypes[x.dtype.char], sizes

@@ -23,6 +23,7 @@ def _losses(labels: Block, logits: Block, loss: Block, softmax: Block) -> int:
     rows = labels.size
     classes = logits.size // rows
     logits, softmax = logits.reshape((rows, classes)), softmax.reshape((rows, classes))
+    element = logits.dtype.type
     outside = 0
     for r in range(rows):
         outside += labels[r] < 0 or labels[r] >= classes
@@ -32,10 +33,11 @@ def _losses(labels: Block, logits: Block, loss: Block, softmax: Block) -> int:
         largest = logits[r, 0]
         for c in range(1, classes):
             largest = max(largest, logits[r, c])
-        total = logits.dtype.type(0)
+        exact = 0.0
         for c in range(classes):
             softmax[r, c] = np.exp(logits[r, c] - largest)
-            total += softmax[r, c]
+            exact += softmax[r, c]
+        total = element(exact)
         for c in range(classes):
             softmax[r, c] /= total
         loss[r] = np.log(total) - (logits[r, labels[r]] - largest)

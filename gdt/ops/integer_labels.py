@@ -73,11 +73,17 @@ def picked(xp: Any, rows: Block, labels: Block) -> Block:
     """rows[..., labels]: one element of every row."""
     classes = rows.shape[-1]
     flat = rows.reshape(-1)
-    index = labels.reshape(-1) + row_starts(xp, flat.size, classes)
-    return flat.take(index).reshape(labels.shape)
+    return flat.take(positions(xp, labels, flat.size, classes)).reshape(labels.shape)
 
 
-def row_starts(xp: Any, size: int, classes: int) -> Block:
+def positions(xp: Any, labels: Block, size: int, classes: int) -> Block:
+    """Where the element of each label is among the `size` elements of rows of classes, as a
+    vector. Labels are classes, so int64 holds them, which uint64 and int64 together are not."""
+    index = labels.reshape(-1).astype(np.int64, copy=False)
+    return index + _row_starts(xp, size, classes)
+
+
+def _row_starts(xp: Any, size: int, classes: int) -> Block:
     """Where each row begins in the `size` elements of a block; of small blocks kept from call to
     call."""
     if xp is np and size <= LARGEST_KEPT:

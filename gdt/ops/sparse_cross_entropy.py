@@ -19,7 +19,7 @@ from gdt.operands import as_operands
 from gdt.ops.cross_entropy_kernels import gradient_kernel, split_kernel, whole_kernel
 from gdt.ops.cross_entropy_loops import gradient_loop, losses_loop
 from gdt.ops.elementwise import like
-from gdt.ops.integer_labels import NAME, beside, checked_targets, local_labels, picked, row_starts
+from gdt.ops.integer_labels import NAME, beside, checked_targets, local_labels, picked, positions
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims
 from gdt.ops.softmax import (
@@ -239,8 +239,7 @@ def _minus_labels(
         at_label = xp.where(here, at_label, 0)
         labels = xp.broadcast_to(labels, out.shape[:-1])
     flat = out.reshape(-1)
-    index = labels.reshape(-1) + row_starts(xp, flat.size, out.shape[-1])
-    flat[index] -= at_label.reshape(-1)
+    flat[positions(xp, labels, flat.size, out.shape[-1])] -= at_label.reshape(-1)
     return out
 
 

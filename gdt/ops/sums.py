@@ -67,23 +67,37 @@ def _plan(
 ) -> tuple[int, int, int, int, tuple[int, ...]] | None:
     """The sizes of a block as (outer, lead, rows, columns), of which `outer` and `rows` are added
     up, and the result's shape; None if that is not its form, or too long."""
-    rank, groups = len(shape), [1]
-    gone = {a + rank for a in axes}
-    for i, n in enumerate(shape):
+    gone = {a + len(shape) for a in axes}
+    kept = tuple([1 if i in gone else n for i, n in enumerate(shape)])
+    sizes = grouped(shape, kept)
+    if sizes is None:
+        return None
+    outer, lead, rows, columns = sizes
+    if not 1 < outer * rows <= LONGEST or math.prod(shape) > LARGEST:
+        return None
+    if lead > MOST_PRODUCTS and columns > 1:
+        return None
+    out = kept if keepdims else tuple([n for i, n in enumerate(shape) if i not in gone])
+    return outer, lead, rows, columns, out
+
+
+def grouped(shape: tuple[int, ...], kept: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+    """The sizes (outer, lead, rows, columns) of a block, of which what broadcasts to it and has
+    shape `kept` has lead and columns; None if it is not of that form, or if there is nothing."""
+    if len(kept) > len(shape):
+        return None
+    groups = [1]
+    for n, k in zip(shape, (1,) * (len(shape) - len(kept)) + kept, strict=True):
+        if k not in (1, n) or n == 0:
+            return None
         if n != 1:
-            # Groups of axes that are and are not added up take turns; the first is added up.
-            if (i in gone) is not (len(groups) % 2 == 1):
+            # Groups of axes that are added up and that are kept take turns; the first is added up.
+            if (k == 1) is not (len(groups) % 2 == 1):
                 groups.append(1)
             groups[-1] *= n
-    added, size = math.prod(groups[::2]), math.prod(shape)
-    if not 1 < added <= LONGEST or size > LARGEST or len(groups) > 4 or not size:
+    if len(groups) > 4:
         return None
     if len(groups) < 3:  # rows, or rows and columns
         groups = [1, 1, *groups]
     outer, lead, rows, columns = groups + [1] * (4 - len(groups))
-    if lead > MOST_PRODUCTS and columns > 1:
-        return None
-    out = [1 if i in gone else n for i, n in enumerate(shape)]
-    if not keepdims:
-        out = [n for i, n in enumerate(out) if i not in gone]
-    return outer, lead, rows, columns, tuple(out)
+    return outer, lead, rows, columns

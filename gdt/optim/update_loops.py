@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.loops import Loop, are_arrays, loop, vectors
+from gdt.loops import Loop, are_arrays, are_floats, loop, vectors
 from gdt.optim.optimizer import SMALL
 
 Block = Any
@@ -84,26 +84,34 @@ def _adam_with_decay(
 
 def sgd_loop(body: Body, p: Block, g: Block, rate: Any, /) -> Body | None:
     """`sgd_step` of more than a few elements, for which its two calls are no more than one."""
-    return None if p.size < SMALL else _updating("sgd_step", _sgd, body, (p,), g)
+    return _updating("sgd_step", _sgd, body, (p,), g, rate) if p.size >= SMALL else None
 
 
 def momentum_loop(
     body: Body, p: Block, v: Block, g: Block, *scalars: Any, nesterov: bool = False
 ) -> Body | None:
     """`momentum_step`"""
-    return _updating("momentum_step", _nesterov if nesterov else _momentum, body, (p, v), g)
+    return _updating(
+        "momentum_step", _nesterov if nesterov else _momentum, body, (p, v), g, *scalars
+    )
 
 
 def adam_loop(
     body: Body, p: Block, m: Block, v: Block, g: Block, *scalars: Any, decay: bool = False
 ) -> Body | None:
     """`adam_step`"""
-    return _updating("adam_step", _adam_with_decay if decay else _adam, body, (p, m, v), g)
+    return _updating(
+        "adam_step", _adam_with_decay if decay else _adam, body, (p, m, v), g, *scalars
+    )
 
 
-def _updating(name: str, update: Loop, body: Body, owned: Sequence[Block], g: Block) -> Body | None:
+def _updating(
+    name: str, update: Loop, body: Body, owned: Sequence[Block], g: Block, *scalars: Any
+) -> Body | None:
     """What makes `out` of operands that take each other's place, or None if they are not alike."""
-    if not are_arrays(*owned, g) or any(x.shape != g.shape or x.dtype != g.dtype for x in owned):
+    if not are_arrays(*owned, g) or not are_floats(*scalars):
+        return None
+    if any(x.shape != g.shape or x.dtype != g.dtype for x in owned):
         return None
     run, count = update[g.dtype.char], len(owned)
     if run is None:
