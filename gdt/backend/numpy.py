@@ -114,7 +114,12 @@ def order_in_memory(array: np.ndarray) -> Order:
 
 def axes_in_memory(array: Any) -> tuple[int, ...]:
     """The axes of an array of NumPy or CuPy by their distance in memory, farthest first."""
-    return tuple(sorted(range(array.ndim), key=lambda a: -abs(array.strides[a])))
+    return _farthest_first(array.strides)
+
+
+@lru_cache(maxsize=4096)
+def _farthest_first(strides: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(strides)), key=lambda a: -abs(strides[a])))
 
 
 def in_own_byte_order(array: np.ndarray) -> np.ndarray:
