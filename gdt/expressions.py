@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gdt.loops import ChosenBody
+from gdt.specialization import ChosenBody
 
 
 class Operand(NamedTuple):

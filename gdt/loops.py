@@ -1,20 +1,17 @@
 """Compiled loops: bodies of ops that small blocks spend most of a step in, in one pass on the host.
 
 A body in NumPy is a call, a temporary and a pass over memory for each operation. Where numba is
-installed (the extra `fast`) an op may have its body as a loop over elements too, and names it in
-its own block as it names its kernel:
+installed (the extra `fast`) an op may have its body as a loop over elements too:
 
     @loop("input, output")
     def _relu(x, out):
         for i in range(x.size):
             out[i] = ...
 
-    @relu.loop
+    @relu.specialize
     def relu_loop(body, x, /): ...
 
-That function gets the body, what the plan's first call passes to it, and the statics. It returns
-what runs in the body's place from then on, with blocks of these shapes and dtypes; or None where
-the loop does not apply. Loops do the arithmetic of bodies in the same order and dtype, but for
+(see `gdt.specialization`). Loops do the arithmetic of bodies in the same order and dtype, but for
 sums, which they add up in float64, and for exponentials and logarithms, which are not NumPy's. They
 give no NumPy warnings about what is infinite or no number. They are compiled when they first run,
 and kept on disk by numba. `GDT_COMPILED_LOOPS=0` in the environment leaves bodies as they are.
@@ -23,12 +20,10 @@ and kept on disk by numba. `GDT_COMPILED_LOOPS=0` in the environment leaves bodi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import cache
 from types import ModuleType
 from typing import Any
-
-import numpy as np
 
 from gdt.backend.numpy import order_in_memory
 
@@ -76,22 +71,24 @@ def described() -> tuple[str, str]:
     return (problem, remedy) if numba is None else (f"by numba {numba.__version__}", "")
 
 
-class Loop(dict[str, Any]):
-    """A loop by the characters of dtypes: compiled for float32 and float64, None for any other, and
-    without numba.
+class Loop:
+    """`loop[char]` is a loop for elements of the dtype of that character: compiled for float32 and
+    float64, None for any other, and without numba.
 
     parameters: of each parameter what it is: a vector of elements in order that is read (`input`)
     or written (`output`), one of integers that is read (`labels`), or a number (`int`, `float`).
     """
 
     def __init__(self, function: Callable[..., Any], parameters: str) -> None:
-        super().__init__()
         self.function, self.parameters = function, parameters.split(", ")
+        self.compiled: dict[str, Any] = {}
 
-    def __missing__(self, char: str) -> Any:
-        numba = _numba()[0] if char in ELEMENTS else None
-        self[char] = compiled = numba and self._compile(numba, ELEMENTS[char])
-        return compiled
+    def __getitem__(self, char: str) -> Any:
+        if char not in ELEMENTS or not are_compiled():
+            return None
+        if char not in self.compiled:
+            self.compiled[char] = self._compile(_numba()[0], ELEMENTS[char])
+        return self.compiled[char]
 
     def _compile(self, numba: Any, element: str) -> Any:
         types = numba.types
@@ -113,38 +110,6 @@ class Loop(dict[str, Any]):
 def loop(parameters: str) -> Callable[[Callable[..., Any]], Loop]:
     """Declare a loop: a decorator of a function that numba compiles."""
     return lambda function: Loop(function, parameters)
-
-
-# ---------------------------------------------------------------- in the place of bodies
-
-
-class ChosenBody:
-    """The body of an op, or its loop if that takes what the first call passes.
-
-    choose: what `Op.loop` has declared.
-    """
-
-    def __init__(
-        self, choose: Callable[..., Any], body: Callable[..., Any], static: Mapping[str, Any]
-    ) -> None:
-        self.body = partial(body, np, **static)
-        self.choose = partial(choose, self.body, **static)
-        self.chosen: Callable[..., Any] | None = None
-
-    def __call__(self, *operands: Any, **memory: Any) -> Any:
-        if self.chosen is None:
-            self.chosen = self.choose(*operands) or self.body
-        return self.chosen(*operands, **memory)
-
-
-def are_arrays(*operands: Any) -> bool:
-    """Whether none of them is a number."""
-    return all(isinstance(x, np.ndarray) for x in operands)
-
-
-def are_floats(*operands: Any) -> bool:
-    """Whether all of them are Python's floats, which take the dtype of arrays that they meet."""
-    return all(type(x) is float for x in operands)
 
 
 def vectors(*blocks: Block) -> Sequence[Block] | None:

@@ -99,7 +99,7 @@ class Op:
         self.joint_vjp: Vjp | None = None
         self.kernel_body: Callable[..., Any] | None = None
         self.has_library = False
-        self.loop_for: Callable[..., Any] | None = None
+        self.specialization: Callable[..., Any] | None = None
         # Of an op with donated operands: the kernel of many updates in one launch.
         self.kernel_of_all: Callable[..., None] | None = None
 
@@ -130,11 +130,11 @@ class Op:
         self.kernel_body, self.has_library = function, has_library
         return function
 
-    def loop(self, function: F) -> F:
-        """Declare a compiled loop for blocks of the host: a function of the body, of what the first
-        call passes to it and of the statics, which returns what runs in the body's place, or None;
-        see `gdt.loops`."""
-        self.loop_for = function
+    def specialize(self, function: F) -> F:
+        """Declare what runs in the body's place on the host: a function of the body, of what the
+        first call passes to it and of the statics, which returns it, or None; see
+        `gdt.specialization`."""
+        self.specialization = function
         return function
 
     # ---- calling

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gdt import loops
 from gdt.arguments import misfit_value
 from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.expressions import Choice, Expression, Operand, Tuple, Value, called, compiled
@@ -23,6 +22,7 @@ from gdt.plan_blocks import PlanBlocks
 from gdt.reduction import reducer
 from gdt.rule import Rule
 from gdt.single_block import SingleBlock, mover
+from gdt.specialization import ChosenBody
 
 if TYPE_CHECKING:
     from gdt.op import Op
@@ -48,7 +48,7 @@ class PlanBuilder:
         self.finish = self._finish()
         self.merge = Merge(self.blocks, self.finish)
         self.kernel_bodies: dict[object, KernelBody] = {}  # by block, or "folded"
-        self.chosen_bodies: dict[object, loops.ChosenBody] = {}
+        self.chosen_bodies: dict[object, ChosenBody] = {}
 
     # ---- assembling
 
@@ -92,15 +92,15 @@ class PlanBuilder:
 
     def _body(self, static: Mapping[str, Any], where: object) -> Callable[..., Any]:
         """The op's body; on a backend with kernels its kernel, where that applies; on the host
-        its compiled loop, if there is one."""
+        what it is specialized to."""
         op = self.op
         if self.backend.runner is None or op.kernel_body is None:
             ufunc = getattr(op.body, "ufunc", None)  # which is all that the body calls
             if ufunc is not None:
                 return getattr(self.backend.xp, ufunc)  # type: ignore[no-any-return]
-            if op.loop_for is not None and self.backend.xp is np and loops.WANTED:
+            if op.specialization is not None and self.backend.xp is np:
                 if where not in self.chosen_bodies:
-                    self.chosen_bodies[where] = loops.ChosenBody(op.loop_for, op.body, static)
+                    self.chosen_bodies[where] = ChosenBody(op.specialization, op.body, static)
                 return self.chosen_bodies[where]
             return partial(op.body, self.backend.xp, **static)
         if where not in self.kernel_bodies:

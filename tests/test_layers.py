@@ -63,6 +63,7 @@ LAYERS = [
             "placing",
             "launcher",
             "loops",
+            "specialization",
             "plan",
             "plan_blocks",
             "expressions",

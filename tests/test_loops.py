@@ -16,7 +16,7 @@ import pytest
 import gdt
 from gdt import loops
 from gdt.errors import IndexRangeError
-from gdt.loops import ChosenBody, Loop
+from gdt.loops import Loop
 from gdt.mesh import Mesh
 from gdt.op import OPS
 from gdt.ops.batch_norm_loops import FEW, SHORT_ROW
@@ -24,13 +24,16 @@ from gdt.ops.cross_entropy_loops import MOST_EXPONENTIALS
 from gdt.ops.sums import LARGEST, LONGEST
 from gdt.optim.optimizer import SMALL
 from gdt.plan import Shards
+from gdt.specialization import ChosenBody
 from gdt.testing import meshes
 
 from .test_ops import check_all, mesh_id
 
 compiled = pytest.mark.skipif(not loops.are_compiled(), reason=loops.described()[0])
 
-WITH_LOOPS = sorted(name for name, op in OPS.items() if op.loop_for is not None)
+WITHOUT_LOOPS = {"contraction", "matrix_product", "matrix_product_nt", "matrix_product_tn", "sum"}
+SPECIALIZED = {name for name, op in OPS.items() if op.specialization is not None}
+WITH_LOOPS = sorted(SPECIALIZED - WITHOUT_LOOPS)
 USERS = ["batch_norm", "sparse_softmax_cross_entropy_with_logits", "std", "var"]
 ALL_ROWS = Shards({}, {}, {"d0": 6, "d1": 8}, frozenset(), frozenset())
 SPLIT_ROWS = ALL_ROWS._replace(split=frozenset(["d0"]))
@@ -112,7 +115,7 @@ def without_plans() -> Iterator[None]:
 
 
 def chosen_body(name: str, static: dict[str, Any]) -> ChosenBody:
-    return ChosenBody(OPS[name].loop_for, OPS[name].body, static)
+    return ChosenBody(OPS[name].specialization, OPS[name].body, static)
 
 
 def both_ways(
@@ -354,7 +357,7 @@ def test_a_number_where_a_loop_takes_an_array() -> None:
 @pytest.mark.usefixtures("without_plans")
 def test_ops_without_loops(name: str, mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "WANTED", False)
-    monkeypatch.setattr(loops, "ChosenBody", None)
+    monkeypatch.setattr(Loop, "_compile", None)
     check_all(name, mesh, limit=4, gradients=2, second=0)
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gdt.loops import Loop, are_arrays, loop, vectors
+from gdt.loops import Loop, loop, vectors
+from gdt.specialization import are_arrays
 
 Block = Any
 Body = Callable[..., Any]

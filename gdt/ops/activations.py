@@ -85,8 +85,8 @@ def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Block = None) -> Block
     return xp.multiply(g, (y > 0).astype(g.dtype), out=out)
 
 
-relu.loop(relu_loop)
-relu_gradient.loop(relu_gradient_loop)
+relu.specialize(relu_loop)
+relu_gradient.specialize(relu_gradient_loop)
 relu.vjp(lambda g, out, x: relu_gradient(g, out))
 relu_gradient.vjp(
     lambda c, out, g, y: like(relu_gradient(c, y), g),

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gdt.loops import Loop, are_arrays, are_floats, loop
+from gdt.loops import Loop, loop
 from gdt.ops.sums import LARGEST, LONGEST, grouped
 from gdt.plan import Shards
+from gdt.specialization import are_arrays, are_floats
 
 Block = Any
 Body = Callable[..., Any]

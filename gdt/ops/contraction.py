@@ -15,15 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt import launches
+from gdt.backend.numpy import Order
+from gdt.expressions import code_of
 from gdt.launcher import Launcher
 from gdt.op import op
 from gdt.ops.elementwise import like
 from gdt.plan import Labels
 from gdt.policy import MATMUL_PRECISION
+from gdt.specialization import are_arrays
 
 Block = Any
 Label = Any
 Terms = tuple[Label, ...]
+Shape = tuple[int, ...]
 
 # Below this contraction length a product is so short that writing it twice costs more than a loop
 # of products, measured on the gradient of a 1200 x 48 weight split by columns.
@@ -41,17 +45,17 @@ class Side:
         self.labels = list(self.sizes)
 
     def matrices(
-        self, batch: Sequence[Label], first: Sequence[Label], second: Sequence[Label]
-    ) -> Callable[[Block], Block]:
-        """What makes a stack of matrices of a block: (batch..., first, second)."""
+        self, block: str, batch: Sequence[Label], first: Sequence[Label], second: Sequence[Label]
+    ) -> str:
+        """The source of what makes a stack of matrices of the block with that name: (batch...,
+        first, second)."""
         sizes = self.sizes
         order = [self.labels.index(n) for n in (*batch, *first, *second) if n in sizes]
         lead = [sizes.get(n, 1) for n in batch]
         last = [math.prod(sizes[n] for n in group) for group in (first, second)]
-        view = _viewer(tuple(sizes.values()), order, (*lead, *last))
-        if not self.summed:
-            return view
-        return lambda block: view(block.sum(axis=self.summed, dtype=block.dtype))
+        if self.summed:
+            block = f"{block}.sum(axis={self.summed}, dtype={block}.dtype)"
+        return _viewed(block, tuple(sizes.values()), order, (*lead, *last))
 
 
 class Groups(NamedTuple):
@@ -80,106 +84,116 @@ class Groups(NamedTuple):
 
 @lru_cache(maxsize=1 << 12)
 def arrange(
-    left: Terms, right: Terms, out: Terms, left_shape: tuple[int, ...], right_shape: tuple[int, ...]
-) -> Callable[[Any, Block, Block, Block], Block]:
-    """How to contract two blocks with these labels: a function `(xp, x, w, out) -> block`, where
-    xp needs `matmul` and `ascontiguousarray`.
+    terms: tuple[Terms, Terms, Terms], left_shape: Shape, right_shape: Shape, order: Order = None
+) -> list[str]:
+    """How to contract two blocks with these labels, the last of which are the output's: the lines
+    of a function of `x`, `w` and `target`, which names `xp.matmul` and `xp.ascontiguousarray`.
 
-    None labels dims of length 1. Labels of both operands that `out` lacks are summed over.
+    None labels dims of length 1. Labels of both operands that the output lacks are summed over.
+    order: of the output's dims in memory, slowest first, if it is another.
     """
-    x, w = Side(left, left_shape, right + out), Side(right, right_shape, left + out)
+    left, right, out = terms
+    if order is None:
+        return _lines("x", "w", left, right, out, left_shape, right_shape, "")
+    back = tuple(map(order.index, range(len(order))))
+    written = tuple(out[i] for i in order)
+    return [
+        "if target is not None:",
+        f"    target = target.transpose({order})",
+        *_lines("x", "w", left, right, written, left_shape, right_shape, f".transpose({back})"),
+    ]
+
+
+def _lines(
+    x: str,
+    w: str,
+    left: Terms,
+    right: Terms,
+    out: Terms,
+    left_shape: Shape,
+    right_shape: Shape,
+    finish: str,
+) -> list[str]:
+    """The lines that contract the blocks with the names `x` and `w`; `finish` makes of the product
+    what they return."""
+    first, second = Side(left, left_shape, right + out), Side(right, right_shape, left + out)
     labels = [n for n in out if n is not None]
     groups = Groups(
-        [n for n in labels if n in x.sizes and n in w.sizes],
-        [n for n in labels if n not in w.sizes],
-        [n for n in labels if n not in x.sizes],
+        [n for n in labels if n in first.sizes and n in second.sizes],
+        [n for n in labels if n not in second.sizes],
+        [n for n in labels if n not in first.sizes],
     )
     if labels != groups.order and labels == groups.batch + groups.columns + groups.rows:
-        swapped = arrange(right, left, out, right_shape, left_shape)
-        return lambda xp, x, w, target: swapped(xp, w, x, target)
-    inner = [n for n in x.labels if n in w.sizes and n not in labels]
-    if labels != groups.order and math.prod(x.sizes[n] for n in inner) < LONG_CONTRACTION:
+        return _lines(w, x, right, left, out, right_shape, left_shape, finish)
+    inner = [n for n in first.labels if n in second.sizes and n not in labels]
+    if labels != groups.order and math.prod(first.sizes[n] for n in inner) < LONG_CONTRACTION:
         groups = groups.looped(labels)
-    batch, rows, columns = groups
-    return _product(
-        x.matrices(batch, rows, inner),
-        w.matrices(batch, inner, columns),
-        {**x.sizes, **w.sizes},
-        groups,
-        out,
+    product = (
+        f"xp.matmul({first.matrices(x, groups.batch, groups.rows, inner)}, "
+        f"{second.matrices(w, groups.batch, inner, groups.columns)}"
     )
+    return _product(product, {**first.sizes, **second.sizes}, groups, out, finish)
 
 
 def _product(
-    left: Callable[[Block], Block],
-    right: Callable[[Block], Block],
-    sizes: Mapping[Label, int],
-    groups: Groups,
-    out: Terms,
-) -> Callable[[Any, Block, Block, Block], Block]:
-    """The product of what `left` and `right` make of two blocks, as a block with the labels `out`,
-    `(xp, x, w, out) -> block`."""
+    product: str, sizes: Mapping[Label, int], groups: Groups, out: Terms, finish: str
+) -> list[str]:
+    """The lines that make a block with the labels `out` of a product, whose call has no end yet."""
     batch, rows, columns = ([sizes[n] for n in group] for group in groups)
     product_shape = (*batch, math.prod(rows), math.prod(columns))
     out_shape = tuple(sizes[n] if n is not None else 1 for n in out)
     order, labels = groups.order, [n for n in out if n is not None]
     if labels == order:
-
-        def direct(xp: Any, x: Block, w: Block, target: Block) -> Block:
-            if target is None:
-                product = xp.matmul(left(x), right(w))
-                return product if product_shape == out_shape else product.reshape(out_shape)
-            xp.matmul(left(x), right(w), out=target.reshape(product_shape))
-            return target
-
-        return direct
-    shape, back = (*batch, *rows, *columns), [order.index(n) for n in labels]
-
-    def written_again(xp: Any, x: Block, w: Block, target: Block) -> Block:
-        product = xp.matmul(left(x), right(w))
-        product = product.reshape(shape).transpose(back).reshape(out_shape)
-        if target is None:
-            return xp.ascontiguousarray(product)
-        target[...] = product
-        return target
-
-    return written_again
+        shaped = "" if product_shape == out_shape else f".reshape({out_shape})"
+        return [
+            "if target is None:",
+            f"    return {product}){shaped}{finish}",
+            f"{product}, out=target.reshape({product_shape}))",
+            f"return target{finish}",
+        ]
+    shape, back = (*batch, *rows, *columns), tuple([order.index(n) for n in labels])
+    return [
+        f"product = {product}).reshape({shape}).transpose({back}).reshape({out_shape})",
+        "if target is None:",
+        f"    return xp.ascontiguousarray(product){finish}",
+        "target[...] = product",
+        f"return target{finish}",
+    ]
 
 
-def _viewer(
-    squeezed: tuple[int, ...], order: list[int], shape: tuple[int, ...]
-) -> Callable[[Block], Block]:
-    """Squeeze, transpose and reshape a block, in as few calls as that takes."""
+def _viewed(block: str, squeezed: Shape, order: list[int], shape: Shape) -> str:
+    """The source of a block squeezed, transposed and reshaped, in as few calls as that takes."""
     if order == sorted(order):
-        return lambda block: block.reshape(shape)
-    if tuple(squeezed[i] for i in order) == shape:
-        return lambda block: block.reshape(squeezed).transpose(order)
-    return lambda block: block.reshape(squeezed).transpose(order).reshape(shape)
+        return f"{block}.reshape({shape})"
+    view = f"{block}.reshape({squeezed}).transpose({tuple(order)})"
+    return view if tuple(squeezed[i] for i in order) == shape else f"{view}.reshape({shape})"
 
 
 def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
     """Contract two blocks; bool and integer blocks as NumPy's matmul does."""
     if labels.function is None:
-        labels.function = _arranged(labels, x.shape, w.shape)
+        lines = arrange(labels.terms, x.shape, w.shape, labels.order)
+        labels.function = _defined("product(xp, x, w, target)", lines, {})
     return labels.function(xp, x, w, out)
 
 
-def _arranged(
-    labels: Labels, left_shape: tuple[int, ...], right_shape: tuple[int, ...]
-) -> Callable[[Any, Block, Block, Block], Block]:
-    """How to contract two blocks: as `arrange` does, or to a block that lies in memory in another
-    order than that of its dims."""
-    (left, right, out), order = labels.terms, labels.order
-    if order is None:
-        return arrange(left, right, out, left_shape, right_shape)
-    back = tuple(map(order.index, range(len(order))))
-    inner = arrange(left, right, tuple(out[i] for i in order), left_shape, right_shape)
+def contract_on_host(
+    body: Any, x: Block, w: Block, /, *, labels: Labels, **_: Any
+) -> Callable[..., Block] | None:
+    """What contracts blocks of these shapes in one frame."""
+    if not are_arrays(x, w):
+        return None
+    lines = arrange(labels.terms, x.shape, w.shape, labels.order)
+    made = _defined("product(x, w, *, out=None)", ["target = out", *lines], {"xp": np})
+    made.__name__ = body.func.__name__
+    return made
 
-    def contracted(xp: Any, x: Block, w: Block, target: Block) -> Block:
-        target = None if target is None else target.transpose(order)
-        return inner(xp, x, w, target).transpose(back)
 
-    return contracted
+def _defined(signature: str, lines: Sequence[str], names: dict[str, Any]) -> Callable[..., Block]:
+    """The function with that signature and these lines, which may use `names`."""
+    source = "\n    ".join([f"def {signature}:", *lines])
+    exec(code_of(source), names)
+    return names.pop("product")  # type: ignore[no-any-return]  # else it would refer to itself
 
 
 def _on_tensor_cores(dtype: np.dtype, arch: str) -> bool:
@@ -263,6 +277,7 @@ def matrix_product_tn(
 
 for product in (matrix_product, matrix_product_nt, matrix_product_tn):
     product.kernel(contract_with_kernels, has_library=True)
+    product.specialize(contract_on_host)
 
 matrix_product.vjp(
     lambda g, out, x, w: like(matrix_product_nt(g, w), x),

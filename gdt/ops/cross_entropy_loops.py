@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gdt.loops import are_arrays, loop
+from gdt.loops import loop
 from gdt.plan import Shards
+from gdt.specialization import are_arrays
 
 Block = Any
 Body = Callable[..., Any]

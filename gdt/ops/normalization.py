@@ -86,7 +86,7 @@ def _normalize_vjp(
 
 normalize.vjp(joint=_normalize_vjp)
 normalize.kernel(normalize_kernel)
-normalize.loop(normalize_loop)
+normalize.specialize(normalize_loop)
 
 
 @public
@@ -142,7 +142,7 @@ def _batch_norm_sums_vjp(
 
 batch_norm_sums.vjp(joint=_batch_norm_sums_vjp)
 batch_norm_sums.kernel(batch_norm_sums_kernel)
-batch_norm_sums.loop(batch_norm_sums_loop)
+batch_norm_sums.specialize(batch_norm_sums_loop)
 
 
 @op("..., ..., ..., ..., ..., ... -> ...")
@@ -201,7 +201,7 @@ def _batch_norm_gradient_vjp(
 
 batch_norm_gradient.vjp(joint=_batch_norm_gradient_vjp)
 batch_norm_gradient.kernel(batch_norm_gradient_kernel)
-batch_norm_gradient.loop(batch_norm_gradient_loop)
+batch_norm_gradient.specialize(batch_norm_gradient_loop)
 
 
 @Composite

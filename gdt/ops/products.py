@@ -18,7 +18,7 @@ from gdt.errors import ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import op
 from gdt.operands import as_operands
-from gdt.ops.contraction import contract, contract_with_kernels, matrix_product
+from gdt.ops.contraction import contract, contract_on_host, contract_with_kernels, matrix_product
 from gdt.ops.elementwise import like
 from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.reductions import sum_
@@ -54,6 +54,7 @@ def contraction(
 
 
 contraction.kernel(contract_with_kernels, has_library=True)
+contraction.specialize(contract_on_host)
 
 
 def _cotangent(

@@ -312,7 +312,7 @@ def _fused_gradient_vjp(
 
 
 cross_entropy_gradient.vjp(joint=_gradient_vjp)
-cross_entropy_gradient.loop(gradient_loop)
+cross_entropy_gradient.specialize(gradient_loop)
 fused_cross_entropy_gradient.vjp(joint=_fused_gradient_vjp)
 
 
@@ -333,7 +333,7 @@ def _fused_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tup
 
 
 cross_entropy_of_whole.vjp(joint=_whole_vjp)
-cross_entropy_of_whole.loop(losses_loop)
+cross_entropy_of_whole.specialize(losses_loop)
 fused_cross_entropy.vjp(joint=_fused_vjp)
 cross_entropy_of_split.vjp(joint=_fused_vjp)
 

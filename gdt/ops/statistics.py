@@ -190,7 +190,7 @@ def _moments_vjp(g: Any, out: Any, x: Any, *, axes: Axis, keepdims: bool = False
 
 moments.vjp(joint=_moments_vjp)
 moments.kernel(moments_kernel)
-moments.loop(moments_loop)
+moments.specialize(moments_loop)
 
 
 @public

@@ -7,6 +7,7 @@ ufunc's reduction does, whose set-up costs more than its additions.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -22,23 +23,38 @@ LARGEST = 1 << 16  # elements: beyond, the additions cost more than the set-up
 
 def add_reduce(xp: Any, x: Block, axes: tuple[int, ...], keepdims: bool = False) -> Block:
     """`x.sum(axis=axes, keepdims=keepdims)`; axes are negative."""
-    if xp is np and x.dtype.char in "fd":
-        plan = _plan(x.shape, axes, keepdims)
-        if plan is not None:
-            outer, lead, rows, columns, shape = plan
-            if not x.flags.c_contiguous:  # in any order of memory replicas are equal to the bit
-                x = x.copy()
-            row = ones(rows, x.dtype.char)
-            if lead == 1:
-                return row.dot(x.reshape(rows, columns)).reshape(shape)
-            if columns == 1:
-                sums = x.reshape(outer * lead, rows).dot(row)
-            else:
-                sums = np.matmul(row, x.reshape(outer * lead, rows, columns))
-            if outer > 1:
-                sums = np.add.reduce(sums.reshape(outer, lead, columns), axis=0)
-            return sums.reshape(shape)
+    if xp is np:
+        product = product_with_ones(x.shape, x.dtype.char, axes, keepdims)
+        if product is not None:
+            return product(x)
     return x.sum(axis=axes, keepdims=keepdims)
+
+
+@lru_cache(maxsize=4096)
+def product_with_ones(
+    shape: tuple[int, ...], char: str, axes: tuple[int, ...], keepdims: bool
+) -> Callable[[Block], Block] | None:
+    """What adds up such blocks; None if they are not of its form, or too large."""
+    plan = _plan(shape, axes, keepdims) if char in "fd" else None
+    if plan is None:
+        return None
+    outer, lead, rows, columns, out = plan
+    row = ones(rows, char)
+
+    def add_rows(x: Block) -> Block:
+        # In any order of memory replicas are equal to the bit.
+        x = x if x.flags.c_contiguous else x.copy()
+        if lead == 1:
+            return row.dot(x.reshape(rows, columns)).reshape(out)
+        if columns == 1:
+            sums = x.reshape(outer * lead, rows).dot(row)
+        else:
+            sums = np.matmul(row, x.reshape(outer * lead, rows, columns))
+        if outer > 1:
+            sums = np.add.reduce(sums.reshape(outer, lead, columns), axis=0)
+        return sums.reshape(out)
+
+    return add_rows
 
 
 def row_maximum(xp: Any, x: Block) -> Block:
@@ -61,7 +77,6 @@ def ones(count: int, kind: str) -> np.ndarray:
     return vector
 
 
-@lru_cache(maxsize=4096)
 def _plan(
     shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool
 ) -> tuple[int, int, int, int, tuple[int, ...]] | None:

@@ -62,7 +62,7 @@ def adam_step(
 
 
 declare(adam_step, launches.adam)
-adam_step.loop(adam_loop)
+adam_step.specialize(adam_loop)
 
 
 @checked_class(eager=True)

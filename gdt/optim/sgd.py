@@ -61,8 +61,8 @@ def momentum_step(
 
 declare(sgd_step, launches.sgd)
 declare(momentum_step, launches.momentum)
-sgd_step.loop(sgd_loop)
-momentum_step.loop(momentum_loop)
+sgd_step.specialize(sgd_loop)
+momentum_step.specialize(momentum_loop)
 
 
 @checked_class(eager=True)
