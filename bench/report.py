@@ -62,12 +62,14 @@ class Contender:
 def contenders(workload: str) -> list[Contender]:
     """All rows for a workload, NumPy first; the MNIST network is only trained data parallel."""
     schemes = ["data", "model", "spatial"] if workload == "imdb" else ["data"]
-    has_loops = loops.are_compiled()
+    ways: list[tuple[str, tuple[tuple[str, str], ...]]] = [("", ())]
+    if loops.are_compiled():
+        ways.append((" without numba", ((loops.VARIABLE, "0"),)))
     gdt = [
         Contender(
             f"{library}{how}", f"{s}, 8 devices", "", "bench.gdt_steps", s + mode, variables=v
         )
-        for how, v in (("", ()), (" without numba", ((loops.VARIABLE, "0"),)))[: 1 + has_loops]
+        for how, v in ways
         for library, mode in (("gdt", ""), ("gdt.function", "-captured"))
         for s in schemes
     ]

@@ -158,7 +158,7 @@ def compiled(expression: Expression, count: int) -> Callable[..., Any]:
     return cast(Callable[..., Any], run)
 
 
-@lru_cache(maxsize=1 << 12)  # plans of other shapes have the same source
+@lru_cache(maxsize=1 << 12)  # most plans of other shapes have the same source
 def code_of(source: str) -> CodeType:
     """Compiled source of a plan."""
     return compile(source, "<gdt plan>", "exec")

@@ -20,6 +20,7 @@ and kept on disk by numba. `GDT_COMPILED_LOOPS=0` in the environment leaves bodi
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
@@ -31,6 +32,7 @@ Block = Any
 
 VARIABLE = "GDT_COMPILED_LOOPS"
 WANTED = os.environ.get(VARIABLE, "").strip().lower() not in ("0", "false", "no", "off")
+INSTALL = "pip install 'gdt[fast]'"
 ELEMENTS = {"f": "float32", "d": "float64"}
 
 
@@ -44,13 +46,9 @@ def _numba() -> tuple[ModuleType | None, str, str]:
         import numba  # noqa: PLC0415 - takes half a second, and only plans that have loops need it
 
         is_off = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
-    except ModuleNotFoundError:
-        return (
-            None,
-            "numba is not installed; it makes small steps faster",
-            "pip install 'gdt[fast]'",
-        )
     except Exception as problem:  # its parts do not fit each other, or this version of NumPy
+        if isinstance(problem, ModuleNotFoundError) and problem.name == "numba":
+            return None, "numba is not installed; it makes small steps faster", INSTALL
         found = f"numba cannot be imported: {type(problem).__name__}: {problem}"
         return None, found, "pip install --upgrade numba"
     if is_off:  # then loops would run in Python
@@ -104,7 +102,12 @@ class Loop:
         try:
             return numba.njit(signature, cache=True, **options)(self.function)
         except Exception:  # what is kept is damaged, or there is no folder or no room to keep it
-            return numba.njit(signature, **options)(self.function)
+            try:
+                return numba.njit(signature, **options)(self.function)
+            except Exception as problem:  # memory that may not be executed, a foreign processor
+                why = f"numba cannot compile {self.function.__name__}: {problem}"
+                warnings.warn(f"{why}; NumPy computes it", RuntimeWarning, stacklevel=2)
+                return None
 
 
 def loop(parameters: str) -> Callable[[Callable[..., Any]], Loop]:

@@ -299,6 +299,8 @@ def test_the_body_runs_where_it_is_faster_or_knows_more() -> None:
         ("normalize", (short, short[:1], short[:1], 0.0, 1.0), {"block_shape": short.shape}),
         ("batch_norm_gradient", (short, short, *[short[:1]] * 3, 1.0), {"count": 2}),
         ("cross_entropy_of_whole", (np.zeros(len(rows), int), rows), {"shards": CLASSES}),
+        ("cross_entropy_of_whole", (labels[:1], np.ones((1, LONGEST + 1))), {"shards": CLASSES}),
+        ("cross_entropy_of_whole", (labels[:1], np.ones((1, 1))), {"shards": CLASSES}),
         ("cross_entropy_of_whole", (labels, x), {"shards": CLASSES, "label_smoothing": 0.1}),
         ("cross_entropy_of_whole", (labels, x), {"shards": CLASSES, "ignore_index": 1}),
         ("cross_entropy_gradient", (g[:, 0], labels, x), {"shards": split._replace(**starts)}),
@@ -319,7 +321,7 @@ def chosen(name: str, operands: tuple[Any, ...], **static: Any) -> Any:
 
 
 @pytest.mark.parametrize("epsilon", [np.float64(1e-3), np.float32(1e-3), 1, np.longdouble(1e-3)])
-def test_epsilon_of_any_kind(epsilon: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epsilon_of_any_kind(epsilon: Any) -> None:
     small = x.astype(np.float32)
     with_loops = gdt.batch_norm(small, epsilon=epsilon)[0]
     normalized = (small - small.mean(0)) / np.sqrt(small.var(0) + epsilon)
@@ -407,7 +409,7 @@ def test_without_a_numba_that_works(
 ) -> None:
     package = tmp_path / "numba"
     package.mkdir()
-    missing = "raise ModuleNotFoundError('numba')"
+    missing = "raise ModuleNotFoundError('No module', name='numba')"
     (package / "__init__.py").write_text(missing if source is None else source)
     moments, described = in_python(STEP, FIRST=str(tmp_path)).splitlines()
     assert moments == MOMENTS
@@ -452,6 +454,14 @@ def test_loops_need_nothing_kept(problem: Exception, monkeypatch: pytest.MonkeyP
     out = np.empty(3)
     Loop(doubled, "input, output")["d"](np.arange(3.0), out)
     assert out.tolist() == [0.0, 2.0, 4.0]
+
+
+@compiled
+def test_what_numba_cannot_compile_runs_in_numpy() -> None:
+    broken = Loop(lambda a: a.no_such_attribute, "input")
+    with pytest.warns(RuntimeWarning, match="numba cannot compile"):
+        assert broken["f"] is None
+    assert broken["f"] is None  # and says so once
 
 
 @compiled

@@ -119,9 +119,16 @@ def test_taking_from_large_blocks_keeps_their_order(specs: list[Any]) -> None:
 
 def test_products_of_large_blocks_are_one_product_of_views(monkeypatch: Any) -> None:
     mesh = gdt.create_mesh([("batch", 2), ("feature", 2), ("model", 2)])
-    x = gdt.ones((128, 640), "f", layout=Layout(["batch", "feature"], mesh))
-    w = gdt.ones((640, 320), "f", layout=Layout(["feature", "model"], mesh))
-    g = gdt.ones((128, 320), "f", layout=Layout(["batch", "model"], mesh))
+    random = np.random.default_rng(0)
+
+    def drawn(*sizes: int) -> Any:  # small integers, whose products are exact
+        return random.integers(-8, 8, sizes).astype("f")
+
+    x, w, g = drawn(128, 640), drawn(640, 320), drawn(128, 320)
+    products = [x @ w, g @ w.T, x.T @ g]
+    x = gdt.asarray(x, layout=Layout(["batch", "feature"], mesh))
+    w = gdt.asarray(w, layout=Layout(["feature", "model"], mesh))
+    g = gdt.asarray(g, layout=Layout(["batch", "model"], mesh))
     cases = [
         (matrix_product, x, w, [(128, 640), (640, 320), (128, 320)]),
         (matrix_product_nt, g, w, [(128, 320), (320, 640), (128, 640)]),
@@ -135,7 +142,7 @@ def test_products_of_large_blocks_are_one_product_of_views(monkeypatch: Any) -> 
         calls.append((left, right, made))
         return made
 
-    for product, left, right, shapes in cases:
+    for (product, left, right, shapes), exact in zip(cases, products, strict=True):
         expected = product(left, right).numpy()  # and a plan that has run
         calls.clear()
         with monkeypatch.context() as patch:
@@ -146,7 +153,35 @@ def test_products_of_large_blocks_are_one_product_of_views(monkeypatch: Any) -> 
         for whole, made in zip(wholes, (left, right, out), strict=True):
             assert np.shares_memory(whole, made.blocks[0])
         np.testing.assert_array_equal(out.numpy(), expected)
-        np.testing.assert_array_equal(expected, np.full(expected.shape, shapes[0][1]))
+        np.testing.assert_array_equal(expected, exact)
+
+
+@pytest.mark.parametrize(
+    "subscripts, left, right",
+    [
+        ("ik,ljk->lij", (40, 300), (6, 50, 300)),
+        ("ik,ljk->jil", (40, 300), (6, 50, 300)),
+        ("ik,kj->ji", (128, 300), (300, 80)),
+        ("aik,ljk->laij", (3, 20, 300), (4, 50, 300)),
+        ("ik,ljk->lij", (40, 30), (6, 50, 30)),
+    ],
+)
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_products_in_any_order_in_recycled_memory(
+    subscripts: str, left: tuple[int, ...], right: tuple[int, ...], blocks: int
+) -> None:
+    random = np.random.default_rng(0)
+    x, w = (random.integers(-8, 8, sizes).astype("f") for sizes in (left, right))
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)], blocks=blocks)
+    for x_specs in (["a", *[None] * (x.ndim - 1)], [None] * (x.ndim - 1) + ["b"]):
+        for w_specs in ([None, "b", *[None] * (w.ndim - 2)], ["a", *[None] * (w.ndim - 1)]):
+            operands = [
+                gdt.asarray(x, layout=Layout(x_specs, mesh)),
+                gdt.asarray(w, layout=Layout(w_specs, mesh)),
+            ]
+            for _ in range(3):  # the first run gives no memory
+                out = gdt.einsum(subscripts, *operands).numpy()
+                np.testing.assert_array_equal(out, np.einsum(subscripts, x, w, optimize=True))
 
 
 class Blocks(Observer):

@@ -45,12 +45,12 @@ def _element_wise(name: str, of_dtypes: Loop, body: Body, *operands: Any) -> Bod
         return None
     if any(x.shape != like.shape or x.dtype != like.dtype for x in operands):
         return None
-    run, shape, dtype = of_dtypes[like.dtype.char], like.shape, like.dtype
+    run = of_dtypes[like.dtype.char]
     if run is None:
         return None
 
     def made(*blocks: Block, out: Block = None) -> Block:
-        target = np.empty(shape, dtype) if out is None else out
+        target = np.empty_like(blocks[0]) if out is None else out
         elements = vectors(*blocks, target)
         if elements is None:
             return body(*blocks, out=out)

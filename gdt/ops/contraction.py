@@ -54,7 +54,7 @@ class Side:
         lead = [sizes.get(n, 1) for n in batch]
         last = [math.prod(sizes[n] for n in group) for group in (first, second)]
         if self.summed:
-            block = f"{block}.sum(axis={self.summed}, dtype={block}.dtype)"
+            block = f"{block}.sum(axis={self.summed}, dtype=np.result_type(x.dtype, w.dtype))"
         return _viewed(block, tuple(sizes.values()), order, (*lead, *last))
 
 
@@ -85,23 +85,24 @@ class Groups(NamedTuple):
 @lru_cache(maxsize=1 << 12)
 def arrange(
     terms: tuple[Terms, Terms, Terms], left_shape: Shape, right_shape: Shape, order: Order = None
-) -> list[str]:
+) -> tuple[str, ...]:
     """How to contract two blocks with these labels, the last of which are the output's: the lines
-    of a function of `x`, `w` and `target`, which names `xp.matmul` and `xp.ascontiguousarray`.
+    of a function of `x`, `w` and `target`, which names NumPy, `xp.matmul` and
+    `xp.ascontiguousarray`.
 
     None labels dims of length 1. Labels of both operands that the output lacks are summed over.
     order: of the output's dims in memory, slowest first, if it is another.
     """
     left, right, out = terms
     if order is None:
-        return _lines("x", "w", left, right, out, left_shape, right_shape, "")
+        return tuple(_lines("x", "w", left, right, out, left_shape, right_shape, ""))
     back = tuple(map(order.index, range(len(order))))
     written = tuple(out[i] for i in order)
-    return [
+    return (
         "if target is not None:",
         f"    target = target.transpose({order})",
         *_lines("x", "w", left, right, written, left_shape, right_shape, f".transpose({back})"),
-    ]
+    )
 
 
 def _lines(
@@ -173,7 +174,7 @@ def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
     """Contract two blocks; bool and integer blocks as NumPy's matmul does."""
     if labels.function is None:
         lines = arrange(labels.terms, x.shape, w.shape, labels.order)
-        labels.function = _defined("product(xp, x, w, target)", lines, {})
+        labels.function = _defined("product(xp, x, w, target)", lines, {"np": np})
     return labels.function(xp, x, w, out)
 
 
@@ -184,7 +185,7 @@ def contract_on_host(
     if not are_arrays(x, w):
         return None
     lines = arrange(labels.terms, x.shape, w.shape, labels.order)
-    made = _defined("product(x, w, *, out=None)", ["target = out", *lines], {"xp": np})
+    made = _defined("product(x, w, *, out=None)", ["target = out", *lines], {"np": np, "xp": np})
     made.__name__ = body.func.__name__
     return made
 

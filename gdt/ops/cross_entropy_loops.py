@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gdt.loops import loop
+from gdt.ops.sums import LONGEST
 from gdt.plan import Shards
 from gdt.specialization import are_arrays
 
@@ -71,7 +72,9 @@ def losses_loop(
     if not are_arrays(labels, logits) or label_smoothing or ignore_index is not None:
         return None
     run, rows, shape, dtype = _losses[logits.dtype.char], labels.shape, logits.shape, logits.dtype
-    if run is None or not 0 < logits.size <= MOST_EXPONENTIALS:
+    if run is None or not 0 < logits.size <= MOST_EXPONENTIALS or shape[-1] < 2:
+        return None
+    if dtype.itemsize > 4 and shape[-1] > LONGEST:  # added up pairwise by NumPy
         return None
 
     def cross_entropy(labels: Block, logits: Block) -> tuple[Block, Block]:

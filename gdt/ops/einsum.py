@@ -12,6 +12,7 @@ from gdt.array import DistributedArray
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.operands import as_operands
+from gdt.ops.elementwise import astype
 from gdt.ops.products import contract_labels, diagonal
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import transpose
@@ -40,6 +41,9 @@ def einsum(subscripts: str, *operands: Any) -> DistributedArray:
     if not operands:
         raise error(ShapeError, "einsum", f"{subscripts!r} without operands")
     arrays = as_operands("einsum", **{f"operand {i}": a for i, a in enumerate(operands)})
+    if len({a.dtype for a in arrays}) > 1:  # sums of one operand alone are in that of the result
+        common = np.result_type(*[a.dtype for a in arrays])
+        arrays = [astype(a, common) for a in arrays]
     terms, out = _read(subscripts, tuple([a.type for a in arrays]))
     singled = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
     (x, have), *rest = singled

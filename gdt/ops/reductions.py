@@ -12,7 +12,7 @@ from gdt.errors import DtypeError, ShapeError, error
 from gdt.layout import ArrayType
 from gdt.op import op
 from gdt.ops.reduction_kernels import mean_kernel, sum_kernel
-from gdt.ops.sums import add_reduce, product_with_ones
+from gdt.ops.sums import product_with_ones
 from gdt.plan import Shards
 from gdt.registry import FUNCTIONS
 from gdt.rule import RuleSpec
@@ -169,8 +169,6 @@ def sum_(
     >>> float(gdt.sum(x))
     10.0
     """
-    if dtype is None:
-        return add_reduce(xp, x, axis, keepdims)  # type: ignore[arg-type]
     return x.sum(axis=axis, keepdims=keepdims, dtype=dtype)
 
 
@@ -210,7 +208,17 @@ def _divide_by_count(xp: Any, total: Block, *, count: int, dtype: np.dtype[Any])
     return mean if mean.dtype == dtype else mean.astype(dtype)
 
 
-@op(sum_rule, linear="x", prepare=_prepare_mean, finish=_divide_by_count)
+def _mean_rule(
+    kind: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: np.dtype
+) -> RuleSpec:
+    """That of a sum; a mean that is rounded to an integer is no sum of parts that are."""
+    if dtype.kind not in "biu":
+        return sum_rule(kind, axis=axis, keepdims=keepdims)
+    whole = frozenset(f"d{a + kind.ndim}" for a in axis)
+    return RuleSpec(reduction_text(kind, axis, keepdims), whole=whole, linear=False)
+
+
+@op(_mean_rule, linear="x", prepare=_prepare_mean, finish=_divide_by_count)
 def mean(
     xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, dtype: Any = None
 ) -> Block:

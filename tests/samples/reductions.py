@@ -121,6 +121,7 @@ SAMPLES: dict[str, list[Sample]] = {
         *reduced("mean", SMALL, BOOL, UNSIGNED, HALF, SINGLE, COMPLEX, NAN),
         Sample((SINGLE,), {"axis": 0, "dtype": "float64"}, np.mean),
         Sample((BOOL,), {"dtype": "float32"}, np.mean),
+        Sample((SINGLE * 5,), {"axis": 0, "dtype": "int64"}, np.mean),
         Sample((np.ones((3, 0)),), {"axis": 0}, np.mean),
         Sample((np.float64(3.0) * np.ones(()),), {}, np.mean),
     ],
