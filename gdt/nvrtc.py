@@ -94,11 +94,21 @@ def _candidates() -> list[str]:
     return [*map(str, found), *([system] if system else [])]
 
 
+def _load_builtins(path: str) -> None:
+    """Load the builtins beside the NVRTC at `path`, which looks for them by name when it compiles.
+
+    The wheel of NVRTC 13.0 has no RPATH to its own folder, and would not find them there.
+    """
+    for builtins in sorted(Path(path).parent.glob("libnvrtc-builtins.so.*")):
+        ctypes.CDLL(str(builtins))
+
+
 @cache
 def nvrtc() -> Nvrtc:
     """The compiler of the installed wheel, of CUDA_PATH, or of the system, in this order."""
     for path in _candidates():
         try:
+            _load_builtins(path)
             return Nvrtc(ctypes.CDLL(path))
         except OSError:
             continue

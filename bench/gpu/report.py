@@ -216,10 +216,13 @@ def device_facts(mesh: gdt.Mesh) -> dict[str, Any]:
 
 def commit() -> dict[str, str]:
     """The commit that is measured; "+" marks one with changes."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty=+"],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except OSError:  # a machine may have neither git nor the repository
+        return {"commit": "unknown"}
     return {"commit": described.stdout.strip() or "unknown"}
 
 

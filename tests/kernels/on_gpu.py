@@ -151,7 +151,7 @@ class Compared:
         if not numbers.any():
             return
         scale = float(np.abs(b[numbers]).max()) or 1.0
-        difference = float(np.abs(a - b)[numbers].max()) / scale
+        difference = float(np.abs(a[numbers] - b[numbers]).max()) / scale
         name = call.instance.kernel
         self.largest[name] = max(self.largest.get(name, 0.0), difference)
 

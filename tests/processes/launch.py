@@ -25,7 +25,8 @@ class Ended(NamedTuple):
 def environment(**more: str) -> dict[str, str]:
     """This process's environment, without what a launcher has put there."""
     kept = {k: v for k, v in os.environ.items() if k not in LAUNCHERS}
-    return kept | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | more
+    path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH", "")]))
+    return kept | {"OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path} | more
 
 
 def command(name: str, *arguments: object) -> list[str]:
