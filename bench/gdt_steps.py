@@ -12,7 +12,7 @@ import numpy as np
 import gdt
 from bench.worker import Start, Step, serve
 from bench.workloads import ADAM_EPSILON, BETA1, BETA2, EPSILON, IMDB, Workload
-from gdt import loops
+from gdt.engine import loops
 
 U = gdt.UNSHARDED
 Train = Callable[..., gdt.DistributedArray]

@@ -26,8 +26,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bench.workloads import WORKLOADS
-from gdt import loops
 from gdt.benchmark.machine import machine
+from gdt.engine import loops
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTLE_SECONDS = 0.1  # for the BLAS threads of the last contender to stop spinning

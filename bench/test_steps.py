@@ -10,7 +10,7 @@ from bench.report import contenders
 from bench.worker import WARM_STEPS
 from bench.workloads import WORKLOADS
 from gdt.benchmark import Devices, measure
-from gdt.devices import DEVICE_COUNTS
+from gdt.sharding.devices import DEVICE_COUNTS
 
 pytest_plugins = ["gdt.benchmark.plugin"]
 

@@ -1,398 +1,68 @@
 """gdt: NumPy-like arrays sharded over many devices."""
 
-from gdt import checkpoint, data, distributed, metrics, nn, optim, random, testing, training
-from gdt.array import DistributedArray
+from gdt import (
+    checkpoint,
+    data,
+    distributed,
+    metrics,
+    nn,
+    ops,
+    optim,
+    random,
+    settings,
+    testing,
+    training,
+)
+from gdt.array import array as array_module
+from gdt.array import fetching
+from gdt.array.array import *
+from gdt.array.fetching import *
+from gdt.autodiff import tape
+from gdt.autodiff.tape import *
 from gdt.checkpoint import CheckpointManager
-from gdt.configuration import show_config
-from gdt.debug import check_nans, count_collectives, no_moves, sync_debug_mode
-from gdt.drawing import explain, visualize
-from gdt.fetching import Shard
-from gdt.function import Function, RerecordedWarning, function
-from gdt.layout import MATCH, UNSHARDED, ArrayType, Layout
-from gdt.mesh import Mesh, create_mesh, default_mesh, get_default_mesh
-from gdt.ops.activations import elu, erf, gelu, leaky_relu, relu, sigmoid, silu, softplus
-from gdt.ops.closeness import allclose, array_equal, isclose
-from gdt.ops.comparison import (
-    bitwise_and,
-    bitwise_or,
-    bitwise_xor,
-    clip,
-    equal,
-    greater,
-    greater_equal,
-    invert,
-    isfinite,
-    isinf,
-    isnan,
-    left_shift,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    maximum,
-    minimum,
-    not_equal,
-    right_shift,
-    signbit,
-    where,
-)
-from gdt.ops.contraction import matrix_product
-from gdt.ops.creation import (
-    arange,
-    asarray,
-    empty,
-    empty_like,
-    eye,
-    full,
-    full_like,
-    identity,
-    linspace,
-    ones,
-    ones_like,
-    tri,
-    tril,
-    triu,
-    zeros,
-    zeros_like,
-)
-from gdt.ops.cross_entropy import (
-    sigmoid_cross_entropy_with_logits,
-    softmax_cross_entropy_with_logits,
-)
-from gdt.ops.einsum import einsum
-from gdt.ops.elementwise import abs_ as abs
-from gdt.ops.elementwise import (
-    add,
-    astype,
-    cbrt,
-    ceil,
-    conj,
-    copysign,
-    divide,
-    floor,
-    floor_divide,
-    hypot,
-    imag,
-    multiply,
-    negative,
-    positive,
-    power,
-    real,
-    reciprocal,
-    remainder,
-    rint,
-    sign,
-    sqrt,
-    square,
-    subtract,
-    trunc,
-)
-from gdt.ops.elementwise import round_ as round
-from gdt.ops.exponential import (
-    acos,
-    acosh,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    cos,
-    cosh,
-    exp,
-    exp2,
-    expm1,
-    log,
-    log1p,
-    log2,
-    log10,
-    logaddexp,
-    sin,
-    sinh,
-    tan,
-    tanh,
-)
-from gdt.ops.extrema import argmax, argmin
-from gdt.ops.extrema import max_ as max
-from gdt.ops.extrema import min_ as min
-from gdt.ops.indexing import getitem
-from gdt.ops.interchange import from_dlpack
-from gdt.ops.joining import (
-    array_split,
-    atleast_1d,
-    atleast_2d,
-    broadcast_arrays,
-    concat,
-    flip,
-    moveaxis,
-    ravel,
-    repeat,
-    roll,
-    split,
-    stack,
-    swapaxes,
-    tile,
-)
-from gdt.ops.movement import relayout, relayout_like
-from gdt.ops.normalization import batch_norm, batch_normalization
-from gdt.ops.padding import pad
-from gdt.ops.placement import (
-    call_with_layout,
-    check_layout,
-    copy_to_mesh,
-    fetch_layout,
-    is_distributed,
-    map_shards,
-    pack,
-    synchronize,
-    unpack,
-)
-from gdt.ops.printing import array_repr
-from gdt.ops.products import (
-    contraction,
-    diagonal,
-    dot,
-    inner,
-    matmul,
-    outer,
-    tensordot,
-    trace,
-    vdot,
-)
-from gdt.ops.reductions import all_ as all
-from gdt.ops.reductions import any_ as any
-from gdt.ops.reductions import count_nonzero, mean
-from gdt.ops.reductions import sum_ as sum
-from gdt.ops.scans import cumprod, cumsum, prod
-from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose
-from gdt.ops.softmax import log_softmax, logsumexp, softmax
-from gdt.ops.sparse_cross_entropy import sparse_softmax_cross_entropy_with_logits
-from gdt.ops.statistics import moments, std, var
-from gdt.ops.taking import (
-    add_along_axis,
-    add_at,
-    one_hot,
-    take,
-    take_along_axis,
-    take_along_axis_in_range,
-    take_in_range,
-)
-from gdt.policy import implicit_fetch, matmul_backend, matmul_precision
-from gdt.tape import GradientTape, grad, stop_gradient, value_and_grad, vjp
+from gdt.debug import configuration, drawing, observers
+from gdt.debug.configuration import *
+from gdt.debug.drawing import *
+from gdt.debug.observers import *
+from gdt.engine import op as op_module
+from gdt.engine.op import *
+from gdt.ops import *
+from gdt.programs import function as function_module
+from gdt.programs.function import *
+from gdt.settings import *
+from gdt.sharding import array_type, layout, mesh
+from gdt.sharding.array_type import *
+from gdt.sharding.layout import *
+from gdt.sharding.mesh import *
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "MATCH",
-    "UNSHARDED",
-    "ArrayType",
     "CheckpointManager",
-    "DistributedArray",
-    "Function",
-    "GradientTape",
-    "Layout",
-    "Mesh",
-    "RerecordedWarning",
-    "Shard",
-    "abs",
-    "acos",
-    "acosh",
-    "add",
-    "add_along_axis",
-    "add_at",
-    "all",
-    "allclose",
-    "any",
-    "arange",
-    "argmax",
-    "argmin",
-    "array_equal",
-    "array_repr",
-    "array_split",
-    "asarray",
-    "asin",
-    "asinh",
-    "astype",
-    "atan",
-    "atan2",
-    "atanh",
-    "atleast_1d",
-    "atleast_2d",
-    "batch_norm",
-    "batch_normalization",
-    "bitwise_and",
-    "bitwise_or",
-    "bitwise_xor",
-    "broadcast_arrays",
-    "broadcast_to",
-    "call_with_layout",
-    "cbrt",
-    "ceil",
-    "check_layout",
-    "check_nans",
     "checkpoint",
-    "clip",
-    "concat",
-    "conj",
-    "contraction",
-    "copy_to_mesh",
-    "copysign",
-    "cos",
-    "cosh",
-    "count_collectives",
-    "count_nonzero",
-    "create_mesh",
-    "cumprod",
-    "cumsum",
     "data",
-    "default_mesh",
-    "diagonal",
     "distributed",
-    "divide",
-    "dot",
-    "einsum",
-    "elu",
-    "empty",
-    "empty_like",
-    "equal",
-    "erf",
-    "exp",
-    "exp2",
-    "expand_dims",
-    "explain",
-    "expm1",
-    "eye",
-    "fetch_layout",
-    "flip",
-    "floor",
-    "floor_divide",
-    "from_dlpack",
-    "full",
-    "full_like",
-    "function",
-    "gelu",
-    "get_default_mesh",
-    "getitem",
-    "grad",
-    "greater",
-    "greater_equal",
-    "hypot",
-    "identity",
-    "imag",
-    "implicit_fetch",
-    "inner",
-    "invert",
-    "is_distributed",
-    "isclose",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "leaky_relu",
-    "left_shift",
-    "less",
-    "less_equal",
-    "linspace",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "log_softmax",
-    "logaddexp",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logsumexp",
-    "map_shards",
-    "matmul",
-    "matmul_backend",
-    "matmul_precision",
-    "matrix_product",
-    "max",
-    "maximum",
-    "mean",
     "metrics",
-    "min",
-    "minimum",
-    "moments",
-    "moveaxis",
-    "multiply",
-    "negative",
     "nn",
-    "no_moves",
-    "not_equal",
-    "one_hot",
-    "ones",
-    "ones_like",
     "optim",
-    "outer",
-    "pack",
-    "pad",
-    "positive",
-    "power",
-    "prod",
     "random",
-    "ravel",
-    "real",
-    "reciprocal",
-    "relayout",
-    "relayout_like",
-    "relu",
-    "remainder",
-    "repeat",
-    "reshape",
-    "right_shift",
-    "rint",
-    "roll",
-    "round",
-    "show_config",
-    "sigmoid",
-    "sigmoid_cross_entropy_with_logits",
-    "sign",
-    "signbit",
-    "silu",
-    "sin",
-    "sinh",
-    "softmax",
-    "softmax_cross_entropy_with_logits",
-    "softplus",
-    "sparse_softmax_cross_entropy_with_logits",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "std",
-    "stop_gradient",
-    "subtract",
-    "sum",
-    "swapaxes",
-    "sync_debug_mode",
-    "synchronize",
-    "take",
-    "take_along_axis",
-    "take_along_axis_in_range",
-    "take_in_range",
-    "tan",
-    "tanh",
-    "tensordot",
     "testing",
-    "tile",
-    "trace",
     "training",
-    "transpose",
-    "tri",
-    "tril",
-    "triu",
-    "trunc",
-    "unpack",
-    "value_and_grad",
-    "var",
-    "vdot",
-    "visualize",
-    "vjp",
-    "where",
-    "zeros",
-    "zeros_like",
 ]
+__all__ += array_module.__all__
+__all__ += array_type.__all__
+__all__ += configuration.__all__
+__all__ += drawing.__all__
+__all__ += fetching.__all__
+__all__ += function_module.__all__
+__all__ += layout.__all__
+__all__ += mesh.__all__
+__all__ += observers.__all__
+__all__ += op_module.__all__
+__all__ += ops.__all__
+__all__ += settings.__all__
+__all__ += tape.__all__
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "errors"]

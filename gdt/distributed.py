@@ -18,14 +18,14 @@ import socket
 import sys
 from typing import Any
 
-from gdt import processes
 from gdt.comm import mpi
 from gdt.comm.messages import Messages, connect, connected
 from gdt.comm.processes import ProcessTransport
 from gdt.comm.rendezvous import meet
 from gdt.comm.transport import CopyTransport, Transport, register_transport, wait_for_all
 from gdt.errors import DistributedError, error
-from gdt.mesh import Mesh
+from gdt.sharding import processes
+from gdt.sharding.mesh import Mesh
 
 # Names of (address, number of processes, index of this one): torchrun's, then JAX's.
 TORCH = ("MASTER_ADDR", "WORLD_SIZE", "RANK")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gdt.arguments import checked, checked_class
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import FUNCTIONS
 from gdt.errors import ShapeError, error
-from gdt.operands import as_operands
-from gdt.registry import FUNCTIONS
 
 
 @checked

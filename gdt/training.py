@@ -14,15 +14,15 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from gdt import processes
 from gdt.arguments import checked, checked_class, shown_value
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.autodiff.tape import GradientTape
 from gdt.errors import ArgumentError, error
 from gdt.metrics import Mean
 from gdt.nn.module import Module
 from gdt.optim.optimizer import Optimizer
-from gdt.slots import Stateful
-from gdt.tape import GradientTape
+from gdt.sharding import processes
+from gdt.state import Stateful
 
 Numbers = dict[str, float]
 Function = Callable[[Any, DistributedArray], DistributedArray]  # (targets, predictions) -> scalar

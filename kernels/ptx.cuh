@@ -3,7 +3,7 @@
 // places.
 #pragma once
 // Describes an array in global memory, of up to three axes, to the tensor memory accelerator: as
-// the driver encodes it, or, for the CPU, as `gdt.tensor_map` does.
+// the driver encodes it, or, for the CPU, as `gdt.cuda.tensor_map` does.
 struct __align__(64) TensorMap {
   unsigned long long words[16];
 };

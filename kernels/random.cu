@@ -5,7 +5,7 @@
 //   counter (c mod 2^32, c >> 32, s mod 2^32, s >> 32) and key (k mod 2^32, k >> 32).
 // Element i of a draw of 32 bits is word (i mod 4) of counter i / 4; of a draw of 64 bits, words
 // 0 1 (even i) or 2 3 (odd i) of counter i / 2, the earlier one on top. Formulas, constants and the
-// order of operations are those of gdt/random_bits.py and gdt/normal_quantile.py, and the file is
+// order of operations are those of gdt/random/bits.py and gdt/random/normal_quantile.py, and the file is
 // compiled with --fmad=false, so that every result equals the CPU's to the bit.
 //
 //   random_bits       uint32 or uint64

@@ -1,7 +1,7 @@
 """One call that works of every public function, class and method: where hostile arguments start.
 
 `CALLS` maps a dotted name below `gdt` to a function that makes fresh positional and keyword
-arguments. Ops and functions of `gdt.registry.FUNCTIONS` take theirs from `tests/samples`.
+arguments. Ops and functions of `gdt.array.registry.FUNCTIONS` take theirs from `tests/samples`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import gdt
-from gdt.registry import FUNCTIONS
+from gdt.array.registry import FUNCTIONS
 
 from .samples import SAMPLES
 

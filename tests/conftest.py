@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdt import user_code
+from gdt.programs import user_code
 
 # Stand-ins for devices and libraries, whose state changes from call to call.
 for name in (

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import gdt
-from gdt.array import DistributedArray
-from gdt.mesh import Mesh
-from gdt.registry import FUNCTIONS
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.sharding.mesh import Mesh
 from gdt.testing import Sample, choices
 from gdt.testing.operands import placed
 

@@ -11,7 +11,7 @@ import pytest
 
 import gdt
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, MoveError, ShapeError
-from gdt.policy import ImplicitFetchWarning
+from gdt.settings import ImplicitFetchWarning
 
 MESH = gdt.create_mesh([("x", 2), ("y", 2)])
 APART = gdt.create_mesh([("x", 2), ("y", 2)], blocks=4)

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt import backend, devices
+from gdt import backend
 from gdt.backend.numpy import NumpyBackend
 from gdt.errors import DeviceError, MeshError
+from gdt.sharding import devices
 
 made: list[NumpyBackend] = []
 

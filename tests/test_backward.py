@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt import backward
-from gdt.array import DistributedArray
-from gdt.backward import BACKWARDS, Backward
-from gdt.mesh import Mesh
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.autodiff import backward
+from gdt.autodiff.backward import BACKWARDS, Backward
 from gdt.observe import Observer, observing
-from gdt.registry import FUNCTIONS
+from gdt.sharding.mesh import Mesh
 from gdt.testing import Oracle
 
 from .replays import any_values, placed_twice
@@ -116,13 +116,13 @@ def test_a_scalar_that_changes_is_part_of_the_signature() -> None:
 
 
 def test_a_gradient_that_draws_or_reads_is_never_replayed() -> None:
-    @gdt.composite.Composite
+    @gdt.engine.composite.Composite
     def noisy(x: DistributedArray) -> DistributedArray:
         return x * 1.0
 
     noisy.vjp(lambda g, out, x: g * gdt.random.uniform(x.shape))
 
-    @gdt.composite.Composite
+    @gdt.engine.composite.Composite
     def clipped(x: DistributedArray) -> DistributedArray:
         return x * 1.0
 
@@ -142,7 +142,7 @@ def test_a_gradient_that_draws_or_reads_is_never_replayed() -> None:
 def test_a_gradient_that_uses_an_array_from_elsewhere_is_never_replayed() -> None:
     kept = {"scale": gdt.asarray(2.0)}
 
-    @gdt.composite.Composite
+    @gdt.engine.composite.Composite
     def scaled(x: DistributedArray) -> DistributedArray:
         return x * 1.0
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.layout import ArrayType
-from gdt.op import OPS, Op
-from gdt.plan import Plans
+from gdt.engine.op import OPS, Op
+from gdt.engine.plan import Plans
+from gdt.sharding.array_type import ArrayType
 
 
 def test_plans_of_ever_new_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,9 +21,9 @@ import pytest
 
 import gdt
 from gdt import DistributedArray
-from gdt.captures import Captures
-from gdt.function import MANY
-from gdt.user_code import LIBRARIES, Ran, exempt
+from gdt.programs.captures import Captures
+from gdt.programs.function import MANY
+from gdt.programs.user_code import LIBRARIES, Ran, exempt
 
 Number = Callable[[], float]
 Case = tuple[Number, Callable[[], object]]  # how a step reads a number, and what changes it

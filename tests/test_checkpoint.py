@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 import gdt
 from gdt import UNSHARDED, Layout, create_mesh
 from gdt.checkpoint import CheckpointManager, contents, restore, save, verify
-from gdt.checksums import checksums, damaged
+from gdt.checkpoint.checksums import checksums, damaged
 from gdt.errors import CheckpointError
 from gdt.optim import Adam
 

@@ -14,16 +14,11 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt import backend, configuration, cuda_driver
+from gdt import backend
 from gdt.backend.cupy import CupyBackend, load_cupy
-from gdt.errors import (
-    DeviceError,
-    DtypeError,
-    GdtError,
-    MeshError,
-    MoveError,
-    OutOfMemoryError,
-)
+from gdt.cuda import driver as cuda_driver
+from gdt.debug import configuration
+from gdt.errors import DeviceError, DtypeError, GdtError, MeshError, MoveError, OutOfMemoryError
 
 from .strict import StrictCupy, engine
 from .strict.cuda import CudaGraph

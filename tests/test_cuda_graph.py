@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array import DistributedArray
-from gdt.cuda_graph import StepGraph
+from gdt.array.array import DistributedArray
 from gdt.errors import FunctionError
-from gdt.function import Function
+from gdt.programs.function import Function
+from gdt.programs.graphs.cuda_graph import StepGraph
 
 from .replays import TwoCalls, any_values, same
 from .samples import SAMPLES

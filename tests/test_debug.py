@@ -10,7 +10,7 @@ import pytest
 
 import gdt
 from gdt.errors import DtypeError, MoveError, NanError
-from gdt.mesh import Mesh
+from gdt.sharding.mesh import Mesh
 
 DIMS = [("x", 2), ("y", 2)]
 MODES = [gdt.create_mesh(DIMS, blocks=n) for n in (1, 2, 4)]

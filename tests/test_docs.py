@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import gdt
-from gdt.composite import Composite
-from gdt.op import Op
-from gdt.registry import FUNCTIONS
+from gdt.array.registry import FUNCTIONS
+from gdt.engine.composite import Composite
+from gdt.engine.op import Op
 
 ROOT = Path(gdt.__file__).parent.parent
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.engine.updates import UpdateOp
 from gdt.errors import DtypeError
 from gdt.observe import from_host
-from gdt.op import Op
 
 
 def slowing(xp: Any, p: Any, g: Any, rate: Any, n: Any, /, *, out: Any) -> Any:
     return xp.subtract(p, g * rate / n, out=out[0])
 
 
-slowing_step = Op(slowing, "..., ..., ..., ... -> ...", donate="p")
+slowing_step = UpdateOp(slowing, "..., ..., ..., ... -> ...", donate="p")
 
 
 class Slowing(gdt.optim.Optimizer):

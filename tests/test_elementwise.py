@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt import error_function
-from gdt.numpy_protocols import UFUNC_NAMES
-from gdt.registry import FUNCTIONS
+from gdt.array.numpy_protocols import UFUNC_NAMES
+from gdt.array.registry import FUNCTIONS
+from gdt.ops.nn.activations import error_function
 from gdt.testing import layouts, meshes
 
 MESH = gdt.create_mesh([("x", 4)])

@@ -12,7 +12,7 @@ import pytest
 
 import gdt
 from gdt import errors as e
-from gdt.layout import Layout
+from gdt.sharding.layout import Layout
 
 MESH = gdt.create_mesh([("x", 4), ("y", 2)])
 OTHER = gdt.create_mesh([("x", 2)])

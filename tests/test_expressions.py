@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt.expressions import (
+from gdt.engine.source import (
     Call,
     Choice,
     Expression,

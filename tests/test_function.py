@@ -17,10 +17,10 @@ import pytest
 
 import gdt
 from gdt import nn
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.errors import FunctionError
-from gdt.function import MANY, Function, RerecordedWarning
-from gdt.mesh import Mesh
+from gdt.programs.function import MANY, Function, RerecordedWarning
+from gdt.sharding.mesh import Mesh
 
 from .replays import TwoCalls, any_values, same
 from .samples import SAMPLES

@@ -17,10 +17,10 @@ import pytest
 import gdt
 from bench.gdt_steps import trainer_on
 from bench.workloads import WORKLOADS, Workload
-from gdt import cuda_driver
+from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.backend.cupy import load_cupy
-from gdt.registry import FUNCTIONS
+from gdt.cuda import driver as cuda_driver
 from gdt.testing import Oracle, choices
 
 from .kernels.test_cuda_graph import check_training

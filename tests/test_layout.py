@@ -11,7 +11,8 @@ import pytest
 
 import gdt
 from gdt.errors import ImmutableError, LayoutError, ShapeError
-from gdt.layout import ArrayType, Layout
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
 from gdt.testing import layouts, meshes
 
 MESH = gdt.create_mesh([("x", 4), ("y", 2)])

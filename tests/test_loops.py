@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt import loops
+from gdt.engine import loops
+from gdt.engine.loops import Loop
+from gdt.engine.op import OPS
+from gdt.engine.plan import Shards
+from gdt.engine.specialization import ChosenBody
+from gdt.engine.updates import UpdateOp
 from gdt.errors import IndexRangeError
-from gdt.loops import Loop
-from gdt.mesh import Mesh
-from gdt.op import OPS
-from gdt.ops.batch_norm_loops import FEW, SHORT_ROW
-from gdt.ops.cross_entropy_loops import MOST_EXPONENTIALS
+from gdt.ops.nn.batch_norm.loops import FEW, SHORT_ROW
+from gdt.ops.nn.cross_entropy.loops import MOST_EXPONENTIALS
 from gdt.ops.sums import LARGEST, LONGEST
 from gdt.optim.optimizer import SMALL
-from gdt.plan import Shards
-from gdt.specialization import ChosenBody
+from gdt.sharding.mesh import Mesh
 from gdt.testing import meshes
 
 from .test_ops import check_all, mesh_id
@@ -32,7 +33,7 @@ from .test_ops import check_all, mesh_id
 compiled = pytest.mark.skipif(not loops.are_compiled(), reason=loops.described()[0])
 
 WITHOUT_LOOPS = {"contraction", "matrix_product", "matrix_product_nt", "matrix_product_tn", "sum"}
-SPECIALIZED = {name for name, op in OPS.items() if op.specialization is not None}
+SPECIALIZED = {name for name, op in OPS.items() if op.declaration.specialization is not None}
 WITH_LOOPS = sorted(SPECIALIZED - WITHOUT_LOOPS)
 USERS = ["batch_norm", "sparse_softmax_cross_entropy_with_logits", "std", "var"]
 ALL_ROWS = Shards({}, {}, {"d0": 6, "d1": 8}, frozenset(), frozenset())
@@ -107,7 +108,8 @@ def without_plans() -> Iterator[None]:
     def forget() -> None:
         for name in WITH_LOOPS:
             OPS[name].plans.clear()
-            OPS[name].plans_of_all.clear()
+            if isinstance(OPS[name], UpdateOp):
+                OPS[name].plans_of_all.clear()
 
     forget()
     yield
@@ -115,7 +117,7 @@ def without_plans() -> Iterator[None]:
 
 
 def chosen_body(name: str, static: dict[str, Any]) -> ChosenBody:
-    return ChosenBody(OPS[name].specialization, OPS[name].body, static)
+    return ChosenBody(OPS[name].declaration.specialization, OPS[name].declaration.body, static)
 
 
 def both_ways(

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 import gdt
 from gdt import Layout, nn
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.backend.numpy import BufferPool
 from gdt.observe import Observer, observing
-from gdt.ops.contraction import matrix_product, matrix_product_nt, matrix_product_tn
+from gdt.ops.products.contraction import matrix_product, matrix_product_nt, matrix_product_tn
 from gdt.optim import SGD, Adam, Optimizer
 
 BATCH, WORDS, HIDDEN, CLASSES = 64, 1200, 48, 2

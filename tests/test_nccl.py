@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt import Layout, Mesh, create_mesh, processes
+from gdt import Layout, Mesh, create_mesh
+from gdt.array.registry import FUNCTIONS
 from gdt.comm import messages as messages_module
 from gdt.comm import nccl as nccl_module
 from gdt.comm import ranks as ranks_module
@@ -24,8 +25,8 @@ from gdt.comm.nccl import NcclTransport
 from gdt.comm.ranks import Running
 from gdt.comm.transport import CopyTransport, Transfer, wait_for_all
 from gdt.errors import DistributedError
-from gdt.reduction import UFUNCS
-from gdt.registry import FUNCTIONS
+from gdt.sharding import processes
+from gdt.sharding.reduction import UFUNCS
 from gdt.testing import Oracle, choices, layouts
 
 from .recorded_nccl import OPS, Event, HostBackend, RecordedNccl, SharedNccl, address
@@ -303,7 +304,7 @@ def test_large_replicas_come_from_one_gpu(
     gpus: Mesh,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gdt.placing, "BROADCAST_SIZE", 12)
+    monkeypatch.setattr(gdt.array.placing, "BROADCAST_SIZE", 12)
     whole, transport = np.arange(6.0).reshape(2, 3), transports.transport_of(gpus)
     x = gdt.asarray(whole, layout=Layout(specs, gpus, partial=partial))
     assert transport.bytes["broadcast"] == sent

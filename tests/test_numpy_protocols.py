@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.numpy_protocols import FUNCTION_NAMES
+from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, DtypeError, MoveError
-from gdt.mesh import Mesh
-from gdt.numpy_protocols import FUNCTION_NAMES
-from gdt.registry import FUNCTIONS
+from gdt.sharding.mesh import Mesh
 from gdt.testing import assert_close, meshes, tolerance
 
 from .samples import SAMPLES

@@ -9,9 +9,9 @@ import zlib
 
 import pytest
 
-from gdt.mesh import Mesh
-from gdt.op import OPS
-from gdt.registry import FUNCTIONS
+from gdt.array.registry import FUNCTIONS
+from gdt.engine.op import OPS
+from gdt.sharding.mesh import Mesh
 from gdt.testing import Oracle, choices, meshes
 
 from .samples import ELSEWHERE, SAMPLES

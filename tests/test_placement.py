@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.errors import (
-    DtypeError,
-    GdtError,
-    GradientError,
-    LayoutError,
-    MeshError,
-    ShapeError,
-)
+from gdt.errors import DtypeError, GdtError, GradientError, LayoutError, MeshError, ShapeError
 from gdt.testing import assert_consistent, layouts, meshes, placed
 
 MESHES = meshes() + meshes([(2, 2, 2)], modes=["folded", "apart"])

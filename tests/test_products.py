@@ -7,7 +7,7 @@ import pytest
 
 import gdt
 from gdt.errors import DtypeError, ShapeError
-from gdt.mesh import Mesh
+from gdt.sharding.mesh import Mesh
 from gdt.testing import assert_consistent, choices, meshes, placed
 
 

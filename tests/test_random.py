@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt import random_bits
+from gdt.random import bits as random_bits
 from gdt.testing import assert_consistent, layouts, meshes
 
 MESHES = meshes([(2,), (4,), (2, 2), (2, 3)])

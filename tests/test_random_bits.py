@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from gdt import errors, philox, random_bits
-from gdt.normal_quantile import quantile
-from gdt.philox import Run
+from gdt import errors
+from gdt.random import bits as random_bits
+from gdt.random import philox
+from gdt.random.normal_quantile import quantile
+from gdt.random.philox import Run
 
 N = 200_000
 FLOATS = [np.float16, np.float32, np.float64]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 
 from .replays import same
 from .strict import engine

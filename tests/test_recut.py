@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
-from gdt.layout import ArrayType, Layout
-from gdt.mesh import Mesh
-from gdt.recut import Piece, Recut
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+from gdt.sharding.recut import Piece, Recut
 from gdt.testing import layouts, meshes
 
 
@@ -40,7 +42,7 @@ def test_only_elements_that_change_their_shard_are_sent(
     assert recut.nbytes == 8 * elements
     x = gdt.asarray(np.arange(size), layout=Layout.of(mesh, ((0,),)))
     before = transport_of(mesh).bytes["exchange"]
-    recut(x.blocks)
+    RecutRunner(recut)(x.blocks)
     assert transport_of(mesh).bytes["exchange"] - before == 8 * elements
 
 
@@ -68,7 +70,7 @@ def test_bytes_counted_are_the_minimum_and_those_sent(sizes: tuple[int, ...]) ->
             assert recut.nbytes == 8 * missing
             x = gdt.asarray(np.arange(9), layout=have)
             before = transport_of(mesh).bytes["exchange"]
-            out = gdt.DistributedArray(target, tuple(recut(x.blocks)))
+            out = gdt.DistributedArray(target, tuple(RecutRunner(recut)(x.blocks)))
             assert transport_of(mesh).bytes["exchange"] - before == 8 * missing
             assert out.tolist() == list(range(9))
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
-from gdt.layout import ArrayType, Layout
-from gdt.mesh import Mesh
-from gdt.relayout import run_routes
-from gdt.routes import Step, route, route_bytes, step_between
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+from gdt.sharding.routes import Step, route, route_bytes, step_between
 from gdt.testing import assert_consistent, layouts, meshes, placed
 
 SIZES = [(2,), (4,), (2, 2), (2, 3), (2, 2, 2)]

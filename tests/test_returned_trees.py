@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.errors import FunctionError
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.layout import Layout
-from gdt.mesh import Mesh
-from gdt.op import OPS, Op
-from gdt.plan import Labels, Shards
-from gdt.rule import Rule, out_shapes
+from gdt.engine.op import OPS, Op
+from gdt.engine.plan import Labels, Shards
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+from gdt.sharding.rule import Rule, out_shapes
 from gdt.testing import Sample, check_rule, meshes
 from gdt.testing.rules import bound_call, replicated_types, ways_of
 
@@ -123,16 +123,16 @@ class LocalRun:
     def __init__(self, op: Op, operands: Sequence[Any], static: dict[str, Any]) -> None:
         (self.mesh,) = meshes([(1,)], modes=["folded"])
         self.op, types = op, replicated_types(operands, self.mesh)
-        self.rule, self.sizes, self.static = op.bound_rule(types, static)
+        self.rule, self.sizes, self.static = op.declaration.bound_rule(types, static)
         self.out_shapes = out_shapes(self.rule, self.sizes)
 
     def __call__(self, operands: Sequence[Any], out_shape: tuple[int, ...]) -> tuple[Any, ...]:
         sizes, extra = self._sizes(operands), {}
-        if "block_shape" in self.op.injected:
+        if "block_shape" in self.op.declaration.injected:
             extra["block_shape"] = (1, *out_shape)
-        if "labels" in self.op.injected:
+        if "labels" in self.op.declaration.injected:
             extra["labels"] = Labels(_labels(self.rule))
-        if "shards" in self.op.injected:
+        if "shards" in self.op.declaration.injected:
             start = {f: np.zeros((1,), np.int64) for f in sizes}
             valid = {f: np.full((1,), n, np.int64) for f, n in sizes.items()}
             extra["shards"] = Shards(start, valid, sizes, frozenset(), frozenset())
@@ -143,18 +143,19 @@ class LocalRun:
             else a
             for a, t in zip(operands, self.rule.ins, strict=True)
         ]  # fmt: skip
-        if self.op.donated:
-            extra["out"] = tuple(np.empty_like(blocks[d]) for d in self.op.donated)
-        out = self.op.body(np, *blocks, **self.static, **extra)
-        if self.op.finish is not None:
+        if self.op.declaration.donated:
+            extra["out"] = tuple(np.empty_like(blocks[d]) for d in self.op.declaration.donated)
+        out = self.op.declaration.body(np, *blocks, **self.static, **extra)
+        if self.op.declaration.finish is not None:
             statistics = out if isinstance(out, tuple) else (out,)
-            out = self.op.finish(np, *statistics, **self._finish_static())
+            out = self.op.declaration.finish(np, *statistics, **self._finish_static())
         return tuple(o[0] for o in (out if isinstance(out, tuple) else (out,)))
 
     def _finish_static(self) -> dict[str, Any]:
         reduced = math.prod(self.sizes[f] for f in self.rule.reduced(0))
         known = {**self.static, "count": reduced}
-        return {k: v for k, v in known.items() if k in inspect.signature(self.op.finish).parameters}
+        names = inspect.signature(self.op.declaration.finish).parameters
+        return {k: v for k, v in known.items() if k in names}
 
     def _sizes(self, operands: Sequence[Any]) -> dict[str, int]:
         sizes = dict(self.sizes)
@@ -208,7 +209,8 @@ def missed(op: Op, sample: Sample) -> set[str]:
             break
     if all(w.size > 1 and (w == w.flat[0]).all() for w in whole):
         return set()  # a constant says nothing about sums
-    listed, pending = claimed(op, operands, static), list(dict.fromkeys(["sum", op.reduce]))
+    listed = claimed(op, operands, static)
+    pending = list(dict.fromkeys(["sum", op.declaration.reduce]))
     ins = itertools.product(*[placements(a, ["sum"]) for a in numbers])
     outs = list(itertools.product(*[placements(np.asarray(w), pending) for w in whole]))
     return {
@@ -313,8 +315,9 @@ X, W = RNG.standard_normal((4, 6)), RNG.standard_normal((6, 8))
 def broken(name: str, rule: str, **options: Any) -> Op:
     """An op of the registry under another rule."""
     op = OPS[name]
-    kept = {"reduce": op.reduce, "merge": op.merge, "finish": op.finish, "prepare": op.prepare}
-    return Op(op.body, rule, **{**kept, "fill": op.fill, **options})
+    declared = op.declaration
+    kept = {n: getattr(declared, n) for n in ("reduce", "merge", "finish", "prepare", "fill")}
+    return Op(declared.body, rule, **{**kept, **options})
 
 
 BROKEN = {

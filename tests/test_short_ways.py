@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.engine.plan import Plans
 from gdt.errors import DtypeError, GdtError, ShapeError
 from gdt.ops.intervals import _move_intervals
 from gdt.ops.slicing import _cut, key_of
-from gdt.plan import Plans
 
 MESHES = [{"a": 4}, {"a": 2, "b": 3}]
 SHAPES = [(6, 4), (5, 1), (1, 3), (0, 2)]

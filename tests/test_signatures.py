@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.backward import BACKWARDS, Backward
-from gdt.function import Arguments
-from gdt.op import Op
-from gdt.plan import takes_numbers
-from gdt.registry import FUNCTIONS
+from gdt.array.registry import FUNCTIONS
+from gdt.autodiff.backward import BACKWARDS, Backward
+from gdt.engine.op import Op
+from gdt.engine.plan import takes_numbers
+from gdt.programs.function import Arguments
 
 X = gdt.ones(2)
 LIST: list[Any] = []

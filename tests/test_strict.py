@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 import gdt
-from gdt.registry import FUNCTIONS
+from gdt.array.registry import FUNCTIONS
 from gdt.testing import Oracle, choices
 from gdt.testing.operands import placed
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.op import Op
+from gdt.engine.op import Op
 from gdt.testing import Sample, check_mesh, choices, layouts, meshes, placed
 
 (APART,) = meshes([(4,)], modes=["apart"])
@@ -35,7 +35,7 @@ def scaled(xp: Any, x: Any, /) -> Any:
 wrong_gradient = Op(scaled, "... -> ...", linear="x")
 wrong_gradient.vjp(lambda g, out, x: 3.0 * g)
 
-padding_enters = Op(gdt.op.OPS["sum"].body, "i j -> j", fill={"x": None})
+padding_enters = Op(gdt.engine.op.OPS["sum"].declaration.body, "i j -> j", fill={"x": None})
 
 
 def nonlinear(xp: Any, x: Any, /) -> Any:

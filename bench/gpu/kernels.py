@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from gdt import launches
 from gdt.backend import Backend, backend_of
+from gdt.cuda import launches
+from gdt.cuda.compiler import C_TYPES, Call
 from gdt.errors import KernelError, error
-from gdt.kernels import C_TYPES, Call
-from gdt.mesh import Mesh
+from gdt.sharding.mesh import Mesh
 
 Run = Callable[[], Any]
 Timer = Callable[[Run], float]

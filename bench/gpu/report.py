@@ -28,10 +28,10 @@ from bench.gpu.kernels import CASES, COPIED, Bench, Case, Run, Timer
 from bench.report import ROOT, Contender
 from bench.tiny import tiny_ops
 from bench.workloads import WORKLOADS
-from gdt import cuda_driver
 from gdt.backend import backend_of
 from gdt.benchmark.machine import machine
-from gdt.configuration import findings
+from gdt.cuda import driver as cuda_driver
+from gdt.debug.configuration import findings
 from gdt.errors import KernelError
 
 REPEATS, WARMUP = 20, 3

@@ -14,29 +14,24 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import lru_cache
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from gdt.backend.flags import ErrorFlags, Explain
 from gdt.backend.graphs import CAPTURED, Graph
 from gdt.backend.numpy import Order
-from gdt.cuda_driver import INSTALL_CUPY
-from gdt.errors import DeviceError, DtypeError, GdtError, KernelError, OutOfMemoryError, error
-from gdt.kernels import CudaRunner, architecture
-from gdt.mesh import Mesh
+from gdt.backend.protocol import KernelRunner
+from gdt.backend.scope import Scope
+from gdt.cuda.compiler import CudaRunner, architecture
+from gdt.cuda.driver import INSTALL_CUPY
+from gdt.errors import DeviceError, DtypeError, KernelError, error
 from gdt.observe import report_synchronization
-
-if TYPE_CHECKING:
-    from gdt.backend import KernelRunner
+from gdt.sharding.mesh import Mesh
 
 Array = Any
 DTYPES = frozenset("?bBhHiIlLqQefdFD")  # NumPy's dtypes that GPUs compute in
 BFLOAT16 = "bfloat16"
-CAPTURE = range(900, 910)  # cudaErrorStreamCaptureUnsupported and its neighbours
-# After these the process can do nothing more on the device (CUDA Runtime API, cudaError_t).
-FATAL = frozenset({46, 214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719, 999})
 
 
 def load_cupy() -> Any:
@@ -276,68 +271,6 @@ class CupyBackend:
                 streams[device] = self.xp.cuda.Stream(non_blocking=True)
         scopes = {device: self._scopes[device] for device in streams}
         return Graph(self.xp.cuda.MemoryPool(), streams, scopes)
-
-
-class Scope:
-    """A context in which one device is current, and its failures become gdt's errors."""
-
-    def __init__(self, cupy: Any, index: int) -> None:
-        self._cupy, self.name, self.device = cupy, f"cuda:{index}", cupy.cuda.Device(index)
-        self.used = False
-        self._errors = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
-
-    def __enter__(self) -> Scope:
-        self.device.__enter__()
-        self.used = True
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        cause: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if cause is not None:
-                failure = self._translated(cause)
-                if failure is not None:
-                    raise failure from cause
-        finally:
-            self.device.__exit__(kind, cause, traceback)
-
-    def _translated(self, cause: BaseException) -> GdtError | None:
-        if isinstance(cause, self._cupy.cuda.memory.OutOfMemoryError):
-            return self._out_of_memory(cause)
-        if not isinstance(cause, self._errors):
-            return None
-        status = getattr(cause, "status", 0)
-        if status in CAPTURE:
-            problem, remedy = f"cannot be captured: {cause}", "Reading values, and waiting, cannot."
-        elif status in FATAL:
-            problem = f"the device has failed: {cause}"
-            remedy = (
-                "Its arrays are lost: start the process again, and restore the last checkpoint. "
-                "CUDA_LAUNCH_BLOCKING=1 shows which operation fails."
-            )
-        else:
-            problem, remedy = f"CUDA refuses: {cause}", "gdt.show_config() tells what was found."
-        return error(DeviceError, self.name, problem, remedy=remedy)
-
-    def _out_of_memory(self, cause: BaseException) -> GdtError:
-        pool = self._cupy.get_default_memory_pool()
-        free, total = self._cupy.cuda.runtime.memGetInfo()
-        return error(
-            OutOfMemoryError,
-            self.name,
-            str(cause).rstrip("."),
-            operands={
-                "in use": f"{pool.used_bytes():,} bytes of this process's arrays",
-                "would fit": f"{free + pool.free_bytes():,} bytes, if in one piece",
-                "memory": f"{total:,} bytes, of which other processes may hold some",
-            },
-            remedy="Use smaller batches, split the arrays over more devices, or free what is not "
-            "needed.",
-        )
 
 
 class DeviceFlags(ErrorFlags):

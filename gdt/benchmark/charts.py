@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from gdt.benchmark.ratios import Change, Series
 from gdt.benchmark.records import Record
 from gdt.benchmark.tables import size_text, three_digits, time_text
-
-if TYPE_CHECKING:
-    from gdt.benchmark.comparison import Change
-    from gdt.benchmark.scaling import Series
 
 # Okabe and Ito, Color Universal Design (2008): told apart with any kind of colour vision.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = (

@@ -2,54 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from gdt.benchmark import charts
-from gdt.benchmark.records import Record, Run
+from gdt.benchmark.ratios import FEWEST_ROUNDS, SMALLEST, Change
+from gdt.benchmark.records import Run
 from gdt.benchmark.tables import Row, Section, Table, percent, three_digits, time_text
 from gdt.errors import BenchmarkError, error
 
-FEWEST_ROUNDS = 5  # below, quartiles say little
-SMALLEST = 0.05  # runs of the same code differ by this much without showing it in their quartiles
 SHOWN = 40  # lines of the picture, at most
 LIMITS = 0.1  # a change of the machine's own limits that is worth a notice
 COMPARED = ("cpu", "cores", "vectors", "gpus", "blas", "blas_threads", "python", "numpy")
-
-
-class Change(NamedTuple):
-    """One benchmark in both runs."""
-
-    before: Record
-    after: Record
-
-    @property
-    def ratio(self) -> float:
-        """Median time after, divided by before."""
-        return self.after.median / self.before.median
-
-    @property
-    def low(self) -> float:
-        """The ratio between the quartiles that are closest to a speed-up."""
-        return self.after.lower_quartile / self.before.upper_quartile
-
-    @property
-    def high(self) -> float:
-        """The ratio between the quartiles that are closest to a slow-down."""
-        return self.after.upper_quartile / self.before.lower_quartile
-
-    @property
-    def verdict(self) -> str:
-        """`"slower"` or `"faster"` where the middle halves of the times do not overlap; else
-        `""`, as for changes of a few percent and where there are too few rounds to tell."""
-        few = min(self.before.rounds, self.after.rounds) < FEWEST_ROUNDS
-        if few or abs(self.ratio - 1) < SMALLEST:
-            return ""
-        return "slower" if self.low > 1 else "faster" if self.high < 1 else ""
-
-    @property
-    def short_name(self) -> str:
-        """The test without its file."""
-        return self.after.name.split("::")[-1].removeprefix("test_")
 
 
 def changes_of(before: Run, after: Run) -> list[Change]:

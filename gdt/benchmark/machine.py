@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import gdt
-from gdt.devices import DEVICE_COUNTS
+from gdt.sharding.devices import DEVICE_COUNTS
 
 try:
     from threadpoolctl import threadpool_info

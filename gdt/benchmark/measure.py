@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gdt import processes
-from gdt.array import DistributedArray
-from gdt.debug import count_collectives
-from gdt.devices import DEVICE_COUNTS
+from gdt.array.array import DistributedArray
+from gdt.debug.observers import count_collectives
 from gdt.errors import BenchmarkError, error
-from gdt.mesh import Mesh, create_mesh
 from gdt.ops.placement import synchronize
+from gdt.sharding import processes
+from gdt.sharding.devices import DEVICE_COUNTS
+from gdt.sharding.mesh import Mesh, create_mesh
 
 COUNTS = (1, 2, 4, 8)
 

@@ -17,7 +17,7 @@ import pytest
 
 from gdt.benchmark.machine import machine
 from gdt.benchmark.measure import Devices, device_counts, measure
-from gdt.mesh import Mesh, default_mesh
+from gdt.sharding.mesh import Mesh, default_mesh
 
 
 class Scaling:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gdt.benchmark import charts
 from gdt.benchmark.limits import Limits
+from gdt.benchmark.ratios import Point, Series
 from gdt.benchmark.records import Record, Run
 from gdt.benchmark.tables import Row, Section, Table, percent, size_text, three_digits, time_text
 
@@ -23,42 +23,6 @@ HOST = (
     "noise."
 )
 GPUS = "With a GPU for each device the ideal efficiency is 1."
-
-
-class Point(NamedTuple):
-    """A benchmark on p devices beside the same one on one device."""
-
-    record: Record
-    one: Record
-
-    @property
-    def speed_up(self) -> float:
-        """How many times as fast as on one device the same amount of work is done."""
-        work = self.record.devices if self.record.kind == "weak" else 1
-        return work * self.one.median / self.record.median
-
-    @property
-    def efficiency(self) -> float:
-        """The speed-up of each device: t1 / (p tp) for strong scaling, t1 / tp for weak."""
-        return self.speed_up / self.record.devices
-
-    @property
-    def ideal(self) -> float:
-        """The efficiency that the hardware allows: 1 where every device is one of its own."""
-        return self.record.hardware / self.record.devices
-
-    @property
-    def of_ideal(self) -> float:
-        """The fraction of it that was reached."""
-        return self.efficiency / self.ideal
-
-    @property
-    def ideal_time(self) -> float:
-        """Seconds that it would take at the ideal efficiency."""
-        return self.record.median * self.of_ideal
-
-
-Series = dict[str, list[Point]]  # of each place the points, by number of devices
 
 
 def points_of(run: Run, kind: str) -> tuple[dict[str, Series], list[str]]:

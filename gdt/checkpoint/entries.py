@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gdt import processes
 from gdt.arguments import shown_value
-from gdt.checksums import Bounds
+from gdt.checkpoint.checksums import Bounds
 from gdt.comm.messages import gathered
 from gdt.errors import CheckpointError, error
-from gdt.slots import Slot, Tree, slots
+from gdt.sharding import processes
+from gdt.state import Slot, Tree, slots
 
 CODES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",

@@ -7,13 +7,13 @@ import os
 import re
 from pathlib import Path
 
-from gdt import processes
 from gdt.arguments import checked_class
 from gdt.checkpoint.entries import of_first_process
 from gdt.checkpoint.restoring import restore
 from gdt.checkpoint.saving import save
 from gdt.errors import ArgumentError, CheckpointError, error
-from gdt.slots import Tree
+from gdt.sharding import processes
+from gdt.state import Tree
 
 
 def _is_running(writer: str) -> bool:

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from gdt import processes
 from gdt.arguments import checked
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
+from gdt.checkpoint.checksums import checksums, damaged, slabs
 from gdt.checkpoint.entries import DTYPES, Index, Pieces, dtype_of, entries_of, shape_of
-from gdt.checksums import checksums, damaged, slabs
 from gdt.comm.messages import gathered
 from gdt.errors import CheckpointError, error
-from gdt.layout import ArrayType
-from gdt.slots import Facts, Slot, Tree, mismatches
+from gdt.sharding import processes
+from gdt.sharding.array_type import ArrayType
+from gdt.state import Facts, Slot, Tree, mismatches
 
 
 class Restored(NamedTuple):

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gdt import processes
 from gdt.arguments import checked
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
+from gdt.checkpoint.checksums import checksums, slabs
 from gdt.checkpoint.entries import (
     CODES,
     Index,
@@ -25,11 +25,11 @@ from gdt.checkpoint.entries import (
     of_first_process,
     shape_of,
 )
-from gdt.checksums import checksums, slabs
 from gdt.comm.messages import gathered
 from gdt.errors import CheckpointError, error
 from gdt.ops.movement import relayout_together
-from gdt.slots import Tree
+from gdt.sharding import processes
+from gdt.state import Tree
 
 
 @checked

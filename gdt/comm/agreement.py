@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.layout import ArrayType
+from gdt.sharding.array_type import ArrayType
 
 NEWEST = 8  # notes that travel with every message, so that an error can name the array
 WHOLE = 1 << 16  # bytes up to which contents are compared whole

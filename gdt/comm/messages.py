@@ -24,7 +24,7 @@ import numpy as np
 
 from gdt.comm.agreement import FIX, History, contradiction, described, digest
 from gdt.errors import ArgumentError, DistributedError, error
-from gdt.layout import ArrayType
+from gdt.sharding.array_type import ArrayType
 
 Payload = Sequence[np.ndarray]  # contiguous arrays, sent end to end
 

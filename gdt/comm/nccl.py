@@ -28,7 +28,7 @@ from gdt.comm.transport import (
     joined,
 )
 from gdt.errors import DistributedError, error
-from gdt.mesh import Mesh
+from gdt.sharding.mesh import Mesh
 
 OLDEST = 21801  # NCCL 2.18.1, as CuPy asks for
 

@@ -15,7 +15,7 @@ import numpy as np
 from gdt.comm.agreement import whole_arrays
 from gdt.comm.messages import Messages
 from gdt.comm.transport import Axes, Block, CopyTransport, Transfer, Types, combined
-from gdt.mesh import Mesh
+from gdt.sharding.mesh import Mesh
 
 Groups = Sequence[Sequence[int]]
 

@@ -17,7 +17,7 @@ from gdt.backend.cupy import device_of
 from gdt.comm.messages import Messages
 from gdt.comm.transport import Axes, Block, BlockTransport
 from gdt.errors import DistributedError, error
-from gdt.mesh import Mesh
+from gdt.sharding.mesh import Mesh
 
 TIMEOUT = 300.0  # seconds for which the host waits for a collective, without other processes
 LATE = 2.0  # seconds after the end of another process in which its collectives end here

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from gdt.layout import ArrayType
-from gdt.mesh import Mesh
-from gdt.reduction import UFUNCS
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.mesh import Mesh
+from gdt.sharding.reduction import UFUNCS
 
 Block = Any
 Axes = tuple[int, ...]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gdt.arguments import checked_class
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.random_bits import key_from_seed, permutation
+from gdt.random.bits import key_from_seed, permutation
 
 HostArray: TypeAlias = npt.NDArray[Any]
 Batch = TypeVar("Batch")
@@ -22,7 +22,7 @@ class Batches(Generic[Batch]):
 
     arrays: at least one, all with n rows. A batch holds `batch_size` rows of each; the last one may
     hold fewer, or is left out with `drop_remainder`.
-    seed: shuffles every epoch anew, by `gdt.random_bits.permutation` with the epoch as its stream;
+    seed: shuffles every epoch anew, by `gdt.random.bits.permutation` with the epoch as its stream;
     None keeps the order. `epoch` counts the epochs begun, and may be set to continue a training.
     place: called with the arrays of a batch, its result is what the iterator yields. It is where a
     batch goes to a mesh: `place=lambda x, y: (gdt.asarray(x, layout=split), gdt.asarray(y, ...))`.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gdt.arguments import checked
 from gdt.data.packages import installed_file
 from gdt.errors import DataError, error
-from gdt.random_bits import permutation
+from gdt.random.bits import permutation
 
 Review: TypeAlias = tuple[str, int]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gdt.arguments import checked, checked_class
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, error
 from gdt.nn.module import Module
-from gdt.registry import FUNCTIONS
 
 Function = Callable[[Any], Any]
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from gdt import random
 from gdt.arguments import checked_class
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.placing import place
 from gdt.errors import ArgumentError, error
-from gdt.layout import Layout
 from gdt.nn.module import Module
 from gdt.observe import from_host
 from gdt.ops.comparison import where
-from gdt.placing import place
+from gdt.sharding.layout import Layout
 
 
 @checked_class(eager=True)

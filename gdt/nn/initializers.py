@@ -14,10 +14,10 @@ import numpy as np
 
 from gdt import random
 from gdt.arguments import checked
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, error
-from gdt.layout import Layout
 from gdt.ops import creation
+from gdt.sharding.layout import Layout
 
 Initializer = Callable[..., DistributedArray]
 Shape = Sequence[int]

@@ -9,15 +9,15 @@ import numpy as np
 
 from gdt import random
 from gdt.arguments import checked_class, shown_value
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, IndexRangeError, error
-from gdt.layout import Layout
 from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.ops.products import matmul
+from gdt.ops.products.op import matmul
 from gdt.ops.shapes import reshape
+from gdt.sharding.layout import Layout
 
 
 @checked_class(eager=True)

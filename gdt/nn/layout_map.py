@@ -7,12 +7,12 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from gdt.arguments import checked_class
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.errors import LayoutError, error
-from gdt.layout import Layout
-from gdt.mesh import Mesh
 from gdt.ops.movement import relayout
-from gdt.slots import Tree, slots
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+from gdt.state import Tree, slots
 
 
 @checked_class(eager=True)

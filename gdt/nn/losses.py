@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.operands import as_operands
-from gdt.registry import FUNCTIONS
 
 
 @checked

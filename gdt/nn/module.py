@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 
 from gdt.arguments import checked_class
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.errors import CheckpointError, error
 from gdt.ops.creation import asarray
-from gdt.slots import Facts, Stateful, check_untied, mismatches, parts, slots, trainable_slots
+from gdt.state import Facts, Stateful, check_untied, mismatches, parts, slots, trainable_slots
 
 
 @checked_class()

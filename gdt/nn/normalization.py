@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked_class
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, error
-from gdt.layout import Layout
 from gdt.nn import initializers
 from gdt.nn.module import Module
-from gdt.op import op
 from gdt.ops.movement import relayout
-from gdt.ops.normalization import batch_norm, batch_normalization
+from gdt.ops.nn.batch_norm.op import batch_norm, batch_normalization
+from gdt.sharding.layout import Layout
 
 Block = Any
 
 
-@op("..., ..., ... -> ...", linear="average + value", donate="average")
+@update_op("..., ..., ... -> ...", linear="average + value", donate="average")
 def moving_average(xp: Any, average: Block, value: Block, momentum: Any, /, *, out: Any) -> Block:
     """momentum * average + (1 - momentum) * value"""
     (new,) = out

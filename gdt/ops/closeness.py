@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
-from gdt.layout import Layout
-from gdt.operands import as_operands
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import FUNCTIONS, public
 from gdt.ops.comparison import equal, isfinite, isnan, less_equal, logical_and, logical_or, where
 from gdt.ops.creation import full
 from gdt.ops.elementwise import abs_, astype
-from gdt.registry import FUNCTIONS, public
+from gdt.sharding.layout import Layout
+
+__all__ = ["allclose", "array_equal", "isclose"]
 
 
 @public

@@ -4,10 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdt.array import DistributedArray
-from gdt.op import op
+from gdt.array.array import DistributedArray
+from gdt.array.registry import public
+from gdt.engine.op import op
 from gdt.ops.elementwise import TERNARY, binary, like, positive, unary, zero
-from gdt.registry import public
+
+__all__ = [
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "clip",
+    "equal",
+    "greater",
+    "greater_equal",
+    "invert",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "left_shift",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "not_equal",
+    "right_shift",
+    "signbit",
+    "where",
+]
+
 
 Block = Any
 

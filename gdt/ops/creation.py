@@ -9,23 +9,44 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import shown_value
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operand, refuse_mask
+from gdt.array.placing import checked_layout, place
+from gdt.array.registry import public
 from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
+from gdt.comm.relayout import run_routes
+from gdt.engine.op import op
+from gdt.engine.plan import Shards
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.layout import ArrayType, Layout
-from gdt.mesh import get_default_mesh
 from gdt.observe import noted, ran
-from gdt.op import op
-from gdt.operands import as_operand, refuse_mask
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape
-from gdt.placing import checked_layout, place
-from gdt.plan import Shards
-from gdt.registry import public
-from gdt.relayout import run_routes
-from gdt.routes import route
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import get_default_mesh
+from gdt.sharding.routes import route
+
+__all__ = [
+    "arange",
+    "asarray",
+    "empty",
+    "empty_like",
+    "eye",
+    "full",
+    "full_like",
+    "identity",
+    "linspace",
+    "ones",
+    "ones_like",
+    "tri",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]
+
 
 Block = Any
 Number = int | float | complex | np.generic

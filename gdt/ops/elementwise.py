@@ -14,14 +14,42 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import SCALARS
+from gdt.array.registry import FUNCTIONS, public
+from gdt.engine.op import Op, op
 from gdt.errors import DtypeError, error
-from gdt.layout import ArrayType
-from gdt.op import Op, op
-from gdt.operands import SCALARS
 from gdt.ops.reductions import unbroadcast
-from gdt.registry import FUNCTIONS, public
-from gdt.rule import RuleSpec
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import RuleSpec
+
+__all__ = [
+    "add",
+    "astype",
+    "cbrt",
+    "ceil",
+    "conj",
+    "copysign",
+    "divide",
+    "floor",
+    "floor_divide",
+    "hypot",
+    "imag",
+    "multiply",
+    "negative",
+    "positive",
+    "power",
+    "real",
+    "reciprocal",
+    "remainder",
+    "rint",
+    "sign",
+    "sqrt",
+    "square",
+    "subtract",
+    "trunc",
+]
+
 
 Block = Any
 

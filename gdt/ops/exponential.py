@@ -5,8 +5,33 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gdt.op import op
+from gdt.engine.op import op
 from gdt.ops.elementwise import BINARY, binary, like, sqrt, square, unary
+
+__all__ = [
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "cos",
+    "cosh",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "logaddexp",
+    "sin",
+    "sinh",
+    "tan",
+    "tanh",
+]
+
 
 Block = Any
 

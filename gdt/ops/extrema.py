@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.engine.op import Op, op
+from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.layout import ArrayType
-from gdt.op import Op, op
 from gdt.ops.comparison import equal
 from gdt.ops.elementwise import astype
 from gdt.ops.reduction_kernels import arg_kernel, extreme_kernel
@@ -23,7 +23,10 @@ from gdt.ops.reductions import (
     reduction_text,
     sum_,
 )
-from gdt.plan import Shards
+from gdt.sharding.array_type import ArrayType
+
+__all__ = ["argmax", "argmin"]
+
 
 Block = Any
 

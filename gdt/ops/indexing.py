@@ -8,24 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import FUNCTIONS, public
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
-from gdt.layout import ArrayType
-from gdt.operands import as_operands
 from gdt.ops.lookup import checked_indices
 from gdt.ops.shapes import reshape, transpose
-from gdt.ops.slicing import (
-    Interval,
-    cut,
-    cut_of,
-    cut_of_key,
-    key_of,
-    read_interval,
-    with_all_axes,
-)
+from gdt.ops.slicing import Interval, cut, cut_of, cut_of_key, key_of, read_interval, with_all_axes
 from gdt.ops.taking import take_in_range
-from gdt.policy import on_implicit_fetch
-from gdt.registry import FUNCTIONS, public
+from gdt.settings import on_implicit_fetch
+from gdt.sharding.array_type import ArrayType
+
+__all__ = ["getitem"]
+
 
 Entry = Interval | DistributedArray | None  # what one axis is indexed with; None makes a new axis
 

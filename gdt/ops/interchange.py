@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdt import dlpack
-from gdt.array import DistributedArray
-from gdt.layout import Layout
+from gdt.array import dlpack
+from gdt.array.array import DistributedArray
+from gdt.array.registry import public
 from gdt.ops.creation import asarray
-from gdt.registry import public
+from gdt.sharding.layout import Layout
+
+__all__ = ["from_dlpack"]
 
 
 @public

@@ -7,13 +7,15 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from gdt.array import DistributedArray, on_blocks
-from gdt.composite import Composite, ShortWay
-from gdt.layout import ArrayType, Axes, Layout
+from gdt.array.array import DistributedArray, on_blocks
+from gdt.comm.recut import RecutRunner
+from gdt.engine.composite import Composite, ShortWay
 from gdt.observe import OBSERVERS, Collective
 from gdt.ops.movement import relayout_together
-from gdt.recut import Piece, Recut
-from gdt.routes import route_bytes
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.recut import Piece, Recut
+from gdt.sharding.routes import route_bytes
 
 Pieces = tuple[Piece, ...]
 
@@ -32,8 +34,8 @@ def _split(layout: Layout, dim: int, axes: Axes) -> Layout:
 @lru_cache(maxsize=1 << 12)
 def _plan(
     have: tuple[ArrayType, ...], dim: int, pieces: Pieces, size: int, fill: Any, axes: Axes
-) -> Recut:
-    return Recut(have, resized(have[0], dim, size, axes), dim, pieces, fill)
+) -> RecutRunner:
+    return RecutRunner(Recut(have, resized(have[0], dim, size, axes), dim, pieces, fill))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -44,7 +46,7 @@ def _cheapest(
 
     def nbytes(layout: Layout) -> int:
         moved = tuple(t.with_layout(layout) for t in have)
-        recut = _plan(moved, dim, pieces, size, fill, layout.dims[dim])
+        recut = _plan(moved, dim, pieces, size, fill, layout.dims[dim]).recut
         return sum(route_bytes(t, layout) for t in have) + recut.nbytes
 
     pending = fill == 0  # the only value that can be filled into a pending reduction
@@ -92,13 +94,14 @@ def _move_intervals(*arrays: DistributedArray, how: Movement) -> DistributedArra
     source_axes = layout.dims[dim]
     target_axes = source_axes if axes is None else axes
     operands = relayout_together(arrays, [layout] * len(arrays), implicit="move_intervals")
-    recut = _plan(tuple([a.type for a in operands]), dim, pieces, size, fill, target_axes)
+    run = _plan(tuple([a.type for a in operands]), dim, pieces, size, fill, target_axes)
+    recut = run.recut
     if recut.nbytes:
         involved = dict.fromkeys((*source_axes, *target_axes))
         names = tuple(recut.mesh.axis_names[a] for a in involved)
         for observer in OBSERVERS.get():
             observer.on_collective(Collective("exchange", names, recut.nbytes, 1))
-    return on_blocks("move_intervals", recut.want, recut, *operands)
+    return on_blocks("move_intervals", recut.want, run, *operands)
 
 
 @_move_intervals.short
@@ -116,8 +119,8 @@ def inside_block(*given: Any) -> ShortWay | None:
     if any(t.layout is not layout for t in types):
         return None
     target_axes = layout.dims[dim] if axes is None else axes
-    recut = _plan(tuple(types), dim, pieces, size, fill, target_axes)
-    return recut.want, recut.inside_block
+    run = _plan(tuple(types), dim, pieces, size, fill, target_axes)
+    return run.recut.want, run.inside_block
 
 
 def _vjp(g: Any, out: Any, *arrays: Any, how: Movement) -> tuple[Any, ...]:

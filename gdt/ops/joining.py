@@ -13,18 +13,36 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.layout import ArrayType
-from gdt.operands import as_operands
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import Movement, move_intervals, moved
 from gdt.ops.lookup import checked_axis
 from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, transpose
 from gdt.ops.taking import take
-from gdt.recut import Piece
-from gdt.registry import public
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.recut import Piece
+
+__all__ = [
+    "array_split",
+    "atleast_1d",
+    "atleast_2d",
+    "broadcast_arrays",
+    "concat",
+    "flip",
+    "moveaxis",
+    "ravel",
+    "repeat",
+    "roll",
+    "split",
+    "stack",
+    "swapaxes",
+    "tile",
+]
+
 
 Axis = int | Sequence[int] | None
 Arrays = Sequence[Any]

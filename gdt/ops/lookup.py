@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operand
+from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
-from gdt.layout import ArrayType, Layout
 from gdt.observe import is_recorded, observing_only, ran
-from gdt.operands import as_operand
 from gdt.ops.creation import zeros
-from gdt.plan import Shards
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
 
 Block = Any
 CHECK = "check_indices"  # the name of the instruction in which a program checks them

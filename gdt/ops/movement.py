@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gdt.array import DistributedArray, on_blocks
+from gdt.array.array import DistributedArray, on_blocks
+from gdt.array.operands import as_operand
+from gdt.array.placing import place
+from gdt.array.registry import public
 from gdt.backend import backend_of
-from gdt.composite import Composite
+from gdt.comm.relayout import run_routes
+from gdt.engine.composite import Composite
 from gdt.errors import DtypeError, LayoutError, error
-from gdt.layout import MATCH, Layout
-from gdt.mesh import get_default_mesh
 from gdt.observe import OBSERVERS
-from gdt.operands import as_operand
-from gdt.placing import place
-from gdt.registry import public
-from gdt.relayout import run_routes
-from gdt.routes import route
+from gdt.sharding.layout import MATCH, Layout
+from gdt.sharding.mesh import get_default_mesh
+from gdt.sharding.routes import route
+
+__all__ = ["relayout", "relayout_like"]
 
 
 @Composite

@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.engine.plan import exact_key
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.layout import ArrayType
-from gdt.operands import as_operands
 from gdt.ops.intervals import move_intervals
-from gdt.plan import exact_key
-from gdt.recut import Piece
-from gdt.registry import public
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.recut import Piece
+
+__all__ = ["pad"]
+
 
 COPYING = ("edge", "reflect", "symmetric", "wrap")  # modes that repeat elements of the array
 

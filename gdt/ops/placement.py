@@ -10,21 +10,35 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.placing import checked_layout
+from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.backend import synchronize as wait
 from gdt.comm.messages import gathered
 from gdt.comm.transport import wait_for_all
-from gdt.composite import Composite
+from gdt.engine.composite import Composite
 from gdt.errors import DtypeError, GradientError, LayoutError, MeshError, ShapeError, error
-from gdt.layout import ArrayType, Layout
-from gdt.mesh import default_mesh
 from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
-from gdt.placing import checked_layout
-from gdt.reduction import UFUNCS
-from gdt.registry import public
-from gdt.trees import sequence_like
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import default_mesh
+from gdt.sharding.reduction import UFUNCS
+from gdt.state import sequence_like
+
+__all__ = [
+    "call_with_layout",
+    "check_layout",
+    "copy_to_mesh",
+    "fetch_layout",
+    "is_distributed",
+    "map_shards",
+    "pack",
+    "synchronize",
+    "unpack",
+]
+
 
 Block = Any
 

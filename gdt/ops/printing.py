@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.messages import gathered
-from gdt.reduction import UFUNCS
-from gdt.registry import public
+from gdt.sharding.reduction import UFUNCS
+
+__all__ = ["array_repr"]
 
 
 @public

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt import launches
-from gdt.launcher import Launcher
-from gdt.plan import Shards
+from gdt.cuda import launches
+from gdt.engine.launcher import Launcher
+from gdt.engine.plan import Shards
 
 Block = Any
 

@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.engine.op import op
+from gdt.engine.plan import Shards
+from gdt.engine.specialization import are_arrays
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.layout import ArrayType
-from gdt.op import op
 from gdt.ops.reduction_kernels import mean_kernel, sum_kernel
 from gdt.ops.sums import product_with_ones
-from gdt.plan import Shards
-from gdt.registry import FUNCTIONS
-from gdt.rule import RuleSpec
-from gdt.specialization import are_arrays
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import RuleSpec
+
+__all__ = ["count_nonzero", "mean"]
+
 
 Block = Any
 Axis = int | Sequence[int] | None

@@ -8,28 +8,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from gdt.array import DistributedArray
-from gdt.composite import Composite
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.engine.composite import Composite
+from gdt.engine.op import Op, op
 from gdt.errors import DtypeError, error
-from gdt.layout import ArrayType, Layout
-from gdt.op import Op, op
-from gdt.operands import as_operands
 from gdt.ops.comparison import equal, where
 from gdt.ops.elementwise import add, astype, checked_dtype, multiply
 from gdt.ops.indexing import getitem
 from gdt.ops.movement import relayout
 from gdt.ops.padding import pad
-from gdt.ops.reductions import (
-    Axis,
-    kept_dims,
-    negative_axes,
-    prepare_sum,
-    reduction_text,
-    sum_,
-)
+from gdt.ops.reductions import Axis, kept_dims, negative_axes, prepare_sum, reduction_text, sum_
 from gdt.ops.shapes import expand_dims, reshape
-from gdt.registry import public
-from gdt.rule import RuleSpec
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.rule import RuleSpec
+
+__all__ = ["cumprod", "cumsum", "prod"]
+
 
 Block = Any
 

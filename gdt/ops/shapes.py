@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.registry import public
+from gdt.engine.op import op
 from gdt.errors import ShapeError, error
-from gdt.layout import ArrayType
-from gdt.op import op
 from gdt.ops.reductions import unbroadcast
-from gdt.registry import public
-from gdt.rule import RuleSpec
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import RuleSpec
+
+__all__ = ["broadcast_to", "expand_dims", "reshape", "squeeze", "transpose"]
+
 
 Block = Any
 Shape = int | Sequence[int]

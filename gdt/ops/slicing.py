@@ -12,15 +12,15 @@ from operator import itemgetter
 from types import NoneType
 from typing import Any, NamedTuple
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
-from gdt.composite import Composite, ShortWay
+from gdt.engine.composite import Composite, ShortWay
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
-from gdt.layout import ArrayType
 from gdt.ops.intervals import Movement, inside_block, interval, moved, moved_back, resized
 from gdt.ops.shapes import reshape
-from gdt.recut import Piece
-from gdt.rule import choose
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.recut import Piece
+from gdt.sharding.rule import choose
 
 Key = tuple[Any, ...]  # ints, None, `...` and, for slices, tuples of their bounds
 
@@ -174,7 +174,7 @@ def _reshaped(kind: ArrayType, shape: tuple[int, ...]) -> ArrayType | None:
     """The type of `reshape(x, shape)`; None if `x`, of type `kind`, is moved for it."""
     if kind.shape == shape:
         return kind
-    rule, sizes, _ = reshape.bound_rule((kind,), {"shape": shape})
+    rule, sizes, _ = reshape.declaration.bound_rule((kind,), {"shape": shape})
     way = choose(rule, (kind,), sizes)
     (wanted,), (layout,) = way.wanted, way.outs
     return ArrayType.of(shape, kind.dtype, layout) if wanted is kind.layout else None

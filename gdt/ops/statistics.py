@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.engine.op import op
+from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, error
-from gdt.layout import ArrayType
-from gdt.op import op
-from gdt.operands import as_operands
-from gdt.ops.batch_norm_kernels import moments_kernel
-from gdt.ops.batch_norm_loops import moments_loop
 from gdt.ops.elementwise import conj, sqrt
+from gdt.ops.nn.batch_norm.kernels import moments_kernel
+from gdt.ops.nn.batch_norm.loops import moments_loop
 from gdt.ops.reductions import (
     Axis,
     divided_by_count,
@@ -32,8 +33,10 @@ from gdt.ops.reductions import (
     valid_elements,
 )
 from gdt.ops.sums import add_reduce
-from gdt.plan import Shards
-from gdt.registry import public
+from gdt.sharding.array_type import ArrayType
+
+__all__ = ["moments", "std", "var"]
+
 
 Block = Any
 

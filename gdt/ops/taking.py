@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
 from gdt.backend.numpy import order_in_memory
+from gdt.engine.op import op
+from gdt.engine.plan import Shards
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.layout import ArrayType
-from gdt.op import op
-from gdt.operands import as_operands
 from gdt.ops.lookup import (
     carrier_of,
     checked_axis,
@@ -27,9 +28,19 @@ from gdt.ops.lookup import (
 )
 from gdt.ops.reductions import unbroadcast
 from gdt.ops.shapes import reshape
-from gdt.plan import Shards
-from gdt.registry import public
-from gdt.rule import RuleSpec
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import RuleSpec
+
+__all__ = [
+    "add_along_axis",
+    "add_at",
+    "one_hot",
+    "take",
+    "take_along_axis",
+    "take_along_axis_in_range",
+    "take_in_range",
+]
+
 
 Block = Any
 

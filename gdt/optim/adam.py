@@ -12,11 +12,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gdt import launches
 from gdt.arguments import checked_class
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.cuda import launches
+from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
-from gdt.op import op
 from gdt.optim.optimizer import Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
@@ -25,7 +25,7 @@ from gdt.optim.update_loops import adam_loop
 Scalar = Any
 
 
-@op("..., ..., ..., ..., ..., ..., ..., ..., ... -> ..., ..., ...", donate="p, m, v")
+@update_op("..., ..., ..., ..., ..., ..., ..., ..., ... -> ..., ..., ...", donate="p, m, v")
 def adam_step(
     xp: Any,
     p: Block,

@@ -12,11 +12,11 @@ from functools import partial, reduce
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.autodiff.tape import Tree, flatten
 from gdt.errors import ArgumentError, error
 from gdt.ops.movement import relayout_together
-from gdt.registry import FUNCTIONS
-from gdt.tape import Tree, flatten
 
 
 @checked

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gdt.arguments import checked_class
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
 from gdt.backend import NUMPY
 from gdt.backend.numpy import order_in_memory
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
@@ -18,7 +18,7 @@ from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype, conj
 from gdt.ops.movement import relayout, relayout_together
 from gdt.optim.schedules import Schedule
-from gdt.slots import Slot, Stateful, Tree, slots, trainable_slots
+from gdt.state import Slot, Stateful, Tree, slots, trainable_slots
 
 Block = Any
 Owner = tuple[MutableMapping[Any, Any], Any]

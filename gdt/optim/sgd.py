@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gdt import launches
 from gdt.arguments import checked_class
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.cuda import launches
+from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
-from gdt.op import op
 from gdt.optim.optimizer import SMALL, Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
 from gdt.optim.update_loops import momentum_loop, sgd_loop
-from gdt.slots import Tree
+from gdt.state import Tree
 
 Scalar = Any
 
 
-@op("..., ..., ... -> ...", donate="p", scratch="g")
+@update_op("..., ..., ... -> ...", donate="p", scratch="g")
 def sgd_step(
     xp: Any, p: Block, g: Block, rate: Scalar, /, *, out: Any, scratch: Block | None = None
 ) -> Block:
@@ -32,7 +32,7 @@ def sgd_step(
     return out[0]
 
 
-@op("..., ..., ..., ..., ... -> ..., ...", donate="p, v")
+@update_op("..., ..., ..., ..., ... -> ..., ...", donate="p, v")
 def momentum_step(
     xp: Any,
     p: Block,

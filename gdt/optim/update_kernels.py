@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from gdt.kernels import C_TYPES, Call, address
-from gdt.launcher import Launcher
-from gdt.op import Op
+from gdt.cuda.compiler import C_TYPES, Call, address
+from gdt.engine.launcher import Launcher
+from gdt.engine.updates import UpdateOp
 
 Block = Any
 Blocks = Sequence[Block]
 
 
-def declare(op: Op, launch: Callable[..., list[Call]]) -> None:
-    """Let `launch`, a function of `gdt.launches.update`, be the kernel of an op with donated
+def declare(op: UpdateOp, launch: Callable[..., list[Call]]) -> None:
+    """Let `launch`, a function of `gdt.cuda.launches.update`, be the kernel of an op with donated
     operands: arrays first, the donated ones before the gradient, then scalars."""
-    arrays = len(op.donated) + 1
+    arrays = len(op.declaration.donated) + 1
 
     def update_all(
         launcher: Launcher,

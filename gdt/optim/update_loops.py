@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gdt.loops import Loop, loop, vectors
+from gdt.engine.loops import Loop, loop, vectors
+from gdt.engine.specialization import are_arrays, are_floats
 from gdt.optim.optimizer import SMALL
-from gdt.specialization import are_arrays, are_floats
 
 Block = Any
 Body = Callable[..., Any]

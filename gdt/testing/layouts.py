@@ -7,8 +7,8 @@ import math
 import random
 from collections.abc import Sequence
 
-from gdt.layout import Layout
-from gdt.mesh import Mesh, create_mesh
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh, create_mesh
 
 
 def meshes(

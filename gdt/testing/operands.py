@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.placing import place
 from gdt.backend import backend_of
-from gdt.layout import Axes, Layout
-from gdt.mesh import Mesh
-from gdt.placing import place
+from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.mesh import Mesh
 
 
 def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> DistributedArray:

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
+from gdt.array.array import DistributedArray
+from gdt.array.placing import place
+from gdt.array.registry import FUNCTIONS
+from gdt.autodiff.tape import GradientTape
 from gdt.backend import backend_of
-from gdt.layout import Layout
-from gdt.mesh import Mesh, create_mesh, default_mesh
-from gdt.placing import place
-from gdt.registry import FUNCTIONS
-from gdt.tape import GradientTape
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh, create_mesh, default_mesh
+from gdt.state import sequence_like
 from gdt.testing.layouts import choices
 from gdt.testing.operands import assert_close, assert_consistent, placed, tolerance
-from gdt.trees import sequence_like
 
 Tree = Any  # a value, or nested lists, tuples and dicts of them
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array import DistributedArray
-from gdt.layout import ArrayType, Layout
-from gdt.mesh import Mesh
-from gdt.op import Op
-from gdt.operands import SCALARS
-from gdt.rule import Way, legal_ways
+from gdt.array.array import DistributedArray
+from gdt.array.operands import SCALARS
+from gdt.engine.builder import plan_of
+from gdt.engine.op import Op
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+from gdt.sharding.rule import Way, legal_ways
 from gdt.testing.operands import assert_close, assert_consistent, placed
 from gdt.testing.oracle import Oracle, Sample
 
@@ -22,7 +24,7 @@ Type = ArrayType | None  # None: a Python scalar
 def bound_call(op: Op, sample: Sample) -> tuple[list[Any], dict[str, Any]]:
     """Operands (NumPy arrays and Python scalars) and statics of a sample, as the op binds them."""
     args, static = tuple(sample.args), dict(sample.static)
-    if not op.variadic:
+    if not op.declaration.variadic:
         args, static = op.bind_arguments(args, static)
     return [a if type(a) in SCALARS else np.asarray(a) for a in args], static
 
@@ -40,7 +42,7 @@ def replicated_types(operands: Sequence[Any], mesh: Mesh) -> tuple[Type, ...]:
 def ways_of(op: Op, operands: Sequence[Any], static: dict[str, Any], mesh: Mesh) -> Iterator[Way]:
     """Every way that the op's rule allows on this mesh, for operands of these shapes."""
     types = replicated_types(operands, mesh)
-    rule, sizes, _ = op.bound_rule(types, static)
+    rule, sizes, _ = op.declaration.bound_rule(types, static)
     return legal_ways(rule, types, sizes)
 
 
@@ -85,8 +87,8 @@ def _check_way(
         for a, layout in zip(operands, way.wanted, strict=True)
     ]
     types = tuple(a.type if isinstance(a, DistributedArray) else None for a in arrays)
-    rule, sizes, prepared = op.bound_rule(types, static)
-    plan = op.plan_of(types, rule, sizes, prepared, way)
+    rule, sizes, prepared = op.declaration.bound_rule(types, static)
+    plan = plan_of(op.declaration, types, rule, sizes, prepared, way)
     blocks = [a.blocks if isinstance(a, DistributedArray) else a for a in arrays]
     with np.errstate(all="ignore"):
         results = plan.execute(blocks)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import gdt
-from gdt import devices, processes
 from gdt.benchmark import Devices, device_counts, measure
 from gdt.errors import BenchmarkError
+from gdt.sharding import devices, processes
 
 pytest_plugins = ["pytester"]
 

@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gdt import launches
+from gdt.cuda import launches
+from gdt.cuda.compiler import C_TYPES, Call, Instance
+from gdt.cuda.nvrtc import nvrtc
 from gdt.errors import KernelError
-from gdt.kernels import C_TYPES, Call, Instance
-from gdt.nvrtc import nvrtc
 
 from . import on_gpu
 from .shim.runner import CpuRunner

@@ -21,10 +21,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import cuda_driver, kernels, launches
 from gdt.backend.cupy import CupyBackend, load_cupy
-from gdt.kernels import Call
-from gdt.tensor_map import TensorMap
+from gdt.cuda import compiler as kernels
+from gdt.cuda import driver as cuda_driver
+from gdt.cuda import launches
+from gdt.cuda.compiler import Call
+from gdt.cuda.tensor_map import TensorMap
 
 from .shim.runner import root_of
 

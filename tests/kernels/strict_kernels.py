@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from gdt import kernels
 from gdt.backend import backend_of, register_backend
 from gdt.backend.cupy import CupyBackend
 from gdt.comm import transport as transports
 from gdt.comm.nccl import NcclTransport
-from gdt.kernels import Call
-from gdt.mesh import Mesh
-from gdt.tensor_map import TensorMap
+from gdt.cuda import compiler as kernels
+from gdt.cuda.compiler import Call
+from gdt.cuda.tensor_map import TensorMap
+from gdt.sharding.mesh import Mesh
 from tests.recorded_nccl import RecordedNccl
 from tests.strict import StrictArray, StrictCupy
 from tests.strict.arrays import unwrapped

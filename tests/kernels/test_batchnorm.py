@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import launches
+from gdt.cuda import launches
 
 from .harness import (
     DTYPES,

@@ -1,4 +1,4 @@
-"""gdt/kernels.py: signatures, checks of arguments, compilation and its cache."""
+"""gdt/cuda/compiler.py: signatures, checks of arguments, compilation and its cache."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import kernels, launches, nvrtc
+from gdt.cuda import compiler as kernels
+from gdt.cuda import launches, nvrtc
+from gdt.cuda.compiler import Call, Instance
 from gdt.errors import KernelError
-from gdt.kernels import Call, Instance
 
 from .harness import need_compiler, need_nvrtc
 

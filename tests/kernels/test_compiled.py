@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import kernels, launches
-from gdt.kernels import ARCHITECTURES, Call
+from gdt.cuda import compiler as kernels
+from gdt.cuda import launches
+from gdt.cuda.compiler import ARCHITECTURES, Call
 
 from .harness import empty, need_nvrtc, skip
 

@@ -11,7 +11,7 @@ import pytest
 
 import gdt
 from gdt.backend import backend_of
-from gdt.launcher import Launcher
+from gdt.engine.launcher import Launcher
 from gdt.optim.update_kernels import _scalars
 from tests.test_function import OPTIMIZERS, training
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.cuda.compiler import Call
 from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
-from gdt.kernels import Call
 
 from .emulation import EmulatedBackend
 from .harness import assert_close, covering
@@ -196,7 +196,9 @@ def compared(
     host, emulated = (
         gdt.explain(run, gdt.create_mesh(AXES, **how)) for how in ({}, {"devices": devices})
     )
-    for want, got in zip(*(gdt.tape.flatten(e.value)[0] for e in (host, emulated)), strict=True):
+    for want, got in zip(
+        *(gdt.autodiff.tape.flatten(e.value)[0] for e in (host, emulated)), strict=True
+    ):
         assert got.type.dtype == want.type.dtype
         np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=tolerance, atol=tolerance)
     assert emulated.collectives == host.collectives

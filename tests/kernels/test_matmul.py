@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import launches
-from gdt.kernels import Call
-from gdt.ops import activations
+from gdt.cuda import launches
+from gdt.cuda.compiler import Call
+from gdt.ops.nn.activations import op as activations
 
 from .harness import (
     DTYPES,
@@ -80,10 +80,10 @@ def reference(
     value = alpha * (x @ w) + bias[..., None, :] + old
     results = {
         "none": lambda: value,
-        "relu": lambda: activations.relu.body(np, value),
-        "gelu": lambda: activations.gelu.body(np, value),
-        "relu_backward": lambda: activations.relu_gradient.body(np, value, aux),
-        "gelu_backward": lambda: value * activations.gelu_slope.body(np, aux),
+        "relu": lambda: activations.relu.declaration.body(np, value),
+        "gelu": lambda: activations.gelu.declaration.body(np, value),
+        "relu_backward": lambda: activations.relu_gradient.declaration.body(np, value, aux),
+        "gelu_backward": lambda: value * activations.gelu_slope.declaration.body(np, aux),
     }
     return results[activation](), value
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 
-from gdt import launches
+from gdt.cuda import launches
 from gdt.errors import KernelError
 
 from .harness import (

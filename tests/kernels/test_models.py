@@ -13,7 +13,7 @@ import pytest
 import gdt
 from examples import imdb, mnist
 from gdt import UNSHARDED, Layout, nn
-from gdt.drawing import Explanation
+from gdt.debug.drawing import Explanation
 
 from .conftest import SHARE
 from .emulation import EmulatedBackend

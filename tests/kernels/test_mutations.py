@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gdt import kernels
+from gdt.cuda import compiler as kernels
 
 from .conftest import MUTATION
 from .harness import Execute, close_runners, need_compiler

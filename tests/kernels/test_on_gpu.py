@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import launches
-from gdt.kernels import Call
+from gdt.cuda import launches
+from gdt.cuda.compiler import Call
 
 from . import on_gpu, test_batchnorm, test_matmul, test_matmul_hopper, test_reduce, test_update
 from .harness import Execute, covering

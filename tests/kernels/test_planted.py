@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdt import kernels
-from gdt.kernels import Call, Instance
+from gdt.cuda import compiler as kernels
+from gdt.cuda.compiler import Call, Instance
 
 from .harness import need_compiler
 from .shim.runner import CpuRunner, LaunchError

@@ -1,4 +1,4 @@
-"""random.cu against gdt.random_bits, to the bit."""
+"""random.cu against gdt.random.bits, to the bit."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import launches, random_bits
-from gdt.philox import Run
+from gdt.cuda import launches
+from gdt.random import bits as random_bits
+from gdt.random.philox import Run
 
 from .harness import SANITIZERS, SCHEDULES, Execute, covering, every, garbage, name, run_case
 

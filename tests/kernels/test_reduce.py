@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import launches
-from gdt.kernels import C_DTYPES, C_TYPES
+from gdt.cuda import launches
+from gdt.cuda.compiler import C_DTYPES, C_TYPES
 
 from .harness import (
     DTYPES,

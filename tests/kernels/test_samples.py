@@ -7,15 +7,17 @@ import zlib
 import pytest
 
 import gdt
-from gdt.op import OPS
-from gdt.registry import FUNCTIONS
+from gdt.array.registry import FUNCTIONS
+from gdt.engine.op import OPS
 from gdt.testing import Oracle, choices
 
 from ..samples import SAMPLES
 from .emulation import EmulatedBackend
 
 # Updates have no samples of their own: gdt.optim calls them with memory to write into.
-OPS_WITH_KERNELS = {name for name, op in OPS.items() if op.kernel_body and not op.donated}
+OPS_WITH_KERNELS = {
+    name for name, op in OPS.items() if op.declaration.kernel and not op.declaration.donated
+}
 # Its kernel tells of the same softmax by another pair of numbers, which users do not see.
 BY_FUNCTION = {"fused_cross_entropy": "sparse_softmax_cross_entropy_with_logits"}
 NAMES = sorted(BY_FUNCTION.get(name, name) for name in OPS_WITH_KERNELS)

@@ -11,8 +11,9 @@ import pytest
 
 import gdt
 from examples import imdb, mnist
-from gdt import Layout, Mesh, recording
+from gdt import Layout, Mesh
 from gdt.nn.losses import sparse_softmax_cross_entropy
+from gdt.programs import recording
 from tests.recorded_nccl import RecordedNccl
 
 from . import strict_kernels

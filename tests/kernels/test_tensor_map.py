@@ -1,4 +1,4 @@
-"""gdt/tensor_map.py: what is passed to the CUDA driver, and what the accelerator cannot copy.
+"""gdt/cuda/tensor_map.py: what is passed to the CUDA driver, and what the accelerator cannot copy.
 
 There is no driver where these tests run: a stand-in records its arguments. On a GPU, the kernel
 tests show what the driver makes of them.
@@ -13,10 +13,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from gdt import kernels, launches, tensor_map
+from gdt.cuda import compiler as kernels
+from gdt.cuda import launches, tensor_map
+from gdt.cuda.compiler import Call
+from gdt.cuda.tensor_map import TensorMap
 from gdt.errors import KernelError
-from gdt.kernels import Call
-from gdt.tensor_map import TensorMap
 
 from .harness import empty
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt import launches
+from gdt.cuda import launches
+from gdt.cuda.compiler import C_TYPES, constants
 from gdt.errors import KernelError
-from gdt.kernels import C_TYPES, constants
 from gdt.optim.adam import adam_step
 from gdt.optim.sgd import momentum_step, sgd_step
 
@@ -90,7 +90,7 @@ def check_update(
     for old, arrays, results in zip(before, given, new, strict=True):
         exact = [a if exactly else a.astype(np.float64) for a in old]
         want = [np.empty_like(a) for a in exact[: operands - 1]]
-        op.body(np, *exact, *scalars, **flags, out=want)
+        op.declaration.body(np, *exact, *scalars, **flags, out=want)
         for got, wanted in zip(results, want, strict=True):
             if exactly:
                 assert (got == wanted).all()

@@ -23,16 +23,16 @@ import numpy as np
 
 import gdt
 from gdt import Layout
+from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm import nccl
 from gdt.comm.messages import connected
 from gdt.comm.transport import Transfer, transport_of
 from gdt.errors import DistributedError
-from gdt.layout import ArrayType
 from gdt.nn.losses import sparse_softmax_cross_entropy
-from gdt.reduction import UFUNCS
-from gdt.registry import FUNCTIONS
-from gdt.routes import route
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.reduction import UFUNCS
+from gdt.sharding.routes import route
 from gdt.testing import Oracle, choices, layouts
 from tests.samples import SAMPLES
 

@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt import distributed, processes
+from gdt import distributed
 from gdt.comm import messages, mpi, rendezvous
 from gdt.comm.agreement import digest
 from gdt.comm.messages import Messages, Peer
 from gdt.comm.rendezvous import meet
 from gdt.errors import ArgumentError, DistributedError, MeshError
+from gdt.sharding import processes
 
 from .launch import command, ended, mpiexec, start
 
@@ -502,5 +503,5 @@ def test_a_mesh_outlives_no_connection(second_of_four: None) -> None:
 def test_processes_of_a_host_share_its_gpus(
     visible: int, names: list[str], second_of_four: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(gdt.devices.DEVICE_COUNTS, "cuda", lambda: visible)
-    assert list(gdt.devices.default_devices("cuda", 4)) == names
+    monkeypatch.setitem(gdt.sharding.devices.DEVICE_COUNTS, "cuda", lambda: visible)
+    assert list(gdt.sharding.devices.default_devices("cuda", 4)) == names

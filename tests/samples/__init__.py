@@ -1,8 +1,8 @@
 """Samples of every public function: each module here holds those of one family.
 
-A module defines `SAMPLES: dict[str, list[Sample]]`, keyed by the name in `gdt.registry.FUNCTIONS`,
-and may define `ELSEWHERE: dict[str, str]`: names that cannot be compared with functions of whole
-arrays, and the test that covers them.
+A module defines `SAMPLES: dict[str, list[Sample]]`, keyed by the name in
+`gdt.array.registry.FUNCTIONS`, and may define `ELSEWHERE: dict[str, str]`: names that cannot be
+compared with functions of whole arrays, and the test that covers them.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from gdt import random_bits
+from gdt.random import bits as random_bits
 from gdt.testing import Sample
 
 _rng = np.random.default_rng(11)

@@ -13,7 +13,7 @@ from gdt.backend.cupy import CupyBackend
 from gdt.comm import transport as transports
 from gdt.comm.nccl import NcclTransport
 from gdt.comm.transport import CopyTransport, Transfer, register_transport
-from gdt.mesh import Mesh, create_mesh
+from gdt.sharding.mesh import Mesh, create_mesh
 
 from ..recorded_nccl import RecordedNccl
 from .arrays import StrictArray

@@ -157,7 +157,7 @@ NOT_SANITIZED inline void barrier_wait(uint64_t* barrier, unsigned parity, int l
   while (((Barrier*)barrier)->phase == parity) wait(PHASE_WAIT, "mbarrier.wait", line);
   acquire(barrier);
 }
-enum MapWord { ADDRESS, SIZES, STRIDES = 4, BOX_ROWS = 6, ITEM_BYTES, KIND };  // TensorMap.plain of gdt/tensor_map.py
+enum MapWord { ADDRESS, SIZES, STRIDES = 4, BOX_ROWS = 6, ITEM_BYTES, KIND };  // TensorMap.plain of gdt/cuda/tensor_map.py
 constexpr uint64_t TF32 = 11;
 inline void run_tile(const Work& w) {
   const uint64_t *map = (const uint64_t*)w.a, item = map[ITEM_BYTES], *sizes = map + SIZES, *strides = map + STRIDES;

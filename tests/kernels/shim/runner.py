@@ -1,4 +1,5 @@
-"""Builds `kernels/*.cu` with g++ against the shim, and runs `gdt.kernels.Call`s on NumPy arrays.
+"""Builds `kernels/*.cu` with g++ against the shim, and runs `gdt.cuda.compiler.Call`s on
+NumPy arrays.
 
     CpuRunner("reduce.cu", instances, None, None).run(call, order="reverse")
 
@@ -24,9 +25,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from gdt import kernels
-from gdt.kernels import Call, Instance, Parameter
-from gdt.tensor_map import TensorMap
+from gdt.cuda import compiler as kernels
+from gdt.cuda.compiler import Call, Instance, Parameter
+from gdt.cuda.tensor_map import TensorMap
 
 from . import worker
 

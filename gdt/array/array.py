@@ -1,0 +1,322 @@
+"""DistributedArray: a global array, stored as one block per physical device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.arguments import checked, shown_value
+from gdt.array import dlpack
+from gdt.array.fetching import Shard, gather_to_host, shards_of
+from gdt.array.numpy_protocols import call_function, call_ufunc
+from gdt.array.operators import ArrayMethods
+from gdt.array.registry import FUNCTIONS
+from gdt.backend import backend_of
+from gdt.comm.relayout import run_routes
+from gdt.comm.transport import transport_of
+from gdt.errors import DtypeError, ImmutableError, IndexRangeError, ShapeError, error
+from gdt.observe import OBSERVERS, met_host, ran
+from gdt.settings import on_implicit_fetch
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+from gdt.sharding.routes import route
+
+__all__ = ["DistributedArray"]
+
+
+Block = Any
+
+
+class DistributedArray(ArrayMethods):
+    """A global array whose layout says how it is split over a mesh.
+
+    Made by `gdt.asarray`, `gdt.zeros`, ... Arithmetic, reductions and indexing are those of NumPy,
+    on the global array. Arrays are immutable: no operation changes an array that another name
+    refers to.
+
+    >>> mesh = gdt.create_mesh([("batch", 4)])
+    >>> x = gdt.asarray([[1.0, 2.0], [3.0, 4.0]], layout=gdt.Layout(["batch", None], mesh))
+    >>> x + 1
+    DistributedArray([[2., 3.],
+                      [4., 5.]], float64[2, 2]  ['batch', -])
+    """
+
+    __slots__ = ("__weakref__", "_resolved", "blocks", "type")
+    __array_priority__ = 1000
+
+    def __init__(self, type: ArrayType, blocks: Sequence[Block]) -> None:
+        self.type = type
+        self.blocks = blocks
+        self._resolved: DistributedArray | None = None
+
+    # ---- facts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Global shape."""
+        return self.type.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Data type of the elements."""
+        return self.type.dtype
+
+    @property
+    def layout(self) -> Layout:
+        """How the array is split over its mesh."""
+        return self.type.layout
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh that the array lives on."""
+        return self.type.layout.mesh
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.type.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the global array."""
+        return math.prod(self.type.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.type.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the global array."""
+        return self.type.nbytes
+
+    @property
+    def device_nbytes(self) -> dict[str, int]:
+        """Bytes that each device of this process holds, without padding."""
+        held: dict[str, int] = {}
+        for coordinate in self.mesh.local_coordinates():
+            device = self.mesh.devices[int(np.ravel_multi_index(coordinate, self.mesh.sizes))]
+            slices = self.type.shard_slices(coordinate)
+            count = math.prod(s.stop - s.start for s in slices)
+            held[device] = held.get(device, 0) + count * self.itemsize
+        return held
+
+    # ---- values
+
+    @checked
+    def resolve(self) -> DistributedArray:
+        """This array with no reduction pending; itself if there is none."""
+        if not any(self.layout.pending):
+            return self
+        if self._resolved is None:
+            observers = OBSERVERS.get()
+            for observer in observers:
+                observer.on_enter("resolve")
+            (blocks,) = run_routes([route(self.type, self.layout.resolved)], [self.blocks])
+            kind = self.type.with_layout(self.layout.resolved)
+            self._resolved = DistributedArray(kind, tuple(blocks))
+            for observer in observers:
+                observer.on_leave("resolve", (self,), self._resolved)
+        return self._resolved
+
+    @checked
+    def numpy(self) -> np.ndarray:
+        """The global array on the host; read-only, and a view where the memory allows it.
+
+        Where several processes own the mesh, all of them must call it: parts are gathered.
+        """
+        met_host("numpy")
+        resolved = self.resolve()
+        return gather_to_host(resolved.type, resolved.blocks)
+
+    @property
+    def shards(self) -> list[Shard]:
+        """What every device of this process holds, row-major by coordinate; read-only views.
+
+        Of arrays on GPUs they are CuPy's arrays, which have no flag that forbids writing. A pending
+        reduction is shown as it is: each shard is a part of it.
+        """
+        met_host("shards")
+        return shards_of(self.type, self.blocks)
+
+    @checked
+    def item(self, *index: int) -> Any:
+        """One element as a Python scalar; without `index`, the only one."""
+        if index:
+            return self[index if len(index) > 1 else _unravelled(index[0], self)].item()
+        if self.size != 1:
+            raise error(
+                ShapeError,
+                "item",
+                f"an array of {self.size} elements is no scalar",
+                operands={"x": self.type},
+            )
+        return self.numpy().reshape(()).item()
+
+    @checked
+    def tolist(self) -> Any:
+        """The global array as nested lists of Python scalars."""
+        return self.numpy().tolist()
+
+    @checked
+    def copy(self) -> DistributedArray:
+        """The array in memory of its own."""
+        copied: DistributedArray = FUNCTIONS["copy"](self)
+        return copied
+
+    @checked
+    def block_until_ready(self) -> DistributedArray:
+        """Wait until the values are computed; returns the array."""
+        transport_of(self.mesh).wait()
+        backend_of(self.mesh).synchronize()
+        return self
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self.dtype.kind not in "iu" or self.ndim:
+            raise error(
+                DtypeError,
+                "index",
+                "only an integer of rank 0 is an index",
+                operands={"x": self.type},
+            )
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise error(
+                ShapeError,
+                "bool",
+                f"the truth of an array of {self.size} elements is ambiguous",
+                operands={"x": self.type},
+                remedy="Use gdt.any(x) or gdt.all(x).",
+            )
+        return bool(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise error(
+                DtypeError, "len", "an array of rank 0 has no length", operands={"x": self.type}
+            )
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[DistributedArray]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: object) -> bool:
+        return bool(FUNCTIONS["any"](self == value))
+
+    def __round__(self, decimals: int | None = None) -> Any:
+        """`round(x, 2)` is `gdt.round`; `round(x)` of rank 0 an int, as Python's numbers have
+        it."""
+        if decimals is None and self.ndim == 0:
+            return round(self.item())
+        return FUNCTIONS["round"](self, decimals or 0)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 and spec else str(self)
+
+    # ---- NumPy's protocols
+
+    @checked
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        on_implicit_fetch(self.type)
+        for observer in OBSERVERS.get():
+            observer.on_implicit_fetch(self)
+        value = self.numpy()
+        if dtype is not None and value.dtype != dtype:
+            return value.astype(dtype)
+        return value.copy() if copy or copy is None else value
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        return call_ufunc(FUNCTIONS, ufunc, method, inputs, kwargs)
+
+    def __array_function__(
+        self,
+        function: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if not all(issubclass(t, DistributedArray | np.ndarray) for t in types):
+            return NotImplemented
+        return call_function(FUNCTIONS, function, args, kwargs)
+
+    # ---- DLPack
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The array for another library; see `gdt.from_dlpack` for the other way."""
+        return dlpack.exported(self, **options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """DLPack's type and index of the device that the array is on."""
+        return dlpack.device(self)
+
+    # ---- moving
+
+    @checked
+    def relayout(self, layout: Layout | Sequence[Any]) -> DistributedArray:
+        """See `gdt.relayout`."""
+        moved: DistributedArray = FUNCTIONS["relayout"](self, layout)
+        return moved
+
+    def __repr__(self) -> str:
+        return FUNCTIONS["array_repr"](self)  # type: ignore[no-any-return]
+
+    __str__ = __repr__
+
+
+def _unsettable(name: str, instead: str) -> Callable[[DistributedArray, object], None]:
+    """A setter for what NumPy, or a reader of the docs, may try to set. (`type` and `blocks` have
+    none: it would cost more than all else that is done to make an array.)"""
+
+    def refuse(self: DistributedArray, value: object) -> None:
+        raise error(
+            ImmutableError,
+            "DistributedArray",
+            f"{name} cannot be set to {shown_value(value)}, since arrays are immutable",
+            operands={"x": self.type},
+            remedy=f"Write x = {instead}.",
+        )
+
+    return refuse
+
+
+for _name, _instead in {
+    "shape": "x.reshape(shape)",
+    "dtype": "x.astype(dtype)",
+    "layout": "gdt.relayout(x, layout)",
+    "mesh": "gdt.copy_to_mesh(x, layout), with a layout of that mesh",
+}.items():
+    _fact: property = getattr(DistributedArray, _name)
+    setattr(DistributedArray, _name, _fact.setter(_unsettable(_name, _instead)))
+
+
+def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:
+    if not -x.size <= index < x.size:
+        raise error(IndexRangeError, "item", f"index {index} is out of range for {x.size} elements")
+    return tuple(int(i) for i in np.unravel_index(index % x.size, x.shape))
+
+
+def on_blocks(
+    name: str, kind: ArrayType, function: Callable[..., Sequence[Block]], *operands: Any
+) -> DistributedArray:
+    """An array of that type whose blocks `function` makes: of the blocks of each operand that is an
+    array, and of each other operand as it is."""
+    inputs = [x.blocks if type(x) is DistributedArray else x for x in operands]
+    blocks = tuple(function(*inputs))
+    ran(name, lambda *xs: (function(*xs),), inputs, [blocks])
+    return DistributedArray(kind, blocks)

@@ -1,0 +1,104 @@
+"""DLPack: arrays handed to other libraries without a copy, and taken from them.
+
+Data API standard, `__dlpack__` and `__dlpack_device__`: https://data-apis.org/array-api/latest/
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.fetching import joined
+from gdt.backend import backend_of
+from gdt.backend.cupy import load_cupy
+from gdt.errors import ArgumentError, DeviceError, DtypeError, ExportError, error
+
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType of dlpack.h
+READ_ONLY_SINCE = (1, 0)  # the version of DLPack that can say that memory is not to be written
+
+
+def device(x: Any) -> tuple[int, int]:
+    """DLDeviceType and index of the device that `exported(x)` is on."""
+    if x.mesh.device_kind == "cpu":
+        return CPU, 0
+    _check_one_block(x)
+    return CUDA, int(x.mesh.devices[0].split(":")[1])
+
+
+def exported(
+    x: Any,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """The whole array as a DLPack capsule, on the device that it lives on.
+
+    Memory is shared where the consumer can be told not to write to it (DLPack 1.0), and on GPUs,
+    where it must not; else it is copied. Raises ExportError (a BufferError) where that is not
+    possible.
+    """
+    if dl_device is not None and tuple(dl_device) != device(x):
+        raise error(ExportError, "__dlpack__", f"the array is on {device(x)}, not on {dl_device}")
+    options = {"max_version": max_version, "dl_device": dl_device}
+    given = {k: v for k, v in options.items() if v is not None}
+    if x.mesh.device_kind != "cpu":
+        whole = _whole(x)
+        with backend_of(x.mesh).on(x.mesh, 0):
+            return (whole.copy() if copy else whole).__dlpack__(stream=stream, **given)
+    if stream is not None:
+        raise error(ExportError, "__dlpack__", f"stream is {stream!r}, and the host has no streams")
+    value = x.numpy()
+    shareable = max_version is not None and tuple(max_version) >= READ_ONLY_SINCE
+    if copy is False and not shareable:
+        raise error(
+            ExportError,
+            "__dlpack__",
+            "arrays are immutable, and DLPack before 1.0 cannot say so",
+            operands={"x": x.type},
+            remedy="Let it be copied: copy=None.",
+        )
+    return (value if shareable and not copy else value.copy()).__dlpack__(**given)
+
+
+def _check_one_block(x: Any) -> None:
+    if x.mesh.divided:
+        raise error(
+            ExportError,
+            "__dlpack__",
+            f"the array lies on {len(x.mesh.all_blocks)} devices, and DLPack knows one",
+            operands={"x": x.type},
+            remedy="Export x.shards[i].data, or move it to a mesh on one device.",
+        )
+
+
+def _whole(x: Any) -> Any:
+    """The global array on its only GPU."""
+    _check_one_block(x)
+    x = x.resolve()
+    with backend_of(x.mesh).on(x.mesh, 0):
+        return joined(x.type, x.blocks[0])
+
+
+def imported(value: Any) -> Any:
+    """An array of another library as one of NumPy, or of CuPy if it is on a GPU; not copied."""
+    if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
+        kind = type(value).__name__
+        raise error(
+            ArgumentError, "from_dlpack", f"a {kind} has no __dlpack__", remedy="Use gdt.asarray."
+        )
+    kind, index = value.__dlpack_device__()
+    if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
+        problem = f"the array is on a device of DLPack's type {int(kind)}"
+        raise error(DeviceError, "from_dlpack", problem, remedy="It takes CPU and CUDA memory.")
+    try:
+        if kind in (CUDA, CUDA_MANAGED):
+            cupy = load_cupy()
+            with cupy.cuda.Device(index):
+                return cupy.from_dlpack(value)
+        return np.from_dlpack(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as cause:
+        problem = f"a {type(value).__name__} cannot be taken over: {cause}"
+        raise error(DtypeError, "from_dlpack", problem) from cause

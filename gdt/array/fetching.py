@@ -1,0 +1,100 @@
+"""Fetching: what the blocks of an array hold, as whole arrays and as shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.backend import backend_of
+from gdt.comm import local
+from gdt.comm.relayout import run_routes
+from gdt.comm.transport import transport_of
+from gdt.observe import OBSERVERS
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.reduction import IDEMPOTENT, identity
+from gdt.sharding.routes import route
+
+__all__ = ["Shard"]
+
+
+Block = Any
+
+
+class Shard(NamedTuple):
+    """What one device holds: its name, its mesh coordinate, the part of the global array, the
+    data."""
+
+    device: str
+    coordinate: tuple[int, ...]
+    index: tuple[slice, ...]  # type: ignore[assignment]  # hides tuple.index
+    data: Any
+
+
+def gather_to_host(array_type: ArrayType, blocks: Sequence[Block]) -> np.ndarray:
+    """Return the global array of the blocks of a resolved array, on the host and read-only."""
+    mesh, backend = array_type.mesh, backend_of(array_type.mesh)
+    if mesh.num_processes > 1:
+        array_type, blocks = _gathered(array_type, blocks)
+    if mesh.divided:
+        transport_of(mesh).wait()
+    if not mesh.divided or array_type.layout.is_fully_replicated():
+        out: np.ndarray = joined(array_type, backend.to_host(blocks[0]))
+    else:
+        out = np.empty(array_type.shape, array_type.dtype)
+        for shard in shards_of(array_type, blocks):
+            out[shard.index] = backend.to_host(shard.data)
+    out = out.view()
+    out.flags.writeable = False
+    return out
+
+
+def joined(kind: ArrayType, block: Block) -> Block:
+    """The global array, of the only block of an array of that type, or one that is whole."""
+    for dim, axes in enumerate(kind.layout.dims):
+        if axes:
+            block = local.gather(block, kind.mesh.ndim, axes, dim, kind.shape[dim])
+    return block.reshape(kind.shape)
+
+
+def _gathered(array_type: ArrayType, blocks: Sequence[Block]) -> tuple[ArrayType, Sequence[Block]]:
+    """Type and blocks of a resolved array whole in every process; observers are told nothing,
+    since it is fetched."""
+    whole = Layout.replicated(array_type.mesh, array_type.ndim)
+    token = OBSERVERS.set(())
+    try:
+        (blocks,) = run_routes([route(array_type, whole)], [blocks])
+    finally:
+        OBSERVERS.reset(token)
+    return array_type.with_layout(whole), blocks
+
+
+def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
+    """What every device of this process holds, row-major by coordinate; read-only views."""
+    mesh, backend, found = array_type.mesh, backend_of(array_type.mesh), []
+    position = {at: i for i, at in enumerate(mesh.blocks)}
+    split = {a for axes in array_type.layout.dims for a in axes}
+    for coordinate in mesh.local_coordinates():
+        at, inside = mesh.block_of(coordinate)
+        block = blocks[position[at]]
+        index = array_type.shard_slices(coordinate)
+        with backend.on(mesh, position[at]):
+            data = block[tuple(c if a in split else 0 for a, c in enumerate(inside))]
+            data = data[tuple(slice(0, s.stop - s.start) for s in index)]
+            if any(p and c for p, c in zip(array_type.layout.pending, inside, strict=True)):
+                data = _identity_like(backend.xp, data, array_type.layout, inside)
+        if isinstance(data, np.ndarray):
+            data = data.view()
+            data.flags.writeable = False
+        device = mesh.devices[int(np.ravel_multi_index(coordinate, mesh.sizes))]
+        found.append(Shard(device, coordinate, index, data))
+    return found
+
+
+def _identity_like(xp: Any, data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:
+    for reduction, c in zip(layout.pending, inside, strict=True):
+        if c and reduction and reduction not in IDEMPOTENT:
+            return xp.full_like(data, identity(reduction, data.dtype))
+    return data

@@ -1,0 +1,155 @@
+"""Operands: what a user gives an op or a public function, as arrays of one mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operators import is_array_like
+from gdt.array.placing import place
+from gdt.backend import as_array
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh, get_default_mesh
+from gdt.sharding.rule import check_meshes
+
+SCALARS = (int, float, bool, complex)  # weak in promotion, as in NumPy (NEP 50)
+
+
+def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
+    """A NumPy array, scalar or nested list as an array replicated on `mesh`."""
+    if not is_array_like(value):
+        raise error(
+            DtypeError,
+            op,
+            f"{name} is a {type(value).__name__}",
+            remedy="Operands are arrays, numbers or nested lists.",
+        )
+    refuse_mask(value, op, name)
+    try:
+        whole = as_array(value, mesh)
+    except ValueError as e:
+        raise error(ShapeError, op, f"{name} is no array: {e}") from None
+    if whole.dtype.kind not in "biufc":
+        raise error(DtypeError, op, f"{name} has dtype {whole.dtype}, which is no number")
+    return place(whole, Layout.replicated(mesh, whole.ndim), given=op)
+
+
+def refuse_mask(value: object, op: str, name: str) -> None:
+    """Raise DtypeError for a masked array, whose mask would be lost."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise error(
+            DtypeError,
+            op,
+            f"{name} is a masked array, and gdt has no masks",
+            remedy="Use x.filled(value), and gdt.where with a mask of its own.",
+        )
+
+
+def as_operands(op: str, **values: Any) -> list[DistributedArray]:
+    """The arguments of a public function as arrays on one mesh: that of the first distributed one.
+
+    Raises MeshError if they live on different meshes.
+    """
+    given = list(values.values())
+    if all_on_one_mesh(given):
+        return given
+    given = [v for v in given if isinstance(v, DistributedArray)]
+    mesh = given[0].mesh if given else get_default_mesh()
+    arrays = [
+        v if isinstance(v, DistributedArray) else as_operand(v, mesh, op, name)
+        for name, v in values.items()
+    ]
+    check_meshes([a.type for a in arrays], op, list(values))
+    return arrays
+
+
+def all_on_one_mesh(values: Sequence[Any]) -> bool:
+    """Whether all values are distributed arrays, and of one mesh."""
+    mesh = None
+    for v in values:
+        if type(v) is not DistributedArray:
+            return False
+        if mesh is None:
+            mesh = v.type.layout.mesh
+        elif v.type.layout.mesh is not mesh:
+            return False
+    return True
+
+
+def converted(op: str, args: Sequence[Any], name_of: Callable[[int], str]) -> tuple[Any, ...]:
+    """The operands of a call as arrays and Python scalars: of nothing but scalars the first is made
+    an array.
+
+    name_of: the name of an operand by its position, for errors.
+    """
+    mesh = (
+        next((a.mesh for a in args if isinstance(a, DistributedArray)), None) or get_default_mesh()
+    )
+    if not any(isinstance(a, DistributedArray) for a in args) and args:
+        args = (as_operand(args[0], mesh, op, name_of(0)), *args[1:])
+    return tuple(
+        a if type(a) is DistributedArray or type(a) in SCALARS
+        else as_operand(a, mesh, op, name_of(i))
+        for i, a in enumerate(args)
+    )  # fmt: skip
+
+
+def hashable_statics(op: str, static: Mapping[str, Any]) -> dict[str, Any]:
+    """Statics as a plan's key takes them: lists as tuples.
+
+    Raises ArgumentError for one that cannot be hashed.
+    """
+    static = {k: _hashable(v) for k, v in static.items()}
+    for k, v in static.items():
+        try:
+            hash(v)
+        except TypeError:
+            raise error(
+                ArgumentError, op, f"argument {k!r} is {v!r}, which is no static value"
+            ) from None
+    return static
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_hashable(v) for v in value)
+    if isinstance(value, np.ndarray) and value.ndim <= 1:
+        return tuple(value.tolist()) if value.ndim else value.item()
+    return value
+
+
+def bind_arguments(
+    op: str,
+    operands: Sequence[str],
+    statics: Sequence[str],
+    args: Sequence[Any],
+    static: Mapping[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Operands by position, statics by name, of a call that may give both in either way.
+
+    Raises ArgumentError for arguments that are missing, unknown, or given twice.
+    """
+    names = [*operands, *statics]
+    if len(args) > len(names):
+        raise error(
+            ArgumentError,
+            op,
+            f"takes {len(names)} arguments ({', '.join(names)}), got {len(args)}",
+        )
+    given = dict(zip(names, args, strict=False))
+    for k, v in static.items():
+        if k not in names:
+            raise error(
+                ArgumentError, op, f"no argument {k!r}", remedy=f"It has {', '.join(names)}."
+            )
+        if k in given:
+            raise error(ArgumentError, op, f"argument {k!r} is given twice")
+        given[k] = v
+    missing = [n for n in operands if n not in given]
+    if missing:
+        raise error(ArgumentError, op, f"argument {missing[0]!r} is missing")
+    return tuple(given.pop(n) for n in operands), given

@@ -1,0 +1,218 @@
+"""Operators and methods of arrays that are the public functions of the same meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import numpy as np
+
+from gdt.arguments import checked
+from gdt.array.registry import FUNCTIONS
+from gdt.backend.cupy import on_gpu
+from gdt.errors import DtypeError, ShapeError, error
+
+COMMON_OPERANDS = frozenset({float, int})  # beside arrays: what is looked for first
+
+
+def _forward(name: str, *, reflected: bool = False) -> Callable[..., Any]:
+    """A method that calls the public function of that name."""
+
+    def method(self: Any, *args: Any, **static: Any) -> Any:
+        if not reflected:
+            return FUNCTIONS[name](self, *args, **static)
+        (other,) = args
+        return FUNCTIONS[name](other, self) if is_array_like(other) else NotImplemented
+
+    method.__name__ = name
+    method.__doc__ = f"See `gdt.{name}`."
+    return method
+
+
+def _numpy_method(name: str) -> Callable[..., Any]:
+    """A method that NumPy's function of that name calls, with None for what it was not given."""
+
+    def method(self: Any, *args: Any, **static: Any) -> Any:
+        given = {k: v for k, v in static.items() if k not in ("out", "dtype") or v is not None}
+        if "out" in given:
+            raise error(
+                DtypeError,
+                name,
+                "arrays are immutable, so `out` is None",
+                operands={"x": self.type},
+                remedy=f"Write out = x.{name}(...).",
+            )
+        return FUNCTIONS[name](self, *args, **given)
+
+    method.__name__ = name
+    method.__doc__ = f"See `gdt.{name}`."
+    return method
+
+
+def _operator(name: str) -> Callable[[Any, object], Any]:
+    def method(self: Any, other: object) -> Any:
+        kind = type(other)
+        if kind is not type(self) and kind not in COMMON_OPERANDS and not is_array_like(other):
+            return NotImplemented
+        return FUNCTIONS[name](self, other)
+
+    method.__doc__ = f"See `gdt.{name}`."
+    return method
+
+
+def _in_place(name: str, symbol: str) -> Callable[[Any, object], Any]:
+    def method(self: Any, other: object) -> Any:
+        if not is_array_like(other):
+            return NotImplemented
+        out = FUNCTIONS[name](self, other)
+        if out.shape != self.shape:
+            raise error(
+                ShapeError,
+                symbol,
+                f"the result has shape {list(out.shape)}, which does not fit the array on the left",
+                operands={"left": self.type, "result": out.type},
+            )
+        if out.dtype != self.dtype:
+            if not np.can_cast(out.dtype, self.dtype, "same_kind"):
+                raise error(
+                    DtypeError,
+                    symbol,
+                    f"a result of {out.dtype} cannot be kept as {self.dtype}",
+                    operands={"left": self.type, "result": out.type},
+                    remedy=f"Write x = x {symbol[:-1]} y to get a new array of {out.dtype}.",
+                )
+            out = out.astype(self.dtype)
+        return out
+
+    method.__doc__ = (
+        f"`x {symbol} y` binds `x` to a new array; no array changes under another name."
+    )
+    return method
+
+
+def _divmod(*, reflected: bool = False) -> Callable[..., Any]:
+    """A method for the floor and the remainder of self / other; of other / self if `reflected`."""
+
+    def method(self: Any, other: Any) -> Any:
+        if not is_array_like(other):
+            return NotImplemented
+        operands = (other, self) if reflected else (self, other)
+        return FUNCTIONS["floor_divide"](*operands), FUNCTIONS["remainder"](*operands)
+
+    return method
+
+
+class ArrayMethods:
+    """What a `DistributedArray` does by calling public functions, with itself as first operand."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    __add__, __radd__, __iadd__ = (
+        _operator("add"),
+        _forward("add", reflected=True),
+        _in_place("add", "+="),
+    )
+    __sub__, __rsub__ = _operator("subtract"), _forward("subtract", reflected=True)
+    __isub__ = _in_place("subtract", "-=")
+    __mul__, __rmul__ = _operator("multiply"), _forward("multiply", reflected=True)
+    __imul__ = _in_place("multiply", "*=")
+    __truediv__, __rtruediv__ = _operator("divide"), _forward("divide", reflected=True)
+    __itruediv__ = _in_place("divide", "/=")
+    __floordiv__, __rfloordiv__ = (
+        _operator("floor_divide"),
+        _forward("floor_divide", reflected=True),
+    )
+    __ifloordiv__ = _in_place("floor_divide", "//=")
+    __mod__, __rmod__ = _operator("remainder"), _forward("remainder", reflected=True)
+    __imod__ = _in_place("remainder", "%=")
+    __divmod__, __rdivmod__ = _divmod(), _divmod(reflected=True)
+    __pow__, __rpow__ = _operator("power"), _forward("power", reflected=True)
+    __ipow__ = _in_place("power", "**=")
+    __matmul__, __rmatmul__ = _operator("matmul"), _forward("matmul", reflected=True)
+    __imatmul__ = _in_place("matmul", "@=")
+    __and__, __rand__ = _operator("bitwise_and"), _forward("bitwise_and", reflected=True)
+    __or__, __ror__ = _operator("bitwise_or"), _forward("bitwise_or", reflected=True)
+    __xor__, __rxor__ = _operator("bitwise_xor"), _forward("bitwise_xor", reflected=True)
+    __lshift__, __rlshift__ = _operator("left_shift"), _forward("left_shift", reflected=True)
+    __rshift__, __rrshift__ = _operator("right_shift"), _forward("right_shift", reflected=True)
+    __lt__, __le__ = _operator("less"), _operator("less_equal")
+    __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
+    __eq__ = _operator("equal")
+    __ne__ = _operator("not_equal")
+    __neg__, __pos__ = _forward("negative"), _forward("positive")
+    __abs__, __invert__ = _forward("abs"), _forward("invert")
+    __getitem__ = _forward("getitem")
+
+    def __setitem__(self: Any, index: object, value: object) -> None:
+        raise error(
+            DtypeError,
+            "setitem",
+            "arrays are immutable",
+            operands={"x": self.type},
+            remedy="Make a new array: gdt.where(mask, value, x), or gdt.concat of slices of x.",
+        )
+
+    astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
+    conjugate, dot, repeat = _forward("conj"), _forward("dot"), _forward("repeat")
+    swapaxes, diagonal, trace = _forward("swapaxes"), _forward("diagonal"), _numpy_method("trace")
+    sum, mean, prod, max, min = (_numpy_method(n) for n in ("sum", "mean", "prod", "max", "min"))
+    any, all, argmax, argmin = (_numpy_method(n) for n in ("any", "all", "argmax", "argmin"))
+    std, var, cumsum, cumprod = (_numpy_method(n) for n in ("std", "var", "cumsum", "cumprod"))
+    round, clip = _numpy_method("round"), _numpy_method("clip")
+
+    @checked
+    def reshape(self, *shape: Any) -> Self:
+        """See `gdt.reshape`; the sizes may be given one by one."""
+        sizes = shape[0] if len(shape) == 1 else shape
+        out: Self = FUNCTIONS["reshape"](self, shape=sizes)
+        return out
+
+    @checked
+    def transpose(self, *axes: Any) -> Self:
+        """See `gdt.transpose`; the axes may be given one by one."""
+        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
+        out: Self = FUNCTIONS["transpose"](self, axes=order)
+        return out
+
+    @checked
+    def flatten(self) -> Self:
+        """The elements as an array of rank 1, row-major."""
+        out: Self = FUNCTIONS["reshape"](self, -1)
+        return out
+
+    ravel = flatten
+
+    @property
+    def real(self) -> Self:
+        """The real part."""
+        out: Self = FUNCTIONS["real"](self)
+        return out
+
+    @property
+    def imag(self) -> Self:
+        """The imaginary part."""
+        out: Self = FUNCTIONS["imag"](self)
+        return out
+
+    @property
+    def T(self) -> Self:
+        """The array with its axes reversed."""
+        out: Self = FUNCTIONS["transpose"](self)
+        return out
+
+    @property
+    def mT(self: Any) -> Any:
+        """The array with its last two axes swapped."""
+        if self.ndim < 2:
+            raise error(
+                ShapeError, "mT", f"rank {self.ndim} is not a matrix", operands={"x": self.type}
+            )
+        return self.transpose(*range(self.ndim - 2), self.ndim - 1, self.ndim - 2)
+
+
+def is_array_like(value: object) -> bool:
+    """Whether an operator accepts `value` as its other operand."""
+    return isinstance(
+        value, ArrayMethods | np.ndarray | np.generic | int | float | complex | list | tuple
+    ) or on_gpu(value)

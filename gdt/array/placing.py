@@ -1,0 +1,118 @@
+"""Placing: whole arrays, of the host or of a GPU, are split over the devices of a layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.backend import as_array, backend_of
+from gdt.comm.messages import note_made
+from gdt.comm.relayout import run_routes
+from gdt.comm.transport import transport_of
+from gdt.errors import LayoutError, error
+from gdt.observe import from_host, is_recorded
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh, get_default_mesh
+from gdt.sharding.routes import route
+
+Block = Any
+
+BROADCAST_SIZE = 1 << 20  # bytes from which a replica comes from another GPU, not from the host
+
+
+def checked_layout(layout: object, rank: int, op: str) -> Layout:
+    """`layout`, or the replicated one on the default mesh; LayoutError if it does not fit the
+    rank."""
+    if layout is None:
+        return Layout.replicated(get_default_mesh(), rank)
+    if not isinstance(layout, Layout):
+        raise error(
+            LayoutError, op, f"{layout!r} is not a Layout", remedy="Use gdt.Layout([...], mesh)."
+        )
+    if layout.rank != rank:
+        raise error(
+            LayoutError,
+            op,
+            f"a layout of rank {layout.rank} does not fit an array of rank {rank}",
+            operands={"layout": layout},
+        )
+    return layout
+
+
+def place(value: Any, layout: Layout, *, copy: bool = True, given: str = "") -> DistributedArray:
+    """Split a whole array over the mesh of `layout`; every block gets memory of its own if `copy`.
+
+    given: the public function to which the user gave the value, if it is not gdt's own; then
+        processes compare it.
+    """
+    if not is_recorded():
+        return _placed_alike(value, layout, copy, given)
+    (placed,) = from_host("asarray", lambda: (_placed_alike(value, layout, copy, given),))
+    return placed  # type: ignore[no-any-return]
+
+
+def _placed_alike(value: Any, layout: Layout, copy: bool, given: str) -> DistributedArray:
+    placed = _placed(value, layout, copy)
+    if given:
+        note_made(given, placed.type, value)
+    return placed
+
+
+def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
+    backend, mesh = backend_of(layout.mesh), layout.mesh
+    whole = as_array(value, mesh)
+    lead = (1,) * mesh.ndim
+    if mesh.device_kind == "cpu" and not (mesh.divided or any(layout.dims) or any(layout.pending)):
+        # All coordinates share the one block of the host.
+        block = backend.asarray(whole, copy=copy).reshape(lead + whole.shape)
+        return DistributedArray(ArrayType.of(whole.shape, whole.dtype, layout), (block,))
+    if mesh.device_kind != "cpu" and isinstance(whole, np.ndarray):
+        # Cut on the host, so that each device is sent no more than it keeps.
+        parts: Sequence[Block] = _placed(whole, _on_host(layout), copy=False).blocks
+    else:
+        kind = ArrayType.of(whole.shape, whole.dtype, Layout.of(mesh, ((),) * whole.ndim))
+        wholes = []
+        for i in range(len(mesh.blocks)):
+            with backend.on(mesh, i):
+                wholes.append(backend.asarray(whole).reshape(lead + whole.shape))
+        parts = wholes
+        if layout is not kind.layout:
+            (parts,) = run_routes([route(kind, layout)], [wholes])
+    axes = _broadcast_axes(layout, parts[0].nbytes)
+    kind = ArrayType.of(whole.shape, whole.dtype, layout)
+    blocks = []
+    for i, (part, grid) in enumerate(zip(parts, mesh.blocks, strict=True)):
+        with backend.on(mesh, i):
+            if any(grid[a] for a in axes):
+                blocks.append(backend.empty(part.shape, part.dtype, kind.memory_order))
+            else:
+                blocks.append(backend.asarray(part, copy=copy, order=kind.memory_order))
+    if axes:
+        blocks = transport_of(mesh).broadcast(blocks, axes)
+    return DistributedArray(kind, tuple(blocks))
+
+
+def _broadcast_axes(layout: Layout, nbytes: int) -> tuple[int, ...]:
+    """The mesh axes along which blocks of so many bytes are sent from GPU to GPU: those between
+    which they are the same. Their links are faster than the host's; another process has the host's
+    copy of its own."""
+    mesh = layout.mesh
+    if mesh.device_kind == "cpu" or mesh.num_processes > 1 or nbytes < BROADCAST_SIZE:
+        return ()
+    split = {a for axes in layout.dims for a in axes}
+    same = [a for a in range(mesh.ndim) if a not in split and not layout.pending[a]]
+    return tuple(a for a in same if mesh.grid[a] > 1)
+
+
+@lru_cache(maxsize=4096)
+def _on_host(layout: Layout) -> Layout:
+    """The layout on virtual devices of the host, with the same blocks."""
+    mesh = layout.mesh
+    names = tuple(f"cpu:{i}" for i in range(mesh.size))
+    host = Mesh._of(mesh.axis_names, mesh.sizes, names, mesh.name, mesh.grid, mesh.num_processes)
+    return Layout.of(host, layout.dims, layout.pending)

@@ -1,0 +1,366 @@
+"""The gradient tape: records ops, and runs their gradients backwards.
+
+The tape is a list of calls in the order in which they ran. Gradients are built from public ops, so
+their layouts, their communication and higher derivatives follow from the ops' own rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from gdt.arguments import checked, checked_class
+from gdt.array.array import DistributedArray
+from gdt.autodiff.backward import Fetched, check_fetched, gradients
+from gdt.errors import ArgumentError, DtypeError, GradientError, error, line_of_user
+from gdt.observe import OBSERVERS, Observer
+from gdt.ops.movement import _relayout
+from gdt.state import sequence_like
+
+__all__ = ["GradientTape", "grad", "stop_gradient", "value_and_grad", "vjp"]
+
+
+Tree = (
+    Any  # an array, or nested lists, tuples and dicts of arrays, or an object with `parameters()`
+)
+
+
+@checked_class("on_op")
+class GradientTape(Observer):
+    """Records the ops that run inside its block, for `gradient`.
+
+    persistent: whether `gradient` may be called more than once.
+
+    Every op is recorded, so arrays need not be watched; `watch` names the sources of a `gradient`
+    call that gives none. A `gradient` that is taken inside the block of a persistent tape is
+    recorded too, for gradients of gradients. Follows `tf.GradientTape`.
+
+    >>> w = gdt.asarray([1.0, 2.0, 3.0])
+    >>> with gdt.GradientTape() as tape:
+    ...     loss = gdt.sum(w * w)
+    >>> tape.gradient(loss, w).tolist()
+    [2.0, 4.0, 6.0]
+    """
+
+    wants_parts = False
+    wants_moves = False
+
+    def __init__(self, persistent: bool = False) -> None:
+        self.persistent = persistent
+        self.nodes: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] | None = []
+        self.watched: list[DistributedArray] = []
+        self.fetched: list[Fetched] = []
+        self._token: Any = None
+
+    def __repr__(self) -> str:
+        held = "used up" if self.nodes is None else f"{len(self.nodes)} ops recorded"
+        return f"<gdt.GradientTape, {held}>"
+
+    def __enter__(self) -> GradientTape:
+        if self.nodes is None:
+            raise error(
+                GradientError,
+                "GradientTape",
+                "this tape has been used up",
+                remedy="Make a new tape.",
+            )
+        if self in OBSERVERS.get():
+            raise error(GradientError, "GradientTape", "this tape is recording already")
+        self._token = OBSERVERS.set((*OBSERVERS.get(), self))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        OBSERVERS.reset(self._token)
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        if self.nodes is not None:  # its gradient may have been taken inside its block
+            self.nodes.append((op, args, static, out))
+
+    def on_implicit_fetch(self, array: DistributedArray) -> None:
+        if array.dtype.kind in "fc":
+            self.fetched.append((array, line_of_user()))
+
+    def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        if name == "gradient":
+            # An inner tape has brought its gradients to the layouts of their sources.
+            for g, moved in zip(args, out, strict=True):
+                if g is not None and moved is not g and moved is not g._resolved:
+                    self.on_op(_relayout, (g,), {"layout": moved.layout}, moved)
+
+    def watch(self, tensor: Tree) -> None:
+        """Name arrays as sources of gradients; DtypeError for arrays that are not
+        floating-point."""
+        arrays, _ = flatten(tensor)
+        for x in arrays:
+            check_differentiable(x, "GradientTape.watch", "tensor")
+        self.watched += arrays
+
+    def gradient(
+        self,
+        target: Tree,
+        sources: Tree = None,
+        output_gradients: Tree = None,
+        *,
+        unconnected: str = "raise",
+        together_with: Sequence[DistributedArray] = (),
+    ) -> Tree:
+        """Gradient of `target` (summed over its elements) with respect to `sources`, shaped as they
+        are.
+
+        Each gradient has the layout of its source (with nothing pending). All reductions that this
+        needs, and those that are pending in `target` and in `together_with` (metrics, say), travel
+        together.
+
+        output_gradients: cotangents of the targets, ones by default.
+        unconnected: what a source gets that `target` does not depend on: `"raise"` a GradientError,
+            `"zero"` zeros, `"none"` None.
+
+        Raises GradientError where a NumPy function that gdt has not took the values of an array
+        that depends on a source: no gradient would come back from there. `x.numpy()`, `float(x)`
+        and printing take values on purpose, as constants.
+        """
+        op = "GradientTape.gradient"
+        if self.nodes is None:
+            raise error(
+                GradientError,
+                op,
+                "the tape has been used up",
+                remedy="Use GradientTape(persistent=True).",
+            )
+        if unconnected not in ("raise", "zero", "none"):
+            raise error(
+                ArgumentError, op, f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'"
+            )
+        targets, _ = flatten(target)
+        wanted, rebuild = flatten(self.watched if sources is None else sources)
+        for x in targets:
+            check_differentiable(x, op, "target")
+        for x in wanted:
+            check_differentiable(x, op, "source")
+        seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
+        nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
+        check_fetched(nodes, wanted, self.fetched)
+        listening = [o for o in OBSERVERS.get() if o is not self or self.persistent]
+        hidden = OBSERVERS.set(tuple(listening))
+        try:
+            return rebuild(gradients(nodes, targets, seeds, wanted, together_with, unconnected))
+        finally:
+            OBSERVERS.reset(hidden)
+
+
+def check_differentiable(x: object, op: str, role: str) -> None:
+    """Raise unless `x` is a distributed array of floating-point numbers."""
+    if not isinstance(x, DistributedArray):
+        raise error(GradientError, op, f"a {role} is a {type(x).__name__}, not a distributed array")
+    if x.dtype.kind not in "fc":
+        raise error(
+            GradientError,
+            op,
+            f"a {role} has dtype {x.dtype}, and only floating-point numbers have gradients",
+            operands={role: x.type},
+            remedy="Convert it with x.astype('float32') before the tape.",
+        )
+
+
+def _cotangents(targets: Sequence[DistributedArray], given: Tree) -> list[DistributedArray]:
+    cotangents, _ = flatten(given)
+    if len(cotangents) != len(targets):
+        raise error(
+            GradientError,
+            "GradientTape.gradient",
+            f"{len(cotangents)} output gradients for {len(targets)} targets",
+        )
+    for t, g in zip(targets, cotangents, strict=True):
+        if t.shape != g.shape:
+            raise error(
+                GradientError,
+                "GradientTape.gradient",
+                "an output gradient has another shape than its target",
+                operands={"target": t.type, "output gradient": g.type},
+            )
+    return cotangents
+
+
+# ---------------------------------------------------------------- trees of arrays
+
+
+def flatten(
+    tree: Tree, *, others: bool = False
+) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
+    """The arrays of a tree, and a function that puts others in their place.
+
+    An object with `parameters()` stands for the dict that it returns.
+
+    others: whether the tree may hold anything else, which stays where it is; else DtypeError.
+    """
+    if isinstance(tree, DistributedArray):
+        return [tree], lambda new: new[0]
+    if hasattr(tree, "parameters"):
+        return flatten(tree.parameters(), others=others)
+    if type(tree) is dict and all(type(x) is DistributedArray for x in tree.values()):
+        # As parameters are mostly kept; what follows takes longer.
+        names = list(tree)
+        return list(tree.values()), lambda new: dict(zip(names, new, strict=True))
+    if isinstance(tree, Mapping):
+        parts = [flatten(v, others=others) for v in tree.values()]
+        keys = list(tree)
+        return _joined(parts, lambda values: dict(zip(keys, values, strict=True)))
+    if isinstance(tree, list | tuple):
+        parts = [flatten(v, others=others) for v in tree]
+        return _joined(parts, lambda values: sequence_like(tree, values))
+    if others:
+        return [], lambda new: tree
+    raise error(
+        DtypeError,
+        "gradient",
+        f"a {type(tree).__name__} is no distributed array, nor a list, tuple or dict of them",
+        remedy="Make an array with gdt.asarray before the tape.",
+    )
+
+
+def _joined(
+    parts: Sequence[tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]],
+    build: Callable[[list[Tree]], Tree],
+) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
+    arrays = [a for p, _ in parts for a in p]
+
+    def rebuild(new: Sequence[Any]) -> Tree:
+        values, start = [], 0
+        for p, make in parts:
+            values.append(make(new[start : start + len(p)]))
+            start += len(p)
+        return build(values)
+
+    return arrays, rebuild
+
+
+# ---------------------------------------------------------------- functions
+
+
+def _renamed(tree: Tree) -> Tree:
+    """The tree with arrays of its own, so that `f` may close over the very arrays that it is given:
+    those are constants to the tape of `f`, and these are not. Tapes around it see that the two are
+    the same. An object with `parameters()` stays what it is.
+    """
+    if type(tree) is DistributedArray:
+        alias = DistributedArray(tree.type, tree.blocks)
+        for observer in OBSERVERS.get():
+            if isinstance(observer, GradientTape):
+                observer.on_op(_relayout, (tree,), {"layout": tree.layout}, alias)
+        return alias
+    if type(tree) is dict:
+        return {k: _renamed(v) for k, v in tree.items()}
+    return type(tree)(map(_renamed, tree)) if type(tree) in (list, tuple) else tree
+
+
+def _argument(args: tuple[Any, ...], argnums: object) -> Any:
+    if isinstance(argnums, tuple):
+        return tuple(_argument(args, i) for i in argnums)
+    if isinstance(argnums, bool) or not isinstance(argnums, int):
+        raise error(
+            ArgumentError,
+            "value_and_grad",
+            f"argnums is {argnums!r}, not an int or a tuple of ints",
+        )
+    if not -len(args) <= argnums < len(args):
+        given = f"{len(args)} positional argument{'s' * (len(args) != 1)}"
+        raise error(GradientError, "value_and_grad", f"argnums is {argnums}, of {given}")
+    return args[argnums]
+
+
+def _with_aux(returned: object) -> tuple[Any, Any]:
+    """The pair that a function with `has_aux` returns."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        what = f"a {type(returned).__name__}"
+        what += f" of {len(returned)}" if isinstance(returned, tuple) else ""
+        problem = f"with has_aux the function returns {what}, not the pair (value, aux)"
+        raise error(GradientError, "value_and_grad", problem)
+    return returned
+
+
+@partial(checked, eager=True)
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
+) -> Callable[..., Any]:
+    """A function that returns `f`'s value and its gradient with respect to argument `argnums`.
+
+    f: returns a scalar array, or `(scalar, aux)` with `has_aux`, where aux is a tree of arrays
+    (metrics) and of anything else, which is passed on as it is. The argument is an array, a tree of
+    arrays, or an object with `parameters()` (then the gradient is a dict); of a tuple of `argnums`
+    there is a tuple of gradients. Gradients have the layouts of what they are gradients of; every
+    reduction that they, the value and aux wait for travels in one bundle. Follows
+    `jax.value_and_grad`.
+
+    >>> gdt.value_and_grad(lambda x: gdt.sum(x * x))(gdt.asarray([1.0, 2.0]))[1].tolist()
+    [2.0, 4.0]
+    """
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_renamed, args))
+        sources = _argument(args, argnums)
+        with GradientTape() as tape:
+            value = f(*args, **kwargs)
+        aux: Any = ()
+        if has_aux:
+            value, aux = _with_aux(value)
+        if not isinstance(value, DistributedArray) or value.shape != ():
+            what = value.type if isinstance(value, DistributedArray) else type(value).__name__
+            raise error(
+                GradientError,
+                "value_and_grad",
+                "the function does not return a scalar array",
+                operands={"value": what},
+                remedy="Reduce it with gdt.sum or gdt.mean; return (value, aux) with has_aux=True.",
+            )
+        extras, rebuild = flatten(aux, others=True)
+        gradient = tape.gradient(value, sources, together_with=extras)
+        value = value.resolve()
+        return (
+            ((value, rebuild([x.resolve() for x in extras])), gradient)
+            if has_aux
+            else (value, gradient)
+        )
+
+    return wrapped
+
+
+@partial(checked, eager=True)
+def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+    """A function that returns the gradient of `f`, a scalar function, with respect to argument
+    `argnums`.
+
+    >>> float(gdt.grad(gdt.grad(lambda x: x * x * x))(gdt.asarray(2.0)))
+    12.0
+    """
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return value_and_grad(f, argnums)(*args, **kwargs)[1]
+
+    return wrapped
+
+
+@checked
+def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """`f(*primals)` and the function that maps a cotangent of it to cotangents of the primals.
+
+    >>> out, pull = gdt.vjp(lambda x: 3 * x, gdt.asarray([1.0, 2.0]))
+    >>> pull(gdt.asarray([1.0, 10.0]))[0].tolist()
+    [3.0, 30.0]
+    """
+    tape = GradientTape(persistent=True)
+    primals = tuple(map(_renamed, primals))
+    with tape:
+        out = f(*primals)
+
+    def pull(cotangent: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = tape.gradient(out, primals, cotangent, unconnected="zero")
+        return found
+
+    return out, pull
+
+
+@checked
+def stop_gradient(x: DistributedArray) -> DistributedArray:
+    """The same values, through which no gradient flows."""
+    return DistributedArray(x.type, x.blocks)

@@ -1,0 +1,85 @@
+"""Moving the intervals of a `Recut`: copies inside a block, sends and receives between blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+from gdt.backend import backend_of
+from gdt.comm.transport import Transfer, transport_of
+from gdt.sharding.recut import Recut
+
+Block = Any
+
+
+class RecutRunner:
+    """Carries out a recut on blocks: `runner(*blocks_of_every_source)` is the result's blocks."""
+
+    def __init__(self, recut: Recut) -> None:
+        self.recut = recut
+
+    def __call__(self, *operands: Sequence[Block]) -> list[Block]:
+        """Run on the blocks of every source; returns the blocks of the result."""
+        backend, mesh = backend_of(self.recut.mesh), self.recut.mesh
+        if not mesh.divided:
+            return [self.inside_block(*[blocks[0] for blocks in operands])]
+        results = []
+        for i in range(len(mesh.blocks)):
+            with backend.on(mesh, i):
+                out = backend.empty(
+                    self.recut.want.block_shape, self.recut.want.dtype, self.recut.want.memory_order
+                )
+                if not self.recut.is_covered:
+                    out[...] = self.recut.fill
+                results.append(out)
+        first = mesh.all_blocks.index(mesh.blocks[0])
+        own = range(first, first + len(mesh.blocks))
+        sends, receives = [], []
+        for source, at, target, taken, filled in self.recut.moves:
+            if at == target:
+                with backend.on(mesh, at - first):
+                    results[at - first][filled] = operands[source][at - first][taken]
+                continue
+            if at in own:
+                with backend.on(mesh, at - first):
+                    sends.append(Transfer(at, target, operands[source][at - first][taken]))
+            if target in own:
+                with backend.on(mesh, target - first):
+                    receives.append(Transfer(at, target, results[target - first][filled]))
+        if self.recut.nbytes:
+            transport_of(mesh).exchange(sends, receives, str(self.recut.want))
+        for i, (out, padding) in enumerate(zip(results, self.recut.padding, strict=True)):
+            with backend.on(mesh, i):
+                for padded, edge in padding:
+                    out[padded] = 1 if edge is None else out[edge]
+        return results
+
+    @cached_property
+    def inside_block(self) -> Callable[..., Block]:
+        """The same where one block holds all of the mesh: from the only block of every source to
+        that of the result."""
+        backend, fill, (padding,) = backend_of(self.recut.mesh), self.recut.fill, self.recut.padding
+        memory = self.recut.want.block_shape, self.recut.want.dtype, self.recut.want.memory_order
+        if self.recut.is_join:
+            join, axis = backend.xp.concatenate, self.recut.mesh.ndim + self.recut.dim
+            if math.prod(memory[0]) * self.recut.want.dtype.itemsize < backend.recycled_size:
+                return backend.placed(self.recut.mesh, 0, lambda *sources: join(sources, axis))
+            return backend.placed(
+                self.recut.mesh, 0, lambda *sources: join(sources, axis, out=backend.empty(*memory))
+            )
+        copies = [(source, taken, filled) for source, _, _, taken, filled in self.recut.moves]
+        is_covered = self.recut.is_covered
+
+        def run(*sources: Block) -> Block:
+            out = backend.empty(*memory)
+            if not is_covered:
+                out[...] = fill
+            for source, taken, filled in copies:
+                out[filled] = sources[source][taken]
+            for padded, edge in padding:
+                out[padded] = 1 if edge is None else out[edge]
+            return out
+
+        return backend.placed(self.recut.mesh, 0, run)

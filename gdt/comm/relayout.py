@@ -1,0 +1,293 @@
+"""Moving arrays along a route: the steps of `gdt.sharding.routes`, carried out on blocks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from gdt.backend import backend_of
+from gdt.comm import local
+from gdt.comm.recut import RecutRunner
+from gdt.comm.transport import transport_of
+from gdt.observe import OBSERVERS, Collective, is_recorded, ran
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.mesh import Mesh
+from gdt.sharding.reduction import IDEMPOTENT, identity
+from gdt.sharding.routes import Step, recut_of
+
+Block = Any
+Blocks = Sequence[Block]
+
+JOIN = "join"  # the name of what waits for overlapped routes in a recorded program
+
+
+# ---------------------------------------------------------------- one step
+
+
+def run_step(step: Step, blocks: Blocks) -> list[Block]:
+    """Carry out one step on the blocks of one array."""
+    if step.nbytes:
+        report(step.collective, step, [step])
+    if step.kind == "all_reduce":
+        return transport_of(step.have.mesh).all_reduce(
+            blocks, step.axes, step.reduction, (step.have,)
+        )
+    if step.kind == "recut":
+        return _recut_runner(step.have, step.want, step.dim)(blocks)
+    return _RUN[step.kind](step, blocks)
+
+
+@lru_cache(maxsize=1 << 14)
+def _recut_runner(have: ArrayType, want: ArrayType, dim: int) -> RecutRunner:
+    return RecutRunner(recut_of(have, want, dim))
+
+
+def _each(mesh: Mesh, function: Callable[[Any, Block], Block], blocks: Blocks) -> list[Block]:
+    """`function(xp, block)` of every block, on its device."""
+    backend, out = backend_of(mesh), []
+    for i, block in enumerate(blocks):
+        with backend.on(mesh, i):
+            out.append(function(backend.xp, block))
+    return out
+
+
+def _slice(step: Step, blocks: Blocks) -> list[Block]:
+    mesh, backend = step.have.mesh, backend_of(step.have.mesh)
+    counts = tuple(mesh.sizes[a] for a in step.axes)
+    out = []
+    for i, (block, grid) in enumerate(zip(blocks, mesh.blocks, strict=True)):
+        with backend.on(mesh, i):
+            own = local.split(backend.xp, block, mesh.ndim, step.axes, counts, step.dim)
+            for a in step.axes:
+                own = local.narrow(own, a, grid[a] * mesh.box[a], mesh.box[a])
+            out.append(own)
+    return out
+
+
+def _gather(step: Step, blocks: Blocks) -> list[Block]:
+    mesh = step.have.mesh
+    if mesh.divided:
+        bundles = transport_of(mesh).all_gather([[b] for b in blocks], step.axes, (step.have,))
+        blocks = [bundle[0] for bundle in bundles]
+    size = step.have.shape[step.dim]
+    if step.want.layout.dims[step.dim]:
+        size = step.want.local_shape[step.dim]
+    join = lambda xp, b: local.gather(b, mesh.ndim, step.axes, step.dim, size)
+    return _each(mesh, join, blocks)
+
+
+def _all_to_all(step: Step, blocks: Blocks) -> list[Block]:
+    mesh, (axis,) = step.have.mesh, step.axes
+    count, size = mesh.sizes[axis], step.have.shape[step.dim]
+    if step.want.layout.dims[step.dim]:
+        size = step.want.local_shape[step.dim]
+    # A new front axis holds the pieces for each receiver.
+    split = lambda xp, b: local.split(xp, b[None], mesh.ndim + 1, (0,), (count,), step.to)
+    cut = _each(mesh, split, blocks)
+    if mesh.divided:
+        cut = transport_of(mesh).all_to_all(cut, axis, (step.have,))
+
+    def join(xp: Any, pieces: Block) -> Block:
+        whole = local.gather(pieces, mesh.ndim + 1, (axis + 1,), step.dim, size)
+        return xp.moveaxis(whole, 0, axis).reshape(_without(whole.shape, 0, axis))
+
+    return _each(mesh, join, cut)
+
+
+def _without(shape: tuple[int, ...], front: int, axis: int) -> tuple[int, ...]:
+    """Shape after the front axis has taken the place of mesh axis `axis`, which has length 1."""
+    rest = list(shape[1:])
+    rest[axis] = shape[front]
+    return tuple(rest)
+
+
+def _reduce_scatter(step: Step, blocks: Blocks) -> list[Block]:
+    mesh, (axis,) = step.have.mesh, step.axes
+    split = lambda xp, b: local.split(xp, b, mesh.ndim, (axis,), (mesh.sizes[axis],), step.dim)
+    cut = _each(mesh, split, blocks)
+    if not mesh.divided:
+        return cut
+    return transport_of(mesh).reduce_scatter(cut, axis, step.reduction, (step.have,))
+
+
+def _pend(step: Step, blocks: Blocks) -> list[Block]:
+    """The block with coordinate 0 keeps the value, the others get the identity of a sum or product;
+    a maximum or minimum is its own identity."""
+    mesh, backend = step.have.mesh, backend_of(step.have.mesh)
+    out = list(blocks)
+    for i, grid in enumerate(mesh.blocks):
+        for a in step.axes:
+            reduction = step.want.layout.pending[a]
+            if grid[a] and reduction and reduction not in IDEMPOTENT:
+                with backend.on(mesh, i):
+                    part = backend.xp.full_like(out[i], identity(reduction, step.have.dtype))
+                    out[i] = part
+    return out
+
+
+_RUN = {
+    "slice": _slice,
+    "gather": _gather,
+    "all_to_all": _all_to_all,
+    "reduce_scatter": _reduce_scatter,
+    "pend": _pend,
+}
+
+
+def report(kind: str, step: Step, together: Sequence[Step]) -> None:
+    """Tell the observers about the collective that carries out these steps."""
+    observers = OBSERVERS.get()
+    if observers:
+        names = tuple(step.have.mesh.axis_names[a] for a in step.axes)
+        nbytes = sum(s.nbytes for s in together)
+        collective = Collective(kind, names, nbytes, len(together), step.reduction or None)
+        for observer in observers:
+            observer.on_collective(collective)
+
+
+def steps_inside(steps: Sequence[Step]) -> list[Step]:
+    """Those of a route that change the only block of a mesh: there a sum over devices is summed
+    already, and waits to be summed as it is."""
+    return [s for s in steps if s.kind not in ("all_reduce", "pend")]
+
+
+# ---------------------------------------------------------------- several arrays at once
+
+
+def run_routes(
+    routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks], *, overlapped: bool = False
+) -> list[Blocks]:
+    """Run one route per operand; reductions that can travel together are one collective.
+
+    Reductions are bundled by (mesh, kind, axes, reduction, dtype). overlapped: devices may compute
+    meanwhile; what is made must not be used before `join`.
+    """
+    run = _run_overlapped if overlapped else _run_routes
+    done = run(routes, operands)
+    if is_recorded():
+        moving = [
+            i
+            for i, (now, was) in enumerate(zip(done, operands, strict=True))
+            if any(a is not b for a, b in zip(now, was, strict=True))
+        ]
+        taken = [routes[i] for i in moving]
+        ran(
+            "relayout",
+            lambda *blocks: run(taken, blocks),
+            [operands[i] for i in moving],
+            [done[i] for i in moving],
+        )
+    return done
+
+
+def join(mesh: Mesh, operands: Sequence[Blocks], made: Sequence[Blocks]) -> None:
+    """Let devices wait for overlapped routes, which have made `made` of `operands`."""
+    backend = backend_of(mesh)
+
+    def joined(*blocks: Blocks) -> Sequence[Blocks]:
+        # It has the operands too, so that a program keeps them until they have been read.
+        backend.join(mesh)
+        return blocks[len(operands) :]
+
+    ran(JOIN, joined, [*operands, *made], joined(*operands, *made))
+
+
+def _run_overlapped(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
+    mesh = next(steps[0].have.mesh for steps in routes if steps)
+    with backend_of(mesh).overlapping(mesh):
+        return _run_routes(routes, operands)
+
+
+def _run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
+    done: list[Blocks] = list(operands)
+    divided = any(steps[0].have.mesh.divided for steps in routes if steps)
+    if not divided and not any(o.wants_moves for o in OBSERVERS.get()):
+        for i, route_steps in enumerate(routes):
+            for step in steps_inside(route_steps):
+                done[i] = run_step(step, done[i])
+        return done
+    left = [list(r) for r in routes]
+    while any(left):
+        for i, steps in enumerate(left):
+            while steps and steps[0].kind not in ("all_reduce", "reduce_scatter"):
+                done[i] = run_step(steps.pop(0), done[i])
+        bundles: dict[tuple[Any, ...], list[int]] = {}
+        for i, steps in enumerate(left):
+            if steps:
+                first = steps[0]
+                have = first.have
+                key = (have.mesh, first.kind, first.axes, first.reduction, have.dtype)
+                bundles.setdefault(key, []).append(i)
+        for members in bundles.values():
+            steps_now = [left[i].pop(0) for i in members]
+            for i, blocks in zip(
+                members, _run_bundle(steps_now, [done[i] for i in members]), strict=True
+            ):
+                done[i] = blocks
+    return done
+
+
+def _run_bundle(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
+    first = steps[0]
+    if len(steps) == 1:
+        return [run_step(first, operands[0])]
+    if any(s.nbytes for s in steps):
+        report(first.collective, first, steps)
+    scatters = first.kind == "reduce_scatter"
+    if not first.have.mesh.divided:
+        if not scatters:
+            return operands
+        return [_reduce_scatter(s, b) for s, b in zip(steps, operands, strict=True)]
+    together = _reduce_scatter_together if scatters else _all_reduce_together
+    return together(steps, operands)
+
+
+def _all_reduce_together(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
+    """One all-reduce of the elements of all arrays."""
+    mesh, shapes = steps[0].have.mesh, [blocks[0].shape for blocks in operands]
+    types = tuple([s.have for s in steps])
+    join = lambda xp, arrays: xp.concatenate([b.reshape(-1) for b in arrays])
+    flat = _each(mesh, join, list(zip(*operands, strict=True)))
+    moved = transport_of(mesh).all_reduce(flat, steps[0].axes, steps[0].reduction, types)
+
+    def part(xp: Any, m: Block) -> list[Block]:
+        return [m[start:stop].reshape(s) for s, (start, stop) in _intervals(shapes)]
+
+    return [list(blocks) for blocks in zip(*_each(mesh, part, moved), strict=True)]
+
+
+def _reduce_scatter_together(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
+    """One reduce-scatter: (shards along the mesh axis, everything else of each array)."""
+    mesh, (axis,) = steps[0].have.mesh, steps[0].axes
+    size = mesh.sizes[axis]
+
+    def cut(xp: Any, arrays: Sequence[Block]) -> list[Block]:
+        parts = [
+            local.split(xp, b, mesh.ndim, (axis,), (size,), s.dim)
+            for s, b in zip(steps, arrays, strict=True)
+        ]
+        return [xp.moveaxis(b, axis, 0) for b in parts]
+
+    rows = _each(mesh, cut, list(zip(*operands, strict=True)))
+    shapes = [b.shape[1:] for b in rows[0]]
+    join = lambda xp, row: xp.concatenate([b.reshape(size, -1) for b in row], 1)[(None,) * axis]
+    flat = _each(mesh, join, rows)
+    types = tuple([s.have for s in steps])
+    moved = transport_of(mesh).reduce_scatter(flat, axis, steps[0].reduction, types)
+
+    def part(xp: Any, m: Block) -> list[Block]:
+        m = m.reshape(m.shape[axis:])
+        pieces = [m[:, start:stop] for _, (start, stop) in _intervals(shapes)]
+        whole = [p.reshape(p.shape[0], *s) for p, s in zip(pieces, shapes, strict=True)]
+        return [xp.moveaxis(w, 0, axis) for w in whole]
+
+    return [list(blocks) for blocks in zip(*_each(mesh, part, moved), strict=True)]
+
+
+def _intervals(shapes: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:
+    """Every shape, and where its elements lie when all are put end to end."""
+    stops = list(itertools.accumulate(math.prod(s) for s in shapes))
+    return list(zip(shapes, itertools.pairwise([0, *stops]), strict=True))

@@ -1,0 +1,87 @@
+"""How each kernel of `kernels/` is launched: from arrays to grids, blocks and arguments.
+
+Every function returns a list of `Call`s for a runner, in order, empty if there is nothing to do.
+Arrays are NumPy's or CuPy's. Operands are blocks: their first `lead` axes are mesh or batch axes,
+of size 1 where an operand is replicated, and their other axes are contiguous; so are results.
+Scratch memory comes from `empty(shape, dtype)`. What a kernel cannot take raises a `KernelError`,
+and an op then runs its body instead.
+"""
+
+from gdt.cuda.launches.batchnorm import bn_apply, bn_backward, bn_merge, bn_moments, bn_sums
+from gdt.cuda.launches.calls import (
+    ENOUGH_BLOCKS,
+    FLOATS,
+    INT_LIMIT,
+    SPLITS_MAX,
+    SUM_TYPES,
+    Array,
+    Empty,
+    Leading,
+    Struct,
+)
+from gdt.cuda.launches.catalogue import WITHOUT, instances
+from gdt.cuda.launches.matmul import (
+    ACTIVATIONS,
+    MMA_FINISH,
+    MMA_TYPES,
+    PIECE_LENGTH,
+    matmul,
+    matmul_refusal,
+)
+from gdt.cuda.launches.random import DRAWS, INTEGERS, random
+from gdt.cuda.launches.reduce import arg_finish, arg_reduce, reduce, reduce_finish
+from gdt.cuda.launches.softmax_ce import (
+    LABELS,
+    ROW_CACHE_BYTES,
+    ROW_SHAPES,
+    SHORT_ROW,
+    softmax_ce,
+    softmax_ce_gradient,
+    softmax_ce_merge,
+    softmax_ce_parts,
+)
+from gdt.cuda.launches.update import adam, momentum, sgd, update_table
+
+__all__ = [
+    "ACTIVATIONS",
+    "DRAWS",
+    "ENOUGH_BLOCKS",
+    "FLOATS",
+    "INTEGERS",
+    "INT_LIMIT",
+    "LABELS",
+    "MMA_FINISH",
+    "MMA_TYPES",
+    "PIECE_LENGTH",
+    "ROW_CACHE_BYTES",
+    "ROW_SHAPES",
+    "SHORT_ROW",
+    "SPLITS_MAX",
+    "SUM_TYPES",
+    "WITHOUT",
+    "Array",
+    "Empty",
+    "Leading",
+    "Struct",
+    "adam",
+    "arg_finish",
+    "arg_reduce",
+    "bn_apply",
+    "bn_backward",
+    "bn_merge",
+    "bn_moments",
+    "bn_sums",
+    "instances",
+    "matmul",
+    "matmul_refusal",
+    "momentum",
+    "random",
+    "reduce",
+    "reduce_finish",
+    "sgd",
+    "softmax_ce",
+    "softmax_ce_gradient",
+    "softmax_ce_merge",
+    "softmax_ce_parts",
+    "update_table",
+]

@@ -1,0 +1,34 @@
+"""Every instance of every kernel file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from gdt.cuda.compiler import ARCHITECTURES, Instance
+from gdt.cuda.launches.batchnorm import batchnorm_instances
+from gdt.cuda.launches.matmul import matmul_instances
+from gdt.cuda.launches.matmul_hopper import HOPPER, matmul_hopper_instances
+from gdt.cuda.launches.random import random_instances
+from gdt.cuda.launches.reduce import reduce_instances
+from gdt.cuda.launches.softmax_ce import softmax_ce_instances
+from gdt.cuda.launches.update import update_instances
+
+WITHOUT = {  # architectures that lack a kernel's instructions
+    "matmul_mma": ("sm_75",),
+    "matmul_wgmma": tuple(arch for arch in ARCHITECTURES if arch != HOPPER),
+}
+
+_INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = {
+    "batchnorm.cu": batchnorm_instances,
+    "matmul.cu": matmul_instances,
+    "matmul_hopper.cu": matmul_hopper_instances,
+    "random.cu": random_instances,
+    "reduce.cu": reduce_instances,
+    "softmax_ce.cu": softmax_ce_instances,
+    "update.cu": update_instances,
+}
+
+
+def instances(file: str, arch: str | None = None) -> list[Instance]:
+    """Every instance of a file launched here (on `arch`): what CI compiles and tests."""
+    return [i for i in _INSTANCES[file]() if arch not in WITHOUT.get(i.kernel, ())]

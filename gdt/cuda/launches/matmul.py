@@ -1,0 +1,191 @@
+"""Launches of matmul.cu and matmul_hopper.cu: products with what follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+from gdt.cuda.compiler import C_DTYPES, Call, Instance, constants
+from gdt.cuda.launches.calls import (
+    ENOUGH_BLOCKS,
+    INT_LIMIT,
+    Array,
+    Empty,
+    c_type,
+    ceil_div,
+    named_call,
+    split_count,
+    sum_type,
+)
+from gdt.cuda.launches.matmul_hopper import FILE as HOPPER_FILE
+from gdt.cuda.launches.matmul_hopper import MULTIPROCESSORS, tile_columns, wgmma_call, wgmma_refusal
+from gdt.cuda.launches.matmul_operands import Operands
+from gdt.errors import KernelError, error
+
+FILE = "matmul.cu"
+LARGE_TILE, SMALL_TILE = 128, 64
+SIMT_TILES = (("float", LARGE_TILE), ("float", SMALL_TILE), ("double", SMALL_TILE))
+MMA_TYPES = (  # operands and result of tensor cores; float operands are rounded to tf32
+    ("half_t", "half_t"),
+    ("half_t", "float"),
+    ("bfloat16_t", "bfloat16_t"),
+    ("bfloat16_t", "float"),
+    ("float", "float"),
+)
+MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
+ACTIVATIONS = ("none", "relu", "gelu", "relu_backward", "gelu_backward")
+PIECE_LENGTH = 256  # elements of k that make a piece worth its extra pass
+CHUNK_STEP = 64  # elements of k that are whole steps of every kernel
+MMA_SKEW = 8  # elements that pad a row of tiles whose rows run across k
+
+
+def matmul_instances() -> Iterator[Instance]:
+    """Every instance launched here."""
+    for x_t, w_t in product(("false", "true"), repeat=2):
+        for t, tile in SIMT_TILES:
+            yield Instance(FILE, "matmul_simt", (t, str(tile), x_t, w_t))
+        for (t, out), tile in product(MMA_TYPES, (LARGE_TILE, SMALL_TILE)):
+            yield Instance(FILE, "matmul_mma", (t, out, str(tile), x_t, w_t))
+    for wide, out in (*MMA_FINISH, ("double", "double")):
+        yield Instance(FILE, "matmul_finish", (wide, out))
+
+
+@cache
+def _known_instances() -> frozenset[Instance]:
+    return frozenset(matmul_instances())
+
+
+def _tile(operands: Operands, columns: int | None, multiprocessors: int | None) -> tuple[int, int]:
+    """Rows and columns of a tile; without `multiprocessors`, of matmul.cu: the large one where it
+    gives every multiprocessor work, else the small one."""
+    if multiprocessors is not None:
+        rows = constants(HOPPER_FILE)["TILE_M"]
+        return rows, columns or tile_columns(operands, multiprocessors)
+    large = ceil_div(operands.m, LARGE_TILE) * ceil_div(operands.n, LARGE_TILE)
+    few = large * operands.leading.items < ENOUGH_BLOCKS // 2
+    tile = columns or (SMALL_TILE if few or c_type(operands.x.array) == "double" else LARGE_TILE)
+    return tile, tile
+
+
+def _mma_shared(itemsize: int, tile: int, x_t: bool, w_t: bool) -> int:
+    """Bytes for the tiles in flight, laid out as `MmaTile` does."""
+    known = constants(FILE)
+    k, pack = known["MMA_K_BYTES"] // itemsize, known["PACK_BYTES"] // itemsize
+    size = {True: tile * (k + pack), False: k * (tile + MMA_SKEW)}  # by whether rows run along k
+    return known["STAGES"] * (size[not x_t] + size[w_t]) * itemsize
+
+
+def matmul(
+    x: Array,
+    w: Array,
+    out: Array,
+    empty: Empty,
+    *,
+    bias: Array | None = None,
+    aux: Array | None = None,
+    pre: Array | None = None,
+    alpha: float = 1.0,
+    accumulate: bool = False,
+    activation: str = "none",
+    tensor_cores: bool = False,
+    arch: str | None = None,
+    multiprocessors: int = MULTIPROCESSORS,
+    lead: int = 0,
+    tile: int | None = None,
+    pieces: int | None = None,
+) -> list[Call]:
+    """out = activation(alpha x @ w + bias + accumulate * out).
+
+    x: (lead..., m, k) and w: (lead..., k, n), stored by rows or by columns; bias:
+    (lead..., n); out, aux, pre: (lead..., m, n), contiguous. `aux` is what the backward activations
+    look at, `pre` receives the activation's argument. float16 and bfloat16 need `tensor_cores`,
+    float32 with them is tf32. On `arch` sm_90a they run by wgmma, unless `matmul_refusal` names a
+    reason. `tile` (columns) and `pieces` are chosen by size if None.
+    """
+    operands = Operands.of(x, w, bias, lead)
+    m, n, k, leading = operands.m, operands.n, operands.k, operands.leading
+    if 0 in (leading.items, m, n):
+        return []
+    if max(m, n, k) > INT_LIMIT:
+        raise error(KernelError, "matmul", f"lengths {m}, {n} and {k} are past 2^31 - 2^20")
+    hopper = tensor_cores and wgmma_refusal(operands, arch) is None
+    rows, columns = _tile(operands, tile, multiprocessors if hopper else None)
+    tiles = ceil_div(m, rows) * ceil_div(n, columns)
+    enough = multiprocessors if hopper else ENOUGH_BLOCKS
+    steps = max(1, k // PIECE_LENGTH)
+    pieces = pieces or split_count(tiles * leading.items, steps, enough)
+    chunk = ceil_div(ceil_div(max(k, 1), pieces), CHUNK_STEP) * CHUNK_STEP
+    pieces = ceil_div(max(k, 1), chunk)
+    wide = sum_type(x)
+    parts = empty((pieces, leading.items, m, n), C_DTYPES[wide]) if pieces > 1 else None
+    finish = {
+        "out": out,
+        "bias": bias,
+        "aux": aux,
+        "pre": pre,
+        "parts": parts,
+        "m": m,
+        "n": n,
+        "alpha": alpha,
+        "accumulate": int(accumulate),
+        "activation": ACTIVATIONS.index(activation),
+    }
+    last = Instance(FILE, "matmul_finish", (wide, c_type(out)))
+    finish["axes"] = leading.axes(last)
+    finish["bias_strides"] = leading.strides(last, operands.bias_lead)
+    if hopper:
+        first = wgmma_call(
+            operands, c_type(out), columns, pieces, multiprocessors, finish | {"chunk": chunk}
+        )
+    else:
+        tiled = tiles, pieces, leading.items
+        kinds = (c_type(x), c_type(out)) if tensor_cores else (c_type(x),)
+        first = _tiled_call(operands, kinds, columns, tiled, finish | {"chunk": chunk})
+    if parts is None:
+        return [first]
+    threads = constants(FILE)["THREADS"]
+    grid = ceil_div(m * n, threads), leading.items
+    return [first, named_call(last, grid, (threads,), pieces=pieces, **finish)]
+
+
+def matmul_refusal(
+    x: Array, w: Array, *, bias: Array | None = None, arch: str | None = None, lead: int = 0
+) -> str | None:
+    """Why a product on tensor cores does not run by wgmma; None if it does."""
+    return wgmma_refusal(Operands.of(x, w, bias, lead), arch)
+
+
+def _tiled_call(
+    operands: Operands,
+    kinds: tuple[str, ...],
+    tile: int,
+    grid: tuple[int, int, int],
+    finish: dict[str, Any],
+) -> Call:
+    """A call of matmul_mma, with two kinds, or else of matmul_simt."""
+    x, w, leading = operands.x, operands.w, operands.leading
+    kernel = "matmul_mma" if len(kinds) == 2 else "matmul_simt"
+    turned = tuple("true" if side.turned else "false" for side in (x, w))
+    instance = Instance(FILE, kernel, (*kinds, str(tile), *turned))
+    if instance not in _known_instances():
+        raise error(KernelError, "matmul", f"no kernel {instance} for {' and '.join(kinds)}")
+    call = named_call(
+        instance,
+        grid,
+        (constants(FILE)["THREADS"],),
+        x=x.array,
+        x_strides=leading.strides(instance, x.lead_only),
+        x_row=x.row,
+        w=w.array,
+        w_strides=leading.strides(instance, w.lead_only),
+        w_row=w.row,
+        k=operands.k,
+        **finish,
+    )
+    if kernel == "matmul_simt":
+        return call
+    item = x.array.dtype.itemsize
+    return replace(call, shared=_mma_shared(item, tile, x.turned, w.turned))

@@ -1,0 +1,135 @@
+"""Launches of matmul_hopper.cu: products by TMA and wgmma on sm_90a."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from typing import Any
+
+from gdt.cuda.compiler import Call, Instance, address, constants
+from gdt.cuda.launches.calls import INT_LIMIT, c_type, ceil_div, named_call
+from gdt.cuda.launches.matmul_operands import Operands, Side
+from gdt.cuda.tensor_map import ITEM_BYTES, ROW_BYTES, TensorMap
+from gdt.errors import KernelError, error
+
+FILE = "matmul_hopper.cu"
+HOPPER = "sm_90a"
+MULTIPROCESSORS = 132  # of an H100 or H200 with SXM
+WIDE_TILE, NARROW_TILE = 256, 128  # columns
+PAD = 8  # elements, of every type a multiple of 16 bytes
+WGMMA_TYPES = (  # operands and result; float operands are rounded to tf32
+    ("half_t", "half_t"),
+    ("half_t", "float"),
+    ("bfloat16_t", "bfloat16_t"),
+    ("bfloat16_t", "float"),
+)
+
+
+def matmul_hopper_instances() -> Iterator[Instance]:
+    """Every instance launched here."""
+    for tile in (str(WIDE_TILE), str(NARROW_TILE)):
+        for types, x_t, w_t in product(WGMMA_TYPES, ("false", "true"), ("false", "true")):
+            yield Instance(FILE, "matmul_wgmma", (*types, tile, x_t, w_t))
+        yield Instance(FILE, "matmul_wgmma", ("float", "float", tile, "false", "true"))
+
+
+@cache
+def _known_instances() -> frozenset[Instance]:
+    return frozenset(matmul_hopper_instances())
+
+
+@dataclass(frozen=True)
+class Source:
+    """A side of a product as the accelerator copies it: its items lie `unit` elements apart."""
+
+    map: TensorMap
+    unit: int
+
+
+def _source(side: Side, operands: Operands, along_k: bool, tile: int) -> Source:
+    kind = c_type(side.array)
+    item = ITEM_BYTES[kind]
+    rows, along = side.array.shape[-2:]
+    if side.turned:
+        rows, along = along, rows
+    row = side.row if rows > 1 else ceil_div(along, PAD) * PAD  # of one row the stride is free
+    unit, last = operands.leading.steps(side.lead_only)
+    strides = row * item, (unit or rows * row) * item
+    box = tile if along_k else ROW_BYTES // item
+    return Source(TensorMap(side.array, kind, (along, rows, last + 1), strides, box), unit or 1)
+
+
+def sources(operands: Operands, columns: int) -> tuple[Source, Source]:
+    """x and w, for tiles of so many columns."""
+    x, w = operands.x, operands.w
+    return (
+        _source(x, operands, not x.turned, constants(FILE)["TILE_M"]),
+        _source(w, operands, w.turned, columns),
+    )
+
+
+def wgmma_refusal(operands: Operands, arch: str | None) -> str | None:
+    """Why matmul_wgmma does not apply, so that matmul_mma runs; None if it does."""
+    if arch != HOPPER:
+        return f"matmul_wgmma needs {HOPPER}, not {arch}"
+    if operands.k == 0:
+        return "there is nothing to contract"
+    kind, other = c_type(operands.x.array), c_type(operands.w.array)
+    if kind not in ITEM_BYTES or kind != other:
+        return f"wgmma takes no {kind} with {other}"
+    if kind == "float" and (operands.x.turned or not operands.w.turned):
+        return "wgmma takes tf32 only where memory runs along the contraction"
+    for name, source in zip("xw", sources(operands, NARROW_TILE), strict=True):
+        reason = source.map.refusal(address(source.map.array))
+        if reason is None and source.map.sizes[2] > INT_LIMIT:
+            reason = "it has more than 2^31 - 2^20 items"
+        if reason is not None:
+            return f"{name}: {reason}"
+    return None
+
+
+def tile_columns(operands: Operands, multiprocessors: int) -> int:
+    """The wide tile where that gives at least every other multiprocessor work."""
+    down = ceil_div(operands.m, constants(FILE)["TILE_M"])
+    tiles = down * ceil_div(operands.n, WIDE_TILE) * operands.leading.items
+    return WIDE_TILE if tiles >= multiprocessors // 2 else NARROW_TILE
+
+
+def wgmma_call(
+    operands: Operands,
+    out_type: str,
+    columns: int,
+    pieces: int,
+    blocks: int,
+    finish: dict[str, Any],
+    **rest: Any,
+) -> Call:
+    """The call of at most `blocks` blocks; `finish` is what the epilogue takes."""
+    known, leading = constants(FILE), operands.leading
+    x, w = operands.x, operands.w
+    turned = tuple("true" if side.turned else "false" for side in (x, w))
+    instance = Instance(FILE, "matmul_wgmma", (c_type(x.array), out_type, str(columns), *turned))
+    if instance not in _known_instances():
+        raise error(KernelError, "matmul", f"no kernel {instance} for {c_type(x.array)}")
+    x_source, w_source = sources(operands, columns)
+    tiles = ceil_div(operands.m, known["TILE_M"]) * ceil_div(operands.n, columns)
+    tasks = tiles * pieces * leading.items
+    if tasks > INT_LIMIT - blocks:
+        raise error(KernelError, str(instance), f"{tasks} tiles are past 2^31 - 2^20")
+    call = named_call(
+        instance,
+        (min(blocks, tasks),),
+        (known["HOPPER_THREADS"],),
+        x=x_source.map,
+        x_strides=leading.strides(instance, x.lead_only, x_source.unit),
+        w=w_source.map,
+        w_strides=leading.strides(instance, w.lead_only, w_source.unit),
+        pieces=pieces,
+        items=leading.items,
+        k=operands.k,
+        **finish,
+        **rest,
+    )
+    return replace(call, shared=known["SLOTS_BYTES"] + known["SLABS_BYTES"])

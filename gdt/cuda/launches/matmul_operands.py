@@ -1,0 +1,65 @@
+"""The operands of a matrix product, as its kernels take them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gdt.cuda.launches.calls import Array, Leading
+from gdt.errors import KernelError, error
+
+
+@dataclass(frozen=True)
+class Side:
+    """x or w: a matrix for each item, stored by rows, or turned, by columns."""
+
+    array: Array
+    lead_only: Array  # a view of its leading axes alone
+    turned: bool
+    row: int  # elements from one row in memory to the next
+
+    @staticmethod
+    def of(array: Array, lead: int) -> Side:
+        """Raises KernelError if neither rows nor columns are contiguous."""
+        return Side(array, leading_axes(array, lead), *_orientation(array, lead))
+
+
+@dataclass(frozen=True)
+class Operands:
+    """x: (items, m, k) and w: (items, k, n), and the axes that their items lie along."""
+
+    x: Side
+    w: Side
+    bias_lead: Array | None
+    leading: Leading
+    m: int
+    n: int
+    k: int
+
+    @staticmethod
+    def of(x: Array, w: Array, bias: Array | None, lead: int) -> Operands:
+        """Raises KernelError for what no kernel takes."""
+        sides = Side.of(x, lead), Side.of(w, lead)
+        bias_lead = None if bias is None else leading_axes(bias, lead)
+        leading = Leading(lead, *(side.lead_only for side in sides), bias_lead)
+        m, k = x.shape[lead:]
+        return Operands(*sides, bias_lead, leading, m, w.shape[-1], k)
+
+
+def leading_axes(array: Array, lead: int) -> Array:
+    """A view of the leading axes alone; inner strides are passed by themselves."""
+    return array[(..., *(slice(1),) * (array.ndim - lead))]
+
+
+def _orientation(array: Array, lead: int) -> tuple[bool, int]:
+    """Whether the last two axes are stored swapped, and the elements from one row to the next."""
+    item = array.dtype.itemsize
+    rows, columns = array.shape[lead:]
+    down, across = (s // item for s in array.strides[lead:])
+    if array.size == 0:
+        return False, columns
+    if across == 1 or columns == 1:
+        return False, down if rows > 1 else columns
+    if down == 1 or rows == 1:
+        return True, across
+    problem = f"an operand of shape {array.shape} walks memory neither by rows nor by columns"
+    raise error(KernelError, "matmul", problem)

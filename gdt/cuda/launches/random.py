@@ -1,0 +1,93 @@
+"""Launches of random.cu: numbers that equal the CPU's to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gdt.cuda.compiler import Call, Instance, constants
+from gdt.cuda.launches.calls import Array, c_type, ceil_div, named_call
+
+FILE = "random.cu"
+WORDS = ("unsigned", "unsigned long long")
+WORDS_OF_COUNTER = 4  # of 32 bits
+SHORT_RANGE = 2**16  # an integer from at most so many takes 32 bits, else 64
+DRAWS = {  # random dtype: the word drawn, and what is computed in
+    "float": ("unsigned", "float"),
+    "double": ("unsigned long long", "double"),
+    "half_t": ("unsigned", "float"),
+}
+INTEGERS = (
+    "bool",
+    "signed char",
+    "unsigned char",
+    "int",
+    "unsigned",
+    "long long",
+    "unsigned long long",
+)
+
+
+def random_instances() -> Iterator[Instance]:
+    """Every instance launched here."""
+    yield from (Instance(FILE, "random_bits", (word,)) for word in WORDS)
+    for kernel, t in product(("random_uniform", "random_normal", "random_truncated"), DRAWS):
+        yield Instance(FILE, kernel, (t, *DRAWS[t]))
+    for t, word in product(INTEGERS, WORDS):
+        yield Instance(FILE, "random_integers", (t, word))
+    yield Instance(FILE, "random_bernoulli")
+
+
+def random(
+    kernel: str,
+    out: Array,
+    start: Array,
+    key: Array,
+    stream: Array,
+    *,
+    low: int = 0,
+    high: int = 0,
+    p: float = 0.0,
+) -> list[Call]:
+    """Draw out (rows, length): "bits", "uniform", "normal", "truncated", "integers", "bernoulli".
+
+    start (rows,): the global index of a row's first element, int64; key, stream: uint64 of one
+    element or of one for each row. Integers are in [low, high); p is the probability of true.
+    """
+    rows, length = out.shape
+    t, word = c_type(out), "unsigned"
+    types: tuple[str, ...] = ()
+    extra: dict[str, Any] = {}
+    if kernel == "bits":
+        types, word = (t,), t
+    elif kernel in ("uniform", "normal", "truncated"):
+        types, word = (t, *DRAWS[t]), DRAWS[t][0]
+    elif kernel == "integers":
+        word = "unsigned" if high - low <= SHORT_RANGE else "unsigned long long"
+        types = (t, word)
+        extra = {"low": np.uint64(low % 2**64), "count": np.uint64((high - low) % 2**64)}
+    else:
+        extra = {"threshold": p * 2.0**32}
+    instance = Instance(FILE, f"random_{kernel}", types)
+    if out.size == 0:
+        return []
+    threads = constants(FILE)["THREADS"]
+    each = WORDS_OF_COUNTER if word == "unsigned" else WORDS_OF_COUNTER // 2
+    return [
+        named_call(
+            instance,
+            (ceil_div(length + each - 1, threads * each), rows),
+            (threads,),
+            out=out,
+            start=start,
+            key=key,
+            key_step=int(key.size > 1),
+            stream=stream,
+            stream_step=int(stream.size > 1),
+            length=length,
+            **extra,
+        )
+    ]

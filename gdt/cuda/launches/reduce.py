@@ -1,0 +1,171 @@
+"""Launches of reduce.cu: sums, extremes and their positions over one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from gdt.cuda.compiler import C_DTYPES, Call, Instance, constants
+from gdt.cuda.launches.calls import (
+    FLOATS,
+    SUM_TYPES,
+    Array,
+    Empty,
+    Leading,
+    c_type,
+    ceil_div,
+    check_size,
+    named_call,
+    split_count,
+    sum_type,
+)
+
+FILE = "reduce.cu"
+STEPS_OF_THREAD = 8  # that a thread takes before its reduction is split
+
+
+def reduce_instances() -> Iterator[Instance]:
+    """Every instance launched here."""
+    for op, t in product(("Sum", "Max", "Min"), (*FLOATS, "int", "long long")):
+        wide = SUM_TYPES[t] if op == "Sum" or t in FLOATS else t
+        yield Instance(FILE, "reduce_rows", (op, t, wide))
+        yield Instance(FILE, "reduce_columns", (op, t, wide))
+        yield Instance(FILE, "reduce_finish", (op, t, wide))
+        if op != "Sum":
+            yield Instance(FILE, "arg_rows", (op, t, wide))
+            yield Instance(FILE, "arg_columns", (op, t, wide))
+            if t == wide:
+                yield Instance(FILE, "arg_finish", (op, wide))
+    yield Instance(FILE, "reduce_finish", ("Sum", "long long", "long long"))
+
+
+def _reduction(
+    stem: str, op: str, x: Array, wide: str, lead: int, items: int
+) -> tuple[Instance, tuple[int, ...], dict[str, int]]:
+    """Kernel, grid and sizes of a reduction of (lead..., outer, n, inner) over n."""
+    outer, n, inner = x.shape[lead:]
+    warp, rows = constants(FILE)["WARP"], constants(FILE)["ROWS"]
+    types = (op, c_type(x), wide)
+    if inner == 1:
+        blocks = ceil_div(outer, rows)
+        grid = (blocks, split_count(blocks * items, ceil_div(n, warp * STEPS_OF_THREAD)), items)
+        return Instance(FILE, f"{stem}_rows", types), grid, {"outer": outer, "n": n}
+    blocks = outer * ceil_div(inner, warp)
+    grid = (blocks, split_count(blocks * items, ceil_div(n, rows * STEPS_OF_THREAD)), items)
+    sizes = {"outer": outer, "n": n, "inner": inner}
+    return Instance(FILE, f"{stem}_columns", types), grid, sizes
+
+
+def _wide_type(op: str, x: Array) -> str:
+    """The C type that a reduction is kept in."""
+    t = c_type(x)
+    return sum_type(x) if op == "Sum" or t in FLOATS else t
+
+
+def reduce(
+    op: str,
+    x: Array,
+    out: Array,
+    empty: Empty,
+    *,
+    count: Array | None = None,
+    lead: int = 0,
+) -> list[Call]:
+    """`op` ("Sum", "Max", "Min") over n of x (lead..., outer, n, inner): (lead..., outer, inner).
+
+    count: int32 over the flattened leading axes, how many of n are real.
+    """
+    wide = _wide_type(op, x)
+    leading = Leading(lead, x)
+    instance, grid, sizes = _reduction("reduce", op, x, wide, lead, leading.items)
+    if out.size == 0:
+        return []
+    check_size(instance, out.size)
+    parts = empty((grid[1], out.size), C_DTYPES[wide])
+    first = named_call(
+        instance,
+        grid,
+        (constants(FILE)["WARP"], constants(FILE)["ROWS"]),
+        x=x,
+        x_strides=leading.strides(instance, x),
+        count=count,
+        parts=parts,
+        axes=leading.axes(instance),
+        **sizes,
+    )
+    return [first, *reduce_finish(op, parts, out)]
+
+
+def reduce_finish(op: str, parts: Array, out: Array) -> list[Call]:
+    """Combine parts (count, size) in order, and round to the dtype of out (size elements)."""
+    instance = Instance(FILE, "reduce_finish", (op, c_type(out), c_type(parts)))
+    threads = constants(FILE)["THREADS"]
+    grid = (ceil_div(out.size, threads),)
+    return [
+        named_call(
+            instance, grid, (threads,), parts=parts, out=out, count=parts.shape[0], size=out.size
+        )
+    ]
+
+
+def arg_reduce(
+    op: str,
+    x: Array,
+    value: Array | None,
+    index: Array,
+    empty: Empty,
+    *,
+    start: Array | None = None,
+    count: Array | None = None,
+    lead: int = 0,
+) -> list[Call]:
+    """The position of the "Max" or "Min" over n, and its value; NaN wins, then the smallest index.
+
+    x: (lead..., outer, n, inner); value (in the accumulator's dtype), index (int64):
+    (lead..., outer, inner); start: int32 over the flattened leading axes, added to the position.
+    """
+    wide = _wide_type(op, x)
+    leading = Leading(lead, x)
+    instance, grid, sizes = _reduction("arg", op, x, wide, lead, leading.items)
+    if index.size == 0:
+        return []
+    check_size(instance, index.size)
+    parts, places = (
+        empty((grid[1], index.size), C_DTYPES[wide]),
+        empty((grid[1], index.size), "int64"),
+    )
+    first = named_call(
+        instance,
+        grid,
+        (constants(FILE)["WARP"], constants(FILE)["ROWS"]),
+        x=x,
+        x_strides=leading.strides(instance, x),
+        start=start,
+        count=count,
+        parts=parts,
+        index=places,
+        axes=leading.axes(instance),
+        **sizes,
+    )
+    return [first, *arg_finish(op, parts, places, value, index)]
+
+
+def arg_finish(
+    op: str, parts: Array, places: Array, value: Array | None, index: Array
+) -> list[Call]:
+    """Combine parts and places (count, size), of splits or of devices, in order."""
+    instance = Instance(FILE, "arg_finish", (op, c_type(parts)))
+    threads = constants(FILE)["THREADS"]
+    return [
+        named_call(
+            instance,
+            (ceil_div(index.size, threads),),
+            (threads,),
+            parts=parts,
+            index=places,
+            out=value,
+            out_index=index,
+            count=parts.shape[0],
+            size=index.size,
+        )
+    ]

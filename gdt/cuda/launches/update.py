@@ -1,0 +1,102 @@
+"""Launches of update.cu: one optimizer step of many tensors together.
+
+Every tensor is a tuple of arrays of one shape: the operands of the step, in the order of the op's
+body in `gdt.optim`, then its results, which may be the operands themselves. `scalars` are the
+body's scalars in its order, an array on the device for each C type among the tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from gdt.cuda.compiler import Call, Instance, address, constants
+from gdt.cuda.launches.calls import Array, c_type, ceil_div, named_call
+from gdt.errors import KernelError, error
+
+FILE = "update.cu"
+COLUMNS = (  # of the table, before the size and the first block
+    "parameter", "moment", "second", "gradient", "new parameter", "new moment", "new second",
+)  # fmt: skip
+SGD = ("parameter", "gradient", "new parameter")
+MOMENTUM = ("parameter", "moment", "gradient", "new parameter", "new moment")
+ADAM = COLUMNS
+
+Tensors = Sequence[Sequence[Array]]
+Scalars = Mapping[str, Array]
+
+
+def update_instances() -> Iterator[Instance]:
+    """Every instance launched here."""
+    kernels, types = ("sgd", "momentum", "adam"), ("float", "double")
+    return (Instance(FILE, kernel, (t,)) for kernel, t in product(kernels, types))
+
+
+def update_table(tensors: Tensors, roles: Sequence[str]) -> tuple[np.ndarray[Any, Any], int]:
+    """The table that the kernels read, on the host, and its number of blocks."""
+    chunk = constants(FILE)["CHUNK"]
+    table, blocks = [], 0
+    for arrays in tensors:
+        kinds = {(a.shape, a.dtype.name) for a in arrays}
+        if len(kinds) != 1 or not all(a.flags.c_contiguous for a in arrays):
+            raise error(KernelError, "update", f"arrays of {kinds} do not match")
+        addresses = dict(zip(roles, map(address, arrays), strict=True))
+        table.append([*(addresses.get(c, 0) for c in COLUMNS), arrays[0].size, blocks])
+        blocks += ceil_div(arrays[0].size, chunk)
+    return np.array(table, np.uint64), blocks
+
+
+def _update(
+    kernel: str,
+    roles: Sequence[str],
+    tensors: Tensors,
+    scalars: Scalars,
+    to_device: Callable[[np.ndarray[Any, Any]], Array],
+    **flags: bool,
+) -> list[Call]:
+    """One call for each dtype among the tensors."""
+    calls = []
+    by_type: dict[str, list[Sequence[Array]]] = {}
+    for arrays in tensors:
+        if arrays[0].size:
+            by_type.setdefault(c_type(arrays[0]), []).append(arrays)
+    for kind, group in by_type.items():
+        instance = Instance(FILE, kernel, (kind,))
+        if instance not in update_instances():
+            raise error(KernelError, "update", f"no kernel {instance} for {group[0][0].dtype}")
+        table, blocks = update_table(group, roles)
+        call = named_call(
+            instance,
+            (blocks,),
+            (constants(FILE)["THREADS"],),
+            table=to_device(table),
+            tensors=len(group),
+            scalars=scalars[kind],
+            **{name: int(flag) for name, flag in flags.items()},
+        )
+        calls.append(replace(call, pointees=tuple(a for arrays in group for a in arrays)))
+    return calls
+
+
+def sgd(tensors: Tensors, scalars: Scalars, *, to_device: Any = np.asarray) -> list[Call]:
+    """`gdt.optim.sgd.sgd_step` of all (p, g, new p); scalars: rate."""
+    return _update("sgd", SGD, tensors, scalars, to_device)
+
+
+def momentum(
+    tensors: Tensors, scalars: Scalars, *, nesterov: bool = False, to_device: Any = np.asarray
+) -> list[Call]:
+    """`gdt.optim.sgd.momentum_step` of all (p, v, g, new p, new v); scalars: rate, momentum."""
+    return _update("momentum", MOMENTUM, tensors, scalars, to_device, nesterov=nesterov)
+
+
+def adam(
+    tensors: Tensors, scalars: Scalars, *, decay: bool = False, to_device: Any = np.asarray
+) -> list[Call]:
+    """`gdt.optim.adam.adam_step` of all (p, m, v, g, new p, new m, new v); scalars: beta1, beta2,
+    keep, rate, epsilon."""
+    return _update("adam", ADAM, tensors, scalars, to_device, decay=decay)

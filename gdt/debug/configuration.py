@@ -1,0 +1,140 @@
+"""What gdt has found on this machine, and what is missing with the command that installs it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from importlib import metadata
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gdt.arguments import checked
+from gdt.backend.cupy import load_cupy
+from gdt.cuda import driver as cuda_driver
+from gdt.cuda.compiler import architecture
+from gdt.cuda.nvrtc import nvrtc
+from gdt.engine import loops
+from gdt.errors import DeviceError, KernelError
+from gdt.sharding import processes
+
+__all__ = ["show_config"]
+
+
+GIB = 1 << 30
+
+
+class Finding(NamedTuple):
+    """name: what was looked for. found: what there is, or why there is none. remedy: what to do
+    about it; empty where nothing is missing."""
+
+    name: str
+    found: str
+    remedy: str = ""
+
+
+def findings() -> list[Finding]:
+    """What there is of everything that gdt uses, from the machine to its libraries.
+
+    >>> [f.name for f in gdt.debug.configuration.findings()][:3]
+    ['gdt', 'Python', 'NumPy']
+    """
+    return [*_host(), *_cuda(), *_gpus()]
+
+
+@checked
+def show_config() -> None:
+    """Print what was found: devices, their memory and links, and the libraries that drive them;
+    and for what is missing the command that installs it.
+
+    >>> gdt.show_config()  # doctest: +SKIP
+    """
+    table = Table(title="gdt.show_config", title_justify="left", show_header=False, box=None)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, found, remedy in findings():
+        table.add_row(name, found)
+        if remedy:
+            table.add_row("", f"[yellow]{remedy.replace('[', chr(92) + '[')}[/yellow]")
+    Console().print(table)
+
+
+def _host() -> Iterator[Finding]:
+    yield Finding("gdt", _version("gdt") or "a checkout that is not installed")
+    yield Finding("Python", f"{platform.python_version()} on {platform.platform()}")
+    yield Finding("NumPy", np.__version__)
+    yield Finding("Compiled loops", *loops.described())
+    yield Finding("CPU", f"{os.cpu_count()} cores: any number of virtual devices cpu:0, cpu:1, ...")
+    here = processes.current()
+    yield Finding("Processes", f"{here.count}, of which this is number {here.index}")
+    mpi, install = _version("mpi4py"), "pip install 'gdt[mpi]'"
+    found = "not installed; only needed for several processes"
+    yield Finding("MPI", f"mpi4py {mpi}") if mpi else Finding("MPI", found, install)
+
+
+def _cuda() -> Iterator[Finding]:
+    driver = cuda_driver.driver()
+    runs = f"runs CUDA up to {driver.version[0]}.{driver.version[1]}" if driver.version else ""
+    found = "; ".join(filter(None, [runs, driver.problem]))
+    _, remedy = cuda_driver.missing()
+    yield Finding("NVIDIA driver", found, remedy if driver.problem else "")
+    extra = "cuda12" if driver.version is not None and driver.version[0] < 13 else "cuda13"
+    install = f"pip install 'gdt[{extra}]'"
+    version = next(filter(None, map(_version, ("cupy-cuda13x", "cupy-cuda12x", "cupy"))), None)
+    if version is None:
+        yield Finding("CuPy", "not installed; only needed for GPUs", install)
+    else:
+        yield Finding("CuPy", version)
+    try:
+        yield Finding("NVRTC (CUDA toolkit)", ".".join(map(str, nvrtc().version)))
+    except KernelError:
+        yield Finding("NVRTC (CUDA toolkit)", "not installed; compiles gdt's kernels", install)
+    nccl = _version("nvidia-nccl-cu13") or _version("nvidia-nccl-cu12")
+    if nccl is None:
+        yield Finding("NCCL", "not installed; only needed for meshes over several GPUs", install)
+    else:
+        yield Finding("NCCL", nccl)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gpus() -> Iterator[Finding]:
+    count = cuda_driver.usable_gpus()
+    if not count:
+        yield Finding("GPUs", "none that can be used: meshes are on the CPU")
+        return
+    try:
+        cupy = load_cupy()
+    except DeviceError as problem:
+        first, *rest = str(problem).splitlines()
+        yield Finding("GPUs", first, " ".join(line.strip() for line in rest))
+        return
+    for i in range(count):
+        yield Finding(f"cuda:{i}", _described(cupy, i, count))
+
+
+def _described(cupy: Any, index: int, count: int) -> str:
+    """Name, compute capability, kernels, memory and direct links of one GPU."""
+    facts = cupy.cuda.runtime.getDeviceProperties(index)
+    capability = facts["major"], facts["minor"]
+    free, total = cupy.cuda.Device(index).mem_info
+    try:
+        kernels = f"kernels for {architecture(capability)}"
+    except KernelError:
+        kernels = "no kernels: ops run through CuPy"
+    others = [i for i in range(count) if i != index]
+    linked = [i for i in others if cupy.cuda.runtime.deviceCanAccessPeer(index, i)]
+    links = f"; reaches {', '.join(f'cuda:{i}' for i in linked) or 'no other GPU'} directly"
+    name = facts["name"].decode() if isinstance(facts["name"], bytes) else facts["name"]
+    return (
+        f"{name}, compute capability {capability[0]}.{capability[1]}, {kernels}, "
+        f"{free / GIB:.1f} of {total / GIB:.1f} GiB free{links if others else ''}"
+    )

@@ -1,0 +1,201 @@
+"""Tables for people: what a call did, and which device holds which part of an array."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gdt.arguments import checked
+from gdt.array.array import DistributedArray
+from gdt.debug.observers import Recorder, Row
+from gdt.errors import DtypeError, error
+from gdt.observe import Collective, observing
+from gdt.sharding.array_type import ArrayType
+
+__all__ = ["explain", "visualize"]
+
+
+WIDTH = 150  # of tables as plain text
+
+
+class _Drawing:
+    """Something that rich renders, and that is plain text for `str` and `repr`."""
+
+    def __rich__(self) -> RenderableType:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=WIDTH, color_system=None, legacy_windows=False)
+        with console.capture() as capture:
+            console.print(self)
+        lines = capture.get().rstrip("\n").split("\n")
+        return "\n".join(line.rstrip() for line in lines)
+
+    __repr__ = __str__
+
+
+# ---------------------------------------------------------------- explain
+
+
+class Explanation(_Drawing):
+    """What `explain` found: one row per op that ran, and the value that the function returned."""
+
+    def __init__(self, rows: Sequence[Row], value: Any) -> None:
+        self.rows, self.value = list(rows), value
+
+    @property
+    def collectives(self) -> list[Collective]:
+        """All collectives, in order."""
+        return [c for row in self.rows for c in row.collectives]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all devices together sent."""
+        return sum(row.bytes for row in self.rows)
+
+    def __rich__(self) -> RenderableType:
+        table = Table("op", "operands", "results", "moves", "collectives", show_footer=True)
+        table.add_column("bytes", f"{self.bytes:,}", justify="right")
+        table.columns[0].footer = f"{len(self.rows)} ops"
+        table.columns[4].footer = f"{len(self.collectives)} collectives"
+        has_kernels = any(row.kernel for row in self.rows)  # a mesh on the host has none
+        if has_kernels:
+            table.add_column("kernel")
+        for row in self.rows:
+            table.add_row(
+                Text("  " * len(row.within) + row.op),
+                Text("\n".join(_name(t) for t in row.operands)),
+                Text("\n".join(_name(t) for t in row.results)),
+                Text("\n".join(map(str, row.moves))),
+                Text("\n".join(_collective(c) for c in row.collectives)),
+                Text(f"{row.bytes:,}" if row.bytes else ""),
+                *([Text(row.kernel)] if has_kernels else []),
+            )
+        return table
+
+
+def _name(kind: Any) -> str:
+    return str(kind) if isinstance(kind, ArrayType) else kind.__name__
+
+
+def _collective(c: Collective) -> str:
+    arrays = f" of {c.arrays} arrays" if c.arrays > 1 else ""
+    return f"{c.kind}{arrays} over {', '.join(c.axes)}"
+
+
+@checked
+def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+    """Call `f(*args, **kwargs)` and list every op that ran, with what it moved and sent.
+
+    Ops inside composites and of gradients are listed where they ran, indented. `print` the result,
+    or look at its `rows`, `collectives`, `bytes` and `value`. A pending reduction is resolved once:
+    another call with the same arrays may send less.
+
+    >>> mesh = gdt.create_mesh([("x", 4)])
+    >>> x = gdt.ones((8, 3), layout=gdt.Layout(["x", None], mesh))
+    >>> found = gdt.explain(lambda x: gdt.sum(x).resolve(), x)
+    >>> [(row.op, row.bytes) for row in found.rows]
+    [('sum', 0), ('resolve', 48)]
+    >>> found.collectives
+    [Collective(kind='all_reduce', axes=('x',), bytes=48, arrays=1, reduction='sum')]
+    """
+    recorder = Recorder()
+    with observing(recorder):
+        value = f(*args, **kwargs)
+    return Explanation(recorder.rows, value)
+
+
+# ---------------------------------------------------------------- where things are
+
+
+class Placement(_Drawing):
+    """Which devices hold which part of an array: what `visualize` draws."""
+
+    def __init__(self, kind: ArrayType) -> None:
+        self.kind = kind
+
+    @property
+    def holders(self) -> dict[tuple[tuple[int, int], ...], list[str]]:
+        """For every part, as intervals of global indices, the devices that hold it."""
+        found: dict[tuple[tuple[int, int], ...], list[str]] = {}
+        mesh = self.kind.mesh
+        for device, coordinate in zip(mesh.devices, mesh.coordinates(), strict=True):
+            part = tuple((s.start, s.stop) for s in self.kind.shard_slices(coordinate))
+            devices = found.setdefault(part, [])
+            if device not in devices:
+                devices.append(device)
+        return found
+
+    def __rich__(self) -> RenderableType:
+        holders, dims = self.holders, enumerate(self.kind.layout.dims)
+        split: list[int | None] = [d for d, axes in dims if axes]
+        # Split axes take the rows and columns; of more than two, the others have a table each.
+        if len(split) == 1:
+            split = [*split, None] if split != [self.kind.ndim - 1] else [None, *split]
+        *outer, down, across = split or [None, None]
+        tables: list[RenderableType] = [Text(str(self.kind))]
+        for chosen in itertools.product(*(self._intervals(d) for d in outer)):
+            fixed = dict(zip(outer, chosen, strict=True))
+            title = ", ".join(f"axis {d}: {a}:{b}" for d, (a, b) in fixed.items())
+            tables.append(self._table(holders, down, across, fixed, title))
+        pending = [
+            f"Each device holds a part of a {p} over {n!r}."
+            for n, p in self.kind.layout.partial.items()
+        ]
+        return Group(*tables, *map(Text, pending))
+
+    def _intervals(self, dim: int | None) -> list[tuple[int, int]]:
+        """The intervals that the shards of an axis hold; those without elements are one."""
+        if dim is None:
+            return [(0, 0)]
+        shards = range(self.kind.layout.shard_counts[dim])
+        return list(dict.fromkeys(self.kind.extent(dim, i) for i in shards))
+
+    def _table(
+        self, holders: Any, down: int | None, across: int | None, fixed: dict[Any, Any], title: str
+    ) -> Table:
+        def heading(dim: int | None, interval: tuple[int, int]) -> str:
+            return "" if dim is None else f"axis {dim}: {interval[0]}:{interval[1]}"
+
+        columns = self._intervals(across)
+        table = Table(
+            "",
+            *(heading(across, c) for c in columns),
+            title=title or None,
+            show_lines=True,
+            show_header=across is not None,
+        )
+        for r in self._intervals(down):
+            cells = []
+            for c in columns:
+                at = {**fixed, down: r, across: c}
+                part = tuple(at.get(d, (0, n)) for d, n in enumerate(self.kind.shape))
+                cells.append("\n".join(_grouped(holders.get(part, []))))
+            table.add_row(heading(down, r), *cells)
+        return table
+
+
+def _grouped(devices: Sequence[str]) -> list[str]:
+    return [", ".join(devices[i : i + 4]) for i in range(0, len(devices), 4)]
+
+
+@checked
+def visualize(x: DistributedArray | ArrayType) -> Placement:
+    """A drawing of which device holds which part of an array, as a table of text.
+
+    Raises DtypeError for what is no distributed array.
+
+    >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
+    >>> gdt.visualize(gdt.ones((5, 4), layout=gdt.Layout(["x", None], mesh))).holders
+    {((0, 3), (0, 4)): ['cpu:0', 'cpu:1'], ((3, 5), (0, 4)): ['cpu:2', 'cpu:3']}
+    """
+    kind = x.type if isinstance(x, DistributedArray) else x
+    if not isinstance(kind, ArrayType):
+        raise error(DtypeError, "visualize", f"a {type(x).__name__} is no distributed array")
+    return Placement(kind)

@@ -1,0 +1,356 @@
+"""Looking at what runs: counting collectives, forbidding moves, finding NaN, recording ops.
+
+All of them are observers of the engine: they see what happens and change nothing. What they show
+does not depend on how the coordinates of a mesh are stored: the bytes are those that separate
+devices send.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.arguments import checked
+from gdt.array.array import DistributedArray
+from gdt.backend import backend_of
+from gdt.engine.op import OPS
+from gdt.errors import ArgumentError, MoveError, NanError, error, frame_of_user
+from gdt.observe import Collective, Observer, observing
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import UNSHARDED, Layout
+from gdt.sharding.routes import route_bytes
+
+__all__ = ["check_nans", "count_collectives", "no_moves", "sync_debug_mode"]
+
+
+# ---------------------------------------------------------------- counting
+
+
+class CollectiveCounter(Observer):
+    """The collectives that ran in a block, in order; see `count_collectives`."""
+
+    def __init__(self) -> None:
+        self.collectives: list[Collective] = []
+
+    def on_collective(self, collective: Collective) -> None:
+        self.collectives.append(collective)
+
+    def __len__(self) -> int:
+        return len(self.collectives)
+
+    def __iter__(self) -> Iterator[Collective]:
+        return iter(self.collectives)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all devices together sent."""
+        return sum(c.bytes for c in self.collectives)
+
+    @property
+    def by_kind(self) -> Counter[str]:
+        """Number of collectives of each kind."""
+        return Counter(c.kind for c in self.collectives)
+
+    @property
+    def by_axes(self) -> Counter[tuple[str, ...]]:
+        """Number of collectives over each set of mesh axes."""
+        return Counter(c.axes for c in self.collectives)
+
+    def __repr__(self) -> str:
+        lines = [f"{_counted(len(self), 'collective')}, {self.bytes:,} bytes"]
+        groups: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
+        for c in self.collectives:
+            groups.setdefault((c.kind, c.axes), []).append(c)
+        for (kind, axes), members in groups.items():
+            sent, arrays = sum(c.bytes for c in members), sum(c.arrays for c in members)
+            what = f"{len(members)} {kind} over {', '.join(axes)}"
+            lines.append(f"  {what}: {_counted(arrays, 'array')}, {sent:,} bytes")
+        return "\n".join(lines)
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" + ("" if n == 1 else "s")
+
+
+@contextmanager
+@checked
+def count_collectives() -> Iterator[CollectiveCounter]:
+    """Count the collectives that run in this block, with their mesh axes and bytes.
+
+    >>> mesh = gdt.create_mesh([("x", 4)])
+    >>> x = gdt.ones((8, 3), layout=gdt.Layout(["x", None], mesh))
+    >>> with gdt.count_collectives() as counter:
+    ...     total = float(gdt.sum(x))
+    >>> counter
+    1 collective, 48 bytes
+      1 all_reduce over x: 1 array, 48 bytes
+    >>> counter.by_kind["all_reduce"]
+    1
+    """
+    counter = CollectiveCounter()
+    with observing(counter):
+        yield counter
+
+
+# ---------------------------------------------------------------- moves
+
+
+class Move(NamedTuple):
+    """An operand that an op brought to another layout."""
+
+    operand: str
+    have: ArrayType
+    want: Layout
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.operand} {self.have.layout} -> {self.want}"
+
+
+def _moves(op: str, types: Sequence[Any], wanted: Sequence[Any]) -> list[Move]:
+    """The operands that change their layout."""
+    found = []
+    for i, (have, want) in enumerate(zip(types, wanted, strict=True)):
+        if have is not None and want is not None and want is not have.layout:
+            name = OPS[op].declaration.operand_name(i) if op in OPS else f"operand {i}"
+            found.append(Move(name, have, want, route_bytes(have, want)))
+    return found
+
+
+class _MoveGuard(Observer):
+    def on_move(self, op: str, types: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
+        for name, have, want, nbytes in _moves(op, types, wanted):
+            if not nbytes:
+                continue
+            specs = [None if s == UNSHARDED else s for s in want.sharding_specs]
+            resolves = any(have.layout.pending) and want is have.layout.resolved
+            call = f"{name}.resolve()" if resolves else f"gdt.relayout({name}, {specs})"
+            raise error(
+                MoveError,
+                op,
+                f"operand {name} would be moved, which sends {nbytes:,} bytes",
+                operands={name: have, "wanted": want},
+                remedy=f"Move it on purpose with {call}, or leave gdt.no_moves().",
+            )
+
+
+@contextmanager
+@checked
+def no_moves() -> Iterator[None]:
+    """In this block, an op that would move an operand between devices raises MoveError instead.
+
+    A pending reduction counts: an op that needs its value raises. What is asked for by name is no
+    implicit move: `relayout`, `resolve`, a fetch (`x.numpy()`, `float(x)`), gradients that a tape
+    brings to the layouts of their sources, and what an op sends to do its own work (the statistics
+    of a softmax over a split axis). Nor is what sends nothing: cutting a replicated array.
+
+    >>> mesh = gdt.create_mesh([("x", 2)])
+    >>> x = gdt.ones((4, 4), layout=gdt.Layout(["x", None], mesh))
+    >>> y = gdt.ones((4, 4), layout=gdt.Layout([None, "x"], mesh))
+    >>> with gdt.no_moves():
+    ...     z = x + gdt.relayout(y, x.layout)
+    >>> with gdt.no_moves():
+    ...     x + y
+    Traceback (most recent call last):
+    gdt.errors.MoveError: add: operand y would be moved, which sends 64 bytes...
+    """
+    with observing(_MoveGuard()):
+        yield
+
+
+# ---------------------------------------------------------------- NaN
+
+
+class _NanCheck(Observer):
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        self._check(op.name, [op.declaration.operand_name(i) for i in range(len(args))], args, out)
+
+    def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        self._check(name, [f"operand {i}" for i in range(len(args))], args, out)
+
+    def _check(self, name: str, operands: Sequence[str], args: Sequence[Any], out: Any) -> None:
+        for result in out if isinstance(out, tuple) else (out,):
+            found = _not_finite(result)
+            if found:
+                held = [n for n, a in zip(operands, args, strict=True) if _not_finite(a)]
+                raise error(
+                    NanError,
+                    name,
+                    f"the result has {found}",
+                    operands={n: _described(a) for n, a in zip(operands, args, strict=True)},
+                    remedy=f"{', '.join(held)} had some before."
+                    if held
+                    else "All operands are finite.",
+                )
+
+
+def _described(value: Any) -> object:
+    return value.type if isinstance(value, DistributedArray) else repr(value)
+
+
+def _not_finite(x: Any) -> str:
+    """What is wrong with an array's elements, with numbers; empty if they are all finite."""
+    if isinstance(x, float | complex):
+        return "" if np.isfinite(x) else repr(x)
+    if not isinstance(x, DistributedArray) or x.dtype.kind not in "fc":
+        return ""
+    # A pending reduction is not resolved here, so as not to change what the program sends.
+    fetch = backend_of(x.mesh).to_host
+    parts = [fetch(s.data) for s in x.shards] if any(x.layout.pending) else [x.numpy()]
+    for part in parts:
+        good = np.isfinite(part)
+        if not good.all():
+            bad = part[~good]
+            nans = int(np.isnan(bad).sum())
+            first = [int(i) for i in np.argwhere(~good)[0]]
+            counts = f"{nans} NaN and {len(bad) - nans} infinite of {good.size} elements"
+            return f"{counts}, first at {first}"
+    return ""
+
+
+@contextmanager
+@checked
+def check_nans() -> Iterator[None]:
+    """In this block, the first op whose result has a NaN or an infinity raises NanError.
+
+    The error names the op, the types of its operands, and which of them had some before. Padding is
+    not looked at. Ops inside composites and in gradients are checked too.
+
+    >>> import numpy as np
+    >>> with gdt.check_nans(), np.errstate(divide="ignore"):
+    ...     gdt.log(gdt.asarray([1.0, 0.0]))
+    Traceback (most recent call last):
+    gdt.errors.NanError: log: the result has 0 NaN and 1 infinite of 2 elements, first at [1]...
+    """
+    with observing(_NanCheck()):
+        yield
+
+
+# ---------------------------------------------------------------- synchronization
+
+
+class SynchronizationWarning(UserWarning):
+    """The host waited for devices inside `gdt.sync_debug_mode("warn")`."""
+
+
+class _SynchronizationCheck(Observer):
+    wants_moves = False
+
+    def __init__(self, raises: bool) -> None:
+        self.raises = raises
+
+    def on_synchronize(self, what: str) -> None:
+        problem = error(
+            MoveError,
+            "sync_debug_mode",
+            f"the host waits for devices: {what}",
+            remedy="Keep values on their devices, and read them together, after the steps.",
+        )
+        if self.raises:
+            raise problem
+        warnings.warn(str(problem), SynchronizationWarning, stacklevel=frame_of_user()[1])
+
+
+@checked
+@contextmanager
+def sync_debug_mode(mode: str) -> Iterator[None]:
+    """Report in this block whatever makes the host wait for devices: fetching and printing values,
+    `float(x)`, `gdt.synchronize`.
+
+    mode: `"warn"` gives a SynchronizationWarning that names the line, `"error"` raises MoveError.
+    On a mesh of the CPU the same is reported, where it costs nothing. After
+    `torch.cuda.set_sync_debug_mode`.
+
+    >>> with gdt.sync_debug_mode("error"):
+    ...     float(gdt.ones(3).sum())
+    Traceback (most recent call last):
+    gdt.errors.MoveError: sync_debug_mode: the host waits for devices: copying to the host...
+    """
+    if not isinstance(mode, str) or mode not in ("warn", "error"):
+        raise error(
+            ArgumentError, "sync_debug_mode", f"mode is {mode!r}", remedy="Use 'warn' or 'error'."
+        )
+    with observing(_SynchronizationCheck(mode == "error")):
+        yield
+
+
+# ---------------------------------------------------------------- recording
+
+
+class Row(NamedTuple):
+    """One op that ran.
+
+    operands, results: their types, of Python scalars their class. moves: operands that were brought
+    to another layout. collectives: all that ran for it. within: the composites, gradients and
+    resolutions of pending reductions that it was a part of, outermost first. kernel: the CUDA
+    kernels that it launched, or "body" and why none was; empty where the device or the op has none.
+    """
+
+    op: str
+    operands: tuple[Any, ...]
+    results: tuple[Any, ...]
+    moves: tuple[Move, ...]
+    collectives: tuple[Collective, ...]
+    within: tuple[str, ...]
+    kernel: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all devices together sent for it."""
+        return sum(c.bytes for c in self.collectives)
+
+
+class Recorder(Observer):
+    """Makes the rows of `gdt.explain`."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self._moves: list[Move] = []
+        self._collectives: list[Collective] = []
+        self._kernel = ""
+        self._entered: list[tuple[str, int]] = []  # with the number of rows at that time
+
+    def on_move(self, op: str, types: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
+        self._moves += _moves(op, types, wanted)
+
+    def on_collective(self, collective: Collective) -> None:
+        self._collectives.append(collective)
+
+    def on_kernel(self, kernels: str, reason: str) -> None:
+        self._kernel = f"body: {reason}" if reason else kernels
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        self._add(op.name, args, out)
+
+    def on_enter(self, name: str) -> None:
+        self._entered.append((name, len(self.rows)))
+
+    def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        entered, start = self._entered.pop()
+        while entered != name:  # an exception has left it without a word
+            entered, start = self._entered.pop()
+        if self._collectives or self._moves or len(self.rows) == start:
+            self._add(name, args, out)
+
+    def _add(self, name: str, args: Sequence[Any], out: Any) -> None:
+        results = out if isinstance(out, tuple | list) else (out,)
+        row = Row(
+            name,
+            tuple(_type_of(a) for a in args),
+            tuple(_type_of(r) for r in results),
+            tuple(self._moves),
+            tuple(self._collectives),
+            tuple(n for n, _ in self._entered),
+            self._kernel,
+        )
+        self.rows.append(row)
+        self._moves, self._collectives, self._kernel = [], [], ""
+
+
+def _type_of(value: Any) -> Any:
+    return value.type if isinstance(value, DistributedArray) else type(value)

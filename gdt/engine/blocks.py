@@ -1,0 +1,194 @@
+"""Blocks of a planned call: their shapes, shards and padding, as the rule has them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdt.backend import backend_of
+from gdt.backend.numpy import Order
+from gdt.engine.declaration import Declaration
+from gdt.engine.plan import Block, Shards
+from gdt.engine.source import reshaped
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.reduction import identity
+from gdt.sharding.rule import Rule, out_shapes
+
+
+class PlanBlocks:
+    """The blocks of a call's operands and outputs.
+
+    moved: the types of the operands as the body gets them, None for a Python scalar. axes: the mesh
+    axes along which each factor is split. layouts: of the outputs.
+    """
+
+    def __init__(
+        self,
+        op: Declaration,
+        rule: Rule,
+        sizes: Mapping[str, int],
+        axes: Mapping[str, Axes],
+        layouts: Sequence[Layout],
+        moved: Sequence[ArrayType | None],
+    ) -> None:
+        self.op, self.rule, self.sizes, self.axes = op, rule, sizes, axes
+        self.layouts, self.moved = layouts, moved
+        self.mesh = next(t.mesh for t in moved if t is not None)
+        self.backend = backend_of(self.mesh)
+        self.shapes = out_shapes(rule, sizes)
+
+    # ---- what is done before the body
+
+    def before(self, n: int, block: int) -> Callable[[Block], Block] | None:
+        """What is done to a block of operand `n` before a body gets it; None if nothing."""
+        fills, shape = self.fills(n, block), self.aligned(n)
+        if fills:
+            return partial(_filled, fills, shape)
+        return None if shape is None else partial(reshaped, shape)
+
+    def fills(self, n: int, block: int) -> list[tuple[tuple[Any, ...], Any]]:
+        """Where operand `n` has padding that would enter a reduction: (index, value) in one
+        block."""
+        kind, name = self.moved[n], self.op.operand_name(n)
+        if kind is None or not kind.uneven or self.op.fill.get(name, 0) is None:
+            return []
+        kept = [{f for dim in term for f in dim} for term in self.rule.outs]
+        found: list[tuple[tuple[Any, ...], Any]] = []
+        for d in kind.uneven:
+            if all(factors & {*self.rule.ins[n][d]} for factors in kept):  # no output reduces it
+                continue
+            value = self.op.fill.get(name, self.op.reduce)
+            if isinstance(value, str):
+                value = identity(value, kind.dtype)
+            for at, valid in kind.padded_shards(d):
+                place = self._place(kind.layout.dims[d], at, block)
+                if place is not None:
+                    index: list[Any] = [slice(None)] * self.mesh.ndim
+                    for a, c in place.items():
+                        index[a] = slice(c, c + 1)
+                    found.append(((*index, *[slice(None)] * d, slice(valid, None)), value))
+        return found
+
+    def _place(self, axes: Axes, at: Sequence[int], block: int) -> dict[int, int] | None:
+        """Where a block holds the coordinates `at` of mesh axes; None if it does not."""
+        inside = {}
+        for a, c in zip(axes, at, strict=True):
+            offset = c - self.mesh.blocks[block][a] * self.mesh.box[a]
+            if not 0 <= offset < self.mesh.box[a]:
+                return None
+            inside[a] = offset
+        return inside
+
+    def aligned(self, n: int) -> tuple[int, ...] | None:
+        """Block shape of operand `n` with 1s for the leading `...` dims that others have; None if
+        none."""
+        kind = self.moved[n]
+        most = max((self._batch(i) for i in range(len(self.moved))), default=0)
+        missing = most - self._batch(n)
+        if kind is None or not missing or not self._has_batch(n):
+            return None
+        lead = self.mesh.ndim
+        return kind.block_shape[:lead] + (1,) * missing + kind.block_shape[lead:]
+
+    def _batch(self, n: int) -> int:
+        return sum(1 for dim in self.rule.ins[n] if dim[:1] and dim[0].startswith("..."))
+
+    def _has_batch(self, n: int) -> bool:
+        terms = self.rule.text.split("->")[0].split(",")
+        return "..." in terms[n]
+
+    # ---- what a body is told
+
+    def shards(self, block: int) -> Shards:
+        """Starts and valid lengths of the shards of every factor in one block."""
+        mesh, starts, valids = self.mesh, {}, {}
+        for f, size in self.sizes.items():
+            axes = self.axes.get(f, ())
+            shape = [mesh.box[a] if a in axes else 1 for a in range(mesh.ndim)]
+            p = math.prod(mesh.sizes[a] for a in axes)
+            chunk = -(-size // p)
+            start = np.empty(shape, np.int64)
+            for inside in np.ndindex(*shape):
+                shard = 0
+                for a in axes:
+                    shard = shard * mesh.sizes[a] + mesh.blocks[block][a] * mesh.box[a] + inside[a]
+                start[inside] = min(shard * chunk, size)
+            with self.backend.on(mesh, block):
+                starts[f] = self.backend.asarray(start)
+                valids[f] = self.backend.asarray(np.clip(size - start, 0, chunk))
+        counts = {f: math.prod(mesh.sizes[a] for a in self.axes.get(f, ())) for f in self.sizes}
+        split = frozenset(f for f, p in counts.items() if p > 1)
+        uneven = frozenset(f for f in split if self.sizes[f] % counts[f])
+        return Shards(starts, valids, dict(self.sizes), split, uneven)
+
+    def block_shape(self, output: int, *, reduced: bool) -> tuple[int, ...]:
+        """Shape of a block of an output, before or after coordinates are combined in it."""
+        kind = ArrayType.of(self.shapes[output], np.dtype(bool), self.layouts[output])
+        shape = list(kind.block_shape)
+        if not reduced:
+            for f in self.rule.reduced(output):
+                for a in self.axes.get(f, ()):
+                    shape[a] = self.mesh.box[a]
+        return tuple(shape)
+
+    def labels(self) -> tuple[tuple[Any, ...], ...]:
+        """Mesh axes and factors along the block of every operand and of the output; None for length
+        1."""
+        found = []
+        for n, kind in enumerate(self.moved):
+            shape = kind.block_shape if kind is not None else ()
+            mesh_axes: list[Any] = [a if shape[a] > 1 else None for a in range(self.mesh.ndim)]
+            dims = [
+                dim[0] if dim and self.moved_size(n, d) == self.sizes[dim[0]] else None
+                for d, dim in enumerate(self.rule.ins[n])
+            ]
+            found.append((*mesh_axes, *dims))
+        shape = self.block_shape(0, reduced=True)
+        mesh_axes = [a if shape[a] > 1 else None for a in range(self.mesh.ndim)]
+        found.append((*mesh_axes, *[dim[0] if dim else None for dim in self.rule.outs[0]]))
+        return tuple(found)
+
+    def product_order(self) -> Order:
+        """The order in memory of a block that a contraction makes, if that is large."""
+        held = [kind.dtype for kind in self.moved if kind is not None]
+        made = ArrayType.of(self.shapes[0], np.result_type(*held), self.layouts[0])
+        nbytes = math.prod(made.block_shape) * made.dtype.itemsize
+        is_large = self.backend.runner is None and nbytes >= self.backend.recycled_size
+        return made.memory_order if is_large else None
+
+    def moved_size(self, n: int, d: int) -> int:
+        """Size of dim `d` of operand `n`; 1 for a Python scalar."""
+        kind = self.moved[n]
+        return kind.shape[d] if kind is not None else 1
+
+    # ---- what is combined after the body
+
+    def reduces(self) -> bool:
+        """Whether any output lacks a factor that is split."""
+        reduced = (f for n in range(len(self.shapes)) for f in self.rule.reduced(n))
+        return any(self.axes.get(f) for f in reduced)
+
+    def over(self, output: int, shape: Sequence[int]) -> Axes:
+        """The mesh axes along which a body's output of that shape is still to be combined in its
+        block."""
+        axes = {a for f in self.rule.reduced(output) for a in self.axes.get(f, ())}
+        return tuple(a for a in sorted(axes) if shape[a] > 1)
+
+    def merged_axes(self) -> Axes:
+        """The mesh axes along which statistics of coordinates are merged."""
+        axes = (a for f in self.rule.reduced(0) for a in self.axes.get(f, ()))
+        return tuple(a for a in axes if self.mesh.sizes[a] > 1)
+
+
+def _filled(
+    fills: Sequence[tuple[tuple[Any, ...], Any]], shape: tuple[int, ...] | None, x: Block
+) -> Block:
+    x = x.copy()
+    for index, value in fills:
+        x[index] = value
+    return x if shape is None else x.reshape(shape)

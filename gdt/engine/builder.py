@@ -1,0 +1,313 @@
+"""Building plans: from a rule, and the way to run it that was chosen, to functions of blocks."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdt.arguments import misfit_value
+from gdt.engine.blocks import PlanBlocks
+from gdt.engine.composition import Buffer, after_preparing, as_tuple
+from gdt.engine.declaration import Declaration
+from gdt.engine.launcher import KernelBody
+from gdt.engine.merging import Merge
+from gdt.engine.plan import Block, Labels, Plan
+from gdt.engine.single_block import SingleBlock, mover
+from gdt.engine.source import Choice, Expression, Operand, Tuple, Value, called, compiled
+from gdt.engine.specialization import ChosenBody
+from gdt.errors import DtypeError, GdtError, ShapeError, error
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.reduction import reducer
+from gdt.sharding.rule import Rule, Way
+
+
+class PlanBuilder:
+    """Builds what a plan runs from a rule and the way that was chosen."""
+
+    def __init__(
+        self,
+        op: Declaration,
+        plan: Plan,
+        rule: Rule,
+        sizes: Mapping[str, int],
+        axes: Mapping[str, Axes],
+        layouts: Sequence[Layout],
+        static: Mapping[str, Any],
+    ) -> None:
+        self.op, self.plan, self.static = op, plan, dict(static)
+        self.blocks = PlanBlocks(op, rule, sizes, axes, layouts, plan.moved)
+        self.mesh, self.backend = self.blocks.mesh, self.blocks.backend
+        self.buffer: Buffer | None = None
+        self.finish = self._finish()
+        self.merge = Merge(self.blocks, self.finish)
+        self.kernel_bodies: dict[object, KernelBody] = {}  # by block, or "folded"
+        self.chosen_bodies: dict[object, ChosenBody] = {}
+
+    # ---- assembling
+
+    def build(self) -> None:
+        """Set the plan's `execute`; its output types and `quick` follow from the first run."""
+        op, blocks = self.op, self.blocks
+        if "block_shape" in op.injected:
+            self.static["block_shape"] = blocks.block_shape(0, reduced=False)
+        if "labels" in op.injected:
+            self.static["labels"] = Labels(blocks.labels(), blocks.product_order())
+        self.alone = not self.mesh.divided and not op.donated
+        if self.alone:
+            # Inside one block nothing is sent, and the body is called as directly as can be.
+            self.single = SingleBlock(blocks, self.static, self._body, self.merge)
+            self.inner = self.single.function([None] * len(blocks.moved))
+        else:
+            self.runs = [self._run(i) for i in range(len(self.mesh.blocks))]
+        self.plan.execute = self._first_run
+
+    def _run(self, block: int) -> Callable[..., tuple[Block, ...]]:
+        """From the operands' blocks at one grid coordinate to what its body makes of them, with
+        coordinates combined in the block where the rule says that a factor is reduced."""
+        op, blocks, finish = self.op, self.blocks, self.finish
+        extra = {"shards": blocks.shards(block)} if "shards" in op.injected else {}
+        body = self._body({**self.static, **extra}, block)
+        befores = [blocks.before(n, block) for n in range(len(blocks.moved))]
+        if any(befores):
+            body = after_preparing(befores, body)
+        combine = reducer(self.backend.xp, op.reduce)
+
+        if op.merge is not None or not (blocks.reduces() or finish):
+            return lambda *xs, **out: as_tuple(body(*xs, **out))
+
+        def run(*xs: Block, **out: Any) -> tuple[Block, ...]:
+            outs = as_tuple(body(*xs, **out))
+            overs = [blocks.over(n, x.shape) for n, x in enumerate(outs)]
+            outs = tuple(combine(x, o) if o else x for x, o in zip(outs, overs, strict=True))
+            return outs if finish is None else as_tuple(finish(*outs))
+
+        return run
+
+    def _body(self, static: Mapping[str, Any], where: object) -> Callable[..., Any]:
+        """The op's body; on a backend with kernels its kernel, where that applies; on the host
+        what it is specialized to."""
+        op = self.op
+        if self.backend.runner is None or op.kernel is None:
+            ufunc = getattr(op.body, "ufunc", None)  # which is all that the body calls
+            if ufunc is not None:
+                return getattr(self.backend.xp, ufunc)  # type: ignore[no-any-return]
+            if op.specialization is not None and self.backend.xp is np:
+                if where not in self.chosen_bodies:
+                    self.chosen_bodies[where] = ChosenBody(op.specialization, op.body, static)
+                return self.chosen_bodies[where]
+            return partial(op.body, self.backend.xp, **static)
+        if where not in self.kernel_bodies:
+            self.kernel_bodies[where] = KernelBody(
+                op.name, self.mesh.ndim, self.backend, op.kernel, op.body, static,
+                selectable=op.has_library,
+            )  # fmt: skip
+        return self.kernel_bodies[where]
+
+    def _finish(self) -> Callable[..., Any] | None:
+        """The op's `finish` with the statics that it names, and the number of elements reduced."""
+        if self.op.finish is None:
+            return None
+        reduced = math.prod(self.blocks.sizes[f] for f in self.blocks.rule.reduced(0))
+        names = inspect.signature(self.op.finish).parameters
+        known = {**self.static, "count": reduced}
+        known = {k: v for k, v in known.items() if k in names}
+        return partial(self.op.finish, self.backend.xp, **known)
+
+    def _update(self) -> Callable[..., tuple[Block, ...]]:
+        """From the operands' blocks, and whether each donated one may be overwritten, to the
+        outputs' blocks."""
+        given, moved = self.op.scratch, self.blocks.moved
+        if given >= 0 and self.backend.runner is None and moved[given] is moved[0]:
+            self.plan.scratch = given
+        flags = len(self.op.donated) + (self.plan.scratch >= 0)
+        expression = self._update_expression()
+        run = compiled(expression, len(moved) + flags)
+
+        def update(xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
+            made: tuple[Block, ...] = run(*xs, *free, *[False] * (flags - len(free)))
+            return made
+
+        update.expression = expression  # type: ignore[attr-defined]
+        return update
+
+    def _update_expression(self) -> Expression:
+        """The updated blocks, of those of the operands, and of whether each donated one, and that
+        which may be used up, may be overwritten."""
+        op, blocks, count = self.op, self.blocks, len(self.blocks.moved)
+        befores = [blocks.before(n, 0) for n in range(count)]
+        arguments = [
+            Operand(n) if before is None else called(before, [Operand(n)])
+            for n, before in enumerate(befores)
+        ]
+        targets = [
+            Choice(Operand(count + n), Operand(d), self._like(d)) for n, d in enumerate(op.donated)
+        ]
+        keywords: dict[str, Expression] = {"out": Tuple(targets)}
+        if self.plan.scratch >= 0:
+            flag = Operand(count + len(op.donated))
+            used = Operand(self.plan.scratch)
+            keywords["scratch"] = Choice(flag, used, Value("none", None))
+        extra = {"shards": blocks.shards(0)} if "shards" in op.injected else {}
+        made = called(self._body({**self.static, **extra}, 0), arguments, keywords, op.name)
+        return made if len(op.donated) > 1 else Tuple([made])
+
+    def _like(self, n: int) -> Expression:
+        """Memory for what takes the place of operand `n`."""
+        kind = self.blocks.moved[n]
+        facts = {"shape": kind.block_shape, "dtype": kind.dtype, "order": kind.memory_order}  # type: ignore[union-attr]
+        return called(self.backend.empty, [Value(n, f) for n, f in facts.items()], name="empty")
+
+    # ---- running
+
+    def _execute(
+        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
+    ) -> tuple[Sequence[Block], ...]:
+        """From the blocks of every moved operand to the blocks of every output."""
+        if self.alone:
+            with self.backend.on(self.mesh, 0):
+                return tuple((block,) for block in as_tuple(self.inner(*self._at(operands, 0))))
+        results = []
+        for i, run in enumerate(self.runs):
+            xs = self._at(operands, i)
+            with self.backend.on(self.mesh, i):
+                results.append(run(*xs, **self._out(xs, i, owned)))
+        if self.op.merge is not None:
+            results = self.merge.merged(results)
+        return tuple(zip(*results, strict=True))
+
+    def _at(self, operands: Sequence[Any], i: int) -> list[Any]:
+        """Block number `i` of every operand, and Python scalars as they are; a program may have
+        them in the memory of every device."""
+        moved = self.blocks.moved
+        return [
+            o[i] if t is not None or type(o) is tuple else o
+            for o, t in zip(operands, moved, strict=True)
+        ]
+
+    def _out(self, xs: Sequence[Block], i: int, owned: Sequence[Sequence[bool]]) -> dict[str, Any]:
+        """Memory for a body that takes it: that of donated operands, or recycled for large
+        blocks."""
+        if self.op.donated:
+            free = [o[i] for o in owned] or [False] * len(self.op.donated)
+            return {"out": self._targets(xs, free)}
+        return {"out": self.backend.empty(*self.buffer)} if self.buffer else {}
+
+    def _targets(self, xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
+        """What donated operands are updated into: themselves where they are free."""
+        order = self.blocks.moved[0].memory_order  # type: ignore[union-attr]
+        empty = self.backend.empty
+        if len(free) == 1:
+            return (xs[0] if free[0] else empty(xs[0].shape, xs[0].dtype, order),)
+        pairs = zip(xs, free, strict=False)
+        return tuple([x if mine else empty(x.shape, x.dtype, order) for x, mine in pairs])
+
+    # ---- the first run
+
+    def _first_run(
+        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
+    ) -> tuple[Sequence[Block], ...]:
+        """Checks the promised shapes, learns the dtypes, and clears the way for later runs."""
+        try:
+            if self.alone and self.op.merge is not None:
+                self.merge.gathered = self._gathered_apart(operands)
+            results = self._execute(operands, owned)
+        except TypeError as e:
+            raise self._type_error(e) from e
+        self._check_promised(results)
+        self.plan.outs = tuple(
+            ArrayType.of(s, b[0].dtype, w)
+            for s, b, w in zip(self.blocks.shapes, results, self.blocks.layouts, strict=True)
+        )
+        if len(self.plan.outs) == 1:
+            (self.plan.only,) = self.plan.outs
+        self._recycle(results)
+        self.plan.execute = self._execute
+        self._shorten()
+        return results
+
+    def _gathered_apart(self, operands: Sequence[Any]) -> tuple[int, int]:
+        """`Merge.size` of a block in which every coordinate stands for itself, as those of separate
+        devices do: where coordinates are folded together, a body may return less."""
+        xs = self._at(operands, 0)
+        with np.errstate(all="ignore"), self.backend.on(self.mesh, 0):  # the real run warns
+            return self.merge.size(self._run(0)(*xs))
+
+    def _check_promised(self, results: Sequence[Sequence[Block]]) -> None:
+        """Raise ShapeError for blocks that are not what the rule promises."""
+        for n, blocks in enumerate(results):
+            promised = self.blocks.block_shape(n, reduced=True)
+            for b in blocks:
+                if b.shape != promised or b.dtype != blocks[0].dtype:
+                    raise error(
+                        ShapeError,
+                        self.op.name,
+                        f"the rule promises blocks of {promised}, the body returned "
+                        f"{b.dtype}{b.shape}",
+                        operands=self._described(),
+                        rule=self.blocks.rule.text,
+                    )
+
+    def _recycle(self, results: Sequence[Sequence[Block]]) -> None:
+        """From now on give recycled memory to a body that takes it, if its blocks are large."""
+        op, first = self.op, results[0][0]
+        if "out" in op.injected and not op.donated and len(results) == 1:
+            shape = self.blocks.block_shape(0, reduced="labels" in op.injected)
+            if first.nbytes >= self.backend.recycled_size:
+                labels = self.static.get("labels")  # of a contraction, which relies on the order
+                order = labels.order if labels else self.plan.outs[0].memory_order
+                self.buffer = Buffer(shape, first.dtype, order)
+
+    def _shorten(self) -> None:
+        """Set the plan's `quick`, or what it has for donated operands that stay where they are."""
+        plan = self.plan
+        if self.alone:
+            if self.buffer or self.chosen_bodies:
+                self.inner = self.single.function([None] * len(self.blocks.moved), self.buffer)
+            movers = [mover(r) for r in plan.routes]
+            quick = self.single.function(movers, self.buffer) if any(movers) else self.inner
+            plan.quick = self.backend.placed(self.mesh, 0, quick)
+        elif self.op.donated and not plan.moves:
+            plan.kernel_bodies = tuple(self.kernel_bodies.values())
+            if len(self.mesh.blocks) == 1:
+                plan.quick_update = self.backend.placed(self.mesh, 0, self._update())
+
+    # ---- errors
+
+    def _described(self) -> dict[str, object]:
+        names = [self.op.operand_name(i) for i in range(len(self.plan.types))]
+        return {
+            n: t if t is not None else "Python scalar"
+            for n, t in zip(names, self.plan.types, strict=True)
+        }
+
+    def _type_error(self, cause: TypeError) -> Exception:
+        if isinstance(cause, GdtError):
+            return cause
+        found = misfit_value(self.op.body, self.op.name, self.static)
+        if found is not None:
+            return found
+        problem = str(cause).splitlines()[0]
+        if "not supported for the input types" in problem:  # NumPy's, of ufuncs without a loop
+            dtypes = [str(t.dtype) for t in self.plan.types if t is not None]
+            problem = f"does not take {', '.join(dtypes)}"
+        return error(DtypeError, self.op.name, problem, operands=self._described())
+
+
+def plan_of(
+    op: Declaration,
+    types: tuple[ArrayType | None, ...],
+    rule: Rule,
+    sizes: Mapping[str, int],
+    static: Mapping[str, Any],
+    way: Way,
+) -> Plan:
+    """The plan that runs an op in one of the ways that its rule allows."""
+    plan = Plan(types, way.wanted)
+    PlanBuilder(op, plan, rule, sizes, way.axes, way.outs, static).build()
+    return plan

@@ -1,0 +1,130 @@
+"""What an op declares: one frozen object, of which the planner makes plans."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gdt.engine.plan import takes_numbers
+from gdt.errors import ArgumentError, error
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import Rule, RuleSpec, bind, parse
+
+INJECTED = ("out", "block_shape", "shards", "labels", "scratch")
+RuleOf = str | Callable[..., str | RuleSpec]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Declaration:
+    """An op as it was declared: rule, body, and how its blocks are combined.
+
+    operands, statics: names of the body's parameters before and after `/`. injected: those that the
+    engine fills in, of `INJECTED`. linear: groups of operands in which the op is linear together.
+    donated: positions of operands whose memory the outputs may take; output i takes the place of
+    donated operand i. scratch: the position of an operand that the op may use up, or -1. The other
+    fields are the options of `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
+    """
+
+    name: str
+    body: Callable[..., Any]
+    rule: RuleOf
+    operands: tuple[str, ...]
+    variadic: bool
+    statics: tuple[str, ...]
+    required: frozenset[str]
+    injected: frozenset[str]
+    takes_numbers: bool
+    linear: tuple[tuple[str, ...], ...]
+    reduce: str
+    whole: frozenset[str]
+    fill: Mapping[str, Any]
+    merge: Callable[..., Any] | None
+    finish: Callable[..., Any] | None
+    prepare: Callable[..., dict[str, Any]] | None
+    donated: tuple[int, ...]
+    scratch: int
+    kernel: Callable[..., Any] | None = None
+    has_library: bool = False
+    specialization: Callable[..., Any] | None = None
+
+    def operand_name(self, i: int) -> str:
+        """Name of the operand at that position, as errors say it."""
+        return self.operands[i] if i < len(self.operands) else f"operand {i}"
+
+    def bound_rule(
+        self, types: Sequence[ArrayType | None], static: dict[str, Any]
+    ) -> tuple[Rule, dict[str, int], dict[str, Any]]:
+        """The rule for operands of these types (None: a Python scalar), the sizes of its factors,
+        and the statics as the body gets them."""
+        names = [self.operand_name(i) for i in range(len(types))]
+        for name in self.required - static.keys():
+            raise error(ArgumentError, self.name, f"argument {name!r} is missing")
+        if self.prepare is not None:
+            static = self.prepare(*types, **static)
+        spec = self.rule(*types, **static) if callable(self.rule) else self.rule
+        if isinstance(spec, str):
+            spec = RuleSpec(spec)
+        if self.variadic:
+            linear = [frozenset(range(len(types)))] if self.linear else []
+        else:
+            linear = [frozenset(names.index(n) for n in part) for part in self.linear]
+        groups = tuple(part for part in linear if spec.linear and _parts_add_up(part, types))
+        ranks = tuple(t.ndim if t is not None else 0 for t in types)
+        is_merged = self.merge is not None
+        rule = parse(spec.text, ranks, self.whole | spec.whole, groups, self.reduce, is_merged)
+        return rule, bind(rule, types, spec.sizes, self.name, names), static
+
+
+def declaration_of(
+    body: Callable[..., Any],
+    rule: RuleOf,
+    *,
+    linear: str = "",
+    reduce: str = "sum",
+    whole: str = "",
+    fill: Mapping[str, Any] | None = None,
+    merge: Callable[..., Any] | None = None,
+    finish: Callable[..., Any] | None = None,
+    donate: str = "",
+    scratch: str = "",
+    prepare: Callable[..., dict[str, Any]] | None = None,
+) -> Declaration:
+    """Read the declaration of an op from the signature of its body and the options of `op`."""
+    kinds = inspect.Parameter
+    parameters = list(inspect.signature(body).parameters.values())[1:]
+    operands = tuple(p.name for p in parameters if p.kind is kinds.POSITIONAL_ONLY)
+    named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
+    statics = [p for p in named if p.name not in INJECTED]
+    return Declaration(
+        name=body.__name__.rstrip("_"),
+        body=body,
+        rule=rule,
+        operands=operands,
+        variadic=any(p.kind is kinds.VAR_POSITIONAL for p in parameters),
+        statics=tuple(p.name for p in statics),
+        required=frozenset(p.name for p in statics if p.default is p.empty),
+        injected=frozenset(p.name for p in named if p.name in INJECTED),
+        takes_numbers=takes_numbers(statics),
+        linear=tuple(
+            tuple(n.strip() for n in part.split("+")) for part in linear.split(",") if part.strip()
+        ),
+        reduce=reduce,
+        whole=frozenset(whole.split()),
+        fill=fill or {},
+        merge=merge,
+        finish=finish,
+        prepare=prepare,
+        donated=tuple(operands.index(n.strip()) for n in donate.split(",") if n.strip()),
+        scratch=operands.index(scratch) if scratch else -1,
+    )
+
+
+def _parts_add_up(part: frozenset[int], types: Sequence[ArrayType | None]) -> bool:
+    """Whether sums of `part` may stay pending: parts of small integers may have wrapped around, and
+    add up to the sum only as long as they are not widened."""
+    dtypes = {t.dtype if t is not None else None for t in types}
+    held = [t.dtype for i in part if (t := types[i]) is not None]
+    narrow = any(d.kind == "b" or (d.kind in "iu" and d.itemsize < 8) for d in held)
+    return not narrow or len(dtypes) == 1

@@ -1,0 +1,202 @@
+"""Kernels of ops: hand-written CUDA in the place of a body, where there is one that applies.
+
+An op names its kernel in its own block, as a function like its body:
+
+    @matrix_product.kernel
+    def _(launcher, x, w, /, *, labels, out=None):
+        ...
+        launcher.run(launches.matmul(x, w, out, launcher.empty))
+        return out
+
+It raises KernelError for what no kernel takes (a dtype, a size, an architecture), and the body runs
+instead; `gdt.explain` shows which of the two ran, and why. Backends without a runner of kernels
+never come here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gdt.backend.flags import Explain
+from gdt.backend.protocol import Backend, KernelRunner
+from gdt.cuda import launches
+from gdt.cuda.compiler import Call, Instance
+from gdt.errors import CompileError, KernelError, error
+from gdt.observe import OBSERVERS
+from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
+
+Block = Any
+T = TypeVar("T")
+
+REPETITIONS = 5  # of a product that is timed
+
+
+@lru_cache(maxsize=64)
+def _known(file: str, arch: str) -> frozenset[Instance]:
+    """The kernels of a file that are compiled and tested for an architecture."""
+    return frozenset(launches.instances(file, arch))
+
+
+class Launcher:
+    """What the kernel of an op works with, for one plan and one block.
+
+    xp: the array namespace of the backend. lead: number of mesh axes, which blocks have in front.
+    launched: the kernels of the call that runs now. kept: what the kernel keeps between calls.
+    """
+
+    def __init__(self, op: str, lead: int, backend: Backend) -> None:
+        if backend.runner is None:
+            raise error(KernelError, op, "the backend has no runner of kernels")
+        self.op, self.lead, self.backend, self.xp = op, lead, backend, backend.xp
+        self.runner: KernelRunner = backend.runner
+        self.launched: list[Instance] = []
+        self.kept: dict[str, Any] = {}
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Block:
+        """Uninitialised memory."""
+        return self.backend.empty(shape, np.dtype(dtype))
+
+    def contiguous(self, x: Block) -> Block:
+        """`x`, or a copy whose elements lie in order."""
+        return x if x.flags.c_contiguous else self.xp.ascontiguousarray(x)
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Launch calls in order; KernelError, before any of them runs, if one has no kernel on
+        this device."""
+        arch = self.runner.arch
+        for call in calls:
+            if call.instance not in _known(call.instance.file, arch):
+                raise self.refused(f"no kernel {call.instance} for {arch}")
+        for call in calls:
+            self.runner.run(call)
+            self.launched.append(call.instance)
+
+    def refused(self, problem: str) -> KernelError:
+        """The error to raise where the kernel does not apply."""
+        return error(KernelError, self.op, problem)
+
+    def keep(self, name: str, make: Callable[[], T]) -> T:
+        """What `make` returned the first time: a constant of the plan."""
+        if name not in self.kept:
+            self.kept[name] = make()
+        kept: T = self.kept[name]
+        return kept
+
+    def error_flag(self, explain: Explain) -> Block:
+        """The plan's flag for bad data, which kernels set and the next read by the host raises."""
+        flags = self.backend.flags
+        if flags is None:
+            raise self.refused("this backend has no flags for errors in data")
+        return self.keep("error flag", lambda: flags.new(explain))
+
+
+class KernelBody:
+    """The body of an op on a backend with kernels: its kernel where it applies, else its body.
+
+    Which of the two runs is decided in the plan's first run, and kept. If `selectable`,
+    `gdt.matmul_backend` has a say.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        lead: int,
+        backend: Backend,
+        kernel: Callable[..., Any],
+        body: Callable[..., Any],
+        static: Mapping[str, Any],
+        *,
+        selectable: bool = False,
+    ) -> None:
+        self.launcher = Launcher(op, lead, backend)
+        self.kernel = partial(kernel, self.launcher, **static)
+        self.body = partial(body, backend.xp, **static)
+        self.static, self.selectable = dict(static), selectable
+        # By choice of `gdt.matmul_backend`: why the body runs; "" where the kernel does.
+        self.reasons: dict[str, str] = {"cublas": "matmul_backend is 'cublas'"}
+
+    @property
+    def applies(self) -> bool:
+        """Whether the kernel has run."""
+        return self.reasons.get("handwritten") == ""
+
+    def __call__(self, *xs: Block, **out: Any) -> Any:
+        choice = MATMUL_BACKEND.get() if self.selectable else "handwritten"
+        measured = choice == "autotune"
+        if measured:
+            choice = f"autotune in {MATMUL_PRECISION.get()}"
+        reason = self.reasons.get(choice)
+        if reason is None and measured:
+            reason = self.reasons[choice] = self._measured(xs, out)
+        if not reason:
+            made, reason = self._tried(xs, out)
+            self.reasons.setdefault(choice, reason)
+        if reason:
+            made = self.body(*xs, **out)
+        observers = OBSERVERS.get()
+        if observers:
+            names = "" if reason else " ".join(dict.fromkeys(map(str, self.launcher.launched)))
+            for observer in observers:
+                observer.on_kernel(names, reason)
+        return made
+
+    def update_all(
+        self,
+        launch: Callable[..., None],
+        operands: Sequence[Sequence[Block]],
+        scalars: Sequence[Any],
+        free: Sequence[Sequence[bool]],
+        static: Mapping[str, Any],
+    ) -> list[tuple[Block, ...]]:
+        """One launch for many updates: the blocks that take the place of the first operands of
+        each, which are overwritten where they are `free`."""
+        empty = self.launcher.backend.empty
+        outs = [
+            tuple(
+                [
+                    x if mine and x.flags.c_contiguous else empty(x.shape, x.dtype)
+                    for x, mine in zip(xs, own, strict=False)
+                ]
+            )
+            for xs, own in zip(operands, free, strict=True)
+        ]
+        launch(self.launcher, operands, scalars, outs, **static)
+        return outs
+
+    def _tried(self, xs: Sequence[Block], out: Mapping[str, Any]) -> tuple[Any, str]:
+        """What the kernel makes, or why it does not apply."""
+        self.launcher.launched.clear()
+        try:
+            return self.kernel(*xs, **out), ""
+        except CompileError:  # a defect of gdt's, not of the operands
+            raise
+        except KernelError as problem:
+            return None, str(problem).splitlines()[0]
+
+    def _measured(self, xs: Sequence[Block], out: Mapping[str, Any]) -> str:
+        """Why the body is to run, "" if the kernel is faster."""
+        _, reason = self._tried(xs, out)
+        if reason:
+            return reason
+        kernel, body = (self._seconds(f, xs, out) for f in (self.kernel, self.body))
+        if kernel <= body:
+            return ""
+        return f"measured: {body * 1e6:.0f} us, the kernel {kernel * 1e6:.0f} us"
+
+    def _seconds(
+        self, function: Callable[..., Any], xs: Sequence[Block], out: Mapping[str, Any]
+    ) -> float:
+        """The shortest of a few runs."""
+        times = []
+        for _ in range(REPETITIONS):
+            self.launcher.backend.synchronize()
+            began = time.perf_counter()
+            function(*xs, **out)
+            self.launcher.backend.synchronize()
+            times.append(time.perf_counter() - began)
+        return min(times)

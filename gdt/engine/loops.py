@@ -1,0 +1,129 @@
+"""Compiled loops: bodies of ops that small blocks spend most of a step in, in one pass on the host.
+
+A body in NumPy is a call, a temporary and a pass over memory for each operation. Where numba is
+installed (the extra `fast`) an op may have its body as a loop over elements too:
+
+    @loop("input, output")
+    def _relu(x, out):
+        for i in range(x.size):
+            out[i] = ...
+
+    @relu.specialize
+    def relu_loop(body, x, /): ...
+
+(see `gdt.engine.specialization`). Loops do the arithmetic of bodies in the same order and dtype,
+but for sums, which they add up in float64, and for exponentials and logarithms, which are not
+NumPy's. They give no NumPy warnings about what is infinite or no number. They are compiled when
+they first run, and kept on disk by numba. `GDT_COMPILED_LOOPS=0` in the environment leaves bodies
+as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from gdt.backend.numpy import order_in_memory
+
+Block = Any
+
+VARIABLE = "GDT_COMPILED_LOOPS"
+WANTED = os.environ.get(VARIABLE, "").strip().lower() not in ("0", "false", "no", "off")
+INSTALL = "pip install 'gdt[fast]'"
+ELEMENTS = {"f": "float32", "d": "float64"}
+
+
+# ---------------------------------------------------------------- compiled by numba
+
+
+@cache
+def _numba() -> tuple[ModuleType | None, str, str]:
+    """numba, or why there is none and what to do about that."""
+    try:
+        import numba  # noqa: PLC0415 - takes half a second, and only plans that have loops need it
+
+        is_off = numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+    except Exception as problem:  # its parts do not fit each other, or this version of NumPy
+        if isinstance(problem, ModuleNotFoundError) and problem.name == "numba":
+            return None, "numba is not installed; it makes small steps faster", INSTALL
+        found = f"numba cannot be imported: {type(problem).__name__}: {problem}"
+        return None, found, "pip install --upgrade numba"
+    if is_off:  # then loops would run in Python
+        return None, "turned off by NUMBA_DISABLE_JIT", ""
+    return numba, "", ""
+
+
+def are_compiled() -> bool:
+    """Whether ops run as loops where they can."""
+    return WANTED and _numba()[0] is not None
+
+
+def described() -> tuple[str, str]:
+    """By what loops are compiled, or why they are not; and what to do about that."""
+    if not WANTED:
+        return f"turned off by {VARIABLE}", ""
+    numba, problem, remedy = _numba()
+    return (problem, remedy) if numba is None else (f"by numba {numba.__version__}", "")
+
+
+class Loop:
+    """`loop[char]` is a loop for elements of the dtype of that character: compiled for float32 and
+    float64, None for any other, and without numba.
+
+    parameters: of each parameter what it is: a vector of elements in order that is read (`input`)
+    or written (`output`), one of integers that is read (`labels`), or a number (`int`, `float`).
+    """
+
+    def __init__(self, function: Callable[..., Any], parameters: str) -> None:
+        self.function, self.parameters = function, parameters.split(", ")
+        self.compiled: dict[str, Any] = {}
+
+    def __getitem__(self, char: str) -> Any:
+        if char not in ELEMENTS or not are_compiled():
+            return None
+        if char not in self.compiled:
+            self.compiled[char] = self._compile(_numba()[0], ELEMENTS[char])
+        return self.compiled[char]
+
+    def _compile(self, numba: Any, element: str) -> Any:
+        types = numba.types
+        kinds = {
+            "input": types.Array(getattr(types, element), 1, "C", readonly=True),
+            "output": types.Array(getattr(types, element), 1, "C"),
+            "labels": types.Array(types.int64, 1, "C", readonly=True),
+            "int": types.int64,
+            "float": types.float64,
+        }
+        signature = tuple([kinds[p] for p in self.parameters])
+        options = {"error_model": "numpy", "nogil": True}
+        try:
+            return numba.njit(signature, cache=True, **options)(self.function)
+        except Exception:  # what is kept is damaged, or there is no folder or no room to keep it
+            try:
+                return numba.njit(signature, **options)(self.function)
+            except Exception as problem:  # memory that may not be executed, a foreign processor
+                why = f"numba cannot compile {self.function.__name__}: {problem}"
+                warnings.warn(f"{why}; NumPy computes it", RuntimeWarning, stacklevel=2)
+                return None
+
+
+def loop(parameters: str) -> Callable[[Callable[..., Any]], Loop]:
+    """Declare a loop: a decorator of a function that numba compiles."""
+    return lambda function: Loop(function, parameters)
+
+
+def vectors(*blocks: Block) -> Sequence[Block] | None:
+    """Views of blocks of one shape and order in memory, as vectors; None if they have gaps, or
+    other orders."""
+    found = [b.ravel() for b in blocks if b.flags.c_contiguous]
+    if len(found) == len(blocks):
+        return found
+    order = order_in_memory(blocks[0])
+    if order is None or any(b.strides != blocks[0].strides for b in blocks):
+        return None
+    blocks = tuple([b.transpose(order) for b in blocks])
+    return [b.ravel() for b in blocks] if blocks[0].flags.c_contiguous else None

@@ -1,0 +1,342 @@
+"""Ops: one operation, declared once, and the plans that run it on blocks.
+
+    @op("... i k, k j -> ... i j", linear="x, w")
+    def matmul(xp, x, w, /):
+        return xp.matmul(x, w)
+
+The parameters after the namespace `xp` and before `/` are the operands; the others are statics,
+part of the plan's key. A body may name, after `*`, what the engine knows and it needs:
+
+- `out`: the array(s) to write into, or None; a body that takes it gets recycled or donated memory,
+  whose axes may lie in any order: a reshape of it may be a copy. What it returns is never a view
+  of an operand;
+- `block_shape`: the shape of the block that the first output has;
+- `shards`: where the shards of each factor begin, and how many of their elements are valid;
+- `scratch`: the memory of the operand that `scratch=` names, where a program knows that nobody
+  reads it afterwards, or None;
+- `labels`: for contractions, the mesh axes and factors of every operand's and the output's block.
+
+Bodies address array axes from the end: the leading axes of a block are mesh axes. They return what
+each coordinate computes; the engine combines coordinates inside a block, and leaves the rest
+pending.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
+from gdt.array.array import DistributedArray
+from gdt.array.operands import SCALARS, bind_arguments, converted, hashable_statics
+from gdt.array.registry import FUNCTIONS
+from gdt.comm.relayout import run_routes
+from gdt.engine.builder import plan_of
+from gdt.engine.declaration import RuleOf, declaration_of
+from gdt.engine.plan import Plan, Plans, exact_key
+from gdt.errors import ArgumentError, GdtError, error
+from gdt.observe import OBSERVERS, is_recorded, ran
+from gdt.sharding.rule import check_meshes, choose
+
+__all__ = ["op"]
+
+Vjp = Callable[..., Any]
+F = TypeVar("F", bound=Callable[..., Any])
+O = TypeVar("O", bound="Op")
+
+OPS: dict[str, Op] = {}
+
+
+class Op:
+    """One operation: rule, body, vjp. `op(x, y, axis=0)` runs it on distributed arrays."""
+
+    def __init__(self, body: Callable[..., Any], rule: RuleOf, **options: Any) -> None:
+        self.declaration = declaration_of(body, rule, **options)
+        self.name = self.__name__ = self.declaration.name
+        self.__doc__, self.__module__ = body.__doc__, body.__module__
+        self.count = -1 if self.declaration.variadic else len(self.declaration.operands)
+        # Then equal statics need not mean the same: 0.0 is -0.0, and 1 is True.
+        self.takes_numbers = self.declaration.takes_numbers
+        self.plans: Plans[Plan] = Plans()
+        self.vjps: tuple[Vjp | None, ...] = ()
+        self.joint_vjp: Vjp | None = None
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """By module and name, as functions are; a copy is the op itself."""
+        return declared_op, (self.__module__, self.name)
+
+    def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
+        """Declare gradients: one function `(g, out, *operands, **statics) -> cotangent` per
+        operand, None for one that has none; or one `joint` function that returns the tuple of all
+        of them.
+
+        Of an op with several outputs, `g` and `out` are tuples, and `g` has None for an output
+        without cotangent.
+        """
+        self.vjps, self.joint_vjp = per_operand, joint
+
+    def kernel(self, function: F, *, has_library: bool = False) -> F:
+        """Declare a kernel: a function like the body, with a `Launcher` in the place of `xp`. It
+        takes the statics, and of `INJECTED` what the body takes; see `gdt.engine.launcher`.
+
+        has_library: whether the body calls a library of GPU kernels, between which and gdt's own
+        `gdt.matmul_backend` chooses.
+        """
+        self.declaration = replace(self.declaration, kernel=function, has_library=has_library)
+        return function
+
+    def specialize(self, function: F) -> F:
+        """Declare what runs in the body's place on the host: a function of the body, of what the
+        first call passes to it and of the statics, which returns it, or None; see
+        `gdt.engine.specialization`."""
+        self.declaration = replace(self.declaration, specialization=function)
+        return function
+
+    # ---- calling
+
+    def __call__(self, *args: Any, **static: Any) -> Any:
+        if len(args) > self.count >= 0:
+            args, static = self._named(args, static)
+        types: list[Any] = []
+        blocks: list[Any] = []  # the only ones; a list here costs less than a comprehension below
+        for a in args:
+            kind = type(a)
+            if kind is DistributedArray:
+                types.append(a.type)
+                blocks.append(a.blocks[0])
+            elif kind in SCALARS:
+                types.append(kind)
+                blocks.append(a)
+            else:
+                return self._convert(args, static)
+        if static:
+            types.extend(static.items())
+            if self.takes_numbers:
+                types.extend(map(exact_key, static.values()))
+        key = tuple(types)
+        try:
+            plan = self.plans.get(key)
+        except TypeError:  # a static that cannot be hashed, such as a list
+            plan = key = None  # type: ignore[assignment]
+        try:
+            if plan is None:
+                if key is None or not self._is_bound(args, static):
+                    return self._convert(args, static)
+                plan = self.plan(args, static)
+                out = self.run_plan(plan, args)
+                self.plans[key] = plan  # only a plan that has run is kept
+                observers = OBSERVERS.get()
+            elif plan.quick is not None:
+                observers = OBSERVERS.get()
+                if plan.moves and (plan.resolves or observers):
+                    return self._with_moves(plan, args, static, observers, blocks)
+                if plan.only is not None:
+                    out = DistributedArray(plan.only, (plan.quick(*blocks),))
+                else:
+                    out = _wrapped(plan, plan.quick(*blocks))
+            else:
+                out = self.run_plan(plan, args)
+                observers = OBSERVERS.get()
+        except GdtError:
+            raise
+        except MISFITS as cause:
+            raise self._blamed(args, static, cause) from cause
+        if observers:
+            for observer in observers:
+                observer.on_op(self, args, static, out)
+        return out
+
+    def _blamed(
+        self, args: Sequence[Any], static: Mapping[str, Any], cause: Exception
+    ) -> Exception:
+        """What the arguments did wrong, for an error of Python's that they caused."""
+        if isinstance(cause, MemoryError):
+            return out_of_memory(self.name, cause)
+        given = {self.declaration.operand_name(i): a for i, a in enumerate(args)} | dict(static)
+        return misfit_value(self.declaration.body, self.name, static) or of_all_arguments(
+            self.name, given, cause
+        )
+
+    def _with_moves(
+        self,
+        plan: Plan,
+        args: tuple[Any, ...],
+        static: dict[str, Any],
+        observers: Sequence[Any],
+        blocks: Sequence[Any],
+    ) -> Any:
+        """A call on one block whose operands move: the short way, unless somebody watches moves."""
+        for observer in observers:
+            if observer.wants_moves:
+                out = self.run_plan(plan, args)
+                break
+        else:
+            made = plan.quick(*blocks)  # type: ignore[misc]
+            for i, kind in plan.resolves:
+                if args[i]._resolved is None:
+                    args[i]._resolved = DistributedArray(kind, args[i].blocks)
+            out = _wrapped(plan, made)
+        for observer in observers:
+            observer.on_op(self, args, static, out)
+        return out
+
+    def _named(
+        self, args: tuple[Any, ...], static: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Statics that were given by position, by name."""
+        given = args[self.count :]
+        if len(given) == 1 and self.declaration.statics and not static:  # as most calls are
+            return args[: self.count], {self.declaration.statics[0]: given[0]}
+        if len(given) > len(self.declaration.statics) or static.keys() & set(
+            self.declaration.statics[: len(given)]
+        ):
+            return self.bind_arguments(args, static)
+        return args[: self.count], dict(zip(self.declaration.statics, given, strict=False)) | static
+
+    def _is_bound(self, args: tuple[Any, ...], static: dict[str, Any]) -> bool:
+        """Whether operands are given by position, statics by name, and one operand is an array."""
+        counted = len(args) == self.count or self.count < 0
+        named = static.keys() <= set(self.declaration.statics)
+        return counted and named and any(type(a) is DistributedArray for a in args)
+
+    def run_plan(
+        self, plan: Plan, args: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
+    ) -> Any:
+        operands = self._moved(plan, args) if plan.moves else _blocks(args)
+        results = (
+            plan.execute(operands, owned) if self.declaration.donated else plan.execute(operands)
+        )
+        if is_recorded():
+            self._report_run(plan, operands, results)
+        outs = [DistributedArray(t, tuple(b)) for t, b in zip(plan.outs, results, strict=True)]
+        return outs[0] if len(outs) == 1 else tuple(outs)
+
+    def _report_run(
+        self, plan: Plan, operands: Sequence[Any], results: Sequence[Sequence[Any]]
+    ) -> None:
+        if self.declaration.donated:
+            for observer in OBSERVERS.get():
+                observer.on_update(self.name, plan, self.declaration.donated, operands, results)
+        elif plan.quick is None:
+            ran(self.name, lambda *xs: plan.execute(xs), operands, results, self)
+
+    def _moved(self, plan: Plan, args: Sequence[Any]) -> list[Any]:
+        """The operands' blocks in the layouts that the plan wants; what must be resolved is
+        resolved together, and once."""
+        routes, operands = list(plan.routes), _blocks(args)
+        resolving: dict[int, list[int]] = {}  # by array: an operand may be given twice
+        for i, (a, wanted) in enumerate(zip(args, plan.wanted, strict=True)):
+            if routes[i] and wanted is a.layout.resolved:
+                if a._resolved is not None:
+                    routes[i], operands[i] = (), a._resolved.blocks
+                else:
+                    resolving.setdefault(id(a), []).append(i)
+        for same in resolving.values():
+            for i in same[1:]:
+                routes[i] = ()
+        moving = tuple(w if r else None for w, r in zip(plan.wanted, routes, strict=True))
+        for observer in OBSERVERS.get():
+            observer.on_move(self.name, plan.types, moving)
+        arrays = [i for i, t in enumerate(plan.types) if t is not None]
+        moved = run_routes([routes[i] for i in arrays], [operands[i] for i in arrays])
+        for i, blocks in zip(arrays, moved, strict=True):
+            operands[i] = blocks
+        for first, *others in resolving.values():
+            a, blocks = args[first], operands[first]
+            a._resolved = DistributedArray(a.type.with_layout(a.layout.resolved), tuple(blocks))
+            for i in others:
+                operands[i] = blocks
+        return operands
+
+    def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
+        """Bring arguments to the form that a key needs, and call again."""
+        if self.count >= 0:
+            if static or len(args) != self.count:
+                args, static = self.bind_arguments(args, static)
+        elif not args or not static.keys() <= set(self.declaration.statics):
+            given = ", ".join(static.keys() - set(self.declaration.statics)) or "no operands"
+            raise error(
+                ArgumentError,
+                self.name,
+                f"got {given}",
+                remedy=f"It takes arrays and {list(self.declaration.statics)}.",
+            )
+        static = hashable_statics(self.name, static)
+        return self(*converted(self.name, args, self.declaration.operand_name), **static)
+
+    def plan_of_call(self, args: Sequence[Any], static: Mapping[str, Any]) -> Plan:
+        """The plan of a call that has been made, from what an observer was told of it."""
+        types = [a.type if type(a) is DistributedArray else type(a) for a in args]
+        return self.plans[(*types, *self.key_of(static))]
+
+    def key_of(self, static: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The part of the key of a plan that holds the statics."""
+        key = (*static.items(),)
+        return (*key, *map(exact_key, static.values())) if self.takes_numbers else key
+
+    def bind_arguments(
+        self, args: tuple[Any, ...], static: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Operands by position, statics by name."""
+        return bind_arguments(
+            self.name, self.declaration.operands, self.declaration.statics, args, static
+        )
+
+    # ---- planning
+
+    def plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
+        types = tuple(a.type if type(a) is DistributedArray else None for a in args)
+        names = [self.declaration.operand_name(i) for i in range(len(args))]
+        check_meshes(types, self.name, names)
+        rule, sizes, static = self.declaration.bound_rule(types, static)
+        way = choose(rule, types, sizes)
+        return plan_of(self.declaration, types, rule, sizes, static, way)
+
+
+def _wrapped(plan: Plan, made: Any) -> Any:
+    """The output, or the tuple of outputs, that one block's run has made."""
+    if len(plan.outs) == 1:
+        return DistributedArray(plan.outs[0], (made,))
+    return tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
+
+
+def _blocks(args: Sequence[Any]) -> list[Any]:
+    return [a.blocks if type(a) is DistributedArray else a for a in args]
+
+
+def op(rule: RuleOf, **options: Any) -> Callable[[Callable[..., Any]], Op]:
+    """Declare an op: a decorator of its body. See `Op` for the options.
+
+    rule: the sharding rule, or a function `(*types, **statics) -> rule`.
+    linear: operands in which the op is linear: `"x, w"` in each alone, `"x + y"` in both together.
+    reduce: `sum`, `max`, `min` or `prod`: how shards of a reduced factor combine.
+    whole: factors that must not be split.
+    fill: what padding of a reduced factor becomes, per operand; the identity of `reduce` if not
+        said, None if the body copes with padding by itself (through `shards`).
+    merge, finish: for reductions that are no sums: the body returns statistics (a tuple, or an
+        array if it is one), `merge(xp, *statistics, axis)` combines them along a mesh axis (kept,
+        with length 1), `finish(xp, *statistics)` makes the outputs. Without `merge`, `finish`
+        scales what a block holds of a sum, and must be linear. It may name statics, and `count`,
+        the number of elements reduced.
+    prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body sees
+    them.
+    """
+
+    return lambda body: declared(Op(body, rule, **options))
+
+
+def declared(new: O) -> O:
+    """Make a new op known by its name, to gdt's functions and to programs."""
+    OPS[new.name] = FUNCTIONS[new.name] = new
+    return new
+
+
+def declared_op(module: str, name: str) -> Op:
+    """The op of that name, which importing the module declares."""
+    importlib.import_module(module)
+    return OPS[name]

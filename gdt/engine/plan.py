@@ -1,0 +1,161 @@
+"""Plans: everything about one call of an op that does not depend on data.
+
+A plan is built once per (op, operand types, statics): where each operand moves, what runs on each
+block, and the types of the outputs. Its first run checks the shapes that the rule promises and
+learns the dtypes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from gdt.backend.numpy import Order
+from gdt.engine.launcher import KernelBody
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.routes import Step, route
+
+Block = Any
+
+NUMBERS = (int, float, complex, np.generic)
+
+
+class Shards(NamedTuple):
+    """For one block, what a body needs to know about the shards of each factor.
+
+    start[f]: global index at which the shard of factor f begins, int64, shaped as the block's mesh
+    axes. valid[f]: how many of its elements are not padding, shaped alike. size[f]: global size.
+    split: the factors that are cut over several coordinates; uneven: those whose shards have
+    padding.
+    """
+
+    start: Mapping[str, Any]
+    valid: Mapping[str, Any]
+    size: Mapping[str, int]
+    split: frozenset[str]
+    uneven: frozenset[str]
+
+
+def exact_key(value: Any) -> Any:
+    """What tells a number from those that are equal to it: 0.0 from -0.0, 1 from 1.0 and True; and
+    makes one NaN as good as another, which equal nothing. Of a tuple that of every item, of
+    anything else its type."""
+    if isinstance(value, tuple):
+        return tuple(map(exact_key, value))
+    is_told = isinstance(value, NUMBERS) and (
+        not value or value != value or isinstance(value, complex)
+    )
+    return (type(value), repr(value)) if is_told else type(value)
+
+
+def exactly(value: Any) -> tuple[Any, Any]:
+    """A value as part of a key that no other value has."""
+    is_nan = isinstance(value, NUMBERS) and value != value
+    return exact_key(value), None if is_nan else value
+
+
+# In annotations of statics of which equal values mean the same.
+EXACT = {
+    "int", "bool", "str", "None", "Sequence", "tuple", "Axis", "Axes", "Shape", "Layout",
+    "ArrayType", "Terms", "Movement", "Cut", "",
+}  # fmt: skip
+
+
+def takes_numbers(parameters: Iterable[Parameter]) -> bool:
+    """Whether one of these may be a number other than an int or a bool: that is whenever its
+    annotation does not say that it is something else."""
+    return any(not _is_exact(p.annotation) for p in parameters if p.name != "dtype")
+
+
+def _is_exact(annotation: Any) -> bool:
+    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    return {name.rpartition(".")[2] for name in re.split(r"[^\w.]+", text)} <= EXACT
+
+
+class Labels:
+    """Mesh axes and factors along the block of every operand and of the output of a contraction.
+
+    terms: one tuple per operand, then the output's; None labels a dim of length 1. order: of the
+    output's dims in memory, slowest first; None if it is that order. function: how the blocks are
+    contracted, once the contraction has found it.
+    """
+
+    __slots__ = ("function", "order", "terms")
+
+    def __init__(self, terms: tuple[tuple[Any, ...], ...], order: Order = None) -> None:
+        self.terms, self.order = terms, order
+        self.function: Callable[..., Block] | None = None
+
+
+class Plan:
+    """Everything about one call that does not depend on data."""
+
+    __slots__ = (
+        "execute",
+        "kernel_bodies",
+        "moved",
+        "moves",
+        "only",
+        "outs",
+        "quick",
+        "quick_update",
+        "resolves",
+        "routes",
+        "scratch",
+        "types",
+        "wanted",
+    )
+
+    def __init__(
+        self, types: tuple[ArrayType | None, ...], wanted: tuple[Layout | None, ...]
+    ) -> None:
+        self.types, self.wanted = types, wanted
+        self.routes: tuple[tuple[Step, ...], ...] = tuple(
+            route(t, w) if t is not None and w is not None else ()
+            for t, w in zip(types, wanted, strict=True)
+        )
+        self.moves = any(self.routes)
+        # Operands whose pending reductions are resolved and nothing else, with what they become.
+        self.resolves: tuple[tuple[int, ArrayType], ...] = tuple(
+            (i, t.with_layout(w))
+            for i, (t, w, r) in enumerate(zip(types, wanted, self.routes, strict=True))
+            if t is not None and w is not None and r and w is t.layout.resolved
+        )
+        self.moved: tuple[ArrayType | None, ...] = tuple(
+            t.with_layout(w) if t is not None and w is not None else None
+            for t, w in zip(types, wanted, strict=True)
+        )
+        self.outs: tuple[ArrayType, ...] = ()
+        self.only: ArrayType | None = None  # the type of the output, if there is one
+        # With one block: from the operands' blocks to the block, or the tuple of blocks, that they
+        # make, moves included.
+        self.quick: Callable[..., Any] | None = None
+        # The same for donated operands that stay where they are: from blocks, and whether each
+        # donated one may be overwritten, to the tuple of blocks that take their place.
+        self.quick_update: Callable[..., tuple[Block, ...]] | None = None
+        # The operand that the latter may use up, if there is one more flag and that says so; or -1.
+        self.scratch = -1
+        # Of donated operands that stay where they are, on a backend with kernels: of every block.
+        self.kernel_bodies: tuple[KernelBody, ...] = ()
+        # From the blocks of every (moved) operand to the blocks of every output.
+        self.execute: Callable[..., tuple[Sequence[Block], ...]]
+
+
+P = TypeVar("P")
+
+
+class Plans(dict[tuple[Any, ...], P]):
+    """The plans of one op by operand types and statics; emptied when it is full, so that shapes
+    that never come again (sequences of every length) do not fill the memory."""
+
+    CAPACITY = 4096  # about 10 kB each
+
+    def __setitem__(self, key: tuple[Any, ...], plan: P) -> None:
+        if len(self) >= self.CAPACITY:
+            self.clear()
+        super().__setitem__(key, plan)

@@ -1,0 +1,182 @@
+"""The short way: what a plan runs where the mesh has one block, inside which nothing is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from gdt.comm import local
+from gdt.comm.relayout import run_step, steps_inside
+from gdt.engine.blocks import PlanBlocks
+from gdt.engine.composition import Buffer, as_tuple, in_turn
+from gdt.engine.merging import Merge
+from gdt.engine.plan import Block
+from gdt.engine.source import Expression, Operand, Unpacked, Value, called, compiled, reshaped
+from gdt.observe import OBSERVERS
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.reduction import reducer
+from gdt.sharding.routes import Step
+
+Mover = Callable[[Block], Block] | None  # None leaves a block as it is
+
+
+class SingleBlock:
+    """How an op runs inside the only block of a mesh.
+
+    body_of: `(static, where) -> body`, see `PlanBuilder._body`.
+    """
+
+    def __init__(
+        self,
+        blocks: PlanBlocks,
+        static: Mapping[str, Any],
+        body_of: Callable[[Mapping[str, Any], object], Callable[..., Any]],
+        merge: Merge,
+    ) -> None:
+        self.op, self.blocks, self.merge = blocks.op, blocks, merge
+        self.folded, self.folds = folded(blocks)
+        known = dict(static)
+        if "block_shape" in self.op.injected:
+            known["block_shape"] = self.folded.block_shape(0, reduced=False)
+        if "shards" in self.op.injected:
+            known["shards"] = self.folded.shards(0)
+        self.body = body_of(known, "folded")
+
+    def function(self, movers: Sequence[Mover], buffer: Buffer | None = None) -> Callable[..., Any]:
+        """The shortest way from the operands' only blocks to the outputs' (a block, or a tuple of
+        them), with everything decided that shapes decide.
+
+        movers: what moves each operand first. buffer: recycled memory, for a body that takes it.
+        """
+        arguments = [
+            self._prepared(n, steps) for n, steps in enumerate(zip(movers, self.folds, strict=True))
+        ]
+        keywords = {"out": self._memory(buffer)} if buffer else {}
+        body, finish = called(self.body, arguments, keywords, self.op.name), self.merge.finish
+        if self.op.merge is not None:
+            return self._merging(body)
+        reduces = any(map(self.blocks.rule.reduced, range(len(self.blocks.shapes))))
+        if reduces and "labels" not in self.op.injected:
+            return self._compiled(self._combined(body))
+        return self._compiled(body if finish is None else called(finish, [body]))
+
+    def _compiled(self, expression: Expression) -> Callable[..., Any]:
+        return compiled(expression, len(self.blocks.moved))
+
+    def _prepared(self, n: int, steps: Sequence[Mover]) -> Expression:
+        """What the body gets of operand `n`."""
+        operand: Expression = Operand(n)
+        for step in (*steps, self.folded.before(n, 0)):
+            if step is not None:
+                operand = called(step, [operand])
+        return operand
+
+    def _memory(self, buffer: Buffer) -> Expression:
+        facts = [Value(name, fact) for name, fact in buffer._asdict().items()]
+        return called(self.folded.backend.empty, facts, name="empty")
+
+    def _merging(self, body: Expression) -> Callable[..., Any]:
+        """`body`, then the merge of its statistics, which is reported as separate devices do it."""
+        merge, axes = self.merge, self.folded.merged_axes()
+        finish = merge.finish
+        alone = body if finish is None else called(finish, [Unpacked(called(as_tuple, [body]))])
+        if not merge.axes:
+            return self._compiled(alone)
+        statistics = self._compiled(body)
+
+        def merged(*xs: Block) -> Any:
+            if OBSERVERS.get():
+                merge.report(*merge.gathered)
+            outs = merge.inside(as_tuple(statistics(*xs)), axes)
+            return outs if len(outs) > 1 else outs[0]
+
+        if not axes:  # for a program, which runs where nobody observes
+            merged.expression = alone  # type: ignore[attr-defined]
+        return merged
+
+    def _combined(self, body: Expression) -> Expression:
+        """`body`, then the combination of coordinates in its only block."""
+        folded, finish = self.folded, self.merge.finish
+        combine, outputs = reducer(folded.backend.xp, self.op.reduce), range(len(folded.shapes))
+        overs = [folded.over(n, folded.block_shape(n, reduced=False)) for n in outputs]
+        if len(overs) == 1:
+            if overs[0]:
+                body = called(combine, [body, Value("axes", overs[0])])
+            return body if finish is None else called(finish, [body])
+
+        def combine_all(*outs: Block) -> tuple[Block, ...]:
+            return tuple([combine(x, o) if o else x for x, o in zip(outs, overs, strict=True)])
+
+        if any(overs):
+            body = called(combine_all, [Unpacked(body)])
+        return body if finish is None else called(finish, [Unpacked(body)])
+
+
+def mover(steps: Sequence[Step]) -> Mover:
+    """A route inside the only block of a mesh."""
+    steps = steps_inside(steps)
+
+    def move(x: Block) -> Block:
+        for step in steps:
+            (x,) = run_step(step, [x])
+        return x
+
+    return move if steps else None
+
+
+def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
+    """Inside one block a factor that every output lacks need not stay split: its mesh axes and its
+    dim are one dim. Returns the blocks with such dims, and what makes them of the moved
+    operands'."""
+    unchanged: tuple[PlanBlocks, list[Mover]] = blocks, [None] * len(blocks.moved)
+    if "labels" in blocks.op.injected:
+        return unchanged
+    gone = _foldable(blocks)
+    folds: list[Mover] = [None] * len(blocks.moved)
+    moved = list(blocks.moved)
+    for n, (kind, term) in enumerate(zip(blocks.moved, blocks.rule.ins, strict=True)):
+        for d, dim in enumerate(term):
+            if kind is None or not gone & set(dim) or not kind.layout.dims[d]:
+                continue
+            now = moved[n]
+            if len(dim) > 1 or now is None:
+                return unchanged
+            moved[n], fold = _fold(kind, now, d)
+            folds[n] = in_turn(folds[n], fold)
+    if not any(folds):
+        return unchanged
+    axes = {f: a for f, a in blocks.axes.items() if f not in gone}
+    return PlanBlocks(blocks.op, blocks.rule, blocks.sizes, axes, blocks.layouts, moved), folds
+
+
+def _foldable(blocks: PlanBlocks) -> set[str]:
+    """The split factors that every output lacks, and whose shards have no padding."""
+    rule, mesh = blocks.rule, blocks.mesh
+    alone = {t[0] for term in rule.ins for t in term if len(t) == 1}
+    return {
+        f
+        for f in alone
+        if blocks.axes.get(f)
+        and blocks.sizes[f] % math.prod(mesh.sizes[a] for a in blocks.axes[f]) == 0
+        and all(f in rule.reduced(n) for n in range(len(rule.outs)))
+    }
+
+
+def _fold(kind: ArrayType, now: ArrayType, d: int) -> tuple[ArrayType, Callable[[Block], Block]]:
+    """The type of an operand, folded as far as `now`, once dim `d` is whole, and what makes its
+    block: a view of a large one, which lies in memory as the whole array does."""
+    axes, lead = kind.layout.dims[d], kind.mesh.ndim
+    order, shape = local.gathered(now.block_shape, lead, axes, d)
+    whole = (*now.layout.dims[:d], (), *now.layout.dims[d + 1 :])
+    made = kind.with_layout(Layout.of(kind.mesh, whole, now.layout.pending))
+    long = [i for i in order if now.block_shape[i] > 1]
+    if long == sorted(long):  # the mesh axes and the dim are neighbours already
+        return made, partial(reshaped, shape)
+    return made, partial(_merged, order, shape)
+
+
+def _merged(order: tuple[int, ...], shape: tuple[int, ...], x: Block) -> Block:
+    return x.transpose(order).reshape(shape)

@@ -1,0 +1,164 @@
+"""Functions of blocks as Python expressions: what surrounds an op's body in a plan, in one frame.
+
+An op on small blocks costs about as much as two or three calls of Python functions. So a plan puts
+together what is to be called, and compiles that as one function; a program of many plans writes
+their expressions into its own lines.
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from gdt.engine.specialization import ChosenBody
+
+
+class Operand(NamedTuple):
+    """A parameter of the function, by its number."""
+
+    number: int
+
+
+class Value(NamedTuple):
+    """An object that is known already, and what it may be called in source."""
+
+    name: str
+    value: Any
+
+
+class Call(NamedTuple):
+    """What `function` returns."""
+
+    function: Value
+    arguments: Sequence[Expression]
+    keywords: Mapping[str, Expression] = {}
+
+
+class Reshaped(NamedTuple):
+    """A view of a block in another shape."""
+
+    block: Expression
+    shape: tuple[int, ...]
+
+
+class Unpacked(NamedTuple):
+    """The parts of a tuple, as arguments of a call."""
+
+    parts: Expression
+
+
+class Tuple(NamedTuple):
+    """A tuple of parts."""
+
+    parts: Sequence[Expression]
+
+
+class Choice(NamedTuple):
+    """`chosen` if `condition` is true, else `other`."""
+
+    condition: Expression
+    chosen: Expression
+    other: Expression
+
+
+Expression = Operand | Value | Call | Reshaped | Unpacked | Tuple | Choice
+
+
+class Names(dict[str, Any]):
+    """What global names in source stand for; none of them is one of `taken`."""
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self.taken = {*taken, *keyword.kwlist}
+
+    def add(self, name: str, value: Any) -> str:
+        """A name for a value: the wanted one, with a number if that stands for something else."""
+        if not name.isidentifier():
+            name = "function"
+        found, number = name, 1
+        while found in self.taken or (found in self and self[found] is not value):
+            number += 1
+            found = f"{name}_{number}"
+        self[found] = value
+        return found
+
+
+def called(
+    function: Callable[..., Any],
+    arguments: Sequence[Expression],
+    keywords: Mapping[str, Expression] = {},
+    name: str = "function",
+) -> Expression:
+    """A call of a function; of a partial, of `reshaped`, or of a body that has been chosen, what it
+    stands for. name: what it is called if it is no function of Python's."""
+    if isinstance(function, ChosenBody) and function.chosen is not None:
+        function = function.chosen
+    if isinstance(function, partial):
+        if function.func is reshaped:
+            return _reshaped(function.args[0], *arguments)
+        given = [Value("xp" if a is np else "given", a) for a in function.args]
+        static = {k: Value(k, v) for k, v in function.keywords.items()}
+        return called(function.func, [*given, *arguments], {**static, **keywords}, name)
+    name = function.__name__ if isinstance(function, FunctionType) else name
+    return Call(Value(name, function), arguments, keywords)
+
+
+def reshaped(shape: tuple[int, ...], x: Any) -> Any:
+    """A block in another shape."""
+    return x.reshape(shape)
+
+
+def _reshaped(shape: tuple[int, ...], block: Expression) -> Expression:
+    return Reshaped(block.block if isinstance(block, Reshaped) else block, shape)
+
+
+def written(expression: Expression, operands: Sequence[str], names: Names) -> str:
+    """The source of an expression of operands with these names; what else it names is added to
+    `names`."""
+
+    def write(part: Expression) -> str:
+        return written(part, operands, names)
+
+    match expression:
+        case Operand(number):
+            return operands[number]
+        case Value(name, value):
+            return repr(value) if value is None else names.add(name, value)
+        case Call(function, arguments, keywords):
+            name = write(function)
+            given = [write(a) for a in arguments]
+            given += [f"{k}={write(v)}" for k, v in keywords.items()]
+            return f"{name}({', '.join(given)})"
+        case Reshaped(block, shape):
+            return f"{write(block)}.reshape({names.add('shape', shape)})"
+        case Unpacked(parts):
+            return f"*{write(parts)}"
+        case Tuple(parts):
+            return f"({''.join(f'{write(p)}, ' for p in parts)})"
+        case Choice(condition, chosen, other):
+            asked = write(condition)
+            if asked in ("True", "False"):
+                return write(chosen if asked == "True" else other)
+            return f"({write(chosen)} if {asked} else {write(other)})"
+
+
+def compiled(expression: Expression, count: int) -> Callable[..., Any]:
+    """A function of `count` operands that returns what the expression says; its attribute
+    `expression` is that."""
+    operands = [f"x{i}" for i in range(count)]
+    names = Names(["run", *operands])
+    source = f"def run({', '.join(operands)}):\n    return {written(expression, operands, names)}"
+    exec(code_of(source), names)
+    run = names.pop("run")  # else it would be alive for as long as it refers to itself
+    run.expression = expression
+    return cast(Callable[..., Any], run)
+
+
+@lru_cache(maxsize=1 << 12)  # most plans of other shapes have the same source
+def code_of(source: str) -> CodeType:
+    """Compiled source of a plan."""
+    return compile(source, "<gdt plan>", "exec")

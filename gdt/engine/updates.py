@@ -1,0 +1,222 @@
+"""Updates in place: what an op makes of donated operands takes their place, and their memory where
+nobody else refers to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from functools import partial
+from typing import Any
+
+from gdt.array.array import DistributedArray
+from gdt.backend import backend_of
+from gdt.backend.numpy import ONE_REFERENCE
+from gdt.engine.declaration import RuleOf
+from gdt.engine.op import Op, declared
+from gdt.engine.plan import Block, Plan, Plans
+from gdt.engine.source import Names, code_of, written
+from gdt.observe import OBSERVERS, is_recorded
+
+
+class UpdateOp(Op):
+    """An op with donated operands: its outputs take their place, and their memory where nobody else
+    refers to it. See `update_op`."""
+
+    def __init__(self, body: Callable[..., Any], rule: RuleOf, **options: Any) -> None:
+        super().__init__(body, rule, **options)
+        self.plans_of_all: Plans[Callable[[Any, Any, Any], bool]] = Plans()
+        # The kernel of many updates in one launch.
+        self.kernel_of_all: Callable[..., None] | None = None
+
+    def update(
+        self, owners: Sequence[tuple[MutableMapping[str, Any], str]], *args: Any, **static: Any
+    ) -> None:
+        """Run an op with donated operands, and put its outputs in their place.
+
+        `owners` says where each donated operand is kept, `mapping[name]`; `args` are the operands
+        after those. A block that nobody else refers to is overwritten; any other is left as it is,
+        and the output gets memory of its own.
+        """
+        owned = [is_owned(mapping, name) for mapping, name in owners]
+        operands = [mapping[name] for mapping, name in owners]
+        operands += args
+        types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
+        key = (*types, *self.key_of(static))
+        plan = self.plans.get(key)
+        if plan is not None and plan.quick_update is not None and not is_recorded():
+            xs = [a.blocks[0] if type(a) is DistributedArray else a for a in operands]
+            made = plan.quick_update(xs, [blocks[0] for blocks in owned])
+            outs = tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
+        else:
+            plan = plan or self.plan(operands, static)
+            outs = self.run_plan(plan, operands, owned)
+            outs = outs if isinstance(outs, tuple) else (outs,)
+            self.plans[key] = plan
+        for (mapping, name), out in zip(owners, outs, strict=True):
+            mapping[name] = out
+        for observer in OBSERVERS.get():
+            observer.on_op(self, tuple(operands), static, outs if len(outs) > 1 else outs[0])
+
+    def update_all(
+        self,
+        owners: Sequence[Sequence[tuple[MutableMapping[str, Any], str]]],
+        others: Sequence[DistributedArray],
+        *args: Any,
+        **static: Any,
+    ) -> None:
+        """`update(owners[i], others[i], *args)` for every i, with one lookup of plans for all."""
+        types: list[Any] = []
+        for group, other in zip(owners, others, strict=True):
+            for mapping, name in group:
+                types.append(mapping[name].type)
+            types.append(other.type)
+        key = (*types, *map(type, args), *self.key_of(static))
+        run = self.plans_of_all.get(key)
+        if run is not None and not OBSERVERS.get() and run(owners, others, args):
+            return
+        for group, other in zip(owners, others, strict=True):
+            self.update(group, other, *args, **static)
+        if run is None:
+            _remember_all(self, key, owners, others, args, static)
+
+
+def update_op(
+    rule: RuleOf, *, donate: str, scratch: str = "", **options: Any
+) -> Callable[[Callable[..., Any]], UpdateOp]:
+    """Declare an op that updates in place: a decorator of its body. See `op` for the other options.
+
+    donate: operands whose memory the outputs may take; they come first, and output i takes the
+        place of donated operand i.
+    scratch: an operand of the type of the first, which the op may use up.
+    """
+    return lambda body: declared(UpdateOp(body, rule, donate=donate, scratch=scratch, **options))
+
+
+def _updated_on_host(
+    updates: Sequence[Callable[[Any, Block, Any], None]], owners: Any, others: Any, args: Any
+) -> bool:
+    """Update all by plans that have the short way, see `_in_place`."""
+    for in_place, group, other in zip(updates, owners, others, strict=True):
+        in_place(group, other.blocks[0], args)
+    return True
+
+
+def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
+    """An update of one group of owners by a plan that has the short way: from them, the block of
+    the operand that follows and the scalars after that. Parameters may be small and many, so it is
+    compiled as one function."""
+    donated, count = range(len(plan.outs)), len(plan.types) - len(plan.outs) - 1
+    known = {"array": DistributedArray, "is_owned": is_only_owned, "kinds": plan.outs}
+    local = ["run", "group", "block", "scalars", "made", *[f"scalar{i}" for i in range(count)]]
+    names = Names([*known, *local, *[f"{c}{d}" for d in donated for c in ("o", "k", "free")]])
+    operands = [f"o{d}[k{d}].blocks[0]" for d in donated]
+    operands += ["block", *[f"scalar{i}" for i in range(count)]]
+    operands += [f"free{d}" for d in donated] + ["False"] * (plan.scratch >= 0)
+    made = written(plan.quick_update.expression, operands, names)  # type: ignore[union-attr]
+    names |= known
+    lines = [
+        "def run(group, block, scalars):",
+        f"    {', '.join(f'(o{d}, k{d})' for d in donated)}, = group",
+        *[f"    scalar{i} = scalars[{i}]" for i in range(count)],
+        *[f"    free{d} = is_owned(o{d}, k{d})" for d in donated],
+        f"    made = {made}",
+        *[f"    o{d}[k{d}] = array(kinds[{d}], (made[{d}],))" for d in donated],
+    ]
+    exec(code_of("\n".join(lines)), names)
+    return names.pop("run")  # type: ignore[no-any-return]
+
+
+def _remember_all(
+    op: UpdateOp, key: tuple[Any, ...], owners: Any, others: Any, args: Any, static: Any
+) -> None:
+    """Keep how an `update_all` is done at once: by one launch, or by plans with the short way."""
+    found = []
+    for group, other in zip(owners, others, strict=True):
+        operands = (*[mapping[name] for mapping, name in group], other, *args)
+        found.append(op.plan_of_call(operands, static))
+    if all(plan.kernel_bodies for plan in found):
+        op.plans_of_all[key] = partial(_launched_for_all, op, found, static)
+    elif all(hasattr(plan.quick_update, "expression") for plan in found):
+        op.plans_of_all[key] = partial(_updated_on_host, [_in_place(plan) for plan in found])
+
+
+def _launched_for_all(
+    op: UpdateOp, plans: Sequence[Plan], static: Any, owners: Any, others: Any, args: Any
+) -> bool:
+    """Update all by the op's kernel, in one launch for each block and dtype; False if it does
+    not apply."""
+    launch = op.kernel_of_all
+    if launch is None or not all(k.applies for p in plans for k in p.kernel_bodies):
+        return False
+    owned = [[is_owned(mapping, name) for mapping, name in group] for group in owners]
+    arrays = [
+        (*[mapping[name].blocks for mapping, name in group], other.blocks)
+        for group, other in zip(owners, others, strict=True)
+    ]
+    mesh, made = plans[0].outs[0].mesh, []
+    for i, body in enumerate(plans[0].kernel_bodies):
+        with backend_of(mesh).on(mesh, i):
+            made.append(
+                body.update_all(
+                    launch,
+                    [tuple([blocks[i] for blocks in xs]) for xs in arrays],
+                    [a.blocks[i] if type(a) is DistributedArray else a for a in args],
+                    [[mine[i] for mine in own] for own in owned],
+                    static,
+                )
+            )
+    for n, (group, plan) in enumerate(zip(owners, plans, strict=True)):
+        for d, ((mapping, name), kind) in enumerate(zip(group, plan.outs, strict=True)):
+            mapping[name] = DistributedArray(kind, tuple(blocks[n][d] for blocks in made))
+    return True
+
+
+def is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
+    """For every block of the array in `mapping[name]`, whether nothing else refers to it."""
+    if _is_alone(mapping, name):
+        array = mapping[name]
+        return [_owns(array, i) for i in range(len(array.blocks))]
+    return [False] * len(mapping[name].blocks)
+
+
+def is_only_owned(mapping: Mapping[str, Any], name: str) -> bool:
+    """`is_owned` of an array of one block."""
+    return _is_alone(mapping, name) and _owns(mapping[name], 0)
+
+
+def _is_alone(mapping: Mapping[str, Any], name: str) -> bool:
+    """Whether nothing else refers to the array in `mapping[name]`, or to its tuple of blocks."""
+    count = sys.getrefcount
+    return (
+        count(mapping[name]) == ONE_REFERENCE
+        and count(mapping[name].blocks) == ONE_REFERENCE
+        and mapping[name]._resolved is None
+    )
+
+
+def _owns(array: DistributedArray, i: int) -> bool:
+    """Whether nothing but an array refers to its block `i`, and to that one's memory, which is no
+    file's and no other object's."""
+    count = sys.getrefcount
+    if count(array.blocks[i]) != ONE_REFERENCE:
+        return False
+    if array.blocks[i].base is not None:
+        # In no variable, which CPython 3.14 counts once and others twice.
+        pooled = _is_of_pool(array, i)
+        if count(array.blocks[i].base) != ONE_REFERENCE + pooled:
+            return False
+        if not pooled and not _has_memory(array.blocks[i].base):
+            return False
+    elif not _has_memory(array.blocks[i]):
+        return False
+    return getattr(array.blocks[i].flags, "writeable", True)  # CuPy's all are
+
+
+def _is_of_pool(array: DistributedArray, i: int) -> bool:
+    """Whether the memory of block `i` is the backend's, which then refers to it too."""
+    return backend_of(array.mesh).owns(array.blocks[i].base)
+
+
+def _has_memory(block: Any) -> bool:
+    """Whether that is an array with memory of its own."""
+    return getattr(getattr(block, "flags", None), "owndata", False)

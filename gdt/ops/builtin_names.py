@@ -1,0 +1,13 @@
+"""The functions that have the name of a builtin, which the modules that declare them need too."""
+
+from __future__ import annotations
+
+from gdt.ops.elementwise import abs_ as abs
+from gdt.ops.elementwise import round_ as round
+from gdt.ops.extrema import max_ as max
+from gdt.ops.extrema import min_ as min
+from gdt.ops.reductions import all_ as all
+from gdt.ops.reductions import any_ as any
+from gdt.ops.reductions import sum_ as sum
+
+__all__ = ["abs", "all", "any", "max", "min", "round", "sum"]

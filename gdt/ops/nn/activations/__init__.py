@@ -1,0 +1,1 @@
+"""Activations: the functions with their gradients, and loops that numba compiles."""

@@ -1,0 +1,262 @@
+"""The kernels of batch normalisation: blocks as (mesh axes..., outer, channels, inner).
+
+They apply where statistics are one for each channel, and channels are one axis, or neighbours. The
+ops of the engine are made of the normalised `xhat`, while the kernels take x with its mean and
+deviation: mean 0 and deviation 1 make one of the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.cuda import launches
+from gdt.engine.launcher import Launcher
+from gdt.engine.plan import Shards
+from gdt.ops.reductions import valid_elements
+
+Block = Any
+
+
+class Channels(NamedTuple):
+    """Where the channels of a block are among its dims, and their sizes."""
+
+    lead: int
+    dims: tuple[int, ...]  # of the block behind the mesh axes
+    first: int  # dims first:last are channels
+    last: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """outer, channels, inner"""
+        dims = self.dims
+        return (
+            math.prod(dims[: self.first]),
+            math.prod(dims[self.first : self.last]),
+            math.prod(dims[self.last :]),
+        )
+
+    def data(self, launcher: Launcher, x: Block) -> Block:
+        """A block as (mesh axes..., outer, channels, inner)."""
+        return launcher.contiguous(x).reshape(*x.shape[: self.lead], *self.sizes)
+
+    def vector(self, launcher: Launcher, a: Block) -> Block:
+        """What has a number for each channel, as (mesh axes..., channels) in the dtype of sums."""
+        shape = a.shape[self.lead :]
+        kept = shape[self.first : self.last]
+        if math.prod(shape) != math.prod(kept):
+            raise launcher.refused(f"an operand of shape {list(shape)} is not one for each channel")
+        a = a.reshape(*a.shape[: self.lead], *kept)
+        channels = self.dims[self.first : self.last]
+        if kept != channels:
+            a = launcher.xp.broadcast_to(a, (*a.shape[: self.lead], *channels))
+        a = a.reshape(*a.shape[: self.lead], self.sizes[1])
+        return launcher.contiguous(a.astype(sum_dtype(a.dtype), copy=False))
+
+    def constant(self, launcher: Launcher, number: float, dtype: np.dtype) -> Block:
+        """The same number for every channel."""
+        shape = (1,) * self.lead + (self.sizes[1],)
+        wide = sum_dtype(dtype)
+        return launcher.keep(f"{number}", lambda: launcher.xp.full(shape, number, wide))
+
+
+def sum_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which the kernels add up elements of `dtype`."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def _channels(launcher: Launcher, x: Block, kept: Sequence[int]) -> Channels:
+    """The channels are the dims `kept`, counted behind the mesh axes."""
+    lead = launcher.lead
+    dims = tuple(x.shape[lead:])
+    if list(kept) != list(range(kept[0], kept[-1] + 1) if kept else ()):
+        raise launcher.refused(f"axes {list(kept)} of statistics are not neighbours")
+    first = kept[0] if kept else len(dims)
+    return Channels(lead, dims, first, first + len(kept))
+
+
+def _channels_of(launcher: Launcher, x: Block, vector: Block) -> Channels:
+    """The channels are the dims in which `vector` is not 1."""
+    if x.ndim != vector.ndim:
+        raise launcher.refused(f"ranks {x.ndim} and {vector.ndim} of blocks differ")
+    shape = vector.shape[launcher.lead :]
+    return _channels(launcher, x, [i for i, n in enumerate(shape) if n != 1])
+
+
+def _pair(launcher: Launcher, a: Block, b: Block) -> tuple[Block, Block]:
+    """Two vectors that a kernel walks in the same way."""
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    made = (launcher.contiguous(launcher.xp.broadcast_to(v, shape)) for v in (a, b))
+    first, second = made
+    return first, second
+
+
+def _same_dtype(launcher: Launcher, x: Block, *others: Block) -> None:
+    dtypes = [a.dtype for a in others if hasattr(a, "dtype")]
+    if any(launcher.xp.result_type(x.dtype, d) != x.dtype for d in dtypes):
+        raise launcher.refused(f"operands of {x.dtype} and {dtypes} are computed in another dtype")
+
+
+# ---------------------------------------------------------------- the kernels
+
+
+def moments_kernel(
+    launcher: Launcher,
+    x: Block,
+    /,
+    axes: Sequence[int],
+    keepdims: bool = False,
+    *,
+    shards: Shards,
+    **_: Any,
+) -> tuple[Block, ...]:
+    """`gdt.moments`: mean and variance, and for Chan's merge what each mean lost in rounding (which
+    the kernel does not know: 0) and the number of elements."""
+    xp, lead, rank = launcher.xp, launcher.lead, x.ndim - launcher.lead
+    gone = {a + rank for a in axes}
+    where = _channels(launcher, x, [i for i in range(rank) if i not in gone])
+    outer, channels, inner = where.sizes
+    uneven = {i for i in gone if f"d{i}" in shards.uneven}
+    if not outer * inner:
+        raise launcher.refused("there are no elements")
+    valid = elements = None
+    if uneven:
+        if uneven != {0} or where.first == 0:
+            raise launcher.refused("padding is not at the end of the outermost axis")
+        valid = launcher.keep("valid", lambda: _valid_rows(launcher, x, outer, shards))
+        elements = launcher.keep(
+            "elements", lambda: valid_elements(xp, x, axes, shards)[1].astype(sum_dtype(x.dtype))
+        )
+    shape, wide = x.shape[:lead], sum_dtype(x.dtype).name
+    items = math.prod(shape)
+    merged, variance = (launcher.empty(s, wide) for s in ((items, 3, channels), (items, channels)))
+    data = where.data(launcher, x)
+    launcher.run(
+        launches.bn_moments(data, merged, variance, None, launcher.empty, valid=valid, lead=lead)
+    )
+    if uneven:  # the variance of no elements is 0 there, as in the op's body
+        variance = merged[:, 2] / xp.maximum(merged[:, 0], 1)
+    kept = tuple(1 if i in gone else n for i, n in enumerate(where.dims))
+    if not keepdims:
+        kept = tuple(n for i, n in enumerate(where.dims) if i not in gone)
+    mean, variance = (
+        launcher.contiguous(a).reshape(*shape, *kept) for a in (merged[:, 1], variance)
+    )
+    if not any(f"d{i}" in shards.split for i in gone):
+        return mean, variance
+    rest = launcher.keep("rest", lambda: xp.zeros_like(mean))
+    if elements is None:
+        return mean, variance, rest
+    return mean, variance, rest, elements if keepdims else xp.squeeze(elements, axis=tuple(axes))
+
+
+def _valid_rows(launcher: Launcher, x: Block, outer: int, shards: Shards) -> Block:
+    """How many of `outer` are no padding: int32, one for each item."""
+    xp, lead = launcher.xp, launcher.lead
+    each = shards.valid["d0"] * (outer // x.shape[lead])
+    return xp.ascontiguousarray(xp.broadcast_to(each, x.shape[:lead]).reshape(-1), np.int32)
+
+
+def normalize_kernel(
+    launcher: Launcher,
+    x: Block,
+    mean: Block,
+    variance: Block,
+    offset: Block,
+    scale: Block,
+    /,
+    epsilon: float,
+    *,
+    block_shape: tuple[int, ...],
+    out: Block = None,
+) -> Block:
+    """(x - mean) / sqrt(variance + epsilon) * scale + offset."""
+    if x.shape != block_shape:
+        raise launcher.refused(f"x of {x.shape} is broadcast to {block_shape}")
+    _same_dtype(launcher, x, mean, variance, offset, scale)
+    where = _channels_of(launcher, x, mean)
+    rstd = 1 / launcher.xp.sqrt(where.vector(launcher, variance) + epsilon)
+    mean, rstd = _pair(launcher, where.vector(launcher, mean), rstd)
+    factor, bias = _factors(launcher, where, x.dtype, scale, offset)
+    y = launcher.empty(x.shape, x.dtype.name) if out is None else out
+    data, result = (where.data(launcher, a) for a in (x, y))
+    launcher.run(launches.bn_apply(data, mean, rstd, factor, bias, result, lead=launcher.lead))
+    return y
+
+
+def _factors(
+    launcher: Launcher, where: Channels, dtype: np.dtype, scale: Any, offset: Any
+) -> tuple[Block | None, Block | None]:
+    """Scale and offset as vectors; None where they change nothing."""
+    factor, bias = (
+        where.vector(launcher, value)
+        if hasattr(value, "dtype")
+        else None
+        if value == neutral
+        else where.constant(launcher, value, dtype)
+        for value, neutral in ((scale, 1.0), (offset, 0.0))
+    )
+    return (factor, bias) if factor is None or bias is None else _pair(launcher, factor, bias)
+
+
+def batch_norm_sums_kernel(
+    launcher: Launcher, g: Block, xhat: Block, /, axes: Sequence[int], keepdims: bool
+) -> tuple[Block, Block]:
+    """sum(g) and sum(g * xhat) over `axes`."""
+    _same_dtype(launcher, g, xhat)
+    lead, rank = launcher.lead, g.ndim - launcher.lead
+    gone = {a + rank for a in axes}
+    where = _channels(launcher, xhat, [i for i in range(rank) if i not in gone])
+    shape = np.broadcast_shapes(g.shape[:lead], xhat.shape[:lead])
+    sums = launcher.empty((math.prod(shape), 2, where.sizes[1]), sum_dtype(g.dtype).name)
+    zero, one = (where.constant(launcher, n, g.dtype) for n in (0.0, 1.0))
+    data, dy = (where.data(launcher, a) for a in (xhat, g))
+    launcher.run(launches.bn_sums(data, dy, zero, one, None, None, sums, launcher.empty, lead=lead))
+    kept = tuple(
+        1 if i in gone else n for i, n in enumerate(where.dims) if keepdims or i not in gone
+    )
+    first, second = (
+        launcher.contiguous(sums[:, i].astype(g.dtype, copy=False)).reshape(*shape, *kept)
+        for i in (0, 1)
+    )
+    return first, second
+
+
+def batch_norm_gradient_kernel(
+    launcher: Launcher,
+    g: Block,
+    xhat: Block,
+    g_sum: Block,
+    product_sum: Block,
+    variance: Block,
+    scale: Block,
+    /,
+    epsilon: float,
+    count: int,
+    *,
+    out: Block = None,
+) -> Block:
+    """scale / sqrt(variance + epsilon) * (g - (g_sum + xhat * product_sum) / count)."""
+    if g.shape != xhat.shape:
+        raise launcher.refused(f"g of {g.shape} and xhat of {xhat.shape} broadcast")
+    _same_dtype(launcher, g, xhat, g_sum, product_sum, variance, scale)
+    xp, where = launcher.xp, _channels_of(launcher, xhat, variance)
+    factor = 1 / xp.sqrt(where.vector(launcher, variance) + epsilon)
+    factor = factor * (where.vector(launcher, scale) if hasattr(scale, "dtype") else scale)
+    sums = xp.stack(
+        _pair(launcher, where.vector(launcher, g_sum), where.vector(launcher, product_sum)), -2
+    )
+    zero, one, number = (
+        where.constant(launcher, n, g.dtype) for n in (0.0, 1.0, float(max(count, 1)))
+    )
+    dx = launcher.empty(g.shape, g.dtype.name) if out is None else out
+    data, dy, result = (where.data(launcher, a) for a in (xhat, g, dx))
+    launcher.run(
+        launches.bn_backward(
+            data, dy, zero, one, factor, None, sums, number, result, lead=launcher.lead
+        )
+    )
+    return dx

@@ -1,0 +1,309 @@
+"""Batch normalisation as compiled loops: blocks as (outer, lead, rows, columns), of which outer and
+rows are what is normalised over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.engine.loops import Loop, loop
+from gdt.engine.plan import Shards
+from gdt.engine.specialization import are_arrays, are_floats
+from gdt.ops.sums import LARGEST, LONGEST, grouped
+
+Block = Any
+Body = Callable[..., Any]
+Sizes = tuple[int, int, int, int]
+
+# Measured: a loop over rows shorter than this pays for blocks of few elements only.
+SHORT_ROW, FEW = 8, 512
+
+
+@loop("input, int, int, int, int, output")
+def _moments(x: Block, outer: int, lead: int, rows: int, columns: int, out: Block) -> None:
+    """Means, variances, and what the means lost when they were rounded."""
+    x, out = x.reshape((outer, lead, rows, columns)), out.reshape((3, lead, columns))
+    count, total = outer * rows, np.empty(columns)
+    for k in range(lead):
+        mean, variance, rest = out[0, k], out[1, k], out[2, k]
+        total[:] = 0
+        for o in range(outer):
+            for r in range(rows):
+                row = x[o, k, r]
+                for c in range(columns):
+                    total[c] += row[c]
+        for c in range(columns):
+            mean[c] = total[c] / count
+            rest[c] = total[c] / count - mean[c]
+        total[:] = 0
+        for o in range(outer):
+            for r in range(rows):
+                row = x[o, k, r]
+                for c in range(columns):
+                    off = row[c] - mean[c]
+                    total[c] += off * off
+        for c in range(columns):
+            variance[c] = total[c] / count
+
+
+@loop("input, input, int, int, int, int, output")
+def _sums(
+    g: Block, xhat: Block, outer: int, lead: int, rows: int, columns: int, out: Block
+) -> None:
+    """The sums of g, and of g * xhat."""
+    g, xhat = g.reshape((outer, lead, rows, columns)), xhat.reshape((outer, lead, rows, columns))
+    out = out.reshape((2, lead, columns))
+    total, product = np.empty(columns), np.empty(columns)
+    for k in range(lead):
+        total[:] = 0
+        product[:] = 0
+        for o in range(outer):
+            for r in range(rows):
+                g_row, row = g[o, k, r], xhat[o, k, r]
+                for c in range(columns):
+                    total[c] += g_row[c]
+                    product[c] += g_row[c] * row[c]
+        for c in range(columns):
+            out[0, k, c] = total[c]
+            out[1, k, c] = product[c]
+
+
+@loop("input, input, input, input, input, float, float, float, int, int, int, int, output")
+def _normalized(
+    x: Block,
+    mean: Block,
+    variance: Block,
+    offsets: Block,
+    scales: Block,
+    offset: float,
+    scale: float,
+    epsilon: float,
+    outer: int,
+    lead: int,
+    rows: int,
+    columns: int,
+    y: Block,
+) -> None:
+    x, y = x.reshape((outer, lead, rows, columns)), y.reshape((outer, lead, rows, columns))
+    small = x.dtype.type(epsilon)
+    factor, shift = np.empty(columns, x.dtype), np.empty(columns, x.dtype)
+    for k in range(lead):
+        means = mean[k * columns : (k + 1) * columns]
+        for c in range(columns):
+            at = k * columns + c
+            factor[c] = scales[at] if scales.size else scale
+            factor[c] /= np.sqrt(variance[at] + small)
+            shift[c] = offsets[at] if offsets.size else offset
+        for o in range(outer):
+            for r in range(rows):
+                row, made = x[o, k, r], y[o, k, r]
+                for c in range(columns):
+                    made[c] = (row[c] - means[c]) * factor[c] + shift[c]
+
+
+@loop("input, input, input, input, input, input, float, float, float, int, int, int, int, output")
+def _gradient(
+    g: Block,
+    xhat: Block,
+    g_sum: Block,
+    product_sum: Block,
+    variance: Block,
+    scales: Block,
+    scale: float,
+    epsilon: float,
+    share: float,
+    outer: int,
+    lead: int,
+    rows: int,
+    columns: int,
+    out: Block,
+) -> None:
+    g, xhat = g.reshape((outer, lead, rows, columns)), xhat.reshape((outer, lead, rows, columns))
+    out = out.reshape((outer, lead, rows, columns))
+    small, part = g.dtype.type(epsilon), g.dtype.type(share)
+    factor = np.empty(columns, g.dtype)
+    for k in range(lead):
+        sums = g_sum[k * columns : (k + 1) * columns]
+        products = product_sum[k * columns : (k + 1) * columns]
+        for c in range(columns):
+            at = k * columns + c
+            factor[c] = scales[at] if scales.size else scale
+            factor[c] /= np.sqrt(variance[at] + small)
+        for o in range(outer):
+            for r in range(rows):
+                g_row, row, made = g[o, k, r], xhat[o, k, r], out[o, k, r]
+                for c in range(columns):
+                    mean = (row[c] * products[c] + sums[c]) * part
+                    made[c] = (g_row[c] + mean) * factor[c]
+
+
+# ---------------------------------------------------------------- in the place of bodies
+
+
+def moments_loop(
+    body: Body,
+    x: Block,
+    /,
+    axes: Sequence[int],
+    keepdims: bool = False,
+    *,
+    shards: Shards,
+    dtype: Any = None,
+) -> Body | None:
+    """`gdt.moments` without padding: means and variances, and where shards are merged what the
+    means lost when they were rounded."""
+    if not are_arrays(x) or shards.uneven:
+        return None
+    run, sizes, shape = _reduction(_moments, x, axes, keepdims, count=3)
+    if run is None:
+        return None
+    rank, is_large, kind = len(shards.size), x.size > LARGEST, x.dtype
+    is_merged = any(f"d{a + rank}" in shards.split for a in axes)
+
+    def moments(x: Block) -> tuple[Block, ...]:
+        if is_large and not x.flags.c_contiguous:
+            return body(x)  # type: ignore[no-any-return]
+        made = np.empty(shape, kind)
+        run(x.ravel(), *sizes, made.ravel())
+        return (made[0], made[1], made[2]) if is_merged else (made[0], made[1])
+
+    return moments
+
+
+def batch_norm_sums_loop(
+    body: Body, g: Block, xhat: Block, /, axes: Sequence[int], keepdims: bool
+) -> Body | None:
+    """`batch_norm_sums` of two blocks of one dtype."""
+    if not are_arrays(g, xhat) or xhat.shape != g.shape or xhat.dtype != g.dtype:
+        return None
+    run, sizes, shape = _reduction(_sums, g, axes, keepdims, count=2)
+    if run is None:
+        return None
+    is_large, dtype = g.size > LARGEST, g.dtype
+
+    def batch_norm_sums(g: Block, xhat: Block) -> tuple[Block, Block]:
+        if is_large and not (g.flags.c_contiguous and xhat.flags.c_contiguous):
+            return body(g, xhat)  # type: ignore[no-any-return]
+        made = np.empty(shape, dtype)
+        run(g.ravel(), xhat.ravel(), *sizes, made.ravel())
+        return made[0], made[1]
+
+    return batch_norm_sums
+
+
+def normalize_loop(
+    body: Body,
+    x: Block,
+    mean: Block,
+    variance: Block,
+    offset: Any,
+    scale: Any,
+    /,
+    epsilon: float,
+    *,
+    block_shape: tuple[int, ...],
+) -> Body | None:
+    """`normalize`, where its vectors are of one shape, and all of one dtype."""
+    if not are_arrays(x, mean) or not are_floats(epsilon):
+        return None
+    if not _are_alike(mean, variance, offset, scale, dtype=x.dtype):
+        return None
+    run, sizes = _loop_over(_normalized, x, mean.shape)
+    if run is None:
+        return None
+    shape, dtype = x.shape, x.dtype
+    none = np.empty(0, dtype)
+
+    def normalize(
+        x: Block, mean: Block, variance: Block, offset: Any, scale: Any, *, out: Block = None
+    ) -> Block:
+        y = np.empty(shape, dtype) if out is None else out
+        if not (y.flags.c_contiguous and x.flags.c_contiguous):
+            return body(x, mean, variance, offset, scale, out=out)
+        if type(offset) is float:  # adding -0.0 changes nothing, as the body does not for 0.0
+            offsets, offset = none, offset or -0.0
+        else:
+            offsets, offset = offset.ravel(), 0.0
+        scales, scale = (none, scale) if type(scale) is float else (scale.ravel(), 1.0)
+        arrays = x.ravel(), mean.ravel(), variance.ravel(), offsets, scales
+        run(*arrays, offset, scale, epsilon, *sizes, y.ravel())
+        return y
+
+    return normalize
+
+
+def batch_norm_gradient_loop(
+    body: Body,
+    g: Block,
+    xhat: Block,
+    g_sum: Block,
+    product_sum: Block,
+    variance: Block,
+    scale: Any,
+    /,
+    epsilon: float,
+    count: int,
+) -> Body | None:
+    """`batch_norm_gradient`, where its vectors are of one shape, and all of one dtype."""
+    if not are_arrays(g, xhat, g_sum) or not are_floats(epsilon):
+        return None
+    if xhat.shape != g.shape or xhat.dtype != g.dtype:
+        return None
+    if not _are_alike(g_sum, product_sum, variance, scale, dtype=g.dtype):
+        return None
+    run, sizes = _loop_over(_gradient, g, g_sum.shape)
+    if run is None:
+        return None
+    share, shape, dtype = -1.0 / max(count, 1), g.shape, g.dtype
+    none = np.empty(0, dtype)
+
+    def batch_norm_gradient(
+        g: Block,
+        xhat: Block,
+        g_sum: Block,
+        product_sum: Block,
+        variance: Block,
+        scale: Any,
+        *,
+        out: Block = None,
+    ) -> Block:
+        made = np.empty(shape, dtype) if out is None else out
+        if not (made.flags.c_contiguous and g.flags.c_contiguous and xhat.flags.c_contiguous):
+            return body(g, xhat, g_sum, product_sum, variance, scale, out=out)
+        scales, scale = (none, scale) if type(scale) is float else (scale.ravel(), 1.0)
+        arrays = g.ravel(), xhat.ravel(), g_sum.ravel(), product_sum.ravel(), variance.ravel()
+        run(*arrays, scales, scale, epsilon, share, *sizes, made.ravel())
+        return made
+
+    return batch_norm_gradient
+
+
+def _are_alike(first: Block, *others: Any, dtype: np.dtype) -> bool:
+    """Whether all are arrays of one shape and that dtype, or floats."""
+    arrays = [first, *[v for v in others if type(v) is not float]]
+    return are_arrays(*arrays) and all(v.shape == first.shape and v.dtype == dtype for v in arrays)
+
+
+def _reduction(
+    of_dtypes: Loop, x: Block, axes: Sequence[int], keepdims: bool, *, count: int
+) -> tuple[Any, Sizes, tuple[int, ...]]:
+    """The loop that reduces `axes` of such a block or None, the block's sizes, and the shape of
+    `count` reductions."""
+    gone = {a + x.ndim for a in axes}
+    kept = tuple([1 if i in gone else n for i, n in enumerate(x.shape)])
+    run, sizes = _loop_over(of_dtypes, x, kept)
+    if x.dtype.itemsize > 4 and sizes[0] * sizes[2] > LONGEST:  # added up pairwise by NumPy
+        run = None
+    left = kept if keepdims else tuple([n for i, n in enumerate(x.shape) if i not in gone])
+    return run, sizes, (count, *left)
+
+
+def _loop_over(of_dtypes: Loop, x: Block, kept: tuple[int, ...]) -> tuple[Any, Sizes]:
+    """The loop for such a block, with vectors of shape `kept`, and the block's sizes; None if they
+    are of another form, or if rows are so short that NumPy is as fast."""
+    sizes = grouped(x.shape, kept)
+    if sizes is None or (sizes[-1] < SHORT_ROW and x.size > FEW):
+        return None, (0, 0, 0, 0)
+    return of_dtypes[x.dtype.char], sizes

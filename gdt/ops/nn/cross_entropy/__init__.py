@@ -1,0 +1,1 @@
+"""Cross-entropy of dense and of integer labels: bodies and gradients, kernels, compiled loops."""

@@ -1,0 +1,240 @@
+"""The kernels of the softmax cross-entropy with integer labels: blocks as (mesh axes..., rows,
+classes).
+
+A label that is no class is noted in a flag on the device, and raised at the next read by the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gdt.cuda import launches
+from gdt.engine.launcher import Launcher
+from gdt.engine.plan import Shards
+from gdt.errors import IndexRangeError, error
+
+Block = Any
+
+NO_LABEL = -(2**63)  # for "ignore none": what no label is
+LABEL_LIMIT = 2**31 - 1  # of what a flag tells of a label
+
+
+def _rows(launcher: Launcher, a: Block, dims: int) -> Block:
+    """(mesh axes..., rows) of a block that has `dims` dims of rows, with 1s or nothing behind."""
+    lead = launcher.lead
+    rows = math.prod(a.shape[lead : lead + dims])
+    return launcher.contiguous(a).reshape(*a.shape[:lead], rows)
+
+
+def _logits(launcher: Launcher, logits: Block) -> Block:
+    """(mesh axes..., rows, classes)"""
+    lead = launcher.lead
+    rows = math.prod(logits.shape[lead:-1])
+    return launcher.contiguous(logits).reshape(*logits.shape[:lead], rows, logits.shape[-1])
+
+
+def _labels(launcher: Launcher, labels: Block) -> Block:
+    """(mesh axes..., rows) of a dtype that the kernels read."""
+    narrow = labels.dtype in (np.int32, np.int64)
+    labels = labels if narrow else labels.astype(np.int64)
+    return _rows(launcher, labels, labels.ndim - launcher.lead)
+
+
+def _wide(a: Block) -> Block:
+    return a.astype(np.float32) if a.dtype == np.float16 else a
+
+
+def _ignored(ignore_index: int | None) -> int:
+    return NO_LABEL if ignore_index is None else ignore_index
+
+
+def _label(bits: int) -> str:
+    """A label from the lower half of a flag."""
+    number = bits - (bits >> 31 << 32)
+    beyond = {LABEL_LIMIT: " or more", -LABEL_LIMIT: " or less"}
+    return f"{number}{beyond.get(number, '')}"
+
+
+def _explain_labels(
+    name: str, shape: tuple[int, ...], lead: int, shards: Shards
+) -> Callable[[int], Exception | None]:
+    """From a flag, `row << 32 | label`, to the error that names the label's global index.
+
+    shape: of the block of rows. None if the row is padding.
+    """
+
+    def explain(flag: int) -> Exception | None:
+        row, label = divmod(flag, 2**32)
+        at = np.unravel_index(row, shape)
+        index = []
+        for d, i in enumerate(at[lead:]):
+            start, valid = (np.asarray(a[f"r{d}"].tolist()) for a in (shards.start, shards.valid))
+            place = tuple(c if n > 1 else 0 for c, n in zip(at[:lead], start.shape, strict=True))
+            if i >= valid[place]:
+                return None
+            index.append(int(start[place] + i))
+        return error(
+            IndexRangeError,
+            name,
+            f"label {_label(label)} at {index} is outside 0..{shards.size['k'] - 1}",
+            remedy="Rows to leave out have the label that ignore_index names.",
+        )
+
+    return explain
+
+
+def _flag(launcher: Launcher, name: str, shape: tuple[int, ...], shards: Shards) -> Block:
+    return launcher.error_flag(_explain_labels(name, shape, launcher.lead, shards))
+
+
+def _lead_shape(launcher: Launcher, *blocks: Block) -> tuple[int, ...]:
+    shapes = [a.shape[: launcher.lead] for a in blocks]
+    return tuple(np.broadcast_shapes(*shapes))
+
+
+def whole_kernel(name: str) -> Callable[..., tuple[Block, Block, Block]]:
+    """The kernel of `cross_entropy_of_whole`, whose errors begin with `name`."""
+
+    def kernel(
+        launcher: Launcher,
+        labels: Block,
+        logits: Block,
+        /,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+        *,
+        shards: Shards,
+        **_: Any,
+    ) -> tuple[Block, Block, Block]:
+        shape = (*_lead_shape(launcher, labels, logits), *logits.shape[launcher.lead : -1])
+        flag = _flag(launcher, name, shape, shards)
+        wide = np.dtype(np.float64 if logits.dtype == np.float64 else np.float32)
+        loss, lse = (launcher.empty(shape, wide.name) for _ in range(2))
+        rows = len(shape) - launcher.lead
+        launcher.run(
+            launches.softmax_ce(
+                _logits(launcher, logits), _labels(launcher, labels),
+                _rows(launcher, loss, rows), _rows(launcher, lse, rows), None, flag,
+                lead=launcher.lead, smoothing=label_smoothing, ignore=_ignored(ignore_index),
+            )
+        )  # fmt: skip
+        one = launcher.keep("one", lambda: launcher.xp.ones((*shape, 1), wide))
+        return loss.astype(logits.dtype, copy=False), lse.reshape(*shape, 1), one
+
+    return kernel
+
+
+def split_kernel(name: str) -> Callable[..., tuple[Block, ...]]:
+    """The kernel of `cross_entropy_of_split`: the statistics of the classes here."""
+
+    def kernel(
+        launcher: Launcher,
+        labels: Block,
+        logits: Block,
+        /,
+        label_smoothing: float = 0.0,
+        ignore_index: int | None = None,
+        *,
+        shards: Shards,
+        **_: Any,
+    ) -> tuple[Block, ...]:
+        xp = launcher.xp
+        data, given = _logits(launcher, logits), _labels(launcher, labels)
+        over = _lead_shape(launcher, data, given)
+        shape = (*over, *logits.shape[launcher.lead : -1])
+        data, given = (
+            launcher.contiguous(xp.broadcast_to(a, (*over, *a.shape[launcher.lead :])))
+            for a in (data, given)
+        )
+        flag = _flag(launcher, name, shape, shards)
+        parts = _parts(launcher, data, given, flag, _ignored(ignore_index), shards)
+        classes = shards.size["k"]
+        target = parts[..., 2]
+        if label_smoothing:
+            mean = parts[..., 3] / classes
+            target = (1.0 - label_smoothing) * target + label_smoothing * mean
+        kept = None if ignore_index is None else given != ignore_index
+        outside = (given < 0) | (given >= classes)
+        target = xp.where(outside if kept is None else outside & kept, np.nan, target)
+        statistics = [parts[..., 0], parts[..., 1], target.astype(parts.dtype, copy=False)]
+        return tuple(
+            launcher.contiguous(s).reshape(*shape, 1)
+            for s in (statistics if kept is None else [*statistics, kept])
+        )
+
+    return kernel
+
+
+def _parts(
+    launcher: Launcher, data: Block, labels: Block, flag: Block, ignore: int, shards: Shards
+) -> Block:
+    """(mesh axes..., rows, 4): of the classes here the largest logit, the sum of exponentials below
+    it, the logit of the label, and the sum of logits. Labels that are no class set the flag."""
+    lead, rows = launcher.lead, labels.shape
+    wide = np.dtype(np.float64 if data.dtype == np.float64 else np.float32).name
+    parts = launcher.empty((*rows, 4), wide)
+    start, count = _classes_here(launcher, rows[:lead], shards)
+    launcher.run(
+        launches.softmax_ce_parts(data, labels, parts, start=start, count=count, lead=lead)
+    )
+    flat = math.prod(rows)
+    loss, lse = (launcher.empty((flat,), wide) for _ in range(2))
+    launcher.run(  # of the classes here alone, for the sake of the flag
+        launches.softmax_ce_merge(
+            parts.reshape(1, flat, 4), labels.reshape(flat), loss, lse, flag,
+            total=shards.size["k"], ignore=ignore,
+        )
+    )  # fmt: skip
+    return parts
+
+
+def _classes_here(
+    launcher: Launcher, shape: tuple[int, ...], shards: Shards
+) -> tuple[Block | None, Block | None]:
+    """The first class of every item and how many are no padding, int32; None if all are here."""
+    if "k" not in shards.split:
+        return None, None
+    xp = launcher.xp
+
+    def flat(numbers: Block) -> Block:
+        return xp.ascontiguousarray(xp.broadcast_to(numbers, shape).reshape(-1), np.int32)
+
+    start = launcher.keep("start", lambda: flat(shards.start["k"]))
+    return start, launcher.keep("count", lambda: flat(shards.valid["k"]))
+
+
+def gradient_kernel(
+    launcher: Launcher,
+    g: Block,
+    labels: Block,
+    logits: Block,
+    largest: Block,
+    total: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+) -> Block:
+    """g * (softmax of the logits - labels as one-hot rows, smoothed)."""
+    lead, rows = launcher.lead, g.ndim - launcher.lead
+    with np.errstate(divide="ignore"):  # a row of -inf, whose gradient is NaN
+        lse = largest + launcher.xp.log(total)
+    over = _lead_shape(launcher, g, labels, logits, lse)
+    if logits.shape[:lead] != over:
+        raise launcher.refused(f"logits of {logits.shape} are broadcast to {over}")
+    start, count = _classes_here(launcher, over, shards)
+    gradient = launcher.empty(logits.shape, logits.dtype.name)
+    launcher.run(
+        launches.softmax_ce_gradient(
+            _logits(launcher, logits), _labels(launcher, labels), _rows(launcher, lse, rows),
+            _logits(launcher, gradient), scale=_rows(launcher, _wide(g), rows),
+            total=shards.size["k"], start=start, count=count, lead=lead,
+            smoothing=label_smoothing, ignore=_ignored(ignore_index),
+        )
+    )  # fmt: skip
+    return gradient

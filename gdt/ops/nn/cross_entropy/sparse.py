@@ -1,0 +1,399 @@
+"""Softmax cross-entropy with integer labels.
+
+Logits may be split by rows or by classes. Split classes stay where they are: the devices gather,
+for every row, the largest logit, the sum of exponentials and the logit of the label.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.backend import backend_of
+from gdt.engine.op import Op, op
+from gdt.engine.plan import Shards
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.ops.elementwise import like
+from gdt.ops.nn.cross_entropy.integer_labels import (
+    NAME,
+    beside,
+    checked_targets,
+    local_labels,
+    picked,
+    positions,
+)
+from gdt.ops.nn.cross_entropy.kernels import gradient_kernel, split_kernel, whole_kernel
+from gdt.ops.nn.cross_entropy.loops import gradient_loop, losses_loop
+from gdt.ops.nn.softmax import (
+    floating,
+    largest_and_sum,
+    merge_largest_and_sum,
+    softmax_from,
+    softmax_gradient,
+)
+from gdt.ops.reductions import sum_
+from gdt.ops.shapes import expand_dims
+from gdt.ops.sums import add_reduce, row_maximum
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import RuleSpec
+
+__all__ = ["sparse_softmax_cross_entropy_with_logits"]
+
+
+Block = Any
+
+
+# ---------------------------------------------------------------- integer labels
+
+
+def _rows(logits: ArrayType) -> str:
+    return " ".join(f"r{i}" for i in range(logits.ndim - 1))
+
+
+def _split_rule(labels: ArrayType, logits: ArrayType, **_: Any) -> str:
+    rows = _rows(logits)
+    return f"{rows}, {rows} k -> {rows}, {rows} 1, {rows} 1"
+
+
+def _whole_rule(labels: ArrayType, logits: ArrayType, **_: Any) -> RuleSpec:
+    return RuleSpec(_split_rule(labels, logits), whole=frozenset("k"))
+
+
+def _softmax_rule(labels: ArrayType, logits: ArrayType, **_: Any) -> RuleSpec:
+    rows = _rows(logits)
+    return RuleSpec(f"{rows}, {rows} k -> {rows}, {rows} k", whole=frozenset("k"))
+
+
+def _gradient_rule(g: ArrayType, labels: ArrayType, softmax: ArrayType, **_: Any) -> str:
+    rows = _rows(softmax)
+    return f"{rows}, {rows}, {rows} k -> {rows} k"
+
+
+def _fused_gradient_rule(
+    g: ArrayType, labels: ArrayType, logits: ArrayType, *_: Any, **__: Any
+) -> str:
+    rows = _rows(logits)
+    return f"{rows}, {rows}, {rows} k, {rows} 1, {rows} 1 -> {rows} k"
+
+
+def _loss_of_whole(
+    xp: Any,
+    labels: Block,
+    logits: Block,
+    label_smoothing: float,
+    ignore_index: int | None,
+    shards: Shards,
+) -> tuple[Block, Block, Block, Block]:
+    """The loss, the largest logit of every row, the exponentials below it, and their sum."""
+    classes = logits.shape[-1]
+    labels, kept, outside = checked_targets(xp, labels, classes, shards, ignore_index)
+    below = floating(xp, logits)
+    largest = row_maximum(xp, below)
+    below = below - largest
+    target = picked(xp, below, labels)
+    if label_smoothing:
+        mean = below.sum(axis=-1) / classes
+        target = (1.0 - label_smoothing) * target + label_smoothing * mean
+    if outside is not None:
+        target = xp.where(outside, np.nan, target)
+    xp.exp(below, out=below)
+    total = add_reduce(xp, below, (-1,), True)
+    loss = xp.log(total).reshape(target.shape)
+    loss -= target
+    if kept is not None:
+        loss = xp.where(kept, loss, 0)
+    return loss if loss.dtype == logits.dtype else loss.astype(logits.dtype), largest, below, total
+
+
+@op(_softmax_rule)
+def cross_entropy_of_whole(
+    xp: Any,
+    labels: Block,
+    logits: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+) -> tuple[Block, Block]:
+    """`sparse_softmax_cross_entropy_with_logits` and softmax(logits), where classes are not
+    split."""
+    loss, _, softmax, total = _loss_of_whole(
+        xp, labels, logits, label_smoothing, ignore_index, shards
+    )
+    softmax /= total
+    return loss, softmax if softmax.dtype == logits.dtype else softmax.astype(logits.dtype)
+
+
+@op(_whole_rule)
+def fused_cross_entropy(
+    xp: Any,
+    labels: Block,
+    logits: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+) -> tuple[Block, Block, Block]:
+    """`cross_entropy_of_whole` that keeps no softmax: its gradient takes two numbers of each row,
+    with which softmax(x) is exp(x - first) / second.
+
+    What a device with kernels runs, where reading the logits again costs less than keeping the
+    softmax; on the host, taking exponentials again costs more.
+    """
+    loss, largest, _, total = _loss_of_whole(
+        xp, labels, logits, label_smoothing, ignore_index, shards
+    )
+    return loss, largest, total
+
+
+fused_cross_entropy.kernel(whole_kernel(NAME))
+
+
+def _merge(
+    xp: Any, largest: Block, total: Block, target: Block, *kept: Block, axis: int
+) -> tuple[Block, ...]:
+    largest, total = merge_largest_and_sum(xp, largest, total, axis=axis)
+    target = target.sum(axis=axis, keepdims=True)
+    return largest, total, target, *(k.max(axis=axis, keepdims=True) for k in kept)
+
+
+def _finish(
+    xp: Any, largest: Block, total: Block, target: Block, *kept: Block, dtype: np.dtype[Any]
+) -> tuple[Block, Block, Block]:
+    loss = xp.log(total) + largest - target
+    if kept:
+        loss = xp.where(kept[0], loss, 0)
+    return loss.reshape(loss.shape[:-1]).astype(dtype, copy=False), largest, total
+
+
+def _prepare_split(labels: ArrayType, logits: ArrayType, **static: Any) -> dict[str, Any]:
+    return {"label_smoothing": 0.0, "ignore_index": None, **static, "dtype": logits.dtype}
+
+
+@op(
+    _split_rule,
+    reduce="max",
+    merge=_merge,
+    finish=_finish,
+    fill={"logits": "max", "labels": None},
+    prepare=_prepare_split,
+)
+def cross_entropy_of_split(
+    xp: Any,
+    labels: Block,
+    logits: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+    dtype: Any = None,
+) -> tuple[Block, ...]:
+    """`sparse_softmax_cross_entropy_with_logits` over split classes, with the largest logit of
+    every row and the sum of exponentials below it, which its gradient takes."""
+    labels, kept, outside = checked_targets(xp, labels, shards.size["k"], shards, ignore_index)
+    logits = floating(xp, logits)
+    largest, total = largest_and_sum(xp, logits, (-1,), True)
+    local, here = local_labels(xp, labels, shards)
+    target = xp.where(here, picked(xp, logits, local), 0)
+    if outside is not None:
+        target = xp.where(outside, np.nan, target)
+    if label_smoothing:
+        mean = _mean_of_split(xp, logits, shards)
+        target = (1.0 - label_smoothing) * target + label_smoothing * mean
+    statistics = (largest, total, target[..., None])
+    return (
+        statistics if kept is None else (*statistics, xp.broadcast_to(kept[..., None], total.shape))
+    )
+
+
+cross_entropy_of_split.kernel(split_kernel(NAME))
+
+
+def _mean_of_split(xp: Any, logits: Block, shards: Shards) -> Block:
+    """What this shard of the classes adds to the mean of every row; its padding holds -inf."""
+    valid = beside(shards.valid["k"], logits.ndim)
+    real = xp.where(xp.arange(logits.shape[-1]) < valid, logits, 0)
+    return real.sum(axis=-1) / shards.size["k"]
+
+
+def _minus_labels(
+    xp: Any,
+    g: Block,
+    labels: Block,
+    softmax: Block,
+    label_smoothing: float,
+    ignore_index: int | None,
+    shards: Shards,
+) -> Block:
+    """g * (softmax - labels as one-hot rows, smoothed)."""
+    classes = shards.size["k"]
+    if ignore_index is not None or shards.uneven or xp is not np:  # else the loss has checked them
+        labels, kept, outside = checked_targets(xp, labels, classes, shards, ignore_index)
+        if kept is not None:
+            g = xp.where(kept, g, 0)
+        if outside is not None:
+            g = xp.where(outside, 0, g)
+    if label_smoothing:
+        softmax = softmax - label_smoothing / classes
+    out = xp.ascontiguousarray(softmax * g[..., None])  # so that `flat` is a view of it
+    at_label = g * (1.0 - label_smoothing) if label_smoothing else g
+    if "k" in shards.split:
+        labels, here = local_labels(xp, labels, shards)
+        at_label = xp.where(here, at_label, 0)
+        labels = xp.broadcast_to(labels, out.shape[:-1])
+    flat = out.reshape(-1)
+    flat[positions(xp, labels, flat.size, out.shape[-1])] -= at_label.reshape(-1)
+    return out
+
+
+@op(_gradient_rule, linear="g")
+def cross_entropy_gradient(
+    xp: Any,
+    g: Block,
+    labels: Block,
+    softmax: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+) -> Block:
+    """g * (softmax - labels as one-hot rows, smoothed): the gradient of the cross-entropy in the
+    logits."""
+    return _minus_labels(xp, g, labels, softmax, label_smoothing, ignore_index, shards)
+
+
+@op(_fused_gradient_rule, linear="g")
+def fused_cross_entropy_gradient(
+    xp: Any,
+    g: Block,
+    labels: Block,
+    logits: Block,
+    largest: Block,
+    total: Block,
+    /,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    *,
+    shards: Shards,
+) -> Block:
+    """`cross_entropy_gradient` where the softmax is exp(logits - largest) / total."""
+    softmax = floating(xp, logits) - largest
+    xp.exp(softmax, out=softmax)
+    softmax /= total
+    out = _minus_labels(xp, g, labels, softmax, label_smoothing, ignore_index, shards)
+    return out.astype(logits.dtype, copy=False)
+
+
+fused_cross_entropy_gradient.kernel(gradient_kernel)
+
+
+def _unless_ignored(g: Any, labels: Any, static: dict[str, Any]) -> DistributedArray:
+    ignored = static.get("ignore_index")
+    out: DistributedArray = g if ignored is None else g * (labels != ignored)
+    return out
+
+
+def _gradient_vjp(
+    c: Any, out: Any, g: Any, labels: Any, softmax: Any, **static: Any
+) -> tuple[Any, ...]:
+    ones = g * 0.0 + 1.0
+    row = sum_(c * cross_entropy_gradient(ones, labels, softmax, **static), axis=-1)
+    return like(row, g), None, c * expand_dims(_unless_ignored(g, labels, static), -1)
+
+
+def _fused_gradient_vjp(
+    c: Any, out: Any, g: Any, labels: Any, logits: Any, largest: Any, total: Any, **static: Any
+) -> tuple[Any, ...]:
+    ones = g * 0.0 + 1.0
+    unit = fused_cross_entropy_gradient(ones, labels, logits, largest, total, **static)
+    # The largest logits and the sums are those of the logits: `softmax_from` knows what follows.
+    weight = c * expand_dims(_unless_ignored(g, labels, static), -1)
+    softmax = softmax_from(logits, largest, total)
+    g_logits = like(softmax_gradient(weight, softmax, -1), logits)
+    return like(sum_(c * unit, axis=-1), g), None, g_logits, None, None
+
+
+cross_entropy_gradient.vjp(joint=_gradient_vjp)
+cross_entropy_gradient.specialize(gradient_loop)
+fused_cross_entropy_gradient.vjp(joint=_fused_gradient_vjp)
+
+
+def _whole_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tuple[Any, ...]:
+    (g_loss, g_softmax), (_, softmax) = g, out
+    g_logits: Any = None
+    if g_loss is not None:
+        g_logits = cross_entropy_gradient(g_loss, labels, softmax, **static)
+    if g_softmax is not None:
+        more = softmax_gradient(g_softmax, softmax, -1)
+        g_logits = more if g_logits is None else g_logits + more
+    return None, like(g_logits, logits)
+
+
+def _fused_vjp(g: Any, out: Any, labels: Any, logits: Any, **static: Any) -> tuple[Any, ...]:
+    gradient = fused_cross_entropy_gradient(g[0], labels, logits, *out[1:], **static)
+    return None, like(gradient, logits)
+
+
+cross_entropy_of_whole.vjp(joint=_whole_vjp)
+cross_entropy_of_whole.specialize(losses_loop)
+fused_cross_entropy.vjp(joint=_fused_vjp)
+cross_entropy_of_split.vjp(joint=_fused_vjp)
+
+
+@public
+def sparse_softmax_cross_entropy_with_logits(
+    labels: Any, logits: Any, *, label_smoothing: float = 0.0, ignore_index: int | None = None
+) -> DistributedArray:
+    """-log(softmax(logits)[label]) of every row, as `tf.nn` has it.
+
+    labels: integers of any kind, of shape (...); logits: floating-point, (..., classes).
+    label_smoothing: the share of the target that all classes divide evenly. ignore_index: a label
+    of rows whose loss and gradient are 0.
+
+    Raises IndexRangeError for a label that is no class; on a GPU, where finding out would wait for
+    the device, at the next read by the host: until then the loss of such a row is NaN, and its
+    gradient 0. Split rows or classes stay split.
+
+    >>> logits = gdt.asarray([[0.0, 0.0], [0.0, 1000.0]])
+    >>> gdt.sparse_softmax_cross_entropy_with_logits([0, 1], logits).tolist()
+    [0.693147180559..., 0.0]
+    """
+    if type(labels) is not DistributedArray or type(logits) is not DistributedArray:
+        labels, logits = as_operands(NAME, labels=labels, logits=logits)
+    if labels.dtype.kind not in "iu" or logits.dtype.kind != "f" or not logits.ndim:
+        raise error(
+            DtypeError,
+            NAME,
+            "labels are integers and logits floating-point rows",
+            operands={"labels": labels.type, "logits": logits.type},
+        )
+    if labels.shape != logits.shape[:-1] or not logits.shape[-1]:
+        raise error(
+            ShapeError,
+            NAME,
+            f"labels {list(labels.shape)} do not name a class for each row of {list(logits.shape)}",
+            operands={"labels": labels.type, "logits": logits.type},
+        )
+    static: dict[str, Any] = {}
+    if label_smoothing:
+        static["label_smoothing"] = float(label_smoothing)
+    if ignore_index is not None:
+        static["ignore_index"] = int(ignore_index)
+    loss: DistributedArray = _family(logits)(labels, logits, **static)[0]
+    return loss
+
+
+def _family(logits: DistributedArray) -> Op:
+    """The op for logits of that layout on those devices."""
+    if logits.layout.dims[-1]:
+        return cross_entropy_of_split
+    has_kernels = backend_of(logits.mesh).runner is not None
+    return fused_cross_entropy if has_kernels else cross_entropy_of_whole

@@ -1,0 +1,316 @@
+"""softmax, log_softmax and logsumexp, over whole axes and over split ones.
+
+A split axis is never gathered: every shard finds its largest element and the sum of the
+exponentials below it, one all-gather brings these pairs together, and the rows stay where they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.engine.op import op
+from gdt.errors import DtypeError, error
+from gdt.ops.elementwise import astype, multiply, subtract
+from gdt.ops.exponential import exp
+from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduction_rule, reduction_text, sum_
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import RuleSpec
+
+__all__ = ["log_softmax", "logsumexp", "softmax"]
+
+
+Block = Any
+
+
+def floating(xp: Any, x: Block) -> Block:
+    """A block in the dtype that exponentials are added up in: float16 as float32."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
+# ---------------------------------------------------------------- statistics of a split axis
+
+
+def _statistics_rule(kind: ArrayType, *, axis: tuple[int, ...]) -> str:
+    text = reduction_text(kind, axis, keepdims=True)
+    return f"{text}, {text.split('->')[1]}"
+
+
+def largest_element(xp: Any, x: Block, axis: Any) -> Block:
+    """The largest element with kept dims; -inf of none."""
+    if x.size:
+        return x.max(axis=axis, keepdims=True)
+    gone = {a + x.ndim for a in axis}
+    shape = tuple(1 if i in gone else n for i, n in enumerate(x.shape))
+    return xp.full(shape, -np.inf, x.dtype)
+
+
+def largest_and_sum(xp: Any, x: Block, axis: Any, keepdims: bool) -> tuple[Block, Block]:
+    """The largest element m, and the sum of exp(x - m); 0 where all elements are -inf."""
+    largest = largest_element(xp, x, axis)
+    below = x - xp.where(largest == -np.inf, largest.dtype.type(0), largest)
+    xp.exp(below, out=below)
+    total = below.sum(axis=axis, keepdims=keepdims)
+    return largest.reshape(total.shape), total
+
+
+def merge_largest_and_sum(xp: Any, largest: Block, total: Block, *, axis: int) -> tuple[Block, ...]:
+    """Put the sums of all shards below the same largest element, and add them up."""
+    top = largest.max(axis=axis, keepdims=True)
+    with np.errstate(invalid="ignore"):  # inf - inf: that row is NaN, as it is where rows are whole
+        total = total * xp.exp(largest - xp.where(top == -np.inf, top.dtype.type(0), top))
+    return top, total.sum(axis=axis, keepdims=True)
+
+
+def _prepare(name: str) -> Any:
+    def prepare(kind: ArrayType, *, axis: Axis = None, **static: Any) -> dict[str, Any]:
+        return {"axis": negative_axes(kind, axis, name), **static}
+
+    return prepare
+
+
+@op(
+    _statistics_rule,
+    reduce="max",
+    merge=merge_largest_and_sum,
+    prepare=_prepare("softmax_statistics"),
+)
+def softmax_statistics(xp: Any, x: Block, /, axis: Axis) -> tuple[Block, Block]:
+    """The largest element m along `axis` and the sum of exp(x - m), with kept dims; float32 for
+    float16. No gradient flows through them: `softmax_from` and `log_softmax_from` know what they
+    are."""
+    with np.errstate(invalid="ignore"):
+        return largest_and_sum(xp, floating(xp, x), axis, True)
+
+
+# ---------------------------------------------------------------- softmax
+
+
+def _whole_rule(kind: ArrayType, *, axis: tuple[int, ...]) -> RuleSpec:
+    names = [f"d{i}" for i in range(kind.ndim)]
+    whole = frozenset(names[a] for a in axis)
+    return RuleSpec(f"{' '.join(names)} -> {' '.join(names)}", whole=whole)
+
+
+@op(_whole_rule, prepare=_prepare("softmax"))
+def softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
+    """`softmax` over axes that are not split."""
+    y = floating(xp, x)
+    y = y - largest_element(xp, y, axis)
+    xp.exp(y, out=y)
+    y /= xp.add.reduce(y, axis=axis, keepdims=True)
+    return y if y.dtype == x.dtype else y.astype(x.dtype)
+
+
+@op("..., ..., ... -> ...")
+def softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
+    """`softmax` of x with its own `softmax_statistics`."""
+    y = x - largest
+    xp.exp(y, out=y)
+    y /= total
+    return y if y.dtype == x.dtype else y.astype(x.dtype)
+
+
+@op(_whole_rule, prepare=_prepare("log_softmax"))
+def log_softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
+    """`log_softmax` over axes that are not split."""
+    y = floating(xp, x)
+    y = y - largest_element(xp, y, axis)
+    y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True))
+    return y if y.dtype == x.dtype else y.astype(x.dtype)
+
+
+@op("..., ..., ... -> ...")
+def log_softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
+    """`log_softmax` of x with its own `softmax_statistics`."""
+    y = x - largest
+    y -= xp.log(total)
+    return y if y.dtype == x.dtype else y.astype(x.dtype)
+
+
+def _pair_rule(g: ArrayType, out: ArrayType, *, axis: tuple[int, ...]) -> RuleSpec:
+    names = " ".join(f"d{i}" for i in range(out.ndim))
+    whole = frozenset(f"d{a + out.ndim}" for a in axis)
+    return RuleSpec(f"{names}, {names} -> {names}", whole=whole)
+
+
+def _prepare_pair(g: ArrayType, out: ArrayType, *, axis: Axis) -> dict[str, Any]:
+    return {"axis": negative_axes(out, axis, "softmax")}
+
+
+@op(_pair_rule, linear="g", prepare=_prepare_pair)
+def softmax_gradient_of_whole(xp: Any, g: Block, y: Block, /, axis: Axis) -> Block:
+    """y * (g - sum(g * y)): the gradient of softmax over axes that are not split."""
+    product = g * y
+    product -= y * xp.add.reduce(product, axis=axis, keepdims=True)
+    return product
+
+
+def _softmax_gradient_vjp(c: Any, out: Any, g: Any, y: Any, *, axis: Axis) -> tuple[Any, ...]:
+    along = sum_(c * y, axis=axis, keepdims=True)
+    return (
+        softmax_gradient(c, y, axis),
+        c * g - c * sum_(g * y, axis=axis, keepdims=True) - g * along,
+    )
+
+
+softmax_gradient_of_whole.vjp(joint=_softmax_gradient_vjp)
+
+
+def softmax_gradient(g: DistributedArray, y: DistributedArray, axis: Axis) -> DistributedArray:
+    """The cotangent of x from that of y = softmax(x)."""
+    out: DistributedArray
+    if _is_split(y, axis) or g.shape != y.shape:
+        out = y * (g - sum_(g * y, axis=axis, keepdims=True))
+    else:
+        out = softmax_gradient_of_whole(g, y, axis=axis)
+    return out
+
+
+def _softmax_vjp(g: Any, out: Any, x: Any, *, axis: Axis) -> Any:
+    return softmax_gradient(g, out, axis)
+
+
+def _log_softmax_vjp(g: Any, out: Any, x: Any, *, axis: Axis) -> Any:
+    return subtract(g, multiply(exp(out), sum_(g, axis=axis, keepdims=True)))
+
+
+softmax_of_whole.vjp(_softmax_vjp)
+log_softmax_of_whole.vjp(_log_softmax_vjp)
+
+
+def _reduced_axes(x: DistributedArray, statistic: DistributedArray) -> tuple[int, ...]:
+    return tuple(
+        i - x.ndim
+        for i, (n, kept) in enumerate(zip(x.shape, statistic.shape, strict=True))
+        if n != kept
+    )
+
+
+# Along an axis of length 1, which is not among the reduced ones, the softmax is 1 and its gradient
+# 0 whichever way it is computed: g - g * 1 and y * (g - g * y).
+softmax_from.vjp(
+    lambda g, out, x, largest, total: softmax_gradient(g, out, _reduced_axes(x, largest)),
+    None,
+    None,
+)
+log_softmax_from.vjp(
+    lambda g, out, x, largest, total: _log_softmax_vjp(g, out, x, axis=_reduced_axes(x, largest)),
+    None,
+    None,
+)
+
+
+def _is_split(x: DistributedArray, axis: Axis) -> bool:
+    dims = x.layout.dims
+    if type(axis) is int and -len(dims) <= axis < len(dims):
+        return bool(dims[axis])
+    return any(dims[a] for a in negative_axes(x.type, axis, "softmax"))
+
+
+def as_floating(name: str, x: Any) -> DistributedArray:
+    """The operand as an array of floating-point numbers: integers and bools become float64."""
+    if type(x) is DistributedArray and x.dtype.kind == "f":
+        return x
+    (x,) = as_operands(name, x=x)
+    if x.dtype.kind == "c":
+        raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
+    return astype(x, np.float64) if x.dtype.kind in "biu" else x
+
+
+@public
+def softmax(x: Any, axis: Axis = -1) -> DistributedArray:
+    """exp(x) / sum(exp(x)) over `axis` (an int, a tuple, or None for all axes), without overflow.
+
+    Integers give float64; float16 is added up in float32. Where `axis` is split, the devices gather
+    one largest element and one sum per row, and no row.
+
+    >>> gdt.softmax(gdt.asarray([[0.0, 0.0], [1000.0, 0.0]])).tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    """
+    x = as_floating("softmax", x)
+    out: DistributedArray
+    if _is_split(x, axis):
+        out = softmax_from(x, *softmax_statistics(x, axis=axis))
+    else:
+        out = softmax_of_whole(x, axis=axis)
+    return out
+
+
+@public
+def log_softmax(x: Any, axis: Axis = -1) -> DistributedArray:
+    """log(softmax(x)) over `axis`, accurate where the softmax is close to 0.
+
+    >>> gdt.log_softmax(gdt.asarray([0.0, -1000.0])).tolist()
+    [0.0, -1000.0]
+    """
+    x = as_floating("log_softmax", x)
+    out: DistributedArray
+    if _is_split(x, axis):
+        out = log_softmax_from(x, *softmax_statistics(x, axis=axis))
+    else:
+        out = log_softmax_of_whole(x, axis=axis)
+    return out
+
+
+# ---------------------------------------------------------------- logsumexp
+
+
+def _log_of_sum(xp: Any, largest: Block, total: Block, *, dtype: np.dtype[Any]) -> Block:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        out = xp.log(total)
+        out += largest
+    out = xp.where(largest == np.inf, largest, out)
+    return out if out.dtype == dtype else out.astype(dtype)
+
+
+def _prepare_logsumexp(
+    kind: ArrayType, *, axis: Axis = None, keepdims: bool = False
+) -> dict[str, Any]:
+    axes = negative_axes(kind, axis, "logsumexp")
+    return {"axis": axes, "keepdims": bool(keepdims), "dtype": kind.dtype}
+
+
+@op(
+    reduction_rule,
+    reduce="max",
+    merge=merge_largest_and_sum,
+    finish=_log_of_sum,
+    prepare=_prepare_logsumexp,
+)
+def logsumexp_of_floats(
+    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None
+) -> tuple[Block, Block]:
+    """`logsumexp` of floating-point numbers."""
+    with np.errstate(invalid="ignore"):
+        return largest_and_sum(xp, floating(xp, x), axis, keepdims)
+
+
+def _logsumexp_vjp(
+    g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False
+) -> DistributedArray:
+    weight: DistributedArray = exp(x - kept_dims(out, x, axis)) * kept_dims(g, x, axis)
+    return weight
+
+
+logsumexp_of_floats.vjp(_logsumexp_vjp)
+
+
+@public
+def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+    """log(sum(exp(x))) over `axis` (None: all axes), without overflow; -inf where all elements are
+    -inf, and for no elements.
+
+    Integers give float64; float16 is added up in float32. Over split axes it is one all-gather of
+    the largest elements and the sums.
+
+    >>> float(gdt.logsumexp(gdt.asarray([1000.0, 1000.0]))) - 1000.0
+    0.693147180559...
+    """
+    x = as_floating("logsumexp", x)
+    out: DistributedArray = logsumexp_of_floats(x, axis=axis, keepdims=keepdims)
+    return out

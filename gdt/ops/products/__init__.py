@@ -1,0 +1,1 @@
+"""Products: NumPy's functions, einsum's notation, and how blocks are multiplied."""

@@ -1,0 +1,157 @@
+"""`einsum`: products and sums written as labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.ops.elementwise import astype
+from gdt.ops.products.op import contract_labels, diagonal
+from gdt.ops.reductions import sum_
+from gdt.ops.shapes import transpose
+from gdt.sharding.array_type import ArrayType
+
+__all__ = ["einsum"]
+
+
+@public
+def einsum(subscripts: str, *operands: Any) -> DistributedArray:
+    """Products of the operands, summed over labels: `"bij,jk->bik"` is a batched matmul.
+
+    subscripts: one letter per axis, `...` for axes that broadcast; without `->` the result has the
+    axes
+        of `...`, then the letters that occur once, in alphabetical order. A letter that occurs
+        twice in one operand takes its diagonal.
+
+    Two operands are one contraction (see `gdt.matmul` for what split axes do); more are contracted
+    from left to right. dtypes are those of NumPy's einsum: sums of small integers do not widen.
+    Raises ShapeError for subscripts that do not fit the operands.
+
+    >>> gdt.einsum("ij,j->i", [[1.0, 2.0], [3.0, 4.0]], [1.0, 10.0]).tolist()
+    [21.0, 43.0]
+    >>> gdt.einsum("ii", gdt.asarray([[1, 2], [3, 4]])).tolist()
+    5
+    """
+    _check_text(subscripts)
+    if not operands:
+        raise error(ShapeError, "einsum", f"{subscripts!r} without operands")
+    arrays = as_operands("einsum", **{f"operand {i}": a for i, a in enumerate(operands)})
+    if len({a.dtype for a in arrays}) > 1:  # sums of one operand alone are in that of the result
+        common = np.result_type(*[a.dtype for a in arrays])
+        arrays = [astype(a, common) for a in arrays]
+    terms, out = _read(subscripts, tuple([a.type for a in arrays]))
+    singled = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
+    (x, have), *rest = singled
+    for i, (w, term) in enumerate(rest):
+        needed = {*out, *(n for _, later in rest[i + 1 :] for n in later)}
+        kept = tuple(n for n in dict.fromkeys((*have, *term)) if n in needed)
+        target = out if i == len(rest) - 1 else kept
+        x, have = contract_labels(x, w, have, term, target), target
+    return x if have == out else _reduced(x, have, out)
+
+
+Term = tuple[str, ...]
+
+
+def _check_text(subscripts: object) -> None:
+    if not isinstance(subscripts, str):
+        kind = type(subscripts).__name__
+        raise error(DtypeError, "einsum", f"subscripts are a {kind}, not a text like 'ij,jk->ik'")
+
+
+@lru_cache(maxsize=1 << 10)
+def _read(subscripts: str, kinds: tuple[ArrayType, ...]) -> tuple[list[Term], Term]:
+    """Labels of every operand's axes and of the result's, which fit the operands."""
+    terms, out = _labels(subscripts, kinds)
+    _check_sizes(subscripts, terms, kinds)
+    return terms, out
+
+
+def _labels(subscripts: str, kinds: Sequence[ArrayType]) -> tuple[list[Term], Term]:
+    """Labels of every operand's axes and of the result's; axes of `...` are `_1`, `_2` from the
+    right."""
+    left, arrow, right = subscripts.replace(" ", "").partition("->")
+    written = left.split(",")
+    if len(written) != len(kinds):
+        raise _error(subscripts, f"{len(written)} terms for {len(kinds)} operands", kinds)
+    for term in (*written, right):
+        if not term.replace("...", "", 1).isalpha() and term.replace("...", "", 1):
+            raise _error(subscripts, f"{term!r} has more than letters and one `...`", kinds)
+    terms, batch = [], 0
+    for i, (term, x) in enumerate(zip(written, kinds, strict=True)):
+        letters = term.replace("...", "")
+        rest = x.ndim - len(letters)
+        if rest < 0 or (rest and "..." not in term):
+            raise _error(subscripts, f"{term!r} does not fit operand {i} of rank {x.ndim}", kinds)
+        batch = max(batch, rest)
+        terms.append(_expanded(term, rest))
+    if arrow:
+        out = _expanded(right, batch)
+    else:
+        letters = left.replace(",", "").replace(".", "")
+        once = tuple(n for n in sorted(set(letters)) if letters.count(n) == 1)
+        out = (*_expanded("...", batch), *once)
+    held = {n for term in terms for n in term}
+    for n in out:
+        if n not in held and n.isalpha():
+            raise _error(
+                subscripts, f"label {n!r} of the result is not one of the operands'", kinds
+            )
+        if out.count(n) > 1:
+            raise _error(subscripts, f"label {n!r} is twice in the result", kinds)
+    if batch and "..." not in (right if arrow else "..."):
+        raise _error(subscripts, "the result lacks the `...` of the operands", kinds)
+    return terms, out
+
+
+def _expanded(term: str, batch: int) -> Term:
+    before, dots, after = term.partition("...")
+    return (*before, *(f"_{i}" for i in range(batch, 0, -1) if dots), *after)
+
+
+def _check_sizes(subscripts: str, terms: list[Term], kinds: Sequence[ArrayType]) -> None:
+    sizes: dict[str, int] = {}
+    for i, (term, x) in enumerate(zip(terms, kinds, strict=True)):
+        for n, size in zip(term, x.shape, strict=True):
+            known = sizes.setdefault(n, size)
+            if known == 1:
+                sizes[n] = size
+            elif size not in (1, known):
+                problem = f"label {n!r} is {size} in operand {i} but {known} before"
+                raise _error(subscripts, problem, kinds)
+
+
+def _error(subscripts: str, problem: str, kinds: Sequence[ArrayType]) -> ShapeError:
+    operands = {f"operand {i}": kind for i, kind in enumerate(kinds)}
+    return error(ShapeError, "einsum", problem, operands=operands, rule=subscripts)
+
+
+def _without_repeats(x: DistributedArray, term: Term) -> tuple[DistributedArray, Term]:
+    """Diagonals of the labels that occur more than once."""
+    for n in dict.fromkeys(term):
+        while term.count(n) > 1:
+            first = term.index(n)
+            second = term.index(n, first + 1)
+            if x.shape[first] != x.shape[second]:
+                problem = f"label {n!r} is {x.shape[first]} and {x.shape[second]} in one operand"
+                raise _error("".join(term), problem, [x.type])
+            x = diagonal(x, 0, first, second)
+            term = (*(m for i, m in enumerate(term) if i not in (first, second)), n)
+    return x, term
+
+
+def _reduced(x: DistributedArray, have: Term, out: Term) -> DistributedArray:
+    """Sum over the labels that `out` lacks, and put the others in its order."""
+    gone = tuple(i for i, n in enumerate(have) if n not in out)
+    if gone:
+        x = sum_(x, axis=gone, dtype=np.dtype(x.dtype))
+        have = tuple(n for n in have if n in out)
+    moved: DistributedArray = transpose(x, tuple(have.index(n) for n in out))
+    return moved

@@ -1,0 +1,68 @@
+"""Which registers of a program may share memory, so that an update of one would change another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from typing import Any
+
+from gdt.programs.instruction import Instruction
+
+
+def aliases(values: Sequence[Any], instructions: Iterable[Instruction]) -> list[set[int]]:
+    """Of every register, those that share its memory in some run, itself among them.
+
+    values: what each register held when the instructions ran. A reshaping is a view in one run and
+    a copy in another, since arrays of one type may lie in memory differently. So what has as many
+    elements as an operand counts as a view of it, and so does all that is made of one that is moved
+    first, as moving may reshape it and drop the padding.
+    """
+    groups = [{register} for register in range(len(values))]
+
+    def join(one: int, other: int) -> None:
+        if groups[one] is not groups[other]:
+            groups[one] |= groups[other]
+            for register in groups[other]:
+                groups[register] = groups[one]
+
+    first: dict[int, int] = {}
+    for register, value in enumerate(values):
+        for owner in owners_of(value):
+            join(first.setdefault(id(owner), register), register)
+    for k in instructions:
+        if k.donated or k.is_new:
+            continue
+        several = k.inputs == k.moved and len(k.inputs) == len(k.outputs)  # each to its own output
+        pairs = zip(k.inputs, k.outputs, strict=True) if several else product(k.inputs, k.outputs)
+        for one, other in pairs:
+            operand, made = _elements(values[one]), _elements(values[other])
+            is_moved = one in k.moved and _dtypes(operand) == _dtypes(made)
+            if operand and (is_moved or operand == made):
+                join(one, other)
+    return groups
+
+
+def owners_of(value: Any) -> list[Any]:
+    """What owns the memory of each block that a register holds; of a scalar, that."""
+    return [_owner(block) for block in blocks_of(value)]
+
+
+def _owner(block: Any) -> Any:
+    """What owns the memory of an array, at the end of the chain of arrays that it is a view of."""
+    while hasattr(base := getattr(block, "base", None), "dtype"):
+        block = base
+    return block
+
+
+def _elements(value: Any) -> list[tuple[int, Any]]:
+    """How many elements of which dtype each block of an array has; of a scalar, nothing."""
+    return [(b.size, b.dtype) for b in blocks_of(value) if hasattr(b, "dtype")]
+
+
+def _dtypes(elements: Sequence[tuple[int, Any]]) -> set[Any]:
+    return {dtype for _, dtype in elements}
+
+
+def blocks_of(value: Any) -> tuple[Any, ...]:
+    """The blocks that a register holds."""
+    return value if type(value) is tuple else (value,)

@@ -1,0 +1,372 @@
+"""Recorded programs as CUDA graphs: one launch on each GPU for all that it computes between two
+collectives, or for the whole step if there are none.
+
+Where a program has registers, a graph has addresses. So what a graph reads lies in buffers that
+stay where they are: those of the parameters and other state are overwritten by the graph itself and
+are what the step's places then hold; other operands are copied in before a launch, and what a
+collective has made before the next one. What the host computes anew for each step (learning rates,
+counters, streams of random numbers) is computed first, in the order of the program, and goes to
+buffers too. The graphs of a step share a memory pool of their own, so a launch allocates nothing;
+the arrays that a step returns are copied out of it.
+
+Collectives are not captured: NCCL may wait for ever in graphs that one thread launches on several
+GPUs. They run between the launches as they do in an eager step.
+
+Arrays do not change under their users: if somebody has kept an array that lies in a buffer, the
+step runs without graphs, which are captured anew, with another buffer, in the next call.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.backend import backend_of
+from gdt.backend.cupy import CupyBackend, on_gpu
+from gdt.backend.graphs import Graph
+from gdt.backend.numpy import ONE_REFERENCE
+from gdt.errors import FunctionError, GdtError, OutOfMemoryError, error
+from gdt.programs.aliases import blocks_of
+from gdt.programs.graphs.device_program import DeviceProgram, device_program
+from gdt.programs.graphs.host_values import HostValues
+from gdt.programs.graphs.memory import BlockKind, GraphMemory
+from gdt.programs.instruction import Held, held_of
+from gdt.programs.program import PROGRAM_FILE, Program
+from gdt.programs.segments import Piece, pieces
+from gdt.sharding import processes
+from gdt.sharding.mesh import Mesh
+
+Block = Any
+Blocks = Sequence[Block]
+CAPTURE_REMEDY = (
+    "Compute it outside of the function, or call the step without gdt.function. What waits for the "
+    "GPU, and NVIDIA's libraries (products with matmul_backend('cublas') or of dtypes that gdt has "
+    "no kernel for, sorting), cannot be captured."
+)
+
+
+class StepGraph:
+    """Runs a program whose arrays all have a block on each of some GPUs as CUDA graphs.
+
+    values: what each register held when the program was recorded. states: of the program's inputs
+    that are overwritten by outputs, which. is_argument: whether each input may be expected to be
+    another array in every call.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        found: DeviceProgram,
+        memory: GraphMemory,
+        values: Sequence[Held],
+        states: Mapping[int, int],
+        is_argument: Sequence[bool],
+    ) -> None:
+        self._name, self._memory, self._program = name, memory, found.program
+        self._draws = HostValues(memory, found.draws, found.scalars, found.arrays)
+        self.states = dict(states)
+        self._state_of_output = {output: i for i, output in states.items()}
+        self._state_of = {self._program.inputs[i]: i for i in states}
+        self._number = {r: n for n, r in enumerate(self._program.inputs)}
+        self._copied = [i in states or given for i, given in enumerate(is_argument)]
+        self._bound: list[Blocks] = [()] * len(is_argument)
+        self.pieces = pieces(self._program)
+        self._sent = {r for p in self.pieces if p.communicates for r in p.program.inputs}
+        self._received = self._kinds_received(values)
+        self._is_warm = False
+        self._captured: list[Graph | None] = []  # of each piece that is launched
+        self._kept: dict[int, Held] = {}  # registers that collectives read, or that graphs read
+        self._lock = threading.Lock()  # two threads would put their operands into the same buffers
+        self._streams: list[Any] = []  # of the last call
+        self._outputs: dict[int, Blocks] = {}  # what is returned, but for states
+        self._buffers: set[int] = set()  # identities of those of the inputs
+
+    def _kinds_received(self, values: Sequence[Held]) -> dict[int, list[BlockKind]]:
+        """Of the registers that collectives make and graphs read, the kinds of their blocks."""
+        made = {r for p in self.pieces if p.communicates for r in p.program.outputs}
+        read = {r for p in self.pieces if not p.communicates for r in p.program.inputs}
+        read |= {self._program.outputs[n] for n in self._state_of_output}
+        return {r: [BlockKind.of(b) for b in blocks_of(values[r])] for r in made & read}
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether the next call may launch graphs."""
+        return bool(self._captured)
+
+    def run(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> Sequence[Held]:
+        """What the program makes of the blocks of its inputs.
+
+        free: of each state, whether nobody but its place refers to its blocks.
+        """
+        memory = self._memory
+        with self._lock, memory.backend.on(memory.mesh, 0):
+            self._join_streams()
+            stale = self.is_captured and not self._loaded(operands, free)
+            if stale or not self._is_warm:
+                # Before its first capture a program runs once, so that all kernels are loaded.
+                self._captured, self._is_warm = [], True
+                self._draws.draw()
+                held = [*map(held_of, operands), *self._draws.operands]
+                return self._program.run(*held, *self._flags(self._program, free))
+            if not self.is_captured:
+                self._bind(operands, free)
+                self._capture()
+            self._draws.draw()
+            return self._replayed()
+
+    def _join_streams(self) -> None:
+        """Let this call wait for the last one, where CuPy's current stream is another now."""
+        backend = self._memory.backend
+        streams = [backend.compute_stream(device) for device in self._memory.devices]
+        for before, now in zip(self._streams, streams, strict=False):
+            if before.ptr != now.ptr:
+                backend.follow(before, now)
+        self._streams = streams
+
+    def _flags(self, program: Program, free: Mapping[int, bool]) -> list[bool]:
+        """Of the registers that an update of a program may overwrite, whether it may now."""
+        return [free.get(self._state_of.get(r, -1), False) for r in program.donated]
+
+    # ---- operands
+
+    def _loaded(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> bool:
+        """Put the operands where the graphs read them; False if that would change an array that
+        somebody has kept, or if an operand turns out to be another in every call."""
+        for i, blocks in enumerate(operands):
+            if self._is_in_place(i, blocks):
+                if i in self.states and not free[i]:
+                    return False
+            elif not self._copied[i]:
+                self._copied[i] = True
+                return False
+            elif not self._is_unseen(i):
+                return False
+            else:
+                self._memory.copy(self._bound[i], blocks)
+        return True
+
+    def _is_in_place(self, i: int, blocks: Blocks) -> bool:
+        found = [b.base for b in blocks] if i in self.states else blocks
+        return all(b is mine for b, mine in zip(found, self._bound[i], strict=True))
+
+    def _is_unseen(self, i: int) -> bool:
+        """Whether no array lies in the buffers of an input."""
+        buffers = self._bound[i]
+        return all(sys.getrefcount(buffers[n]) == ONE_REFERENCE for n in range(len(buffers)))
+
+    def _bind(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> None:
+        """Choose what the graphs read: buffers with copies of the operands, and operands that are
+        always the same."""
+        memory = self._memory
+        for i, blocks in enumerate(operands):
+            if not self._copied[i]:
+                self._bound[i] = list(blocks)
+                continue
+            known = bool(self._bound[i])
+            if known and self._is_in_place(i, blocks) and free.get(i, False):
+                continue
+            if not known or not self._is_unseen(i):
+                empty = memory.backend.xp.empty
+                self._bound[i] = memory.each(lambda b, empty=empty: empty(b.shape, b.dtype), blocks)
+                for n in range(len(blocks)):
+                    memory.backend.keep(self._bound[i][n], self)
+            memory.copy(self._bound[i], blocks)
+
+    # ---- capture
+
+    def _capture(self) -> None:
+        """Capture every segment, with memory for what it is to receive, before any is launched."""
+        bound = [blocks for i, blocks in enumerate(self._bound) if self._copied[i]]
+        self._buffers = {id(b) for blocks in bound for b in blocks}
+        held = {**self._program.constants, **self._given()}
+        kept: dict[int, Held] = {}
+        captured: list[Graph | None] = []
+        latest: Graph | None = None
+        for piece in self.pieces:
+            if piece.communicates:
+                received = self._received.keys() & set(piece.program.outputs)
+                buffers = {r: held_of(self._memory.empty(self._received[r])) for r in received}
+                held |= buffers
+                kept |= buffers
+                captured.append(None)
+            else:
+                graph = self._captured_piece(piece, held, latest)
+                kept |= {r: held[r] for r in self._sent & {*piece.program.outputs}}
+                latest = graph or latest
+                captured.append(graph)
+            for r in piece.ends:
+                held.pop(r, None)
+        self._captured, self._kept = captured, kept
+
+    def _given(self) -> dict[int, Held]:
+        """What the program's inputs hold."""
+        held = [*map(held_of, self._bound), *self._draws.operands]
+        return dict(zip(self._program.inputs, held, strict=True))
+
+    def _captured_piece(
+        self, piece: Piece, held: dict[int, Held], after: Graph | None
+    ) -> Graph | None:
+        """The graph of a segment, which adds what it makes to `held`; None if it does nothing."""
+        program, memory = piece.program, self._memory
+        is_last = piece is self.pieces[-1]
+        if is_last and self._does_nothing(piece, held):
+            self._end(held)
+            return None
+        operands = [held[r] for r in program.inputs]
+        flags = self._flags(program, dict.fromkeys(self.states, True))
+        try:
+            with memory.backend.capture(*memory.devices, after=after) as graph:
+                made = dict(zip(program.outputs, program.run(*operands, *flags), strict=True))
+                for r in self._sent & made.keys():
+                    made[r] = held_of(self._outside(blocks_of(made[r])))
+                held |= made
+                if is_last:
+                    self._end(held)
+        except OutOfMemoryError:
+            raise
+        except (GdtError, NotImplementedError, RuntimeError) as cause:
+            raise self._not_captured(program, cause) from cause
+        return graph
+
+    def _outside(self, blocks: Blocks) -> list[Block]:
+        """The blocks, or copies of those that lie in the buffer of an input: what refers to these
+        would seem to be somebody who has kept an array."""
+        return self._memory.each(lambda b: b.copy() if self._is_inside(b) else b, blocks)
+
+    def _is_inside(self, block: Block) -> bool:
+        return id(block if block.base is None else block.base) in self._buffers
+
+    def _moved(self, held: Mapping[int, Held]) -> dict[int, Blocks]:
+        """Of the outputs that are states and do not lie in their buffers, the blocks."""
+        moved: dict[int, Blocks] = {}
+        for n, i in self._state_of_output.items():
+            blocks = blocks_of(held[self._program.outputs[n]])
+            if any(b is not mine for b, mine in zip(blocks, self._bound[i], strict=True)):
+                moved[n] = blocks
+        return moved
+
+    def _returned(self, held: Mapping[int, Held]) -> dict[int, Blocks]:
+        """The blocks of the other outputs, but for those that a collective makes."""
+        outputs = enumerate(self._program.outputs)
+        known = {n: r for n, r in outputs if n not in self._state_of_output and r in held}
+        return {n: blocks_of(held[r]) for n, r in known.items()}
+
+    def _end(self, held: Mapping[int, Held]) -> None:
+        """Put the outputs that are states in their buffers at the end of the step, and others
+        where no launch but the next changes them."""
+        moved = {n: self._outside(blocks) for n, blocks in self._moved(held).items()}
+        self._outputs = {n: self._outside(blocks) for n, blocks in self._returned(held).items()}
+        for n, blocks in moved.items():
+            self._memory.copy(self._bound[self._state_of_output[n]], blocks)
+
+    def _does_nothing(self, piece: Piece, held: Mapping[int, Held]) -> bool:
+        """Whether a segment is only there as the end of a step that ends with a collective."""
+        returned = self._returned(held).values()
+        inside = any(self._is_inside(b) for blocks in returned for b in blocks)
+        return not (piece.program.instructions or self._moved(held) or inside)
+
+    def _not_captured(self, program: Program, cause: Exception) -> FunctionError:
+        """Names the op that could not be captured, and the user's line that calls it."""
+        lines = [f.lineno for f in traceback.extract_tb(cause.__traceback__) if _is_program(f)]
+        found = program.at_line.get(lines[-1] or 0) if lines else None
+        what = f"{found.name}, which {found.line} calls," if found is not None else "it"
+        problem = str(cause).splitlines()[0]
+        return error(
+            FunctionError,
+            self._name,
+            f"{what} cannot be captured in a CUDA graph ({type(cause).__name__}: {problem})",
+            remedy=CAPTURE_REMEDY,
+        )
+
+    # ---- launch
+
+    def _replayed(self) -> list[Held]:
+        """Launch the graphs, with the collectives between them, and return what they make."""
+        made: dict[int, Held] = {}
+        for piece, graph in zip(self.pieces, self._captured, strict=True):
+            if graph is not None:
+                graph.launch()
+            elif piece.communicates:
+                self._communicate(piece, made)
+            for r in piece.ends & made.keys():
+                del made[r]
+        return [self._result(n, made) for n in range(len(self._program.outputs))]
+
+    def _communicate(self, piece: Piece, made: dict[int, Held]) -> None:
+        """Run a collective, which adds what it makes to `made`, and put that where graphs read
+        it."""
+        program = piece.program
+        operands = [self._operand(r, made) for r in program.inputs]
+        outs = program.run(*operands, *[False] * len(program.donated))
+        for r, value in zip(program.outputs, outs, strict=True):
+            made[r] = value
+            if r in self._received:
+                self._memory.copy(blocks_of(self._kept[r]), blocks_of(value))
+
+    def _operand(self, register: int, made: Mapping[int, Held]) -> Held:
+        """What a register holds between launches."""
+        for known in (made, self._kept):
+            if register in known:
+                return known[register]
+        at, count = self._number[register], len(self._bound)
+        return held_of(self._bound[at]) if at < count else self._draws.operands[at - count]
+
+    def _result(self, n: int, made: Mapping[int, Held]) -> Held:
+        """States as views of their buffers, other outputs as copies."""
+        if n in self._state_of_output:
+            bound = self._bound[self._state_of_output[n]]
+            return held_of(self._memory.each(lambda b: b.view(), bound))
+        blocks = self._outputs.get(n)
+        if blocks is None:
+            blocks = blocks_of(made[self._program.outputs[n]])
+        return held_of(self._memory.each(lambda b: b.copy(), blocks))
+
+
+def _is_program(frame: traceback.FrameSummary) -> bool:
+    return frame.filename == PROGRAM_FILE
+
+
+# ---------------------------------------------------------------- from programs
+
+
+def step_graph(
+    name: str,
+    program: Program,
+    values: Sequence[Any],
+    meshes: Sequence[Mesh],
+    states: Mapping[int, int],
+    is_argument: Sequence[bool],
+) -> StepGraph | None:
+    """The graphs of a program, or None for one whose arrays are not all on the same GPUs, in as
+    many blocks, or that several processes run.
+
+    values: what each register held when the program was recorded. meshes: of the arrays that it is
+    given.
+    """
+    mesh = meshes[0] if meshes else None
+    if mesh is None or processes.current().count > 1:
+        return None
+    backend = backend_of(mesh)
+    is_one_kind = all(m.device_kind == mesh.device_kind for m in meshes)
+    if not isinstance(backend, CupyBackend) or not is_one_kind:
+        return None
+    memory = GraphMemory(backend, mesh)
+    if not _devices(program, values) <= {tuple(memory.devices)}:
+        return None
+    found = device_program(program, values)
+    if found is None:
+        return None
+    return StepGraph(name, found, memory, values, states, is_argument)
+
+
+def _devices(program: Program, values: Sequence[Held]) -> set[tuple[int, ...]]:
+    """The GPUs of the blocks of each array that is computed with; -1 for those of the host."""
+    read = {r for k in program.instructions for r in (*k.inputs, *k.outputs)}
+    held = [blocks_of(values[r]) for r in read | {*program.inputs, *program.outputs}]
+    held = [blocks for blocks in held if on_gpu(blocks[0]) or isinstance(blocks[0], np.ndarray)]
+    return {tuple([b.device.id if on_gpu(b) else -1 for b in blocks]) for blocks in held}

@@ -1,0 +1,142 @@
+"""Recorded programs without what the host computes: what is left runs on devices alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gdt.backend import backend_of
+from gdt.engine.launcher import KernelBody
+from gdt.engine.op import OPS
+from gdt.engine.plan import Plan
+from gdt.engine.updates import UpdateOp
+from gdt.programs.aliases import blocks_of
+from gdt.programs.graphs.host_values import Scalar
+from gdt.programs.instruction import Held, Instruction, held_of
+from gdt.programs.program import Program
+
+
+class DeviceProgram(NamedTuple):
+    """A program whose last inputs are what the host draws: `scalars`, then `arrays`, which are
+    numbers of draw and result."""
+
+    program: Program
+    draws: list[Instruction]
+    scalars: list[Scalar]
+    arrays: list[tuple[int, int]]
+
+
+def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | None:
+    """What of a program runs on devices. None if the host's floats are operands of what takes no
+    arrays in their place.
+
+    values: what each register held when the program was recorded.
+    """
+    draws = [k for k in program.instructions if k.is_effect]
+    if any(k.inputs for k in draws):
+        return None
+    origin = {r: (n, i) for n, k in enumerate(draws) for i, r in enumerate(k.outputs)}
+    arrays = [r for r in origin if hasattr(blocks_of(values[r])[0], "shape")]
+    scalars: dict[Scalar, int] = {}
+    numbers = itertools.count(len(values))  # of new registers
+    computed = []
+    for k in program.instructions:
+        if k.is_effect:
+            continue
+        floats = [r for r in k.inputs if r in origin and r not in arrays]
+        if floats and not k.donated:
+            return None
+        if floats:
+            held = (blocks_of(values[r])[0] for r in k.inputs)
+            dtype = next(block.dtype for block in held if hasattr(block, "shape"))
+            wanted = {r: Scalar(*origin[r], dtype) for r in floats}
+            for scalar in wanted.values():
+                if scalar not in scalars:
+                    scalars[scalar] = next(numbers)
+            renamed = {r: scalars[s] for r, s in wanted.items()}
+            k = k._replace(inputs=tuple([renamed.get(r, r) for r in k.inputs]))  # noqa: PLW2901
+        computed.append(k)
+    if any(r in origin and r not in arrays for r in program.outputs):
+        return None
+    on_devices = Program(
+        _together(computed),
+        [*program.inputs, *scalars.values(), *arrays],
+        program.outputs,
+        program.constants,
+        program.replaced,
+        set(),
+        program.aliases,
+    )
+    return DeviceProgram(on_devices, draws, list(scalars), [origin[r] for r in arrays])
+
+
+# ---------------------------------------------------------------- updates that run together
+
+
+class UpdateOfAll:
+    """Many updates by one kernel launch on every device, as one instruction.
+
+    plan: of one of them. arrays: operands of each, before the scalars that all of them share.
+    """
+
+    def __init__(self, plan: Plan, launch: Callable[..., None], arrays: int, count: int) -> None:
+        self._bodies, self._mesh = plan.kernel_bodies, plan.outs[0].mesh
+        self._launch, self.arrays, self.count = launch, arrays, count
+
+    def __call__(self, values: Sequence[Held], free: Sequence[bool]) -> list[Held]:
+        made = []
+        for i, body in enumerate(self._bodies):
+            with backend_of(self._mesh).on(self._mesh, i):
+                made.append(self._of_block(body, [blocks_of(v)[i] for v in values], free))
+        return [held_of(blocks) for blocks in zip(*made, strict=True)]
+
+    def _of_block(self, body: KernelBody, values: list[Any], free: Sequence[bool]) -> list[Any]:
+        n, scalars = self.arrays, values[self.arrays * self.count :]
+        operands = [values[i * n : (i + 1) * n] for i in range(self.count)]
+        flags = [free[i * (n - 1) : (i + 1) * (n - 1)] for i in range(self.count)]
+        made = body.update_all(self._launch, operands, scalars, flags, body.static)
+        return [block for outs in made for block in outs]
+
+
+def _together(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions, with one for all updates that follow each other and that one launch of a
+    kernel can do."""
+    done: list[Instruction] = []
+    for _, group in itertools.groupby(instructions, _update_key):
+        updates = list(group)
+        first, made = updates[0], {r for k in updates for r in k.outputs}
+        launch = _kernel_of_all(first)
+        is_read = any(made & {*k.inputs} for k in updates)
+        if len(updates) == 1 or launch is None or first.plan is None or is_read:
+            done += updates
+            continue
+        count = len(first.donated) + 1
+        arrays = [r for k in updates for r in k.inputs[:count]]
+        done.append(
+            first._replace(
+                function=UpdateOfAll(first.plan, launch, count, len(updates)),
+                inputs=(*arrays, *first.inputs[count:]),
+                outputs=tuple([r for k in updates for r in k.outputs]),
+                donated=tuple([r for k in updates for r in k.donated]),
+                scratch=-1,
+            )
+        )
+    return done
+
+
+def _update_key(k: Instruction) -> Any:
+    """What updates that run together have in common; for others, themselves."""
+    if k.plan is None or _kernel_of_all(k) is None:
+        return id(k)
+    static = tuple(k.plan.kernel_bodies[0].static.items())
+    return k.name, k.inputs[len(k.donated) + 1 :], k.plan.outs[0].mesh, static
+
+
+def _kernel_of_all(k: Instruction) -> Callable[..., None] | None:
+    """What launches many updates like this one, if its kernel applies on every device."""
+    bodies = k.plan.kernel_bodies if k.plan is not None else ()
+    if not bodies or not all(body.applies for body in bodies):
+        return None
+    op = OPS[k.name]
+    return op.kernel_of_all if isinstance(op, UpdateOp) else None

@@ -1,0 +1,63 @@
+"""What the host computes for each step of a recorded program, in the memory of its devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gdt.programs.aliases import blocks_of
+from gdt.programs.graphs.memory import Blocks, GraphMemory
+from gdt.programs.instruction import Held, Instruction, held_of
+
+
+class Scalar(NamedTuple):
+    """A float that the host draws, as an operand of a dtype: `values[place]` of that draw."""
+
+    draw: int
+    place: int
+    dtype: np.dtype
+
+
+class HostValues:
+    """What the host computes for each step, in the memory of every device.
+
+    draws: instructions without inputs, whose functions are called in order. scalars: how the floats
+    among their results are wanted. arrays: numbers of draw and result of the arrays. operands: what
+    the registers of the scalars, then those of the arrays, hold after the first draw.
+    """
+
+    def __init__(
+        self,
+        memory: GraphMemory,
+        draws: Sequence[Instruction],
+        scalars: Sequence[Scalar],
+        arrays: Sequence[tuple[int, int]],
+    ) -> None:
+        self._memory, self._draws, self._arrays = memory, draws, arrays
+        self._of_dtype: dict[np.dtype, list[Scalar]] = {}
+        for scalar in scalars:
+            self._of_dtype.setdefault(scalar.dtype, []).append(scalar)
+        self._packed = {d: memory.filled((len(s),), d) for d, s in self._of_dtype.items()}
+        at = {s: (d, i) for d, found in self._of_dtype.items() for i, s in enumerate(found)}
+        self._buffers: list[Blocks] = [()] * len(arrays)
+        self.operands: list[Held] = []
+        for dtype, i in map(at.__getitem__, scalars):
+            self.operands.append(held_of([packed[i] for packed in self._packed[dtype]]))
+        self.operands += [None] * len(arrays)
+
+    def draw(self) -> None:
+        """Compute and send them."""
+        drawn = [draw.function() for draw in self._draws]
+        for dtype, scalars in self._of_dtype.items():
+            values = np.array([drawn[s.draw][s.place] for s in scalars], dtype)
+            self._memory.each(lambda packed, sent=values: packed.set(sent), self._packed[dtype])
+        first = len(self.operands) - len(self._arrays)
+        for i, (draw, place) in enumerate(self._arrays):
+            blocks = blocks_of(drawn[draw][place])
+            if not self._buffers[i]:
+                empty = self._memory.backend.xp.empty_like
+                self._buffers[i] = self._memory.each(empty, blocks)
+                self.operands[first + i] = held_of(self._buffers[i])
+            self._memory.copy(self._buffers[i], blocks)

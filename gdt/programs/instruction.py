@@ -1,0 +1,55 @@
+"""Instructions: what a program does in each of its steps, and what its registers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gdt.array.array import DistributedArray
+from gdt.engine.plan import Plan
+from gdt.sharding.array_type import ArrayType
+
+Block = Any
+Held = Any  # the block of an array, or the tuple of its blocks where it has several
+
+
+class Instruction(NamedTuple):
+    """A call of `function`: numbers of the registers that it reads, and of those that it writes.
+
+    several: whether it returns a tuple of results, one for each register. donated: of an update,
+    which is called with a tuple of its inputs and one of flags, the registers that it may
+    overwrite, `scratch` the one that it may use up, or -1, and `plan` what it is made of.
+    is_effect: whether it runs even if nobody reads what it writes. is_new: whether what it makes
+    has memory of its own in every run. moved: the registers that it moves, before it reads them.
+    communicates: whether devices send each other something in it, or wait for that. line: the
+    user's line that it comes from.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    several: bool
+    donated: tuple[int, ...] = ()
+    scratch: int = -1
+    is_effect: bool = False
+    is_new: bool = False
+    moved: tuple[int, ...] = ()
+    communicates: bool = False
+    line: str = ""
+    plan: Plan | None = None
+
+
+def held(array: DistributedArray) -> Held:
+    """What a register holds of an array."""
+    return held_of(array.blocks)
+
+
+def held_of(blocks: Sequence[Block]) -> Held:
+    """What a register holds of an array with these blocks."""
+    return blocks[0] if len(blocks) == 1 else tuple(blocks)
+
+
+def array_of(kind: ArrayType, value: Held) -> DistributedArray:
+    """The array of that type of what a register holds."""
+    return DistributedArray(kind, value if type(value) is tuple else (value,))

@@ -1,0 +1,107 @@
+"""Programs: what ran on blocks, recorded once, and run again without types, dispatch or tape.
+
+A `Recorder` notes which functions made which blocks out of which; a `Program` is what of that is
+needed for some of the blocks, as one Python function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
+
+from gdt.engine.source import Names, written
+from gdt.programs.instruction import Held, Instruction
+
+PROGRAM_FILE = "<gdt program>"
+
+
+class Program:
+    """A recorded computation as one Python function of what its input registers hold.
+
+    `source` is its text, a line for each plan that runs. `run` takes what the registers `inputs`
+    hold, then for each of the registers `donated` a list that says which of its blocks may be
+    overwritten, and returns a tuple of outputs. `at_line` has the instruction of a line of it.
+    aliases: of each register, those that may share its memory. alone: those that share none.
+    """
+
+    def __init__(
+        self,
+        instructions: Sequence[Instruction],
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        constants: Mapping[int, Any],
+        replaced: Set[int],
+        alone: Set[int],
+        aliases: Sequence[Set[int]],
+    ) -> None:
+        self.instructions, self.outputs, self.aliases = instructions, outputs, aliases
+        self.constants, self.replaced = constants, replaced
+        self.inputs = list(dict.fromkeys(inputs))
+        self.at_line: dict[int, Instruction] = {}
+        self.donated: list[int] = []
+        self._last = {r: at for at, k in enumerate(instructions) for r in (*k.inputs, *k.outputs)}
+        ends: dict[int, list[int]] = {}
+        for register in self._last.keys() - {*outputs, *constants}:
+            ends.setdefault(self._last[register], []).append(register)
+
+        def name(register: int) -> str:
+            return f"{'c' if register in constants else 'r'}{register}"
+
+        taken = {f"free{r}" for k in instructions for r in k.donated}
+        namespace = Names(["run", *map(name, self._last.keys() | {*self.inputs, *outputs}), *taken])
+        namespace.update({name(r): value for r, value in constants.items()})
+        lines = []
+        for at, k in enumerate(instructions):
+            lines.append(f"    {self._line(k, at, name, namespace, alone)}")
+            self.at_line[len(lines) + 1] = k
+            if at in ends:
+                lines.append(f"    del {', '.join(map(name, ends[at]))}")
+        lines.append(f"    return ({''.join(f'{name(r)}, ' for r in outputs)})")
+        parameters = [*map(name, self.inputs), *[f"free{r}" for r in self.donated]]
+        self.source = "\n".join([f"def run({', '.join(parameters)}):", *lines])
+        exec(compile(self.source, PROGRAM_FILE, "exec"), namespace)
+        self.run: Callable[..., tuple[Held, ...]] = namespace.pop("run")  # else it refers to itself
+
+    def _line(
+        self,
+        k: Instruction,
+        at: int,
+        name: Callable[[int], str],
+        namespace: Names,
+        alone: Set[int],
+    ) -> str:
+        """The source of instruction `at`. name: of a register."""
+        results = ", ".join(map(name, k.outputs)) + "," * (k.several and len(k.outputs) == 1)
+        results = results or "()"  # of an instruction that makes nothing
+        operands, flags = [*map(name, k.inputs)], self._flags(k, at, alone)
+        expression = getattr(k.function, "expression", None)
+        if expression is not None:
+            made = written(expression, operands + flags, namespace)
+        elif k.donated:
+            function = namespace.add(k.name, k.function)
+            made = f"{function}(({', '.join(operands)},), ({', '.join(flags)},))"
+        else:
+            made = f"{namespace.add(k.name, k.function)}({', '.join(operands)})"
+        return f"{results} = {made}"
+
+    def _flags(self, update: Instruction, at: int, alone: Set[int]) -> list[str]:
+        """Of each operand that an update may overwrite, whether it may: what is read once more must
+        stay as it is, also if the update itself reads it as another operand."""
+        flags = []
+        for r in update.donated:
+            free = r in self.replaced and self._ends(r, at) and self._is_read_once(r, update)
+            flags.append(f"free{r}" if free else "False")
+            self.donated += [r] * free
+        if update.scratch >= 0:
+            last = self._last[update.scratch] == at and self._is_read_once(update.scratch, update)
+            flags.append(str(update.scratch in alone and last))
+        return flags
+
+    def _is_read_once(self, register: int, update: Instruction) -> bool:
+        """Whether only one operand of an update is the memory of a register."""
+        return sum(r in self.aliases[register] for r in update.inputs) == 1
+
+    def _ends(self, register: int, at: int) -> bool:
+        """Whether nothing after instruction `at` reads the memory of a register, also by views."""
+        same = self.aliases[register]
+        return same.isdisjoint(self.outputs) and all(self._last.get(r, at) <= at for r in same)

@@ -1,0 +1,315 @@
+"""The recorder: which functions made which blocks out of which, noted while they ran.
+
+A block is known by its identity, so everything that only wraps blocks (arrays, their types, trees
+of them) is transparent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.backend import NUMPY
+from gdt.comm.messages import drawn
+from gdt.comm.relayout import JOIN
+from gdt.comm.transport import sent
+from gdt.engine.op import Op
+from gdt.engine.plan import Plan
+from gdt.observe import Observer, observing_only
+from gdt.ops.lookup import CHECK
+from gdt.ops.movement import relayout
+from gdt.programs.aliases import aliases, owners_of
+from gdt.programs.instruction import Instruction, held, held_of
+from gdt.programs.program import Program
+from gdt.sharding import processes
+
+Block = Any
+
+
+class Recorder(Observer):
+    """Notes what makes blocks of blocks."""
+
+    wants_runs = True
+
+    def __init__(self) -> None:
+        self.instructions: list[Instruction] = []
+        self.values: list[Any] = []  # of every register, alive so that no identity comes twice
+        self.constants: set[int] = set()  # the registers that are the same in every run
+        self.unknown: set[int] = set()  # blocks that came from somewhere else
+        self.met_host = False  # whether values came from the host, or were read by it
+        self._registers: dict[Any, int] = {}
+        self._told = sent(), drawn()
+        self._sent = sent()
+        self._settings = np.geterr()  # what is done about invalid values, around all of it
+
+    def declare(self, array: DistributedArray) -> int:
+        """The register of an array that is an input of the program."""
+        return self._register(held(array))
+
+    def find(self, array: DistributedArray) -> int:
+        """The register of an array."""
+        return self._read(held(array))
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        outs = out if isinstance(out, tuple) else (out,)
+        if type(op) is Op and not op.declaration.donated and not outs[0].mesh.divided:
+            plan, args = self._with_moved_constants(op, args, static)
+            inputs = [held(a) if type(a) is DistributedArray else a for a in args]
+            self._note(
+                op.name, plan.quick, inputs, [held(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
+                is_new="out" in op.declaration.injected,
+                moved=[inputs[i] for i, route in enumerate(plan.routes) if route],
+            )  # fmt: skip
+
+    def _with_moved_constants(
+        self, op: Op, args: tuple[Any, ...], static: dict[str, Any]
+    ) -> tuple[Plan, tuple[Any, ...]]:
+        """The plan of a call, and its operands: those that are the same in every run have been
+        moved to where the plan wants them once and for all."""
+        plan = op.plan_of_call(args, static)
+        routed = [i for i, route in enumerate(plan.routes) if route]
+        fixed = {i: plan.wanted[i] for i in routed if self.find(args[i]) in self.constants}
+        if not fixed:
+            return plan, args
+        moved = list(args)
+        with observing_only(self):
+            for i, layout in fixed.items():
+                moved[i] = relayout(args[i], layout)  # type: ignore[arg-type]
+        with observing_only():
+            op(*moved, **static)  # makes the plan ready
+        return op.plan_of_call(tuple(moved), static), tuple(moved)
+
+    def on_run(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        op: Any = None,
+    ) -> None:
+        made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
+        if inputs:
+            self._note(
+                name, _on_registers(function), read, made, True,
+                is_new=op is not None and "out" in op.declaration.injected,
+                moved=read if op is None else (),
+            )  # fmt: skip
+        else:
+            self._has_sent()
+            self.constants.update(map(self._register, made))
+
+    def on_update(
+        self,
+        name: str,
+        plan: Any,
+        donated: Sequence[int],
+        inputs: Sequence[Any],
+        outputs: Sequence[Sequence[Any]],
+    ) -> None:
+        made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
+        update = plan.quick_update or partial(_update, plan.execute, len(outputs[0]))
+        scratch = plan.scratch if plan.quick_update else -1
+        self._note(name, update, read, made, True, donated=donated, scratch=scratch, plan=plan)
+
+    def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
+        self.met_host = True
+
+        def run() -> list[Any]:
+            return [_of_value(v) for v in function()]
+
+        self._note(name, run, (), [_of_value(v) for v in values], True, is_effect=True)
+
+    def on_note(self, function: Callable[[], None]) -> None:
+        def run() -> tuple[()]:
+            function()
+            return ()
+
+        self._note("note", run, (), (), True, is_effect=True)
+
+    def on_host(self, name: str) -> None:
+        self.met_host = True
+
+    def _note(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        inputs: Iterable[Any],
+        outputs: Iterable[Any],
+        several: bool,
+        *,
+        donated: Sequence[int] = (),
+        scratch: int = -1,
+        is_effect: bool = False,
+        is_new: bool = False,
+        moved: Iterable[Any] = (),
+        plan: Plan | None = None,
+    ) -> None:
+        if processes.current().count > 1:
+            # Another process may run this as written: all must send and draw the same, even what
+            # nobody reads.
+            before, self._told = self._told, (sent(), drawn())
+            is_effect = is_effect or self._told != before
+        communicates = self._has_sent() or name == JOIN
+        read = tuple([self._read(x) for x in inputs])
+        written = tuple([self._register(x, new=True) for x in outputs])
+        if self.constants.issuperset(read) and not is_effect:
+            self.constants.update(written)
+            return
+        if (settings := np.geterr()) != self._settings:
+            function = _under(settings, function)
+        overwritten = tuple([read[i] for i in donated])
+        used_up = read[scratch] if scratch >= 0 else -1
+        self.instructions.append(
+            Instruction(
+                name, function, read, written, several,
+                donated=overwritten, scratch=used_up, is_effect=is_effect, is_new=is_new,
+                moved=tuple([self._read(x) for x in moved]), communicates=communicates,
+                line=self.line(), plan=plan,
+            )
+        )  # fmt: skip
+
+    def _has_sent(self) -> bool:
+        """Whether anything has been sent since this was asked last."""
+        before, self._sent = self._sent, sent()
+        return self._sent != before
+
+    def line(self) -> str:
+        """The line of the running code that errors name; a recorder may know none."""
+        return ""
+
+    def _read(self, value: Any) -> int:
+        register = self._registers.get(_identity(value))
+        if register is None:
+            register = self._register(value)
+            (self.constants if _is_scalar(value) else self.unknown).add(register)
+        return register
+
+    def _register(self, value: Any, new: bool = False) -> int:
+        identity = _identity(value)
+        if new or identity not in self._registers:
+            self._registers[identity] = len(self.values)
+            self.values.append(value)
+        return self._registers[identity]
+
+    def program(
+        self, inputs: Sequence[int], outputs: Sequence[int], replaced: Set[int] = frozenset()
+    ) -> Program | None:
+        """What makes the registers `outputs` of the registers `inputs`; None if that takes blocks
+        that came from somewhere else. An update may overwrite the inputs `replaced`."""
+        kept, needed = self._needed(outputs)
+        if needed & self.unknown:
+            return None
+        constants = {r: self.values[r] for r in needed & self.constants}
+        given = [i for i in inputs if i in needed]
+        alone = self._alone(kept) - {*inputs, *outputs, *constants}
+        return Program(
+            kept,
+            given,
+            outputs,
+            constants,
+            replaced,
+            alone,
+            aliases(self.values, self.instructions),
+        )
+
+    def _alone(self, kept: Sequence[Instruction]) -> set[int]:
+        """The registers whose memory is recycled memory that no other register shares, in every
+        run: what an update makes may or may not be the memory of what it replaces."""
+        memory = Counter(id(m) for value in self.values for m in owners_of(value))
+        made = {r for k in kept if not k.donated for r in k.outputs}
+        return {
+            r
+            for r in made
+            if all(memory[id(m)] == 1 and NUMPY.owns(m) for m in owners_of(self.values[r]))
+        }
+
+    def _needed(self, outputs: Sequence[int]) -> tuple[list[Instruction], set[int]]:
+        """The instructions that make `outputs`, and all registers that they read or write."""
+        needed, kept = set(outputs), []
+        for instruction in reversed(self.instructions):
+            if instruction.is_effect or needed & set(instruction.outputs):
+                kept.append(instruction)
+                needed.update(instruction.inputs)
+        return _checks_first(kept[::-1]), needed
+
+    def first_unknown(self, outputs: Sequence[int]) -> tuple[str, str]:
+        """Of the first instruction that reads a block from somewhere else, the name, and the dtype
+        and shape of that block."""
+        for instruction in self._needed(outputs)[0]:
+            for register in instruction.inputs:
+                if register in self.unknown:
+                    value = self.values[register]
+                    block = value[0] if type(value) is tuple else value
+                    return instruction.name, f"blocks {block.dtype}{list(block.shape)}"
+        return "the result", "unknown origin"
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, int | float | complex)
+
+
+def _identity(value: Any) -> Any:
+    return tuple(map(id, value)) if type(value) is tuple else id(value)
+
+
+def _of_blocks(blocks: Any) -> Any:
+    """What a register holds, of a list of blocks; anything else is a scalar."""
+    if not isinstance(blocks, list | tuple):
+        return blocks
+    return held_of(blocks)
+
+
+def _of_value(value: Any) -> Any:
+    """What a register holds of an array, or of a scalar."""
+    return held(value) if type(value) is DistributedArray else value
+
+
+def _lists(values: Iterable[Any]) -> list[Any]:
+    """Lists of blocks of what registers hold; scalars as they are."""
+    return [v if type(v) is tuple or _is_scalar(v) else (v,) for v in values]
+
+
+def _checks_first(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """The instructions, with checks of data as soon as there is what they read: before updates and
+    counts of steps, which an error would leave half done."""
+    ordered: list[Instruction] = []
+    for k in instructions:
+        at = len(ordered)
+        if k.name == CHECK:
+            makers = [n for n, other in enumerate(ordered) if {*other.outputs} & {*k.inputs}]
+            at = max(makers, default=-1) + 1
+        ordered.insert(at, k)
+    return ordered
+
+
+def _under(settings: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that runs with these settings of `np.errstate`, in which a step has called it."""
+
+    def run(*operands: Any) -> Any:
+        with np.errstate(**settings):
+            return function(*operands)
+
+    return run
+
+
+def _update(
+    function: Callable[..., Any], count: int, values: tuple[Any, ...], free: tuple[Any, ...]
+) -> list[Any]:
+    """An update of lists of blocks as one of what registers hold; `free` has for each donated
+    operand a flag, or one for each block."""
+    flags = [f if isinstance(f, list) else (f,) * count for f in free]
+    return [_of_blocks(blocks) for blocks in function(_lists(values), flags)]
+
+
+def _on_registers(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of lists of blocks as one of what registers hold."""
+
+    def run(*values: Any) -> list[Any]:
+        return [_of_blocks(blocks) for blocks in function(*_lists(values))]
+
+    return run

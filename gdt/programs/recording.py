@@ -1,0 +1,258 @@
+"""Recordings: calls of a function, to be replayed as long as what they rely on is unchanged."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gdt.array.array import DistributedArray
+from gdt.engine.updates import is_only_owned, is_owned
+from gdt.errors import FunctionError, error
+from gdt.programs.captures import MISSING_KEY, Captures, Place
+from gdt.programs.graphs.cuda_graph import StepGraph, step_graph
+from gdt.programs.instruction import array_of
+from gdt.programs.program import Program
+from gdt.programs.recorder import Recorder
+from gdt.sharding.array_type import ArrayType
+from gdt.state import sequence_like
+
+OUTDATED = object()  # what replaying returns if something is not what it was
+
+Tree = Any
+Argument = tuple[Any, Any, Any]  # where it is kept (owner and key), and its path
+
+
+class Result(NamedTuple):
+    """An array that a function makes: which of the program's outputs it is, and which of them is
+    its value with nothing pending, -1 if the function did not ask for that."""
+
+    type: ArrayType
+    output: int
+    resolved: int
+
+    @classmethod
+    def of(cls, array: DistributedArray, results: list[DistributedArray]) -> Result:
+        """An array as a result; what the program is to return of it is added to `results`."""
+        results.append(array)
+        if array._resolved is None:
+            return cls(array.type, len(results) - 1, -1)
+        results.append(array._resolved)
+        return cls(array.type, len(results) - 2, len(results) - 1)
+
+    def source(self, name: str, namespace: dict[str, Any]) -> str:
+        """The expression of `array(outputs)`; names that begin with `name` are put into
+        `namespace`."""
+        if self.resolved >= 0 or len(self.type.mesh.blocks) > 1:
+            namespace[name] = self.array
+            return f"{name}(outputs)"
+        namespace[name] = self.type
+        return f"array({name}, (outputs[{self.output}],))"
+
+    def array(self, outputs: Sequence[Any]) -> DistributedArray:
+        """The array that a run of the program has made."""
+        made = array_of(self.type, outputs[self.output])
+        if self.resolved >= 0:
+            kind = self.type.with_layout(self.type.layout.resolved)
+            made._resolved = array_of(kind, outputs[self.resolved])
+        return made
+
+
+def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
+    """The returned tree with a `Result` for every array, which are added to `results`."""
+    try:
+        return _templated(tree, results, name)
+    except RecursionError:
+        raise _not_rebuilt(name, "a tree that is nested too deep, or that holds itself") from None
+
+
+def _templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
+    if isinstance(tree, DistributedArray):
+        return Result.of(tree, results)
+    if tree is None or isinstance(tree, str):
+        return tree
+    if isinstance(tree, dict | list | tuple):
+        parts = [
+            _templated(v, results, name)
+            for v in (tree.values() if isinstance(tree, dict) else tree)
+        ]
+        try:
+            if isinstance(tree, dict):
+                return _with_values(tree, dict(zip(tree, parts, strict=True)))
+            return sequence_like(tree, parts)
+        except (TypeError, ValueError, AttributeError) as e:
+            kind = type(tree).__name__
+            raise _not_rebuilt(name, f"a {kind}, which is not made of its items ({e})") from e
+    raise error(
+        FunctionError,
+        name,
+        f"it returns a value of type {type(tree).__name__}, which a recorded step cannot compute",
+        remedy="Return arrays, None, or lists, tuples and dicts of them.",
+    )
+
+
+def _not_rebuilt(name: str, what: str) -> FunctionError:
+    return error(
+        FunctionError,
+        name,
+        f"it returns {what}: a replay could not make another one",
+        remedy="Return arrays, None, or lists, tuples and dicts of them.",
+    )
+
+
+def _with_values(like: dict[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
+    """A dict of the same class, as an OrderedDict, with these values."""
+    if type(like) is dict:
+        return values
+    copied = copy.copy(like)
+    for key, value in values.items():  # the `update` of a Counter would add them
+        copied[key] = value
+    return copied
+
+
+def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
+    """The tree that a template stands for."""
+    if type(template) is Result:
+        return template.array(outputs)
+    if isinstance(template, dict):
+        return _with_values(template, {k: _filled(v, outputs) for k, v in template.items()})
+    if isinstance(template, list | tuple):
+        return sequence_like(template, [_filled(v, outputs) for v in template])
+    return template
+
+
+def _returned(template: Tree, namespace: dict[str, Any]) -> str:
+    """The expression of `_filled(template, outputs)`."""
+    if type(template) is Result:
+        return template.source("returned", namespace)
+    namespace |= {"filled": _filled, "template": template}
+    return "filled(template, outputs)"
+
+
+class Input(NamedTuple):
+    """Where a program reads a register: a place, or argument number `argument` if that is not -1;
+    the type it must have; what is put there afterwards, None if it stays."""
+
+    place: Place
+    argument: int
+    type: ArrayType
+    register: int
+    written: Result | None
+
+
+def replaced(inputs: Sequence[Input]) -> set[int]:
+    """The registers of arrays that are kept in one place, where another array will be put."""
+    counts = Counter(i.register for i in inputs)
+    return {i.register for i in inputs if i.written and counts[i.register] == 1}
+
+
+class Recording:
+    """A call that has been recorded.
+
+    `replay` takes the places of the call's arguments, and its lists and dicts; it runs the program
+    on what is in them and in the captured places, puts results back and returns them as the
+    function does; or returns OUTDATED, and has changed nothing. `source` is its text: in a step of
+    small arrays, loops over the places would cost as much as some of the ops.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        recorder: Recorder,
+        captures: Captures,
+        containers: Sequence[Any],
+        inputs: Sequence[Input],
+        program: Program,
+        template: Tree,
+    ) -> None:
+        self.captures, self.program = captures, program
+        read = {*program.inputs}
+        kept = [i for i in inputs if i.register in read or i.written]
+        namespace: dict[str, Any] = {
+            "changed": captures.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
+            "array": DistributedArray, "is_owned": is_owned, "is_only_owned": is_only_owned,
+        }  # fmt: skip
+        self.graph = _graph(name, recorder, kept, program)
+        guards = [captures.unchanged(namespace), *_guards(kept, namespace)]
+        if containers:  # a list that was an argument only must not turn out to be a captured one
+            namespace |= {"shared": captures.shared, "known": captures.shared(containers)}
+            guards.append("shared(containers) == known")
+        lines = [
+            "def replay(places, containers):",
+            *[f"    o{n}, k{n}, _ = places[{i.argument}]" for n, i in _arguments(kept)],
+            "    try:",
+            *[f"        if not ({guard}):\n            return OUTDATED" for guard in guards],
+            "    except missing:",
+            "        return OUTDATED",
+            *_run(kept, program, self.graph, namespace),
+            f"    return {_returned(template, namespace)}",
+        ]
+        self.source = "\n".join(lines)
+        exec(compile(self.source, "<gdt replay>", "exec"), namespace)
+        # Popped, else it would refer to itself, and be alive until a collection of cycles.
+        self.replay: Callable[[Sequence[Argument], Sequence[Any]], Tree] = namespace.pop("replay")
+
+
+def _arguments(inputs: Sequence[Input]) -> list[tuple[int, Input]]:
+    return [(n, i) for n, i in enumerate(inputs) if i.argument >= 0]
+
+
+def _guards(inputs: Sequence[Input], namespace: dict[str, Any]) -> list[str]:
+    """Expressions that are true if the places hold what a program was recorded for."""
+    guards, first = [], _first(inputs)
+    for n, i in enumerate(inputs):
+        place = f"o{n}[k{n}]"
+        if i.argument < 0:  # the types of arguments are part of what a recording is known by
+            namespace |= {f"o{n}": i.place.owner, f"k{n}": i.place.key, f"t{n}": i.type}
+            guards.append(f"type({place}) is array and {place}.type is t{n}")
+        if first[i.register] != n:  # places that held one array must go on to hold one
+            other = first[i.register]
+            guards.append(f"{place}.blocks is o{other}[k{other}].blocks")
+    return guards
+
+
+def _first(inputs: Sequence[Input]) -> dict[int, int]:
+    """For every register the number of the first input that is one of its places."""
+    return {i.register: n for n, i in reversed([*enumerate(inputs)])}
+
+
+def _graph(
+    name: str, recorder: Recorder, inputs: Sequence[Input], program: Program
+) -> StepGraph | None:
+    """The program as CUDA graphs, where it is on GPUs."""
+    first, states = _first(inputs), {}
+    read = [inputs[first[r]] for r in program.inputs]
+    once = replaced(inputs)
+    for at, i in enumerate(read):
+        if i.register in once and i.written and i.written.type is i.type:
+            states[at] = i.written.output
+    meshes = [i.type.mesh for i in inputs]
+    are_arguments = [i.argument >= 0 for i in read]
+    return step_graph(name, program, recorder.values, meshes, states, are_arguments)
+
+
+def _run(
+    inputs: Sequence[Input], program: Program, graph: StepGraph | None, namespace: dict[str, Any]
+) -> list[str]:
+    """The lines that run a program, or launch it as a graph, and put what it makes in its place."""
+    first = _first(inputs)
+    alone = {i.register for i in inputs if len(i.type.mesh.blocks) == 1}  # as `held` has them
+    blocks = [f"o{first[r]}[k{first[r]}].blocks{'[0]' * (r in alone)}" for r in program.inputs]
+    if graph is None:
+        namespace["run"] = program.run
+        asked = {r: "is_only_owned" if r in alone else "is_owned" for r in program.donated}
+        lines = [f"    free{r} = {asked[r]}(o{first[r]}, k{first[r]})" for r in program.donated]
+        operands = ", ".join(blocks + [f"free{r}" for r in program.donated])
+    else:
+        namespace["run"] = graph.run
+        states = [(at, first[program.inputs[at]]) for at in graph.states]
+        free = [f"{at}: all(is_owned(o{n}, k{n}))" for at, n in states]
+        # Asked before the list of blocks, which refers to them, is made.
+        blocks = [f"o{first[r]}[k{first[r]}].blocks" for r in program.inputs]
+        lines, operands = [f"    free = {{{', '.join(free)}}}"], f"[{', '.join(blocks)}], free"
+    lines.append(f"    outputs = run({operands})")
+    for n, i in enumerate(inputs):
+        if i.written:
+            lines.append(f"    o{n}[k{n}] = {i.written.source(f'w{n}', namespace)}")
+    return lines

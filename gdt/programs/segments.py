@@ -1,0 +1,70 @@
+"""Programs in pieces: segments that only compute, which can be captured, and what moves data
+between devices, which runs as it is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gdt.programs.instruction import Instruction
+from gdt.programs.program import Program
+
+
+class Piece(NamedTuple):
+    """Consecutive instructions of a program.
+
+    communicates: whether they move data, or wait for that; then there is one. program: it or them,
+    from registers that were there before to those that are read afterwards. ends: registers that
+    nothing reads after it.
+    """
+
+    communicates: bool
+    program: Program
+    ends: frozenset[int]
+
+
+def pieces(program: Program) -> list[Piece]:
+    """The pieces of a program, in order. The last is a segment, which may be empty.
+
+    An op that computes and communicates at once, as one that merges statistics of all devices, is a
+    piece of its own that communicates.
+    """
+    instructions = program.instructions
+    last = _last_reads(instructions, program.outputs)
+    found: list[Piece] = []
+    for start, stop in _bounds(instructions):
+        own = instructions[start:stop]
+        made = [r for k in own for r in k.outputs]
+        known = {*made, *program.constants}
+        inputs = dict.fromkeys(r for k in own for r in k.inputs if r not in known)
+        ends = frozenset(r for r in (*inputs, *made) if last.get(r, -1) < stop)
+        part = Program(
+            own,
+            list(inputs),
+            [r for r in made if r not in ends],
+            {r: c for r, c in program.constants.items() if any(r in k.inputs for k in own)},
+            {r for r in program.donated if start <= last[r] < stop},
+            set(),
+            program.aliases,
+        )
+        found.append(Piece(any(k.communicates for k in own), part, ends))
+    return found
+
+
+def _bounds(instructions: Sequence[Instruction]) -> Iterable[tuple[int, int]]:
+    """Where pieces start and stop."""
+    start = 0
+    for communicates, group in itertools.groupby(instructions, lambda k: k.communicates):
+        for count in [1 for _ in group] if communicates else [sum(1 for _ in group)]:
+            yield start, start + count
+            start += count
+    if not instructions or instructions[-1].communicates:
+        yield start, start
+
+
+def _last_reads(instructions: Sequence[Instruction], outputs: Iterable[int]) -> dict[int, int]:
+    """For each register that is read, the number of the last instruction that does; outputs are
+    read after all of them."""
+    found = {r: at for at, k in enumerate(instructions) for r in k.inputs}
+    return found | dict.fromkeys(outputs, len(instructions))

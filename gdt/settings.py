@@ -1,0 +1,126 @@
+"""Choices for a block of code: what an implicit fetch does, and what multiplies matrices."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from gdt.arguments import checked
+from gdt.errors import ArgumentError, MoveError, error, frame_of_user
+
+__all__ = ["implicit_fetch", "matmul_backend", "matmul_precision"]
+
+
+POLICIES = ("allow", "warn", "raise")
+_policy: ContextVar[str] = ContextVar("gdt.implicit_fetch", default="allow")
+
+
+class ImplicitFetchWarning(UserWarning):
+    """A distributed array was fetched to the host by a NumPy function."""
+
+
+@contextmanager
+@checked
+def implicit_fetch(policy: str) -> Iterator[None]:
+    """Choose for this block what `np.asarray(x)` and NumPy functions do with a distributed array.
+
+    policy: `"allow"` (the default) fetches it, `"warn"` does so with an ImplicitFetchWarning,
+    `"raise"` raises MoveError.
+
+    >>> import numpy as np
+    >>> with gdt.implicit_fetch("raise"):
+    ...     np.asarray(gdt.ones(3))
+    Traceback (most recent call last):
+    gdt.errors.MoveError: numpy.asarray: an implicit fetch of a distributed array to the host...
+    """
+    if not isinstance(policy, str) or policy not in POLICIES:
+        raise error(
+            ArgumentError,
+            "implicit_fetch",
+            f"unknown policy {policy!r}",
+            remedy=f"Use one of {', '.join(POLICIES)}.",
+        )
+    token = _policy.set(policy)
+    try:
+        yield
+    finally:
+        _policy.reset(token)
+
+
+def on_implicit_fetch(kind: object) -> None:
+    """Apply the policy to an array of type `kind`."""
+    policy = _policy.get()
+    if policy == "allow":
+        return
+    problem = error(
+        MoveError,
+        "numpy.asarray",
+        "an implicit fetch of a distributed array to the host",
+        operands={"x": kind},
+        remedy="Use x.numpy() to fetch it on purpose.",
+    )
+    if policy == "raise":
+        raise problem
+    warnings.warn(str(problem), ImplicitFetchWarning, stacklevel=frame_of_user()[1])
+
+
+MATMUL_BACKENDS = ("handwritten", "cublas", "autotune")
+MATMUL_BACKEND: ContextVar[str] = ContextVar("gdt.matmul_backend", default="handwritten")
+MATMUL_PRECISIONS = ("float32", "tensorfloat32")
+MATMUL_PRECISION: ContextVar[str] = ContextVar("gdt.matmul_precision", default="float32")
+
+
+@contextmanager
+def _chosen(
+    op: str, choice: ContextVar[str], name: object, names: tuple[str, ...]
+) -> Iterator[None]:
+    """`choice` is `name` in this context; ArgumentError if that is none of `names`."""
+    if not isinstance(name, str) or name not in names:
+        remedy = f"Use one of {', '.join(names)}."
+        raise error(ArgumentError, op, f"unknown name {name!r}", remedy=remedy)
+    token = choice.set(name)
+    try:
+        yield
+    finally:
+        choice.reset(token)
+
+
+@contextmanager
+@checked
+def matmul_backend(name: str) -> Iterator[None]:
+    """Choose for this block what multiplies matrices on GPUs; on the host NumPy's BLAS does.
+
+    name: `"handwritten"` (the default) is gdt's own kernel, which CUDA graphs can capture;
+    `"cublas"` is NVIDIA's library; `"autotune"` times both in the first call with operands of new
+    types, and keeps the faster one for those. Products that no kernel of gdt takes (of integers, of
+    complex numbers) are the library's in any case; `gdt.explain` shows what ran.
+
+    Raises ArgumentError for another name.
+
+    >>> with gdt.matmul_backend("cublas"):
+    ...     product = gdt.ones((2, 3)) @ gdt.ones((3, 2))
+    """
+    with _chosen("matmul_backend", MATMUL_BACKEND, name, MATMUL_BACKENDS):
+        yield
+
+
+@contextmanager
+@checked
+def matmul_precision(name: str) -> Iterator[None]:
+    """Choose for this block how gdt's kernel multiplies float32 matrices on GPUs.
+
+    name: `"float32"` (the default), or `"tensorfloat32"`, on tensor cores of compute capability 8.0
+    and later, where every operand is rounded to 11 significant bits before it is multiplied, and
+    sums are kept in float32: several times faster, with relative errors of about 1e-3 instead of
+    1e-6. cuBLAS as chosen by `gdt.matmul_backend` does what CuPy is told by CUPY_TF32; on the host
+    and on older GPUs products are those of float32.
+
+    Raises ArgumentError for another name.
+
+    >>> with gdt.matmul_precision("tensorfloat32"):
+    ...     product = gdt.ones((2, 3)) @ gdt.ones((3, 2))
+    """
+    with _chosen("matmul_precision", MATMUL_PRECISION, name, MATMUL_PRECISIONS):
+        yield

@@ -1,0 +1,136 @@
+"""ArrayType: shape, dtype and layout of an array, immutable and interned."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import ClassVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from gdt.errors import LayoutError, error
+from gdt.sharding.immutable import Immutable
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+
+__all__ = ["ArrayType"]
+
+
+class ArrayType(Immutable):
+    """Global shape, dtype and layout of an array: what a plan is keyed on.
+
+    >>> mesh = gdt.create_mesh([("batch", 4)])
+    >>> gdt.zeros((10, 3), "float32", layout=gdt.Layout(["batch", None], mesh)).type
+    float32[10, 3]  ['batch', -]
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    layout: Layout
+
+    instead = "gdt.relayout, gdt.copy_to_mesh, gdt.reshape and x.astype give arrays of other types."
+    # Weak, since shapes may come and never come again; a type that is gone has no equal either.
+    _interned: ClassVar[WeakValueDictionary[tuple[object, ...], ArrayType]] = WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...], dtype: np.dtype, layout: Layout) -> ArrayType:
+        """The interned type of these facts."""
+        key = (shape, dtype, layout)
+        found = cls._interned.get(key)
+        if found is None:
+            if len(shape) != layout.rank:
+                raise error(
+                    LayoutError,
+                    "layout",
+                    f"a layout of rank {layout.rank} does not fit an array of rank {len(shape)}",
+                    operands={"shape": list(shape), "layout": layout},
+                )
+            with cls._lock:
+                found = cls._interned.get(key)  # another thread's, if it was first
+                if found is None:
+                    found = object.__new__(cls)
+                    found._set(shape=shape, dtype=dtype, layout=layout)
+                    cls._interned[key] = found
+        return found
+
+    def with_layout(self, layout: Layout) -> ArrayType:
+        """The same array in another layout."""
+        return ArrayType.of(self.shape, self.dtype, layout)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.layout.mesh
+
+    @cached_property
+    def local_shape(self) -> tuple[int, ...]:
+        """Shape of every shard with its padding: `ceil(n / shards)` along each axis."""
+        counts = self.layout.shard_counts
+        return tuple(-(-n // p) for n, p in zip(self.shape, counts, strict=True))
+
+    @cached_property
+    def block_shape(self) -> tuple[int, ...]:
+        """Shape of a block: the box's size along mesh axes that split the array, 1 along others,
+        then the local shape."""
+        split = {a for axes in self.layout.dims for a in axes}
+        return tuple(b if a in split else 1 for a, b in enumerate(self.mesh.box)) + self.local_shape
+
+    @cached_property
+    def memory_order(self) -> tuple[int, ...] | None:
+        """Axes of a block in the order of the global array's memory, where every array axis follows
+        the mesh axes that split it; None if that is the order that they have anyway."""
+        lead = self.mesh.ndim
+        order = [i for d, axes in enumerate(self.layout.dims) for i in (*axes, lead + d)]
+        order = [a for a in range(lead) if a not in order] + order
+        long = [i for i in order if self.block_shape[i] > 1]
+        return None if long == sorted(long) else tuple(order)
+
+    @cached_property
+    def uneven(self) -> tuple[int, ...]:
+        """The array axes whose last shards hold padding."""
+        counts = self.layout.shard_counts
+        return tuple(d for d, (n, p) in enumerate(zip(self.shape, counts, strict=True)) if n % p)
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes of the global array."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @cached_property
+    def local_nbytes(self) -> int:
+        """Bytes of one shard with its padding: what one device sends."""
+        return math.prod(self.local_shape) * self.dtype.itemsize
+
+    def extent(self, dim: int, index: int) -> tuple[int, int]:
+        """The interval of global indices that shard `index` of axis `dim` holds, without
+        padding."""
+        size, chunk = self.shape[dim], self.local_shape[dim]
+        return min(index * chunk, size), min((index + 1) * chunk, size)
+
+    def shard_slices(self, coordinate: Sequence[int]) -> tuple[slice, ...]:
+        """The part of the global array that the device at `coordinate` holds."""
+        index = self.layout.shard_index
+        return tuple(slice(*self.extent(d, index(coordinate, d))) for d in range(self.ndim))
+
+    def padded_shards(self, dim: int) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Shards of axis `dim` with padding: (index along its mesh axes, number of valid
+        elements)."""
+        sizes = [self.mesh.sizes[a] for a in self.layout.dims[dim]]
+        for index, at in enumerate(itertools.product(*map(range, sizes))):
+            start, stop = self.extent(dim, index)
+            if stop - start < self.local_shape[dim]:
+                yield at, stop - start
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}  {self.layout}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ArrayType.of, (self.shape, self.dtype, self.layout)

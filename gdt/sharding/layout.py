@@ -1,0 +1,333 @@
+"""Layout: how the axes of an array are split over the axes of a mesh.
+
+Layouts are immutable and interned, so comparing is `is`, hashing is the identity, and a tuple of
+them is a cheap cache key.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from gdt.arguments import checked_class
+from gdt.errors import LayoutError, ShapeError, error
+from gdt.sharding.immutable import Immutable
+from gdt.sharding.mesh import Mesh, checked_mesh
+from gdt.sharding.reduction import UFUNCS
+
+__all__ = ["MATCH", "UNSHARDED", "Layout"]
+
+
+UNSHARDED = "unsharded"
+MATCH = "match"
+
+Spec = str | tuple[str, ...] | None
+Axes = tuple[int, ...]  # mesh axes by position, major first
+
+
+@checked_class("of")
+class Layout(Immutable):
+    """How each axis of an array is split over the axes of a mesh.
+
+    sharding_specs: for every array axis `gdt.UNSHARDED` (or None), the name of a mesh axis, or a
+        tuple of names, major first, to split one array axis over several mesh axes.
+    mesh: the Mesh.
+    partial: `{mesh axis: "sum"}`: the value is the sum (or max, min, prod) of what the devices
+        along that mesh axis hold, and is pending until it is needed. A list of names means sums.
+
+    Raises LayoutError for unknown or repeated mesh axes. Follows `tf.experimental.dtensor.Layout`.
+
+    >>> mesh = gdt.create_mesh([("batch", 4), ("model", 2)])
+    >>> layout = gdt.Layout(["batch", gdt.UNSHARDED], mesh)
+    >>> layout.num_shards(0), layout.num_shards(1)
+    (4, 1)
+    >>> gdt.Layout([("batch", "model"), None], mesh)
+    Layout([('batch', 'model'), -], Mesh(batch=4, model=2))
+    """
+
+    mesh: Mesh
+    dims: tuple[Axes, ...]  # the mesh axes that split each array axis
+    pending: tuple[str | None, ...]  # the reduction that each mesh axis waits for
+
+    instead = "Make another with gdt.Layout, and move an array to it with gdt.relayout(x, layout)."
+    _interned: ClassVar[dict[tuple[object, ...], Layout]] = {}
+
+    def __new__(
+        cls,
+        sharding_specs: Sequence[Spec],
+        mesh: Mesh,
+        *,
+        partial: Mapping[str, str] | Iterable[str] = (),
+    ) -> Layout:
+        checked_mesh(mesh, "Layout")
+        if isinstance(sharding_specs, str) or not isinstance(sharding_specs, Sequence):
+            raise error(
+                LayoutError,
+                "Layout",
+                f"sharding_specs is {sharding_specs!r}, not a list with one entry per array axis",
+            )
+        dims = tuple(_axes_of(spec, mesh) for spec in sharding_specs)
+        pending: list[str | None] = [None] * mesh.ndim
+        reductions = partial if isinstance(partial, Mapping) else dict.fromkeys(partial, "sum")
+        for name, reduction in reductions.items():
+            if reduction not in UFUNCS:
+                raise error(
+                    LayoutError,
+                    "Layout",
+                    f"unknown reduction {reduction!r} pending over {name!r}",
+                    remedy=f"Use one of {', '.join(UFUNCS)}.",
+                )
+            pending[mesh.axis_index(name, "Layout")] = reduction
+        used = [a for axes in dims for a in axes] + [a for a, p in enumerate(pending) if p]
+        for axis in used:
+            if used.count(axis) > 1:
+                raise error(
+                    LayoutError,
+                    "Layout",
+                    f"mesh axis {mesh.axis_names[axis]!r} is used {used.count(axis)} times",
+                    operands={"sharding_specs": list(sharding_specs), "mesh": mesh},
+                    remedy="A mesh axis can split one array axis, or wait for one reduction.",
+                )
+        return cls.of(mesh, dims, tuple(pending))
+
+    @classmethod
+    def of(
+        cls, mesh: Mesh, dims: tuple[Axes, ...], pending: tuple[str | None, ...] | None = None
+    ) -> Layout:
+        """The interned layout of these facts, unchecked: mesh axes by position."""
+        key = (mesh, dims, pending or (None,) * mesh.ndim)
+        found = cls._interned.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found._set(mesh=mesh, dims=dims, pending=key[2])
+            found = cls._interned.setdefault(key, found)  # another thread's, if it was first
+        return found
+
+    # ---- constructors
+
+    @classmethod
+    def replicated(cls, mesh: Mesh, rank: int) -> Layout:
+        """The whole array on every device.
+
+        >>> gdt.Layout.replicated(gdt.create_mesh([("x", 2)]), rank=2)
+        Layout([-, -], Mesh(x=2))
+        """
+        rank = _checked_rank(rank, "Layout.replicated")
+        return cls.of(checked_mesh(mesh, "Layout"), ((),) * rank)
+
+    @classmethod
+    def batch_sharded(cls, mesh: Mesh, batch_dim: str, rank: int, axis: int = 0) -> Layout:
+        """Axis `axis` split over the mesh axis `batch_dim`, all others whole.
+
+        >>> gdt.Layout.batch_sharded(gdt.create_mesh([("x", 2)]), "x", rank=2)
+        Layout(['x', -], Mesh(x=2))
+        """
+        specs: list[Spec] = [UNSHARDED] * _checked_rank(rank, "Layout.batch_sharded")
+        if not -rank <= axis < rank:
+            raise error(
+                LayoutError, "Layout.batch_sharded", f"axis {axis} is out of range for rank {rank}"
+            )
+        specs[axis] = batch_dim
+        return cls(specs, mesh)
+
+    @classmethod
+    def inner_sharded(cls, mesh: Mesh, inner_dim: str, rank: int) -> Layout:
+        """The last axis split over the mesh axis `inner_dim`, all others whole."""
+        return cls.batch_sharded(mesh, inner_dim, rank, axis=-1)
+
+    # ---- facts
+
+    @property
+    def rank(self) -> int:
+        """Number of array axes."""
+        return len(self.dims)
+
+    @property
+    def sharding_specs(self) -> list[Spec]:
+        """One entry per array axis: `"unsharded"`, a mesh axis name, or a tuple of names."""
+        names = self.mesh.axis_names
+        return [
+            UNSHARDED
+            if not axes
+            else names[axes[0]]
+            if len(axes) == 1
+            else tuple(names[a] for a in axes)
+            for axes in self.dims
+        ]
+
+    @property
+    def partial(self) -> dict[str, str]:
+        """The reductions that are pending: `{mesh axis name: "sum"}`."""
+        return {n: p for n, p in zip(self.mesh.axis_names, self.pending, strict=True) if p}
+
+    def __getattr__(self, name: str) -> object:
+        if name == "shape":
+            raise AttributeError(
+                "Layout has no shape (in TF it is the mesh's, which misleads): use "
+                "layout.num_shards(axis) for the number of shards of an array axis, "
+                "layout.mesh.shape() for the mesh"
+            )
+        raise AttributeError(f"'Layout' object has no attribute {name!r}")
+
+    @cached_property
+    def shard_counts(self) -> tuple[int, ...]:
+        """Number of shards along every array axis."""
+        return tuple(math.prod(self.mesh.sizes[a] for a in axes) for axes in self.dims)
+
+    def num_shards(self, axis: int) -> int:
+        """Number of shards along the array axis `axis`; LayoutError if there is no such axis."""
+        if not -self.rank <= axis < self.rank:
+            raise error(
+                LayoutError,
+                "Layout.num_shards",
+                f"axis {axis} is out of range for rank {self.rank}",
+                operands={"layout": self},
+            )
+        return self.shard_counts[axis]
+
+    def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole value."""
+        return not any(self.dims) and not any(self.pending)
+
+    def is_batch_parallel(self) -> bool:
+        """Whether the first axis is split and no other."""
+        return bool(self.dims) and bool(self.dims[0]) and not any(self.dims[1:])
+
+    def is_single_device(self) -> bool:
+        """Whether the mesh has one coordinate."""
+        return self.mesh.size == 1
+
+    @cached_property
+    def resolved(self) -> Layout:
+        """This layout with nothing pending."""
+        return Layout.of(self.mesh, self.dims)
+
+    def delete(self, dims: Sequence[int]) -> Layout:
+        """The layout without the array axes `dims`, as for a bias beside its weight.
+
+        >>> mesh = gdt.create_mesh([("model", 2)])
+        >>> gdt.Layout([gdt.UNSHARDED, "model"], mesh).delete([0])
+        Layout(['model'], Mesh(model=2))
+        """
+        for d in dims:
+            if not -self.rank <= d < self.rank:
+                problem = f"axis {d} is out of range for rank {self.rank}"
+                raise error(LayoutError, "Layout.delete", problem, operands={"layout": self})
+        gone = {d % self.rank for d in dims}
+        kept = tuple(axes for i, axes in enumerate(self.dims) if i not in gone)
+        return Layout.of(self.mesh, kept, self.pending)
+
+    def local_shape_from_global_shape(self, shape: Sequence[int]) -> list[int]:
+        """Shape of the first shard of an array of `shape`: sizes are rounded up."""
+        if len(shape) != self.rank:
+            raise error(
+                ShapeError,
+                "Layout.local_shape_from_global_shape",
+                f"{list(shape)} has not rank {self.rank}",
+            )
+        return [-(-n // p) for n, p in zip(shape, self.shard_counts, strict=True)]
+
+    def global_shape_from_local_shape(self, shape: Sequence[int]) -> list[int]:
+        """Shape of the array whose shards all have `shape`."""
+        if len(shape) != self.rank:
+            raise error(
+                ShapeError,
+                "Layout.global_shape_from_local_shape",
+                f"{list(shape)} has not rank {self.rank}",
+            )
+        return [n * p for n, p in zip(shape, self.shard_counts, strict=True)]
+
+    def shard_index(self, coordinate: Sequence[int], dim: int) -> int:
+        """Which shard of array axis `dim` the device at `coordinate` holds."""
+        index = 0
+        try:
+            for axis in self.dims[dim]:
+                index = index * self.mesh.sizes[axis] + coordinate[axis]
+        except IndexError:
+            problem = f"no axis {dim} in rank {self.rank}, or no coordinate {coordinate!r}"
+            raise error(
+                LayoutError, "Layout.shard_index", problem, operands={"layout": self}
+            ) from None
+        return index
+
+    def offset_to_shard(self) -> list[tuple[int, ...]]:
+        """For every device, row-major, the index of its shard along every array axis."""
+        return [
+            tuple(self.shard_index(c, d) for d in range(self.rank)) for c in self.mesh.coordinates()
+        ]
+
+    # ---- text
+
+    def __str__(self) -> str:
+        dims = ["-" if s == UNSHARDED else repr(s) for s in self.sharding_specs]
+        pending = [f" + {p} over {n!r}" for n, p in self.partial.items()]
+        return f"[{', '.join(dims)}]{''.join(pending)}"
+
+    def __repr__(self) -> str:
+        pending = f", partial={self.partial}" if self.partial else ""
+        dims = ", ".join("-" if s == UNSHARDED else repr(s) for s in self.sharding_specs)
+        return f"Layout([{dims}], {self.mesh}{pending})"
+
+    def to_string(self) -> str:
+        """The layout as one line that `from_string` reads."""
+        names = self.mesh.axis_names
+        specs = ",".join("+".join(names[a] for a in axes) or UNSHARDED for axes in self.dims)
+        pending = ",".join(f"{n}={p}" for n, p in self.partial.items())
+        return f"sharding_specs:{specs};partial:{pending};mesh:{self.mesh.to_string()}"
+
+    @classmethod
+    def from_string(cls, text: str) -> Layout:
+        """The layout that `to_string` wrote; the same object.
+
+        >>> layout = gdt.Layout(["x", None], gdt.create_mesh([("x", 2)]))
+        >>> gdt.Layout.from_string(layout.to_string()) is layout
+        True
+        """
+        form = re.fullmatch(r"sharding_specs:([^;]*);partial:([^;]*);mesh:(.*)", text)
+        if form is None:
+            raise error(LayoutError, "Layout.from_string", f"cannot read {text!r}")
+        specs: list[Spec] = [
+            s if s == UNSHARDED else tuple(s.split("+")) for s in form.group(1).split(",") if s
+        ]
+        pairs = [p.split("=") for p in form.group(2).split(",") if p]
+        return cls(specs, Mesh.from_string(form.group(3)), partial=dict(pairs))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Layout.from_string, (self.to_string(),)
+
+
+def _axes_of(spec: Spec, mesh: Mesh) -> Axes:
+    if spec is None or spec == UNSHARDED:
+        return ()
+    names = (spec,) if isinstance(spec, str) else spec
+    if not isinstance(names, tuple) or not all(isinstance(n, str) for n in names):
+        raise error(
+            LayoutError,
+            "Layout",
+            f"{spec!r} is not a sharding spec",
+            remedy="A spec is gdt.UNSHARDED, the name of a mesh axis, or a tuple of names.",
+        )
+    for name in names:
+        if not mesh.contains_dim(name):
+            raise error(
+                LayoutError,
+                "Layout",
+                f"no mesh axis {name!r}",
+                operands={"mesh": mesh},
+                remedy="A spec is gdt.UNSHARDED or one of "
+                f"{', '.join(map(repr, mesh.axis_names))}.",
+            )
+    return tuple(mesh.axis_names.index(n) for n in names)
+
+
+def _checked_rank(rank: int, op: str) -> int:
+    if type(rank) is int and 0 <= rank <= 64:
+        return rank
+    if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank <= 64:
+        raise error(LayoutError, op, f"rank is {rank!r}; it is an int of 0 to 64")
+    return int(rank)

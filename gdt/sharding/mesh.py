@@ -1,0 +1,484 @@
+"""Mesh: devices arranged in a grid whose axes have names.
+
+A mesh is immutable and interned: equal arguments give the same object, so `is` compares meshes and
+their hash is their identity.
+
+A *coordinate* of the mesh is one device of the program. A *block* is the memory of one physical
+device, which hosts a box of coordinates: all of them when the devices are virtual ones of this
+host, one of them when every coordinate is a GPU of its own. `grid` says how many blocks lie along
+each mesh axis, `box` how many coordinates of each axis a block hosts; `grid[k] * box[k] ==
+sizes[k]`.
+
+Where several processes run the program (`gdt.distributed`), each owns the same number of blocks:
+row-major, those of process 0 come first. A mesh of one coordinate belongs to every process by
+itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from gdt.arguments import checked, checked_class
+from gdt.errors import MeshError, error
+from gdt.sharding import devices as device_kinds
+from gdt.sharding import processes
+from gdt.sharding.immutable import Immutable
+
+__all__ = ["Mesh", "create_mesh", "default_mesh", "get_default_mesh"]
+
+
+LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
+MeshDims = Sequence[tuple[str, int]] | Mapping[str, int]
+
+
+class MeshDimension(NamedTuple):
+    """Name and size of one mesh axis, as `mesh["batch"]` returns it."""
+
+    name: str
+    size: int
+
+
+@checked_class("__new__")
+class Mesh(Immutable):
+    """Devices in a grid with named axes; made by `gdt.create_mesh`.
+
+    >>> mesh = gdt.create_mesh([("batch", 4), ("model", 2)])
+    >>> mesh, mesh.size, mesh["model"].size
+    (Mesh(batch=4, model=2), 8, 2)
+    >>> mesh is gdt.create_mesh({"batch": 4, "model": 2})
+    True
+    """
+
+    axis_names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    devices: tuple[str, ...]  # of every coordinate, row-major
+    device_kind: str  # of all of them: the part of a name before the colon
+    name: str
+    grid: tuple[int, ...]
+    box: tuple[int, ...]
+    all_blocks: tuple[tuple[int, ...], ...]  # grid coordinate of every block, row-major
+    blocks: tuple[tuple[int, ...], ...]  # those of this process
+    divided: bool  # whether there are several blocks, in this process or in others
+    num_processes: int  # that own a part of it
+
+    instead = "Make another with gdt.create_mesh; gdt.copy_to_mesh(x, layout) moves an array to it."
+    _interned: ClassVar[dict[tuple[object, ...], Mesh]] = {}
+
+    def __new__(cls, *args: object, **kwargs: object) -> Mesh:
+        raise error(
+            MeshError, "Mesh", "a mesh is not constructed directly", remedy="Use gdt.create_mesh."
+        )
+
+    @classmethod
+    def _of(
+        cls,
+        axis_names: tuple[str, ...],
+        sizes: tuple[int, ...],
+        devices: tuple[str, ...],
+        name: str,
+        grid: tuple[int, ...],
+        num_processes: int = 1,
+    ) -> Mesh:
+        # A process that was forked inherits meshes of another one.
+        process = processes.current().index
+        key = (axis_names, sizes, devices, name, grid, num_processes, process)
+        if key not in cls._interned:
+            all_blocks = tuple(itertools.product(*map(range, grid)))
+            own = len(all_blocks) // num_processes
+            first = process * own if num_processes > 1 else 0
+            self = object.__new__(cls)
+            self._set(
+                axis_names=axis_names,
+                sizes=sizes,
+                devices=devices,
+                device_kind=devices[0].split(":")[0],
+                name=name,
+                grid=grid,
+                box=tuple(size // blocks for size, blocks in zip(sizes, grid, strict=True)),
+                all_blocks=all_blocks,
+                blocks=all_blocks[first : first + own],
+                divided=len(all_blocks) > 1,
+                num_processes=num_processes,
+            )
+            cls._interned.setdefault(key, self)  # another thread may have been first
+        return cls._interned[key]
+
+    @classmethod
+    def interned(cls) -> list[Mesh]:
+        """Every mesh that was made."""
+        return list(cls._interned.values())
+
+    # ---- facts
+
+    @property
+    def ndim(self) -> int:
+        """Number of mesh axes."""
+        return len(self.sizes)
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return math.prod(self.sizes)
+
+    @property
+    def dim_names(self) -> list[str]:
+        """The axis names, as TF DTensor spells them."""
+        return list(self.axis_names)
+
+    @property
+    def strides(self) -> list[int]:
+        """Steps in the row-major list of devices, one per axis."""
+        return [math.prod(self.sizes[k + 1 :]) for k in range(self.ndim)]
+
+    def shape(self) -> list[int]:
+        """Sizes of the axes."""
+        return list(self.sizes)
+
+    def axis_index(self, name: str, op: str = "Mesh") -> int:
+        """Position of the axis called `name`; MeshError if there is none."""
+        if name not in self.axis_names:
+            raise error(
+                MeshError,
+                op,
+                f"no mesh axis {name!r}",
+                operands={"mesh": self},
+                remedy=f"Its axes are {', '.join(map(repr, self.axis_names))}.",
+            )
+        return self.axis_names.index(name)
+
+    def dim_size(self, name: str) -> int:
+        """Number of coordinates along the axis called `name`."""
+        return self.sizes[self.axis_index(name, "Mesh.dim_size")]
+
+    def contains_dim(self, name: str) -> bool:
+        """Whether an axis has that name."""
+        return name in self.axis_names
+
+    def __getitem__(self, name: str) -> MeshDimension:
+        return MeshDimension(name, self.sizes[self.axis_index(name, "Mesh[...]")])
+
+    # ---- devices
+
+    def device_type(self) -> str:
+        """`"CPU"` or `"GPU"`."""
+        return "CPU" if self.device_kind == "cpu" else "GPU"
+
+    def global_devices(self) -> list[str]:
+        """Device of every coordinate, row-major."""
+        return list(self.devices)
+
+    def local_devices(self) -> list[str]:
+        """Devices of the coordinates that this process hosts."""
+        return [self.devices[i] for i in self.local_device_ids()]
+
+    def num_local_devices(self) -> int:
+        """Number of coordinates that this process hosts."""
+        return len(self.local_device_ids())
+
+    def global_device_ids(self) -> np.ndarray:
+        """Position of every coordinate in `global_devices()`; int64, shaped as the mesh."""
+        return np.arange(self.size).reshape(self.sizes)
+
+    def local_device_ids(self) -> list[int]:
+        """Positions in `global_devices()` of the coordinates that this process hosts."""
+        return [int(np.ravel_multi_index(c, self.sizes)) for c in self.local_coordinates()]
+
+    def min_global_device_id(self) -> int:
+        """The smallest of `global_device_ids()`."""
+        return 0
+
+    def coordinates(self) -> Iterator[tuple[int, ...]]:
+        """Every coordinate, row-major."""
+        return itertools.product(*map(range, self.sizes))
+
+    def local_coordinates(self) -> list[tuple[int, ...]]:
+        """The coordinates that this process hosts, row-major."""
+        hosted = set(self.blocks)
+        return [c for c in self.coordinates() if self.block_of(c)[0] in hosted]
+
+    def block_of(self, coordinate: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Grid coordinate of the block that hosts `coordinate`, and its place in that block's
+        box."""
+        pairs = [divmod(c, b) for c, b in zip(coordinate, self.box, strict=True)]
+        return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+
+    def own_block(self, coordinate: Sequence[int]) -> int:
+        """Position in `blocks` of the block that hosts `coordinate`, one of this process."""
+        return self.blocks.index(self.block_of(coordinate)[0])
+
+    def device_location(self, device_id: int) -> list[int]:
+        """Coordinate of the device at that position of `global_devices()`."""
+        if not 0 <= device_id < self.size:
+            raise error(
+                MeshError,
+                "Mesh.device_location",
+                f"device {device_id} is outside 0..{self.size - 1}",
+                operands={"mesh": self},
+            )
+        return [int(i) for i in np.unravel_index(device_id, self.sizes)]
+
+    def coords(self, device_id: int) -> np.ndarray:
+        """`device_location` as an int64 array."""
+        return np.array(self.device_location(device_id))
+
+    def local_device_locations(self) -> list[dict[str, int]]:
+        """`{axis name: index}` of every coordinate that this process hosts."""
+        return [dict(zip(self.axis_names, c, strict=True)) for c in self.local_coordinates()]
+
+    def unravel_index(self) -> dict[int, dict[str, int]]:
+        """`{device id: {axis name: index}}` of every coordinate."""
+        named = (dict(zip(self.axis_names, c, strict=True)) for c in self.coordinates())
+        return dict(enumerate(named))
+
+    def host_mesh(self) -> Mesh:
+        """The mesh of the same axes on virtual devices of the host."""
+        return create_mesh(
+            list(zip(self.axis_names, self.sizes, strict=True)),
+            mesh_name=self.name,
+            device_type="CPU",
+        )
+
+    def is_remote(self) -> bool:
+        """Whether this process hosts none of the coordinates."""
+        return not self.blocks
+
+    def is_single_device(self) -> bool:
+        """Whether the mesh has one coordinate."""
+        return self.size == 1
+
+    # ---- text
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{n}={s}" for n, s in zip(self.axis_names, self.sizes, strict=True))
+        return f"Mesh({axes})"
+
+    def to_string(self) -> str:
+        """The mesh as one line that `from_string` reads: `name|x=4,y=2|blocks|device,device,...`,
+        with the number of blocks of each process."""
+        axes = ",".join(f"{n}={s}" for n, s in zip(self.axis_names, self.sizes, strict=True))
+        return f"{self.name}|{axes}|{len(self.blocks)}|{','.join(self.devices)}"
+
+    @staticmethod
+    def from_string(text: str) -> Mesh:
+        """The mesh that `to_string` wrote; the same object if it is alive."""
+        form = re.fullmatch(r"([^|]*)\|(\w+=\d+(?:,\w+=\d+)*)\|(\d+)\|([^|]+)", text)
+        if form is None:
+            raise error(
+                MeshError,
+                "Mesh.from_string",
+                f"cannot read {text!r}",
+                remedy="The form is name|x=4,y=2|blocks|device,device,...",
+            )
+        name, axes, blocks, devices = form.groups()
+        dims = [(a.split("=")[0], int(a.split("=")[1])) for a in axes.split(",")]
+        listed = list(dict.fromkeys(devices.split(",")))
+        total = int(blocks) * _num_processes(math.prod(size for _, size in dims))
+        return create_mesh(dims, devices=listed, mesh_name=name, blocks=total)
+
+    @staticmethod
+    def from_device(device: str) -> Mesh:
+        """The mesh of one coordinate on `device`."""
+        return create_mesh([("device", 1)], devices=[device])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Mesh.from_string, (self.to_string(),)
+
+
+@checked
+def create_mesh(
+    mesh_dims: MeshDims | None = None,
+    devices: Sequence[str] | None = None,
+    *,
+    mesh_name: str = "",
+    device_type: str | None = None,
+    blocks: int | None = None,
+) -> Mesh:
+    """Arrange devices in a grid with named axes.
+
+    mesh_dims: `[(name, size), ...]` or a dict, major axis first. None: one axis `"x"` over
+    `devices`.
+    devices: names such as `"cpu:3"` (a virtual device of this host, one coordinate each) or
+        `"cuda:0"` (a GPU, which may host several coordinates: they are split contiguously over the
+        GPUs named).
+        None: all GPUs if there are any, else as many virtual devices of the host as the mesh has
+        coordinates.
+    device_type: `"CPU"` or `"GPU"`, where `devices` leaves the choice open.
+    blocks: in how many blocks an array is stored; only for virtual devices. One for each process
+        (the default) computes all its coordinates in one call; `mesh.size` stores every coordinate
+        apart and moves data between them, as a box with many GPUs does.
+
+    Where several processes run the program (`gdt.distributed`), all of them make the mesh, and each
+    owns the same number of coordinates: the first ones, row-major, are those of process 0. A mesh
+    of one coordinate belongs to each process by itself.
+
+    Raises MeshError for names or sizes that do not fit, DeviceError for devices that do not exist.
+    Follows `tf.experimental.dtensor.create_mesh`.
+
+    >>> gdt.create_mesh([("batch", 8)])
+    Mesh(batch=8)
+    """
+    op = "create_mesh"
+    device_kind = device_kinds.kind_of_type(device_type, op)
+    if mesh_dims is None:
+        listed = (
+            tuple(devices) if devices is not None else device_kinds.default_devices(device_kind, 1)
+        )
+        dims = [("x", len(listed))]
+    else:
+        dims = _checked_dims(mesh_dims)
+    names, sizes = tuple(n for n, _ in dims), tuple(s for _, s in dims)
+    size = math.prod(sizes)
+    if size > LARGEST:
+        raise error(MeshError, op, f"{size:,} coordinates are more than {LARGEST:,}")
+    if not isinstance(mesh_name, str) or "|" in mesh_name:
+        raise error(MeshError, op, f"mesh_name is {mesh_name!r}; it is a string without '|'")
+    if devices is None:
+        listed = device_kinds.default_devices(device_kind, size)
+    else:
+        listed = device_kinds.checked_devices(devices, device_kind, op)
+    virtual = listed[0].startswith("cpu")
+    if (virtual and len(listed) != size) or size % len(listed):
+        shape = f"{'x'.join(map(str, sizes))} = " if len(sizes) > 1 else ""
+        raise error(
+            MeshError,
+            op,
+            f"a mesh of {shape}{size} coordinates does not fit {len(listed)} device(s)",
+            operands={"devices": ", ".join(listed)},
+            remedy="Name one virtual device per coordinate, or GPUs whose number divides the mesh.",
+        )
+    if not virtual and blocks is not None and blocks != len(listed):
+        raise error(MeshError, op, f"blocks={blocks}, but {len(listed)} GPU(s) hold one block each")
+    owners = _num_processes(size)
+    count = len(listed) if not virtual else owners if blocks is None else blocks
+    _check_owners(sizes, count, owners, op)
+    grid = _grid(sizes, count, op)
+    hosted = size // len(listed)
+    of_coordinates = tuple(listed[i // hosted] for i in range(size))
+    return Mesh._of(names, sizes, of_coordinates, mesh_name, grid, owners)
+
+
+def _num_processes(size: int) -> int:
+    """How many processes own a mesh of so many coordinates."""
+    return processes.current().count if size > 1 else 1
+
+
+def _check_owners(sizes: tuple[int, ...], blocks: int, owners: int, op: str) -> None:
+    """MeshError unless every process can own a box of the mesh, and whole blocks of it."""
+    if math.prod(sizes) % owners or (isinstance(blocks, int) and blocks % owners):
+        wrong = "coordinates" if math.prod(sizes) % owners else "blocks"
+        count = math.prod(sizes) if wrong == "coordinates" else blocks
+        raise error(
+            MeshError,
+            op,
+            f"{count} {wrong} cannot be shared equally by {owners} processes",
+            operands={"mesh": "x".join(map(str, sizes))},
+            remedy=f"Use a multiple of {owners}, or start another number of processes.",
+        )
+    _grid(sizes, owners, op)
+
+
+def _checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
+    op = "create_mesh"
+    pairs: Iterable[tuple[str, int]] = (
+        mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
+    )
+    dims: list[tuple[str, int]] = []
+    for pair in pairs:
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
+            raise error(MeshError, op, f"{pair!r} is not a pair of an axis name and a size")
+        name, size = pair
+        if not name.isidentifier() or name in ("unsharded", "match"):
+            raise error(
+                MeshError,
+                op,
+                f"{name!r} cannot name a mesh axis",
+                remedy="Use an identifier, such as 'batch'.",
+            )
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise error(
+                MeshError, op, f"axis {name!r} has size {size!r}; a size is an int of at least 1"
+            )
+        if name in (n for n, _ in dims):
+            raise error(MeshError, op, f"two mesh axes are called {name!r}")
+        dims.append((name, int(size)))
+    if not dims:
+        raise error(
+            MeshError, op, "a mesh needs at least one axis", remedy='Use [("x", 1)] for one device.'
+        )
+    return dims
+
+
+def _grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
+    """Split row-major coordinates contiguously into `blocks` equal boxes: major axes are cut
+    first."""
+    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
+        raise error(MeshError, op, f"blocks is {blocks!r}; it is an int of at least 1")
+    grid, left = [], blocks
+    for size in sizes:
+        # A cut axis must end before the next one begins, else a block would not be a box.
+        cut = left if size % left == 0 else size if left % size == 0 else 0
+        if cut == 0:
+            shape = "x".join(map(str, sizes))
+            raise error(
+                MeshError,
+                op,
+                f"{math.prod(sizes)} coordinates of a mesh of {shape} cannot be split contiguously "
+                f"into {blocks} equal boxes",
+                remedy="Use a number of physical devices that divides the leading mesh axes.",
+            )
+        grid.append(cut)
+        left //= cut
+    if left != 1:
+        raise error(MeshError, op, f"{blocks} blocks are more than {math.prod(sizes)} coordinates")
+    return tuple(grid)
+
+
+_default_mesh: ContextVar[Mesh | None] = ContextVar("gdt.default_mesh", default=None)
+
+
+def chosen_mesh() -> Mesh | None:
+    """The mesh of the innermost `default_mesh` block; None outside of any."""
+    return _default_mesh.get()
+
+
+@checked
+def get_default_mesh() -> Mesh:
+    """The mesh of the innermost `default_mesh` block; outside of any, one device of this
+    machine."""
+    mesh = _default_mesh.get()
+    if mesh is not None:
+        return mesh
+    return create_mesh([("device", 1)], devices=[device_kinds.own_device()])
+
+
+@contextmanager
+@checked
+def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
+    """Arrays created in this block without a layout are replicated on `mesh`.
+
+    >>> with gdt.default_mesh(gdt.create_mesh([("batch", 8)])):
+    ...     gdt.ones((4, 4)).layout.mesh
+    Mesh(batch=8)
+    """
+    token = _default_mesh.set(checked_mesh(mesh, "default_mesh"))
+    try:
+        yield mesh
+    finally:
+        _default_mesh.reset(token)
+
+
+def checked_mesh(mesh: object, op: str) -> Mesh:
+    """`mesh`, or a MeshError that names its type."""
+    if not isinstance(mesh, Mesh):
+        raise error(
+            MeshError, op, f"{mesh!r} is not a Mesh", remedy="Make one with gdt.create_mesh."
+        )
+    return mesh

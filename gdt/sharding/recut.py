@@ -1,0 +1,193 @@
+"""recut: contiguous index intervals of one dim, moved between coordinates.
+
+Slicing, concatenation, flip, pad, roll and relayouts whose shards do not line up are all the same
+movement: some intervals of the sources' indices along `dim` become intervals of the result's. This
+module knows which intervals move, and how many bytes; `gdt.comm.recut` moves them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.sharding.array_type import ArrayType
+
+Index = tuple[slice, ...]
+Padding = tuple[Index, Index | None]  # where, and the element to repeat; None: ones
+
+
+class Piece(NamedTuple):
+    """`out[start + i * stride] = source[at + i * step]` along the dim, for i in `range(count)`.
+
+    `stride` is positive; `step` may be negative.
+    """
+
+    source: int
+    at: int
+    start: int
+    count: int  # type: ignore[assignment]  # the name that a tuple has a method of
+    step: int = 1
+    stride: int = 1
+
+    def transposed(self) -> Piece:
+        """The piece that carries a cotangent of the result back to the source (as source 0)."""
+        last = self.count - 1
+        if self.step > 0:
+            return Piece(0, self.start, self.at, self.count, self.stride, self.step)
+        return Piece(
+            0,
+            self.start + last * self.stride,
+            self.at + last * self.step,
+            self.count,
+            -self.stride,
+            -self.step,
+        )
+
+
+class Recut:
+    """The geometry of moving `pieces` of arrays of types `have` (equal layouts) into one array of
+    type `want`.
+
+    Indices of the result that no piece covers become `fill`, a number or the bytes of one.
+    """
+
+    def __init__(
+        self,
+        have: Sequence[ArrayType],
+        want: ArrayType,
+        dim: int,
+        pieces: Sequence[Piece],
+        fill: Any = 0,
+    ) -> None:
+        self.have, self.want, self.dim = tuple(have), want, dim
+        self.fill = np.frombuffer(fill, want.dtype)[0].item() if type(fill) is bytes else fill
+        self.pieces = tuple(p for p in pieces if p.count > 0)
+        self.mesh = want.mesh
+        self.source_axes = self.have[0].layout.dims[dim]
+        self.target_axes = want.layout.dims[dim]
+        self.covered = sum(p.count for p in self.pieces)
+
+    def _runs(self, shard: int) -> Iterator[tuple[int, int, slice, slice, int]]:
+        """Copies into shard `shard`: (source, source shard, where in it, where in `shard`,
+        count)."""
+        low, high = self.want.extent(self.dim, shard)
+        for source, at, start, count, step, stride in self.pieces:
+            chunk = self.have[source].local_shape[self.dim]
+            i, end = max(0, -((start - low) // stride)), min(count, -((start - high) // stride))
+            while i < end:
+                owner, offset = divmod(at + i * step, chunk)
+                room = (chunk - 1 - offset) // step + 1 if step > 0 else offset // -step + 1
+                run = min(room, end - i)
+                stop, first = offset + step * run, start + i * stride - low
+                taken = slice(offset, stop if stop >= 0 else None, step)
+                yield (
+                    source,
+                    owner,
+                    taken,
+                    slice(first, first + (run - 1) * stride + 1, stride),
+                    run,
+                )
+                i += run
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Bytes that all devices together send."""
+        sizes = self.mesh.sizes
+        axes = sorted({*self.source_axes, *self.target_axes})
+        rows = [
+            math.prod(n for d, n in enumerate(t.local_shape) if d != self.dim) for t in self.have
+        ]
+        total = 0
+        for at in itertools.product(*(range(sizes[a]) for a in axes)):
+            coordinate = [0] * self.mesh.ndim
+            for a, c in zip(axes, at, strict=True):
+                coordinate[a] = c
+            own = self.have[0].layout.shard_index(coordinate, self.dim)
+            for source, owner, _, _, run in self._runs(
+                self.want.layout.shard_index(coordinate, self.dim)
+            ):
+                if owner != own:
+                    total += run * rows[source]
+        copies = self.mesh.size // math.prod(sizes[a] for a in axes)
+        return total * copies * self.want.dtype.itemsize
+
+    @property
+    def is_join(self) -> bool:
+        """Whether the sources, which are whole along the dim, are put end to end as they are."""
+        starts = itertools.accumulate((t.shape[self.dim] for t in self.have), initial=0)
+        whole = [
+            Piece(i, 0, start, kind.shape[self.dim])
+            for i, (kind, start) in enumerate(zip(self.have, starts, strict=False))
+        ]
+        is_split = self.source_axes or self.target_axes
+        return not is_split and self.is_covered and [*self.pieces] == whole
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether every index of the result comes from a source."""
+        return self.covered == self.want.shape[self.dim]
+
+    @cached_property
+    def moves(self) -> list[tuple[int, int, int, Index, Index]]:
+        """The copies that blocks of this process take part in: (source, block that has it, block
+        of the result, index there, index in the result), in an order that all processes share."""
+        position = {at: i for i, at in enumerate(self.mesh.all_blocks)}
+        own = {position[at] for at in self.mesh.blocks}
+        moves = []
+        for target, grid in enumerate(self.mesh.all_blocks):
+            for place, shard in self._hosted(grid):
+                for source, owner, taken, filled, _ in self._runs(shard):
+                    at, inside = self._owner(owner, grid)
+                    if own & {position[at], target}:
+                        indices = self._index(inside, taken), self._index(place, filled)
+                        moves.append((source, position[at], target, *indices))
+        return moves
+
+    @cached_property
+    def padding(self) -> list[list[Padding]]:
+        """For every block of the result in this process, its padding, which repeats the last valid
+        element."""
+        found = []
+        for grid in self.mesh.blocks:
+            padding: list[Padding] = []
+            for place, shard in self._hosted(grid):
+                low, high = self.want.extent(self.dim, shard)
+                valid, chunk = high - low, self.want.local_shape[self.dim]
+                if valid < chunk:
+                    edge = self._index(place, slice(valid - 1, valid)) if valid else None
+                    padding.append((self._index(place, slice(valid, chunk)), edge))
+            found.append(padding)
+        return found
+
+    def _hosted(self, grid: tuple[int, ...]) -> Iterator[tuple[dict[int, int], int]]:
+        """The target shards in a block: ({mesh axis: index in the box}, shard)."""
+        box = self.mesh.box
+        for inside in itertools.product(*(range(box[a]) for a in self.target_axes)):
+            place = dict(zip(self.target_axes, inside, strict=True))
+            shard = 0
+            for a in self.target_axes:
+                shard = shard * self.mesh.sizes[a] + grid[a] * box[a] + place[a]
+            yield place, shard
+
+    def _owner(self, shard: int, grid: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, int]]:
+        """Where the block at `grid` finds a source shard: a block and a place in its box."""
+        at, inside = list(grid), {}
+        for a in reversed(self.source_axes):
+            shard, c = divmod(shard, self.mesh.sizes[a])
+            at[a], inside[a] = divmod(c, self.mesh.box[a])
+        return tuple(at), inside
+
+    def _index(self, place: dict[int, int], along: slice) -> Index:
+        """The index of a block at one place of the mesh axes involved, and an interval of the
+        dim."""
+        involved = {*self.source_axes, *self.target_axes}
+        mesh = [
+            slice(place.get(a, 0), place.get(a, 0) + 1) if a in involved else slice(None)
+            for a in range(self.mesh.ndim)
+        ]
+        return (*mesh, *[slice(None)] * self.dim, along)
