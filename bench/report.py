@@ -62,14 +62,14 @@ class Contender:
 def contenders(workload: str) -> list[Contender]:
     """All rows for a workload, NumPy first; the MNIST network is only trained data parallel."""
     schemes = ["data", "model", "spatial"] if workload == "imdb" else ["data"]
-    ways: list[tuple[str, tuple[tuple[str, str], ...]]] = [("", ())]
+    strategies: list[tuple[str, tuple[tuple[str, str], ...]]] = [("", ())]
     if loops.are_compiled():
-        ways.append((" without numba", ((loops.VARIABLE, "0"),)))
+        strategies.append((" without numba", ((loops.VARIABLE, "0"),)))
     gdt = [
         Contender(
             f"{library}{how}", f"{s}, 8 devices", "", "bench.gdt_steps", s + mode, variables=v
         )
-        for how, v in ways
+        for how, v in strategies
         for library, mode in (("gdt", ""), ("gdt.function", "-captured"))
         for s in schemes
     ]

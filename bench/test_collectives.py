@@ -22,9 +22,9 @@ def size_name(nbytes: int) -> str:
 
 
 def all_reduce(mesh, x):
-    pending = placed(x, gdt.Layout([None], mesh, partial=["x"]))
+    partial = placed(x, gdt.Layout([None], mesh, partial=["x"]))
     # An array keeps its resolved value, so every call needs another one.
-    return lambda: gdt.DistributedArray(pending.type, pending.blocks).resolve()
+    return lambda: gdt.DistributedArray(partial.type, partial.blocks).resolve()
 
 
 def all_gather(mesh, x):
@@ -33,8 +33,8 @@ def all_gather(mesh, x):
 
 
 def reduce_scatter(mesh, x):
-    pending = placed(x, gdt.Layout([None], mesh, partial=["x"]))
-    return lambda: gdt.relayout(pending, ["x"])
+    partial = placed(x, gdt.Layout([None], mesh, partial=["x"]))
+    return lambda: gdt.relayout(partial, ["x"])
 
 
 def all_to_all(mesh, x):

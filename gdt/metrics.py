@@ -15,7 +15,7 @@ from gdt.errors import ShapeError, error
 def accuracy(labels: Any, logits: Any) -> DistributedArray:
     """Fraction of rows of `logits` (..., classes) whose largest entry is at the label; float32.
 
-    Over a split batch it stays a pending sum until its value is needed: pass it to
+    Over a split batch it stays a partial sum until its value is needed: pass it to
     `GradientTape.gradient(together_with=...)`, or return it as aux of `value_and_grad`, and it
     travels with the gradients.
 

@@ -97,7 +97,7 @@ class Observer:
         """The host waits for devices, in `what`: copying to the host, or synchronize."""
 
     def on_enter(self, name: str) -> None:
-        """A composite, a gradient or a resolution of pending reductions begins; others may nest."""
+        """A composite, a gradient or a resolution of partial reductions begins; others may nest."""
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         """The innermost of those has made `out` of `args`."""

@@ -153,7 +153,7 @@ def test_a_gradient_that_uses_an_array_from_elsewhere_is_never_replayed() -> Non
         assert gradient(gdt.ones(2)).tolist() == [value, value]
 
 
-def test_pending_values_are_resolved_by_a_replay() -> None:
+def test_partial_values_are_resolved_by_a_replay() -> None:
     mesh = MESHES[1]
     layout = gdt.Layout(["x"], mesh)
     counts = []

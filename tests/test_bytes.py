@@ -12,7 +12,7 @@ from tests.dtensor_moves import AXES, REFUSED, ROWS, Row, sent
 EXCEPTIONS = {
     "matmul [x,-] [x,-]": (
         9216,
-        "3,072 bytes and a pending sum, where TF gathers b for 6,144; brought to "
+        "3,072 bytes and a partial sum, where TF gathers b for 6,144; brought to "
         "TF's layout the sum costs 3,072 more, in all as much; whole on every device it is 9,216",
     ),
     "argmax 0 [x,y]": (
@@ -62,7 +62,7 @@ def operand(text: str, mesh: gdt.Mesh, seed: int) -> gdt.DistributedArray:
 
 
 def run(row: Row, mesh: gdt.Mesh) -> tuple[int, list[np.ndarray]]:
-    """Bytes sent until nothing is pending in the results, and their values."""
+    """Bytes sent until nothing is partial in the results, and their values."""
     operands = [operand(text, mesh, seed) for seed, text in enumerate(row.operands)]
     with gdt.count_collectives() as counter:
         made = row.program(*operands)

@@ -38,8 +38,8 @@ def test_equal_types_of_many_threads_are_one_object() -> None:
         barrier.wait()
         for n in range(200):
             layout = gdt.Layout([None] * (n % 7), mesh)
-            kind = ArrayType.of((n,) * (n % 7), np.dtype("int16"), layout)
-            found.append((n, layout, kind))
+            array_type = ArrayType.of((n,) * (n % 7), np.dtype("int16"), layout)
+            found.append((n, layout, array_type))
 
     threads = [threading.Thread(target=make) for _ in range(8)]
     for thread in threads:
@@ -47,7 +47,7 @@ def test_equal_types_of_many_threads_are_one_object() -> None:
     for thread in threads:
         thread.join()
     for n in range(200):
-        assert len({id(kind) for m, _, kind in found if m == n}) == 1
+        assert len({id(array_type) for m, _, array_type in found if m == n}) == 1
 
 
 @pytest.mark.parametrize("blocks", [1, 2])

@@ -128,7 +128,7 @@ def test_every_scheme_computes_the_same_step() -> None:
                 np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5)
 
 
-def test_a_mean_of_a_split_batch_stays_pending() -> None:
+def test_a_mean_of_a_split_batch_stays_partial() -> None:
     mesh = gdt.create_mesh([("batch", 4)], blocks=4)
     x = gdt.asarray(np.arange(6.0), layout=gdt.Layout(["batch"], mesh))
     with gdt.count_collectives() as counter:

@@ -20,8 +20,8 @@ def mesh_id(mesh: gdt.Mesh) -> str:
     return f"{mesh.sizes}{mesh.grid}"
 
 
-def with_pending(mesh: gdt.Mesh, rank: int) -> list[gdt.Layout]:
-    """All layouts of a rank, and each reduction pending along each mesh axis."""
+def with_partial(mesh: gdt.Mesh, rank: int) -> list[gdt.Layout]:
+    """All layouts of a rank, and each reduction partial along each mesh axis."""
     found = list(layouts(mesh, rank))
     for name in mesh.axis_names:
         specs: list[Any] = [None] * rank
@@ -40,7 +40,7 @@ def assert_same(x: gdt.DistributedArray, want: np.ndarray, layout: gdt.Layout) -
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint64", "float16", "float64", "complex64"])
 def test_asarray_keeps_every_value_in_every_layout(dtype: str, mesh: gdt.Mesh) -> None:
     value = np.arange(35).reshape(5, 7).astype(dtype)
-    for layout in with_pending(mesh, 2):
+    for layout in with_partial(mesh, 2):
         assert_same(gdt.asarray(value, layout=layout), value, layout)
         assert_same(gdt.asarray(value.tolist(), dtype, layout=layout), value, layout)
 
@@ -111,7 +111,7 @@ RANGES = [
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
 @pytest.mark.parametrize("args", RANGES, ids=str)
 def test_arange_is_numpys(args: tuple[Any, ...], mesh: gdt.Mesh) -> None:
-    for layout in with_pending(mesh, 1):
+    for layout in with_partial(mesh, 1):
         assert_same(gdt.arange(*args, layout=layout), np.arange(*args), layout)
 
 
@@ -148,7 +148,7 @@ SPACES = [
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
 @pytest.mark.parametrize(("args", "static"), SPACES, ids=str)
 def test_linspace_is_numpys(args: Any, static: Any, mesh: gdt.Mesh) -> None:
-    for layout in with_pending(mesh, 1):
+    for layout in with_partial(mesh, 1):
         assert_same(
             gdt.linspace(*args, **static, layout=layout), np.linspace(*args, **static), layout
         )
@@ -158,7 +158,7 @@ def test_linspace_is_numpys(args: Any, static: Any, mesh: gdt.Mesh) -> None:
 @pytest.mark.parametrize("dtype", [float, bool, "complex64"])
 @pytest.mark.parametrize("args", [(5,), (4, 7), (7, 4, -2), (4, 4, 1), (0, 3), (1, 1)], ids=str)
 def test_eye_and_tri_are_numpys(args: tuple[int, ...], dtype: Any, mesh: gdt.Mesh) -> None:
-    for layout in with_pending(mesh, 2):
+    for layout in with_partial(mesh, 2):
         assert_same(gdt.eye(*args, dtype=dtype, layout=layout), np.eye(*args, dtype=dtype), layout)
         assert_same(gdt.tri(*args, dtype=dtype, layout=layout), np.tri(*args, dtype=dtype), layout)
 
@@ -166,7 +166,7 @@ def test_eye_and_tri_are_numpys(args: tuple[int, ...], dtype: Any, mesh: gdt.Mes
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
 @pytest.mark.parametrize("shape", [(), (9,), (0,), (4, 5), (3, 1, 2)], ids=str)
 def test_constant_arrays_are_numpys(shape: tuple[int, ...], mesh: gdt.Mesh) -> None:
-    for layout in with_pending(mesh, len(shape)):
+    for layout in with_partial(mesh, len(shape)):
         assert_same(gdt.zeros(shape, layout=layout), np.zeros(shape), layout)
         assert_same(gdt.ones(shape, bool, layout=layout), np.ones(shape, bool), layout)
         assert_same(gdt.full(shape, 7, layout=layout), np.full(shape, 7), layout)

@@ -84,7 +84,7 @@ def test_what_is_asked_for_or_sends_nothing_is_no_implicit_move() -> None:
         gdt.grad(lambda w: gdt.sum(gdt.relu((x @ w).resolve())))(w)
 
 
-def test_a_pending_sum_that_is_needed_is_a_move() -> None:
+def test_a_partial_sum_that_is_needed_is_a_move() -> None:
     x, w = arrays(FOLDED)
     with gdt.no_moves():
         p = x @ w
@@ -169,7 +169,7 @@ def test_operands_that_were_not_finite_are_named() -> None:
 
 
 @pytest.mark.parametrize("mesh", MODES, ids=lambda m: str(m.grid))
-def test_padding_and_pending_sums_raise_no_false_alarm(mesh: Mesh) -> None:
+def test_padding_and_partial_sums_raise_no_false_alarm(mesh: Mesh) -> None:
     x = gdt.testing.placed(np.ones((5, 3)), gdt.Layout([("x", "y"), None], mesh), poison=True)
     with gdt.check_nans():
         assert float(gdt.sum(gdt.exp(x) - 1.0)) > 0
@@ -198,7 +198,7 @@ def test_drawing_shows_every_device_once_per_part() -> None:
 
 def test_drawing_of_any_layout_names_all_devices() -> None:
     for mesh in gdt.testing.meshes([(2, 2, 2)], modes=["folded"]):
-        for layout in gdt.testing.layouts(mesh, 3, pending=True):
+        for layout in gdt.testing.layouts(mesh, 3, partial=True):
             drawn = str(gdt.visualize(gdt.testing.placed(np.ones((5, 1, 2)), layout)))
             assert all(device in drawn for device in mesh.devices)
             assert all(f"{p} over {n!r}" in drawn for n, p in layout.partial.items())

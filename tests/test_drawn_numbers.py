@@ -35,7 +35,7 @@ class Slowing(gdt.optim.Optimizer):
     def step(
         self, scalars: tuple[float, ...], owners: Any, gradients: Sequence[DistributedArray]
     ) -> None:
-        slowing_step.update_all(owners, gradients, *scalars)
+        slowing_step.multi_tensor(owners, gradients, *scalars)
 
 
 def trained(kind: Callable[[int], Any], wrapped: Callable[[Any], Any]) -> list[list[float]]:

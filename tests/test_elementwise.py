@@ -131,7 +131,7 @@ def test_signed_zeros_keep_their_sign_when_split(mesh: gdt.Mesh) -> None:
         assert np.signbit(gdt.erf(x).numpy()).tolist() == np.signbit(value).tolist()
 
 
-def test_a_wider_cast_of_a_pending_sum_stays_pending() -> None:
+def test_a_wider_cast_of_a_partial_sum_stays_partial() -> None:
     layout = gdt.Layout([None], MESH, partial=["x"])
     x = gdt.asarray(np.ones(3, "float32"), layout=layout)
     assert x.astype("float64").layout is layout
@@ -185,10 +185,10 @@ def test_bad_input_is_named(call: Callable[[], Any], problem: str) -> None:
 
 
 @pytest.mark.parametrize("blocks", [1, 4])
-def test_a_pending_sum_is_added_up_before_an_array_divides_it(blocks: int) -> None:
+def test_a_partial_sum_is_added_up_before_an_array_divides_it(blocks: int) -> None:
     mesh = gdt.create_mesh([("a", 4)], blocks=blocks)
     column = gdt.asarray([[3.0], [-1.0], [3.0], [-1.0]], layout=gdt.Layout(["a", None], mesh))
     total = gdt.sum(column, axis=0)
-    assert total.layout.pending == ("sum",) and (total / 2).layout.pending == ("sum",)
+    assert total.layout.reductions == ("sum",) and (total / 2).layout.reductions == ("sum",)
     with np.errstate(divide="ignore"):
         assert (total / np.array([0.0, 1.0])).tolist() == [math.inf, 4.0]

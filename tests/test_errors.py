@@ -100,7 +100,7 @@ CASES: dict[str, Case] = {
         lambda: Layout([0], MESH), e.LayoutError, "0 is not a sharding spec"),
     "specs that are a string": (
         lambda: Layout("x", MESH), e.LayoutError, "not a list with one entry per array axis"),
-    "unknown pending reduction": (
+    "unknown partial reduction": (
         lambda: Layout([None], MESH, partial={"x": "mean"}), e.LayoutError,
         "unknown reduction 'mean'.*\n  Use one of sum, max, min, prod"),
     "layout on no mesh": (

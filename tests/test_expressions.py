@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gdt.engine.source import (
-    Call,
+    CallExpression,
     Choice,
     Expression,
     Names,
@@ -33,25 +33,29 @@ def pair(x: Any, y: Any = 0, *, scale: float = 1.0) -> tuple[Any, Any]:
 
 
 CASES: list[tuple[Expression, str, object]] = [
-    (Call(ADD, (X, Y)), "add(x0, x1)", 5),
-    (Call(ADD, (Call(ADD, (X, X)), Y)), "add(add(x0, x0), x1)", 7),
+    (CallExpression(ADD, (X, Y)), "add(x0, x1)", 5),
+    (CallExpression(ADD, (CallExpression(ADD, (X, X)), Y)), "add(add(x0, x0), x1)", 7),
     (
-        Call(Value("pair", pair), (Y,), {"scale": Value("scale", 3.0)}),
+        CallExpression(Value("pair", pair), (Y,), {"scale": Value("scale", 3.0)}),
         "pair(x1, scale=scale)",
         (9, 0),
     ),
-    (Call(ADD, (Unpacked(Call(Value("pair", pair), (X, Y))),)), "add(*pair(x0, x1))", 5),
+    (
+        CallExpression(ADD, (Unpacked(CallExpression(Value("pair", pair), (X, Y))),)),
+        "add(*pair(x0, x1))",
+        5,
+    ),
     (Tuple((X,)), "(x0, )", (2,)),
     (Choice(X, Y, Value("none", None)), "(x1 if x0 else None)", 3),
     (Choice(Value("x", None), X, Y), "(x0 if None else x1)", 3),
-    (Call(ADD, (X, Value("add", 40))), "add(x0, add_2)", 42),  # one name for two values
-    (Call(Value("<lambda>", lambda x: x), (Y,)), "function(x1)", 3),
-    (Call(Value("run", abs), (Y,)), "run(x1)", 3),
-    (Call(Value("x1", abs), (Value("lambda", -4),)), "x1(lambda_2)", 4),
+    (CallExpression(ADD, (X, Value("add", 40))), "add(x0, add_2)", 42),  # one name for two values
+    (CallExpression(Value("<lambda>", lambda x: x), (Y,)), "function(x1)", 3),
+    (CallExpression(Value("run", abs), (Y,)), "run(x1)", 3),
+    (CallExpression(Value("x1", abs), (Value("lambda", -4),)), "x1(lambda_2)", 4),
     (called(partial(pair, scale=3.0), (Y,)), "pair(x1, scale=scale)", (9.0, 0)),
     (called(partial(np.add, 40), (X,), name="sum"), "sum(given, x0)", 42),
     (called(partial(partial(pair, 5), scale=2.0), (X,)), "pair(given, x0, scale=scale)", (10.0, 2)),
-    (Call(ADD, (Value("c", 1), Value("c", 1))), "add(c, c)", 2),
+    (CallExpression(ADD, (Value("c", 1), Value("c", 1))), "add(c, c)", 2),
 ]
 
 
@@ -80,7 +84,7 @@ def test_a_choice_that_is_known_is_made() -> None:
 
 def test_names_of_a_program_are_told_apart() -> None:
     names = Names()
-    first = written(Call(ADD, (X, Reshaped(Y, (1,)))), ["r1", "r2"], names)
-    second = written(Call(ADD, (X, Reshaped(Y, (2,)))), ["r3", "r4"], names)
+    first = written(CallExpression(ADD, (X, Reshaped(Y, (1,)))), ["r1", "r2"], names)
+    second = written(CallExpression(ADD, (X, Reshaped(Y, (2,)))), ["r3", "r4"], names)
     assert (first, second) == ("add(r1, r2.reshape(shape))", "add(r3, r4.reshape(shape_2))")
     assert names == {"add": np.add, "shape": (1,), "shape_2": (2,)}

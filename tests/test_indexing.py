@@ -22,7 +22,7 @@ MESHES = meshes([(2,), (4,), (2, 2), (2, 3)])
 def placed_arrays(draw: st.DrawFn) -> tuple[np.ndarray, gdt.DistributedArray]:
     shape = draw(hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=9))
     mesh = draw(st.sampled_from(MESHES))
-    layout = draw(st.sampled_from(layouts(mesh, len(shape), pending=True)))
+    layout = draw(st.sampled_from(layouts(mesh, len(shape), partial=True)))
     x = np.arange(np.prod(shape)).reshape(shape)
     return x, placed(x, layout, poison=draw(st.booleans()))
 

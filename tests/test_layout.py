@@ -48,9 +48,9 @@ def test_what_tf_dtensor_lacks() -> None:
     both = Layout([("x", "y"), None], MESH)
     assert both.num_shards(0) == 8 and both.sharding_specs == [("x", "y"), "unsharded"]
     assert Layout([("y", "x"), None], MESH) is not both
-    pending = Layout(["x"], MESH, partial={"y": "max"})
-    assert pending.partial == {"y": "max"} and not pending.is_fully_replicated()
-    assert pending.resolved is Layout(["x"], MESH)
+    partial = Layout(["x"], MESH, partial={"y": "max"})
+    assert partial.partial == {"y": "max"} and not partial.is_fully_replicated()
+    assert partial.resolved is Layout(["x"], MESH)
     assert Layout([None], MESH, partial=["x"]).partial == {"x": "sum"}
 
 
@@ -70,7 +70,7 @@ def test_equal_layouts_are_one_object() -> None:
 def test_text_and_pickle_give_the_same_object() -> None:
     for mesh in meshes([(4,), (2, 2), (2, 2, 2)]):
         for rank in (0, 1, 2):
-            for layout in layouts(mesh, rank, pending=True):
+            for layout in layouts(mesh, rank, partial=True):
                 assert Layout.from_string(layout.to_string()) is layout
                 assert pickle.loads(pickle.dumps(layout)) is layout
 
@@ -111,20 +111,20 @@ def test_text_is_short() -> None:
 def test_shards_of_all_layouts_cover_the_array_once() -> None:
     for mesh in meshes([(2, 3), (2, 2, 2)], modes=["folded"]):
         for layout in layouts(mesh, 2):
-            kind = ArrayType.of((5, 7), np.dtype("f4"), layout)
-            seen = np.zeros(kind.shape, int)
+            array_type = ArrayType.of((5, 7), np.dtype("f4"), layout)
+            seen = np.zeros(array_type.shape, int)
             for coordinate in mesh.coordinates():
-                seen[kind.shard_slices(coordinate)] += 1
+                seen[array_type.shard_slices(coordinate)] += 1
             copies = mesh.size // (layout.num_shards(0) * layout.num_shards(1))
             assert (seen == copies).all()
 
 
 def test_array_types_are_interned_and_pickled() -> None:
-    kind = ArrayType.of((9, 5, 4), np.dtype("f4"), SPLIT)
-    assert pickle.loads(pickle.dumps(kind)) is kind
-    assert repr(kind) == "float32[9, 5, 4]  ['x', -, 'y']"
-    assert kind.local_shape == (3, 5, 2) and kind.uneven == (0,)
-    assert kind.nbytes == 9 * 5 * 4 * 4 and kind.local_nbytes == 3 * 5 * 2 * 4
+    array_type = ArrayType.of((9, 5, 4), np.dtype("f4"), SPLIT)
+    assert pickle.loads(pickle.dumps(array_type)) is array_type
+    assert repr(array_type) == "float32[9, 5, 4]  ['x', -, 'y']"
+    assert array_type.local_shape == (3, 5, 2) and array_type.uneven == (0,)
+    assert array_type.nbytes == 9 * 5 * 4 * 4 and array_type.local_nbytes == 3 * 5 * 2 * 4
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def without_plans() -> Iterator[None]:
         for name in WITH_LOOPS:
             OPS[name].plans.clear()
             if isinstance(OPS[name], UpdateOp):
-                OPS[name].plans_of_all.clear()
+                OPS[name].multi_tensor_plans.clear()
 
     forget()
     yield

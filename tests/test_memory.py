@@ -207,7 +207,7 @@ class Blocks(Observer):
 
 def block_bytes(x: DistributedArray) -> int:
     """What one physical device needs: each of its shards once, whatever number of its coordinates
-    hold it. A pending sum is added up in its block."""
+    hold it. A partial sum is added up in its block."""
     shards = math.prod(x.mesh.box[a] for axes in x.layout.dims for a in axes)
     return shards * math.prod(x.type.local_shape) * x.dtype.itemsize
 

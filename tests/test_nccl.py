@@ -108,7 +108,7 @@ def test_every_relayout_goes_through_nccl(mesh: Mesh, used: NcclTransport) -> No
     apart = create_mesh(DIMS, blocks=4)
     copies = transports.transport_of(apart)
     whole = np.arange(35.0).reshape(5, 7)
-    every = layouts(mesh, 2, pending=True)
+    every = layouts(mesh, 2, partial=True)
     for have, want in itertools.product(every, every):
         twins = [Layout(w.sharding_specs, apart, partial=w.partial) for w in (have, want)]
         x, y = gdt.asarray(whole, layout=have), gdt.asarray(whole, layout=twins[0])
@@ -150,7 +150,7 @@ def test_ops_on_gpus_go_through_nccl(name: str, gpus: Mesh) -> None:
 
 def test_relayouts_on_gpus_go_through_nccl(gpus: Mesh) -> None:
     whole = np.arange(35.0).reshape(5, 7)
-    every = layouts(gpus, 2, pending=True)
+    every = layouts(gpus, 2, partial=True)
     for have, want in itertools.islice(itertools.product(every, every), 0, None, 5):
         moved = gdt.relayout(gdt.asarray(whole, layout=have), want)
         np.testing.assert_array_equal(moved.numpy(), whole)

@@ -402,7 +402,7 @@ def test_losses_refuse_shapes_that_would_broadcast() -> None:
         losses.mean_squared_error(gdt.ones((4,)), gdt.ones((4,)), "average")
 
 
-def test_accuracy_stays_pending_until_it_is_needed(rng: np.random.Generator) -> None:
+def test_accuracy_stays_partial_until_it_is_needed(rng: np.random.Generator) -> None:
     logits, labels = rng.standard_normal((8, 5)), rng.integers(0, 5, 8).astype(np.uint8)
     for mesh in MESHES[1:]:
         found = gdt.metrics.accuracy(batch(mesh, labels), batch(mesh, logits))

@@ -30,7 +30,7 @@ def values(*shape: int, dtype: str = "int64") -> np.ndarray:
 @pytest.mark.parametrize("shape", [(), (9,), (2,), (0,), (4, 6), (5, 3)], ids=str)
 def test_pack_is_the_inverse_of_unpack(shape: tuple[int, ...], mesh: gdt.Mesh) -> None:
     value = values(*shape)
-    every = layouts(mesh, len(shape), pending=True)
+    every = layouts(mesh, len(shape), partial=True)
     for layout in every[:: max(1, len(every) // 30)]:
         x = placed(value, layout, poison=True)
         y = gdt.pack(gdt.unpack(x), layout)
@@ -41,7 +41,7 @@ def test_pack_is_the_inverse_of_unpack(shape: tuple[int, ...], mesh: gdt.Mesh) -
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
-def test_parts_of_a_pending_reduction_are_its_operands(mesh: gdt.Mesh) -> None:
+def test_parts_of_a_partial_reduction_are_its_operands(mesh: gdt.Mesh) -> None:
     name, count = mesh.axis_names[0], mesh.size
     rest = mesh.axis_names[1:]
     at = [c[0] for c in mesh.local_coordinates()]
@@ -104,7 +104,7 @@ def test_other_bad_input_of_pack() -> None:
     x = gdt.ones(1)
     with pytest.raises(DtypeError, match="is a distributed array"):
         gdt.pack([x] * 4, gdt.Layout([None], MESH))
-    with pytest.raises(LayoutError, match="different reductions are pending"):
+    with pytest.raises(LayoutError, match="different reductions are partial"):
         gdt.pack([[1]] * 4, gdt.Layout([None], GRID, partial={"x": "sum", "y": "max"}))
     with pytest.raises(LayoutError, match="'x' is not a Layout"):
         gdt.pack([[1]] * 4, "x")  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def test_facts_of_arrays_and_of_others() -> None:
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
 def test_copy_to_mesh(mesh: gdt.Mesh) -> None:
     value = values(5, 3)
-    for layout in layouts(mesh, 2, pending=True)[:12]:
+    for layout in layouts(mesh, 2, partial=True)[:12]:
         for source in (value, value.tolist(), gdt.asarray(value)):
             x = gdt.copy_to_mesh(source, layout)
             assert x.layout is layout and x.numpy().tolist() == value.tolist()
@@ -186,13 +186,15 @@ def test_map_shards_sees_every_shard_without_padding(mesh: gdt.Mesh) -> None:
         out = gdt.map_shards(f, layout, layout)(gdt.asarray(value, layout=layout))
         assert out.layout is layout and np.array_equal(out.numpy(), np.sqrt(value))
         assert_consistent(out)
-        kind = out.type
-        want = [tuple(s.stop - s.start for s in kind.shard_slices(c)) for c in mesh.coordinates()]
+        array_type = out.type
+        want = [
+            tuple(s.stop - s.start for s in array_type.shard_slices(c)) for c in mesh.coordinates()
+        ]
         assert seen == want
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
-def test_map_shards_moves_operands_and_leaves_sums_pending(mesh: gdt.Mesh) -> None:
+def test_map_shards_moves_operands_and_leaves_sums_partial(mesh: gdt.Mesh) -> None:
     name = mesh.axis_names[0]
     columns, rows = gdt.Layout([None, name], mesh), gdt.Layout([name, None], mesh)
     summed = gdt.Layout([None, None], mesh, partial=[name])

@@ -71,7 +71,7 @@ def test_edges_of_mixed_reductions_equal_the_resolved_array() -> None:
     assert edges(x, 3).tolist() == x.numpy().tolist()
 
 
-def test_printing_a_pending_sum_communicates_nothing() -> None:
+def test_printing_a_partial_sum_communicates_nothing() -> None:
     layout = gdt.Layout([None], gdt.create_mesh([("x", 4)], blocks=4), partial=["x"])
     x = gdt.ones(3, layout=layout)
     with gdt.count_collectives() as counted:

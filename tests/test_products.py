@@ -22,7 +22,7 @@ def test_padding_beside_infinities_adds_nothing(mesh: Mesh, last: float) -> None
         # then says so: whether it does depends on the processor, the values do not.
         with np.errstate(invalid="ignore"):
             want = left @ right
-            for chosen in choices(mesh, [2, 2], pending=False, limit=40):
+            for chosen in choices(mesh, [2, 2], partial=False, limit=40):
                 for poison in (False, True):
                     pair = [
                         placed(a, at, poison=poison)
@@ -33,7 +33,7 @@ def test_padding_beside_infinities_adds_nothing(mesh: Mesh, last: float) -> None
                         np.testing.assert_array_equal(got.numpy(), want)
 
 
-def test_a_sum_over_a_split_label_stays_pending() -> None:
+def test_a_sum_over_a_split_label_stays_partial() -> None:
     mesh = gdt.create_mesh([("data", 4), ("model", 2)])
     x = gdt.ones((8, 6), layout=gdt.Layout(["data", "model"], mesh))
     w = gdt.ones((6, 4), layout=gdt.Layout(["model", None], mesh))

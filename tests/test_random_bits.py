@@ -12,7 +12,7 @@ from gdt import errors
 from gdt.random import bits as random_bits
 from gdt.random import philox
 from gdt.random.normal_quantile import quantile
-from gdt.random.philox import Run
+from gdt.random.philox import CounterRun
 
 N = 200_000
 FLOATS = [np.float16, np.float32, np.float64]
@@ -97,14 +97,14 @@ def test_elements_take_the_words_that_the_docs_say(index, key, stream):
 @settings(max_examples=20, deadline=None)
 def test_a_run_equals_its_scattered_indices(draw, start, length, key, stream):
     index = np.arange(length, dtype=np.uint64) + np.uint64(start)
-    assert same_bits(draw(np, Run(start, length), key, stream), draw(np, index, key, stream))
+    assert same_bits(draw(np, CounterRun(start, length), key, stream), draw(np, index, key, stream))
 
 
 @every_draw
 def test_runs_across_tiles_equal_their_scattered_indices(draw, monkeypatch):
-    run = draw(np, Run(3, 5000), 1, 2)
+    run = draw(np, CounterRun(3, 5000), 1, 2)
     monkeypatch.setattr(philox, "TILE", 64)
-    assert same_bits(draw(np, Run(3, 5000), 1, 2), run)
+    assert same_bits(draw(np, CounterRun(3, 5000), 1, 2), run)
     assert same_bits(draw(np, np.arange(3, 5003), 1, 2), run)
 
 
@@ -120,20 +120,20 @@ def test_rows_of_a_run_may_begin_anywhere(starts, length, tile):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(philox, "TILE", tile)
         for draw in (random_bits.bits32, random_bits.bits64):
-            assert same_bits(draw(np, Run(starts, length), 5), draw(np, index, 5))
+            assert same_bits(draw(np, CounterRun(starts, length), 5), draw(np, index, 5))
 
 
 @pytest.mark.parametrize("boundary", [2**33, 2**34, 2**35])
 def test_a_run_carries_into_the_upper_counter_word(boundary):
     index = np.arange(boundary - 9, boundary + 9, dtype=np.uint64)
     for draw in (random_bits.bits32, random_bits.bits64):
-        assert same_bits(draw(np, Run(boundary - 9, 18), 5), draw(np, index, 5))
+        assert same_bits(draw(np, CounterRun(boundary - 9, 18), 5), draw(np, index, 5))
 
 
 @every_draw
 def test_any_shape_and_strides_of_indices(draw):
     index = np.arange(240, dtype=np.uint64).reshape(4, 6, 10)
-    whole = draw(np, Run(0, 240), 9)
+    whole = draw(np, CounterRun(0, 240), 9)
     assert same_bits(draw(np, index[::-2, :, ::3], 9), whole.reshape(4, 6, 10)[::-2, :, ::3].copy())
     assert draw(np, np.uint64(17), 9) == whole[17]
 
@@ -141,14 +141,14 @@ def test_any_shape_and_strides_of_indices(draw):
 def test_keys_and_streams_may_be_arrays():
     keys, streams = np.array([[1], [2]], np.uint64), np.array([3, 4, 5], np.uint64)
     run = random_bits.bits32(
-        np, Run(np.zeros((2, 3), np.int64), 6), keys[..., None], streams[:, None]
+        np, CounterRun(np.zeros((2, 3), np.int64), 6), keys[..., None], streams[:, None]
     )
     for i, key in enumerate([1, 2]):
         for j, stream in enumerate([3, 4, 5]):
-            assert same_bits(run[i, j], random_bits.bits32(np, Run(0, 6), key, stream))
+            assert same_bits(run[i, j], random_bits.bits32(np, CounterRun(0, 6), key, stream))
     assert same_bits(
-        random_bits.uniform(np, Run(0, 9), np.array(7, np.uint64)),
-        random_bits.uniform(np, Run(0, 9), 7),
+        random_bits.uniform(np, CounterRun(0, 9), np.array(7, np.uint64)),
+        random_bits.uniform(np, CounterRun(0, 9), 7),
     )
 
 
@@ -158,7 +158,7 @@ def test_keys_and_streams_may_be_arrays():
 @pytest.mark.parametrize("draw", ["uniform32", "uniform64"])
 @pytest.mark.parametrize("key", [0, 1, 2**63])
 def test_uniforms_are_uniform(draw, key):
-    x = DRAWS[draw](np, Run(0, N), key).astype(np.float64)
+    x = DRAWS[draw](np, CounterRun(0, N), key).astype(np.float64)
     assert stats.kstest(x, "uniform").pvalue > 1e-3
     assert abs(x.mean() - 1 / 2) < 5 * np.sqrt(1 / 12 / N)
     assert abs(x.var() - 1 / 12) < 5 * np.sqrt(1 / 180 / N)
@@ -167,7 +167,7 @@ def test_uniforms_are_uniform(draw, key):
 @pytest.mark.parametrize("draw", ["normal32", "normal64"])
 @pytest.mark.parametrize("key", [0, 1, 2**63])
 def test_normals_are_normal(draw, key):
-    x = DRAWS[draw](np, Run(0, N), key).astype(np.float64)
+    x = DRAWS[draw](np, CounterRun(0, N), key).astype(np.float64)
     assert stats.kstest(x, "norm").pvalue > 1e-3
     for power, moment, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
         assert abs((x**power).mean() - moment) < 5 * np.sqrt(variance / N)
@@ -175,7 +175,7 @@ def test_normals_are_normal(draw, key):
 
 @pytest.mark.parametrize("draw", ["truncated32", "truncated64"])
 def test_truncated_normals_fill_minus_two_to_two(draw):
-    x = DRAWS[draw](np, Run(0, N), 3).astype(np.float64)
+    x = DRAWS[draw](np, CounterRun(0, N), 3).astype(np.float64)
     assert stats.kstest(x, stats.truncnorm(-2, 2).cdf).pvalue > 1e-3
     assert -2 <= x.min() < -1.99 and 1.99 < x.max() <= 2
     assert abs(x.std() - 0.87962566) < 0.005
@@ -183,7 +183,7 @@ def test_truncated_normals_fill_minus_two_to_two(draw):
 
 def test_neighbouring_elements_streams_and_keys_are_uncorrelated():
     draws = [
-        random_bits.normal(np, Run(0, N), key, stream, dtype=np.float64)
+        random_bits.normal(np, CounterRun(0, N), key, stream, dtype=np.float64)
         for key in (0, 1)
         for stream in (0, 1)
     ]
@@ -194,7 +194,7 @@ def test_neighbouring_elements_streams_and_keys_are_uncorrelated():
 
 @pytest.mark.parametrize("count", [2, 3, 100, 1 << 16])
 def test_integers_are_uniform(count):
-    x = random_bits.integers(np, Run(0, N), 11, low=0, high=count)
+    x = random_bits.integers(np, CounterRun(0, N), 11, low=0, high=count)
     seen = np.bincount(x, minlength=count)
     assert len(seen) == count
     assert stats.chisquare(seen).pvalue > 1e-3
@@ -202,13 +202,15 @@ def test_integers_are_uniform(count):
 
 @pytest.mark.parametrize("p", [0.0, 0.01, 0.5, 0.999, 1.0])
 def test_bernoulli_has_its_probability(p):
-    x = random_bits.bernoulli(np, Run(0, N), 12, p=p)
+    x = random_bits.bernoulli(np, CounterRun(0, N), 12, p=p)
     assert x.dtype == np.bool_
     assert abs(x.mean() - p) <= 5 * np.sqrt(p * (1 - p) / N)
 
 
 def test_bernoulli_takes_an_array_of_probabilities():
-    x = random_bits.bernoulli(np, Run(np.arange(3) * 1000, 1000), 1, p=np.array([[0], [0.5], [1]]))
+    x = random_bits.bernoulli(
+        np, CounterRun(np.arange(3) * 1000, 1000), 1, p=np.array([[0], [0.5], [1]])
+    )
     assert x.mean(axis=1)[[0, 2]].tolist() == [0, 1]
     assert 0.4 < x[1].mean() < 0.6
 
@@ -233,19 +235,19 @@ def constant_bits(monkeypatch):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_uniform_reaches_zero_and_never_one(dtype, constant_bits):
     constant_bits(2**64 - 1)
-    top = random_bits.uniform(np, Run(0, 4), 0, dtype=dtype)
+    top = random_bits.uniform(np, CounterRun(0, 4), 0, dtype=dtype)
     assert top.dtype == dtype
     assert (top == 1 - np.finfo(dtype).epsneg).all()
     constant_bits(0)
-    assert (random_bits.uniform(np, Run(0, 4), 0, dtype=dtype) == 0).all()
+    assert (random_bits.uniform(np, CounterRun(0, 4), 0, dtype=dtype) == 0).all()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("word", [0, 2**64 - 1, 2**63, 2**63 - 1, 0x7FFFFFFF7FFFFFFF])
 def test_normals_are_finite_and_truncated_ones_bounded(dtype, word, constant_bits):
     constant_bits(word)
-    assert np.isfinite(random_bits.normal(np, Run(0, 4), 0, dtype=dtype)).all()
-    assert (np.abs(random_bits.truncated_normal(np, Run(0, 4), 0, dtype=dtype)) <= 2).all()
+    assert np.isfinite(random_bits.normal(np, CounterRun(0, 4), 0, dtype=dtype)).all()
+    assert (np.abs(random_bits.truncated_normal(np, CounterRun(0, 4), 0, dtype=dtype)) <= 2).all()
 
 
 RANGES = [
@@ -258,9 +260,9 @@ RANGES = [
 def test_integers_cover_their_range_and_not_its_end(low, high, dtype, constant_bits):
     draw = {"low": low, "high": high, "dtype": dtype}
     constant_bits(0)
-    assert random_bits.integers(np, Run(0, 3), 0, **draw).tolist() == [low] * 3
+    assert random_bits.integers(np, CounterRun(0, 3), 0, **draw).tolist() == [low] * 3
     constant_bits(2**64 - 1)
-    last = random_bits.integers(np, Run(0, 3), 0, **draw)
+    last = random_bits.integers(np, CounterRun(0, 3), 0, **draw)
     assert last.dtype == dtype
     assert last.tolist() == [high - 1] * 3
 
@@ -270,8 +272,8 @@ def test_integers_cover_their_range_and_not_its_end(low, high, dtype, constant_b
 def test_integers_are_the_exact_multiply_shift(low, key, data):
     count = data.draw(st.integers(1, 2**63 - low))
     width, bits = (32, random_bits.bits32) if count <= 2**16 else (64, random_bits.bits64)
-    expected = [low + (word * count >> width) for word in bits(np, Run(0, 8), key).tolist()]
-    drawn = random_bits.integers(np, Run(0, 8), key, low=low, high=low + count)
+    expected = [low + (word * count >> width) for word in bits(np, CounterRun(0, 8), key).tolist()]
+    drawn = random_bits.integers(np, CounterRun(0, 8), key, low=low, high=low + count)
     assert drawn.tolist() == expected
 
 
@@ -290,13 +292,13 @@ def test_integers_are_the_exact_multiply_shift(low, key, data):
 )
 def test_integers_name_what_is_wrong(call, kind, text):
     with pytest.raises(kind, match=text):
-        random_bits.integers(np, Run(0, 3), 0, **call)
+        random_bits.integers(np, CounterRun(0, 3), 0, **call)
 
 
 @pytest.mark.parametrize("draw", ["uniform", "normal", "truncated_normal"])
 def test_floating_draws_refuse_other_dtypes(draw):
     with pytest.raises(errors.DtypeError, match=f"{draw}: cannot draw int32"):
-        getattr(random_bits, draw)(np, Run(0, 3), 0, dtype=np.int32)
+        getattr(random_bits, draw)(np, CounterRun(0, 3), 0, dtype=np.int32)
 
 
 # The quantile -------------------------------------------------------------------------------------
@@ -304,7 +306,7 @@ def test_floating_draws_refuse_other_dtypes(draw):
 
 def test_float32_quantile_is_within_6_ulp_of_scipy():
     edges = np.array([0, 1, 2**31 - 1, 2**31 - 2])
-    bits = np.concatenate([edges, random_bits.bits32(np, Run(0, N), 1) >> 1])
+    bits = np.concatenate([edges, random_bits.bits32(np, CounterRun(0, N), 1) >> 1])
     bits = np.concatenate([bits, 2**31 - 1 - (bits >> 12)])  # and the far tail
     q, tail = (bits + 0.5) / 2**32, (2**31 - 1 - bits + 0.5) / 2**32
     expected = np.where(q < 0.2, np.sqrt(2) * special.erfinv(2 * q), -special.ndtri(tail))

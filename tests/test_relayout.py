@@ -17,7 +17,7 @@ from gdt.comm.transport import transport_of
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.sharding.routes import Step, route, route_bytes, step_between
+from gdt.sharding.routes import Transition, route, route_bytes, transition_between
 from gdt.testing import assert_consistent, layouts, meshes, placed
 
 SIZES = [(2,), (4,), (2, 2), (2, 3), (2, 2, 2)]
@@ -32,24 +32,24 @@ def mesh_id(mesh: Mesh) -> str:
     return "x".join(map(str, mesh.sizes)) + "-" + "x".join(map(str, mesh.grid))
 
 
-def check_pairs(mesh: Mesh, shape: tuple[int, ...], *, pending: bool = True) -> None:
+def check_pairs(mesh: Mesh, shape: tuple[int, ...], *, partial: bool = True) -> None:
     # Small integers, so that sums of parts are exact in any order.
     value = np.arange(1.0, 1 + math.prod(shape), dtype=np.float32).reshape(shape)
-    every = layouts(mesh, len(shape), pending=pending)
+    every = layouts(mesh, len(shape), partial=partial)
     transport = transport_of(mesh)
     for have in every:
         x = placed(value, have, poison=True)
         for want in every:
-            steps = route(x.type, want)
+            transitions = route(x.type, want)
             before = sum(transport.bytes.values())
-            (blocks,) = run_routes([steps], [x.blocks])
+            (blocks,) = run_routes([transitions], [x.blocks])
             moved = sum(transport.bytes.values()) - before
             y = gdt.DistributedArray(x.type.with_layout(want), tuple(blocks))
-            described = f"{shape}: {have} -> {want} by {[(s.kind, s.axes) for s in steps]}"
+            described = f"{shape}: {have} -> {want} by {[(s.kind, s.axes) for s in transitions]}"
             assert np.array_equal(y.numpy(), value), described
             assert_consistent(y)
             if mesh.grid == mesh.sizes:
-                assert moved == sum(s.nbytes for s in steps), described
+                assert moved == sum(s.nbytes for s in transitions), described
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
@@ -62,81 +62,89 @@ def test_relayout_of_all_pairs(mesh: Mesh, rank: int) -> None:
 @pytest.mark.parametrize("shape", [(8,), (7,), (1,), (8, 8), (5, 3), (8, 8, 8), (5, 1, 3)], ids=str)
 @pytest.mark.parametrize("mesh", meshes([(2, 2, 2)], modes=["folded", "apart"]), ids=mesh_id)
 def test_relayout_of_all_pairs_on_three_axes(mesh: Mesh, shape: tuple[int, ...]) -> None:
-    # Pending sums in the mode in which they are sums between blocks, and where shards line up.
-    check_pairs(mesh, shape, pending=len(shape) < 3 or (mesh.grid == mesh.sizes and shape[0] == 8))
+    # Partial sums in the mode in which they are sums between blocks, and where shards line up.
+    check_pairs(mesh, shape, partial=len(shape) < 3 or (mesh.grid == mesh.sizes and shape[0] == 8))
 
 
 @pytest.mark.parametrize("mesh", meshes([(2, 2), (2, 3), (2, 2, 2)], modes=["mixed"]), ids=mesh_id)
 def test_relayout_where_blocks_host_several_coordinates(mesh: Mesh) -> None:
     for shape in [(mesh.size,) * 2, (5, 3)]:
-        check_pairs(mesh, shape, pending=mesh.size < 8)
+        check_pairs(mesh, shape, partial=mesh.size < 8)
 
 
 def test_routes_do_not_depend_on_the_storage_mode() -> None:
     folded, apart = meshes([(2, 3)], modes=["folded", "apart"])
     for shape in [(6, 6), (5, 3)]:
         for have, want in itertools.product(range(18), repeat=2):
-            steps = []
+            transitions = []
             for mesh in (folded, apart):
-                every = layouts(mesh, 2, pending=True)
-                kind = ArrayType.of(shape, np.dtype("f4"), every[have])
-                steps.append([(*s[:5], s.nbytes) for s in route(kind, every[want])])
-            assert steps[0] == steps[1]
+                every = layouts(mesh, 2, partial=True)
+                array_type = ArrayType.of(shape, np.dtype("f4"), every[have])
+                transitions.append([(*s[:5], s.nbytes) for s in route(array_type, every[want])])
+            assert transitions[0] == transitions[1]
 
 
 # ---------------------------------------------------------------- the best route
 
 
-def moves(have: ArrayType) -> list[Step]:
+def moves(have: ArrayType) -> list[Transition]:
     """Every primitive step that is possible from `have`."""
-    mesh, dims, pending = have.mesh, have.layout.dims, have.layout.pending
-    used = {a for axes in dims for a in axes} | {a for a, p in enumerate(pending) if p}
+    mesh, dims, partial = have.mesh, have.layout.dims, have.layout.reductions
+    used = {a for axes in dims for a in axes} | {a for a, p in enumerate(partial) if p}
     free = [a for a in range(mesh.ndim) if a not in used]
-    waiting = [a for a, p in enumerate(pending) if p]
+    waiting = [a for a, p in enumerate(partial) if p]
 
     def even(dim: int, axes: tuple[int, ...]) -> bool:
         return have.shape[dim] % math.prod(mesh.sizes[a] for a in axes) == 0
 
     def layout(
-        changes: dict[int, tuple[int, ...]], waits: tuple[str | None, ...] = pending
+        changes: dict[int, tuple[int, ...]], waits: tuple[str | None, ...] = partial
     ) -> Layout:
         return Layout.of(mesh, tuple(changes.get(d, axes) for d, axes in enumerate(dims)), waits)
 
     def without(gone: tuple[int, ...]) -> tuple[str | None, ...]:
-        return tuple(None if a in gone else p for a, p in enumerate(pending))
+        return tuple(None if a in gone else p for a, p in enumerate(partial))
 
     found = []
     for a in free:
-        waits = tuple("sum" if k == a else p for k, p in enumerate(pending))
-        found.append(step_between("pend", have, layout({}, waits), (a,)))
+        waits = tuple("sum" if k == a else p for k, p in enumerate(partial))
+        found.append(transition_between("pend", have, layout({}, waits), (a,)))
     for n in range(1, len(waiting) + 1):
         for axes in itertools.combinations(waiting, n):
             found.append(
-                step_between("all_reduce", have, layout({}, without(axes)), axes, reduction="sum")
+                transition_between(
+                    "all_reduce", have, layout({}, without(axes)), axes, reduction="sum"
+                )
             )
     for d, axes in enumerate(dims):
         for n in range(1, len(free) + 1):
             for new in itertools.permutations(free, n):
                 if not axes or even(d, (*axes, *new)):
-                    found.append(step_between("slice", have, layout({d: (*axes, *new)}), new, d))
+                    found.append(
+                        transition_between("slice", have, layout({d: (*axes, *new)}), new, d)
+                    )
         for a in waiting:
             if not axes or even(d, (*axes, a)):
                 to = layout({d: (*axes, a)}, without((a,)))
-                found.append(step_between("reduce_scatter", have, to, (a,), d, reduction="sum"))
+                found.append(
+                    transition_between("reduce_scatter", have, to, (a,), d, reduction="sum")
+                )
         for n in range(len(axes)):
             if n == 0 or even(d, axes):
-                found.append(step_between("gather", have, layout({d: axes[:n]}), axes[n:], d))
+                found.append(transition_between("gather", have, layout({d: axes[:n]}), axes[n:], d))
         if axes and (len(axes) == 1 or even(d, axes)):
             for e, other in enumerate(dims):
                 if e != d and (not other or even(e, (*other, axes[-1]))):
                     both = layout({d: axes[:-1], e: (*other, axes[-1])})
-                    found.append(step_between("all_to_all", have, both, (axes[-1],), d, e))
+                    found.append(transition_between("all_to_all", have, both, (axes[-1],), d, e))
         if axes:
             for n in range(len(axes) + len(free) + 1):
                 for new in itertools.permutations([*axes, *free], n):
                     if new and new != axes:
                         involved = tuple(sorted({*axes, *new}))
-                        found.append(step_between("recut", have, layout({d: new}), involved, d))
+                        found.append(
+                            transition_between("recut", have, layout({d: new}), involved, d)
+                        )
     return found
 
 
@@ -148,11 +156,11 @@ def place(layout: Layout, axis: int) -> tuple[int, int] | str | None:
     for d, axes in enumerate(layout.dims):
         if axis in axes:
             return d, axes.index(axis)
-    return layout.pending[axis]
+    return layout.reductions[axis]
 
 
 def stays(have: Layout, want: Layout, axis: int) -> bool:
-    """Whether a mesh axis keeps its place, or is unused until a reduction is made pending. Routes
+    """Whether a mesh axis keeps its place, or is unused until a reduction is made partial. Routes
     leave such axes alone: to cut along them and gather again may send a little less, in twice as
     many collectives."""
     before, after = place(have, axis), place(want, axis)
@@ -170,10 +178,10 @@ def cheapest(start: ArrayType, fixed: frozenset[int] = frozenset()) -> dict[Layo
         if kind.layout in best:
             continue
         best[kind.layout] = cost
-        for step in edges(kind):
-            kept = all(place(step.want.layout, a) == place(start.layout, a) for a in fixed)
-            if kept and step.want.layout not in best:
-                heapq.heappush(queue, (cost + step.nbytes, next(order), step.want))
+        for transition in edges(kind):
+            kept = all(place(transition.want.layout, a) == place(start.layout, a) for a in fixed)
+            if kept and transition.want.layout not in best:
+                heapq.heappush(queue, (cost + transition.nbytes, next(order), transition.want))
     return best
 
 
@@ -183,22 +191,22 @@ def test_routes_send_the_fewest_bytes(sizes: tuple[int, ...]) -> None:
     for shape in [(mesh.size,), (7,), (12, 12), (5, 3)]:
         if mesh.ndim == 3 and len(shape) == 2:
             continue
-        every = layouts(mesh, len(shape), pending=True)
+        every = layouts(mesh, len(shape), partial=True)
         for have in every:
-            kind = ArrayType.of(shape, np.dtype("f4"), have)
+            array_type = ArrayType.of(shape, np.dtype("f4"), have)
             best: dict[frozenset[int], dict[Layout, int]] = {}
             for want in every:
                 fixed = frozenset(a for a in range(mesh.ndim) if stays(have, want, a))
                 if fixed not in best:
-                    best[fixed] = cheapest(kind, fixed)
+                    best[fixed] = cheapest(array_type, fixed)
                 waits = tuple(
                     None if a in fixed and place(have, a) is None else p
-                    for a, p in enumerate(want.pending)
+                    for a, p in enumerate(want.reductions)
                 )
-                value = Layout.of(mesh, want.dims, waits)  # to make a reduction pending is free
-                took, least = route_bytes(kind, want), best[fixed][value]
-                taken = [(s.kind, s.nbytes) for s in route(kind, want)]
-                assert took == least, f"{kind} -> {want}: {taken}, the best sends {least}"
+                value = Layout.of(mesh, want.dims, waits)  # to make a reduction partial is free
+                took, least = route_bytes(array_type, want), best[fixed][value]
+                taken = [(s.kind, s.nbytes) for s in route(array_type, want)]
+                assert took == least, f"{array_type} -> {want}: {taken}, the best sends {least}"
 
 
 # ---------------------------------------------------------------- TF DTensor's bytes
@@ -231,7 +239,7 @@ def test_relayout_sends_no_more_bytes_than_tf(row: tuple) -> None:
 
 @pytest.mark.parametrize("blocks", [1, 4])
 @pytest.mark.parametrize("dtype", ["f4", "f8", "c16"])
-def test_a_negative_zero_survives_a_pending_sum(blocks: int, dtype: str) -> None:
+def test_a_negative_zero_survives_a_partial_sum(blocks: int, dtype: str) -> None:
     mesh = gdt.create_mesh([("a", 4)], blocks=blocks)
     x = gdt.asarray(np.array([-0.0, 0.0, 1.0], dtype), layout=Layout([None], mesh))
     y = gdt.relayout(x, Layout([None], mesh, partial=["a"])).numpy()

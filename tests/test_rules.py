@@ -19,15 +19,15 @@ from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import Rule, out_shapes
 from gdt.testing import Sample, check_rule, meshes
-from gdt.testing.rules import bound_call, replicated_types, ways_of
+from gdt.testing.rules import bound_call, replicated_types, strategies_of
 
 from .samples import SAMPLES
 
 PAIRS = meshes([(2,)])
-APART = PAIRS[-1]  # where pending sums are sums between blocks
+APART = PAIRS[-1]  # where partial sums are sums between blocks
 PROVED = sorted(set(OPS) & set(SAMPLES))
 
-Placement = int | str | None  # split on that axis, a pending reduction, or whole
+Placement = int | str | None  # split on that axis, a partial reduction, or whole
 
 
 @pytest.mark.parametrize("mesh", PAIRS, ids=["folded", "apart"])
@@ -110,11 +110,11 @@ def join(parts: Sequence[Any], place: Placement) -> Any:
     return {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}[place](*parts)
 
 
-def placements(x: Any, pending: Sequence[str]) -> list[Placement]:
+def placements(x: Any, partial: Sequence[str]) -> list[Placement]:
     if not isinstance(x, np.ndarray):
         return [None]
     splits = [d for d in range(x.ndim) if x.shape[d] and x.shape[d] % 2 == 0]
-    return [None, *(pending if x.dtype.kind in "fc" else []), *splits]
+    return [None, *(partial if x.dtype.kind in "fc" else []), *splits]
 
 
 class LocalRun:
@@ -182,10 +182,10 @@ def claimed(op: Op, operands: Sequence[Any], static: dict[str, Any]) -> set[Any]
     def of(layout: Layout | None) -> Placement:
         if layout is None:
             return None
-        return layout.pending[0] or next((d for d, axes in enumerate(layout.dims) if axes), None)
+        return layout.reductions[0] or next((d for d, axes in enumerate(layout.dims) if axes), None)
 
-    ways = ways_of(op, operands, static, PAIRS[0])
-    return {(tuple(map(of, w.wanted)), tuple(map(of, w.outs))) for w in ways}
+    strategies = strategies_of(op, operands, static, PAIRS[0])
+    return {(tuple(map(of, w.wanted)), tuple(map(of, w.outs))) for w in strategies}
 
 
 def missed(op: Op, sample: Sample) -> set[str]:
@@ -210,9 +210,9 @@ def missed(op: Op, sample: Sample) -> set[str]:
     if all(w.size > 1 and (w == w.flat[0]).all() for w in whole):
         return set()  # a constant says nothing about sums
     listed = claimed(op, operands, static)
-    pending = list(dict.fromkeys(["sum", op.declaration.reduce]))
+    partial = list(dict.fromkeys(["sum", op.declaration.reduce]))
     ins = itertools.product(*[placements(a, ["sum"]) for a in numbers])
-    outs = list(itertools.product(*[placements(np.asarray(w), pending) for w in whole]))
+    outs = list(itertools.product(*[placements(np.asarray(w), partial) for w in whole]))
     return {
         f"{', '.join(map(str, i))} -> {', '.join(map(str, o))}"
         for i, o in itertools.product(ins, outs)
@@ -233,7 +233,7 @@ def is_right(
     shape = list(whole[0].shape)
     if isinstance(outs[0], int):
         shape[outs[0]] //= 2
-    for _ in range(2):  # a wrong split of a pending sum may pass by luck
+    for _ in range(2):  # a wrong split of a partial sum may pass by luck
         try:
             with np.errstate(all="ignore"):
                 parts = [cut(a, p) for a, p in zip(operands, ins, strict=True)]
@@ -274,11 +274,11 @@ MISSED = {
         "None, None, None, None, None, sum -> sum": "the scale is a parameter",
     },
     "batch_norm_sums": {
-        "None, sum -> None, sum": "a normalised value is never pending",
+        "None, sum -> None, sum": "a normalised value is never partial",
         "sum, None -> sum, sum": "the gradient that follows needs g itself",
     },
     "normalize": {
-        "sum, sum, None, sum, None -> sum": "no mean is pending where x is",
+        "sum, sum, None, sum, None -> sum": "no mean is partial where x is",
         "None, None, None, sum, sum -> sum": "offset and scale are parameters",
     },
     "divide": {"sum, None -> sum": "only where the divisor has no 0"},
@@ -303,7 +303,7 @@ MISSED = {
 
 @pytest.mark.parametrize("name", PROVED)
 def test_rules_list_every_way_that_is_right(name: str) -> None:
-    found = {way for sample in SAMPLES[name] for way in missed(OPS[name], sample)}
+    found = {strategy for sample in SAMPLES[name] for strategy in missed(OPS[name], sample)}
     assert found == set(MISSED.get(name, {}))
 
 

@@ -42,7 +42,7 @@ def nonlinear(xp: Any, x: Any, /) -> Any:
     return xp.exp(x)
 
 
-pending_passes = Op(nonlinear, "... -> ...", linear="x")
+partial_passes = Op(nonlinear, "... -> ...", linear="x")
 
 DEFECTS: dict[str, tuple[Callable[..., Any], Sample, str]] = {
     "a value of one shard": (first_shard_total, Sample((X,), expect=np.sum, grad=False), "result"),
@@ -58,8 +58,8 @@ DEFECTS: dict[str, tuple[Callable[..., Any], Sample, str]] = {
         padding_enters,
         Sample((X,), {"axis": (-2,), "keepdims": False}, lambda x, **_: x.sum(0), grad=False),
         "poisoned|result"),
-    "a pending sum that is taken for a value": (
-        pending_passes, Sample((X,), expect=np.exp, grad=False), "result"),
+    "a partial sum that is taken for a value": (
+        partial_passes, Sample((X,), expect=np.exp, grad=False), "result"),
     "a result that is nearly exact": (
         lambda x: x + 1e3 - 1e3,
         Sample((X,), expect=lambda x: x, exact=True, grad=False),
@@ -83,7 +83,7 @@ def test_poison_is_in_the_padding_and_nowhere_else() -> None:
     assert ints.blocks[-1].max() == np.iinfo(int).max
 
 
-def test_parts_of_a_pending_sum_are_wrong_by_themselves() -> None:
+def test_parts_of_a_partial_sum_are_wrong_by_themselves() -> None:
     for mesh in meshes([(2, 2)], modes=["mixed", "apart"]):
         x = placed(X, gdt.Layout([None, None], mesh, partial=["a", "b"]))
         assert not any(np.array_equal(b.reshape(X.shape), X) for b in x.blocks[:-1])
@@ -91,7 +91,7 @@ def test_parts_of_a_pending_sum_are_wrong_by_themselves() -> None:
 
 
 def test_choices_are_all_layouts_or_a_fixed_spread() -> None:
-    every = layouts(APART, 2, pending=True)
+    every = layouts(APART, 2, partial=True)
     assert len(choices(APART, [2, 2], limit=100)) == len(every) ** 2
     some = choices(APART, [2, 2], limit=5, seed=3)
     assert some == choices(APART, [2, 2], limit=5, seed=3) and len(set(some)) == 5

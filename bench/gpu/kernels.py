@@ -15,7 +15,7 @@ import numpy as np
 
 from gdt.backend import Backend, backend_of
 from gdt.cuda import launches
-from gdt.cuda.compiler import C_TYPES, Call
+from gdt.cuda.compiler import C_TYPES, KernelCall
 from gdt.errors import KernelError, error
 from gdt.sharding.mesh import Mesh
 
@@ -134,7 +134,7 @@ class Bench:
         source, target = self.xp.ones(nbytes, np.uint8), self.xp.ones(nbytes, np.uint8)
         return lambda: self.xp.copyto(target, source)
 
-    def _launching(self, calls: Sequence[Call]) -> Run:
+    def _launching(self, calls: Sequence[KernelCall]) -> Run:
         runner = self.runner
 
         def run() -> None:
@@ -165,7 +165,7 @@ class Bench:
         w = draw(n, k).T if case.dtype == "tf32" else draw(k, n)
         return draw(m, k), w, self.xp.empty((m, n), dtype)
 
-    def _matmul(self, case: Case) -> list[Call]:
+    def _matmul(self, case: Case) -> list[KernelCall]:
         x, w, out = self._factors(case)
         runner = self.runner
         return launches.matmul(
@@ -178,7 +178,7 @@ class Bench:
             multiprocessors=runner.multiprocessors,
         )
 
-    def _batch_norm(self, case: Case) -> list[Call]:
+    def _batch_norm(self, case: Case) -> list[KernelCall]:
         rows, channels = case.shape
         x = self._full(1.5, rows, channels, 1)
         merged = self._full(1, 1, 3, channels)
@@ -197,7 +197,7 @@ class Bench:
             *launches.bn_backward(x, dy, mean, rstd, None, None, totals, count, y),
         ]
 
-    def _cross_entropy(self, case: Case) -> list[Call]:
+    def _cross_entropy(self, case: Case) -> list[KernelCall]:
         rows, classes = case.shape
         dtype: Any = np.float32
         if case.dtype == "bfloat16":
@@ -211,7 +211,7 @@ class Bench:
         gradient = self.xp.empty_like(logits)
         return launches.softmax_ce(logits, labels, loss, lse, gradient, flag)
 
-    def _update(self, case: Case) -> list[Call]:
+    def _update(self, case: Case) -> list[KernelCall]:
         operands, numbers = {
             "sgd": (2, (0.1,)),
             "momentum": (3, (0.1, 0.9)),
@@ -223,12 +223,12 @@ class Bench:
         launch = {"sgd": launches.sgd, "momentum": launches.momentum, "adam": launches.adam}
         return launch[case.kernel](together, scalars, to_device=self.backend.upload)
 
-    def _sum(self, case: Case) -> list[Call]:
+    def _sum(self, case: Case) -> list[KernelCall]:
         rows, columns = case.shape
         x, out = self._full(1, rows, columns, 1), self._full(0, rows, 1)
         return launches.reduce("Sum", x, out, self._empty)
 
-    def _random(self, case: Case) -> list[Call]:
+    def _random(self, case: Case) -> list[KernelCall]:
         out = self._full(0, 1, *case.shape)
         start = self.xp.zeros(1, np.int64)
         number = self.xp.zeros(1, np.uint64)

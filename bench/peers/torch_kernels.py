@@ -114,7 +114,7 @@ def prepared(case: dict[str, Any]) -> dict[str, Run]:
 def main() -> None:
     found = {}
     for case in json.load(sys.stdin):
-        found[case["name"]] = {way: seconds(run) for way, run in prepared(case).items()}
+        found[case["name"]] = {strategy: seconds(run) for strategy, run in prepared(case).items()}
         torch._dynamo.reset()
         if DEVICE == "cuda":
             torch.cuda.empty_cache()

@@ -110,16 +110,16 @@ class DistributedArray(ArrayMethods):
 
     @checked
     def resolve(self) -> DistributedArray:
-        """This array with no reduction pending; itself if there is none."""
-        if not any(self.layout.pending):
+        """This array with no reduction partial; itself if there is none."""
+        if not any(self.layout.reductions):
             return self
         if self._resolved is None:
             observers = OBSERVERS.get()
             for observer in observers:
                 observer.on_enter("resolve")
             (blocks,) = run_routes([route(self.type, self.layout.resolved)], [self.blocks])
-            kind = self.type.with_layout(self.layout.resolved)
-            self._resolved = DistributedArray(kind, tuple(blocks))
+            array_type = self.type.with_layout(self.layout.resolved)
+            self._resolved = DistributedArray(array_type, tuple(blocks))
             for observer in observers:
                 observer.on_leave("resolve", (self,), self._resolved)
         return self._resolved
@@ -138,7 +138,7 @@ class DistributedArray(ArrayMethods):
     def shards(self) -> list[Shard]:
         """What every device of this process holds, row-major by coordinate; read-only views.
 
-        Of arrays on GPUs they are CuPy's arrays, which have no flag that forbids writing. A pending
+        Of arrays on GPUs they are CuPy's arrays, which have no flag that forbids writing. A partial
         reduction is shown as it is: each shard is a part of it.
         """
         met_host("shards")
@@ -312,11 +312,11 @@ def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:
 
 
 def on_blocks(
-    name: str, kind: ArrayType, function: Callable[..., Sequence[Block]], *operands: Any
+    name: str, array_type: ArrayType, function: Callable[..., Sequence[Block]], *operands: Any
 ) -> DistributedArray:
     """An array of that type whose blocks `function` makes: of the blocks of each operand that is an
     array, and of each other operand as it is."""
     inputs = [x.blocks if type(x) is DistributedArray else x for x in operands]
     blocks = tuple(function(*inputs))
     ran(name, lambda *xs: (function(*xs),), inputs, [blocks])
-    return DistributedArray(kind, blocks)
+    return DistributedArray(array_type, blocks)

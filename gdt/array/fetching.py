@@ -51,12 +51,12 @@ def gather_to_host(array_type: ArrayType, blocks: Sequence[Block]) -> np.ndarray
     return out
 
 
-def joined(kind: ArrayType, block: Block) -> Block:
+def joined(array_type: ArrayType, block: Block) -> Block:
     """The global array, of the only block of an array of that type, or one that is whole."""
-    for dim, axes in enumerate(kind.layout.dims):
+    for dim, axes in enumerate(array_type.layout.dims):
         if axes:
-            block = local.gather(block, kind.mesh.ndim, axes, dim, kind.shape[dim])
-    return block.reshape(kind.shape)
+            block = local.gather(block, array_type.mesh.ndim, axes, dim, array_type.shape[dim])
+    return block.reshape(array_type.shape)
 
 
 def _gathered(array_type: ArrayType, blocks: Sequence[Block]) -> tuple[ArrayType, Sequence[Block]]:
@@ -83,7 +83,7 @@ def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
         with backend.on(mesh, position[at]):
             data = block[tuple(c if a in split else 0 for a, c in enumerate(inside))]
             data = data[tuple(slice(0, s.stop - s.start) for s in index)]
-            if any(p and c for p, c in zip(array_type.layout.pending, inside, strict=True)):
+            if any(p and c for p, c in zip(array_type.layout.reductions, inside, strict=True)):
                 data = _identity_like(backend.xp, data, array_type.layout, inside)
         if isinstance(data, np.ndarray):
             data = data.view()
@@ -94,7 +94,7 @@ def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
 
 
 def _identity_like(xp: Any, data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:
-    for reduction, c in zip(layout.pending, inside, strict=True):
+    for reduction, c in zip(layout.reductions, inside, strict=True):
         if c and reduction and reduction not in IDEMPOTENT:
             return xp.full_like(data, identity(reduction, data.dtype))
     return data

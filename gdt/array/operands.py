@@ -9,7 +9,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operators import is_array_like
-from gdt.array.placing import place
+from gdt.array.placing import distribute
 from gdt.backend import as_array
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.sharding.layout import Layout
@@ -35,7 +35,7 @@ def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
         raise error(ShapeError, op, f"{name} is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
         raise error(DtypeError, op, f"{name} has dtype {whole.dtype}, which is no number")
-    return place(whole, Layout.replicated(mesh, whole.ndim), given=op)
+    return distribute(whole, Layout.replicated(mesh, whole.ndim), given=op)
 
 
 def refuse_mask(value: object, op: str, name: str) -> None:

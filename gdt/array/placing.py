@@ -44,7 +44,9 @@ def checked_layout(layout: object, rank: int, op: str) -> Layout:
     return layout
 
 
-def place(value: Any, layout: Layout, *, copy: bool = True, given: str = "") -> DistributedArray:
+def distribute(
+    value: Any, layout: Layout, *, copy: bool = True, given: str = ""
+) -> DistributedArray:
     """Split a whole array over the mesh of `layout`; every block gets memory of its own if `copy`.
 
     given: the public function to which the user gave the value, if it is not gdt's own; then
@@ -67,7 +69,9 @@ def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
     backend, mesh = backend_of(layout.mesh), layout.mesh
     whole = as_array(value, mesh)
     lead = (1,) * mesh.ndim
-    if mesh.device_kind == "cpu" and not (mesh.divided or any(layout.dims) or any(layout.pending)):
+    if mesh.device_kind == "cpu" and not (
+        mesh.divided or any(layout.dims) or any(layout.reductions)
+    ):
         # All coordinates share the one block of the host.
         block = backend.asarray(whole, copy=copy).reshape(lead + whole.shape)
         return DistributedArray(ArrayType.of(whole.shape, whole.dtype, layout), (block,))
@@ -75,26 +79,26 @@ def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
         # Cut on the host, so that each device is sent no more than it keeps.
         parts: Sequence[Block] = _placed(whole, _on_host(layout), copy=False).blocks
     else:
-        kind = ArrayType.of(whole.shape, whole.dtype, Layout.of(mesh, ((),) * whole.ndim))
+        array_type = ArrayType.of(whole.shape, whole.dtype, Layout.of(mesh, ((),) * whole.ndim))
         wholes = []
         for i in range(len(mesh.blocks)):
             with backend.on(mesh, i):
                 wholes.append(backend.asarray(whole).reshape(lead + whole.shape))
         parts = wholes
-        if layout is not kind.layout:
-            (parts,) = run_routes([route(kind, layout)], [wholes])
+        if layout is not array_type.layout:
+            (parts,) = run_routes([route(array_type, layout)], [wholes])
     axes = _broadcast_axes(layout, parts[0].nbytes)
-    kind = ArrayType.of(whole.shape, whole.dtype, layout)
+    array_type = ArrayType.of(whole.shape, whole.dtype, layout)
     blocks = []
     for i, (part, grid) in enumerate(zip(parts, mesh.blocks, strict=True)):
         with backend.on(mesh, i):
             if any(grid[a] for a in axes):
-                blocks.append(backend.empty(part.shape, part.dtype, kind.memory_order))
+                blocks.append(backend.empty(part.shape, part.dtype, array_type.memory_order))
             else:
-                blocks.append(backend.asarray(part, copy=copy, order=kind.memory_order))
+                blocks.append(backend.asarray(part, copy=copy, order=array_type.memory_order))
     if axes:
         blocks = transport_of(mesh).broadcast(blocks, axes)
-    return DistributedArray(kind, tuple(blocks))
+    return DistributedArray(array_type, tuple(blocks))
 
 
 def _broadcast_axes(layout: Layout, nbytes: int) -> tuple[int, ...]:
@@ -105,7 +109,7 @@ def _broadcast_axes(layout: Layout, nbytes: int) -> tuple[int, ...]:
     if mesh.device_kind == "cpu" or mesh.num_processes > 1 or nbytes < BROADCAST_SIZE:
         return ()
     split = {a for axes in layout.dims for a in axes}
-    same = [a for a in range(mesh.ndim) if a not in split and not layout.pending[a]]
+    same = [a for a in range(mesh.ndim) if a not in split and not layout.reductions[a]]
     return tuple(a for a in same if mesh.grid[a] > 1)
 
 
@@ -115,4 +119,4 @@ def _on_host(layout: Layout) -> Layout:
     mesh = layout.mesh
     names = tuple(f"cpu:{i}" for i in range(mesh.size))
     host = Mesh._of(mesh.axis_names, mesh.sizes, names, mesh.name, mesh.grid, mesh.num_processes)
-    return Layout.of(host, layout.dims, layout.pending)
+    return Layout.of(host, layout.dims, layout.reductions)

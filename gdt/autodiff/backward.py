@@ -38,9 +38,9 @@ def gradients(
     extras: Arrays,
     unconnected: str,
 ) -> list[DistributedArray | None]:
-    """Gradients of the targets in the layouts of the sources; what is pending in targets and extras
+    """Gradients of the targets in the layouts of the sources; what is partial in targets and extras
     is resolved in one bundle with them."""
-    call = Call(nodes, targets, seeds, sources, extras, unconnected)
+    call = GradientCall(nodes, targets, seeds, sources, extras, unconnected)
     observers = OBSERVERS.get()
     if not observers:
         return _as_program(call)
@@ -52,7 +52,7 @@ def gradients(
     return grads
 
 
-class Call(NamedTuple):
+class GradientCall(NamedTuple):
     """The arguments of `gradients`."""
 
     nodes: Sequence[Node]
@@ -81,7 +81,7 @@ def check_fetched(nodes: Sequence[Node], sources: Arrays, fetched: Sequence[Fetc
             )
 
 
-def _run(call: Call) -> tuple[list[DistributedArray | None], list[DistributedArray | None]]:
+def _run(call: GradientCall) -> tuple[list[DistributedArray | None], list[DistributedArray | None]]:
     seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
     found, moved = _backward(call.nodes, call.targets, seeds, call.sources)
     ready = [moved.get(i, g) for i, g in enumerate(found)]
@@ -95,8 +95,10 @@ def _one(target: DistributedArray) -> DistributedArray:
     return _scalar_one(kind) if is_kept else _ones(kind)
 
 
-def _ones(kind: ArrayType) -> DistributedArray:
-    ones: DistributedArray = FUNCTIONS["ones"](kind.shape, kind.dtype, layout=kind.layout)
+def _ones(array_type: ArrayType) -> DistributedArray:
+    ones: DistributedArray = FUNCTIONS["ones"](
+        array_type.shape, array_type.dtype, layout=array_type.layout
+    )
     return ones
 
 
@@ -125,7 +127,7 @@ BACKWARDS: dict[tuple[Any, ...], Backward | bool | None] = {}
 CAPACITY = 256  # signatures
 
 
-def _as_program(call: Call) -> list[DistributedArray | None]:
+def _as_program(call: GradientCall) -> list[DistributedArray | None]:
     """The gradients: computed op by op the first time that a signature is seen, recorded the second
     time, and replayed from then on."""
     try:
@@ -144,7 +146,7 @@ def _as_program(call: Call) -> list[DistributedArray | None]:
     return _run(call)[1]
 
 
-def _signature(call: Call) -> tuple[tuple[Any, ...], list[DistributedArray]]:
+def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArray]]:
     """Everything about a call but the values in its arrays; and those arrays, each once."""
     # A program sets what is done about invalid values only where that is not as around it.
     parts: list[Any] = [call.unconnected, *np.geterr().values()]
@@ -185,7 +187,7 @@ def _signature(call: Call) -> tuple[tuple[Any, ...], list[DistributedArray]]:
 
 
 def _recorded(
-    call: Call, key: tuple[Any, ...], arrays: list[DistributedArray]
+    call: GradientCall, key: tuple[Any, ...], arrays: list[DistributedArray]
 ) -> list[DistributedArray | None]:
     recorder = Recorder()
     registers = [recorder.declare(a) for a in arrays]
@@ -280,14 +282,14 @@ def _cotangent(out: Any, grads: dict[int, DistributedArray], kept: Set[int]) -> 
 
 
 def _ids(arrays: Sequence[DistributedArray]) -> set[int]:
-    """What these arrays go by: themselves, and their values with nothing pending."""
+    """What these arrays go by: themselves, and their values with nothing partial."""
     return {id(x) for a in arrays for x in (a, a._resolved) if x is not None}
 
 
 def _gathered(
     x: DistributedArray, grads: Mapping[int, DistributedArray]
 ) -> DistributedArray | None:
-    """The cotangent of an array, and of its value with nothing pending, which is the same array."""
+    """The cotangent of an array, and of its value with nothing partial, which is the same array."""
     g = grads.get(id(x))
     if x._resolved is None:
         return g
@@ -317,10 +319,10 @@ def _cotangents(
 
 
 def _resolved(
-    found: Sequence[DistributedArray | None], call: Call
+    found: Sequence[DistributedArray | None], call: GradientCall
 ) -> list[DistributedArray | None]:
     """Gradients in the layouts of their sources; those that are not there yet travel in one bundle
-    with what is pending in targets and extras."""
+    with what is partial in targets and extras."""
     grads: list[DistributedArray | None] = []
     for i, (g, s) in enumerate(zip(found, call.sources, strict=True)):
         if g is None and call.unconnected == "raise":
@@ -335,12 +337,12 @@ def _resolved(
         grads.append(FUNCTIONS["zeros_like"](s) if g is None and call.unconnected == "zero" else g)
     arrays = [g for g in grads if g is not None]
     layouts = [s.layout.resolved for g, s in zip(grads, call.sources, strict=True) if g is not None]
-    pending = [
+    partial = [
         t
         for t in (*call.targets, *call.extras)
-        if any(t.layout.pending) and t.mesh is (arrays or [t])[0].mesh
+        if any(t.layout.reductions) and t.mesh is (arrays or [t])[0].mesh
     ]
     together = iter(
-        relayout_together([*arrays, *pending], [*layouts, *(t.layout.resolved for t in pending)])
+        relayout_together([*arrays, *partial], [*layouts, *(t.layout.resolved for t in partial)])
     )
     return [next(together) if g is not None else None for g in grads]

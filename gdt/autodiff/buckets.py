@@ -23,7 +23,7 @@ SIZE = 25 << 20
 Operands = Sequence[Sequence[Any]]  # of the calls through which cotangents flow back, in order
 
 
-class Moving(NamedTuple):
+class SentGradient(NamedTuple):
     """A gradient on its way to the layout of its source, the one at that position."""
 
     position: int
@@ -41,8 +41,8 @@ class Buckets:
 
     def __init__(self, operands: Operands, sources: Sequence[DistributedArray]) -> None:
         self.moved: dict[int, DistributedArray] = {}
-        self._sources, self._waiting = sources, list[Moving]()
-        self._sent: list[tuple[Moving, Sequence[Any]]] = []
+        self._sources, self._waiting = sources, list[SentGradient]()
+        self._sent: list[tuple[SentGradient, Sequence[Any]]] = []
         self._completing: dict[int, list[int]] = defaultdict(list)  # positions, by number of call
         self._left = 0  # sources whose gradients are not complete
         if sum(s.type.local_nbytes for s in sources) > SIZE:
@@ -69,8 +69,8 @@ class Buckets:
             source = self._sources[position]
             g, layout = gradient(source), source.layout.resolved
             mesh = self._sources[0].mesh
-            if g is not None and any(g.layout.pending) and g.mesh is source.mesh is mesh:
-                self._waiting.append(Moving(position, g, layout))
+            if g is not None and any(g.layout.reductions) and g.mesh is source.mesh is mesh:
+                self._waiting.append(SentGradient(position, g, layout))
         if self._left and sum(m.gradient.type.local_nbytes for m in self._waiting) >= SIZE:
             self._send()
 

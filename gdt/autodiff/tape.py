@@ -108,8 +108,8 @@ class GradientTape(Observer):
         """Gradient of `target` (summed over its elements) with respect to `sources`, shaped as they
         are.
 
-        Each gradient has the layout of its source (with nothing pending). All reductions that this
-        needs, and those that are pending in `target` and in `together_with` (metrics, say), travel
+        Each gradient has the layout of its source (with nothing partial). All reductions that this
+        needs, and those that are partial in `target` and in `together_with` (metrics, say), travel
         together.
 
         output_gradients: cotangents of the targets, ones by default.

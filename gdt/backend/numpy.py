@@ -161,7 +161,7 @@ class NumpyBackend:
         return np.asarray(block)
 
     def synchronize(self) -> None:
-        """Wait until all work has ended; NumPy has no pending work."""
+        """Wait until all work has ended; NumPy works at once."""
         report_synchronization("synchronize")
 
     def on(self, mesh: Any, block: int) -> AbstractContextManager[object]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gdt.backend.flags import ErrorFlags
 from gdt.backend.numpy import Order
-from gdt.cuda.compiler import Call
+from gdt.cuda.compiler import KernelCall
 from gdt.sharding.mesh import Mesh
 
 Array = Any
@@ -25,7 +25,7 @@ class KernelRunner(Protocol):
     def multiprocessors(self) -> int:
         """How many multiprocessors the device has."""
 
-    def run(self, call: Call) -> None:
+    def run(self, call: KernelCall) -> None:
         """Check the arguments and launch, without waiting for the end. KernelError if they do not
         fit the kernel, or if it does not compile."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gdt.benchmark import charts
 from gdt.benchmark.ratios import FEWEST_ROUNDS, SMALLEST, Change
-from gdt.benchmark.records import Run
+from gdt.benchmark.records import BenchmarkRun
 from gdt.benchmark.tables import Row, Section, Table, percent, three_digits, time_text
 from gdt.errors import BenchmarkError, error
 
@@ -13,7 +13,7 @@ LIMITS = 0.1  # a change of the machine's own limits that is worth a notice
 COMPARED = ("cpu", "cores", "vectors", "gpus", "blas", "blas_threads", "python", "numpy")
 
 
-def changes_of(before: Run, after: Run) -> list[Change]:
+def changes_of(before: BenchmarkRun, after: BenchmarkRun) -> list[Change]:
     """The benchmarks that both runs have; BenchmarkError if there are none."""
     old = {r.name: r for r in before.records}
     found = [Change(old[r.name], r) for r in after.records if r.name in old]
@@ -31,7 +31,7 @@ def changes_of(before: Run, after: Run) -> list[Change]:
     return found
 
 
-def section(before: Run, after: Run) -> tuple[Section, list[str]]:
+def section(before: BenchmarkRun, after: BenchmarkRun) -> tuple[Section, list[str]]:
     """The comparison, and notices about what makes it doubtful."""
     changes = changes_of(before, after)
     slower = sorted((c for c in changes if c.verdict == "slower"), key=lambda c: -c.ratio)
@@ -79,7 +79,7 @@ def _row(c: Change) -> Row:
     return Row(cells, c.verdict)
 
 
-def notices(before: Run, after: Run, changes: list[Change]) -> list[str]:
+def notices(before: BenchmarkRun, after: BenchmarkRun, changes: list[Change]) -> list[str]:
     """What a reader must know before he believes the ratios."""
     found = []
     differ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gdt.benchmark.records import Record, Run
+from gdt.benchmark.records import BenchmarkRun, Record
 
 
 class Limits(NamedTuple):
@@ -28,7 +28,7 @@ class Limits(NamedTuple):
         return None if bandwidth is None else bandwidth * record.hardware / 2
 
 
-def limits_of(run: Run) -> Limits:
+def limits_of(run: BenchmarkRun) -> Limits:
     """The limits that a run has measured; nothing for a type of device where it has not."""
     found = Limits({}, {})
     for record in run.of("limit"):

@@ -93,7 +93,7 @@ def measure(
 ) -> Any:
     """Time `function(*args)` with pytest-benchmark's fixture, and record what it sends.
 
-    The call is timed until every device is done, and pending reductions that it returns are
+    The call is timed until every device is done, and partial reductions that it returns are
     resolved within that time. It runs twice before: once to make its plans, once to count its
     collectives. Returns what the function returns.
 
@@ -137,7 +137,7 @@ def measure(
 
 
 def resolved(value: Any) -> Any:
-    """`value` with no reduction pending in any of its arrays; looks into lists, tuples and
+    """`value` with no reduction partial in any of its arrays; looks into lists, tuples and
     dicts."""
     if isinstance(value, DistributedArray):
         return value.resolve()

@@ -63,7 +63,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Run:
+class BenchmarkRun:
     """All benchmarks of one run, and what it ran on."""
 
     path: Path
@@ -77,7 +77,7 @@ class Run:
         return [r for r in self.records if r.kind == kind]
 
 
-def read(path: str | Path) -> Run:
+def read(path: str | Path) -> BenchmarkRun:
     """The run that `pytest --benchmark-json` has written to `path`.
 
     Raises BenchmarkError if the file is missing, damaged, of another format, or empty.
@@ -97,7 +97,7 @@ def read(path: str | Path) -> Run:
         raise error(BenchmarkError, "read", f"{path} holds no benchmark", remedy=remedy)
     commit = _dict(found.get("commit_info"))
     identity = str(commit.get("id") or "unknown")[:12]
-    return Run(
+    return BenchmarkRun(
         path,
         _machine(_dict(found.get("machine_info"))),
         identity + (" with changes" if commit.get("dirty") else ""),

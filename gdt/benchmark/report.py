@@ -17,7 +17,7 @@ from rich.text import Text
 
 from gdt.benchmark import comparison, scaling, sections
 from gdt.benchmark.limits import limits_of
-from gdt.benchmark.records import Run
+from gdt.benchmark.records import BenchmarkRun
 from gdt.benchmark.tables import Section
 
 DPI = 160
@@ -36,7 +36,7 @@ class Report:
     sections: list[Section]
 
 
-def report_on(run: Run, before: Run | None = None) -> Report:
+def report_on(run: BenchmarkRun, before: BenchmarkRun | None = None) -> Report:
     """The report on a run, compared with the one before if there is one.
 
     Raises BenchmarkError if both are given and have no benchmark in common.

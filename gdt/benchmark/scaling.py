@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gdt.benchmark import charts
 from gdt.benchmark.limits import Limits
 from gdt.benchmark.ratios import Point, Series
-from gdt.benchmark.records import Record, Run
+from gdt.benchmark.records import BenchmarkRun, Record
 from gdt.benchmark.tables import Row, Section, Table, percent, size_text, three_digits, time_text
 
 TITLES = {"strong": "Strong scaling", "weak": "Weak scaling"}
@@ -25,7 +25,7 @@ HOST = (
 GPUS = "With a GPU for each device the ideal efficiency is 1."
 
 
-def points_of(run: Run, kind: str) -> tuple[dict[str, Series], list[str]]:
+def points_of(run: BenchmarkRun, kind: str) -> tuple[dict[str, Series], list[str]]:
     """The points of each workload, and notices about those that lack a time on one device."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for r in run.of(kind):
@@ -54,7 +54,7 @@ def points_of(run: Run, kind: str) -> tuple[dict[str, Series], list[str]]:
     return found, notices
 
 
-def section(run: Run, kind: str, limits: Limits) -> tuple[Section | None, list[str]]:
+def section(run: BenchmarkRun, kind: str, limits: Limits) -> tuple[Section | None, list[str]]:
     """The section about one kind of scaling, None if the run has nothing of it, and notices."""
     workloads, notices = points_of(run, kind)
     if not workloads:

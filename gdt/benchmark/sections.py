@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 
 from gdt.benchmark import charts
 from gdt.benchmark.limits import Limits
-from gdt.benchmark.records import Record, Run
+from gdt.benchmark.records import BenchmarkRun, Record
 from gdt.benchmark.tables import Row, Section, Table, percent, size_text, three_digits, time_text
 
 KINDS = {"limit", "strong", "weak", "collective", "dispatch", "step"}
 BARE = "array library"
 
 
-def limits_section(run: Run, limits: Limits) -> Section | None:
+def limits_section(run: BenchmarkRun, limits: Limits) -> Section | None:
     """What the devices can do."""
     types = sorted({r.device_type for r in run.of("limit")})
     if not types:
@@ -38,7 +38,7 @@ def limits_section(run: Run, limits: Limits) -> Section | None:
 # ---------------------------------------------------------------- collectives
 
 
-def collectives_section(run: Run, limits: Limits) -> Section | None:
+def collectives_section(run: BenchmarkRun, limits: Limits) -> Section | None:
     """Times by size, and rates where devices are apart."""
     places: dict[str, dict[str, list[Record]]] = {}
     usable = [r for r in run.of("collective") if isinstance(r.info.get("size"), int)]
@@ -104,7 +104,7 @@ def _rate(r: Record, limits: Limits) -> str:
 # ---------------------------------------------------------------- dispatch
 
 
-def dispatch_sections(run: Run) -> list[Section]:
+def dispatch_sections(run: BenchmarkRun) -> list[Section]:
     """What a call costs beyond the array library's, one section for each type of device."""
     found = []
     for device_type in sorted({r.device_type for r in run.of("dispatch")}):
@@ -140,7 +140,7 @@ def _costs(callers: dict[str, Record]) -> Iterable[str]:
 # ---------------------------------------------------------------- steps
 
 
-def steps_section(run: Run) -> Section | None:
+def steps_section(run: BenchmarkRun) -> Section | None:
     """Training steps beside the baseline of their workload."""
     workloads: dict[str, list[tuple[str, Record]]] = {}
     for r in run.of("step"):
@@ -188,7 +188,7 @@ def _contender(r: Record) -> str:
 # ---------------------------------------------------------------- the rest
 
 
-def others_section(run: Run, limits: Limits) -> Section | None:
+def others_section(run: BenchmarkRun, limits: Limits) -> Section | None:
     """Benchmarks of other kinds, and those that gdt knows nothing about."""
     records = [r for r in run.records if r.kind not in KINDS]
     if not records:

@@ -153,41 +153,41 @@ def _read(file: Any, name: str, like: Any) -> tuple[Any, Pieces]:
     if isinstance(like, int):
         number = np.asarray(file.get_tensor(name))
         return int(number), {(): number}
-    kind = like.type.with_layout(like.layout.resolved)
+    array_type = like.type.with_layout(like.layout.resolved)
     read: Pieces = {}
     blocks = []
-    for i, at in enumerate(kind.mesh.blocks):
-        with backend_of(kind.mesh).on(kind.mesh, i):
-            blocks.append(_read_block(file, name, kind, at, read))
-    return DistributedArray(kind, tuple(blocks)), read
+    for i, at in enumerate(array_type.mesh.blocks):
+        with backend_of(array_type.mesh).on(array_type.mesh, i):
+            blocks.append(_read_block(file, name, array_type, at, read))
+    return DistributedArray(array_type, tuple(blocks)), read
 
 
 def _read_block(
     file: Any,
     name: str,
-    kind: ArrayType,
+    array_type: ArrayType,
     at: tuple[int, ...],
     read: Pieces,
 ) -> Any:
     """The block at grid coordinate `at`, from slices of the file; `read` holds those read
     before."""
-    mesh, backend = kind.mesh, backend_of(kind.mesh)
-    block = backend.empty(kind.block_shape, kind.dtype, kind.memory_order)
-    lead = block.shape[: mesh.ndim]
-    for inside in np.ndindex(*lead):
+    mesh, backend = array_type.mesh, backend_of(array_type.mesh)
+    block = backend.empty(array_type.block_shape, array_type.dtype, array_type.memory_order)
+    mesh_ndim = block.shape[: mesh.ndim]
+    for inside in np.ndindex(*mesh_ndim):
         coordinate = tuple(g * b + i for g, b, i in zip(at, mesh.box, inside, strict=True))
-        index = kind.shard_slices(coordinate)
+        index = array_type.shard_slices(coordinate)
         key = tuple((s.start, s.stop) for s in index)
         if key not in read:
-            read[key] = _slice(file, name, kind, index)
-        block[inside] = backend.asarray(_padded(read[key], kind.local_shape))
+            read[key] = _slice(file, name, array_type, index)
+        block[inside] = backend.asarray(_padded(read[key], array_type.local_shape))
     return block
 
 
-def _slice(file: Any, name: str, kind: ArrayType, index: Index) -> np.ndarray:
+def _slice(file: Any, name: str, array_type: ArrayType, index: Index) -> np.ndarray:
     shape = tuple(s.stop - s.start for s in index)
     if not math.prod(shape):
-        return np.empty(shape, kind.dtype)
+        return np.empty(shape, array_type.dtype)
     return np.asarray(file.get_slice(name)[index] if index else file.get_tensor(name))
 
 

@@ -68,7 +68,7 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
         values[slot.name] = slot.value
     arrays = [x for x in values.values() if isinstance(x, DistributedArray)]
     _check_values(path, values)
-    waiting = [x for x in arrays if any(x.layout.pending)]
+    waiting = [x for x in arrays if any(x.layout.reductions)]
     relayout_together(waiting, [x.layout.resolved for x in waiting])
     target = Path(os.path.realpath(path))
     own = f".{target.name}.{os.getpid()}-{threading.get_ident()}.tmp"

@@ -29,7 +29,7 @@ FIX = (
 )
 
 
-class History:
+class ArrayLog:
     """The arrays that this process has made on meshes of several processes."""
 
     def __init__(self) -> None:
@@ -65,10 +65,10 @@ def contradiction(own: str, other: str, same_step: bool) -> tuple[str, str] | No
 
 
 @lru_cache(maxsize=1024)
-def described(name: str, kind: ArrayType) -> str:
+def described(name: str, array_type: ArrayType) -> str:
     """An array of that type, and the public function that was given its value."""
     given = f", given to {name}" if name else ""
-    return f"{kind} on {kind.mesh} as {kind.mesh.grid}{given}"
+    return f"{array_type} on {array_type.mesh} as {array_type.mesh.grid}{given}"
 
 
 @lru_cache(maxsize=256)

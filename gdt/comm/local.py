@@ -13,21 +13,21 @@ Block = Any
 Shape = tuple[int, ...]
 
 
-def gather(block: Block, lead: int, axes: tuple[int, ...], dim: int, size: int) -> Block:
+def gather(block: Block, mesh_ndim: int, axes: tuple[int, ...], dim: int, size: int) -> Block:
     """Put the shards along `axes` end to end along `dim` and drop what lies beyond `size`.
 
     (t_0, ..., t_k, ...) + (..., n, ...)  ->  (t_0, ..., 1, ...) + (..., t_k * n, ...)[:size]
     """
-    order, shape = gathered(block.shape, lead, axes, dim)
+    order, shape = gathered(block.shape, mesh_ndim, axes, dim)
     block = block.transpose(order).reshape(shape)
-    at = lead + dim
+    at = mesh_ndim + dim
     return block if shape[at] <= size else block[(slice(None),) * at + (slice(size),)]
 
 
 @lru_cache(maxsize=4096)
-def gathered(shape: Shape, lead: int, axes: tuple[int, ...], dim: int) -> tuple[Shape, Shape]:
+def gathered(shape: Shape, mesh_ndim: int, axes: tuple[int, ...], dim: int) -> tuple[Shape, Shape]:
     """The order of axes, and the shape, that make a gathered block."""
-    at = lead + dim
+    at = mesh_ndim + dim
     order = [i for i in range(at) if i not in axes] + list(axes) + list(range(at, len(shape)))
     gathered = [1 if i in axes else n for i, n in enumerate(shape)]
     gathered[at] *= math.prod(shape[a] for a in axes)
@@ -35,33 +35,33 @@ def gathered(shape: Shape, lead: int, axes: tuple[int, ...], dim: int) -> tuple[
 
 
 def split(
-    xp: Any, block: Block, lead: int, axes: tuple[int, ...], counts: tuple[int, ...], dim: int
+    xp: Any, block: Block, mesh_ndim: int, axes: tuple[int, ...], counts: tuple[int, ...], dim: int
 ) -> Block:
     """Cut `dim` into equal shards along `axes`, the inverse of `gather`.
 
     A tail that does not fill its shard repeats the last element, so that element-wise functions see
     no values that the array does not hold.
     """
-    missing = -block.shape[lead + dim] % math.prod(counts)
+    missing = -block.shape[mesh_ndim + dim] % math.prod(counts)
     if missing:
         padding = [(0, 0)] * block.ndim
-        padding[lead + dim] = (0, missing)
+        padding[mesh_ndim + dim] = (0, missing)
         block = xp.pad(block, padding, mode="edge")
-    cut, order, shape = _cut(block.shape, lead, axes, counts, dim)
+    cut, order, shape = _cut(block.shape, mesh_ndim, axes, counts, dim)
     return block.reshape(cut).transpose(order).reshape(shape)
 
 
 @lru_cache(maxsize=4096)
 def _cut(
-    shape: Shape, lead: int, axes: tuple[int, ...], counts: tuple[int, ...], dim: int
+    shape: Shape, mesh_ndim: int, axes: tuple[int, ...], counts: tuple[int, ...], dim: int
 ) -> tuple[Shape, Shape, Shape]:
     """The shape, the order of axes, and the shape again, that cut a block."""
-    at = lead + dim
+    at = mesh_ndim + dim
     chunk = shape[at] // math.prod(counts)
     cut = (*shape[:at], *counts, chunk, *shape[at + 1 :])
     # Axis `at + k` takes the place of axes[k], which has length 1 and goes to the end, and away.
     source = {axis: at + k for k, axis in enumerate(axes)}
-    order = [source.get(i, i) for i in range(lead)] + list(range(lead, at))
+    order = [source.get(i, i) for i in range(mesh_ndim)] + list(range(mesh_ndim, at))
     order += list(range(at + len(axes), len(cut))) + list(axes)
     return cut, tuple(order), tuple(cut[i] for i in order[: len(order) - len(axes)])
 

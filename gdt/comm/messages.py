@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.comm.agreement import FIX, History, contradiction, described, digest
+from gdt.comm.agreement import FIX, ArrayLog, contradiction, described, digest
 from gdt.errors import ArgumentError, DistributedError, error
 from gdt.sharding.array_type import ArrayType
 
@@ -170,7 +170,7 @@ class Messages:
         self.connections = {i: Connection(peers[i], s) for i, s in sockets.items()}
         self.number = 0  # of the step
         self.drawn = ""  # the random numbers drawn so far, the same in all processes
-        self.made = History()
+        self.made = ArrayLog()
         self.failure: DistributedError | None = None
 
     @property
@@ -382,21 +382,21 @@ def gathered(num_processes: int, value: Any, what: str) -> list[Any]:
     return _connected.gather(value, what)
 
 
-def note_draw(kind: ArrayType, key: Any, stream: Any) -> None:
+def note_draw(array_type: ArrayType, key: Any, stream: Any) -> None:
     """An array is drawn, which all processes that own its mesh must do alike. Keys on GPUs are not
     looked at, since the host would have to wait for them."""
-    if kind.mesh.num_processes > 1 and _connected is not None and isinstance(key, np.ndarray):
-        _connected.note_draw(int(key), int(stream), described("", kind))
+    if array_type.mesh.num_processes > 1 and _connected is not None and isinstance(key, np.ndarray):
+        _connected.note_draw(int(key), int(stream), described("", array_type))
 
 
-def note_made(name: str, kind: ArrayType, value: Any = None) -> None:
+def note_made(name: str, array_type: ArrayType, value: Any = None) -> None:
     """An array is made, by a public function that was given the value if it has a name, which all
     processes that own its mesh must do alike. Other threads than the main one, such as those that
     fetch batches ahead, have no order that processes could compare."""
-    if kind.mesh.num_processes == 1 or _connected is None:
+    if array_type.mesh.num_processes == 1 or _connected is None:
         return
     if threading.current_thread() is threading.main_thread():
-        _connected.made.add(described(name, kind) + digest(value))
+        _connected.made.add(described(name, array_type) + digest(value))
 
 
 def drawn() -> str:

@@ -16,7 +16,7 @@ from gdt.observe import OBSERVERS, Collective, is_recorded, ran
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.reduction import IDEMPOTENT, identity
-from gdt.sharding.routes import Step, recut_of
+from gdt.sharding.routes import Transition, recut_of
 
 Block = Any
 Blocks = Sequence[Block]
@@ -27,17 +27,17 @@ JOIN = "join"  # the name of what waits for overlapped routes in a recorded prog
 # ---------------------------------------------------------------- one step
 
 
-def run_step(step: Step, blocks: Blocks) -> list[Block]:
+def run_transition(transition: Transition, blocks: Blocks) -> list[Block]:
     """Carry out one step on the blocks of one array."""
-    if step.nbytes:
-        report(step.collective, step, [step])
-    if step.kind == "all_reduce":
-        return transport_of(step.have.mesh).all_reduce(
-            blocks, step.axes, step.reduction, (step.have,)
+    if transition.nbytes:
+        report(transition.collective, transition, [transition])
+    if transition.kind == "all_reduce":
+        return transport_of(transition.have.mesh).all_reduce(
+            blocks, transition.axes, transition.reduction, (transition.have,)
         )
-    if step.kind == "recut":
-        return _recut_runner(step.have, step.want, step.dim)(blocks)
-    return _RUN[step.kind](step, blocks)
+    if transition.kind == "recut":
+        return _recut_runner(transition.have, transition.want, transition.dim)(blocks)
+    return _RUN[transition.kind](transition, blocks)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -54,44 +54,46 @@ def _each(mesh: Mesh, function: Callable[[Any, Block], Block], blocks: Blocks) -
     return out
 
 
-def _slice(step: Step, blocks: Blocks) -> list[Block]:
-    mesh, backend = step.have.mesh, backend_of(step.have.mesh)
-    counts = tuple(mesh.sizes[a] for a in step.axes)
+def _slice(transition: Transition, blocks: Blocks) -> list[Block]:
+    mesh, backend = transition.have.mesh, backend_of(transition.have.mesh)
+    counts = tuple(mesh.sizes[a] for a in transition.axes)
     out = []
     for i, (block, grid) in enumerate(zip(blocks, mesh.blocks, strict=True)):
         with backend.on(mesh, i):
-            own = local.split(backend.xp, block, mesh.ndim, step.axes, counts, step.dim)
-            for a in step.axes:
+            own = local.split(backend.xp, block, mesh.ndim, transition.axes, counts, transition.dim)
+            for a in transition.axes:
                 own = local.narrow(own, a, grid[a] * mesh.box[a], mesh.box[a])
             out.append(own)
     return out
 
 
-def _gather(step: Step, blocks: Blocks) -> list[Block]:
-    mesh = step.have.mesh
+def _gather(transition: Transition, blocks: Blocks) -> list[Block]:
+    mesh = transition.have.mesh
     if mesh.divided:
-        bundles = transport_of(mesh).all_gather([[b] for b in blocks], step.axes, (step.have,))
+        bundles = transport_of(mesh).all_gather(
+            [[b] for b in blocks], transition.axes, (transition.have,)
+        )
         blocks = [bundle[0] for bundle in bundles]
-    size = step.have.shape[step.dim]
-    if step.want.layout.dims[step.dim]:
-        size = step.want.local_shape[step.dim]
-    join = lambda xp, b: local.gather(b, mesh.ndim, step.axes, step.dim, size)
+    size = transition.have.shape[transition.dim]
+    if transition.want.layout.dims[transition.dim]:
+        size = transition.want.local_shape[transition.dim]
+    join = lambda xp, b: local.gather(b, mesh.ndim, transition.axes, transition.dim, size)
     return _each(mesh, join, blocks)
 
 
-def _all_to_all(step: Step, blocks: Blocks) -> list[Block]:
-    mesh, (axis,) = step.have.mesh, step.axes
-    count, size = mesh.sizes[axis], step.have.shape[step.dim]
-    if step.want.layout.dims[step.dim]:
-        size = step.want.local_shape[step.dim]
+def _all_to_all(transition: Transition, blocks: Blocks) -> list[Block]:
+    mesh, (axis,) = transition.have.mesh, transition.axes
+    count, size = mesh.sizes[axis], transition.have.shape[transition.dim]
+    if transition.want.layout.dims[transition.dim]:
+        size = transition.want.local_shape[transition.dim]
     # A new front axis holds the pieces for each receiver.
-    split = lambda xp, b: local.split(xp, b[None], mesh.ndim + 1, (0,), (count,), step.to)
+    split = lambda xp, b: local.split(xp, b[None], mesh.ndim + 1, (0,), (count,), transition.to)
     cut = _each(mesh, split, blocks)
     if mesh.divided:
-        cut = transport_of(mesh).all_to_all(cut, axis, (step.have,))
+        cut = transport_of(mesh).all_to_all(cut, axis, (transition.have,))
 
     def join(xp: Any, pieces: Block) -> Block:
-        whole = local.gather(pieces, mesh.ndim + 1, (axis + 1,), step.dim, size)
+        whole = local.gather(pieces, mesh.ndim + 1, (axis + 1,), transition.dim, size)
         return xp.moveaxis(whole, 0, axis).reshape(_without(whole.shape, 0, axis))
 
     return _each(mesh, join, cut)
@@ -104,26 +106,28 @@ def _without(shape: tuple[int, ...], front: int, axis: int) -> tuple[int, ...]:
     return tuple(rest)
 
 
-def _reduce_scatter(step: Step, blocks: Blocks) -> list[Block]:
-    mesh, (axis,) = step.have.mesh, step.axes
-    split = lambda xp, b: local.split(xp, b, mesh.ndim, (axis,), (mesh.sizes[axis],), step.dim)
+def _reduce_scatter(transition: Transition, blocks: Blocks) -> list[Block]:
+    mesh, (axis,) = transition.have.mesh, transition.axes
+    split = lambda xp, b: local.split(
+        xp, b, mesh.ndim, (axis,), (mesh.sizes[axis],), transition.dim
+    )
     cut = _each(mesh, split, blocks)
     if not mesh.divided:
         return cut
-    return transport_of(mesh).reduce_scatter(cut, axis, step.reduction, (step.have,))
+    return transport_of(mesh).reduce_scatter(cut, axis, transition.reduction, (transition.have,))
 
 
-def _pend(step: Step, blocks: Blocks) -> list[Block]:
+def _pend(transition: Transition, blocks: Blocks) -> list[Block]:
     """The block with coordinate 0 keeps the value, the others get the identity of a sum or product;
     a maximum or minimum is its own identity."""
-    mesh, backend = step.have.mesh, backend_of(step.have.mesh)
+    mesh, backend = transition.have.mesh, backend_of(transition.have.mesh)
     out = list(blocks)
     for i, grid in enumerate(mesh.blocks):
-        for a in step.axes:
-            reduction = step.want.layout.pending[a]
+        for a in transition.axes:
+            reduction = transition.want.layout.reductions[a]
             if grid[a] and reduction and reduction not in IDEMPOTENT:
                 with backend.on(mesh, i):
-                    part = backend.xp.full_like(out[i], identity(reduction, step.have.dtype))
+                    part = backend.xp.full_like(out[i], identity(reduction, transition.have.dtype))
                     out[i] = part
     return out
 
@@ -137,28 +141,31 @@ _RUN = {
 }
 
 
-def report(kind: str, step: Step, together: Sequence[Step]) -> None:
+def report(kind: str, transition: Transition, together: Sequence[Transition]) -> None:
     """Tell the observers about the collective that carries out these steps."""
     observers = OBSERVERS.get()
     if observers:
-        names = tuple(step.have.mesh.axis_names[a] for a in step.axes)
+        names = tuple(transition.have.mesh.axis_names[a] for a in transition.axes)
         nbytes = sum(s.nbytes for s in together)
-        collective = Collective(kind, names, nbytes, len(together), step.reduction or None)
+        collective = Collective(kind, names, nbytes, len(together), transition.reduction or None)
         for observer in observers:
             observer.on_collective(collective)
 
 
-def steps_inside(steps: Sequence[Step]) -> list[Step]:
+def transitions_inside(transitions: Sequence[Transition]) -> list[Transition]:
     """Those of a route that change the only block of a mesh: there a sum over devices is summed
     already, and waits to be summed as it is."""
-    return [s for s in steps if s.kind not in ("all_reduce", "pend")]
+    return [s for s in transitions if s.kind not in ("all_reduce", "pend")]
 
 
 # ---------------------------------------------------------------- several arrays at once
 
 
 def run_routes(
-    routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks], *, overlapped: bool = False
+    routes: Sequence[tuple[Transition, ...]],
+    operands: Sequence[Blocks],
+    *,
+    overlapped: bool = False,
 ) -> list[Blocks]:
     """Run one route per operand; reductions that can travel together are one collective.
 
@@ -195,29 +202,33 @@ def join(mesh: Mesh, operands: Sequence[Blocks], made: Sequence[Blocks]) -> None
     ran(JOIN, joined, [*operands, *made], joined(*operands, *made))
 
 
-def _run_overlapped(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
-    mesh = next(steps[0].have.mesh for steps in routes if steps)
+def _run_overlapped(
+    routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]
+) -> list[Blocks]:
+    mesh = next(transitions[0].have.mesh for transitions in routes if transitions)
     with backend_of(mesh).overlapping(mesh):
         return _run_routes(routes, operands)
 
 
-def _run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
+def _run_routes(
+    routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]
+) -> list[Blocks]:
     done: list[Blocks] = list(operands)
-    divided = any(steps[0].have.mesh.divided for steps in routes if steps)
+    divided = any(transitions[0].have.mesh.divided for transitions in routes if transitions)
     if not divided and not any(o.wants_moves for o in OBSERVERS.get()):
         for i, route_steps in enumerate(routes):
-            for step in steps_inside(route_steps):
-                done[i] = run_step(step, done[i])
+            for transition in transitions_inside(route_steps):
+                done[i] = run_transition(transition, done[i])
         return done
     left = [list(r) for r in routes]
     while any(left):
-        for i, steps in enumerate(left):
-            while steps and steps[0].kind not in ("all_reduce", "reduce_scatter"):
-                done[i] = run_step(steps.pop(0), done[i])
+        for i, transitions in enumerate(left):
+            while transitions and transitions[0].kind not in ("all_reduce", "reduce_scatter"):
+                done[i] = run_transition(transitions.pop(0), done[i])
         bundles: dict[tuple[Any, ...], list[int]] = {}
-        for i, steps in enumerate(left):
-            if steps:
-                first = steps[0]
+        for i, transitions in enumerate(left):
+            if transitions:
+                first = transitions[0]
                 have = first.have
                 key = (have.mesh, first.kind, first.axes, first.reduction, have.dtype)
                 bundles.setdefault(key, []).append(i)
@@ -230,28 +241,30 @@ def _run_routes(routes: Sequence[tuple[Step, ...]], operands: Sequence[Blocks]) 
     return done
 
 
-def _run_bundle(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
-    first = steps[0]
-    if len(steps) == 1:
-        return [run_step(first, operands[0])]
-    if any(s.nbytes for s in steps):
-        report(first.collective, first, steps)
+def _run_bundle(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:
+    first = transitions[0]
+    if len(transitions) == 1:
+        return [run_transition(first, operands[0])]
+    if any(s.nbytes for s in transitions):
+        report(first.collective, first, transitions)
     scatters = first.kind == "reduce_scatter"
     if not first.have.mesh.divided:
         if not scatters:
             return operands
-        return [_reduce_scatter(s, b) for s, b in zip(steps, operands, strict=True)]
+        return [_reduce_scatter(s, b) for s, b in zip(transitions, operands, strict=True)]
     together = _reduce_scatter_together if scatters else _all_reduce_together
-    return together(steps, operands)
+    return together(transitions, operands)
 
 
-def _all_reduce_together(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
+def _all_reduce_together(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:
     """One all-reduce of the elements of all arrays."""
-    mesh, shapes = steps[0].have.mesh, [blocks[0].shape for blocks in operands]
-    types = tuple([s.have for s in steps])
+    mesh, shapes = transitions[0].have.mesh, [blocks[0].shape for blocks in operands]
+    types = tuple([s.have for s in transitions])
     join = lambda xp, arrays: xp.concatenate([b.reshape(-1) for b in arrays])
     flat = _each(mesh, join, list(zip(*operands, strict=True)))
-    moved = transport_of(mesh).all_reduce(flat, steps[0].axes, steps[0].reduction, types)
+    moved = transport_of(mesh).all_reduce(
+        flat, transitions[0].axes, transitions[0].reduction, types
+    )
 
     def part(xp: Any, m: Block) -> list[Block]:
         return [m[start:stop].reshape(s) for s, (start, stop) in _intervals(shapes)]
@@ -259,15 +272,15 @@ def _all_reduce_together(steps: list[Step], operands: list[Blocks]) -> list[Bloc
     return [list(blocks) for blocks in zip(*_each(mesh, part, moved), strict=True)]
 
 
-def _reduce_scatter_together(steps: list[Step], operands: list[Blocks]) -> list[Blocks]:
+def _reduce_scatter_together(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:
     """One reduce-scatter: (shards along the mesh axis, everything else of each array)."""
-    mesh, (axis,) = steps[0].have.mesh, steps[0].axes
+    mesh, (axis,) = transitions[0].have.mesh, transitions[0].axes
     size = mesh.sizes[axis]
 
     def cut(xp: Any, arrays: Sequence[Block]) -> list[Block]:
         parts = [
             local.split(xp, b, mesh.ndim, (axis,), (size,), s.dim)
-            for s, b in zip(steps, arrays, strict=True)
+            for s, b in zip(transitions, arrays, strict=True)
         ]
         return [xp.moveaxis(b, axis, 0) for b in parts]
 
@@ -275,8 +288,8 @@ def _reduce_scatter_together(steps: list[Step], operands: list[Blocks]) -> list[
     shapes = [b.shape[1:] for b in rows[0]]
     join = lambda xp, row: xp.concatenate([b.reshape(size, -1) for b in row], 1)[(None,) * axis]
     flat = _each(mesh, join, rows)
-    types = tuple([s.have for s in steps])
-    moved = transport_of(mesh).reduce_scatter(flat, axis, steps[0].reduction, types)
+    types = tuple([s.have for s in transitions])
+    moved = transport_of(mesh).reduce_scatter(flat, axis, transitions[0].reduction, types)
 
     def part(xp: Any, m: Block) -> list[Block]:
         m = m.reshape(m.shape[axis:])

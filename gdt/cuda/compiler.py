@@ -1,8 +1,8 @@
 """Compile the CUDA sources of `kernels/`, keep the cubins on disk, check arguments, launch.
 
 A kernel is a function template of a `.cu` file; an `Instance` names it with its template
-arguments, and a `Call` adds grid, block and arguments. What a kernel takes is read from its source,
-once, so that no second list of signatures has to be kept in step:
+arguments, and a `KernelCall` adds grid, block and arguments. What a kernel takes is read from its
+source, once, so that no second list of signatures has to be kept in step:
 
     >>> finish = Instance("reduce.cu", "reduce_finish", ("Sum", "float", "float"))
     >>> [str(p) for p in parameters(finish)[:2]]
@@ -77,7 +77,7 @@ class Instance:
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """A launch for any runner: `CudaRunner`, or the tests' one that executes it on the CPU."""
 
     instance: Instance
@@ -305,7 +305,7 @@ def _write_cache(key: str, cubin: Cubin) -> None:
 # ---- launch --------------------------------------------------------------------------------------
 
 
-def check(call: Call, folder: Path | None = None) -> list[Any]:
+def check(call: KernelCall, folder: Path | None = None) -> list[Any]:
     """Check a call against its kernel's signature; the arguments, scalars in the kernel's types.
 
     Arrays must have the parameter's dtype, be aligned to it, and be C-contiguous unless the kernel
@@ -406,7 +406,7 @@ class CudaRunner:
     _functions: dict[tuple[int, Instance], Any] = field(default_factory=dict)
     _shared: dict[int, int] = field(default_factory=dict)  # bytes allowed, by function
 
-    def run(self, call: Call) -> None:
+    def run(self, call: KernelCall) -> None:
         """Check the arguments and launch; returns at once, as every CUDA launch does."""
         arguments = tuple(map(_for_cupy, check(call)))
         function = self._function(call)
@@ -422,7 +422,7 @@ class CudaRunner:
         """Of the current device; a runner's devices are of one kind."""
         return int(self.cupy.cuda.Device().attributes["MultiProcessorCount"])
 
-    def _function(self, call: Call) -> Any:
+    def _function(self, call: KernelCall) -> Any:
         key = self.cupy.cuda.runtime.getDevice(), call.instance  # a function belongs to one device
         function = self._functions.get(key)
         if function is None:

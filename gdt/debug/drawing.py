@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.debug.observers import Recorder, Row
+from gdt.debug.observers import ExplainRow, RowRecorder
 from gdt.errors import DtypeError, error
 from gdt.observe import Collective, observing
 from gdt.sharding.array_type import ArrayType
@@ -46,7 +46,7 @@ class _Drawing:
 class Explanation(_Drawing):
     """What `explain` found: one row per op that ran, and the value that the function returned."""
 
-    def __init__(self, rows: Sequence[Row], value: Any) -> None:
+    def __init__(self, rows: Sequence[ExplainRow], value: Any) -> None:
         self.rows, self.value = list(rows), value
 
     @property
@@ -94,7 +94,7 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """Call `f(*args, **kwargs)` and list every op that ran, with what it moved and sent.
 
     Ops inside composites and of gradients are listed where they ran, indented. `print` the result,
-    or look at its `rows`, `collectives`, `bytes` and `value`. A pending reduction is resolved once:
+    or look at its `rows`, `collectives`, `bytes` and `value`. A partial reduction is resolved once:
     another call with the same arrays may send less.
 
     >>> mesh = gdt.create_mesh([("x", 4)])
@@ -105,7 +105,7 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     >>> found.collectives
     [Collective(kind='all_reduce', axes=('x',), bytes=48, arrays=1, reduction='sum')]
     """
-    recorder = Recorder()
+    recorder = RowRecorder()
     with observing(recorder):
         value = f(*args, **kwargs)
     return Explanation(recorder.rows, value)
@@ -117,8 +117,8 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
 class Placement(_Drawing):
     """Which devices hold which part of an array: what `visualize` draws."""
 
-    def __init__(self, kind: ArrayType) -> None:
-        self.kind = kind
+    def __init__(self, array_type: ArrayType) -> None:
+        self.kind = array_type
 
     @property
     def holders(self) -> dict[tuple[tuple[int, int], ...], list[str]]:
@@ -144,11 +144,11 @@ class Placement(_Drawing):
             fixed = dict(zip(outer, chosen, strict=True))
             title = ", ".join(f"axis {d}: {a}:{b}" for d, (a, b) in fixed.items())
             tables.append(self._table(holders, down, across, fixed, title))
-        pending = [
+        partial = [
             f"Each device holds a part of a {p} over {n!r}."
             for n, p in self.kind.layout.partial.items()
         ]
-        return Group(*tables, *map(Text, pending))
+        return Group(*tables, *map(Text, partial))
 
     def _intervals(self, dim: int | None) -> list[tuple[int, int]]:
         """The intervals that the shards of an axis hold; those without elements are one."""

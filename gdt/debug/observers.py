@@ -128,7 +128,7 @@ class _MoveGuard(Observer):
             if not nbytes:
                 continue
             specs = [None if s == UNSHARDED else s for s in want.sharding_specs]
-            resolves = any(have.layout.pending) and want is have.layout.resolved
+            resolves = any(have.layout.reductions) and want is have.layout.resolved
             call = f"{name}.resolve()" if resolves else f"gdt.relayout({name}, {specs})"
             raise error(
                 MoveError,
@@ -144,7 +144,7 @@ class _MoveGuard(Observer):
 def no_moves() -> Iterator[None]:
     """In this block, an op that would move an operand between devices raises MoveError instead.
 
-    A pending reduction counts: an op that needs its value raises. What is asked for by name is no
+    A partial reduction counts: an op that needs its value raises. What is asked for by name is no
     implicit move: `relayout`, `resolve`, a fetch (`x.numpy()`, `float(x)`), gradients that a tape
     brings to the layouts of their sources, and what an op sends to do its own work (the statistics
     of a softmax over a split axis). Nor is what sends nothing: cutting a replicated array.
@@ -199,9 +199,9 @@ def _not_finite(x: Any) -> str:
         return "" if np.isfinite(x) else repr(x)
     if not isinstance(x, DistributedArray) or x.dtype.kind not in "fc":
         return ""
-    # A pending reduction is not resolved here, so as not to change what the program sends.
+    # A partial reduction is not resolved here, so as not to change what the program sends.
     fetch = backend_of(x.mesh).to_host
-    parts = [fetch(s.data) for s in x.shards] if any(x.layout.pending) else [x.numpy()]
+    parts = [fetch(s.data) for s in x.shards] if any(x.layout.reductions) else [x.numpy()]
     for part in parts:
         good = np.isfinite(part)
         if not good.all():
@@ -282,12 +282,12 @@ def sync_debug_mode(mode: str) -> Iterator[None]:
 # ---------------------------------------------------------------- recording
 
 
-class Row(NamedTuple):
+class ExplainRow(NamedTuple):
     """One op that ran.
 
     operands, results: their types, of Python scalars their class. moves: operands that were brought
     to another layout. collectives: all that ran for it. within: the composites, gradients and
-    resolutions of pending reductions that it was a part of, outermost first. kernel: the CUDA
+    resolutions of partial reductions that it was a part of, outermost first. kernel: the CUDA
     kernels that it launched, or "body" and why none was; empty where the device or the op has none.
     """
 
@@ -305,11 +305,11 @@ class Row(NamedTuple):
         return sum(c.bytes for c in self.collectives)
 
 
-class Recorder(Observer):
+class RowRecorder(Observer):
     """Makes the rows of `gdt.explain`."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[ExplainRow] = []
         self._moves: list[Move] = []
         self._collectives: list[Collective] = []
         self._kernel = ""
@@ -339,7 +339,7 @@ class Recorder(Observer):
 
     def _add(self, name: str, args: Sequence[Any], out: Any) -> None:
         results = out if isinstance(out, tuple | list) else (out,)
-        row = Row(
+        row = ExplainRow(
             name,
             tuple(_type_of(a) for a in args),
             tuple(_type_of(r) for r in results),

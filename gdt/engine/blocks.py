@@ -54,19 +54,19 @@ class PlanBlocks:
     def fills(self, n: int, block: int) -> list[tuple[tuple[Any, ...], Any]]:
         """Where operand `n` has padding that would enter a reduction: (index, value) in one
         block."""
-        kind, name = self.moved[n], self.op.operand_name(n)
-        if kind is None or not kind.uneven or self.op.fill.get(name, 0) is None:
+        array_type, name = self.moved[n], self.op.operand_name(n)
+        if array_type is None or not array_type.uneven or self.op.fill.get(name, 0) is None:
             return []
         kept = [{f for dim in term for f in dim} for term in self.rule.outs]
         found: list[tuple[tuple[Any, ...], Any]] = []
-        for d in kind.uneven:
+        for d in array_type.uneven:
             if all(factors & {*self.rule.ins[n][d]} for factors in kept):  # no output reduces it
                 continue
             value = self.op.fill.get(name, self.op.reduce)
             if isinstance(value, str):
-                value = identity(value, kind.dtype)
-            for at, valid in kind.padded_shards(d):
-                place = self._place(kind.layout.dims[d], at, block)
+                value = identity(value, array_type.dtype)
+            for at, valid in array_type.padded_shards(d):
+                place = self._place(array_type.layout.dims[d], at, block)
                 if place is not None:
                     index: list[Any] = [slice(None)] * self.mesh.ndim
                     for a, c in place.items():
@@ -87,13 +87,15 @@ class PlanBlocks:
     def aligned(self, n: int) -> tuple[int, ...] | None:
         """Block shape of operand `n` with 1s for the leading `...` dims that others have; None if
         none."""
-        kind = self.moved[n]
+        array_type = self.moved[n]
         most = max((self._batch(i) for i in range(len(self.moved))), default=0)
         missing = most - self._batch(n)
-        if kind is None or not missing or not self._has_batch(n):
+        if array_type is None or not missing or not self._has_batch(n):
             return None
-        lead = self.mesh.ndim
-        return kind.block_shape[:lead] + (1,) * missing + kind.block_shape[lead:]
+        mesh_ndim = self.mesh.ndim
+        return (
+            array_type.block_shape[:mesh_ndim] + (1,) * missing + array_type.block_shape[mesh_ndim:]
+        )
 
     def _batch(self, n: int) -> int:
         return sum(1 for dim in self.rule.ins[n] if dim[:1] and dim[0].startswith("..."))
@@ -128,8 +130,8 @@ class PlanBlocks:
 
     def block_shape(self, output: int, *, reduced: bool) -> tuple[int, ...]:
         """Shape of a block of an output, before or after coordinates are combined in it."""
-        kind = ArrayType.of(self.shapes[output], np.dtype(bool), self.layouts[output])
-        shape = list(kind.block_shape)
+        array_type = ArrayType.of(self.shapes[output], np.dtype(bool), self.layouts[output])
+        shape = list(array_type.block_shape)
         if not reduced:
             for f in self.rule.reduced(output):
                 for a in self.axes.get(f, ()):
@@ -163,8 +165,8 @@ class PlanBlocks:
 
     def moved_size(self, n: int, d: int) -> int:
         """Size of dim `d` of operand `n`; 1 for a Python scalar."""
-        kind = self.moved[n]
-        return kind.shape[d] if kind is not None else 1
+        array_type = self.moved[n]
+        return array_type.shape[d] if array_type is not None else 1
 
     # ---- what is combined after the body
 

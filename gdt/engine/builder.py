@@ -24,7 +24,7 @@ from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.reduction import reducer
-from gdt.sharding.rule import Rule, Way
+from gdt.sharding.rule import Rule, Strategy
 
 
 class PlanBuilder:
@@ -270,12 +270,12 @@ class PlanBuilder:
             if self.buffer or self.chosen_bodies:
                 self.inner = self.single.function([None] * len(self.blocks.moved), self.buffer)
             movers = [mover(r) for r in plan.routes]
-            quick = self.single.function(movers, self.buffer) if any(movers) else self.inner
-            plan.quick = self.backend.placed(self.mesh, 0, quick)
+            fast = self.single.function(movers, self.buffer) if any(movers) else self.inner
+            plan.fast = self.backend.placed(self.mesh, 0, fast)
         elif self.op.donated and not plan.moves:
             plan.kernel_bodies = tuple(self.kernel_bodies.values())
             if len(self.mesh.blocks) == 1:
-                plan.quick_update = self.backend.placed(self.mesh, 0, self._update())
+                plan.fast_update = self.backend.placed(self.mesh, 0, self._update())
 
     # ---- errors
 
@@ -305,9 +305,9 @@ def plan_of(
     rule: Rule,
     sizes: Mapping[str, int],
     static: Mapping[str, Any],
-    way: Way,
+    strategy: Strategy,
 ) -> Plan:
     """The plan that runs an op in one of the ways that its rule allows."""
-    plan = Plan(types, way.wanted)
-    PlanBuilder(op, plan, rule, sizes, way.axes, way.outs, static).build()
+    plan = Plan(types, strategy.wanted)
+    PlanBuilder(op, plan, rule, sizes, strategy.axes, strategy.outs, static).build()
     return plan

@@ -122,7 +122,7 @@ def declaration_of(
 
 
 def _parts_add_up(part: frozenset[int], types: Sequence[ArrayType | None]) -> bool:
-    """Whether sums of `part` may stay pending: parts of small integers may have wrapped around, and
+    """Whether sums of `part` may stay partial: parts of small integers may have wrapped around, and
     add up to the sum only as long as they are not widened."""
     dtypes = {t.dtype if t is not None else None for t in types}
     held = [t.dtype for i in part if (t := types[i]) is not None]

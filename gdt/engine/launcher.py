@@ -25,7 +25,7 @@ import numpy as np
 from gdt.backend.flags import Explain
 from gdt.backend.protocol import Backend, KernelRunner
 from gdt.cuda import launches
-from gdt.cuda.compiler import Call, Instance
+from gdt.cuda.compiler import Instance, KernelCall
 from gdt.errors import CompileError, KernelError, error
 from gdt.observe import OBSERVERS
 from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
@@ -49,10 +49,10 @@ class Launcher:
     launched: the kernels of the call that runs now. kept: what the kernel keeps between calls.
     """
 
-    def __init__(self, op: str, lead: int, backend: Backend) -> None:
+    def __init__(self, op: str, mesh_ndim: int, backend: Backend) -> None:
         if backend.runner is None:
             raise error(KernelError, op, "the backend has no runner of kernels")
-        self.op, self.lead, self.backend, self.xp = op, lead, backend, backend.xp
+        self.op, self.mesh_ndim, self.backend, self.xp = op, mesh_ndim, backend, backend.xp
         self.runner: KernelRunner = backend.runner
         self.launched: list[Instance] = []
         self.kept: dict[str, Any] = {}
@@ -65,7 +65,7 @@ class Launcher:
         """`x`, or a copy whose elements lie in order."""
         return x if x.flags.c_contiguous else self.xp.ascontiguousarray(x)
 
-    def run(self, calls: Sequence[Call]) -> None:
+    def run(self, calls: Sequence[KernelCall]) -> None:
         """Launch calls in order; KernelError, before any of them runs, if one has no kernel on
         this device."""
         arch = self.runner.arch
@@ -105,7 +105,7 @@ class KernelBody:
     def __init__(
         self,
         op: str,
-        lead: int,
+        mesh_ndim: int,
         backend: Backend,
         kernel: Callable[..., Any],
         body: Callable[..., Any],
@@ -113,7 +113,7 @@ class KernelBody:
         *,
         selectable: bool = False,
     ) -> None:
-        self.launcher = Launcher(op, lead, backend)
+        self.launcher = Launcher(op, mesh_ndim, backend)
         self.kernel = partial(kernel, self.launcher, **static)
         self.body = partial(body, backend.xp, **static)
         self.static, self.selectable = dict(static), selectable
@@ -145,7 +145,7 @@ class KernelBody:
                 observer.on_kernel(names, reason)
         return made
 
-    def update_all(
+    def multi_tensor(
         self,
         launch: Callable[..., None],
         operands: Sequence[Sequence[Block]],

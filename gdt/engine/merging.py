@@ -50,8 +50,8 @@ class Merge:
 
     def size(self, statistics: tuple[Block, ...]) -> tuple[int, int]:
         """Bytes that one coordinate has of all statistics, and how many arrays they are."""
-        lead = self.mesh.ndim
-        return sum(x.nbytes // math.prod(x.shape[:lead]) for x in statistics), len(statistics)
+        mesh_ndim = self.mesh.ndim
+        return sum(x.nbytes // math.prod(x.shape[:mesh_ndim]) for x in statistics), len(statistics)
 
     def report(self, shard: int, arrays: int) -> None:
         """Tell observers of the all-gather of so many bytes from every coordinate, in `arrays`

@@ -18,7 +18,7 @@ part of the plan's key. A body may name, after `*`, what the engine knows and it
 
 Bodies address array axes from the end: the leading axes of a block are mesh axes. They return what
 each coordinate computes; the engine combines coordinates inside a block, and leaves the rest
-pending.
+partial.
 """
 
 from __future__ import annotations
@@ -131,14 +131,14 @@ class Op:
                 out = self.run_plan(plan, args)
                 self.plans[key] = plan  # only a plan that has run is kept
                 observers = OBSERVERS.get()
-            elif plan.quick is not None:
+            elif plan.fast is not None:
                 observers = OBSERVERS.get()
                 if plan.moves and (plan.resolves or observers):
                     return self._with_moves(plan, args, static, observers, blocks)
                 if plan.only is not None:
-                    out = DistributedArray(plan.only, (plan.quick(*blocks),))
+                    out = DistributedArray(plan.only, (plan.fast(*blocks),))
                 else:
-                    out = _wrapped(plan, plan.quick(*blocks))
+                    out = _wrapped(plan, plan.fast(*blocks))
             else:
                 out = self.run_plan(plan, args)
                 observers = OBSERVERS.get()
@@ -176,7 +176,7 @@ class Op:
                 out = self.run_plan(plan, args)
                 break
         else:
-            made = plan.quick(*blocks)  # type: ignore[misc]
+            made = plan.fast(*blocks)  # type: ignore[misc]
             for i, kind in plan.resolves:
                 if args[i]._resolved is None:
                     args[i]._resolved = DistributedArray(kind, args[i].blocks)
@@ -207,6 +207,10 @@ class Op:
     def run_plan(
         self, plan: Plan, args: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
     ) -> Any:
+        """Run a plan, and return its output, or the tuple of its outputs.
+
+        owned: for each donated operand, which of its blocks may be overwritten.
+        """
         operands = self._moved(plan, args) if plan.moves else _blocks(args)
         results = (
             plan.execute(operands, owned) if self.declaration.donated else plan.execute(operands)
@@ -222,7 +226,7 @@ class Op:
         if self.declaration.donated:
             for observer in OBSERVERS.get():
                 observer.on_update(self.name, plan, self.declaration.donated, operands, results)
-        elif plan.quick is None:
+        elif plan.fast is None:
             ran(self.name, lambda *xs: plan.execute(xs), operands, results, self)
 
     def _moved(self, plan: Plan, args: Sequence[Any]) -> list[Any]:
@@ -290,12 +294,13 @@ class Op:
     # ---- planning
 
     def plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
+        """Make the plan of a call with these operands and statics."""
         types = tuple(a.type if type(a) is DistributedArray else None for a in args)
         names = [self.declaration.operand_name(i) for i in range(len(args))]
         check_meshes(types, self.name, names)
         rule, sizes, static = self.declaration.bound_rule(types, static)
-        way = choose(rule, types, sizes)
-        return plan_of(self.declaration, types, rule, sizes, static, way)
+        strategy = choose(rule, types, sizes)
+        return plan_of(self.declaration, types, rule, sizes, static, strategy)
 
 
 def _wrapped(plan: Plan, made: Any) -> Any:

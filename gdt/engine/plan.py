@@ -18,7 +18,7 @@ from gdt.backend.numpy import Order
 from gdt.engine.launcher import KernelBody
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
-from gdt.sharding.routes import Step, route
+from gdt.sharding.routes import Transition, route
 
 Block = Any
 
@@ -97,13 +97,13 @@ class Plan:
 
     __slots__ = (
         "execute",
+        "fast",
+        "fast_update",
         "kernel_bodies",
         "moved",
         "moves",
         "only",
         "outs",
-        "quick",
-        "quick_update",
         "resolves",
         "routes",
         "scratch",
@@ -115,12 +115,12 @@ class Plan:
         self, types: tuple[ArrayType | None, ...], wanted: tuple[Layout | None, ...]
     ) -> None:
         self.types, self.wanted = types, wanted
-        self.routes: tuple[tuple[Step, ...], ...] = tuple(
+        self.routes: tuple[tuple[Transition, ...], ...] = tuple(
             route(t, w) if t is not None and w is not None else ()
             for t, w in zip(types, wanted, strict=True)
         )
         self.moves = any(self.routes)
-        # Operands whose pending reductions are resolved and nothing else, with what they become.
+        # Operands whose partial reductions are resolved and nothing else, with what they become.
         self.resolves: tuple[tuple[int, ArrayType], ...] = tuple(
             (i, t.with_layout(w))
             for i, (t, w, r) in enumerate(zip(types, wanted, self.routes, strict=True))
@@ -134,10 +134,10 @@ class Plan:
         self.only: ArrayType | None = None  # the type of the output, if there is one
         # With one block: from the operands' blocks to the block, or the tuple of blocks, that they
         # make, moves included.
-        self.quick: Callable[..., Any] | None = None
+        self.fast: Callable[..., Any] | None = None
         # The same for donated operands that stay where they are: from blocks, and whether each
         # donated one may be overwritten, to the tuple of blocks that take their place.
-        self.quick_update: Callable[..., tuple[Block, ...]] | None = None
+        self.fast_update: Callable[..., tuple[Block, ...]] | None = None
         # The operand that the latter may use up, if there is one more flag and that says so; or -1.
         self.scratch = -1
         # Of donated operands that stay where they are, on a backend with kernels: of every block.

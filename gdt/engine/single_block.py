@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from gdt.comm import local
-from gdt.comm.relayout import run_step, steps_inside
+from gdt.comm.relayout import run_transition, transitions_inside
 from gdt.engine.blocks import PlanBlocks
 from gdt.engine.composition import Buffer, as_tuple, in_turn
 from gdt.engine.merging import Merge
@@ -18,7 +18,7 @@ from gdt.observe import OBSERVERS
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.reduction import reducer
-from gdt.sharding.routes import Step
+from gdt.sharding.routes import Transition
 
 Mover = Callable[[Block], Block] | None  # None leaves a block as it is
 
@@ -52,7 +52,8 @@ class SingleBlock:
         movers: what moves each operand first. buffer: recycled memory, for a body that takes it.
         """
         arguments = [
-            self._prepared(n, steps) for n, steps in enumerate(zip(movers, self.folds, strict=True))
+            self._prepared(n, transitions)
+            for n, transitions in enumerate(zip(movers, self.folds, strict=True))
         ]
         keywords = {"out": self._memory(buffer)} if buffer else {}
         body, finish = called(self.body, arguments, keywords, self.op.name), self.merge.finish
@@ -66,12 +67,12 @@ class SingleBlock:
     def _compiled(self, expression: Expression) -> Callable[..., Any]:
         return compiled(expression, len(self.blocks.moved))
 
-    def _prepared(self, n: int, steps: Sequence[Mover]) -> Expression:
+    def _prepared(self, n: int, transitions: Sequence[Mover]) -> Expression:
         """What the body gets of operand `n`."""
         operand: Expression = Operand(n)
-        for step in (*steps, self.folded.before(n, 0)):
-            if step is not None:
-                operand = called(step, [operand])
+        for transition in (*transitions, self.folded.before(n, 0)):
+            if transition is not None:
+                operand = called(transition, [operand])
         return operand
 
     def _memory(self, buffer: Buffer) -> Expression:
@@ -115,16 +116,16 @@ class SingleBlock:
         return body if finish is None else called(finish, [Unpacked(body)])
 
 
-def mover(steps: Sequence[Step]) -> Mover:
+def mover(transitions: Sequence[Transition]) -> Mover:
     """A route inside the only block of a mesh."""
-    steps = steps_inside(steps)
+    transitions = transitions_inside(transitions)
 
     def move(x: Block) -> Block:
-        for step in steps:
-            (x,) = run_step(step, [x])
+        for transition in transitions:
+            (x,) = run_transition(transition, [x])
         return x
 
-    return move if steps else None
+    return move if transitions else None
 
 
 def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
@@ -165,13 +166,15 @@ def _foldable(blocks: PlanBlocks) -> set[str]:
     }
 
 
-def _fold(kind: ArrayType, now: ArrayType, d: int) -> tuple[ArrayType, Callable[[Block], Block]]:
+def _fold(
+    array_type: ArrayType, now: ArrayType, d: int
+) -> tuple[ArrayType, Callable[[Block], Block]]:
     """The type of an operand, folded as far as `now`, once dim `d` is whole, and what makes its
     block: a view of a large one, which lies in memory as the whole array does."""
-    axes, lead = kind.layout.dims[d], kind.mesh.ndim
-    order, shape = local.gathered(now.block_shape, lead, axes, d)
+    axes, mesh_ndim = array_type.layout.dims[d], array_type.mesh.ndim
+    order, shape = local.gathered(now.block_shape, mesh_ndim, axes, d)
     whole = (*now.layout.dims[:d], (), *now.layout.dims[d + 1 :])
-    made = kind.with_layout(Layout.of(kind.mesh, whole, now.layout.pending))
+    made = array_type.with_layout(Layout.of(array_type.mesh, whole, now.layout.reductions))
     long = [i for i in order if now.block_shape[i] > 1]
     if long == sorted(long):  # the mesh axes and the dim are neighbours already
         return made, partial(reshaped, shape)

@@ -31,7 +31,7 @@ class Value(NamedTuple):
     value: Any
 
 
-class Call(NamedTuple):
+class CallExpression(NamedTuple):
     """What `function` returns."""
 
     function: Value
@@ -66,7 +66,7 @@ class Choice(NamedTuple):
     other: Expression
 
 
-Expression = Operand | Value | Call | Reshaped | Unpacked | Tuple | Choice
+Expression = Operand | Value | CallExpression | Reshaped | Unpacked | Tuple | Choice
 
 
 class Names(dict[str, Any]):
@@ -104,7 +104,7 @@ def called(
         static = {k: Value(k, v) for k, v in function.keywords.items()}
         return called(function.func, [*given, *arguments], {**static, **keywords}, name)
     name = function.__name__ if isinstance(function, FunctionType) else name
-    return Call(Value(name, function), arguments, keywords)
+    return CallExpression(Value(name, function), arguments, keywords)
 
 
 def reshaped(shape: tuple[int, ...], x: Any) -> Any:
@@ -128,7 +128,7 @@ def written(expression: Expression, operands: Sequence[str], names: Names) -> st
             return operands[number]
         case Value(name, value):
             return repr(value) if value is None else names.add(name, value)
-        case Call(function, arguments, keywords):
+        case CallExpression(function, arguments, keywords):
             name = write(function)
             given = [write(a) for a in arguments]
             given += [f"{k}={write(v)}" for k, v in keywords.items()]

@@ -24,9 +24,9 @@ class UpdateOp(Op):
 
     def __init__(self, body: Callable[..., Any], rule: RuleOf, **options: Any) -> None:
         super().__init__(body, rule, **options)
-        self.plans_of_all: Plans[Callable[[Any, Any, Any], bool]] = Plans()
+        self.multi_tensor_plans: Plans[Callable[[Any, Any, Any], bool]] = Plans()
         # The kernel of many updates in one launch.
-        self.kernel_of_all: Callable[..., None] | None = None
+        self.multi_tensor_kernel: Callable[..., None] | None = None
 
     def update(
         self, owners: Sequence[tuple[MutableMapping[str, Any], str]], *args: Any, **static: Any
@@ -43,9 +43,9 @@ class UpdateOp(Op):
         types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
         key = (*types, *self.key_of(static))
         plan = self.plans.get(key)
-        if plan is not None and plan.quick_update is not None and not is_recorded():
+        if plan is not None and plan.fast_update is not None and not is_recorded():
             xs = [a.blocks[0] if type(a) is DistributedArray else a for a in operands]
-            made = plan.quick_update(xs, [blocks[0] for blocks in owned])
+            made = plan.fast_update(xs, [blocks[0] for blocks in owned])
             outs = tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
         else:
             plan = plan or self.plan(operands, static)
@@ -57,7 +57,7 @@ class UpdateOp(Op):
         for observer in OBSERVERS.get():
             observer.on_op(self, tuple(operands), static, outs if len(outs) > 1 else outs[0])
 
-    def update_all(
+    def multi_tensor(
         self,
         owners: Sequence[Sequence[tuple[MutableMapping[str, Any], str]]],
         others: Sequence[DistributedArray],
@@ -71,7 +71,7 @@ class UpdateOp(Op):
                 types.append(mapping[name].type)
             types.append(other.type)
         key = (*types, *map(type, args), *self.key_of(static))
-        run = self.plans_of_all.get(key)
+        run = self.multi_tensor_plans.get(key)
         if run is not None and not OBSERVERS.get() and run(owners, others, args):
             return
         for group, other in zip(owners, others, strict=True):
@@ -112,7 +112,7 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
     operands = [f"o{d}[k{d}].blocks[0]" for d in donated]
     operands += ["block", *[f"scalar{i}" for i in range(count)]]
     operands += [f"free{d}" for d in donated] + ["False"] * (plan.scratch >= 0)
-    made = written(plan.quick_update.expression, operands, names)  # type: ignore[union-attr]
+    made = written(plan.fast_update.expression, operands, names)  # type: ignore[union-attr]
     names |= known
     lines = [
         "def run(group, block, scalars):",
@@ -129,15 +129,15 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
 def _remember_all(
     op: UpdateOp, key: tuple[Any, ...], owners: Any, others: Any, args: Any, static: Any
 ) -> None:
-    """Keep how an `update_all` is done at once: by one launch, or by plans with the short way."""
+    """Keep how a `multi_tensor` is done at once: by one launch, or by plans with the short way."""
     found = []
     for group, other in zip(owners, others, strict=True):
         operands = (*[mapping[name] for mapping, name in group], other, *args)
         found.append(op.plan_of_call(operands, static))
     if all(plan.kernel_bodies for plan in found):
-        op.plans_of_all[key] = partial(_launched_for_all, op, found, static)
-    elif all(hasattr(plan.quick_update, "expression") for plan in found):
-        op.plans_of_all[key] = partial(_updated_on_host, [_in_place(plan) for plan in found])
+        op.multi_tensor_plans[key] = partial(_launched_for_all, op, found, static)
+    elif all(hasattr(plan.fast_update, "expression") for plan in found):
+        op.multi_tensor_plans[key] = partial(_updated_on_host, [_in_place(plan) for plan in found])
 
 
 def _launched_for_all(
@@ -145,7 +145,7 @@ def _launched_for_all(
 ) -> bool:
     """Update all by the op's kernel, in one launch for each block and dtype; False if it does
     not apply."""
-    launch = op.kernel_of_all
+    launch = op.multi_tensor_kernel
     if launch is None or not all(k.applies for p in plans for k in p.kernel_bodies):
         return False
     owned = [[is_owned(mapping, name) for mapping, name in group] for group in owners]
@@ -157,7 +157,7 @@ def _launched_for_all(
     for i, body in enumerate(plans[0].kernel_bodies):
         with backend_of(mesh).on(mesh, i):
             made.append(
-                body.update_all(
+                body.multi_tensor(
                     launch,
                     [tuple([blocks[i] for blocks in xs]) for xs in arrays],
                     [a.blocks[i] if type(a) is DistributedArray else a for a in args],

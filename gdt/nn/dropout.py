@@ -9,7 +9,7 @@ import numpy as np
 from gdt import random
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
-from gdt.array.placing import place
+from gdt.array.placing import distribute
 from gdt.errors import ArgumentError, error
 from gdt.nn.module import Module
 from gdt.observe import from_host
@@ -47,7 +47,7 @@ class Dropout(Module):
 
     def _count(self) -> tuple[DistributedArray]:
         """How many calls there were, as an operand; and one more."""
-        calls = place(np.uint64(self.calls), Layout.replicated(self.key.mesh, 0))
+        calls = distribute(np.uint64(self.calls), Layout.replicated(self.key.mesh, 0))
         self.calls += 1
         return (calls,)
 

@@ -1,6 +1,6 @@
 """Losses: scalar arrays, averaged or summed over the batch; the targets come first, as in TF.
 
-A loss over a split batch stays a pending sum until its value is needed, so it travels with the
+A loss over a split batch stays a partial sum until its value is needed, so it travels with the
 gradients.
 """
 

@@ -11,7 +11,7 @@ import numpy as np
 from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand, refuse_mask
-from gdt.array.placing import checked_layout, place
+from gdt.array.placing import checked_layout, distribute
 from gdt.array.registry import public
 from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
@@ -87,65 +87,68 @@ def asarray(
     if whole.dtype.kind not in "biufc":
         raise error(DtypeError, "asarray", f"the value has dtype {whole.dtype}, which is no number")
     checked = checked_layout(layout, whole.ndim, "asarray")
-    return place(whole, checked, copy=copy is not False, given="asarray")
+    return distribute(whole, checked, copy=copy is not False, given="asarray")
 
 
 # ---------------------------------------------------------------- from indices
 
 
-def shard_starts(kind: ArrayType, grid: Sequence[int], dim: int) -> np.ndarray:
+def shard_starts(array_type: ArrayType, grid: Sequence[int], dim: int) -> np.ndarray:
     """Global index along `dim` at which each shard of a block begins, shaped as its mesh axes; of
     shards that are all padding beyond the axis."""
-    mesh, axes = kind.mesh, kind.layout.dims[dim]
+    mesh, axes = array_type.mesh, array_type.layout.dims[dim]
     shard = np.zeros((1,) * mesh.ndim, np.int64)
     for a in axes:
         along = np.arange(mesh.box[a]) + grid[a] * mesh.box[a]
         shard = shard * mesh.sizes[a] + along.reshape(
             [-1 if k == a else 1 for k in range(mesh.ndim)]
         )
-    return shard * kind.local_shape[dim]
+    return shard * array_type.local_shape[dim]
 
 
-def _indices(kind: ArrayType, grid: Sequence[int]) -> list[np.ndarray]:
+def _indices(array_type: ArrayType, grid: Sequence[int]) -> list[np.ndarray]:
     """For every array axis the global index of each element of a block, broadcastable to the block;
     padding repeats the last index."""
     found = []
-    for d, (size, chunk) in enumerate(zip(kind.shape, kind.local_shape, strict=True)):
-        start = shard_starts(kind, grid, d)
-        along = np.arange(chunk).reshape([-1 if k == d else 1 for k in range(kind.ndim)])
-        index = start.reshape(start.shape + (1,) * kind.ndim) + along
+    for d, (size, chunk) in enumerate(zip(array_type.shape, array_type.local_shape, strict=True)):
+        start = shard_starts(array_type, grid, d)
+        along = np.arange(chunk).reshape([-1 if k == d else 1 for k in range(array_type.ndim)])
+        index = start.reshape(start.shape + (1,) * array_type.ndim) + along
         found.append(np.minimum(index, size - 1))
     return found
 
 
 def made(
-    kind: ArrayType, make: Callable[[Any, Sequence[int]], Block], value: Any = None
+    array_type: ArrayType, make: Callable[[Any, Sequence[int]], Block], value: Any = None
 ) -> DistributedArray:
     """An array from `make(backend, grid)`: the block at that grid coordinate, in the layout of
-    `kind` with nothing pending. value: what all elements are, for processes to compare."""
-    resolved, backend = kind.with_layout(kind.layout.resolved), backend_of(kind.mesh)
+    `kind` with nothing partial. value: what all elements are, for processes to compare."""
+    resolved, backend = (
+        array_type.with_layout(array_type.layout.resolved),
+        backend_of(array_type.mesh),
+    )
     blocks = []
-    for i, grid in enumerate(kind.mesh.blocks):
-        with backend.on(kind.mesh, i):
+    for i, grid in enumerate(array_type.mesh.blocks):
+        with backend.on(array_type.mesh, i):
             blocks.append(make(backend, grid))
-    (pended,) = run_routes([route(resolved, kind.layout)], [blocks])
-    if kind.mesh.num_processes > 1:
-        noted(lambda: note_made("", kind, value))
+    (pended,) = run_routes([route(resolved, array_type.layout)], [blocks])
+    if array_type.mesh.num_processes > 1:
+        noted(lambda: note_made("", array_type, value))
     ran("constant", lambda: [pended], [], [pended])
-    return DistributedArray(kind, tuple(pended))
+    return DistributedArray(array_type, tuple(pended))
 
 
-def from_indices(kind: ArrayType, values: Callable[..., Any]) -> DistributedArray:
+def from_indices(array_type: ArrayType, values: Callable[..., Any]) -> DistributedArray:
     """An array of `values(xp, *indices)`: a function of the global index along every axis."""
-    resolved = kind.with_layout(kind.layout.resolved)
+    resolved = array_type.with_layout(array_type.layout.resolved)
 
     def make(backend: Any, grid: Sequence[int]) -> Block:
-        block = backend.empty(resolved.block_shape, kind.dtype, resolved.memory_order)
+        block = backend.empty(resolved.block_shape, array_type.dtype, resolved.memory_order)
         indices = [backend.asarray(i) for i in _indices(resolved, grid)]
         block[...] = values(backend.xp, *indices)
         return block
 
-    return made(kind, make)
+    return made(array_type, make)
 
 
 def _kind(shape: Shape, dtype: Any, layout: Layout | None, name: str) -> ArrayType:
@@ -174,13 +177,13 @@ def full(
     return _constant(_kind(shape, dtype, layout, "full"), fill_value)
 
 
-def _constant(kind: ArrayType, value: Any) -> DistributedArray:
+def _constant(array_type: ArrayType, value: Any) -> DistributedArray:
     def make(backend: Any, grid: Sequence[int]) -> Block:
-        block = backend.empty(kind.block_shape, kind.dtype, kind.memory_order)
+        block = backend.empty(array_type.block_shape, array_type.dtype, array_type.memory_order)
         block[...] = value
         return block
 
-    return made(kind, make, np.asarray(value))
+    return made(array_type, make, np.asarray(value))
 
 
 @public
@@ -222,7 +225,7 @@ def empty(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> 
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, *, layout: Layout | None = None
 ) -> DistributedArray:
-    """`full` in the shape, dtype and layout of `x`, with nothing pending.
+    """`full` in the shape, dtype and layout of `x`, with nothing partial.
 
     >>> gdt.full_like(gdt.zeros(2), 7).tolist()
     [7.0, 7.0]
@@ -232,7 +235,7 @@ def full_like(
 
 @public
 def zeros_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
-    """Zeros in the shape, dtype and layout of `x`, with nothing pending.
+    """Zeros in the shape, dtype and layout of `x`, with nothing partial.
 
     >>> gdt.zeros_like(gdt.ones(2)).tolist()
     [0.0, 0.0]
@@ -242,7 +245,7 @@ def zeros_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> Di
 
 @public
 def ones_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
-    """Ones in the shape, dtype and layout of `x`, with nothing pending.
+    """Ones in the shape, dtype and layout of `x`, with nothing partial.
 
     >>> gdt.ones_like(gdt.zeros(2)).tolist()
     [1.0, 1.0]
@@ -252,7 +255,7 @@ def ones_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> Dis
 
 @public
 def empty_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
-    """`empty` in the shape, dtype and layout of `x`, with nothing pending.
+    """`empty` in the shape, dtype and layout of `x`, with nothing partial.
 
     >>> gdt.empty_like(gdt.ones((2, 3))).shape
     (2, 3)
@@ -412,10 +415,13 @@ def tri(
     return from_indices(kind, lambda xp, i, j: j - i <= k)
 
 
-def _prepare_triangle(kind: ArrayType, *, k: int = 0) -> dict[str, Any]:
-    if kind.ndim < 2:
+def _prepare_triangle(array_type: ArrayType, *, k: int = 0) -> dict[str, Any]:
+    if array_type.ndim < 2:
         raise error(
-            ShapeError, "tril, triu", f"rank {kind.ndim} is not a matrix", operands={"x": kind}
+            ShapeError,
+            "tril, triu",
+            f"rank {array_type.ndim} is not a matrix",
+            operands={"x": array_type},
         )
     return {"k": int(k)}
 

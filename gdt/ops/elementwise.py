@@ -134,7 +134,7 @@ def zero(g: Any, out: Any, x: DistributedArray, **static: Any) -> DistributedArr
 # ---------------------------------------------------------------- casts
 
 
-def _prepare_cast(kind: ArrayType, *, dtype: Any) -> dict[str, Any]:
+def _prepare_cast(array_type: ArrayType, *, dtype: Any) -> dict[str, Any]:
     return {"dtype": checked_dtype(dtype, "astype")}
 
 
@@ -180,8 +180,8 @@ def astype(x: Any, dtype: Any, copy: bool = True) -> DistributedArray:
 
     copy: accepted for NumPy's sake; arrays are immutable, so nothing is copied for its own sake.
 
-    Raises DtypeError for a dtype that is no number. A pending sum of floating-point numbers stays
-    pending if the dtype is wider.
+    Raises DtypeError for a dtype that is no number. A partial sum of floating-point numbers stays
+    partial if the dtype is wider.
 
     >>> gdt.astype(gdt.asarray([1.5, -1.5]), "int8").tolist()
     [1, -1]

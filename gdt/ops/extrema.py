@@ -79,28 +79,28 @@ min_.kernel(extreme_kernel("Min"))
 
 
 def _prepare_arg(
-    kind: ArrayType, *, name: str, axis: int | None, keepdims: bool = False
+    array_type: ArrayType, *, name: str, axis: int | None, keepdims: bool = False
 ) -> dict[str, Any]:
-    if kind.dtype.kind == "c":
-        raise error(DtypeError, name, "complex numbers have no order", operands={"x": kind})
+    if array_type.dtype.kind == "c":
+        raise error(DtypeError, name, "complex numbers have no order", operands={"x": array_type})
     if axis is None:
-        axes = tuple(range(-kind.ndim, 0))
+        axes = tuple(range(-array_type.ndim, 0))
     else:
         known = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
-        if not known or not -kind.ndim <= axis < kind.ndim:
+        if not known or not -array_type.ndim <= axis < array_type.ndim:
             raise error(
                 ShapeError,
                 name,
-                f"axis {axis!r} is out of range for rank {kind.ndim}",
-                operands={"x": kind},
+                f"axis {axis!r} is out of range for rank {array_type.ndim}",
+                operands={"x": array_type},
             )
-        axes = (int(axis) % kind.ndim - kind.ndim,)
-    check_nonempty(kind, axes, name)
+        axes = (int(axis) % array_type.ndim - array_type.ndim,)
+    check_nonempty(array_type, axes, name)
     return {"axis": axes, "keepdims": bool(keepdims)}
 
 
-def _arg_rule(kind: ArrayType, *, axis: Sequence[int], keepdims: bool) -> str:
-    return reduction_text(kind, axis, keepdims)
+def _arg_rule(array_type: ArrayType, *, axis: Sequence[int], keepdims: bool) -> str:
+    return reduction_text(array_type, axis, keepdims)
 
 
 def _locate(
@@ -130,10 +130,10 @@ def _locate_flat(
     xp: Any, x: Block, rank: int, shards: Shards, arg: Any
 ) -> tuple[Block | None, Block]:
     """The best element of a whole shard, and its index in the flattened global array."""
-    lead = x.shape[: x.ndim - rank]
-    flat = x.reshape(*lead, -1) if x.size else x.reshape(*lead, 0)
+    mesh_ndim = x.shape[: x.ndim - rank]
+    flat = x.reshape(*mesh_ndim, -1) if x.size else x.reshape(*mesh_ndim, 0)
     local = arg(flat, axis=-1, keepdims=True)
-    kept = (*lead, *(1,) * rank)
+    kept = (*mesh_ndim, *(1,) * rank)
     if not shards.split:
         return None, local.reshape(kept)
     value = xp.take_along_axis(flat, local, -1).reshape(kept)
@@ -170,9 +170,9 @@ def _arg_op(name: str, best: str, doc: str) -> Op:
         return _locate(xp, x, axis, keepdims, shards, name)  # type: ignore[arg-type]
 
     def prepare(
-        kind: ArrayType, *, axis: int | None = None, keepdims: bool = False
+        array_type: ArrayType, *, axis: int | None = None, keepdims: bool = False
     ) -> dict[str, Any]:
-        return _prepare_arg(kind, name=name, axis=axis, keepdims=keepdims)
+        return _prepare_arg(array_type, name=name, axis=axis, keepdims=keepdims)
 
     body.__name__, body.__doc__, body.__module__ = name, doc, __name__
     declare = op(_arg_rule, reduce=best, merge=_merge(best), finish=_index_alone, prepare=prepare)

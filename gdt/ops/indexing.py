@@ -113,22 +113,22 @@ def _flat_index(arrays: Sequence[DistributedArray], sizes: Sequence[int]) -> Dis
 # ---------------------------------------------------------------- reading an index
 
 
-def _entries(kind: ArrayType, index: Any) -> list[tuple[Entry, int]]:
+def _entries(array_type: ArrayType, index: Any) -> list[tuple[Entry, int]]:
     """One entry for every axis, and a None for every new axis, each beside its axis."""
-    items = [_item(kind, i) for i in (index if isinstance(index, tuple) else (index,))]
+    items = [_item(array_type, i) for i in (index if isinstance(index, tuple) else (index,))]
     entries: list[tuple[Entry, int]] = []
-    for item, axis in with_all_axes(kind, items, [_axes_used(i) for i in items]):
+    for item, axis in with_all_axes(array_type, items, [_axes_used(i) for i in items]):
         if isinstance(item, int | slice):
-            entries.append((read_interval(kind, item, axis), axis))
+            entries.append((read_interval(array_type, item, axis), axis))
         elif item is None:
             entries.append((None, axis))
         else:
-            found = _index_arrays(kind, item, axis)
+            found = _index_arrays(array_type, item, axis)
             entries += [(array, axis + i) for i, array in enumerate(found)]
     return entries
 
 
-def _item(kind: ArrayType, item: Any) -> Any:
+def _item(array_type: ArrayType, item: Any) -> Any:
     """One part of an index: an int, a slice, `...`, None, or an array of integers or bools."""
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
@@ -149,7 +149,7 @@ def _item(kind: ArrayType, item: Any) -> Any:
         DtypeError,
         "getitem",
         f"{item!r} is no index",
-        operands={"x": kind},
+        operands={"x": array_type},
         remedy="Use ints, slices, `...`, None, arrays of integers, or masks of rank 1 or more.",
     )
 
@@ -164,22 +164,22 @@ def _is_mask(item: Any) -> bool:
     return isinstance(item, np.ndarray | DistributedArray) and item.dtype.kind == "b"
 
 
-def _index_arrays(kind: ArrayType, item: Any, axis: int) -> list[DistributedArray]:
+def _index_arrays(array_type: ArrayType, item: Any, axis: int) -> list[DistributedArray]:
     """The indices along axis `axis`, or along all axes that a mask covers."""
     if not _is_mask(item):
-        return [checked_indices(kind, item, axis, "getitem")]
-    covered = kind.shape[axis : axis + item.ndim]
+        return [checked_indices(array_type, item, axis, "getitem")]
+    covered = array_type.shape[axis : axis + item.ndim]
     if item.shape != covered:
         raise error(
             IndexRangeError,
             "getitem",
             f"a mask of shape {list(item.shape)} does not fit axes of {list(covered)}",
-            operands={"x": kind},
+            operands={"x": array_type},
         )
     if isinstance(item, DistributedArray):
         on_implicit_fetch(item.type)
         item = item.numpy()
     return [
-        checked_indices(kind, found, axis + i, "getitem")
+        checked_indices(array_type, found, axis + i, "getitem")
         for i, found in enumerate(np.nonzero(item))
     ]

@@ -20,15 +20,15 @@ from gdt.sharding.routes import route_bytes
 Pieces = tuple[Piece, ...]
 
 
-def resized(kind: ArrayType, dim: int, size: int, axes: Axes) -> ArrayType:
+def resized(array_type: ArrayType, dim: int, size: int, axes: Axes) -> ArrayType:
     """`kind` with axis `dim` of another size, split over the mesh axes `axes`."""
-    shape = (*kind.shape[:dim], size, *kind.shape[dim + 1 :])
-    return ArrayType.of(shape, kind.dtype, _split(kind.layout, dim, axes))
+    shape = (*array_type.shape[:dim], size, *array_type.shape[dim + 1 :])
+    return ArrayType.of(shape, array_type.dtype, _split(array_type.layout, dim, axes))
 
 
 def _split(layout: Layout, dim: int, axes: Axes) -> Layout:
     dims = (*layout.dims[:dim], axes, *layout.dims[dim + 1 :])
-    return Layout.of(layout.mesh, dims, layout.pending)
+    return Layout.of(layout.mesh, dims, layout.reductions)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -49,8 +49,8 @@ def _cheapest(
         recut = _plan(moved, dim, pieces, size, fill, layout.dims[dim]).recut
         return sum(route_bytes(t, layout) for t in have) + recut.nbytes
 
-    pending = fill == 0  # the only value that can be filled into a pending reduction
-    return min(dict.fromkeys(t.layout if pending else t.layout.resolved for t in have), key=nbytes)
+    partial = fill == 0  # the only value that can be filled into a partial reduction
+    return min(dict.fromkeys(t.layout if partial else t.layout.resolved for t in have), key=nbytes)
 
 
 class Movement(NamedTuple):
@@ -64,16 +64,16 @@ class Movement(NamedTuple):
     axes: Axes | None = None
 
 
-def _index_of_view(kind: ArrayType, how: Movement) -> tuple[slice, ...] | None:
+def _index_of_view(array_type: ArrayType, how: Movement) -> tuple[slice, ...] | None:
     """Of one interval of an axis that is whole and stays so, where it is in a block; None of
     anything else."""
     dim, pieces, size, _, axes = how
-    if axes is not None or len(pieces) != 1 or kind.layout.dims[dim]:
+    if axes is not None or len(pieces) != 1 or array_type.layout.dims[dim]:
         return None
     (_, at, _, count, step, stride) = pieces[0]
     if count != size or stride != 1:
         return None
-    return (slice(None),) * (kind.mesh.ndim + dim) + (interval(at, count, step),)
+    return (slice(None),) * (array_type.mesh.ndim + dim) + (interval(at, count, step),)
 
 
 def interval(at: int, count: int, step: int) -> slice:
@@ -88,8 +88,10 @@ def _move_intervals(*arrays: DistributedArray, how: Movement) -> DistributedArra
     if len(arrays) == 1:
         index = _index_of_view(arrays[0].type, how)
         if index is not None:
-            kind = resized(arrays[0].type, dim, size, ())
-            return on_blocks("view", kind, lambda blocks: [b[index] for b in blocks], arrays[0])
+            array_type = resized(arrays[0].type, dim, size, ())
+            return on_blocks(
+                "view", array_type, lambda blocks: [b[index] for b in blocks], arrays[0]
+            )
     layout = _cheapest(tuple([a.type for a in arrays]), dim, pieces, size, fill)
     source_axes = layout.dims[dim]
     target_axes = source_axes if axes is None else axes
@@ -131,17 +133,19 @@ def _vjp(g: Any, out: Any, *arrays: Any, how: Movement) -> tuple[Any, ...]:
 
 
 def moved_back(
-    g: DistributedArray, kind: ArrayType, dim: int, pieces: Sequence[Piece]
+    g: DistributedArray, array_type: ArrayType, dim: int, pieces: Sequence[Piece]
 ) -> DistributedArray:
     """The cotangent of an array of type `kind`, from that of what these pieces of it have made."""
-    axes = _free_axes(g.layout, kind.layout, dim)
-    return move_intervals([g], dim, [p.transposed() for p in pieces], kind.shape[dim], axes=axes)
+    axes = _free_axes(g.layout, array_type.layout, dim)
+    return move_intervals(
+        [g], dim, [p.transposed() for p in pieces], array_type.shape[dim], axes=axes
+    )
 
 
 def _free_axes(g: Layout, like: Layout, dim: int) -> Axes | None:
     """How to split axis `dim` of a cotangent that holds it whole: as in its source, where the mesh
     axes are free."""
-    used = {a for axes in g.dims for a in axes} | {a for a, p in enumerate(g.pending) if p}
+    used = {a for axes in g.dims for a in axes} | {a for a, p in enumerate(g.reductions) if p}
     return None if g.dims[dim] or used & {*like.dims[dim]} else like.dims[dim]
 
 

@@ -20,25 +20,25 @@ Block = Any
 CHECK = "check_indices"  # the name of the instruction in which a program checks them
 
 
-def checked_axis(kind: ArrayType, axis: Any, name: str) -> int:
+def checked_axis(array_type: ArrayType, axis: Any, name: str) -> int:
     """`axis` counted from the front; ShapeError if there is no such axis."""
-    if type(axis) is int and -len(kind.shape) <= axis < len(kind.shape):
-        return axis % len(kind.shape)
+    if type(axis) is int and -len(array_type.shape) <= axis < len(array_type.shape):
+        return axis % len(array_type.shape)
     known = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
-    if not known or not -kind.ndim <= axis < kind.ndim:
+    if not known or not -array_type.ndim <= axis < array_type.ndim:
         raise error(
             ShapeError,
             name,
-            f"axis {axis!r} is out of range for rank {kind.ndim}",
-            operands={"x": kind},
+            f"axis {axis!r} is out of range for rank {array_type.ndim}",
+            operands={"x": array_type},
         )
-    return int(axis) % kind.ndim
+    return int(axis) % array_type.ndim
 
 
 # ---------------------------------------------------------------- indices
 
 
-def checked_indices(kind: ArrayType, indices: Any, axis: int, name: str) -> DistributedArray:
+def checked_indices(array_type: ArrayType, indices: Any, axis: int, name: str) -> DistributedArray:
     """`indices` as an array of integers that all point into axis `axis` of an array of type `kind`.
 
     Raises IndexRangeError for one that does not (on the CPU: a GPU is not asked), DtypeError for
@@ -49,29 +49,31 @@ def checked_indices(kind: ArrayType, indices: Any, axis: int, name: str) -> Dist
         if not indices.size:
             indices = np.zeros(indices.shape, np.int64)
         if indices.dtype.kind in "iu":
-            _check_range(kind, indices, axis, name)
-        indices = as_operand(indices, kind.mesh, name, "indices")
+            _check_range(array_type, indices, axis, name)
+        indices = as_operand(indices, array_type.mesh, name, "indices")
     elif indices.dtype.kind in "iu" and indices.mesh.device_type() == "CPU":
-        indices = _in_range(kind, indices.resolve(), axis, name)
+        indices = _in_range(array_type, indices.resolve(), axis, name)
     if indices.dtype.kind not in "iu":
         raise error(
             DtypeError,
             name,
             f"indices have dtype {indices.dtype}; they are integers",
-            operands={"x": kind, "indices": indices.type},
+            operands={"x": array_type, "indices": indices.type},
         )
     checked: DistributedArray = indices
     return checked
 
 
-def _in_range(kind: ArrayType, indices: DistributedArray, axis: int, name: str) -> DistributedArray:
+def _in_range(
+    array_type: ArrayType, indices: DistributedArray, axis: int, name: str
+) -> DistributedArray:
     """`indices` once they have been checked. In a recording they are what the check makes, so that
     a program that reads them checks them too."""
     of = indices.type
 
     def check(blocks: Sequence[Block]) -> list[Sequence[Block]]:
         for held in _valid_parts(of, blocks):
-            _check_range(kind, held, axis, name)
+            _check_range(array_type, held, axis, name)
         return [[block.view() for block in blocks]]
 
     (checked,) = made = check(indices.blocks)
@@ -81,16 +83,16 @@ def _in_range(kind: ArrayType, indices: DistributedArray, axis: int, name: str) 
     return DistributedArray(of, tuple(checked))
 
 
-def _valid_parts(kind: ArrayType, blocks: Sequence[Block]) -> Sequence[Block]:
+def _valid_parts(array_type: ArrayType, blocks: Sequence[Block]) -> Sequence[Block]:
     """Arrays of all elements but the padding."""
-    if not kind.uneven:
+    if not array_type.uneven:
         return blocks
     with observing_only():  # nothing of them is taken to the host
-        return [shard.data for shard in DistributedArray(kind, tuple(blocks)).shards]
+        return [shard.data for shard in DistributedArray(array_type, tuple(blocks)).shards]
 
 
-def _check_range(kind: ArrayType, indices: Any, axis: int, name: str) -> None:
-    size = kind.shape[axis]
+def _check_range(array_type: ArrayType, indices: Any, axis: int, name: str) -> None:
+    size = array_type.shape[axis]
     if indices.size == 0 or (-size <= indices.min() and indices.max() < size):
         return
     wrong = indices[(indices < -size) | (indices >= size)].flat[0]
@@ -98,7 +100,7 @@ def _check_range(kind: ArrayType, indices: Any, axis: int, name: str) -> None:
         IndexRangeError,
         name,
         f"index {wrong} is out of range for axis {axis} of size {size}",
-        operands={"x": kind},
+        operands={"x": array_type},
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gdt.array.array import DistributedArray, on_blocks
 from gdt.array.operands import as_operand
-from gdt.array.placing import place
+from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.relayout import run_routes
@@ -40,7 +40,7 @@ def _on_other_mesh(x: DistributedArray, layout: Layout) -> DistributedArray:
     def copied(blocks: Sequence[Any]) -> Sequence[Any]:
         token = OBSERVERS.set(())
         try:
-            return place(DistributedArray(x.type, blocks).numpy(), layout).blocks
+            return distribute(DistributedArray(x.type, blocks).numpy(), layout).blocks
         finally:
             OBSERVERS.reset(token)
 

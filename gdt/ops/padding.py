@@ -74,16 +74,16 @@ def pad(
     return padded
 
 
-def _pairs(kind: ArrayType, given: Any, name: str) -> list[tuple[Any, Any]]:
+def _pairs(array_type: ArrayType, given: Any, name: str) -> list[tuple[Any, Any]]:
     """One pair per axis, from a number, a pair, or a list of pairs."""
     try:
-        array = np.broadcast_to(np.asarray(given), (kind.ndim, 2))
+        array = np.broadcast_to(np.asarray(given), (array_type.ndim, 2))
     except ValueError:
         raise error(
             ShapeError,
             "pad",
-            f"{name} {given} is no pair for every axis of rank {kind.ndim}",
-            operands={"x": kind},
+            f"{name} {given} is no pair for every axis of rank {array_type.ndim}",
+            operands={"x": array_type},
         ) from None
     return [(before, after) for before, after in array.tolist()]
 

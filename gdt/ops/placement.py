@@ -175,7 +175,7 @@ def pack(tensors: Sequence[Any], layout: Layout) -> DistributedArray:
 
     Raises ShapeError for a wrong number of parts or shapes that do not make an array, DtypeError
     for different dtypes, LayoutError for a wrong rank, replicas that differ, or several kinds of
-    pending reductions. Follows `tf.experimental.dtensor.pack`, which checks no replicas.
+    partial reductions. Follows `tf.experimental.dtensor.pack`, which checks no replicas.
 
     >>> mesh = gdt.create_mesh([("x", 2)])
     >>> gdt.pack([[1, 2], [3]], gdt.Layout(["x"], mesh)).tolist()
@@ -190,7 +190,7 @@ def pack(tensors: Sequence[Any], layout: Layout) -> DistributedArray:
 def unpack(x: DistributedArray) -> list[Any]:
     """What every device of this process holds, row-major by mesh coordinate: the inverse of `pack`.
 
-    Read-only views without padding; of a pending reduction its operands.
+    Read-only views without padding; of a partial reduction its operands.
 
     >>> layout = gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))
     >>> [part.tolist() for part in gdt.unpack(gdt.arange(3, layout=layout))]
@@ -245,7 +245,9 @@ def _packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray
                 _fill(target, array)
             elif operand not in done:
                 valid = target[tuple(slice(n) for n in array.shape)]
-                combine = getattr(backend.xp, UFUNCS[next(p for p in layout.pending if p)].__name__)
+                combine = getattr(
+                    backend.xp, UFUNCS[next(p for p in layout.reductions if p)].__name__
+                )
                 _fill(target, combine(valid, array))
         done.add(operand)
     return DistributedArray(kind, tuple(blocks))
@@ -268,7 +270,7 @@ def _part(part: Any, coordinate: tuple[int, ...], backend: Any, name: str) -> Bl
 
 def _waiting(coordinate: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
     """The coordinate along mesh axes that wait for a reduction."""
-    return tuple(c for c, p in zip(coordinate, layout.pending, strict=True) if p)
+    return tuple(c for c, p in zip(coordinate, layout.reductions, strict=True) if p)
 
 
 def _facts(
@@ -298,65 +300,67 @@ def _packed_type(parts: Sequence[Part], layout: Layout, name: str) -> ArrayType:
     if any(len(p.shape) != layout.rank for p in parts):
         problem = f"a layout of rank {layout.rank} does not fit parts of other ranks"
         raise error(LayoutError, name, problem, operands={"layout": layout, **shown})
-    if len({p for p in layout.pending if p}) > 1:
-        problem = "different reductions are pending, and their order is not defined"
+    if len({p for p in layout.reductions if p}) > 1:
+        problem = "different reductions are partial, and their order is not defined"
         raise error(LayoutError, name, problem, operands={"layout": layout})
     shape = []
     for d in range(layout.rank):
         sizes = {layout.shard_index(p.coordinate, d): p.shape[d] for p in parts}
         shape.append(sum(sizes.values()))
-    kind = ArrayType.of(tuple(shape), parts[0].dtype, layout)
+    array_type = ArrayType.of(tuple(shape), parts[0].dtype, layout)
     for part in parts:
-        want = tuple(s.stop - s.start for s in kind.shard_slices(part.coordinate))
+        want = tuple(s.stop - s.start for s in array_type.shard_slices(part.coordinate))
         if part.shape != want:
             raise error(
                 ShapeError,
                 name,
-                f"the parts do not make an array: of {kind}, "
+                f"the parts do not make an array: of {array_type}, "
                 f"device {part.coordinate} holds {list(want)}, not {list(part.shape)}",
                 operands=shown,
                 remedy="A shard of a split axis has ceil(n / shards) elements, fewer at the end.",
             )
-    return kind
+    return array_type
 
 
 def _check_replicas(
     arrays: Sequence[Block],
     parts: Sequence[Part],
     owners: Sequence[int],
-    kind: ArrayType,
+    array_type: ArrayType,
     name: str,
 ) -> None:
     """LayoutError if replicas differ: those of one process are compared, those of several have
     equal digests. owners: the blocks in which the arrays lie."""
     first = dict[tuple[Any, ...], int]()
-    apart = kind.mesh.num_processes > 1
+    apart = array_type.mesh.num_processes > 1
     for i, part in enumerate(parts):
-        shard = tuple(kind.layout.shard_index(part.coordinate, d) for d in range(kind.ndim))
-        other = first.setdefault((shard, _waiting(part.coordinate, kind.layout)), i)
+        shard = tuple(
+            array_type.layout.shard_index(part.coordinate, d) for d in range(array_type.ndim)
+        )
+        other = first.setdefault((shard, _waiting(part.coordinate, array_type.layout)), i)
         if other == i:
             continue
         if apart:
             same = parts[other].digest == part.digest
         else:
-            same = _are_equal(arrays[other], arrays[i], kind, owners[i])
+            same = _are_equal(arrays[other], arrays[i], array_type, owners[i])
         if not same:
             raise error(
                 LayoutError,
                 name,
                 f"the parts of devices {parts[other].coordinate} and {part.coordinate} "
                 "are not equal",
-                operands={"layout": kind.layout},
+                operands={"layout": array_type.layout},
                 remedy="Along mesh axes that split no array axis, parts are replicas.",
             )
 
 
-def _are_equal(one: Block, other: Block, kind: ArrayType, owner: int) -> bool:
+def _are_equal(one: Block, other: Block, array_type: ArrayType, owner: int) -> bool:
     """Whether two parts are equal; `owner` is the block that `other` is for."""
-    backend = backend_of(kind.mesh)
-    with backend.on(kind.mesh, owner):
+    backend = backend_of(array_type.mesh)
+    with backend.on(array_type.mesh, owner):
         near = backend.asarray(one)
-        same = backend.xp.array_equal(near, other, equal_nan=kind.dtype.kind in "fc")
+        same = backend.xp.array_equal(near, other, equal_nan=array_type.dtype.kind in "fc")
         return bool(backend.to_host(same))
 
 
@@ -367,8 +371,8 @@ def _fill(target: Block, array: Block) -> None:
         return
     target[tuple(slice(n) for n in array.shape)] = array
     for d, n in enumerate(array.shape):
-        lead = (slice(None),) * d
-        target[(*lead, slice(n, None))] = target[(*lead, slice(n - 1, n))]
+        mesh_ndim = (slice(None),) * d
+        target[(*mesh_ndim, slice(n, None))] = target[(*mesh_ndim, slice(n - 1, n))]
 
 
 # ---------------------------------------------------------------- a function of the shards

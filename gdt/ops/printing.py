@@ -22,7 +22,7 @@ def array_repr(x: DistributedArray) -> str:
     """The values, type and layout of an array, formatted under `numpy.printoptions`.
 
     An array above the options' `threshold` is summarised, and then only `edgeitems` from both
-    ends of every axis are fetched. A pending reduction is carried out on what is shown, without a
+    ends of every axis are fetched. A partial reduction is carried out on what is shown, without a
     collective. Where several processes own the mesh, all of them must call it.
 
     >>> print(gdt.array_repr(gdt.asarray([[1, 2], [3, 4]])))
@@ -49,13 +49,13 @@ def edges(x: DistributedArray, count: int) -> np.ndarray:
     NumPy shows of it, with `count` edge items, what it shows of the whole.
     """
     picked = [_picked(n, count) for n in x.shape]
-    waiting = [a for a, p in enumerate(x.layout.pending) if p]
+    waiting = [a for a, p in enumerate(x.layout.reductions) if p]
     shown = gathered(x.mesh.num_processes, _shown(x, picked, waiting), f"array_repr of {x.type}")
     parts: dict[tuple[int, ...], np.ndarray] = {}
     for part, to, values in itertools.chain(*shown):
         target = parts.setdefault(part, np.zeros([len(p) for p in picked], x.dtype))
         target[to] = values
-    return _combined(parts, [str(x.layout.pending[a]) for a in waiting])
+    return _combined(parts, [str(x.layout.reductions[a]) for a in waiting])
 
 
 def _shown(

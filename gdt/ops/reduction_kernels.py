@@ -26,7 +26,7 @@ class Reduced(NamedTuple):
 
 
 def _reduced(launcher: Launcher, x: Block, axis: Sequence[int], keepdims: bool) -> Reduced:
-    lead, dims = launcher.lead, x.shape[launcher.lead :]
+    mesh_ndim, dims = launcher.mesh_ndim, x.shape[launcher.mesh_ndim :]
     gone = sorted(a + len(dims) for a in axis)
     if not gone or gone != list(range(gone[0], gone[-1] + 1)):
         raise launcher.refused(f"axes {gone} are not neighbours")
@@ -36,8 +36,8 @@ def _reduced(launcher: Launcher, x: Block, axis: Sequence[int], keepdims: bool) 
         math.prod(dims[gone[-1] + 1 :]),
     )
     kept = tuple(1 if i in gone else n for i, n in enumerate(dims) if keepdims or i not in gone)
-    data = launcher.contiguous(x).reshape(*x.shape[:lead], *sizes)
-    return Reduced(data, (*x.shape[:lead], *kept))
+    data = launcher.contiguous(x).reshape(*x.shape[:mesh_ndim], *sizes)
+    return Reduced(data, (*x.shape[:mesh_ndim], *kept))
 
 
 def sum_kernel(
@@ -75,7 +75,9 @@ def _sum(
 ) -> Block:
     found = _reduced(launcher, x, axis, keepdims)
     out = launcher.empty(found.shape, dtype.name)
-    launcher.run(launches.reduce("Sum", found.data, out, launcher.empty, lead=launcher.lead))
+    launcher.run(
+        launches.reduce("Sum", found.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
+    )
     return out
 
 
@@ -89,7 +91,9 @@ def extreme_kernel(op: str) -> Callable[..., Block]:
         if not found.data.shape[-2]:
             raise launcher.refused("there are no elements")
         out = launcher.empty(found.shape, x.dtype.name)
-        launcher.run(launches.reduce(op, found.data, out, launcher.empty, lead=launcher.lead))
+        launcher.run(
+            launches.reduce(op, found.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
+        )
         return out
 
     return kernel
@@ -108,7 +112,7 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
         *,
         shards: Shards,
     ) -> tuple[Block, ...]:
-        xp, lead, rank = launcher.xp, launcher.lead, x.ndim - launcher.lead
+        xp, mesh_ndim, rank = launcher.xp, launcher.mesh_ndim, x.ndim - launcher.mesh_ndim
         factor = f"d{axis[0] + rank}"
         found = _reduced(launcher, x, axis, keepdims)
         if len(axis) != 1 or not found.data.shape[-2]:
@@ -116,7 +120,7 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
         split, start, value = factor in shards.split, None, None
         index = launcher.empty(found.shape, "int64")
         if split:
-            over = x.shape[:lead]
+            over = x.shape[:mesh_ndim]
             start = launcher.keep(
                 "start",
                 lambda: xp.ascontiguousarray(
@@ -127,7 +131,7 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
             value = launcher.empty(found.shape, np.dtype(wide).name)
         launcher.run(
             launches.arg_reduce(
-                op, found.data, value, index, launcher.empty, start=start, lead=lead
+                op, found.data, value, index, launcher.empty, start=start, mesh_ndim=mesh_ndim
             )
         )
         return (index,) if value is None else (value.astype(x.dtype, copy=False), index)

@@ -28,50 +28,52 @@ Axis = int | Sequence[int] | None
 # ---------------------------------------------------------------- what reductions share
 
 
-def negative_axes(kind: ArrayType, axis: Axis, name: str) -> tuple[int, ...]:
+def negative_axes(array_type: ArrayType, axis: Axis, name: str) -> tuple[int, ...]:
     """`axis` as sorted negative axes, all of them for None; ShapeError for one that is out of
     range."""
     if axis is None:
-        return tuple(range(-kind.ndim, 0))
-    if type(axis) is int and -kind.ndim <= axis < kind.ndim:
-        return (axis % kind.ndim - kind.ndim,)
+        return tuple(range(-array_type.ndim, 0))
+    if type(axis) is int and -array_type.ndim <= axis < array_type.ndim:
+        return (axis % array_type.ndim - array_type.ndim,)
     axes = tuple(axis) if isinstance(axis, Sequence) else (axis,)
     for a in axes:
         if not isinstance(a, int | np.integer) or isinstance(a, bool):
-            raise error(DtypeError, name, f"axis {a!r} is no integer", operands={"x": kind})
-        if not -kind.ndim <= a < kind.ndim:
+            raise error(DtypeError, name, f"axis {a!r} is no integer", operands={"x": array_type})
+        if not -array_type.ndim <= a < array_type.ndim:
             raise error(
                 ShapeError,
                 name,
-                f"axis {a} is out of range for rank {kind.ndim}",
-                operands={"x": kind},
+                f"axis {a} is out of range for rank {array_type.ndim}",
+                operands={"x": array_type},
             )
-    found = tuple(sorted(int(a) % kind.ndim - kind.ndim for a in axes))
+    found = tuple(sorted(int(a) % array_type.ndim - array_type.ndim for a in axes))
     if len(set(found)) < len(found):
-        raise error(ShapeError, name, f"an axis is repeated in {axes}", operands={"x": kind})
+        raise error(ShapeError, name, f"an axis is repeated in {axes}", operands={"x": array_type})
     return found
 
 
-def reduction_text(kind: ArrayType, axis: Sequence[int], keepdims: bool) -> str:
+def reduction_text(array_type: ArrayType, axis: Sequence[int], keepdims: bool) -> str:
     """`d0 d1 d2 -> d0 d2`, or `d0 d1 d2 -> d0 1 d2` with keepdims."""
-    names = [f"d{i}" for i in range(kind.ndim)]
-    gone = {a + kind.ndim for a in axis}
+    names = [f"d{i}" for i in range(array_type.ndim)]
+    gone = {a + array_type.ndim for a in axis}
     out = ["1" if i in gone else n for i, n in enumerate(names) if i not in gone or keepdims]
     return f"{' '.join(names)} -> {' '.join(out)}"
 
 
-def reduction_rule(kind: ArrayType, *, axis: tuple[int, ...], keepdims: bool, **_: Any) -> str:
+def reduction_rule(
+    array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, **_: Any
+) -> str:
     """The rule of a reduction over `axis`."""
-    return reduction_text(kind, axis, keepdims)
+    return reduction_text(array_type, axis, keepdims)
 
 
 def sum_rule(
-    kind: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: Any = None
+    array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: Any = None
 ) -> RuleSpec:
-    """The rule of a sum: parts of a pending sum of integers may have wrapped around, and are added
+    """The rule of a sum: parts of a partial sum of integers may have wrapped around, and are added
     up before anything wider is made of them."""
-    text = reduction_text(kind, axis, keepdims)
-    return RuleSpec(text, linear=kind.dtype.kind in "fc")
+    text = reduction_text(array_type, axis, keepdims)
+    return RuleSpec(text, linear=array_type.dtype.kind in "fc")
 
 
 def prepare_reduction(name: str, *, nonempty: bool = False) -> Callable[..., dict[str, Any]]:
@@ -79,25 +81,25 @@ def prepare_reduction(name: str, *, nonempty: bool = False) -> Callable[..., dic
     reduced to something."""
 
     def prepare(
-        kind: ArrayType, *, axis: Axis = None, keepdims: bool = False, **static: Any
+        array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, **static: Any
     ) -> dict[str, Any]:
-        axes = negative_axes(kind, axis, name)
+        axes = negative_axes(array_type, axis, name)
         if nonempty:
-            check_nonempty(kind, axes, name)
+            check_nonempty(array_type, axes, name)
         return {"axis": axes, "keepdims": bool(keepdims), **static}
 
     return prepare
 
 
-def check_nonempty(kind: ArrayType, axes: Sequence[int], name: str) -> None:
+def check_nonempty(array_type: ArrayType, axes: Sequence[int], name: str) -> None:
     """Raise ShapeError if an element of the result would be that of no elements at all."""
-    kept = [n for i, n in enumerate(kind.shape) if i - kind.ndim not in axes]
-    if 0 not in kept and any(kind.shape[a] == 0 for a in axes):
+    kept = [n for i, n in enumerate(array_type.shape) if i - array_type.ndim not in axes]
+    if 0 not in kept and any(array_type.shape[a] == 0 for a in axes):
         raise error(
             ShapeError,
             name,
             "an empty array has none: axes to reduce have length 0",
-            operands={"x": kind},
+            operands={"x": array_type},
         )
 
 
@@ -105,9 +107,9 @@ def prepare_sum(name: str) -> Callable[..., dict[str, Any]]:
     """Checks the statics of a sum or product."""
 
     def prepare(
-        kind: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+        array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
     ) -> dict[str, Any]:
-        axes = negative_axes(kind, axis, name)
+        axes = negative_axes(array_type, axis, name)
         target = None if dtype is None else np.dtype(dtype).newbyteorder("=")
         return {"axis": axes, "keepdims": bool(keepdims), "dtype": target}
 
@@ -162,7 +164,7 @@ def sum_(
     """Sum over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
     axis: an int, a tuple of ints or None. dtype: of the sum and of the result.
-    Over a split axis each device sums its part, and the result stays a pending sum until it is
+    Over a split axis each device sums its part, and the result stays a partial sum until it is
     needed.
 
     >>> mesh = gdt.create_mesh([("x", 2)])
@@ -198,11 +200,14 @@ def _sum_on_host(
 
 
 def _prepare_mean(
-    kind: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+    array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
 ) -> dict[str, Any]:
-    prepared = prepare_sum("mean")(kind, axis=axis, keepdims=keepdims, dtype=dtype)
-    exact = kind.dtype.kind in "biu"
-    return {**prepared, "dtype": prepared["dtype"] or np.dtype(float if exact else kind.dtype)}
+    prepared = prepare_sum("mean")(array_type, axis=axis, keepdims=keepdims, dtype=dtype)
+    exact = array_type.dtype.kind in "biu"
+    return {
+        **prepared,
+        "dtype": prepared["dtype"] or np.dtype(float if exact else array_type.dtype),
+    }
 
 
 def _divide_by_count(xp: Any, total: Block, *, count: int, dtype: np.dtype[Any]) -> Block:
@@ -212,13 +217,13 @@ def _divide_by_count(xp: Any, total: Block, *, count: int, dtype: np.dtype[Any])
 
 
 def _mean_rule(
-    kind: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: np.dtype
+    array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: np.dtype
 ) -> RuleSpec:
     """That of a sum; a mean that is rounded to an integer is no sum of parts that are."""
     if dtype.kind not in "biu":
-        return sum_rule(kind, axis=axis, keepdims=keepdims)
-    whole = frozenset(f"d{a + kind.ndim}" for a in axis)
-    return RuleSpec(reduction_text(kind, axis, keepdims), whole=whole, linear=False)
+        return sum_rule(array_type, axis=axis, keepdims=keepdims)
+    whole = frozenset(f"d{a + array_type.ndim}" for a in axis)
+    return RuleSpec(reduction_text(array_type, axis, keepdims), whole=whole, linear=False)
 
 
 @op(_mean_rule, linear="x", prepare=_prepare_mean, finish=_divide_by_count)
@@ -229,7 +234,7 @@ def mean(
     up in float32, as in NumPy.
 
     Over a split axis each device sums its part and divides by the global count; the result stays a
-    pending sum until it is needed. The mean of no elements is NaN, with NumPy's RuntimeWarning.
+    partial sum until it is needed. The mean of no elements is NaN, with NumPy's RuntimeWarning.
 
     >>> mesh = gdt.create_mesh([("x", 2)])
     >>> gdt.mean(gdt.asarray([1, 2, 6], layout=gdt.Layout(["x"], mesh)))

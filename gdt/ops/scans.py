@@ -34,8 +34,8 @@ Block = Any
 # ---------------------------------------------------------------- prod
 
 
-def _prod_rule(kind: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: Any) -> str:
-    return reduction_text(kind, axis, keepdims)
+def _prod_rule(array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: Any) -> str:
+    return reduction_text(array_type, axis, keepdims)
 
 
 @op(_prod_rule, reduce="prod", prepare=prepare_sum("prod"))
@@ -44,7 +44,7 @@ def prod(
 ) -> Block:
     """Product over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
-    Over a split axis each device multiplies its part, and the result stays a pending product until
+    Over a split axis each device multiplies its part, and the result stays a partial product until
     it is needed. The gradient is right where factors are 0, second derivatives where none is.
 
     >>> float(gdt.prod(gdt.asarray([2.0, 3.0, 4.0])))
@@ -73,10 +73,10 @@ prod.vjp(_prod_vjp)
 # ---------------------------------------------------------------- scans of whole axes
 
 
-def _scan_rule(kind: ArrayType, *, axis: int, **_: Any) -> RuleSpec:
-    names = [f"d{i}" for i in range(kind.ndim)]
+def _scan_rule(array_type: ArrayType, *, axis: int, **_: Any) -> RuleSpec:
+    names = [f"d{i}" for i in range(array_type.ndim)]
     text = f"{' '.join(names)} -> {' '.join(names)}"
-    return RuleSpec(text, whole=frozenset({names[axis]}), linear=kind.dtype.kind in "fc")
+    return RuleSpec(text, whole=frozenset({names[axis]}), linear=array_type.dtype.kind in "fc")
 
 
 def _reversed(x: Block, axis: int) -> Block:
@@ -84,9 +84,9 @@ def _reversed(x: Block, axis: int) -> Block:
 
 
 def _prepare_scan(
-    kind: ArrayType, *, axis: int, reverse: bool = False, dtype: Any = None
+    array_type: ArrayType, *, axis: int, reverse: bool = False, dtype: Any = None
 ) -> dict[str, Any]:
-    (last,) = negative_axes(kind, axis, "cumsum")
+    (last,) = negative_axes(array_type, axis, "cumsum")
     return {
         "axis": last,
         "reverse": reverse,

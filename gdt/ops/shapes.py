@@ -42,9 +42,9 @@ def checked_shape(shape: Shape, name: str) -> tuple[int, ...]:
 # ---------------------------------------------------------------- reshape
 
 
-def _prepare_reshape(kind: ArrayType, *, shape: Shape) -> dict[str, Any]:
+def _prepare_reshape(array_type: ArrayType, *, shape: Shape) -> dict[str, Any]:
     sizes: list[Any] = list(shape) if isinstance(shape, Iterable) else [shape]
-    total = math.prod(kind.shape)
+    total = math.prod(array_type.shape)
     if sizes.count(-1) == 1:
         known = math.prod(n for n in sizes if n != -1)
         if known > 0 and total % known == 0:
@@ -55,12 +55,12 @@ def _prepare_reshape(kind: ArrayType, *, shape: Shape) -> dict[str, Any]:
             ShapeError,
             "reshape",
             f"{total} elements do not fit shape {list(sizes)}",
-            operands={"x": kind},
+            operands={"x": array_type},
         )
     return {"shape": tuple(int(n) for n in sizes)}
 
 
-def _reshape_rule(kind: ArrayType, *, shape: tuple[int, ...]) -> RuleSpec:
+def _reshape_rule(array_type: ArrayType, *, shape: tuple[int, ...]) -> RuleSpec:
     """Groups of dims with equal products, e.g. (8, 4, 3) -> (32, 3) is `a b c -> (a b) c`."""
     left: list[str] = []
     right: list[str] = []
@@ -74,7 +74,7 @@ def _reshape_rule(kind: ArrayType, *, shape: tuple[int, ...]) -> RuleSpec:
             whole.add(name)
         return name
 
-    for a, b in _groups(kind.shape, shape):
+    for a, b in _groups(array_type.shape, shape):
         if a == b:
             names = [factor(n) for n in a]
             left += names
@@ -203,25 +203,27 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
 # ---------------------------------------------------------------- transpose, broadcast
 
 
-def _prepare_transpose(kind: ArrayType, *, axes: Sequence[int] | None = None) -> dict[str, Any]:
-    order = tuple(range(kind.ndim))[::-1] if axes is None else tuple(axes)
+def _prepare_transpose(
+    array_type: ArrayType, *, axes: Sequence[int] | None = None
+) -> dict[str, Any]:
+    order = tuple(range(array_type.ndim))[::-1] if axes is None else tuple(axes)
     whole = all(isinstance(a, int | np.integer) and not isinstance(a, bool) for a in order)
     if (
         not whole
-        or any(not -kind.ndim <= a < kind.ndim for a in order)
-        or sorted(a % kind.ndim for a in order) != list(range(kind.ndim))
+        or any(not -array_type.ndim <= a < array_type.ndim for a in order)
+        or sorted(a % array_type.ndim for a in order) != list(range(array_type.ndim))
     ):
         raise error(
             ShapeError,
             "transpose",
-            f"{order} is no order of {kind.ndim} axes",
-            operands={"x": kind},
+            f"{order} is no order of {array_type.ndim} axes",
+            operands={"x": array_type},
         )
-    return {"axes": tuple(a % kind.ndim - kind.ndim for a in order)}
+    return {"axes": tuple(a % array_type.ndim - array_type.ndim for a in order)}
 
 
-def _transpose_rule(kind: ArrayType, *, axes: tuple[int, ...]) -> str:
-    names = [f"d{i}" for i in range(kind.ndim)]
+def _transpose_rule(array_type: ArrayType, *, axes: tuple[int, ...]) -> str:
+    names = [f"d{i}" for i in range(array_type.ndim)]
     return f"{' '.join(names)} -> {' '.join(names[a] for a in axes)}"
 
 
@@ -232,8 +234,8 @@ def transpose(xp: Any, x: Block, /, axes: Sequence[int] | None = None) -> Block:
     >>> gdt.transpose(gdt.ones((2, 3))).shape
     (3, 2)
     """
-    lead = x.ndim - len(axes)  # type: ignore[arg-type]
-    return x.transpose(*range(lead), *(a + x.ndim for a in axes))  # type: ignore[union-attr]
+    mesh_ndim = x.ndim - len(axes)  # type: ignore[arg-type]
+    return x.transpose(*range(mesh_ndim), *(a + x.ndim for a in axes))  # type: ignore[union-attr]
 
 
 def _transpose_vjp(g: Any, out: Any, x: Any, *, axes: Sequence[int] | None = None) -> Any:
@@ -245,26 +247,27 @@ def _transpose_vjp(g: Any, out: Any, x: Any, *, axes: Sequence[int] | None = Non
 transpose.vjp(_transpose_vjp)
 
 
-def _prepare_broadcast(kind: ArrayType, *, shape: Shape) -> dict[str, Any]:
+def _prepare_broadcast(array_type: ArrayType, *, shape: Shape) -> dict[str, Any]:
     sizes = checked_shape(shape, "broadcast_to")
-    tail = sizes[len(sizes) - kind.ndim :]
-    if len(sizes) < kind.ndim or any(
-        n not in (1, m) for n, m in zip(kind.shape, tail, strict=True)
+    tail = sizes[len(sizes) - array_type.ndim :]
+    if len(sizes) < array_type.ndim or any(
+        n not in (1, m) for n, m in zip(array_type.shape, tail, strict=True)
     ):
         raise error(
             ShapeError,
             "broadcast_to",
             f"the shape does not broadcast to {list(sizes)}",
-            operands={"x": kind},
+            operands={"x": array_type},
         )
     return {"shape": sizes}
 
 
-def _broadcast_rule(kind: ArrayType, *, shape: tuple[int, ...]) -> RuleSpec:
+def _broadcast_rule(array_type: ArrayType, *, shape: tuple[int, ...]) -> RuleSpec:
     names = [f"d{i}" for i in range(len(shape))]
-    lead = len(shape) - kind.ndim
+    mesh_ndim = len(shape) - array_type.ndim
     have = [
-        "1" if n != m else d for n, m, d in zip(kind.shape, shape[lead:], names[lead:], strict=True)
+        "1" if n != m else d
+        for n, m, d in zip(array_type.shape, shape[mesh_ndim:], names[mesh_ndim:], strict=True)
     ]
     return RuleSpec(f"{' '.join(have)} -> {' '.join(names)}", dict(zip(names, shape, strict=True)))
 
@@ -277,8 +280,8 @@ def broadcast_to(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any) -> Blo
     [[0, 1], [0, 1]]
     """
     missing = len(block_shape) - x.ndim
-    lead = len(block_shape) - len(shape)  # type: ignore[arg-type]
-    x = x.reshape(x.shape[:lead] + (1,) * missing + x.shape[lead:])
+    mesh_ndim = len(block_shape) - len(shape)  # type: ignore[arg-type]
+    x = x.reshape(x.shape[:mesh_ndim] + (1,) * missing + x.shape[mesh_ndim:])
     if isinstance(x, np.ndarray) and x.flags.c_contiguous and x.size:
         # What numpy.broadcast_to does, in a tenth of its time.
         strides = [0 if n == 1 else s for n, s in zip(x.shape, x.strides, strict=True)]

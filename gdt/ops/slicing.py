@@ -56,16 +56,16 @@ class Interval(NamedTuple):
     drops: bool = False
 
 
-def read_interval(kind: ArrayType, item: int | slice, axis: int) -> Interval:
+def read_interval(array_type: ArrayType, item: int | slice, axis: int) -> Interval:
     """What an int or a slice takes of axis `axis` of an array of type `kind`."""
-    size = kind.shape[axis]
+    size = array_type.shape[axis]
     if isinstance(item, int):
         if not -size <= item < size:
             raise error(
                 IndexRangeError,
                 "getitem",
                 f"index {item} is out of range for axis {axis} of size {size}",
-                operands={"x": kind},
+                operands={"x": array_type},
             )
         return Interval(item % size, 1, 1, drops=True)
     try:
@@ -73,26 +73,26 @@ def read_interval(kind: ArrayType, item: int | slice, axis: int) -> Interval:
     except (TypeError, ValueError) as e:
         problem = f"{item!r} is no slice: {e}"
         wrong = ArgumentError if isinstance(e, ValueError) else DtypeError  # as NumPy's
-        raise error(wrong, "getitem", problem, operands={"x": kind}) from None
+        raise error(wrong, "getitem", problem, operands={"x": array_type}) from None
     length = len(range(start, stop, step))
     return Interval(start, length, step) if length else Interval(0, 0, 1)
 
 
 def with_all_axes(
-    kind: ArrayType, items: Sequence[Any], used: Sequence[int]
+    array_type: ArrayType, items: Sequence[Any], used: Sequence[int]
 ) -> list[tuple[Any, int]]:
     """The parts of an index, of which each covers so many axes, beside the first axis of each;
     slices stand for `...` and for axes that are not mentioned."""
     dots = [n for n, i in enumerate(items) if i is Ellipsis]
     if len(dots) > 1:
         problem = "an index has one `...` at most"
-        raise error(IndexRangeError, "getitem", problem, operands={"x": kind})
+        raise error(IndexRangeError, "getitem", problem, operands={"x": array_type})
     covered = sum(used)
-    if covered > kind.ndim:
-        problem = f"{covered} indices are too many for rank {kind.ndim}"
-        raise error(IndexRangeError, "getitem", problem, operands={"x": kind})
+    if covered > array_type.ndim:
+        problem = f"{covered} indices are too many for rank {array_type.ndim}"
+        raise error(IndexRangeError, "getitem", problem, operands={"x": array_type})
     at = dots[0] if dots else len(items)
-    rest = [(slice(None), 1)] * (kind.ndim - covered)
+    rest = [(slice(None), 1)] * (array_type.ndim - covered)
     pairs = list(zip(items, used, strict=True))
     pairs[at : at + len(dots)] = rest
     placed, axis = [], 0
@@ -105,7 +105,7 @@ def with_all_axes(
 # ---------------------------------------------------------------- cutting
 
 
-class Step(NamedTuple):
+class CutStep(NamedTuple):
     """One axis of an array of type `kind` is cut to an interval."""
 
     kind: ArrayType
@@ -116,34 +116,36 @@ class Cut:
     """What is done to an array of one type: axes are cut to intervals, one after the other; then
     axes of length 1 come and go. One entry for every axis, and a None for every new axis."""
 
-    def __init__(self, kind: ArrayType, entries: tuple[Interval | None, ...]) -> None:
+    def __init__(self, array_type: ArrayType, entries: tuple[Interval | None, ...]) -> None:
         intervals = [e for e in entries if e is not None]
-        self.entries, self.steps = entries, list[Step]()
+        self.entries, self.steps = entries, list[CutStep]()
         self.shape = tuple([e.length if e else 1 for e in entries if e is None or not e.drops])
         # Whole axes first, so that less is sent along the others.
-        for dim in sorted(range(kind.ndim), key=lambda d: bool(kind.layout.dims[d])):
+        for dim in sorted(range(array_type.ndim), key=lambda d: bool(array_type.layout.dims[d])):
             start, count, step, drops = intervals[dim]
-            if not drops and (start, count, step) == (0, kind.shape[dim], 1):
+            if not drops and (start, count, step) == (0, array_type.shape[dim], 1):
                 continue
-            split = kind.layout.dims[dim]
+            split = array_type.layout.dims[dim]
             axes = () if drops and split else None
             pieces = (Piece(0, start, 0, count, step),) if count else ()
-            self.steps.append(Step(kind, Movement(dim, pieces, count, axes=axes)))
-            kind = resized(kind, dim, count, split if axes is None else axes)
-        self.kind = kind  # before axes come and go
-        self.is_whole = not self.steps and self.shape == kind.shape
+            self.steps.append(CutStep(array_type, Movement(dim, pieces, count, axes=axes)))
+            array_type = resized(array_type, dim, count, split if axes is None else axes)
+        self.kind = array_type  # before axes come and go
+        self.is_whole = not self.steps and self.shape == array_type.shape
 
 
 cut_of = lru_cache(maxsize=1 << 12)(Cut)  # one object for equal ones, which programs go by
 
 
 @lru_cache(maxsize=1 << 12)
-def cut_of_key(kind: ArrayType, key: Key) -> Cut:
+def cut_of_key(array_type: ArrayType, key: Key) -> Cut:
     """What an index does to an array of that type; IndexRangeError for one that does not fit."""
     items = [slice(*i) if type(i) is tuple else i for i in key]
     used = [0 if i is None or i is Ellipsis else 1 for i in items]
-    pairs = with_all_axes(kind, items, used)
-    return cut_of(kind, tuple([i if i is None else read_interval(kind, i, a) for i, a in pairs]))
+    pairs = with_all_axes(array_type, items, used)
+    return cut_of(
+        array_type, tuple([i if i is None else read_interval(array_type, i, a) for i, a in pairs])
+    )
 
 
 def cut(x: DistributedArray, how: Cut) -> DistributedArray:
@@ -161,33 +163,35 @@ def _cut(x: DistributedArray, *, how: Cut) -> DistributedArray:
 
 
 @_cut.short
-def _inside_block(kind: ArrayType, how: Cut) -> ShortWay | None:
-    out = None if kind.mesh.divided else _reshaped(how.kind, how.shape)
+def _inside_block(array_type: ArrayType, how: Cut) -> ShortWay | None:
+    out = None if array_type.mesh.divided else _reshaped(how.kind, how.shape)
     if out is None:
         return None
     run = _as_one_index(how, out) or _as_steps(how, out)
-    return None if run is None else (out, backend_of(kind.mesh).placed(kind.mesh, 0, run))
+    return (
+        None if run is None else (out, backend_of(array_type.mesh).placed(array_type.mesh, 0, run))
+    )
 
 
 @lru_cache(maxsize=1 << 12)
-def _reshaped(kind: ArrayType, shape: tuple[int, ...]) -> ArrayType | None:
+def _reshaped(array_type: ArrayType, shape: tuple[int, ...]) -> ArrayType | None:
     """The type of `reshape(x, shape)`; None if `x`, of type `kind`, is moved for it."""
-    if kind.shape == shape:
-        return kind
-    rule, sizes, _ = reshape.declaration.bound_rule((kind,), {"shape": shape})
-    way = choose(rule, (kind,), sizes)
-    (wanted,), (layout,) = way.wanted, way.outs
-    return ArrayType.of(shape, kind.dtype, layout) if wanted is kind.layout else None
+    if array_type.shape == shape:
+        return array_type
+    rule, sizes, _ = reshape.declaration.bound_rule((array_type,), {"shape": shape})
+    strategy = choose(rule, (array_type,), sizes)
+    (wanted,), (layout,) = strategy.wanted, strategy.outs
+    return ArrayType.of(shape, array_type.dtype, layout) if wanted is array_type.layout else None
 
 
 def _as_one_index(how: Cut, out: ArrayType) -> Any:
     """A function that indexes a block, where that is all; else None."""
     if any(step.kind.layout.dims[step.how.dim] for step in how.steps):
         return None
-    lead = how.kind.mesh.ndim
-    index: list[Any] = [slice(None)] * lead
+    mesh_ndim = how.kind.mesh.ndim
+    index: list[Any] = [slice(None)] * mesh_ndim
     sizes = iter(how.kind.block_shape)
-    shape = [next(sizes) for _ in range(lead)]
+    shape = [next(sizes) for _ in range(mesh_ndim)]
     cut_dims = {step.how.dim for step in how.steps}
     dim = 0
     for entry in how.entries:

@@ -41,15 +41,17 @@ __all__ = ["moments", "std", "var"]
 Block = Any
 
 
-def _moments_rule(kind: ArrayType, *, axes: tuple[int, ...], keepdims: bool, **_: Any) -> str:
-    text = reduction_text(kind, axes, keepdims)
+def _moments_rule(array_type: ArrayType, *, axes: tuple[int, ...], keepdims: bool, **_: Any) -> str:
+    text = reduction_text(array_type, axes, keepdims)
     return f"{text}, {text.split('->')[1]}"
 
 
-def _prepare_moments(kind: ArrayType, *, axes: Axis, keepdims: bool = False) -> dict[str, Any]:
-    exact = kind.dtype.kind in "biu"
-    dtype = np.dtype(float) if exact else kind.dtype
-    found = negative_axes(kind, axes, "moments")
+def _prepare_moments(
+    array_type: ArrayType, *, axes: Axis, keepdims: bool = False
+) -> dict[str, Any]:
+    exact = array_type.dtype.kind in "biu"
+    dtype = np.dtype(float) if exact else array_type.dtype
+    found = negative_axes(array_type, axes, "moments")
     return {"axes": found, "keepdims": bool(keepdims), "dtype": dtype}
 
 

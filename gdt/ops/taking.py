@@ -1,7 +1,7 @@
 """Taking elements by integer indices, and the sums that are its gradients.
 
 An axis that indices point into may be split: each device looks up what it holds, and the result is
-a pending sum; no table is gathered. The gradient adds into a table that is split as the table was.
+a partial sum; no table is gathered. The gradient adds into a table that is split as the table was.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Sh
     >>> gdt.take_in_range(gdt.asarray([5.0, 6.0, 7.0]), gdt.asarray([2, -3]), axis=0).tolist()
     [7.0, 5.0]
     """
-    lead = shards.start["n"].ndim
-    at = lead + axis
-    if "n" not in shards.split and indices.shape[:lead] == (1,) * lead:
+    mesh_ndim = shards.start["n"].ndim
+    at = mesh_ndim + axis
+    if "n" not in shards.split and indices.shape[:mesh_ndim] == (1,) * mesh_ndim:
         row = from_the_front(xp, indices, shards.size["n"])
-        return _rows(xp, x, row.reshape(row.shape[lead:]), at)  # the same ones of every shard
+        return _rows(xp, x, row.reshape(row.shape[mesh_ndim:]), at)  # the same ones of every shard
     coordinates, row, held = locate(xp, indices, shards, x.shape[at])
     if coordinates:
         # The mesh axes that split the table go in front of its rows, and become one with them.
@@ -86,14 +86,14 @@ def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Sh
         flat[at] *= int(np.prod(counts))
         x = x.transpose(*others, *coordinates, *range(at, x.ndim)).reshape(flat)
     taken = xp.take(x, row, axis=at)  # (mesh axes of x, ..., mesh axes of indices, i, ...)
-    pairs = [d for k in range(lead) for d in (k, at + k)]
+    pairs = [d for k in range(mesh_ndim) for d in (k, at + k)]
     rest = [d for d in range(taken.ndim) if d not in pairs]
-    shape = [x.shape[k] * indices.shape[k] for k in range(lead)]
+    shape = [x.shape[k] * indices.shape[k] for k in range(mesh_ndim)]
     out = taken.transpose(*pairs, *rest).reshape(*shape, *(taken.shape[d] for d in rest))
     if held is None:
         return out
     held = held.reshape(
-        *held.shape[:lead], *(1,) * axis, *held.shape[lead:], *(1,) * (x.ndim - at - 1)
+        *held.shape[:mesh_ndim], *(1,) * axis, *held.shape[mesh_ndim:], *(1,) * (x.ndim - at - 1)
     )
     return xp.where(held, out, xp.zeros((), out.dtype))
 
@@ -123,26 +123,35 @@ def add_at(
     """Zeros to which each slice of `g` is added at its index along `axis`: the gradient of `take`.
 
     g: as `take` returns; indices: in range; carrier: (n,), an array of any values as long as the
-    result's axis, which is split as it is. Indices that are split leave a pending sum.
+    result's axis, which is split as it is. Indices that are split leave a partial sum.
 
     >>> zeros = gdt.zeros(3)
     >>> gdt.add_at(gdt.asarray([1.0, 2.0, 4.0]), gdt.asarray([2, 0, 2]), zeros, axis=0).tolist()
     [2.0, 0.0, 5.0]
     """
-    lead, chunk = shards.start["n"].ndim, carrier.shape[-1]
-    at, stop = lead + axis, lead + axis + indices.ndim - lead
-    split = [indices.shape[k] > 1 for k in range(lead)]  # these coordinates are summed right here
-    mesh = [1 if split[k] else max(g.shape[k], shards.start["n"].shape[k]) for k in range(lead)]
-    shape = [*mesh, *g.shape[lead:at], chunk, *g.shape[stop:]]
+    mesh_ndim, chunk = shards.start["n"].ndim, carrier.shape[-1]
+    at, stop = mesh_ndim + axis, mesh_ndim + axis + indices.ndim - mesh_ndim
+    split = [
+        indices.shape[k] > 1 for k in range(mesh_ndim)
+    ]  # these coordinates are summed right here
+    mesh = [
+        1 if split[k] else max(g.shape[k], shards.start["n"].shape[k]) for k in range(mesh_ndim)
+    ]
+    shape = [*mesh, *g.shape[mesh_ndim:at], chunk, *g.shape[stop:]]
     strides = strides_of(shape)
     where = locate(xp, indices, shards, chunk)
     rows = where.offset * strides[at]
     for k, place in where.coordinates.items():
         rows = rows + place * strides[k]
-    aligned = (*indices.shape[:lead], *(1,) * axis, *indices.shape[lead:], *(1,) * (g.ndim - stop))
+    aligned = (
+        *indices.shape[:mesh_ndim],
+        *(1,) * axis,
+        *indices.shape[mesh_ndim:],
+        *(1,) * (g.ndim - stop),
+    )
     held = None if where.held is None else where.held.reshape(aligned)
-    steps = [0 if split[k] else strides[k] for k in range(lead)]
-    steps += [*strides[lead:at], *[0] * (stop - at), *strides[at + 1 :]]
+    steps = [0 if split[k] else strides[k] for k in range(mesh_ndim)]
+    steps += [*strides[mesh_ndim:at], *[0] * (stop - at), *strides[at + 1 :]]
     return scatter_add(xp, g, rows.reshape(aligned), held, steps, shape)
 
 
@@ -160,7 +169,7 @@ def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
 
     x: (..., n, ...), indices: any shape, result: `indices.shape` in the place of axis n. Negative
     indices count from the end. A split axis is not gathered: each device takes what it holds, and
-    the result is a pending sum.
+    the result is a partial sum.
     Raises IndexRangeError for an index out of range; on a GPU such an index takes the nearest
     element.
 
@@ -193,10 +202,10 @@ def _broadcast_dims(x: ArrayType, indices: ArrayType, axis: int) -> dict[str, in
     return {d: b if a == 1 else a for i, (d, a, b) in enumerate(pairs) if i != axis}
 
 
-def _along(kind: ArrayType | None, dims: dict[str, int], axis: int, name: str) -> str:
+def _along(array_type: ArrayType | None, dims: dict[str, int], axis: int, name: str) -> str:
     term: list[str] = []
     for d in _names("d", len(dims) + 1):
-        whole = kind is None or d not in dims or kind.shape[len(term)] == dims[d]
+        whole = array_type is None or d not in dims or array_type.shape[len(term)] == dims[d]
         term.append(name if d not in dims else d if whole else "1")
     return " ".join(term)
 
@@ -213,8 +222,8 @@ def take_along_axis_in_range(
     >>> gdt.take_along_axis_in_range(x, at, axis=1).tolist()
     [[2], [3]]
     """
-    lead = shards.start["n"].ndim
-    at = lead + axis
+    mesh_ndim = shards.start["n"].ndim
+    at = mesh_ndim + axis
     coordinates, offset, held = locate(xp, indices, shards, x.shape[at])
     index: list[Any] = []
     for d, count in enumerate(x.shape):
@@ -245,14 +254,14 @@ def add_along_axis(
     [[3.0, 0.0, 0.0], [0.0, 8.0, 4.0]]
     """
     start, chunk = shards.start["n"].shape, carrier.shape[-1]
-    lead = len(start)
-    at = lead + axis
+    mesh_ndim = len(start)
+    at = mesh_ndim + axis
     where = locate(xp, indices, shards, chunk)
     shape = list(np.broadcast_shapes(g.shape, indices.shape))
     g = xp.broadcast_to(g, shape)
-    summed = [shards.start["m"].shape[k] > 1 for k in range(lead)]  # summed right here
+    summed = [shards.start["m"].shape[k] > 1 for k in range(mesh_ndim)]  # summed right here
     shape = [
-        1 if d < lead and summed[d] else max(n, start[d]) if d < lead else n
+        1 if d < mesh_ndim and summed[d] else max(n, start[d]) if d < mesh_ndim else n
         for d, n in enumerate(shape)
     ]
     shape[at] = chunk
@@ -260,7 +269,7 @@ def add_along_axis(
     rows = where.offset * strides[at]
     for k, place in where.coordinates.items():
         rows = rows + place * strides[k]
-    steps = [0 if d == at or (d < lead and summed[d]) else s for d, s in enumerate(strides)]
+    steps = [0 if d == at or (d < mesh_ndim and summed[d]) else s for d, s in enumerate(strides)]
     return scatter_add(xp, g, rows, where.held, steps, shape)
 
 
@@ -285,7 +294,7 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
 
     x: (..., n, ...), indices: (..., m, ...), result: (..., m, ...); the other axes broadcast. A
     split
-    axis is not gathered; the result is a pending sum then. None: of the flattened arrays.
+    axis is not gathered; the result is a partial sum then. None: of the flattened arrays.
     Raises IndexRangeError for an index out of range, as `take` does.
 
     >>> gdt.take_along_axis(gdt.asarray([[1, 2], [3, 4]]), [[1], [0]], axis=1).tolist()
@@ -315,21 +324,24 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
 
 
 def _prepare_one_hot(
-    kind: ArrayType, *, depth: int, axis: int = -1, dtype: Any = float
+    array_type: ArrayType, *, depth: int, axis: int = -1, dtype: Any = float
 ) -> dict[str, Any]:
-    if kind.dtype.kind not in "iu":
+    if array_type.dtype.kind not in "iu":
         raise error(
-            DtypeError, "one_hot", f"indices have dtype {kind.dtype}", operands={"indices": kind}
+            DtypeError,
+            "one_hot",
+            f"indices have dtype {array_type.dtype}",
+            operands={"indices": array_type},
         )
     if isinstance(depth, bool) or not isinstance(depth, int | np.integer) or depth < 0:
         raise error(ArgumentError, "one_hot", f"depth is {depth!r}; it is an int of at least 0")
-    rank = kind.ndim + 1
+    rank = array_type.ndim + 1
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
         raise error(
             ShapeError,
             "one_hot",
             f"axis {axis} is out of range for rank {rank}",
-            operands={"indices": kind},
+            operands={"indices": array_type},
         )
     return {
         "depth": int(depth),
@@ -338,9 +350,9 @@ def _prepare_one_hot(
     }
 
 
-def _one_hot_rule(kind: ArrayType, *, depth: int, axis: int, dtype: Any) -> RuleSpec:
-    dims = _names("d", kind.ndim)
-    at = axis + kind.ndim + 1
+def _one_hot_rule(array_type: ArrayType, *, depth: int, axis: int, dtype: Any) -> RuleSpec:
+    dims = _names("d", array_type.ndim)
+    at = axis + array_type.ndim + 1
     return RuleSpec(f"{' '.join(dims)} -> {' '.join([*dims[:at], 'n', *dims[at:]])}", {"n": depth})
 
 

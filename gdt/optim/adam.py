@@ -117,7 +117,7 @@ class Adam(Optimizer):
         gradients: Sequence[DistributedArray],
     ) -> None:
         """One update of every parameter and its moments."""
-        adam_step.update_all(owners, gradients, *scalars, decay=self.weight_decay > 0)
+        adam_step.multi_tensor(owners, gradients, *scalars, decay=self.weight_decay > 0)
 
 
 @checked_class(eager=True)

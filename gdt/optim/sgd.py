@@ -123,6 +123,6 @@ class SGD(Optimizer):
     ) -> None:
         """Plain, or with momentum."""
         if "velocity" in self.state:
-            momentum_step.update_all(owners, gradients, *scalars, nesterov=self.nesterov)
+            momentum_step.multi_tensor(owners, gradients, *scalars, nesterov=self.nesterov)
         else:
-            sgd_step.update_all(owners, gradients, *scalars)
+            sgd_step.multi_tensor(owners, gradients, *scalars)

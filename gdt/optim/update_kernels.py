@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.cuda.compiler import C_TYPES, Call, address
+from gdt.cuda.compiler import C_TYPES, KernelCall, address
 from gdt.engine.launcher import Launcher
 from gdt.engine.updates import UpdateOp
 
@@ -15,12 +15,12 @@ Block = Any
 Blocks = Sequence[Block]
 
 
-def declare(op: UpdateOp, launch: Callable[..., list[Call]]) -> None:
+def declare(op: UpdateOp, launch: Callable[..., list[KernelCall]]) -> None:
     """Let `launch`, a function of `gdt.cuda.launches.update`, be the kernel of an op with donated
     operands: arrays first, the donated ones before the gradient, then scalars."""
     arrays = len(op.declaration.donated) + 1
 
-    def update_all(
+    def multi_tensor(
         launcher: Launcher,
         operands: Sequence[Blocks],
         scalars: Sequence[Any],
@@ -36,11 +36,11 @@ def declare(op: UpdateOp, launch: Callable[..., list[Call]]) -> None:
         launcher.run(launch(tensors, numbers, to_device=to_device, **flags))
 
     def update(launcher: Launcher, *operands: Any, out: Blocks, **flags: Any) -> Any:
-        update_all(launcher, [operands[:arrays]], operands[arrays:], [out], **flags)
+        multi_tensor(launcher, [operands[:arrays]], operands[arrays:], [out], **flags)
         return out[0] if len(out) == 1 else tuple(out)
 
     op.kernel(update)
-    op.kernel_of_all = update_all
+    op.multi_tensor_kernel = multi_tensor
 
 
 def _scalars(launcher: Launcher, values: Sequence[Any], dtype: np.dtype) -> Block:

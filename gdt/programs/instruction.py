@@ -50,6 +50,6 @@ def held_of(blocks: Sequence[Block]) -> Held:
     return blocks[0] if len(blocks) == 1 else tuple(blocks)
 
 
-def array_of(kind: ArrayType, value: Held) -> DistributedArray:
+def array_of(array_type: ArrayType, value: Held) -> DistributedArray:
     """The array of that type of what a register holds."""
-    return DistributedArray(kind, value if type(value) is tuple else (value,))
+    return DistributedArray(array_type, value if type(value) is tuple else (value,))

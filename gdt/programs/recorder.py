@@ -61,7 +61,7 @@ class Recorder(Observer):
             plan, args = self._with_moved_constants(op, args, static)
             inputs = [held(a) if type(a) is DistributedArray else a for a in args]
             self._note(
-                op.name, plan.quick, inputs, [held(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
+                op.name, plan.fast, inputs, [held(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
                 is_new="out" in op.declaration.injected,
                 moved=[inputs[i] for i, route in enumerate(plan.routes) if route],
             )  # fmt: skip
@@ -112,8 +112,8 @@ class Recorder(Observer):
         outputs: Sequence[Sequence[Any]],
     ) -> None:
         made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
-        update = plan.quick_update or partial(_update, plan.execute, len(outputs[0]))
-        scratch = plan.scratch if plan.quick_update else -1
+        update = plan.fast_update or partial(_update, plan.execute, len(outputs[0]))
+        scratch = plan.scratch if plan.fast_update else -1
         self._note(name, update, read, made, True, donated=donated, scratch=scratch, plan=plan)
 
     def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:

@@ -26,7 +26,7 @@ Argument = tuple[Any, Any, Any]  # where it is kept (owner and key), and its pat
 
 class Result(NamedTuple):
     """An array that a function makes: which of the program's outputs it is, and which of them is
-    its value with nothing pending, -1 if the function did not ask for that."""
+    its value with nothing partial, -1 if the function did not ask for that."""
 
     type: ArrayType
     output: int
@@ -54,8 +54,8 @@ class Result(NamedTuple):
         """The array that a run of the program has made."""
         made = array_of(self.type, outputs[self.output])
         if self.resolved >= 0:
-            kind = self.type.with_layout(self.type.layout.resolved)
-            made._resolved = array_of(kind, outputs[self.resolved])
+            array_type = self.type.with_layout(self.type.layout.resolved)
+            made._resolved = array_of(array_type, outputs[self.resolved])
         return made
 
 

@@ -11,7 +11,7 @@ from gdt.programs.instruction import Instruction
 from gdt.programs.program import Program
 
 
-class Piece(NamedTuple):
+class Segment(NamedTuple):
     """Consecutive instructions of a program.
 
     communicates: whether they move data, or wait for that; then there is one. program: it or them,
@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     ends: frozenset[int]
 
 
-def pieces(program: Program) -> list[Piece]:
+def pieces(program: Program) -> list[Segment]:
     """The pieces of a program, in order. The last is a segment, which may be empty.
 
     An op that computes and communicates at once, as one that merges statistics of all devices, is a
@@ -32,7 +32,7 @@ def pieces(program: Program) -> list[Piece]:
     """
     instructions = program.instructions
     last = _last_reads(instructions, program.outputs)
-    found: list[Piece] = []
+    found: list[Segment] = []
     for start, stop in _bounds(instructions):
         own = instructions[start:stop]
         made = [r for k in own for r in k.outputs]
@@ -48,7 +48,7 @@ def pieces(program: Program) -> list[Piece]:
             set(),
             program.aliases,
         )
-        found.append(Piece(any(k.communicates for k in own), part, ends))
+        found.append(Segment(any(k.communicates for k in own), part, ends))
     return found
 
 

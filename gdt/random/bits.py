@@ -22,9 +22,9 @@ and sqrt, each rounded once, in the order written here. The same numbers therefo
 NumPy, of CuPy, and of a CUDA kernel that keeps each rounding (`__fmul_rn` and its relatives: no
 contraction to fma).
 
-`xp` is the array namespace. `index` is an integer array of any shape and any indices, or a `Run`,
-which says that they are consecutive and computes each counter once for its elements; the numbers
-are the same. `key` and `stream` are integers below 2^64, or uint64 arrays that broadcast with it.
+`xp` is the array namespace. `index` is an integer array of any shape and any indices, or a
+`CounterRun`, which says that they are consecutive and computes each counter once for its elements;
+the numbers are the same. `key` and `stream` are integers below 2^64, or uint64 arrays that broadcast with it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ import numpy.typing as npt
 
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.random.normal_quantile import centred_quantile, half_integers, quantile
-from gdt.random.philox import HALF, LOW, Run, as_uint64, draw, philox
+from gdt.random.philox import HALF, LOW, CounterRun, as_uint64, draw, philox
 
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
@@ -54,19 +54,23 @@ TRUNCATED_MASS = 0.9544997361036416
 # Draws --------------------------------------------------------------------------------------------
 
 
-def bits32(xp: Namespace, index: Array | Run, key: Array | int, stream: Array | int = 0) -> Array:
+def bits32(
+    xp: Namespace, index: Array | CounterRun, key: Array | int, stream: Array | int = 0
+) -> Array:
     """Uniform uint32, one word per element.
 
-    >>> [hex(word) for word in bits32(np, Run(0, 4), key=0).tolist()]
+    >>> [hex(word) for word in bits32(np, CounterRun(0, 4), key=0).tolist()]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
     """
     return draw(xp, index, key, stream, np.uint32, np.uint32, lambda bits: bits)
 
 
-def bits64(xp: Namespace, index: Array | Run, key: Array | int, stream: Array | int = 0) -> Array:
+def bits64(
+    xp: Namespace, index: Array | CounterRun, key: Array | int, stream: Array | int = 0
+) -> Array:
     """Uniform uint64, two words per element, the earlier one on top.
 
-    >>> [hex(pair) for pair in bits64(np, Run(0, 2), key=0).tolist()]
+    >>> [hex(pair) for pair in bits64(np, CounterRun(0, 2), key=0).tolist()]
     ['0x6627e8d5e169c58d', '0xbc57ac4c9b00dbd8']
     """
     return draw(xp, index, key, stream, np.uint64, np.uint64, lambda bits: bits)
@@ -74,7 +78,7 @@ def bits64(xp: Namespace, index: Array | Run, key: Array | int, stream: Array | 
 
 def uniform(
     xp: Namespace,
-    index: Array | Run,
+    index: Array | CounterRun,
     key: Array | int,
     stream: Array | int = 0,
     dtype: npt.DTypeLike = np.float32,
@@ -102,7 +106,7 @@ def uniform(
 
 def integers(
     xp: Namespace,
-    index: Array | Run,
+    index: Array | CounterRun,
     key: Array | int,
     stream: Array | int = 0,
     *,
@@ -118,7 +122,7 @@ def integers(
 
     Errors: ShapeError if n < 1; DtypeError if `dtype` cannot hold the values or is no integer.
 
-    >>> integers(np, Run(0, 6), key=1, low=-3, high=3, dtype=np.int8)
+    >>> integers(np, CounterRun(0, 6), key=1, low=-3, high=3, dtype=np.int8)
     array([2, 2, 0, 1, 1, 2], dtype=int8)
     """
     dtype = np.dtype(dtype)
@@ -139,7 +143,7 @@ def integers(
 
 def bernoulli(
     xp: Namespace,
-    index: Array | Run,
+    index: Array | CounterRun,
     key: Array | int,
     stream: Array | int = 0,
     *,
@@ -149,7 +153,7 @@ def bernoulli(
 
     p: float or floating array that broadcasts with `index`; 0 is never true, 1 always.
 
-    >>> bernoulli(np, Run(0, 8), key=3, p=0.5).tolist()
+    >>> bernoulli(np, CounterRun(0, 8), key=3, p=0.5).tolist()
     [False, True, False, False, True, False, True, False]
     """
     threshold = xp.asarray(p, dtype=np.float64) * 2.0**32
@@ -158,7 +162,7 @@ def bernoulli(
 
 def normal(
     xp: Namespace,
-    index: Array | Run,
+    index: Array | CounterRun,
     key: Array | int,
     stream: Array | int = 0,
     dtype: npt.DTypeLike = np.float32,
@@ -168,7 +172,7 @@ def normal(
     float32 uses 32 bits and reaches 6.3 deviations, float64 uses 64 bits and reaches 9.2; float16
     is float32 rounded. `gdt.random.normal_quantile` states formulas, source and accuracy.
 
-    >>> normal(np, Run(0, 3), key=0, dtype=np.float64).round(3).tolist()
+    >>> normal(np, CounterRun(0, 3), key=0, dtype=np.float64).round(3).tolist()
     [1.276, -0.72, -0.07]
     """
     dtype = _float_dtype("normal", dtype)
@@ -180,7 +184,7 @@ def normal(
 
 def truncated_normal(
     xp: Namespace,
-    index: Array | Run,
+    index: Array | CounterRun,
     key: Array | int,
     stream: Array | int = 0,
     dtype: npt.DTypeLike = np.float32,
@@ -189,7 +193,7 @@ def truncated_normal(
 
     Bits and dtypes as in `normal`.
 
-    >>> bool(abs(truncated_normal(np, Run(0, 1000), key=0)).max() <= 2)
+    >>> bool(abs(truncated_normal(np, CounterRun(0, 1000), key=0)).max() <= 2)
     True
     """
     dtype = _float_dtype("truncated_normal", dtype)
@@ -209,7 +213,7 @@ def permutation(xp: Namespace, n: int, key: Array | int, stream: Array | int = 0
     >>> permutation(np, 5, key=0).tolist()
     [4, 0, 3, 1, 2]
     """
-    bits = bits64(xp, Run(0, n), key, stream)
+    bits = bits64(xp, CounterRun(0, n), key, stream)
     return xp.argsort(bits, kind="stable").astype(np.int64)
 
 

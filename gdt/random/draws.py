@@ -12,7 +12,7 @@ import numpy as np
 
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray, on_blocks
-from gdt.array.placing import checked_layout, place
+from gdt.array.placing import checked_layout, distribute
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm.messages import note_draw
@@ -141,7 +141,7 @@ def _as_key(given: Any) -> DistributedArray:
 
 @lru_cache(maxsize=64)
 def _number(value: int, mesh: Mesh) -> DistributedArray:
-    return place(np.uint64(value), Layout.replicated(mesh, 0))
+    return distribute(np.uint64(value), Layout.replicated(mesh, 0))
 
 
 @op("..., ... -> ...")
@@ -157,7 +157,7 @@ def fold_in(xp: Any, key: Block, data: Block, /) -> Block:
     return random_bits.fold_in(xp, key, data)
 
 
-def _split_rule(kind: ArrayType, *, n: int) -> RuleSpec:
+def _split_rule(array_type: ArrayType, *, n: int) -> RuleSpec:
     return RuleSpec("... -> ... n", {"n": n})
 
 
@@ -189,9 +189,14 @@ def split(key: Key, n: int = 2) -> DistributedArray:
 
 @Composite
 def _draw(
-    key: DistributedArray, stream: Any, *, sampler: str, kind: ArrayType, options: Mapping[str, Any]
+    key: DistributedArray,
+    stream: Any,
+    *,
+    sampler: str,
+    array_type: ArrayType,
+    options: Mapping[str, Any],
 ) -> DistributedArray:
-    mesh, backend = kind.mesh, backend_of(kind.mesh)
+    mesh, backend = array_type.mesh, backend_of(array_type.mesh)
 
     def draw(*scalars: Any) -> list[Block]:
         blocks = []
@@ -199,20 +204,20 @@ def _draw(
             with backend.on(mesh, i):
                 operands = [_scalar(a, i) for a in scalars]
                 if i == 0:
-                    note_draw(kind, *operands)
-                blocks.append(draw_block(sampler, kind, i, options, *operands))
+                    note_draw(array_type, *operands)
+                blocks.append(draw_block(sampler, array_type, i, options, *operands))
         return blocks
 
-    return on_blocks(sampler, kind, draw, key, stream)
+    return on_blocks(sampler, array_type, draw, key, stream)
 
 
 @Composite
 def _permute(key: DistributedArray, stream: Any, *, n: int, layout: Layout) -> DistributedArray:
     mesh, backend = layout.mesh, backend_of(layout.mesh)
-    kind = ArrayType.of((n,), np.dtype(np.int64), Layout.replicated(mesh, 1))
+    array_type = ArrayType.of((n,), np.dtype(np.int64), Layout.replicated(mesh, 1))
 
     def permute(*scalars: Any) -> list[Block]:
-        note_draw(kind, *[_scalar(a, 0) for a in scalars])
+        note_draw(array_type, *[_scalar(a, 0) for a in scalars])
         blocks = []
         for i in range(len(mesh.blocks)):
             with backend.on(mesh, i):
@@ -221,7 +226,7 @@ def _permute(key: DistributedArray, stream: Any, *, n: int, layout: Layout) -> D
                 blocks.append(order.reshape((1,) * mesh.ndim + (n,)))
         return blocks
 
-    permuted = on_blocks("permutation", kind, permute, key, stream)
+    permuted = on_blocks("permutation", array_type, permute, key, stream)
     moved: DistributedArray = relayout(permuted, layout)
     return moved
 
@@ -242,20 +247,20 @@ def _operands(given: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
 def _taken(mesh: Mesh) -> tuple[DistributedArray, DistributedArray]:
     """Key and stream of the next draw of the default generator, as arrays."""
     taken, stream = generator.take()
-    return _number(taken, mesh), place(np.uint64(stream), Layout.replicated(mesh, 0))
+    return _number(taken, mesh), distribute(np.uint64(stream), Layout.replicated(mesh, 0))
 
 
 def _drawn(
     sampler: str, shape: Shape, dtype: Any, layout: Layout | None, key: Key, options: Any
 ) -> DistributedArray:
-    """A draw, in the wanted layout with nothing pending."""
+    """A draw, in the wanted layout with nothing partial."""
     sizes = checked_shape(shape, sampler)
     layout = checked_layout(layout, len(sizes), sampler)
-    kind = ArrayType.of(sizes, checked_dtype(dtype, sampler), layout.resolved)
+    array_type = ArrayType.of(sizes, checked_dtype(dtype, sampler), layout.resolved)
     if "dtype" in options:
-        options = {**options, "dtype": kind.dtype}
+        options = {**options, "dtype": array_type.dtype}
     out: DistributedArray = _draw(
-        *_operands(key, kind.mesh), sampler=sampler, kind=kind, options=options
+        *_operands(key, array_type.mesh), sampler=sampler, array_type=array_type, options=options
     )
     return out
 

@@ -15,7 +15,7 @@ from gdt.cuda import launches
 from gdt.engine.launcher import KernelBody, Launcher
 from gdt.ops.creation import shard_starts
 from gdt.random import bits as random_bits
-from gdt.random.philox import Run
+from gdt.random.philox import CounterRun
 from gdt.sharding.array_type import ArrayType
 
 Block = Any
@@ -30,56 +30,61 @@ KERNELS = {  # by function of `gdt.random.bits`
 }
 
 
-def block_run(kind: ArrayType, block: int) -> Run:
+def block_run(array_type: ArrayType, block: int) -> CounterRun:
     """The global row-major indices of the elements of a block: runs over the last split axis and
     all behind it, which lie end to end. Padding has the indices that follow."""
-    last = max((d for d, axes in enumerate(kind.layout.dims) if axes), default=0)
-    start = np.zeros((1,) * (kind.mesh.ndim + last), np.int64)
-    for d in range(min(last + 1, kind.ndim)):
-        index = shard_starts(kind, kind.mesh.blocks[block], d)
+    last = max((d for d, axes in enumerate(array_type.layout.dims) if axes), default=0)
+    start = np.zeros((1,) * (array_type.mesh.ndim + last), np.int64)
+    for d in range(min(last + 1, array_type.ndim)):
+        index = shard_starts(array_type, array_type.mesh.blocks[block], d)
         index = index.reshape(index.shape + (1,) * last)
         if d < last:
             along = [-1 if k == d else 1 for k in range(last)]
-            index = index + np.arange(kind.local_shape[d]).reshape(along)
-        start = start + index * math.prod(kind.shape[d + 1 :])
-    return Run(start, math.prod(kind.local_shape[last:]))
+            index = index + np.arange(array_type.local_shape[d]).reshape(along)
+        start = start + index * math.prod(array_type.shape[d + 1 :])
+    return CounterRun(start, math.prod(array_type.local_shape[last:]))
 
 
 def draw_block(
-    sampler: str, kind: ArrayType, block: int, options: Mapping[str, Any], key: Block, stream: Any
+    sampler: str,
+    array_type: ArrayType,
+    block: int,
+    options: Mapping[str, Any],
+    key: Block,
+    stream: Any,
 ) -> Block:
     """The elements of one block.
 
     sampler: a function of `gdt.random.bits`, options: its arguments.
     """
-    backend = backend_of(kind.mesh)
+    backend = backend_of(array_type.mesh)
     if backend.runner is not None and sampler in KERNELS:
-        values = _kernel_body(sampler, kind, block, tuple(options.items()))(key, stream)
+        values = _kernel_body(sampler, array_type, block, tuple(options.items()))(key, stream)
     else:
-        values = _draw(backend.xp, key, stream, sampler, block_run(kind, block), options)
-        if kind.memory_order is not None:
-            values = values.reshape(kind.block_shape)
-            return backend.asarray(values, copy=True, order=kind.memory_order)
-    return values.reshape(kind.block_shape)
+        values = _draw(backend.xp, key, stream, sampler, block_run(array_type, block), options)
+        if array_type.memory_order is not None:
+            values = values.reshape(array_type.block_shape)
+            return backend.asarray(values, copy=True, order=array_type.memory_order)
+    return values.reshape(array_type.block_shape)
 
 
 @lru_cache(maxsize=64)
 def _kernel_body(
-    sampler: str, kind: ArrayType, block: int, options: tuple[tuple[str, Any], ...]
+    sampler: str, array_type: ArrayType, block: int, options: tuple[tuple[str, Any], ...]
 ) -> KernelBody:
-    backend = backend_of(kind.mesh)
+    backend = backend_of(array_type.mesh)
     return KernelBody(
         sampler,
-        kind.mesh.ndim,
+        array_type.mesh.ndim,
         backend,
-        partial(_draw_with_kernel, dtype=kind.dtype),
+        partial(_draw_with_kernel, dtype=array_type.dtype),
         _draw,
-        {"sampler": sampler, "run": block_run(kind, block), "options": dict(options)},
+        {"sampler": sampler, "run": block_run(array_type, block), "options": dict(options)},
     )
 
 
 def _draw(
-    xp: Any, key: Block, stream: Any, sampler: str, run: Run, options: Mapping[str, Any]
+    xp: Any, key: Block, stream: Any, sampler: str, run: CounterRun, options: Mapping[str, Any]
 ) -> Block:
     values: Block = getattr(random_bits, sampler)(xp, run, key, stream, **options)
     return values
@@ -91,7 +96,7 @@ def _draw_with_kernel(
     stream: Any,
     *,
     sampler: str,
-    run: Run,
+    run: CounterRun,
     options: Mapping[str, Any],
     dtype: np.dtype,
 ) -> Block:

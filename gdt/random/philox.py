@@ -25,12 +25,12 @@ TILE = 1 << 15
 """Counters worked on at a time on the host: buffers of 256 KiB, which stay in a CPU's caches."""
 
 
-class Run(NamedTuple):
+class CounterRun(NamedTuple):
     """Consecutive indices `start[..., None] + arange(length)`: a contiguous block, or rows of one.
 
     start: int or integer NumPy array of any shape, always on the host; rows may begin anywhere.
 
-    >>> rows = Run(np.array([0, 100]), 3)  # indices 0, 1, 2 and 100, 101, 102
+    >>> rows = CounterRun(np.array([0, 100]), 3)  # indices 0, 1, 2 and 100, 101, 102
     """
 
     start: int | HostArray
@@ -87,7 +87,7 @@ def as_uint64(xp: Namespace, value: Array | int) -> Array:
 
 def draw(
     xp: Namespace,
-    index: Array | Run,
+    index: Array | CounterRun,
     key: Array | int,
     stream: Array | int,
     word: npt.DTypeLike,
@@ -102,12 +102,12 @@ def draw(
     key, stream = as_uint64(xp, key), as_uint64(xp, stream)
     word = np.dtype(word)
     shared = key.size == stream.size == 1
-    if isinstance(index, Run) and shared:
+    if isinstance(index, CounterRun) and shared:
         start = np.asarray(index.start, dtype=np.uint64)
         out = xp.empty((start.size, index.length), dtype)
         _fill_runs(xp, out, start.reshape(-1), key.reshape(1), stream.reshape(1), word, finish)
         return out.reshape((*start.shape, index.length))
-    if isinstance(index, Run):
+    if isinstance(index, CounterRun):
         start = xp.asarray(np.asarray(index.start, dtype=np.uint64))
         index = start[..., None] + xp.arange(index.length, dtype=np.uint64)
     index = xp.asarray(index, dtype=np.uint64)

@@ -87,9 +87,9 @@ class ArrayType(Immutable):
     def memory_order(self) -> tuple[int, ...] | None:
         """Axes of a block in the order of the global array's memory, where every array axis follows
         the mesh axes that split it; None if that is the order that they have anyway."""
-        lead = self.mesh.ndim
-        order = [i for d, axes in enumerate(self.layout.dims) for i in (*axes, lead + d)]
-        order = [a for a in range(lead) if a not in order] + order
+        mesh_ndim = self.mesh.ndim
+        order = [i for d, axes in enumerate(self.layout.dims) for i in (*axes, mesh_ndim + d)]
+        order = [a for a in range(mesh_ndim) if a not in order] + order
         long = [i for i in order if self.block_shape[i] > 1]
         return None if long == sorted(long) else tuple(order)
 

@@ -38,7 +38,7 @@ class Layout(Immutable):
         tuple of names, major first, to split one array axis over several mesh axes.
     mesh: the Mesh.
     partial: `{mesh axis: "sum"}`: the value is the sum (or max, min, prod) of what the devices
-        along that mesh axis hold, and is pending until it is needed. A list of names means sums.
+        along that mesh axis hold, and is partial until it is needed. A list of names means sums.
 
     Raises LayoutError for unknown or repeated mesh axes. Follows `tf.experimental.dtensor.Layout`.
 
@@ -52,7 +52,7 @@ class Layout(Immutable):
 
     mesh: Mesh
     dims: tuple[Axes, ...]  # the mesh axes that split each array axis
-    pending: tuple[str | None, ...]  # the reduction that each mesh axis waits for
+    reductions: tuple[str | None, ...]  # the reduction that each mesh axis waits for
 
     instead = "Make another with gdt.Layout, and move an array to it with gdt.relayout(x, layout)."
     _interned: ClassVar[dict[tuple[object, ...], Layout]] = {}
@@ -72,18 +72,18 @@ class Layout(Immutable):
                 f"sharding_specs is {sharding_specs!r}, not a list with one entry per array axis",
             )
         dims = tuple(_axes_of(spec, mesh) for spec in sharding_specs)
-        pending: list[str | None] = [None] * mesh.ndim
+        by_axis: list[str | None] = [None] * mesh.ndim
         reductions = partial if isinstance(partial, Mapping) else dict.fromkeys(partial, "sum")
         for name, reduction in reductions.items():
             if reduction not in UFUNCS:
                 raise error(
                     LayoutError,
                     "Layout",
-                    f"unknown reduction {reduction!r} pending over {name!r}",
+                    f"unknown reduction {reduction!r} partial over {name!r}",
                     remedy=f"Use one of {', '.join(UFUNCS)}.",
                 )
-            pending[mesh.axis_index(name, "Layout")] = reduction
-        used = [a for axes in dims for a in axes] + [a for a, p in enumerate(pending) if p]
+            by_axis[mesh.axis_index(name, "Layout")] = reduction
+        used = [a for axes in dims for a in axes] + [a for a, p in enumerate(by_axis) if p]
         for axis in used:
             if used.count(axis) > 1:
                 raise error(
@@ -93,18 +93,18 @@ class Layout(Immutable):
                     operands={"sharding_specs": list(sharding_specs), "mesh": mesh},
                     remedy="A mesh axis can split one array axis, or wait for one reduction.",
                 )
-        return cls.of(mesh, dims, tuple(pending))
+        return cls.of(mesh, dims, tuple(by_axis))
 
     @classmethod
     def of(
-        cls, mesh: Mesh, dims: tuple[Axes, ...], pending: tuple[str | None, ...] | None = None
+        cls, mesh: Mesh, dims: tuple[Axes, ...], reductions: tuple[str | None, ...] | None = None
     ) -> Layout:
         """The interned layout of these facts, unchecked: mesh axes by position."""
-        key = (mesh, dims, pending or (None,) * mesh.ndim)
+        key = (mesh, dims, reductions or (None,) * mesh.ndim)
         found = cls._interned.get(key)
         if found is None:
             found = object.__new__(cls)
-            found._set(mesh=mesh, dims=dims, pending=key[2])
+            found._set(mesh=mesh, dims=dims, reductions=key[2])
             found = cls._interned.setdefault(key, found)  # another thread's, if it was first
         return found
 
@@ -162,8 +162,8 @@ class Layout(Immutable):
 
     @property
     def partial(self) -> dict[str, str]:
-        """The reductions that are pending: `{mesh axis name: "sum"}`."""
-        return {n: p for n, p in zip(self.mesh.axis_names, self.pending, strict=True) if p}
+        """The reductions that are partial: `{mesh axis name: "sum"}`."""
+        return {n: p for n, p in zip(self.mesh.axis_names, self.reductions, strict=True) if p}
 
     def __getattr__(self, name: str) -> object:
         if name == "shape":
@@ -192,7 +192,7 @@ class Layout(Immutable):
 
     def is_fully_replicated(self) -> bool:
         """Whether every device holds the whole value."""
-        return not any(self.dims) and not any(self.pending)
+        return not any(self.dims) and not any(self.reductions)
 
     def is_batch_parallel(self) -> bool:
         """Whether the first axis is split and no other."""
@@ -204,7 +204,7 @@ class Layout(Immutable):
 
     @cached_property
     def resolved(self) -> Layout:
-        """This layout with nothing pending."""
+        """This layout with nothing partial."""
         return Layout.of(self.mesh, self.dims)
 
     def delete(self, dims: Sequence[int]) -> Layout:
@@ -220,7 +220,7 @@ class Layout(Immutable):
                 raise error(LayoutError, "Layout.delete", problem, operands={"layout": self})
         gone = {d % self.rank for d in dims}
         kept = tuple(axes for i, axes in enumerate(self.dims) if i not in gone)
-        return Layout.of(self.mesh, kept, self.pending)
+        return Layout.of(self.mesh, kept, self.reductions)
 
     def local_shape_from_global_shape(self, shape: Sequence[int]) -> list[int]:
         """Shape of the first shard of an array of `shape`: sizes are rounded up."""
@@ -265,20 +265,20 @@ class Layout(Immutable):
 
     def __str__(self) -> str:
         dims = ["-" if s == UNSHARDED else repr(s) for s in self.sharding_specs]
-        pending = [f" + {p} over {n!r}" for n, p in self.partial.items()]
-        return f"[{', '.join(dims)}]{''.join(pending)}"
+        reductions = [f" + {p} over {n!r}" for n, p in self.partial.items()]
+        return f"[{', '.join(dims)}]{''.join(reductions)}"
 
     def __repr__(self) -> str:
-        pending = f", partial={self.partial}" if self.partial else ""
+        reductions = f", partial={self.partial}" if self.partial else ""
         dims = ", ".join("-" if s == UNSHARDED else repr(s) for s in self.sharding_specs)
-        return f"Layout([{dims}], {self.mesh}{pending})"
+        return f"Layout([{dims}], {self.mesh}{reductions})"
 
     def to_string(self) -> str:
         """The layout as one line that `from_string` reads."""
         names = self.mesh.axis_names
         specs = ",".join("+".join(names[a] for a in axes) or UNSHARDED for axes in self.dims)
-        pending = ",".join(f"{n}={p}" for n, p in self.partial.items())
-        return f"sharding_specs:{specs};partial:{pending};mesh:{self.mesh.to_string()}"
+        reductions = ",".join(f"{n}={p}" for n, p in self.partial.items())
+        return f"sharding_specs:{specs};partial:{reductions};mesh:{self.mesh.to_string()}"
 
     @classmethod
     def from_string(cls, text: str) -> Layout:

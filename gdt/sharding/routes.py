@@ -18,10 +18,10 @@ from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.recut import Piece, Recut
 
-Pending = tuple[str | None, ...]
+Partial = tuple[str | None, ...]
 
 
-class Step(NamedTuple):
+class Transition(NamedTuple):
     """One movement of all blocks of an array from type `have` to type `want`.
 
     kind: slice, gather, all_to_all, all_reduce, reduce_scatter, pend or recut. axes: mesh axes that
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def step_between(
+def transition_between(
     kind: str,
     have: ArrayType,
     want: Layout,
@@ -53,7 +53,7 @@ def step_between(
     dim: int = -1,
     to: int = -1,
     reduction: str = "",
-) -> Step:
+) -> Transition:
     target = have.with_layout(want)
     mesh = have.mesh
     p = math.prod(mesh.sizes[a] for a in axes)
@@ -69,7 +69,7 @@ def step_between(
         nbytes = mesh.size * (p - 1) * rest * target.local_shape[to] * have.dtype.itemsize
     elif kind == "recut":
         nbytes = _recut_nbytes(have, target, dim, axes)
-    return Step(kind, axes, dim, to, reduction, have, target, nbytes)
+    return Transition(kind, axes, dim, to, reduction, have, target, nbytes)
 
 
 def _recut_nbytes(have: ArrayType, want: ArrayType, dim: int, axes: Axes) -> int:
@@ -94,33 +94,36 @@ def recut_of(have: ArrayType, want: ArrayType, dim: int) -> Recut:
 
 
 @lru_cache(maxsize=1 << 14)
-def route(have: ArrayType, want: Layout) -> tuple[Step, ...]:
+def route(have: ArrayType, want: Layout) -> tuple[Transition, ...]:
     """Steps from `have` to the layout `want` on the same mesh; empty if it is there already.
 
-    A reduction becomes pending last, and those that are pending in both layouts stay so.
+    A reduction becomes partial last, and those that are partial in both layouts stay so.
     """
-    pairs = zip(have.layout.pending, want.pending, strict=True)
+    pairs = zip(have.layout.reductions, want.reductions, strict=True)
     target = Layout.of(want.mesh, want.dims, tuple(w if w == h else None for h, w in pairs))
-    steps = _search(have, target) if have.layout is not target else ()
+    transitions = _search(have, target) if have.layout is not target else ()
     if target is not want:
-        axes = tuple(a for a, p in enumerate(want.pending) if p != target.pending[a])
-        steps = (*steps, step_between("pend", have.with_layout(target), want, axes))
-    return steps
+        axes = tuple(a for a, p in enumerate(want.reductions) if p != target.reductions[a])
+        transitions = (
+            *transitions,
+            transition_between("pend", have.with_layout(target), want, axes),
+        )
+    return transitions
 
 
 def route_bytes(have: ArrayType, want: Layout) -> int:
     """Bytes that all devices together send on that route."""
-    return sum(step.nbytes for step in route(have, want))
+    return sum(transition.nbytes for transition in route(have, want))
 
 
-def _search(have: ArrayType, target: Layout) -> tuple[Step, ...]:
+def _search(have: ArrayType, target: Layout) -> tuple[Transition, ...]:
     """The cheapest steps; mesh axes whose place stays the same are not moved."""
     moving = frozenset(
         a for a in range(have.mesh.ndim) if _place(have.layout, a) != _place(target, a)
     )
-    for step in _Moves(have, moving).simple():
-        if step.want.layout is target and not (have.uneven and step.kind == "gather"):
-            return (step,)  # no detour sends less, but for what a gather sends of padding
+    for transition in _Moves(have, moving).simple():
+        if transition.want.layout is target and not (have.uneven and transition.kind == "gather"):
+            return (transition,)  # no detour sends less, but for what a gather sends of padding
     return _search_from(have, moving).to(target)
 
 
@@ -129,14 +132,14 @@ class _Search:
 
     def __init__(self, have: ArrayType, moving: frozenset[int]) -> None:
         self.moving = moving
-        self.found: dict[Layout, tuple[Step, ...]] = {}
+        self.found: dict[Layout, tuple[Transition, ...]] = {}
         self._order = itertools.count(1)  # of two routes with equal costs, the one found first
-        self._queue: list[tuple[int, int, int, int, ArrayType, tuple[Step, ...]]] = [
+        self._queue: list[tuple[int, int, int, int, ArrayType, tuple[Transition, ...]]] = [
             (0, 0, 0, 0, have, ())
         ]
         self._lock = threading.Lock()
 
-    def to(self, target: Layout) -> tuple[Step, ...]:
+    def to(self, target: Layout) -> tuple[Transition, ...]:
         """The cheapest steps to a layout."""
         with self._lock:
             while target not in self.found:  # all can be reached, by gathers and slices
@@ -144,14 +147,14 @@ class _Search:
         return self.found[target]
 
     def _advance(self) -> None:
-        nbytes, collectives, count, _, kind, steps = heapq.heappop(self._queue)
+        nbytes, collectives, count, _, kind, transitions = heapq.heappop(self._queue)
         if kind.layout in self.found:
             return
-        self.found[kind.layout] = steps
-        for step in _steps_from(kind, self.moving):
-            if step.want.layout not in self.found:
-                cost = nbytes + step.nbytes, collectives + bool(step.nbytes), count + 1
-                entry = (*cost, next(self._order), step.want, (*steps, step))
+        self.found[kind.layout] = transitions
+        for transition in _transitions_from(kind, self.moving):
+            if transition.want.layout not in self.found:
+                cost = nbytes + transition.nbytes, collectives + bool(transition.nbytes), count + 1
+                entry = (*cost, next(self._order), transition.want, (*transitions, transition))
                 heapq.heappush(self._queue, entry)
 
 
@@ -159,8 +162,8 @@ _search_from = lru_cache(maxsize=256)(_Search)
 
 
 @lru_cache(maxsize=1 << 10)
-def _steps_from(kind: ArrayType, moving: frozenset[int]) -> tuple[Step, ...]:
-    return tuple(_Moves(kind, moving).all())
+def _transitions_from(array_type: ArrayType, moving: frozenset[int]) -> tuple[Transition, ...]:
+    return tuple(_Moves(array_type, moving).all())
 
 
 def _place(layout: Layout, axis: int) -> tuple[int, int] | str | None:
@@ -168,7 +171,7 @@ def _place(layout: Layout, axis: int) -> tuple[int, int] | str | None:
     for d, axes in enumerate(layout.dims):
         if axis in axes:
             return d, axes.index(axis)
-    return layout.pending[axis]
+    return layout.reductions[axis]
 
 
 class _Moves:
@@ -176,16 +179,16 @@ class _Moves:
 
     def __init__(self, have: ArrayType, moving: frozenset[int]) -> None:
         self.have, self.moving, self.dims = have, moving, have.layout.dims
-        pending = have.layout.pending
+        partial = have.layout.reductions
         split = {a for axes in self.dims for a in axes}
-        self.free = [a for a in sorted(moving) if a not in split and not pending[a]]
-        self.waiting = [a for a in sorted(moving) if pending[a]]
+        self.free = [a for a in sorted(moving) if a not in split and not partial[a]]
+        self.waiting = [a for a in sorted(moving) if partial[a]]
 
-    def all(self) -> Iterator[Step]:
+    def all(self) -> Iterator[Transition]:
         """Every step."""
         return itertools.chain(self.simple(), self.recuts())
 
-    def simple(self) -> Iterator[Step]:
+    def simple(self) -> Iterator[Transition]:
         """The steps that leave what stays on a device in one piece."""
         yield from self.slices()
         yield from self.all_reduces()
@@ -204,11 +207,11 @@ class _Moves:
     def changed(self, changes: dict[int, Axes], resolved: Axes = ()) -> Layout:
         """The layout with other axes on some dims, and these reductions done."""
         dims = tuple(changes.get(d, axes) for d, axes in enumerate(self.dims))
-        pending = self.have.layout.pending
-        left = tuple(None if a in resolved else p for a, p in enumerate(pending))
+        partial = self.have.layout.reductions
+        left = tuple(None if a in resolved else p for a, p in enumerate(partial))
         return Layout.of(self.have.mesh, dims, left)
 
-    def slices(self) -> Iterator[Step]:
+    def slices(self) -> Iterator[Transition]:
         """Cut what is whole: sends nothing."""
         for d, axes in enumerate(self.dims):
             for n in range(1, len(self.free) + 1):
@@ -216,45 +219,50 @@ class _Moves:
                     # Several at once only where the shards of one would not line up with theirs.
                     if self.extends(d, *new) and (n == 1 or not self.lines_up(d, new)):
                         want = self.changed({d: (*axes, *new)})
-                        yield step_between("slice", self.have, want, new, d)
+                        yield transition_between("slice", self.have, want, new, d)
 
-    def all_reduces(self) -> Iterator[Step]:
+    def all_reduces(self) -> Iterator[Transition]:
         """Reduce over some of the mesh axes that wait for one reduction."""
-        pending = self.have.layout.pending
+        partial = self.have.layout.reductions
         for n in range(len(self.waiting), 0, -1):
             for axes in itertools.combinations(self.waiting, n):
-                kinds = {pending[a] for a in axes}
+                kinds = {partial[a] for a in axes}
                 if len(kinds) == 1:
-                    want, reduction = self.changed({}, axes), str(pending[axes[0]])
-                    yield step_between("all_reduce", self.have, want, axes, reduction=reduction)
+                    want, reduction = self.changed({}, axes), str(partial[axes[0]])
+                    yield transition_between(
+                        "all_reduce", self.have, want, axes, reduction=reduction
+                    )
 
-    def reduce_scatters(self) -> Iterator[Step]:
+    def reduce_scatters(self) -> Iterator[Transition]:
         """Reduce, and keep of an array axis what is each device's."""
         for a, (d, axes) in itertools.product(self.waiting, enumerate(self.dims)):
             if self.extends(d, a):
-                want, reduction = self.changed({d: (*axes, a)}, (a,)), self.have.layout.pending[a]
-                yield step_between(
+                want, reduction = (
+                    self.changed({d: (*axes, a)}, (a,)),
+                    self.have.layout.reductions[a],
+                )
+                yield transition_between(
                     "reduce_scatter", self.have, want, (a,), d, reduction=str(reduction)
                 )
 
-    def all_to_alls(self) -> Iterator[Step]:
+    def all_to_alls(self) -> Iterator[Transition]:
         """Take a mesh axis from the end of one array axis to the end of another."""
         for (d, axes), (e, other) in itertools.permutations(enumerate(self.dims), 2):
             if not axes or axes[-1] not in self.moving or not self.extends(e, axes[-1]):
                 continue
             if len(axes) == 1 or self.lines_up(d, axes):
                 want = self.changed({d: axes[:-1], e: (*other, axes[-1])})
-                yield step_between("all_to_all", self.have, want, (axes[-1],), d, e)
+                yield transition_between("all_to_all", self.have, want, (axes[-1],), d, e)
 
-    def gathers(self) -> Iterator[Step]:
+    def gathers(self) -> Iterator[Transition]:
         """Make an array axis whole along its last mesh axes."""
         for d, axes in enumerate(self.dims):
             for n in range(len(axes)):
                 if self.moving.issuperset(axes[n:]) and (n == 0 or self.lines_up(d, axes)):
                     want = self.changed({d: axes[:n]})
-                    yield step_between("gather", self.have, want, axes[n:], d)
+                    yield transition_between("gather", self.have, want, axes[n:], d)
 
-    def recuts(self) -> Iterator[Step]:
+    def recuts(self) -> Iterator[Transition]:
         """Cut one array axis anew, where no simpler step does."""
         for d, axes in enumerate(self.dims):
             if not axes or not self.moving.intersection((*axes, *self.free)):
@@ -264,7 +272,7 @@ class _Moves:
                 for new in itertools.permutations(every, n):
                     if self._is_recut(d, axes, new):
                         involved, want = tuple(sorted({*axes, *new})), self.changed({d: new})
-                        yield step_between("recut", self.have, want, involved, d)
+                        yield transition_between("recut", self.have, want, involved, d)
 
     def _is_recut(self, d: int, axes: Axes, new: Axes) -> bool:
         kept = all(a in self.moving or new[i : i + 1] == (a,) for i, a in enumerate(axes))

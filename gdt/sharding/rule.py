@@ -3,11 +3,11 @@
 From that one line follows, for every mesh axis, each legal way to run the op on shards:
 
 - split a factor: every operand that has it is cut along it, and so is every output that has it; an
-  output that lacks it holds a pending reduction;
-- pass a pending sum on, through operands in which the op is linear;
+  output that lacks it holds a partial reduction;
+- pass a partial sum on, through operands in which the op is linear;
 - run on whole operands, the same everywhere.
 
-The engine takes the way that sends the fewest bytes; a sum that becomes pending costs nothing.
+The engine takes the way that sends the fewest bytes; a sum that becomes partial costs nothing.
 
 Notation: terms are separated by commas, dims by spaces. Equal names are one *factor*. `...` stands
 for any number of leading dims, aligned from the right, that broadcast; `(a b)` is one dim made of
@@ -44,7 +44,7 @@ class Rule(NamedTuple):
     whole: frozenset[str]
     linear: tuple[frozenset[int], ...]
     reduce: str
-    merges: bool  # reduced factors are merged inside the op, and leave nothing pending
+    merges: bool  # reduced factors are merged inside the op, and leave nothing partial
 
     def reduced(self, output: int) -> list[str]:
         """The factors of the operands that output number `output` lacks."""
@@ -60,7 +60,7 @@ class Rule(NamedTuple):
 @dataclass(frozen=True)
 class RuleSpec:
     """What a rule function returns when a text is not enough: sizes of factors that no operand dim
-    gives alone, factors that must be whole for these shapes, and whether pending sums of these
+    gives alone, factors that must be whole for these shapes, and whether partial sums of these
     dtypes may pass where the op says that it is linear."""
 
     text: str
@@ -177,7 +177,7 @@ def check_meshes(types: Sequence[ArrayType | None], op: str, names: Sequence[str
         )
 
 
-class Way(NamedTuple):
+class Strategy(NamedTuple):
     """One way to run an op on shards: the mesh axes that split each factor, the layouts that
     operands must have, and the layouts of the outputs."""
 
@@ -187,39 +187,39 @@ class Way(NamedTuple):
     nbytes: int
 
 
-def choose(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]) -> Way:
+def choose(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]) -> Strategy:
     """The legal way that sends the fewest bytes; of equals, the one with the fewest moves.
 
     An op is never split along a mesh axis along which no operand is split.
     """
     mesh = next(t.mesh for t in types if t is not None)
-    best: tuple[tuple[int, int, int], Way] | None = None
-    for order, way in enumerate(
-        _ways(rule, types, sizes, [_options(rule, types, sizes, a) for a in range(mesh.ndim)])
+    best: tuple[tuple[int, int, int], Strategy] | None = None
+    for order, strategy in enumerate(
+        _strategies(rule, types, sizes, [_options(rule, types, sizes, a) for a in range(mesh.ndim)])
     ):
         moves = sum(
             w is not None and t is not None and w is not t.layout
-            for w, t in zip(way.wanted, types, strict=True)
+            for w, t in zip(strategy.wanted, types, strict=True)
         )
-        cost = (way.nbytes, moves, order)
+        cost = (strategy.nbytes, moves, order)
         if best is None or cost < best[0]:
-            best = cost, way
+            best = cost, strategy
     assert best is not None  # whole operands are always legal
     return best[1]
 
 
-def legal_ways(
+def legal_strategies(
     rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]
-) -> Iterator[Way]:
+) -> Iterator[Strategy]:
     """Every way that the rule allows, whatever the layouts of the operands are now."""
     mesh = next(t.mesh for t in types if t is not None)
     arrays = {i for i, t in enumerate(types) if t is not None}
     options: list[Option] = [f for f in rule.factors if f not in rule.whole]
     options += [s for s in rule.linear if s <= arrays]
-    return _ways(rule, types, sizes, [[*options, None]] * mesh.ndim)
+    return _strategies(rule, types, sizes, [[*options, None]] * mesh.ndim)
 
 
-# A factor to split, operands that stay pending, or whole operands.
+# A factor to split, operands that stay partial, or whole operands.
 Option = str | frozenset[int] | None
 
 
@@ -237,19 +237,19 @@ def _options(
                     for f in dim
                     if f not in rule.whole and (len(dim) > 1 or sizes[f] == size)
                 )
-        if kind.layout.pending[axis] == "sum":
+        if kind.layout.reductions[axis] == "sum":
             found.update(
                 (s, None) for s in rule.linear if n in s and all(types[i] is not None for i in s)
             )
     return [*found, None]
 
 
-def _ways(
+def _strategies(
     rule: Rule,
     types: Sequence[ArrayType | None],
     sizes: Mapping[str, int],
     options: Sequence[list[Option]],
-) -> Iterator[Way]:
+) -> Iterator[Strategy]:
     for combination in itertools.product(*options):
         split: dict[str, list[int]] = {}
         for axis, option in enumerate(combination):
@@ -257,9 +257,11 @@ def _ways(
                 split.setdefault(option, []).append(axis)
         orders = [_orders(rule, types, f, axes) for f, axes in split.items()]
         for chosen in itertools.product(*orders):
-            way = _way(rule, types, sizes, dict(zip(split, chosen, strict=True)), combination)
-            if way is not None:
-                yield way
+            strategy = _strategy(
+                rule, types, sizes, dict(zip(split, chosen, strict=True)), combination
+            )
+            if strategy is not None:
+                yield strategy
 
 
 def _orders(
@@ -277,13 +279,13 @@ def _orders(
     return list(orders)
 
 
-def _way(
+def _strategy(
     rule: Rule,
     types: Sequence[ArrayType | None],
     sizes: Mapping[str, int],
     split: dict[str, Axes],
     combination: Sequence[Option],
-) -> Way | None:
+) -> Strategy | None:
     mesh = next(t.mesh for t in types if t is not None)
     axes_of = partial(_axes_of, mesh, sizes, split)
     wanted: list[Layout | None] = []
@@ -298,8 +300,10 @@ def _way(
         )
         if dims is None:
             return None
-        pending = tuple("sum" if isinstance(o, frozenset) and n in o else None for o in combination)
-        wanted.append(Layout.of(mesh, dims, pending))
+        reductions = tuple(
+            "sum" if isinstance(o, frozenset) and n in o else None for o in combination
+        )
+        wanted.append(Layout.of(mesh, dims, reductions))
     outs = []
     for n, term in enumerate(rule.outs):
         dims = _all_given(map(axes_of, term))
@@ -311,7 +315,7 @@ def _way(
         for t, w in zip(types, wanted, strict=True)
         if t is not None and w is not None
     )
-    return Way(split, tuple(wanted), tuple(outs), nbytes)
+    return Strategy(split, tuple(wanted), tuple(outs), nbytes)
 
 
 def _axes_of(

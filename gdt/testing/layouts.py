@@ -36,16 +36,16 @@ def meshes(
     return found
 
 
-def layouts(mesh: Mesh, rank: int, *, pending: bool = False) -> list[Layout]:
+def layouts(mesh: Mesh, rank: int, *, partial: bool = False) -> list[Layout]:
     """Every layout of that rank, with all orders of several mesh axes on one array axis, and all
-    choices of pending sums if `pending`; the replicated one first.
+    choices of partial sums if `partial`; the replicated one first.
 
     >>> len(gdt.testing.layouts(gdt.create_mesh([("a", 2), ("b", 2)]), 2))
     11
     """
     found = []
     nowhere, waits = -1, -2
-    places = [nowhere, *range(rank), *([waits] if pending else [])]
+    places = [nowhere, *range(rank), *([waits] if partial else [])]
     for assigned in itertools.product(places, repeat=mesh.ndim):
         on = [[a for a in range(mesh.ndim) if assigned[a] == d] for d in range(rank)]
         sums = tuple("sum" if d == waits else None for d in assigned)
@@ -55,11 +55,11 @@ def layouts(mesh: Mesh, rank: int, *, pending: bool = False) -> list[Layout]:
 
 
 def choices(
-    mesh: Mesh, ranks: Sequence[int], *, pending: bool = True, limit: int = 16, seed: int = 0
+    mesh: Mesh, ranks: Sequence[int], *, partial: bool = True, limit: int = 16, seed: int = 0
 ) -> list[tuple[Layout, ...]]:
     """Layouts for operands of these ranks: all combinations, or `limit` of them spread at random
     but always in the same way; all replicated comes first."""
-    options = [layouts(mesh, rank, pending=pending) for rank in ranks]
+    options = [layouts(mesh, rank, partial=partial) for rank in ranks]
     total = math.prod(map(len, options))
     chosen: Sequence[int] = range(total)
     if total > limit:

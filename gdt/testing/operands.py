@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.array.placing import place
+from gdt.array.placing import distribute
 from gdt.backend import backend_of
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
@@ -17,34 +17,34 @@ from gdt.sharding.mesh import Mesh
 def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> DistributedArray:
     """`value` in that layout, as hard to compute with as the layout allows.
 
-    A pending sum is made of parts that are all wrong by themselves (2x, -x, 0, ..., whose sum is
+    A partial sum is made of parts that are all wrong by themselves (2x, -x, 0, ..., whose sum is
     exact); with `poison`, padding holds NaN, the largest integer, or the negated last element of
     bools.
     """
-    x, mesh, blocks = place(value, layout.resolved), layout.mesh, []
+    x, mesh, blocks = distribute(value, layout.resolved), layout.mesh, []
     backend = backend_of(mesh)
-    kind = x.type.with_layout(layout)
-    apart = any(p and mesh.grid[a] > 1 for a, p in enumerate(layout.pending))
+    array_type = x.type.with_layout(layout)
+    apart = any(p and mesh.grid[a] > 1 for a, p in enumerate(layout.reductions))
     for i, grid in enumerate(mesh.blocks):
         whole = backend.to_host(x.blocks[i]).copy()
         block = _part(whole, _weight(layout, grid), grid, layout) if apart else whole
         if poison:
-            for d in kind.uneven:
-                for at, valid in kind.padded_shards(d):
+            for d in array_type.uneven:
+                for at, valid in array_type.padded_shards(d):
                     index = _index(mesh, grid, layout.dims[d], at)
                     if index is not None:
                         tail = (*index, *[slice(None)] * d, slice(valid, None))
                         block[tail] = _poison(block[tail])
         with backend.on(mesh, i):
             blocks.append(backend.asarray(block))
-    return DistributedArray(kind, tuple(blocks))
+    return DistributedArray(array_type, tuple(blocks))
 
 
 def _weight(layout: Layout, grid: Sequence[int]) -> int:
-    """The share of a pending sum in one block: (2, -1, 0, ...) along every mesh axis of several
+    """The share of a partial sum in one block: (2, -1, 0, ...) along every mesh axis of several
     blocks."""
     weight = 1
-    for a, reduction in enumerate(layout.pending):
+    for a, reduction in enumerate(layout.reductions):
         if reduction == "sum" and layout.mesh.grid[a] > 1:
             weight *= (2, -1, *[0] * layout.mesh.grid[a])[grid[a]]
     return weight
@@ -53,7 +53,7 @@ def _weight(layout: Layout, grid: Sequence[int]) -> int:
 def _part(whole: Any, weight: int, grid: Sequence[int], layout: Layout) -> Any:
     """`weight * whole`; what that would not keep (bools, huge and infinite numbers) is in the first
     block."""
-    first = not any(grid[a] for a, p in enumerate(layout.pending) if p)
+    first = not any(grid[a] for a, p in enumerate(layout.reductions) if p)
     alone = whole if first else np.zeros_like(whole)
     if whole.dtype.kind == "b":
         return alone.copy()
@@ -109,24 +109,24 @@ def assert_consistent(x: DistributedArray) -> None:
 
     Replicas on different devices must be bitwise equal.
     """
-    value, kind = x.numpy(), x.type
-    assert value.shape == kind.shape and value.dtype == kind.dtype, (
-        f"numpy() of {kind} is {value.dtype}{value.shape}"
+    value, array_type = x.numpy(), x.type
+    assert value.shape == array_type.shape and value.dtype == array_type.dtype, (
+        f"numpy() of {array_type} is {value.dtype}{value.shape}"
     )
     assert len(x.blocks) == len(x.mesh.blocks), (
         f"{len(x.blocks)} blocks on a mesh with {len(x.mesh.blocks)}"
     )
     for block in x.blocks:
-        assert block.shape == kind.block_shape, (
-            f"a block of {kind} is {block.shape}, not {kind.block_shape}"
+        assert block.shape == array_type.block_shape, (
+            f"a block of {array_type} is {block.shape}, not {array_type.block_shape}"
         )
-        assert block.dtype == kind.dtype, f"a block of {kind} is {block.dtype}"
+        assert block.dtype == array_type.dtype, f"a block of {array_type} is {block.dtype}"
     shards = x.shards
     assert [s.coordinate for s in shards] == x.mesh.local_coordinates()
-    if any(kind.layout.pending):
+    if any(array_type.layout.reductions):
         return
     for shard in shards:
         want = value[shard.index]
         data = backend_of(x.mesh).to_host(shard.data)
-        same = np.array_equal(data, want, equal_nan=kind.dtype.kind in "fc")
-        assert same, f"at {shard.coordinate}, {kind} holds\n{data}\nnot\n{want}"
+        same = np.array_equal(data, want, equal_nan=array_type.dtype.kind in "fc")
+        assert same, f"at {shard.coordinate}, {array_type} holds\n{data}\nnot\n{want}"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.array.placing import place
+from gdt.array.placing import distribute
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.tape import GradientTape
 from gdt.backend import backend_of
@@ -107,7 +107,7 @@ class Oracle:
         ]
 
     def _on_one_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        operands = [place(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
+        operands = [distribute(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
         with default_mesh(self.one):
             return list(
                 _leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
@@ -230,7 +230,7 @@ class Oracle:
         return found
 
     def _placed_on_one(self, arrays: Sequence[np.ndarray]) -> list[DistributedArray]:
-        return [place(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
+        return [distribute(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
 
     def _shifted(self, directions: Sequence[np.ndarray], step: float) -> list[np.ndarray]:
         arrays = list(self.precise)

@@ -1,4 +1,4 @@
-"""Proof of sharding rules: every way that a rule allows is run, and must give the right answer."""
+"""Proof of sharding rules: every strategy that a rule allows is run, and gives the right answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gdt.engine.op import Op
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.sharding.rule import Way, legal_ways
+from gdt.sharding.rule import Strategy, legal_strategies
 from gdt.testing.operands import assert_close, assert_consistent, placed
 from gdt.testing.oracle import Oracle, Sample
 
@@ -39,17 +39,20 @@ def replicated_types(operands: Sequence[Any], mesh: Mesh) -> tuple[Type, ...]:
     )
 
 
-def ways_of(op: Op, operands: Sequence[Any], static: dict[str, Any], mesh: Mesh) -> Iterator[Way]:
-    """Every way that the op's rule allows on this mesh, for operands of these shapes."""
+def strategies_of(
+    op: Op, operands: Sequence[Any], static: dict[str, Any], mesh: Mesh
+) -> Iterator[Strategy]:
+    """Every strategy that the op's rule allows on this mesh, for operands of these shapes."""
     types = replicated_types(operands, mesh)
     rule, sizes, _ = op.declaration.bound_rule(types, static)
-    return legal_ways(rule, types, sizes)
+    return legal_strategies(rule, types, sizes)
 
 
 def check_rule(op: Op, sample: Sample, mesh: Mesh) -> int:
-    """Run the op in every way that its rule allows, on poisoned shards; returns how many there are.
+    """Run the op by every strategy that its rule allows, on poisoned shards, and return their
+    number.
 
-    Raises AssertionError for the first way that gives a wrong result.
+    Raises AssertionError for the first strategy that gives a wrong result.
 
     >>> import numpy as np
     >>> sample = gdt.testing.Sample((np.ones((4, 6)), np.ones(6)), expect=np.add)
@@ -59,36 +62,38 @@ def check_rule(op: Op, sample: Sample, mesh: Mesh) -> int:
     expected = [np.asarray(v) for v in Oracle(op, sample).expected]
     bound = Oracle(op, sample).bound
     operands, static = bound_call(op, sample)
-    ways = list(ways_of(op, operands, static, mesh))
-    for way in ways:
+    strategies = list(strategies_of(op, operands, static, mesh))
+    for strategy in strategies:
         try:
-            _check_way(op, operands, static, way, expected, bound)
+            _check_strategy(op, operands, static, strategy, expected, bound)
         except Exception as e:
-            e.add_note(f"in {op.name} run as {described(way)} on {mesh} with blocks {mesh.grid}")
+            e.add_note(
+                f"in {op.name} run as {described(strategy)} on {mesh} with blocks {mesh.grid}"
+            )
             raise
-    return len(ways)
+    return len(strategies)
 
 
-def described(way: Way) -> str:
+def described(strategy: Strategy) -> str:
     """One line: layouts of operands and outputs."""
-    return f"{', '.join(map(str, way.wanted))} -> {', '.join(map(str, way.outs))}"
+    return f"{', '.join(map(str, strategy.wanted))} -> {', '.join(map(str, strategy.outs))}"
 
 
-def _check_way(
+def _check_strategy(
     op: Op,
     operands: Sequence[Any],
     static: dict[str, Any],
-    way: Way,
+    strategy: Strategy,
     expected: Sequence[np.ndarray],
     bound: float,
 ) -> None:
     arrays = [
         placed(a, layout, poison=True) if layout is not None else a
-        for a, layout in zip(operands, way.wanted, strict=True)
+        for a, layout in zip(operands, strategy.wanted, strict=True)
     ]
     types = tuple(a.type if isinstance(a, DistributedArray) else None for a in arrays)
     rule, sizes, prepared = op.declaration.bound_rule(types, static)
-    plan = plan_of(op.declaration, types, rule, sizes, prepared, way)
+    plan = plan_of(op.declaration, types, rule, sizes, prepared, strategy)
     blocks = [a.blocks if isinstance(a, DistributedArray) else a for a in arrays]
     with np.errstate(all="ignore"):
         results = plan.execute(blocks)

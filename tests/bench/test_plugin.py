@@ -81,7 +81,7 @@ def test_numbers_of_devices_can_be_chosen(run):
     assert (info["kind"], info["workload"], info["devices"]) == ("weak", "weak 5", 3)
 
 
-def test_plans_are_made_before_the_clock_starts_and_pending_sums_within_it(run):
+def test_plans_are_made_before_the_clock_starts_and_partial_sums_within_it(run):
     result, _, _ = run("""
         import gdt
         pytest_plugins = ["gdt.benchmark.plugin"]
@@ -90,7 +90,7 @@ def test_plans_are_made_before_the_clock_starts_and_pending_sums_within_it(run):
             calls = []
             x = gdt.ones(8, layout=gdt.Layout(["x"], scaling.mesh))
             out = scaling.strong(lambda: calls.append(0) or {"sum": [gdt.sum(x)]})
-            assert len(calls) == 3 and not any(out["sum"][0].layout.pending)
+            assert len(calls) == 3 and not any(out["sum"][0].layout.partial)
             assert scaling.benchmark.extra_info["sent_bytes"] == 8 * (2 * scaling.mesh.size - 2)
     """, "--benchmark-disable")  # fmt: skip
     assert result.parseoutcomes()["passed"] >= 7 and "failed" not in result.parseoutcomes()

@@ -397,13 +397,13 @@ def test_suites_of_the_repository_make_a_whole_report(tmp_path, monkeypatch):
     # Under xdist pytest-benchmark measures nothing, nor in pytest runs that a worker starts.
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     path = tmp_path / "run.json"
-    quick = ["--benchmark-max-time=0.0001", "--benchmark-min-rounds=1", "--benchmark-only"]
-    quick += ["--benchmark-quiet", "-q", "-p", "no:cacheprovider"]
+    fast = ["--benchmark-max-time=0.0001", "--benchmark-min-rounds=1", "--benchmark-only"]
+    fast += ["--benchmark-quiet", "-q", "-p", "no:cacheprovider"]
     chosen = (
         "limits or (strong or weak) and sums or 1KiB or ops and add or imdb and (data or numpy)"
     )
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "bench", "-k", chosen, *quick, f"--benchmark-json={path}"],
+        [sys.executable, "-m", "pytest", "bench", "-k", chosen, *fast, f"--benchmark-json={path}"],
         check=False,
         cwd=ROOT,
         capture_output=True,

@@ -15,7 +15,7 @@ import numpy as np
 from gdt import backend
 from gdt.backend.flags import ErrorFlags
 from gdt.backend.numpy import NumpyBackend
-from gdt.cuda.compiler import Call
+from gdt.cuda.compiler import KernelCall
 
 from .harness import Execute
 
@@ -32,7 +32,7 @@ class EmulatedRunner:
         self.ran: Counter[str] = Counter()
         self._execute = Execute()
 
-    def run(self, call: Call) -> None:
+    def run(self, call: KernelCall) -> None:
         self._execute([call])
         self.ran[call.instance.kernel] += 1
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.cuda.compiler import C_TYPES, Call, Instance
+from gdt.cuda.compiler import C_TYPES, Instance, KernelCall
 from gdt.cuda.nvrtc import nvrtc
 from gdt.errors import KernelError
 
@@ -135,7 +135,7 @@ class Execute:
         self.schedule = {"order": order, "async_mode": async_mode, "seed": 7}
         self.sanitizer, self.folder = sanitizer, folder
 
-    def __call__(self, calls: Sequence[Call]) -> None:
+    def __call__(self, calls: Sequence[KernelCall]) -> None:
         if not on_gpu.CHOSEN:
             self._on_host(calls)
         elif self.sanitizer is None and self.folder is None:
@@ -143,7 +143,7 @@ class Execute:
         else:
             pytest.skip("sanitizers, and changed sources, are for the CPU")
 
-    def _on_host(self, calls: Sequence[Call]) -> None:
+    def _on_host(self, calls: Sequence[KernelCall]) -> None:
         need_compiler()
         for call in calls:
             instances = tuple(group(call.instance))

@@ -25,7 +25,7 @@ from gdt.backend.cupy import CupyBackend, load_cupy
 from gdt.cuda import compiler as kernels
 from gdt.cuda import driver as cuda_driver
 from gdt.cuda import launches
-from gdt.cuda.compiler import Call
+from gdt.cuda.compiler import KernelCall
 from gdt.cuda.tensor_map import TensorMap
 
 from .shim.runner import root_of
@@ -44,7 +44,7 @@ def bytes_of(root: Host) -> Host:
     return np.frombuffer(kind.from_address(root.ctypes.data), np.uint8)
 
 
-def pointers(call: Call) -> list[Any]:
+def pointers(call: KernelCall) -> list[Any]:
     """The arrays to which a call's arguments, and the entries of its table, point."""
     pairs = zip(kernels.parameters(call.instance), call.arguments, strict=True)
     given = [_array(a) for p, a in pairs if p.pointer or isinstance(a, TensorMap)]
@@ -67,11 +67,11 @@ class Device:
         upload: Callable[[Host], Any],
         view: Callable[[Any, int, Host], Any],
         fetch: Callable[[Any], Host],
-        run: Callable[[Call], None],
+        run: Callable[[KernelCall], None],
     ) -> None:
         self.upload, self.view, self.fetch, self.run = upload, view, fetch, run
 
-    def __call__(self, calls: Sequence[Call]) -> None:
+    def __call__(self, calls: Sequence[KernelCall]) -> None:
         roots = roots_of(calls)
         copies = {key: self.upload(bytes_of(root)) for key, root in roots.items()}
         for call in calls:
@@ -79,7 +79,9 @@ class Device:
         for key, root in roots.items():
             bytes_of(root)[...] = self.fetch(copies[key])
 
-    def _moved(self, call: Call, roots: dict[int, Host], copies: dict[int, Any]) -> Call:
+    def _moved(
+        self, call: KernelCall, roots: dict[int, Host], copies: dict[int, Any]
+    ) -> KernelCall:
         def moved(array: Host) -> Any:
             root = root_of(array)
             return self.view(copies[id(root)], array.ctypes.data - root.ctypes.data, array)
@@ -106,7 +108,7 @@ class Device:
         return replace(call, arguments=arguments, pointees=())
 
 
-def roots_of(calls: Iterable[Call]) -> dict[int, Host]:
+def roots_of(calls: Iterable[KernelCall]) -> dict[int, Host]:
     """The arrays that own the memory of the operands of calls, by identity."""
     return {id(root): root for call in calls for root in map(root_of, pointers(call))}
 
@@ -120,13 +122,13 @@ class Compared:
 
     def __init__(
         self,
-        device: Callable[[Sequence[Call]], None],
-        host: Callable[[Sequence[Call]], None],
+        device: Callable[[Sequence[KernelCall]], None],
+        host: Callable[[Sequence[KernelCall]], None],
         largest: dict[str, float],
     ) -> None:
         self.device, self.host, self.largest = device, host, largest
 
-    def __call__(self, calls: Sequence[Call]) -> None:
+    def __call__(self, calls: Sequence[KernelCall]) -> None:
         roots = roots_of(calls).values()
         before = [bytes_of(root).copy() for root in roots]
         self.host(calls)
@@ -143,7 +145,7 @@ class Compared:
                 )
                 self._compare(call, array, want)
 
-    def _compare(self, call: Call, got: Host, want: Host) -> None:
+    def _compare(self, call: KernelCall, got: Host, want: Host) -> None:
         exact = got.dtype.kind in "biu" or call.instance.file in EXACT_FILES
         if exact:
             np.testing.assert_array_equal(got, want, err_msg=f"{call.instance}: not the shim's")
@@ -178,7 +180,7 @@ def gpu() -> tuple[Device, str]:
 LARGEST: dict[str, float] = {}
 
 
-def run(calls: Sequence[Call], host: Callable[[Sequence[Call]], None]) -> None:
+def run(calls: Sequence[KernelCall], host: Callable[[Sequence[KernelCall]], None]) -> None:
     """Run calls on the GPU; where there is g++ also on the host, and compare."""
     device, arch = gpu()
     for call in calls:

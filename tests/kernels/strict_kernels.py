@@ -18,7 +18,7 @@ from gdt.backend.cupy import CupyBackend
 from gdt.comm import transport as transports
 from gdt.comm.nccl import NcclTransport
 from gdt.cuda import compiler as kernels
-from gdt.cuda.compiler import Call
+from gdt.cuda.compiler import KernelCall
 from gdt.cuda.tensor_map import TensorMap
 from gdt.sharding.mesh import Mesh
 from tests.recorded_nccl import RecordedNccl
@@ -34,7 +34,7 @@ CUPY = StrictCupy(device_count=4)
 class StrictRunner(EmulatedRunner):
     """Executes calls in the memory of strict devices: at once, or when a graph is launched."""
 
-    def run(self, call: Call) -> None:
+    def run(self, call: KernelCall) -> None:
         opened = replace(
             call,
             arguments=tuple(map(_opened, call.arguments)),

@@ -76,7 +76,7 @@ def check_forward_and_backward(
     bias = normal(rng, (*channel_lead, channels), wide.name) if affine == "both" else None
 
     moments = empty((items, 3, channels), wide)
-    execute(launches.bn_moments(x, moments, None, None, empty, valid=valid, lead=depth))
+    execute(launches.bn_moments(x, moments, None, None, empty, valid=valid, mesh_ndim=depth))
     gathered = moments.reshape(items // groups, groups, 3, channels).swapaxes(0, 1).copy()
     merged = empty((groups, 3, channels), wide)
     variance, rstd = empty((groups, channels), wide), empty((groups, channels), wide)
@@ -85,7 +85,7 @@ def check_forward_and_backward(
     count = np.ascontiguousarray(merged[:, 0]).reshape(*channel_lead, channels)
     rstd = rstd.reshape(*channel_lead, channels)
     y = garbage(x.shape, x.dtype)
-    execute(launches.bn_apply(x, mean, rstd, scale, bias, y, relu=relu, lead=depth))
+    execute(launches.bn_apply(x, mean, rstd, scale, bias, y, relu=relu, mesh_ndim=depth))
 
     mask = (np.arange(outer) < valid[:, None]).reshape(*data_lead, outer, 1, 1)
     axes = ((0,) if depth else ()) + (depth, depth + 2)
@@ -112,7 +112,7 @@ def check_forward_and_backward(
     sums = empty((items, 2, channels), wide)
     execute(
         launches.bn_sums(
-            x, dy, mean, rstd, scale, bias, sums, empty, relu=relu, valid=valid, lead=depth
+            x, dy, mean, rstd, scale, bias, sums, empty, relu=relu, valid=valid, mesh_ndim=depth
         )
     )
     # Where y is within rounding of 0, the mask may be either: take the kernel's own.
@@ -126,7 +126,7 @@ def check_forward_and_backward(
     dx = garbage(x.shape, x.dtype)
     execute(
         launches.bn_backward(
-            x, dy, mean, rstd, scale, bias, total, count, dx, relu=relu, lead=depth
+            x, dy, mean, rstd, scale, bias, total, count, dx, relu=relu, mesh_ndim=depth
         )
     )
     first, second = f8(total)[..., 0, None, :, None], f8(total)[..., 1, None, :, None]

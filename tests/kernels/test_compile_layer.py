@@ -16,7 +16,7 @@ import pytest
 
 from gdt.cuda import compiler as kernels
 from gdt.cuda import launches, nvrtc
-from gdt.cuda.compiler import Call, Instance
+from gdt.cuda.compiler import Instance, KernelCall
 from gdt.errors import KernelError
 
 from .harness import need_compiler, need_nvrtc
@@ -30,8 +30,8 @@ __global__ void __launch_bounds__(64) add(const float* __restrict__ x, float* y,
 """
 
 
-def call(*arguments: Any, grid: tuple[int, ...] = (1,)) -> Call:
-    return Call(FINISH, grid, (256,), arguments)
+def call(*arguments: Any, grid: tuple[int, ...] = (1,)) -> KernelCall:
+    return KernelCall(FINISH, grid, (256,), arguments)
 
 
 def good() -> list[Any]:
@@ -124,7 +124,9 @@ def test_a_struct_of_another_kernel_is_refused() -> None:
     arguments = list(calls[0].arguments)
     arguments[1] = np.zeros(1, np.int64)
     with pytest.raises(KernelError, match="is not one struct Strides"):
-        kernels.check(Call(calls[0].instance, calls[0].grid, calls[0].block, tuple(arguments)))
+        kernels.check(
+            KernelCall(calls[0].instance, calls[0].grid, calls[0].block, tuple(arguments))
+        )
 
 
 def test_what_no_kernel_takes_is_refused_by_name() -> None:
@@ -140,7 +142,7 @@ def test_what_no_kernel_takes_is_refused_by_name() -> None:
     labels = np.zeros((2, 1, 2, 1, 2, 3), np.int32)
     flag, loss = np.zeros(1, np.uint64), np.zeros(x.shape[:-1], np.float32)
     with pytest.raises(KernelError, match="5 leading axes are more than 4"):
-        launches.softmax_ce(x, labels, loss, loss.copy(), None, flag, lead=5)
+        launches.softmax_ce(x, labels, loss, loss.copy(), None, flag, mesh_ndim=5)
 
 
 def huge(*shape: int, dtype: str = "float32") -> np.ndarray[Any, Any]:

@@ -16,7 +16,7 @@ import pytest
 
 from gdt.cuda import compiler as kernels
 from gdt.cuda import launches
-from gdt.cuda.compiler import ARCHITECTURES, Call
+from gdt.cuda.compiler import ARCHITECTURES, KernelCall
 
 from .harness import empty, need_nvrtc, skip
 
@@ -120,7 +120,7 @@ def test_the_slots_and_slabs_of_hopper_fit_a_multiprocessor() -> None:
     assert known["WARPGROUP"] * (feeder + known["MULTIPLIERS"] * multipliers) <= 1 << 16
 
 
-def calls_with_most_shared_memory() -> Iterator[Call]:
+def calls_with_most_shared_memory() -> Iterator[KernelCall]:
     for dtype, turned in product((np.float16, np.float32), (False, True)):
         x = np.zeros((128, 128), dtype)
         sides = (x.T, x) if turned else (x, x.T)

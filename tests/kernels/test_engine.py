@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.cuda.compiler import Call
+from gdt.cuda.compiler import KernelCall
 from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
 
 from .emulation import EmulatedBackend
@@ -108,7 +108,7 @@ def test_an_architecture_without_a_kernel_runs_the_body(
 def test_a_kernel_that_does_not_compile_is_an_error(
     emulated: EmulatedBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(call: Call) -> None:
+    def fail(call: KernelCall) -> None:
         raise error(CompileError, call.instance.file, "does not compile: line 1")
 
     monkeypatch.setattr(emulated.runner, "run", fail)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.cuda.compiler import Call
+from gdt.cuda.compiler import KernelCall
 from gdt.ops.nn.activations import op as activations
 
 from .harness import (
@@ -107,7 +107,7 @@ def check_matmul(
     arch: str | None = None,
     multiprocessors: int = 132,
     pad: int = 1,
-) -> list[Call]:
+) -> list[KernelCall]:
     """The calls that were compared with the reference."""
     rng = np.random.default_rng(0)
     x_lead, w_lead = LEADS[lead]
@@ -127,7 +127,7 @@ def check_matmul(
         x, w, out, empty,
         bias=bias, aux=aux, pre=pre, alpha=0.75, accumulate="accumulate" in extras,
         activation=activation, tensor_cores=tensor_cores, arch=arch,
-        multiprocessors=multiprocessors, lead=len(x_lead),
+        multiprocessors=multiprocessors, mesh_ndim=len(x_lead),
         tile=64 if dtype == "float64" else tile, pieces=pieces,
     )  # fmt: skip
     execute(calls)

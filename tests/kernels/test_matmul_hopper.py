@@ -117,7 +117,7 @@ def test_lengths_at_the_limit_of_32_bits_are_refused() -> None:
     many = as_strided(memory, (2**24, 2**12, 8), (0, 16, 2))
     wide = as_strided(memory, (2**24, 8, 2**12), (0, 16, 2))
     with pytest.raises(KernelError, match="8589934592 tiles are past 2"):
-        launches.matmul(many, wide, small, empty, tensor_cores=True, arch=ARCH, lead=1)
+        launches.matmul(many, wide, small, empty, tensor_cores=True, arch=ARCH, mesh_ndim=1)
 
 
 def test_what_the_accelerator_cannot_copy_runs_by_mma_and_says_why() -> None:
@@ -152,7 +152,7 @@ def test_what_the_accelerator_cannot_copy_runs_by_mma_and_says_why() -> None:
     assert reason is not None
     assert "a stride of -48 bytes" in reason
     backwards = normal(rng, (3, 9, 24), "float16")[::-1]
-    reason = launches.matmul_refusal(backwards, w[None], arch=ARCH, lead=1)
+    reason = launches.matmul_refusal(backwards, w[None], arch=ARCH, mesh_ndim=1)
     assert reason is not None
     assert "not between 1 and 2^32" in reason
     with pytest.raises(KernelError, match="no kernel"):

@@ -251,7 +251,7 @@ def clean() -> Iterator[None]:
     close_runners()
 
 
-def ways() -> Iterator[Execute]:
+def strategies() -> Iterator[Execute]:
     for order in ("forward", "reverse", "random"):
         yield Execute(order, "late")
     yield Execute(sanitizer="thread")
@@ -260,7 +260,7 @@ def ways() -> Iterator[Execute]:
 
 def found_by(check: Callable[[Execute], None], folder: Path) -> str | None:
     """The first way of running that shows the bug."""
-    for execute in ways():
+    for execute in strategies():
         execute.folder = folder
         try:
             check(execute)

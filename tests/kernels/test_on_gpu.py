@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.cuda.compiler import Call
+from gdt.cuda.compiler import KernelCall
 
 from . import on_gpu, test_batchnorm, test_matmul, test_matmul_hopper, test_reduce, test_update
 from .harness import Execute, covering
@@ -39,7 +39,7 @@ class Copies:
             lambda call: self.host([call]),
         )
 
-    def __call__(self, calls: Sequence[Call]) -> None:
+    def __call__(self, calls: Sequence[KernelCall]) -> None:
         Compared(self.device, self.host, self.largest)(calls)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import compiler as kernels
-from gdt.cuda.compiler import Call, Instance
+from gdt.cuda.compiler import Instance, KernelCall
 
 from .harness import need_compiler
 from .shim.runner import CpuRunner, LaunchError
@@ -85,7 +85,7 @@ def run(folder: Path) -> Iterator[object]:
         arguments = [out, x]
         if "last_block" in name:
             arguments.append(np.zeros(1, np.uint32))
-        call = Call(Instance("planted.cu", name), (blocks,), (threads,), tuple(arguments))
+        call = KernelCall(Instance("planted.cu", name), (blocks,), (threads,), tuple(arguments))
         runner(name, sanitizer).run(call, **schedule)
         return out
 

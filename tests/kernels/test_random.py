@@ -9,7 +9,7 @@ import pytest
 
 from gdt.cuda import launches
 from gdt.random import bits as random_bits
-from gdt.random.philox import Run
+from gdt.random.philox import CounterRun
 
 from .harness import SANITIZERS, SCHEDULES, Execute, covering, every, garbage, name, run_case
 
@@ -34,7 +34,7 @@ WIDE_RANGES = {"int64": (-(2**63), 2**63), "uint64": (5, 2**63), "int32": (-(2**
 
 
 def reference(
-    kernel: str, dtype: str, index: Run, key: int, stream: int
+    kernel: str, dtype: str, index: CounterRun, key: int, stream: int
 ) -> tuple[Any, dict[str, Any]]:
     """What the CPU draws, and what the kernel has to be told."""
     draw: dict[str, Any] = {
@@ -60,7 +60,7 @@ def check_draw(
     kernel, dtype = draw
     starts = np.array(STARTS[start], np.int64)
     out = garbage((len(starts), length), np.dtype(dtype))
-    want, options = reference(kernel, dtype, Run(starts, length), key, stream)
+    want, options = reference(kernel, dtype, CounterRun(starts, length), key, stream)
     one = lambda value: np.full(1, value, np.uint64)
     execute(launches.random(kernel, out, starts, one(key), one(stream), **options))
     assert out.tobytes() == np.ascontiguousarray(want).tobytes()
@@ -93,7 +93,7 @@ def test_rows_may_have_keys_of_their_own() -> None:
     starts = np.array([0, 1], np.int64)
     Execute()(launches.random("bits", out, starts, keys, np.zeros(1, np.uint64)))
     for row, key, start in zip(out, keys.tolist(), starts.tolist(), strict=True):
-        assert (row == random_bits.bits32(np, Run(start, 5), key)).all()
+        assert (row == random_bits.bits32(np, CounterRun(start, 5), key)).all()
 
 
 def test_the_tails_of_the_normal_are_the_cpus() -> None:

@@ -85,7 +85,9 @@ def check_values(
         count[-1] = max(1, n - 3)
     out_dtype = x.dtype if dtype in DTYPES or op != "Sum" else np.dtype(np.int64)
     out = garbage((*lead, outer, inner), out_dtype)
-    execute(launches.reduce(op, x, out, empty, count=count if uneven else None, lead=len(lead)))
+    execute(
+        launches.reduce(op, x, out, empty, count=count if uneven else None, mesh_ndim=len(lead))
+    )
     parts = x.reshape(items, outer, n, inner)
     for got, part, m in zip(out.reshape(items, outer, inner), parts, count, strict=True):
         if dtype in WHOLE:
@@ -120,7 +122,14 @@ def check_arguments(
     value = garbage(index.shape, np.dtype(wide))
     execute(
         launches.arg_reduce(
-            op, x, value, index, empty, start=start, count=count if uneven else None, lead=len(lead)
+            op,
+            x,
+            value,
+            index,
+            empty,
+            start=start,
+            count=count if uneven else None,
+            mesh_ndim=len(lead),
         )
     )
     for i in range(items):

@@ -108,7 +108,7 @@ def check_whole_rows(
             out,
             flag,
             scale=factors,
-            lead=len(logits_lead),
+            mesh_ndim=len(logits_lead),
             smoothing=smoothing,
             ignore=IGNORE,
             shared_limit=launches.ROW_CACHE_BYTES if cached else 0,
@@ -169,7 +169,9 @@ def check_split_classes(
     )
     flag = np.full(1, 2**64 - 1, np.uint64)
     labels_here = labels[None]
-    execute(launches.softmax_ce_parts(logits, labels_here, parts, start=start, count=real, lead=1))
+    execute(
+        launches.softmax_ce_parts(logits, labels_here, parts, start=start, count=real, mesh_ndim=1)
+    )
     execute(
         launches.softmax_ce_merge(
             parts, labels, loss, lse, flag, total=total, smoothing=smoothing, ignore=IGNORE
@@ -180,7 +182,7 @@ def check_split_classes(
         launches.softmax_ce_gradient(
             logits, labels_here, lse[None], gradient, total=total,
             scale=None if scale is None else scale[None], start=start, count=real,
-            lead=1, smoothing=smoothing, ignore=IGNORE,
+            mesh_ndim=1, smoothing=smoothing, ignore=IGNORE,
         )
     )  # fmt: skip
     used = np.ones(rows) if scale is None else scale.astype(np.float64)

@@ -15,7 +15,7 @@ import pytest
 
 from gdt.cuda import compiler as kernels
 from gdt.cuda import launches, tensor_map
-from gdt.cuda.compiler import Call
+from gdt.cuda.compiler import KernelCall
 from gdt.cuda.tensor_map import TensorMap
 from gdt.errors import KernelError
 
@@ -109,9 +109,9 @@ def test_a_call_is_checked_before_it_is_launched() -> None:
     kernels.check(good)
     names = [p.name for p in kernels.parameters(good.instance)]
 
-    def changed(value: Any) -> Call:
+    def changed(value: Any) -> KernelCall:
         arguments = [value if n == "x" else a for n, a in zip(names, good.arguments, strict=True)]
-        return Call(good.instance, good.grid, good.block, tuple(arguments), good.shared)
+        return KernelCall(good.instance, good.grid, good.block, tuple(arguments), good.shared)
 
     with pytest.raises(KernelError, match="argument 'x' is ndarray, not a tensor map"):
         kernels.check(changed(x))

@@ -66,7 +66,7 @@ def relayouts(every: str) -> dict[str, Any]:
     """Moves between layouts of arrays that do not divide: how many, and what was sent for them."""
     mesh = gdt.create_mesh([("a", 2), ("b", 2)], blocks=4)
     whole = np.arange(35.0).reshape(5, 7)
-    every_layout = layouts(mesh, 2, pending=True)
+    every_layout = layouts(mesh, 2, partial=True)
     pairs = [(have, want) for have in every_layout for want in every_layout][:: int(every)]
     transport, nbytes = transport_of(mesh), 0
     for have, want in pairs:

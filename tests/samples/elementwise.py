@@ -41,7 +41,7 @@ def quiet(f: Callable[..., Any]) -> Callable[..., Any]:
     return g
 
 
-# Without -0.0, which a pending sum of it and 0.0 does not keep.
+# Without -0.0, which a partial sum of it and 0.0 does not keep.
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, 3.0, 1.0, -1.0, 1e30, -1e-30])
 COMPLEX = draw(4, 3) + 1j * draw(4, 3)
 

@@ -1,7 +1,7 @@
 """How each kernel of `kernels/` is launched: from arrays to grids, blocks and arguments.
 
-Every function returns a list of `Call`s for a runner, in order, empty if there is nothing to do.
-Arrays are NumPy's or CuPy's. Operands are blocks: their first `lead` axes are mesh or batch axes,
+Every function returns a list of `KernelCall`s for a runner, in order, empty if there is nothing to
+do. Arrays are NumPy's or CuPy's. Operands are blocks: their first `mesh_ndim` axes are mesh or batch axes,
 of size 1 where an operand is replicated, and their other axes are contiguous; so are results.
 Scratch memory comes from `empty(shape, dtype)`. What a kernel cannot take raises a `KernelError`,
 and an op then runs its body instead.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from gdt.cuda.compiler import C_DTYPES, Call, Instance, constants, declarations
+from gdt.cuda.compiler import C_DTYPES, Instance, KernelCall, constants, declarations
 from gdt.cuda.launches.calls import (
     ENOUGH_BLOCKS,
     FLOATS,
@@ -41,10 +41,10 @@ def batchnorm_instances() -> Iterator[Instance]:
 
 
 def _passes(
-    stem: str, x: Array, lead: int, items: int
+    stem: str, x: Array, mesh_ndim: int, items: int
 ) -> tuple[Instance, tuple[int, ...], tuple[int, ...], dict[str, int]]:
     """Kernel, grid, block and sizes of a reduction of (lead..., outer, channels, inner)."""
-    outer, channels, inner = x.shape[lead:]
+    outer, channels, inner = x.shape[mesh_ndim:]
     types = (c_type(x), sum_type(x))
     known = constants(FILE)
     sizes = {"outer": outer, "channels": channels}
@@ -61,7 +61,7 @@ def _passes(
 
 def bn_merge(
     parts: Array, merged: Array | None, variance: Array | None, rstd: Array | None, eps: float = 0.0
-) -> list[Call]:
+) -> list[KernelCall]:
     """Chan's merge, in order, of parts (items, count, 3, channels) of (count, mean, m2).
 
     merged: (items, 3, channels); variance (of the population) and 1 / sqrt(variance + eps):
@@ -96,15 +96,15 @@ def bn_moments(
     empty: Empty,
     *,
     valid: Array | None = None,
-    lead: int = 0,
+    mesh_ndim: int = 0,
     eps: float = 0.0,
-) -> list[Call]:
+) -> list[KernelCall]:
     """Moments of x (lead..., outer, channels, inner) over outer and inner; results as `bn_merge`.
 
     valid: int32 over the flattened leading axes, how many of outer are real.
     """
-    leading = Leading(lead, x)
-    instance, grid, block, sizes = _passes("bn_moments", x, lead, leading.items)
+    leading = Leading(mesh_ndim, x)
+    instance, grid, block, sizes = _passes("bn_moments", x, mesh_ndim, leading.items)
     if 0 in (leading.items, sizes["channels"]):
         return []
     parts = empty((leading.items, grid[1], MOMENTS, sizes["channels"]), C_DTYPES[sum_type(x)])
@@ -137,12 +137,12 @@ def bn_apply(
     y: Array,
     *,
     relu: bool = False,
-    lead: int = 0,
-) -> list[Call]:
+    mesh_ndim: int = 0,
+) -> list[KernelCall]:
     """y = (x - mean) rstd scale + bias, with ReLU if asked; mean... are (lead..., channels)."""
-    outer, channels, inner = x.shape[lead:]
+    outer, channels, inner = x.shape[mesh_ndim:]
     _check_twins(mean, rstd, scale, bias)
-    leading = Leading(lead, x, mean, scale if scale is not None else bias)
+    leading = Leading(mesh_ndim, x, mean, scale if scale is not None else bias)
     instance = Instance(FILE, "bn_apply", (c_type(x), sum_type(x)))
     size = outer * channels * inner
     if 0 in (leading.items, size):
@@ -196,13 +196,13 @@ def bn_sums(
     *,
     relu: bool = False,
     valid: Array | None = None,
-    lead: int = 0,
-) -> list[Call]:
+    mesh_ndim: int = 0,
+) -> list[KernelCall]:
     """sums (items, 2, channels): of g and of g xhat, where g is dy behind the ReLU."""
     _check_twins(mean, rstd, scale, bias)
     affine = scale if scale is not None else bias
-    leading = Leading(lead, x, dy, mean, affine)
-    instance, grid, block, sizes = _passes("bn_sums", x, lead, leading.items)
+    leading = Leading(mesh_ndim, x, dy, mean, affine)
+    instance, grid, block, sizes = _passes("bn_sums", x, mesh_ndim, leading.items)
     channels, items = sizes["channels"], leading.items
     if 0 in (items, channels):
         return []
@@ -229,7 +229,7 @@ def bn_sums(
     )
     columns = GRADIENT_SUMS * channels
     folded = parts.reshape(items, 1, grid[1], columns)
-    return [first, *reduce("Sum", folded, sums.reshape(items, 1, columns), empty, lead=1)]
+    return [first, *reduce("Sum", folded, sums.reshape(items, 1, columns), empty, mesh_ndim=1)]
 
 
 def bn_backward(
@@ -244,13 +244,13 @@ def bn_backward(
     dx: Array,
     *,
     relu: bool = False,
-    lead: int = 0,
-) -> list[Call]:
+    mesh_ndim: int = 0,
+) -> list[KernelCall]:
     """dx from the sums (lead..., 2, channels) and counts (lead..., channels) of the whole batch."""
-    outer, channels, inner = x.shape[lead:]
+    outer, channels, inner = x.shape[mesh_ndim:]
     _check_twins(mean, rstd, scale, bias)
     affine = scale if scale is not None else bias
-    leading = Leading(lead, x, dy, mean, affine, sums, count)
+    leading = Leading(mesh_ndim, x, dy, mean, affine, sums, count)
     instance = Instance(FILE, "bn_backward", (c_type(x), sum_type(x)))
     size = outer * channels * inner
     if 0 in (leading.items, size):

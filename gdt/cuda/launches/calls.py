@@ -1,4 +1,4 @@
-"""From named arguments to a `Call`: types, grids, and the leading axes that operands share."""
+"""From named arguments to a `KernelCall`: types, grids, and the mesh axes that operands share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from gdt.cuda.compiler import (
     C_TYPES,
     GRID_LIMIT,
-    Call,
     Instance,
+    KernelCall,
     constants,
     dtype_name,
     parameters,
@@ -65,7 +65,7 @@ def split_count(blocks: int, steps: int, enough: int = ENOUGH_BLOCKS) -> int:
 
 def named_call(
     instance: Instance, grid: tuple[int, ...], block: tuple[int, ...], **arguments: Any
-) -> Call:
+) -> KernelCall:
     """A call with its arguments by name, put in the order of the kernel's own signature."""
     names = [p.name for p in parameters(instance)]
     if set(names) != set(arguments):
@@ -75,7 +75,7 @@ def named_call(
             raise error(KernelError, str(instance), f"{name} = {value} is past 2^31 - 2^20")
     if any(size > limit for size, limit in zip(grid, GRID_LIMIT, strict=False)):
         raise error(KernelError, str(instance), f"a grid of {grid} blocks is too large")
-    return Call(instance, grid, block, tuple(arguments[n] for n in names))
+    return KernelCall(instance, grid, block, tuple(arguments[n] for n in names))
 
 
 def check_size(instance: Instance, size: int) -> None:
@@ -95,12 +95,12 @@ class Leading:
     [8, 2]
     """
 
-    def __init__(self, lead: int, *operands: Array | None):
+    def __init__(self, mesh_ndim: int, *operands: Array | None):
         self.operands = operands
         given = [a for a in operands if a is not None]
         for array in given:
-            _check_contiguous(array, lead)
-        shape = np.broadcast_shapes(*(a.shape[:lead] for a in given))
+            _check_contiguous(array, mesh_ndim)
+        shape = np.broadcast_shapes(*(a.shape[:mesh_ndim] for a in given))
         self.items = math.prod(shape)
         self.sizes: list[int] = []
         rows: list[list[int]] = [[] for _ in given]
@@ -153,12 +153,14 @@ def stride_of(array: Array, axis: int) -> int:
     return 0 if array.shape[axis] == 1 else int(array.strides[axis] // array.dtype.itemsize)
 
 
-def _check_contiguous(array: Array, lead: int) -> None:
+def _check_contiguous(array: Array, mesh_ndim: int) -> None:
     expected = array.dtype.itemsize
     if array.size == 0:
         return
-    for axis in range(array.ndim - 1, lead - 1, -1):
+    for axis in range(array.ndim - 1, mesh_ndim - 1, -1):
         if array.shape[axis] > 1 and array.strides[axis] != expected:
-            problem = f"an operand of shape {array.shape} is not contiguous from axis {lead} on"
+            problem = (
+                f"an operand of shape {array.shape} is not contiguous from axis {mesh_ndim} on"
+            )
             raise error(KernelError, "kernels", problem)
         expected *= array.shape[axis]

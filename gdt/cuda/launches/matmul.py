@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from gdt.cuda.compiler import C_DTYPES, Call, Instance, constants
+from gdt.cuda.compiler import C_DTYPES, Instance, KernelCall, constants
 from gdt.cuda.launches.calls import (
     ENOUGH_BLOCKS,
     INT_LIMIT,
@@ -93,10 +93,10 @@ def matmul(
     tensor_cores: bool = False,
     arch: str | None = None,
     multiprocessors: int = MULTIPROCESSORS,
-    lead: int = 0,
+    mesh_ndim: int = 0,
     tile: int | None = None,
     pieces: int | None = None,
-) -> list[Call]:
+) -> list[KernelCall]:
     """out = activation(alpha x @ w + bias + accumulate * out).
 
     x: (lead..., m, k) and w: (lead..., k, n), stored by rows or by columns; bias:
@@ -105,7 +105,7 @@ def matmul(
     float32 with them is tf32. On `arch` sm_90a they run by wgmma, unless `matmul_refusal` names a
     reason. `tile` (columns) and `pieces` are chosen by size if None.
     """
-    operands = Operands.of(x, w, bias, lead)
+    operands = Operands.of(x, w, bias, mesh_ndim)
     m, n, k, leading = operands.m, operands.n, operands.k, operands.leading
     if 0 in (leading.items, m, n):
         return []
@@ -152,10 +152,10 @@ def matmul(
 
 
 def matmul_refusal(
-    x: Array, w: Array, *, bias: Array | None = None, arch: str | None = None, lead: int = 0
+    x: Array, w: Array, *, bias: Array | None = None, arch: str | None = None, mesh_ndim: int = 0
 ) -> str | None:
     """Why a product on tensor cores does not run by wgmma; None if it does."""
-    return wgmma_refusal(Operands.of(x, w, bias, lead), arch)
+    return wgmma_refusal(Operands.of(x, w, bias, mesh_ndim), arch)
 
 
 def _tiled_call(
@@ -164,7 +164,7 @@ def _tiled_call(
     tile: int,
     grid: tuple[int, int, int],
     finish: dict[str, Any],
-) -> Call:
+) -> KernelCall:
     """A call of matmul_mma, with two kinds, or else of matmul_simt."""
     x, w, leading = operands.x, operands.w, operands.leading
     kernel = "matmul_mma" if len(kinds) == 2 else "matmul_simt"

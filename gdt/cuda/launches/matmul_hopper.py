@@ -8,9 +8,9 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from gdt.cuda.compiler import Call, Instance, address, constants
+from gdt.cuda.compiler import Instance, KernelCall, address, constants
 from gdt.cuda.launches.calls import INT_LIMIT, c_type, ceil_div, named_call
-from gdt.cuda.launches.matmul_operands import Operands, Side
+from gdt.cuda.launches.matmul_operands import MatrixOperand, Operands
 from gdt.cuda.tensor_map import ITEM_BYTES, ROW_BYTES, TensorMap
 from gdt.errors import KernelError, error
 
@@ -48,7 +48,7 @@ class Source:
     unit: int
 
 
-def _source(side: Side, operands: Operands, along_k: bool, tile: int) -> Source:
+def _source(side: MatrixOperand, operands: Operands, along_k: bool, tile: int) -> Source:
     kind = c_type(side.array)
     item = ITEM_BYTES[kind]
     rows, along = side.array.shape[-2:]
@@ -105,7 +105,7 @@ def wgmma_call(
     blocks: int,
     finish: dict[str, Any],
     **rest: Any,
-) -> Call:
+) -> KernelCall:
     """The call of at most `blocks` blocks; `finish` is what the epilogue takes."""
     known, leading = constants(FILE), operands.leading
     x, w = operands.x, operands.w

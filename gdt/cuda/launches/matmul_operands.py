@@ -9,7 +9,7 @@ from gdt.errors import KernelError, error
 
 
 @dataclass(frozen=True)
-class Side:
+class MatrixOperand:
     """x or w: a matrix for each item, stored by rows, or turned, by columns."""
 
     array: Array
@@ -18,17 +18,17 @@ class Side:
     row: int  # elements from one row in memory to the next
 
     @staticmethod
-    def of(array: Array, lead: int) -> Side:
+    def of(array: Array, mesh_ndim: int) -> MatrixOperand:
         """Raises KernelError if neither rows nor columns are contiguous."""
-        return Side(array, leading_axes(array, lead), *_orientation(array, lead))
+        return MatrixOperand(array, leading_axes(array, mesh_ndim), *_orientation(array, mesh_ndim))
 
 
 @dataclass(frozen=True)
 class Operands:
     """x: (items, m, k) and w: (items, k, n), and the axes that their items lie along."""
 
-    x: Side
-    w: Side
+    x: MatrixOperand
+    w: MatrixOperand
     bias_lead: Array | None
     leading: Leading
     m: int
@@ -36,25 +36,25 @@ class Operands:
     k: int
 
     @staticmethod
-    def of(x: Array, w: Array, bias: Array | None, lead: int) -> Operands:
+    def of(x: Array, w: Array, bias: Array | None, mesh_ndim: int) -> Operands:
         """Raises KernelError for what no kernel takes."""
-        sides = Side.of(x, lead), Side.of(w, lead)
-        bias_lead = None if bias is None else leading_axes(bias, lead)
-        leading = Leading(lead, *(side.lead_only for side in sides), bias_lead)
-        m, k = x.shape[lead:]
+        sides = MatrixOperand.of(x, mesh_ndim), MatrixOperand.of(w, mesh_ndim)
+        bias_lead = None if bias is None else leading_axes(bias, mesh_ndim)
+        leading = Leading(mesh_ndim, *(side.lead_only for side in sides), bias_lead)
+        m, k = x.shape[mesh_ndim:]
         return Operands(*sides, bias_lead, leading, m, w.shape[-1], k)
 
 
-def leading_axes(array: Array, lead: int) -> Array:
+def leading_axes(array: Array, mesh_ndim: int) -> Array:
     """A view of the leading axes alone; inner strides are passed by themselves."""
-    return array[(..., *(slice(1),) * (array.ndim - lead))]
+    return array[(..., *(slice(1),) * (array.ndim - mesh_ndim))]
 
 
-def _orientation(array: Array, lead: int) -> tuple[bool, int]:
+def _orientation(array: Array, mesh_ndim: int) -> tuple[bool, int]:
     """Whether the last two axes are stored swapped, and the elements from one row to the next."""
     item = array.dtype.itemsize
-    rows, columns = array.shape[lead:]
-    down, across = (s // item for s in array.strides[lead:])
+    rows, columns = array.shape[mesh_ndim:]
+    down, across = (s // item for s in array.strides[mesh_ndim:])
     if array.size == 0:
         return False, columns
     if across == 1 or columns == 1:

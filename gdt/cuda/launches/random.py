@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.cuda.compiler import Call, Instance, constants
+from gdt.cuda.compiler import Instance, KernelCall, constants
 from gdt.cuda.launches.calls import Array, c_type, ceil_div, named_call
 
 FILE = "random.cu"
@@ -51,7 +51,7 @@ def random(
     low: int = 0,
     high: int = 0,
     p: float = 0.0,
-) -> list[Call]:
+) -> list[KernelCall]:
     """Draw out (rows, length): "bits", "uniform", "normal", "truncated", "integers", "bernoulli".
 
     start (rows,): the global index of a row's first element, int64; key, stream: uint64 of one

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from gdt.cuda.compiler import C_DTYPES, Call, Instance, constants
+from gdt.cuda.compiler import C_DTYPES, Instance, KernelCall, constants
 from gdt.cuda.launches.calls import (
     FLOATS,
     SUM_TYPES,
@@ -40,10 +40,10 @@ def reduce_instances() -> Iterator[Instance]:
 
 
 def _reduction(
-    stem: str, op: str, x: Array, wide: str, lead: int, items: int
+    stem: str, op: str, x: Array, wide: str, mesh_ndim: int, items: int
 ) -> tuple[Instance, tuple[int, ...], dict[str, int]]:
     """Kernel, grid and sizes of a reduction of (lead..., outer, n, inner) over n."""
-    outer, n, inner = x.shape[lead:]
+    outer, n, inner = x.shape[mesh_ndim:]
     warp, rows = constants(FILE)["WARP"], constants(FILE)["ROWS"]
     types = (op, c_type(x), wide)
     if inner == 1:
@@ -69,15 +69,15 @@ def reduce(
     empty: Empty,
     *,
     count: Array | None = None,
-    lead: int = 0,
-) -> list[Call]:
+    mesh_ndim: int = 0,
+) -> list[KernelCall]:
     """`op` ("Sum", "Max", "Min") over n of x (lead..., outer, n, inner): (lead..., outer, inner).
 
     count: int32 over the flattened leading axes, how many of n are real.
     """
     wide = _wide_type(op, x)
-    leading = Leading(lead, x)
-    instance, grid, sizes = _reduction("reduce", op, x, wide, lead, leading.items)
+    leading = Leading(mesh_ndim, x)
+    instance, grid, sizes = _reduction("reduce", op, x, wide, mesh_ndim, leading.items)
     if out.size == 0:
         return []
     check_size(instance, out.size)
@@ -96,7 +96,7 @@ def reduce(
     return [first, *reduce_finish(op, parts, out)]
 
 
-def reduce_finish(op: str, parts: Array, out: Array) -> list[Call]:
+def reduce_finish(op: str, parts: Array, out: Array) -> list[KernelCall]:
     """Combine parts (count, size) in order, and round to the dtype of out (size elements)."""
     instance = Instance(FILE, "reduce_finish", (op, c_type(out), c_type(parts)))
     threads = constants(FILE)["THREADS"]
@@ -117,16 +117,16 @@ def arg_reduce(
     *,
     start: Array | None = None,
     count: Array | None = None,
-    lead: int = 0,
-) -> list[Call]:
+    mesh_ndim: int = 0,
+) -> list[KernelCall]:
     """The position of the "Max" or "Min" over n, and its value; NaN wins, then the smallest index.
 
     x: (lead..., outer, n, inner); value (in the accumulator's dtype), index (int64):
     (lead..., outer, inner); start: int32 over the flattened leading axes, added to the position.
     """
     wide = _wide_type(op, x)
-    leading = Leading(lead, x)
-    instance, grid, sizes = _reduction("arg", op, x, wide, lead, leading.items)
+    leading = Leading(mesh_ndim, x)
+    instance, grid, sizes = _reduction("arg", op, x, wide, mesh_ndim, leading.items)
     if index.size == 0:
         return []
     check_size(instance, index.size)
@@ -152,7 +152,7 @@ def arg_reduce(
 
 def arg_finish(
     op: str, parts: Array, places: Array, value: Array | None, index: Array
-) -> list[Call]:
+) -> list[KernelCall]:
     """Combine parts and places (count, size), of splits or of devices, in order."""
     instance = Instance(FILE, "arg_finish", (op, c_type(parts)))
     threads = constants(FILE)["THREADS"]

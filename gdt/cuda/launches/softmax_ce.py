@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from gdt.cuda.compiler import Call, Instance, constants
+from gdt.cuda.compiler import Instance, KernelCall, constants
 from gdt.cuda.launches.calls import (
     FLOATS,
     SUM_TYPES,
@@ -61,20 +61,20 @@ def softmax_ce(
     error_flag: Array,
     *,
     scale: Array | None = None,
-    lead: int = 0,
+    mesh_ndim: int = 0,
     smoothing: float = 0.0,
     ignore: int = -100,
     shared_limit: int = ROW_CACHE_BYTES,
-) -> list[Call]:
+) -> list[KernelCall]:
     """Loss, log-sum-exp and, unless None, the gradient of whole rows.
 
     logits, gradient: (lead..., rows, classes); labels, loss, lse: (lead..., rows); scale: the
     cotangent of the loss, (lead..., rows) or (lead..., 1), None for 1; error_flag: uint64 of one
     element, all ones, which becomes `row << 32 | label` if a label is out of range.
     """
-    rows, classes = logits.shape[lead:]
+    rows, classes = logits.shape[mesh_ndim:]
     instance, (threads, per_block) = _softmax("softmax_ce", logits, labels)
-    leading = Leading(lead, logits, labels, scale)
+    leading = Leading(mesh_ndim, logits, labels, scale)
     if 0 in (leading.items, rows, classes):
         return []
     bytes_of_row = _row_bytes(logits)
@@ -111,15 +111,15 @@ def softmax_ce_parts(
     *,
     start: Array | None,
     count: Array | None,
-    lead: int = 0,
-) -> list[Call]:
+    mesh_ndim: int = 0,
+) -> list[KernelCall]:
     """(max, sum of exp, logit of the label, sum) of the local classes: parts (items, rows, 4).
 
     start, count: int32 over the flattened leading axes, the first class here and how many are real.
     """
-    rows, classes = logits.shape[lead:]
+    rows, classes = logits.shape[mesh_ndim:]
     instance, (threads, per_block) = _softmax("softmax_ce_parts", logits, labels)
-    leading = Leading(lead, logits, labels)
+    leading = Leading(mesh_ndim, logits, labels)
     if 0 in (leading.items, rows):
         return []
     return [
@@ -151,7 +151,7 @@ def softmax_ce_merge(
     total: int,
     smoothing: float = 0.0,
     ignore: int = -100,
-) -> list[Call]:
+) -> list[KernelCall]:
     """Loss and log-sum-exp from gathered parts (count, rows, 4); labels, loss, lse: (rows,)."""
     instance = Instance(FILE, "softmax_ce_merge", (c_type(parts), c_type(labels)))
     threads = constants(FILE)["MERGE_THREADS"]
@@ -187,14 +187,14 @@ def softmax_ce_gradient(
     scale: Array | None = None,
     start: Array | None = None,
     count: Array | None = None,
-    lead: int = 0,
+    mesh_ndim: int = 0,
     smoothing: float = 0.0,
     ignore: int = -100,
-) -> list[Call]:
+) -> list[KernelCall]:
     """The gradient of the local classes, from the log-sum-exp of all `total` classes."""
-    rows, classes = logits.shape[lead:]
+    rows, classes = logits.shape[mesh_ndim:]
     instance, (threads, per_block) = _softmax("softmax_ce_gradient", logits, labels)
-    leading = Leading(lead, logits, labels, lse, scale)
+    leading = Leading(mesh_ndim, logits, labels, lse, scale)
     if 0 in (leading.items, rows, classes):
         return []
     return [

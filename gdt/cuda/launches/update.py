@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gdt.cuda.compiler import Call, Instance, address, constants
+from gdt.cuda.compiler import Instance, KernelCall, address, constants
 from gdt.cuda.launches.calls import Array, c_type, ceil_div, named_call
 from gdt.errors import KernelError, error
 
@@ -57,7 +57,7 @@ def _update(
     scalars: Scalars,
     to_device: Callable[[np.ndarray[Any, Any]], Array],
     **flags: bool,
-) -> list[Call]:
+) -> list[KernelCall]:
     """One call for each dtype among the tensors."""
     calls = []
     by_type: dict[str, list[Sequence[Array]]] = {}
@@ -82,21 +82,21 @@ def _update(
     return calls
 
 
-def sgd(tensors: Tensors, scalars: Scalars, *, to_device: Any = np.asarray) -> list[Call]:
+def sgd(tensors: Tensors, scalars: Scalars, *, to_device: Any = np.asarray) -> list[KernelCall]:
     """`gdt.optim.sgd.sgd_step` of all (p, g, new p); scalars: rate."""
     return _update("sgd", SGD, tensors, scalars, to_device)
 
 
 def momentum(
     tensors: Tensors, scalars: Scalars, *, nesterov: bool = False, to_device: Any = np.asarray
-) -> list[Call]:
+) -> list[KernelCall]:
     """`gdt.optim.sgd.momentum_step` of all (p, v, g, new p, new v); scalars: rate, momentum."""
     return _update("momentum", MOMENTUM, tensors, scalars, to_device, nesterov=nesterov)
 
 
 def adam(
     tensors: Tensors, scalars: Scalars, *, decay: bool = False, to_device: Any = np.asarray
-) -> list[Call]:
+) -> list[KernelCall]:
     """`gdt.optim.adam.adam_step` of all (p, m, v, g, new p, new m, new v); scalars: beta1, beta2,
     keep, rate, epsilon."""
     return _update("adam", ADAM, tensors, scalars, to_device, decay=decay)

@@ -35,8 +35,8 @@ def floating(xp: Any, x: Block) -> Block:
 # ---------------------------------------------------------------- statistics of a split axis
 
 
-def _statistics_rule(kind: ArrayType, *, axis: tuple[int, ...]) -> str:
-    text = reduction_text(kind, axis, keepdims=True)
+def _statistics_rule(array_type: ArrayType, *, axis: tuple[int, ...]) -> str:
+    text = reduction_text(array_type, axis, keepdims=True)
     return f"{text}, {text.split('->')[1]}"
 
 
@@ -67,8 +67,8 @@ def merge_largest_and_sum(xp: Any, largest: Block, total: Block, *, axis: int) -
 
 
 def _prepare(name: str) -> Any:
-    def prepare(kind: ArrayType, *, axis: Axis = None, **static: Any) -> dict[str, Any]:
-        return {"axis": negative_axes(kind, axis, name), **static}
+    def prepare(array_type: ArrayType, *, axis: Axis = None, **static: Any) -> dict[str, Any]:
+        return {"axis": negative_axes(array_type, axis, name), **static}
 
     return prepare
 
@@ -90,8 +90,8 @@ def softmax_statistics(xp: Any, x: Block, /, axis: Axis) -> tuple[Block, Block]:
 # ---------------------------------------------------------------- softmax
 
 
-def _whole_rule(kind: ArrayType, *, axis: tuple[int, ...]) -> RuleSpec:
-    names = [f"d{i}" for i in range(kind.ndim)]
+def _whole_rule(array_type: ArrayType, *, axis: tuple[int, ...]) -> RuleSpec:
+    names = [f"d{i}" for i in range(array_type.ndim)]
     whole = frozenset(names[a] for a in axis)
     return RuleSpec(f"{' '.join(names)} -> {' '.join(names)}", whole=whole)
 
@@ -269,10 +269,10 @@ def _log_of_sum(xp: Any, largest: Block, total: Block, *, dtype: np.dtype[Any]) 
 
 
 def _prepare_logsumexp(
-    kind: ArrayType, *, axis: Axis = None, keepdims: bool = False
+    array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False
 ) -> dict[str, Any]:
-    axes = negative_axes(kind, axis, "logsumexp")
-    return {"axis": axes, "keepdims": bool(keepdims), "dtype": kind.dtype}
+    axes = negative_axes(array_type, axis, "logsumexp")
+    return {"axis": axes, "keepdims": bool(keepdims), "dtype": array_type.dtype}
 
 
 @op(

@@ -37,7 +37,7 @@ Shape = tuple[int, ...]
 LONG_CONTRACTION = 256
 
 
-class Side:
+class Factor:
     """One operand of a product: its labels and sizes without dims of length 1 and without labels
     that neither the other operand nor the output has, whose axes `summed` are added up first."""
 
@@ -54,11 +54,11 @@ class Side:
         first, second)."""
         sizes = self.sizes
         order = [self.labels.index(n) for n in (*batch, *first, *second) if n in sizes]
-        lead = [sizes.get(n, 1) for n in batch]
+        mesh_ndim = [sizes.get(n, 1) for n in batch]
         last = [math.prod(sizes[n] for n in group) for group in (first, second)]
         if self.summed:
             block = f"{block}.sum(axis={self.summed}, dtype=np.result_type(x.dtype, w.dtype))"
-        return _viewed(block, tuple(sizes.values()), order, (*lead, *last))
+        return _viewed(block, tuple(sizes.values()), order, (*mesh_ndim, *last))
 
 
 class Groups(NamedTuple):
@@ -120,7 +120,7 @@ def _lines(
 ) -> list[str]:
     """The lines that contract the blocks with the names `x` and `w`; `finish` makes of the product
     what they return."""
-    first, second = Side(left, left_shape, right + out), Side(right, right_shape, left + out)
+    first, second = Factor(left, left_shape, right + out), Factor(right, right_shape, left + out)
     labels = [n for n in out if n is not None]
     groups = Groups(
         [n for n in labels if n in first.sizes and n in second.sizes],
@@ -218,14 +218,15 @@ class KernelProducts:
         """Product of stacks of matrices whose leading axes broadcast; of equal rank."""
         launcher, dtype = self.launcher, self.launcher.xp.result_type(x.dtype, w.dtype)
         x, w = (self._walkable(a.astype(dtype, copy=False)) for a in (x, w))
-        lead = x.ndim - 2
+        mesh_ndim = x.ndim - 2
         if out is None:
-            batch = np.broadcast_shapes(x.shape[:lead], w.shape[:lead])
+            batch = np.broadcast_shapes(x.shape[:mesh_ndim], w.shape[:mesh_ndim])
             out = launcher.empty((*batch, x.shape[-2], w.shape[-1]), dtype.name)
         runner = launcher.runner
         calls = launches.matmul(
             x, w, out, launcher.empty,
-            lead=lead, tensor_cores=_on_tensor_cores(dtype, runner.arch), arch=runner.arch,
+            mesh_ndim=mesh_ndim, arch=runner.arch,
+            tensor_cores=_on_tensor_cores(dtype, runner.arch),
             multiprocessors=runner.multiprocessors,
         )  # fmt: skip
         launcher.run(calls)
@@ -253,7 +254,7 @@ def matrix_product(xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block
 
     x: (..., i, k), w: (k, j), result: (..., i, j); dtypes promote as in NumPy.
     Split i or j: no communication. Split k: each device sums its part, and the result stays a
-    pending sum until its value is needed.
+    partial sum until its value is needed.
 
     >>> mesh = gdt.create_mesh([("data", 4)])
     >>> x = gdt.ones((8, 4), layout=gdt.Layout(["data", gdt.UNSHARDED], mesh))

@@ -2,7 +2,7 @@
 
 All of them are contractions: a product of two arrays whose axes are labelled, summed over the
 labels that the result lacks. A label may be split in any way; one that is summed over leaves a
-pending sum.
+partial sum.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def matmul(x: Any, w: Any) -> DistributedArray:
     x: (..., i, k), w: (..., k, j), result: (..., i, j); the leading axes broadcast. A vector x is
     one row, a vector w one column, and the result lacks that axis. dtypes promote as in NumPy.
     Split leading axes, i or j: no communication. Split k: each device sums its part, and the result
-    stays a pending sum until its value is needed.
+    stays a partial sum until its value is needed.
 
     Raises ShapeError for scalars, and for shapes that do not fit.
 
@@ -287,7 +287,7 @@ def outer(x: Any, w: Any) -> DistributedArray:
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> DistributedArray:
     """The elements `x[..., i, ..., i + offset, ...]` of two axes, as a new last axis.
 
-    It is split as `axis1` is; over a split `axis2` it is a pending sum.
+    It is split as `axis1` is; over a split `axis2` it is a partial sum.
 
     >>> gdt.diagonal(gdt.asarray([[1, 2], [3, 4]])).tolist()
     [1, 4]

@@ -37,7 +37,7 @@ from gdt.programs.graphs.host_values import HostValues
 from gdt.programs.graphs.memory import BlockKind, GraphMemory
 from gdt.programs.instruction import Held, held_of
 from gdt.programs.program import PROGRAM_FILE, Program
-from gdt.programs.segments import Piece, pieces
+from gdt.programs.segments import Segment, pieces
 from gdt.sharding import processes
 from gdt.sharding.mesh import Mesh
 
@@ -209,7 +209,7 @@ class StepGraph:
         return dict(zip(self._program.inputs, held, strict=True))
 
     def _captured_piece(
-        self, piece: Piece, held: dict[int, Held], after: Graph | None
+        self, piece: Segment, held: dict[int, Held], after: Graph | None
     ) -> Graph | None:
         """The graph of a segment, which adds what it makes to `held`; None if it does nothing."""
         program, memory = piece.program, self._memory
@@ -264,7 +264,7 @@ class StepGraph:
         for n, blocks in moved.items():
             self._memory.copy(self._bound[self._state_of_output[n]], blocks)
 
-    def _does_nothing(self, piece: Piece, held: Mapping[int, Held]) -> bool:
+    def _does_nothing(self, piece: Segment, held: Mapping[int, Held]) -> bool:
         """Whether a segment is only there as the end of a step that ends with a collective."""
         returned = self._returned(held).values()
         inside = any(self._is_inside(b) for blocks in returned for b in blocks)
@@ -297,7 +297,7 @@ class StepGraph:
                 del made[r]
         return [self._result(n, made) for n in range(len(self._program.outputs))]
 
-    def _communicate(self, piece: Piece, made: dict[int, Held]) -> None:
+    def _communicate(self, piece: Segment, made: dict[int, Held]) -> None:
         """Run a collective, which adds what it makes to `made`, and put that where graphs read
         it."""
         program = piece.program

@@ -95,7 +95,7 @@ class UpdateOfAll:
         n, scalars = self.arrays, values[self.arrays * self.count :]
         operands = [values[i * n : (i + 1) * n] for i in range(self.count)]
         flags = [free[i * (n - 1) : (i + 1) * (n - 1)] for i in range(self.count)]
-        made = body.update_all(self._launch, operands, scalars, flags, body.static)
+        made = body.multi_tensor(self._launch, operands, scalars, flags, body.static)
         return [block for outs in made for block in outs]
 
 
@@ -139,4 +139,4 @@ def _kernel_of_all(k: Instruction) -> Callable[..., None] | None:
     if not bodies or not all(body.applies for body in bodies):
         return None
     op = OPS[k.name]
-    return op.kernel_of_all if isinstance(op, UpdateOp) else None
+    return op.multi_tensor_kernel if isinstance(op, UpdateOp) else None

@@ -26,7 +26,7 @@ from typing import IO, Any
 import numpy as np
 
 from gdt.cuda import compiler as kernels
-from gdt.cuda.compiler import Call, Instance, Parameter
+from gdt.cuda.compiler import Instance, KernelCall, Parameter
 from gdt.cuda.tensor_map import TensorMap
 
 from . import worker
@@ -128,7 +128,7 @@ class CpuRunner:
 
     def run(
         self,
-        call: Call,
+        call: KernelCall,
         order: str = "forward",
         async_mode: str = "late",
         seed: int = 0,
@@ -202,7 +202,7 @@ def root_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def pack(
-    call: Call, signature: Sequence[Parameter], arguments: Sequence[Any], options: bytes
+    call: KernelCall, signature: Sequence[Parameter], arguments: Sequence[Any], options: bytes
 ) -> tuple[worker.Packed, list[np.ndarray[Any, Any]]]:
     """Replace every address in a call, also those in a table, by (buffer, offset)."""
     held = [a.array if isinstance(a, TensorMap) else a for a in arguments]

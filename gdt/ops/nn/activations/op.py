@@ -36,9 +36,11 @@ SATURATED = (
 def _real(name: str) -> Callable[..., dict[str, Any]]:
     """Checks that the operand is real."""
 
-    def prepare(kind: ArrayType, **static: Any) -> dict[str, Any]:
-        if kind.dtype.kind == "c":
-            raise error(DtypeError, name, f"{kind.dtype} is not real", operands={"x": kind})
+    def prepare(array_type: ArrayType, **static: Any) -> dict[str, Any]:
+        if array_type.dtype.kind == "c":
+            raise error(
+                DtypeError, name, f"{array_type.dtype} is not real", operands={"x": array_type}
+            )
         return static
 
     return prepare
@@ -249,8 +251,8 @@ def _tanh_form(xp: Any, x: Block) -> Block:
     return xp.tanh(u, out=u)
 
 
-def _prepare_gelu(kind: ArrayType, *, approximate: bool = False) -> dict[str, Any]:
-    return _real("gelu")(kind, approximate=bool(approximate))
+def _prepare_gelu(array_type: ArrayType, *, approximate: bool = False) -> dict[str, Any]:
+    return _real("gelu")(array_type, approximate=bool(approximate))
 
 
 @op(UNARY, prepare=_prepare_gelu)

@@ -24,7 +24,7 @@ Block = Any
 class Channels(NamedTuple):
     """Where the channels of a block are among its dims, and their sizes."""
 
-    lead: int
+    mesh_ndim: int
     dims: tuple[int, ...]  # of the block behind the mesh axes
     first: int  # dims first:last are channels
     last: int
@@ -41,24 +41,24 @@ class Channels(NamedTuple):
 
     def data(self, launcher: Launcher, x: Block) -> Block:
         """A block as (mesh axes..., outer, channels, inner)."""
-        return launcher.contiguous(x).reshape(*x.shape[: self.lead], *self.sizes)
+        return launcher.contiguous(x).reshape(*x.shape[: self.mesh_ndim], *self.sizes)
 
     def vector(self, launcher: Launcher, a: Block) -> Block:
         """What has a number for each channel, as (mesh axes..., channels) in the dtype of sums."""
-        shape = a.shape[self.lead :]
+        shape = a.shape[self.mesh_ndim :]
         kept = shape[self.first : self.last]
         if math.prod(shape) != math.prod(kept):
             raise launcher.refused(f"an operand of shape {list(shape)} is not one for each channel")
-        a = a.reshape(*a.shape[: self.lead], *kept)
+        a = a.reshape(*a.shape[: self.mesh_ndim], *kept)
         channels = self.dims[self.first : self.last]
         if kept != channels:
-            a = launcher.xp.broadcast_to(a, (*a.shape[: self.lead], *channels))
-        a = a.reshape(*a.shape[: self.lead], self.sizes[1])
+            a = launcher.xp.broadcast_to(a, (*a.shape[: self.mesh_ndim], *channels))
+        a = a.reshape(*a.shape[: self.mesh_ndim], self.sizes[1])
         return launcher.contiguous(a.astype(sum_dtype(a.dtype), copy=False))
 
     def constant(self, launcher: Launcher, number: float, dtype: np.dtype) -> Block:
         """The same number for every channel."""
-        shape = (1,) * self.lead + (self.sizes[1],)
+        shape = (1,) * self.mesh_ndim + (self.sizes[1],)
         wide = sum_dtype(dtype)
         return launcher.keep(f"{number}", lambda: launcher.xp.full(shape, number, wide))
 
@@ -70,19 +70,19 @@ def sum_dtype(dtype: np.dtype) -> np.dtype:
 
 def _channels(launcher: Launcher, x: Block, kept: Sequence[int]) -> Channels:
     """The channels are the dims `kept`, counted behind the mesh axes."""
-    lead = launcher.lead
-    dims = tuple(x.shape[lead:])
+    mesh_ndim = launcher.mesh_ndim
+    dims = tuple(x.shape[mesh_ndim:])
     if list(kept) != list(range(kept[0], kept[-1] + 1) if kept else ()):
         raise launcher.refused(f"axes {list(kept)} of statistics are not neighbours")
     first = kept[0] if kept else len(dims)
-    return Channels(lead, dims, first, first + len(kept))
+    return Channels(mesh_ndim, dims, first, first + len(kept))
 
 
 def _channels_of(launcher: Launcher, x: Block, vector: Block) -> Channels:
     """The channels are the dims in which `vector` is not 1."""
     if x.ndim != vector.ndim:
         raise launcher.refused(f"ranks {x.ndim} and {vector.ndim} of blocks differ")
-    shape = vector.shape[launcher.lead :]
+    shape = vector.shape[launcher.mesh_ndim :]
     return _channels(launcher, x, [i for i, n in enumerate(shape) if n != 1])
 
 
@@ -115,7 +115,7 @@ def moments_kernel(
 ) -> tuple[Block, ...]:
     """`gdt.moments`: mean and variance, and for Chan's merge what each mean lost in rounding (which
     the kernel does not know: 0) and the number of elements."""
-    xp, lead, rank = launcher.xp, launcher.lead, x.ndim - launcher.lead
+    xp, mesh_ndim, rank = launcher.xp, launcher.mesh_ndim, x.ndim - launcher.mesh_ndim
     gone = {a + rank for a in axes}
     where = _channels(launcher, x, [i for i in range(rank) if i not in gone])
     outer, channels, inner = where.sizes
@@ -130,12 +130,14 @@ def moments_kernel(
         elements = launcher.keep(
             "elements", lambda: valid_elements(xp, x, axes, shards)[1].astype(sum_dtype(x.dtype))
         )
-    shape, wide = x.shape[:lead], sum_dtype(x.dtype).name
+    shape, wide = x.shape[:mesh_ndim], sum_dtype(x.dtype).name
     items = math.prod(shape)
     merged, variance = (launcher.empty(s, wide) for s in ((items, 3, channels), (items, channels)))
     data = where.data(launcher, x)
     launcher.run(
-        launches.bn_moments(data, merged, variance, None, launcher.empty, valid=valid, lead=lead)
+        launches.bn_moments(
+            data, merged, variance, None, launcher.empty, valid=valid, mesh_ndim=mesh_ndim
+        )
     )
     if uneven:  # the variance of no elements is 0 there, as in the op's body
         variance = merged[:, 2] / xp.maximum(merged[:, 0], 1)
@@ -155,9 +157,9 @@ def moments_kernel(
 
 def _valid_rows(launcher: Launcher, x: Block, outer: int, shards: Shards) -> Block:
     """How many of `outer` are no padding: int32, one for each item."""
-    xp, lead = launcher.xp, launcher.lead
-    each = shards.valid["d0"] * (outer // x.shape[lead])
-    return xp.ascontiguousarray(xp.broadcast_to(each, x.shape[:lead]).reshape(-1), np.int32)
+    xp, mesh_ndim = launcher.xp, launcher.mesh_ndim
+    each = shards.valid["d0"] * (outer // x.shape[mesh_ndim])
+    return xp.ascontiguousarray(xp.broadcast_to(each, x.shape[:mesh_ndim]).reshape(-1), np.int32)
 
 
 def normalize_kernel(
@@ -183,7 +185,9 @@ def normalize_kernel(
     factor, bias = _factors(launcher, where, x.dtype, scale, offset)
     y = launcher.empty(x.shape, x.dtype.name) if out is None else out
     data, result = (where.data(launcher, a) for a in (x, y))
-    launcher.run(launches.bn_apply(data, mean, rstd, factor, bias, result, lead=launcher.lead))
+    launcher.run(
+        launches.bn_apply(data, mean, rstd, factor, bias, result, mesh_ndim=launcher.mesh_ndim)
+    )
     return y
 
 
@@ -207,14 +211,16 @@ def batch_norm_sums_kernel(
 ) -> tuple[Block, Block]:
     """sum(g) and sum(g * xhat) over `axes`."""
     _same_dtype(launcher, g, xhat)
-    lead, rank = launcher.lead, g.ndim - launcher.lead
+    mesh_ndim, rank = launcher.mesh_ndim, g.ndim - launcher.mesh_ndim
     gone = {a + rank for a in axes}
     where = _channels(launcher, xhat, [i for i in range(rank) if i not in gone])
-    shape = np.broadcast_shapes(g.shape[:lead], xhat.shape[:lead])
+    shape = np.broadcast_shapes(g.shape[:mesh_ndim], xhat.shape[:mesh_ndim])
     sums = launcher.empty((math.prod(shape), 2, where.sizes[1]), sum_dtype(g.dtype).name)
     zero, one = (where.constant(launcher, n, g.dtype) for n in (0.0, 1.0))
     data, dy = (where.data(launcher, a) for a in (xhat, g))
-    launcher.run(launches.bn_sums(data, dy, zero, one, None, None, sums, launcher.empty, lead=lead))
+    launcher.run(
+        launches.bn_sums(data, dy, zero, one, None, None, sums, launcher.empty, mesh_ndim=mesh_ndim)
+    )
     kept = tuple(
         1 if i in gone else n for i, n in enumerate(where.dims) if keepdims or i not in gone
     )
@@ -256,7 +262,7 @@ def batch_norm_gradient_kernel(
     data, dy, result = (where.data(launcher, a) for a in (xhat, g, dx))
     launcher.run(
         launches.bn_backward(
-            data, dy, zero, one, factor, None, sums, number, result, lead=launcher.lead
+            data, dy, zero, one, factor, None, sums, number, result, mesh_ndim=launcher.mesh_ndim
         )
     )
     return dx

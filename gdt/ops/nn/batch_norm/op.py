@@ -128,7 +128,7 @@ def batch_norm_sums(
     xp: Any, g: Block, xhat: Block, /, axes: Axis, keepdims: bool
 ) -> tuple[Block, Block]:
     """sum(g) and sum(g * xhat) over `axes`: what the gradient of batch normalisation needs of the
-    whole batch. Both are pending over a split batch, and travel together."""
+    whole batch. Both are partial over a split batch, and travel together."""
     over: Any = axes
     return add_reduce(xp, g, over, keepdims), add_reduce(xp, g * xhat, over, keepdims)
 

@@ -57,7 +57,7 @@ def softmax_cross_entropy_with_logits(labels: Any, logits: Any, axis: int = -1) 
     """-sum(labels * log(softmax(logits))) over `axis`, as `tf.nn` has it.
 
     labels, logits: of one shape; labels are weights of the classes, commonly a distribution. A
-    class of weight 0 adds 0, even if its logit is -inf. Split classes leave the sum pending.
+    class of weight 0 adds 0, even if its logit is -inf. Split classes leave the sum partial.
 
     >>> gdt.softmax_cross_entropy_with_logits([[0.5, 0.5]], gdt.asarray([[0.0, 0.0]])).tolist()
     [0.693147180559...]

@@ -49,11 +49,11 @@ def checked_targets(
 
 def _valid_rows(xp: Any, labels: Block, shards: Shards) -> Block:
     """Which rows of a block are no padding."""
-    lead = shards.valid["k"].ndim
-    rank, valid = labels.ndim - lead, xp.ones(labels.shape, bool)
+    mesh_ndim = shards.valid["k"].ndim
+    rank, valid = labels.ndim - mesh_ndim, xp.ones(labels.shape, bool)
     for d in range(rank):
         count = shards.valid[f"r{d}"]
-        index = xp.arange(labels.shape[lead + d]).reshape(-1, *(1,) * (rank - 1 - d))
+        index = xp.arange(labels.shape[mesh_ndim + d]).reshape(-1, *(1,) * (rank - 1 - d))
         valid &= index < count.reshape(count.shape + (1,) * rank)
     return valid
 

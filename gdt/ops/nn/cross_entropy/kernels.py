@@ -25,23 +25,23 @@ LABEL_LIMIT = 2**31 - 1  # of what a flag tells of a label
 
 def _rows(launcher: Launcher, a: Block, dims: int) -> Block:
     """(mesh axes..., rows) of a block that has `dims` dims of rows, with 1s or nothing behind."""
-    lead = launcher.lead
-    rows = math.prod(a.shape[lead : lead + dims])
-    return launcher.contiguous(a).reshape(*a.shape[:lead], rows)
+    mesh_ndim = launcher.mesh_ndim
+    rows = math.prod(a.shape[mesh_ndim : mesh_ndim + dims])
+    return launcher.contiguous(a).reshape(*a.shape[:mesh_ndim], rows)
 
 
 def _logits(launcher: Launcher, logits: Block) -> Block:
     """(mesh axes..., rows, classes)"""
-    lead = launcher.lead
-    rows = math.prod(logits.shape[lead:-1])
-    return launcher.contiguous(logits).reshape(*logits.shape[:lead], rows, logits.shape[-1])
+    mesh_ndim = launcher.mesh_ndim
+    rows = math.prod(logits.shape[mesh_ndim:-1])
+    return launcher.contiguous(logits).reshape(*logits.shape[:mesh_ndim], rows, logits.shape[-1])
 
 
 def _labels(launcher: Launcher, labels: Block) -> Block:
     """(mesh axes..., rows) of a dtype that the kernels read."""
     narrow = labels.dtype in (np.int32, np.int64)
     labels = labels if narrow else labels.astype(np.int64)
-    return _rows(launcher, labels, labels.ndim - launcher.lead)
+    return _rows(launcher, labels, labels.ndim - launcher.mesh_ndim)
 
 
 def _wide(a: Block) -> Block:
@@ -60,7 +60,7 @@ def _label(bits: int) -> str:
 
 
 def _explain_labels(
-    name: str, shape: tuple[int, ...], lead: int, shards: Shards
+    name: str, shape: tuple[int, ...], mesh_ndim: int, shards: Shards
 ) -> Callable[[int], Exception | None]:
     """From a flag, `row << 32 | label`, to the error that names the label's global index.
 
@@ -71,9 +71,11 @@ def _explain_labels(
         row, label = divmod(flag, 2**32)
         at = np.unravel_index(row, shape)
         index = []
-        for d, i in enumerate(at[lead:]):
+        for d, i in enumerate(at[mesh_ndim:]):
             start, valid = (np.asarray(a[f"r{d}"].tolist()) for a in (shards.start, shards.valid))
-            place = tuple(c if n > 1 else 0 for c, n in zip(at[:lead], start.shape, strict=True))
+            place = tuple(
+                c if n > 1 else 0 for c, n in zip(at[:mesh_ndim], start.shape, strict=True)
+            )
             if i >= valid[place]:
                 return None
             index.append(int(start[place] + i))
@@ -88,11 +90,11 @@ def _explain_labels(
 
 
 def _flag(launcher: Launcher, name: str, shape: tuple[int, ...], shards: Shards) -> Block:
-    return launcher.error_flag(_explain_labels(name, shape, launcher.lead, shards))
+    return launcher.error_flag(_explain_labels(name, shape, launcher.mesh_ndim, shards))
 
 
 def _lead_shape(launcher: Launcher, *blocks: Block) -> tuple[int, ...]:
-    shapes = [a.shape[: launcher.lead] for a in blocks]
+    shapes = [a.shape[: launcher.mesh_ndim] for a in blocks]
     return tuple(np.broadcast_shapes(*shapes))
 
 
@@ -110,16 +112,17 @@ def whole_kernel(name: str) -> Callable[..., tuple[Block, Block, Block]]:
         shards: Shards,
         **_: Any,
     ) -> tuple[Block, Block, Block]:
-        shape = (*_lead_shape(launcher, labels, logits), *logits.shape[launcher.lead : -1])
+        shape = (*_lead_shape(launcher, labels, logits), *logits.shape[launcher.mesh_ndim : -1])
         flag = _flag(launcher, name, shape, shards)
         wide = np.dtype(np.float64 if logits.dtype == np.float64 else np.float32)
         loss, lse = (launcher.empty(shape, wide.name) for _ in range(2))
-        rows = len(shape) - launcher.lead
+        rows = len(shape) - launcher.mesh_ndim
         launcher.run(
             launches.softmax_ce(
                 _logits(launcher, logits), _labels(launcher, labels),
                 _rows(launcher, loss, rows), _rows(launcher, lse, rows), None, flag,
-                lead=launcher.lead, smoothing=label_smoothing, ignore=_ignored(ignore_index),
+                mesh_ndim=launcher.mesh_ndim, smoothing=label_smoothing,
+                ignore=_ignored(ignore_index),
             )
         )  # fmt: skip
         one = launcher.keep("one", lambda: launcher.xp.ones((*shape, 1), wide))
@@ -145,9 +148,9 @@ def split_kernel(name: str) -> Callable[..., tuple[Block, ...]]:
         xp = launcher.xp
         data, given = _logits(launcher, logits), _labels(launcher, labels)
         over = _lead_shape(launcher, data, given)
-        shape = (*over, *logits.shape[launcher.lead : -1])
+        shape = (*over, *logits.shape[launcher.mesh_ndim : -1])
         data, given = (
-            launcher.contiguous(xp.broadcast_to(a, (*over, *a.shape[launcher.lead :])))
+            launcher.contiguous(xp.broadcast_to(a, (*over, *a.shape[launcher.mesh_ndim :])))
             for a in (data, given)
         )
         flag = _flag(launcher, name, shape, shards)
@@ -174,12 +177,14 @@ def _parts(
 ) -> Block:
     """(mesh axes..., rows, 4): of the classes here the largest logit, the sum of exponentials below
     it, the logit of the label, and the sum of logits. Labels that are no class set the flag."""
-    lead, rows = launcher.lead, labels.shape
+    mesh_ndim, rows = launcher.mesh_ndim, labels.shape
     wide = np.dtype(np.float64 if data.dtype == np.float64 else np.float32).name
     parts = launcher.empty((*rows, 4), wide)
-    start, count = _classes_here(launcher, rows[:lead], shards)
+    start, count = _classes_here(launcher, rows[:mesh_ndim], shards)
     launcher.run(
-        launches.softmax_ce_parts(data, labels, parts, start=start, count=count, lead=lead)
+        launches.softmax_ce_parts(
+            data, labels, parts, start=start, count=count, mesh_ndim=mesh_ndim
+        )
     )
     flat = math.prod(rows)
     loss, lse = (launcher.empty((flat,), wide) for _ in range(2))
@@ -221,11 +226,11 @@ def gradient_kernel(
     shards: Shards,
 ) -> Block:
     """g * (softmax of the logits - labels as one-hot rows, smoothed)."""
-    lead, rows = launcher.lead, g.ndim - launcher.lead
+    mesh_ndim, rows = launcher.mesh_ndim, g.ndim - launcher.mesh_ndim
     with np.errstate(divide="ignore"):  # a row of -inf, whose gradient is NaN
         lse = largest + launcher.xp.log(total)
     over = _lead_shape(launcher, g, labels, logits, lse)
-    if logits.shape[:lead] != over:
+    if logits.shape[:mesh_ndim] != over:
         raise launcher.refused(f"logits of {logits.shape} are broadcast to {over}")
     start, count = _classes_here(launcher, over, shards)
     gradient = launcher.empty(logits.shape, logits.dtype.name)
@@ -233,7 +238,7 @@ def gradient_kernel(
         launches.softmax_ce_gradient(
             _logits(launcher, logits), _labels(launcher, labels), _rows(launcher, lse, rows),
             _logits(launcher, gradient), scale=_rows(launcher, _wide(g), rows),
-            total=shards.size["k"], start=start, count=count, lead=lead,
+            total=shards.size["k"], start=start, count=count, mesh_ndim=mesh_ndim,
             smoothing=label_smoothing, ignore=_ignored(ignore_index),
         )
     )  # fmt: skip

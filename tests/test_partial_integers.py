@@ -12,7 +12,7 @@ import gdt
 from gdt.testing import placed
 
 MESH = gdt.create_mesh([("x", 2)], blocks=2)
-PENDING = gdt.Layout([None], MESH, partial=["x"])
+PARTIAL = gdt.Layout([None], MESH, partial=["x"])
 
 WIDENING: dict[str, Callable[[Any], Any]] = {
     "divide": lambda x: x / 4,
@@ -29,13 +29,13 @@ WIDENING: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", WIDENING)
 def test_they_are_added_up_before_they_are_widened(name: str) -> None:
     x = np.array([100, -100, 77], np.int8)
-    got, want = WIDENING[name](placed(x, PENDING)), WIDENING[name](x)
+    got, want = WIDENING[name](placed(x, PARTIAL)), WIDENING[name](x)
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got.numpy(), want)
 
 
-def test_they_stay_pending_in_their_own_dtype() -> None:
-    x = placed(np.array([100, -100, 77], np.int8), PENDING)
+def test_they_stay_partial_in_their_own_dtype() -> None:
+    x = placed(np.array([100, -100, 77], np.int8), PARTIAL)
     out = x * np.array([3, 2, 1], np.int8)
-    assert out.layout is PENDING
+    assert out.layout is PARTIAL
     assert out.tolist() == [44, 56, 77]
