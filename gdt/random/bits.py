@@ -24,8 +24,8 @@ contraction to fma).
 
 `xp` is the array namespace. `index` is an integer array of any shape and any indices, or a
 `CounterRun`, which says that they are consecutive and computes each counter once for its elements;
-the numbers are the same. `key` and `stream` are integers below 2^64, or uint64 arrays that broadcast with it.
-"""
+the numbers are the same. `key` and `stream` are integers below 2^64, or uint64 arrays that
+broadcast with it."""
 
 from __future__ import annotations
 

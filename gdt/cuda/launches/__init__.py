@@ -1,11 +1,10 @@
 """How each kernel of `kernels/` is launched: from arrays to grids, blocks and arguments.
 
 Every function returns a list of `KernelCall`s for a runner, in order, empty if there is nothing to
-do. Arrays are NumPy's or CuPy's. Operands are blocks: their first `mesh_ndim` axes are mesh or batch axes,
-of size 1 where an operand is replicated, and their other axes are contiguous; so are results.
-Scratch memory comes from `empty(shape, dtype)`. What a kernel cannot take raises a `KernelError`,
-and an op then runs its body instead.
-"""
+do. Arrays are NumPy's or CuPy's. Operands are blocks: their first `mesh_ndim` axes are mesh or
+batch axes, of size 1 where an operand is replicated, and their other axes are contiguous; so are
+results. Scratch memory comes from `empty(shape, dtype)`. What a kernel cannot take raises a
+`KernelError`, and an op then runs its body instead."""
 
 from gdt.cuda.launches.batchnorm import bn_apply, bn_backward, bn_merge, bn_moments, bn_sums
 from gdt.cuda.launches.calls import (
