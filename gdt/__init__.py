@@ -62,6 +62,7 @@ __all__ += op_module.__all__
 __all__ += ops.__all__
 __all__ += settings.__all__
 __all__ += tape.__all__
+__all__.sort()
 
 
 def __dir__() -> list[str]:

@@ -195,7 +195,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "random.key": lambda: (random.key, (1,), {}),
     "random.fold_in": lambda: (random.fold_in, (random.key(1), 2), {}),
     "random.split": lambda: (random.split, (random.key(1),), {"n": 2}),
-    "random.split_key": lambda: (random.split_key, (random.key(1),), {"n": 2}),
+    "split_key": lambda: (FUNCTIONS["split_key"], (random.key(1),), {"n": 2}),
     "random.uniform": lambda: (random.uniform, ((4,), 0.0, 1.0, "f4"),
         {"layout": SPLIT, "key": 1}),
     "random.normal": lambda: (random.normal, ((4,), 0.0, 1.0, "f4"), {"layout": SPLIT, "key": 1}),

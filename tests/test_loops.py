@@ -382,7 +382,7 @@ STEP = """
 import sys
 import numpy as np
 import gdt
-from gdt import loops
+from gdt.engine import loops
 rows = gdt.Layout(["b", None], gdt.create_mesh([("b", 2)]))
 y, mean, variance = gdt.batch_norm(np.arange(12.0).reshape(4, 3) + gdt.zeros((4, 3), layout=rows))
 print(mean.tolist(), variance.tolist())

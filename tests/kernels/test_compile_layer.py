@@ -309,7 +309,7 @@ def test_a_file_that_cannot_be_renamed_is_removed(
 
 PROGRAM = """
 import sys, pathlib, resource
-from gdt.kernels import Instance, compile_file
+from gdt.cuda.compiler import Instance, compile_file
 folder, file_bytes = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
 cubin = compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
@@ -319,7 +319,7 @@ print(len(cubin.code))
 
 def compiling(folder: Path, file_bytes: int = 2**30) -> subprocess.Popen[bytes]:
     """A process that compiles, and can write files of so many bytes."""
-    environment = os.environ | {"PYTHONPATH": str(Path(kernels.__file__).parent.parent)}
+    environment = os.environ | {"PYTHONPATH": str(Path(kernels.__file__).parents[2])}
     command = [sys.executable, "-c", PROGRAM, str(folder), str(file_bytes)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
 
