@@ -27,15 +27,15 @@ class MeshError(GdtError, ValueError):
 
 
 class DeviceError(GdtError, RuntimeError):
-    """A device that does not exist, or that cannot do what was asked."""
+    """A device that does not exist, or that lacks what a call needs."""
 
 
 class OutOfMemoryError(GdtError, MemoryError):
-    """A device has not the memory that was asked for."""
+    """A device that has less free memory than an array or a kernel needs."""
 
 
 class ExportError(GdtError, BufferError):
-    """An array that cannot be handed to another library in the way that was asked for."""
+    """An array that cannot be exported to another library: split, partial, or on another device."""
 
 
 class LayoutError(GdtError, ValueError):
@@ -55,15 +55,15 @@ class DtypeError(GdtError, TypeError):
 
 
 class ArgumentError(GdtError, TypeError, ValueError):
-    """An argument that is missing, unknown, of a wrong type, or outside the values it can have."""
+    """An argument that is missing, unknown, of a wrong type, or outside its range."""
 
 
 class ImmutableError(GdtError, AttributeError):
-    """An attribute that cannot be set, because the object does not change."""
+    """An attempt to set or delete an attribute of an immutable object."""
 
 
 class GradientError(GdtError, ValueError):
-    """A gradient that does not exist: nothing recorded, or not a floating-point number."""
+    """A gradient that does not exist: of a target that no tape recorded, or that is an integer."""
 
 
 class FunctionError(GdtError, RuntimeError):
@@ -71,8 +71,8 @@ class FunctionError(GdtError, RuntimeError):
 
 
 class MoveError(GdtError, RuntimeError):
-    """An implicit move of data inside `gdt.no_moves()`, or an implicit fetch under a policy that
-    forbids it."""
+    """An implicit move of data where `gdt.no_moves()` or `gdt.implicit_fetch("raise")` forbids
+    it."""
 
 
 class NanError(GdtError, FloatingPointError):
@@ -80,12 +80,12 @@ class NanError(GdtError, FloatingPointError):
 
 
 class DistributedError(GdtError, RuntimeError):
-    """Processes that cannot be connected or disagree, one that has ended, or a collective that
+    """Processes that cannot be connected, that disagree, or that have ended; a collective that
     failed."""
 
 
 class KernelError(GdtError, RuntimeError):
-    """A CUDA kernel that does not compile, or that was given arguments it does not take."""
+    """A CUDA kernel that does not compile, or whose arguments it does not take."""
 
 
 class CompileError(KernelError):
@@ -93,8 +93,8 @@ class CompileError(KernelError):
 
 
 class CheckpointError(GdtError, RuntimeError):
-    """A checkpoint that is missing, damaged, foreign, or that does not match what it is restored
-    to."""
+    """A checkpoint that is missing, damaged, of another format, or of other arrays than its
+    target's."""
 
 
 class DataError(GdtError, RuntimeError):
@@ -109,7 +109,7 @@ E = TypeVar("E", bound=GdtError)
 
 
 def error(
-    kind: type[E],
+    error_type: type[E],
     op: str,
     problem: str,
     *,
@@ -117,11 +117,13 @@ def error(
     rule: str | None = None,
     remedy: str | None = None,
 ) -> E:
-    """Build, not raise, an error of the common form.
+    """Return, without raising it, an `error_type` whose text has the common form.
 
-    `op` is the public name that the user called, `problem` says what is wrong with names and
-    numbers, `operands` maps names to types (or anything whose `str` describes the operand),
-    `remedy` says what to do.
+    op: the public name that the user called.
+    problem: what is wrong, with names and numbers.
+    operands: the type of each operand by its name, or anything whose `str` describes the operand.
+    rule: the text of the op's sharding rule, where the rule explains the problem.
+    remedy: what to do.
 
     >>> remedy = "Use an axis in -2..1."
     >>> print(error(ShapeError, "concat", "axis 2 is out of range for rank 2", remedy=remedy))
@@ -134,15 +136,15 @@ def error(
         lines.append(f"  rule: {rule}")
     if remedy is not None:
         lines.append(f"  {remedy}")
-    return kind("\n".join(lines))
+    return error_type("\n".join(lines))
 
 
 LIBRARIES = ("gdt", "numpy")
 
 
 def frame_of_user() -> tuple[FrameType, int]:
-    """The innermost frame that is neither gdt's nor NumPy's, and the `stacklevel` by which a
-    warning of the function that asks names it."""
+    """Return the innermost frame that is neither gdt's nor NumPy's, and its `stacklevel` for a
+    `warnings.warn` in the function that calls this one."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _is_of_library(frame):
         level, frame = level + 1, frame.f_back
@@ -155,6 +157,6 @@ def _is_of_library(frame: FrameType) -> bool:
 
 
 def line_of_user() -> str:
-    """The user's line, as errors name it."""
+    """Return the user's line, as errors name it: its number, its file and its function."""
     frame, _ = frame_of_user()
     return f"line {frame.f_lineno} of {frame.f_code.co_filename} ({frame.f_code.co_name})"

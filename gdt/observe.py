@@ -1,7 +1,8 @@
-"""Observers: what wants to know about every op and every collective while it is active.
+"""Observers: objects that are told about every op, move and collective while they are active.
 
-The gradient tape, the collective counter, `explain` and `no_moves` are observers. They are kept in
-one context variable, so that threads and asynchronous tasks do not see each other's.
+The gradient tape, the recorder of programs, the collective counter, `explain` and `no_moves` are
+observers. One context variable holds the active ones, so threads and asynchronous tasks do not see
+each other's. With no observer active, reporting an op costs one lookup.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ class Collective(NamedTuple):
     """One collective operation between devices.
 
     kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `exchange` (point to point).
-    axes: names of the mesh axes whose devices take part. bytes: sent by all devices together.
-    arrays: how many arrays travel in it.
+    axes: the names of the mesh axes whose devices take part.
+    bytes: the bytes that all devices together send.
+    arrays: the number of arrays that travel in it.
+    reduction: `sum`, `max`, `min` or `prod` of a collective that reduces; None of any other.
     """
 
     kind: str
@@ -32,24 +35,24 @@ class Collective(NamedTuple):
 
 
 class Observer:
-    """Base of everything that watches ops run; the default is to ignore what happens."""
+    """The base of all observers; each method ignores what it is told."""
 
-    # Whether it wants the ops that a composite is made of, or the composite as one.
+    # True: `on_op` tells of the ops inside a composite. False: it tells of the composite alone.
     wants_parts = True
-    # Whether it wants to know of moves and collectives; a tape does not, and calls are shorter.
+    # True: `on_move` and `on_collective` are called. A tape does without, and calls are shorter.
     wants_moves = True
-    # Whether it wants to know which functions made which blocks.
+    # True: `on_run`, `on_update` and `on_draw` are called, and `on_op` of ops on one block.
     wants_runs = False
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         """`op(*args, **static)` has returned `out`."""
 
-    def on_move(self, op: str, types: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
-        """`op` is about to move operands of `types` to the layouts `wanted` (None: stays)."""
+    def on_move(self, op: str, types: tuple[Any, ...], target_layouts: tuple[Any, ...]) -> None:
+        """`op` is about to move operands of `types` to `target_layouts` (None: it stays)."""
 
     def on_kernel(self, kernels: str, reason: str) -> None:
-        """The op that runs has launched these kernels, or its body for this reason; only on
-        backends that have kernels."""
+        """The current op has launched `kernels`; or, where `reason` is not empty, it has run its
+        body for that reason. Only backends that have kernels report this."""
 
     def on_collective(self, collective: Collective) -> None:
         """A collective has run."""
@@ -62,9 +65,9 @@ class Observer:
         outputs: Sequence[Sequence[Any]],
         op: Any = None,
     ) -> None:
-        """`function(*inputs)` has made `outputs`: lists of blocks, one list for an array; an input
-        may be a Python scalar. op: which op it runs on several blocks; of ops on one block `on_op`
-        tells. Without one, it moves arrays, or computes what no op does."""
+        """`function(*inputs)` has returned `outputs`: one list of blocks for each array. An input
+        is a list of blocks or a Python scalar. op: the op that ran on several blocks (`on_op` tells
+        of ops on one block); None where `function` moves arrays or computes outside any op."""
 
     def on_update(
         self,
@@ -74,33 +77,34 @@ class Observer:
         inputs: Sequence[Any],
         outputs: Sequence[Sequence[Any]],
     ) -> None:
-        """An op whose operands at the positions `donated` may be overwritten has made `outputs`
-        with `plan.execute(inputs, free)`, where `free` has flags for each donated operand."""
+        """`plan.execute(inputs, free)` has returned `outputs` of the op `name`, which may overwrite
+        its operands at the positions `donated`. `free`: for each donated operand, and there for
+        each block, whether the op may overwrite it."""
 
     def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
-        """The host has computed `values = function()`, scalars and arrays that differ from step to
-        step: learning rates, counters, the streams of random numbers."""
+        """The host has computed `values = function()`: scalars and arrays that differ from step to
+        step, such as learning rates, counters, and the streams of random numbers."""
 
     def on_note(self, function: Callable[[], None]) -> None:
-        """`function()` has noted something that processes compare; a program must note it too."""
+        """`function()` has noted facts that processes compare; a program must call it too."""
 
     def on_host(self, name: str) -> None:
-        """`name` has brought values to the host, or from the host to a mesh."""
+        """The function `name` has moved values to the host, or from the host to a mesh."""
 
     def on_implicit_fetch(self, array: Any) -> None:
-        """NumPy has taken the values of a distributed array, as `np.asarray` does."""
+        """NumPy has fetched the values of the distributed `array`, as `np.asarray` does."""
 
     def on_seed(self) -> None:
-        """A generator of random numbers is about to be started anew."""
+        """A generator of random numbers is about to get a new seed."""
 
     def on_synchronize(self, what: str) -> None:
-        """The host waits for devices, in `what`: copying to the host, or synchronize."""
+        """The host is about to wait for devices in `what`: copying to the host, or synchronize."""
 
     def on_enter(self, name: str) -> None:
-        """A composite, a gradient or a resolution of partial reductions begins; others may nest."""
+        """A composite, a gradient or a resolution of partial reductions begins; they may nest."""
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
-        """The innermost of those has made `out` of `args`."""
+        """The innermost entered `name` has returned `out` for `args`."""
 
 
 OBSERVERS: ContextVar[tuple[Observer, ...]] = ContextVar("gdt.observers", default=())
@@ -108,7 +112,7 @@ OBSERVERS: ContextVar[tuple[Observer, ...]] = ContextVar("gdt.observers", defaul
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Tell `observer` about what happens in this block."""
+    """Add `observer` to the active observers inside the `with` statement."""
     token = OBSERVERS.set((*OBSERVERS.get(), observer))
     try:
         yield
@@ -118,7 +122,7 @@ def observing(observer: Observer) -> Iterator[None]:
 
 @contextmanager
 def observing_only(*observers: Observer) -> Iterator[None]:
-    """Tell these, and nobody else, about what happens in this block."""
+    """Make `observers` the only active observers inside the `with` statement."""
     token = OBSERVERS.set(observers)
     try:
         yield
@@ -127,18 +131,18 @@ def observing_only(*observers: Observer) -> Iterator[None]:
 
 
 def is_recorded() -> bool:
-    """Whether an observer wants to know which functions make which blocks."""
+    """Return whether an active observer is told of runs (`wants_runs`), as a recorder is."""
     return any(observer.wants_runs for observer in OBSERVERS.get())
 
 
 def seeding() -> None:
-    """Tell observers that a generator is about to be started anew."""
+    """Tell the observers that a generator of random numbers is about to get a new seed."""
     for observer in OBSERVERS.get():
         observer.on_seed()
 
 
 def met_host(name: str) -> None:
-    """Tell the observers that `name` brings values to the host, or from there."""
+    """Tell the observers that the function `name` moves values to the host, or from there."""
     for observer in OBSERVERS.get():
         observer.on_host(name)
 
@@ -150,20 +154,21 @@ def ran(
     outputs: Sequence[Sequence[Any]],
     op: Any = None,
 ) -> None:
-    """Tell the observers that `function` has made blocks of blocks, see `Observer.on_run`."""
+    """Tell the observers that `function(*inputs)` has returned `outputs`: `Observer.on_run`."""
     for observer in OBSERVERS.get():
         observer.on_run(name, function, inputs, outputs, op)
 
 
 def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-    """`function()`: floats and arrays that the host computes anew in every step, by which no
-    recorded program may take them for constants.
+    """Return `function()`: numbers and arrays that the host computes anew in every step.
 
-    Raises DtypeError for an int, or what else there may be only one of."""
+    A recorder identifies them by their identity, so it never takes them for constants. Each float
+    and NumPy scalar is therefore returned as a new object.
+
+    Raises DtypeError for an int, a bool or a string, of which Python shares one object."""
     observers = OBSERVERS.get()
     token = OBSERVERS.set(())
     try:
-        # A float of its own, so that a recorder knows it by its identity.
         values = tuple([v * 1.0 if type(v) is float else _fresh(name, v) for v in function()])
     finally:
         OBSERVERS.reset(token)
@@ -173,22 +178,22 @@ def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, 
 
 
 def _fresh(name: str, value: Any) -> Any:
-    """A number that nobody else has, or an array."""
+    """Return a copy of a NumPy scalar, or `value` itself where it is an array."""
     if isinstance(value, np.number):
         return value.copy()
     if isinstance(value, int | complex | str | np.bool_ | None):
         raise error(
             DtypeError,
             name,
-            f"the host computes {value!r} of type {type(value).__name__} for a step, which equal "
-            "numbers elsewhere may be one object with",
+            f"the host computes {value!r} of type {type(value).__name__} for a step, and Python "
+            "may share one object between equal values of that type",
             remedy="Return float(n), or a NumPy scalar such as np.int64(n).",
         )
     return value
 
 
 def noted(function: Callable[[], None]) -> None:
-    """Call `function`, which notes something that processes compare, in every run of a program."""
+    """Call `function`, which notes facts that processes compare, and have programs call it too."""
     function()
     for observer in OBSERVERS.get():
         observer.on_note(function)

@@ -1,4 +1,7 @@
-"""Choices for a block of code: what an implicit fetch does, and what multiplies matrices."""
+"""Settings for a `with` block: what an implicit fetch does, and what multiplies matrices.
+
+Each setting is a context variable, so a thread or an asynchronous task has its own.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _policy: ContextVar[str] = ContextVar("gdt.implicit_fetch", default="allow")
 
 
 class ImplicitFetchWarning(UserWarning):
-    """A distributed array was fetched to the host by a NumPy function."""
+    """The warning that NumPy fetched a distributed array under `gdt.implicit_fetch("warn")`."""
 
 
 @contextmanager
@@ -28,6 +31,8 @@ def implicit_fetch(policy: str) -> Iterator[None]:
 
     policy: `"allow"` (the default) fetches it, `"warn"` does so with an ImplicitFetchWarning,
     `"raise"` raises MoveError.
+
+    Raises ArgumentError for another policy.
 
     >>> import numpy as np
     >>> with gdt.implicit_fetch("raise"):
@@ -49,8 +54,8 @@ def implicit_fetch(policy: str) -> Iterator[None]:
         _policy.reset(token)
 
 
-def on_implicit_fetch(kind: object) -> None:
-    """Apply the policy to an array of type `kind`."""
+def on_implicit_fetch(array_type: object) -> None:
+    """Apply the policy to the implicit fetch of an array of type `array_type`: warn or raise."""
     policy = _policy.get()
     if policy == "allow":
         return
@@ -58,7 +63,7 @@ def on_implicit_fetch(kind: object) -> None:
         MoveError,
         "numpy.asarray",
         "an implicit fetch of a distributed array to the host",
-        operands={"x": kind},
+        operands={"x": array_type},
         remedy="Use x.numpy() to fetch it on purpose.",
     )
     if policy == "raise":
@@ -76,7 +81,7 @@ MATMUL_PRECISION: ContextVar[str] = ContextVar("gdt.matmul_precision", default="
 def _chosen(
     op: str, choice: ContextVar[str], name: object, names: tuple[str, ...]
 ) -> Iterator[None]:
-    """`choice` is `name` in this context; ArgumentError if that is none of `names`."""
+    """Set the context variable `choice` to `name`, or raise ArgumentError if `names` lacks it."""
     if not isinstance(name, str) or name not in names:
         remedy = f"Use one of {', '.join(names)}."
         raise error(ArgumentError, op, f"unknown name {name!r}", remedy=remedy)
@@ -94,8 +99,9 @@ def matmul_backend(name: str) -> Iterator[None]:
 
     name: `"handwritten"` (the default) is gdt's own kernel, which CUDA graphs can capture;
     `"cublas"` is NVIDIA's library; `"autotune"` times both in the first call with operands of new
-    types, and keeps the faster one for those. Products that no kernel of gdt takes (of integers, of
-    complex numbers) are the library's in any case; `gdt.explain` shows what ran.
+    types, and uses the faster one for those types from then on. Products that no kernel of gdt
+    takes (of integers, of complex numbers) run in the library in any case; `gdt.explain` shows
+    which kernel ran.
 
     Raises ArgumentError for another name.
 
@@ -114,8 +120,8 @@ def matmul_precision(name: str) -> Iterator[None]:
     name: `"float32"` (the default), or `"tensorfloat32"`, on tensor cores of compute capability 8.0
     and later, where every operand is rounded to 11 significant bits before it is multiplied, and
     sums are kept in float32: several times faster, with relative errors of about 1e-3 instead of
-    1e-6. cuBLAS as chosen by `gdt.matmul_backend` does what CuPy is told by CUPY_TF32; on the host
-    and on older GPUs products are those of float32.
+    1e-6. Where `gdt.matmul_backend` chooses cuBLAS, CuPy's environment variable CUPY_TF32 decides
+    instead. On the host and on older GPUs products are computed in float32.
 
     Raises ArgumentError for another name.
 

@@ -142,5 +142,5 @@ def test_text_of_errors() -> None:
         "Layout: mesh axis 'x' is used 2 times",
         "  sharding_specs: ['x', 'x']",
         "  mesh: Mesh(x=4, y=2)",
-        "  A mesh axis can split one array axis, or wait for one reduction.",
+        "  A mesh axis can split one array axis, or hold one partial reduction.",
     ]

@@ -185,7 +185,9 @@ def claimed(op: Op, operands: Sequence[Any], static: dict[str, Any]) -> set[Any]
         return layout.reductions[0] or next((d for d, axes in enumerate(layout.dims) if axes), None)
 
     strategies = strategies_of(op, operands, static, PAIRS[0])
-    return {(tuple(map(of, w.wanted)), tuple(map(of, w.outs))) for w in strategies}
+    return {
+        (tuple(map(of, w.target_layouts)), tuple(map(of, w.output_layouts))) for w in strategies
+    }
 
 
 def missed(op: Op, sample: Sample) -> set[str]:

@@ -112,10 +112,10 @@ class Move(NamedTuple):
         return f"{self.operand} {self.have.layout} -> {self.want}"
 
 
-def _moves(op: str, types: Sequence[Any], wanted: Sequence[Any]) -> list[Move]:
+def _moves(op: str, types: Sequence[Any], target_layouts: Sequence[Any]) -> list[Move]:
     """The operands that change their layout."""
     found = []
-    for i, (have, want) in enumerate(zip(types, wanted, strict=True)):
+    for i, (have, want) in enumerate(zip(types, target_layouts, strict=True)):
         if have is not None and want is not None and want is not have.layout:
             name = OPS[op].declaration.operand_name(i) if op in OPS else f"operand {i}"
             found.append(Move(name, have, want, route_bytes(have, want)))
@@ -123,8 +123,8 @@ def _moves(op: str, types: Sequence[Any], wanted: Sequence[Any]) -> list[Move]:
 
 
 class _MoveGuard(Observer):
-    def on_move(self, op: str, types: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
-        for name, have, want, nbytes in _moves(op, types, wanted):
+    def on_move(self, op: str, types: tuple[Any, ...], target_layouts: tuple[Any, ...]) -> None:
+        for name, have, want, nbytes in _moves(op, types, target_layouts):
             if not nbytes:
                 continue
             specs = [None if s == UNSHARDED else s for s in want.sharding_specs]
@@ -315,8 +315,8 @@ class RowRecorder(Observer):
         self._kernel = ""
         self._entered: list[tuple[str, int]] = []  # with the number of rows at that time
 
-    def on_move(self, op: str, types: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
-        self._moves += _moves(op, types, wanted)
+    def on_move(self, op: str, types: tuple[Any, ...], target_layouts: tuple[Any, ...]) -> None:
+        self._moves += _moves(op, types, target_layouts)
 
     def on_collective(self, collective: Collective) -> None:
         self._collectives.append(collective)

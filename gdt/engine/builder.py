@@ -308,6 +308,6 @@ def plan_of(
     strategy: Strategy,
 ) -> Plan:
     """The plan that runs an op in one of the ways that its rule allows."""
-    plan = Plan(types, strategy.wanted)
-    PlanBuilder(op, plan, rule, sizes, strategy.axes, strategy.outs, static).build()
+    plan = Plan(types, strategy.target_layouts)
+    PlanBuilder(op, plan, rule, sizes, strategy.axes, strategy.output_layouts, static).build()
     return plan

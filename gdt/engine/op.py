@@ -234,8 +234,8 @@ class Op:
         resolved together, and once."""
         routes, operands = list(plan.routes), _blocks(args)
         resolving: dict[int, list[int]] = {}  # by array: an operand may be given twice
-        for i, (a, wanted) in enumerate(zip(args, plan.wanted, strict=True)):
-            if routes[i] and wanted is a.layout.resolved:
+        for i, (a, target) in enumerate(zip(args, plan.target_layouts, strict=True)):
+            if routes[i] and target is a.layout.resolved:
                 if a._resolved is not None:
                     routes[i], operands[i] = (), a._resolved.blocks
                 else:
@@ -243,7 +243,7 @@ class Op:
         for same in resolving.values():
             for i in same[1:]:
                 routes[i] = ()
-        moving = tuple(w if r else None for w, r in zip(plan.wanted, routes, strict=True))
+        moving = tuple(w if r else None for w, r in zip(plan.target_layouts, routes, strict=True))
         for observer in OBSERVERS.get():
             observer.on_move(self.name, plan.types, moving)
         arrays = [i for i, t in enumerate(plan.types) if t is not None]

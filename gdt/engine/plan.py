@@ -107,28 +107,28 @@ class Plan:
         "resolves",
         "routes",
         "scratch",
+        "target_layouts",
         "types",
-        "wanted",
     )
 
     def __init__(
-        self, types: tuple[ArrayType | None, ...], wanted: tuple[Layout | None, ...]
+        self, types: tuple[ArrayType | None, ...], target_layouts: tuple[Layout | None, ...]
     ) -> None:
-        self.types, self.wanted = types, wanted
+        self.types, self.target_layouts = types, target_layouts
         self.routes: tuple[tuple[Transition, ...], ...] = tuple(
             route(t, w) if t is not None and w is not None else ()
-            for t, w in zip(types, wanted, strict=True)
+            for t, w in zip(types, target_layouts, strict=True)
         )
         self.moves = any(self.routes)
         # Operands whose partial reductions are resolved and nothing else, with what they become.
         self.resolves: tuple[tuple[int, ArrayType], ...] = tuple(
             (i, t.with_layout(w))
-            for i, (t, w, r) in enumerate(zip(types, wanted, self.routes, strict=True))
+            for i, (t, w, r) in enumerate(zip(types, target_layouts, self.routes, strict=True))
             if t is not None and w is not None and r and w is t.layout.resolved
         )
         self.moved: tuple[ArrayType | None, ...] = tuple(
             t.with_layout(w) if t is not None and w is not None else None
-            for t, w in zip(types, wanted, strict=True)
+            for t, w in zip(types, target_layouts, strict=True)
         )
         self.outs: tuple[ArrayType, ...] = ()
         self.only: ArrayType | None = None  # the type of the output, if there is one

@@ -180,8 +180,8 @@ def _reshaped(array_type: ArrayType, shape: tuple[int, ...]) -> ArrayType | None
         return array_type
     rule, sizes, _ = reshape.declaration.bound_rule((array_type,), {"shape": shape})
     strategy = choose(rule, (array_type,), sizes)
-    (wanted,), (layout,) = strategy.wanted, strategy.outs
-    return ArrayType.of(shape, array_type.dtype, layout) if wanted is array_type.layout else None
+    (target,), (layout,) = strategy.target_layouts, strategy.output_layouts
+    return ArrayType.of(shape, array_type.dtype, layout) if target is array_type.layout else None
 
 
 def _as_one_index(how: Cut, out: ArrayType) -> Any:

@@ -73,7 +73,7 @@ class Recorder(Observer):
         moved to where the plan wants them once and for all."""
         plan = op.plan_of_call(args, static)
         routed = [i for i, route in enumerate(plan.routes) if route]
-        fixed = {i: plan.wanted[i] for i in routed if self.find(args[i]) in self.constants}
+        fixed = {i: plan.target_layouts[i] for i in routed if self.find(args[i]) in self.constants}
         if not fixed:
             return plan, args
         moved = list(args)

@@ -1,4 +1,9 @@
-"""ArrayType: shape, dtype and layout of an array, immutable and interned."""
+"""ArrayType: the global shape, dtype and layout of an array, immutable and interned.
+
+From these three follow the shape of every shard and of every block, and where padding lies. A dim
+of n elements over p coordinates has shards of `ceil(n / p)`, so that all shards are equal; the tail
+is padding.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,11 @@ __all__ = ["ArrayType"]
 
 
 class ArrayType(Immutable):
-    """Global shape, dtype and layout of an array: what a plan is keyed on.
+    """The global shape, dtype and layout of an array; plans of ops are cached by it.
+
+    shape: global sizes. dtype: a NumPy dtype. layout: a Layout of `len(shape)` array axes.
+
+    Raises LayoutError where the rank of `layout` is not that of `shape`.
 
     >>> mesh = gdt.create_mesh([("batch", 4)])
     >>> gdt.zeros((10, 3), "float32", layout=gdt.Layout(["batch", None], mesh)).type
@@ -33,16 +42,16 @@ class ArrayType(Immutable):
     layout: Layout
 
     instead = "gdt.relayout, gdt.copy_to_mesh, gdt.reshape and x.astype give arrays of other types."
-    # Weak, since shapes may come and never come again; a type that is gone has no equal either.
+    # Weak references: shapes that never come again do not fill the memory.
     _interned: ClassVar[WeakValueDictionary[tuple[object, ...], ArrayType]] = WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
     def of(cls, shape: tuple[int, ...], dtype: np.dtype, layout: Layout) -> ArrayType:
-        """The interned type of these facts."""
+        """Return the one type of this shape, dtype and layout."""
         key = (shape, dtype, layout)
-        found = cls._interned.get(key)
-        if found is None:
+        array_type = cls._interned.get(key)
+        if array_type is None:
             if len(shape) != layout.rank:
                 raise error(
                     LayoutError,
@@ -51,15 +60,15 @@ class ArrayType(Immutable):
                     operands={"shape": list(shape), "layout": layout},
                 )
             with cls._lock:
-                found = cls._interned.get(key)  # another thread's, if it was first
-                if found is None:
-                    found = object.__new__(cls)
-                    found._set(shape=shape, dtype=dtype, layout=layout)
-                    cls._interned[key] = found
-        return found
+                array_type = cls._interned.get(key)  # another thread's, if it was first
+                if array_type is None:
+                    array_type = object.__new__(cls)
+                    array_type._set(shape=shape, dtype=dtype, layout=layout)
+                    cls._interned[key] = array_type
+        return array_type
 
     def with_layout(self, layout: Layout) -> ArrayType:
-        """The same array in another layout."""
+        """Return the type of the same array in another layout."""
         return ArrayType.of(self.shape, self.dtype, layout)
 
     @property
@@ -72,21 +81,21 @@ class ArrayType(Immutable):
 
     @cached_property
     def local_shape(self) -> tuple[int, ...]:
-        """Shape of every shard with its padding: `ceil(n / shards)` along each axis."""
+        """The shape of every shard with its padding: `ceil(n / shards)` along each axis."""
         counts = self.layout.shard_counts
         return tuple(-(-n // p) for n, p in zip(self.shape, counts, strict=True))
 
     @cached_property
     def block_shape(self) -> tuple[int, ...]:
-        """Shape of a block: the box's size along mesh axes that split the array, 1 along others,
-        then the local shape."""
+        """The shape of a block: one axis per mesh axis, then the local shape. A mesh axis that
+        splits the array has the box's size, any other mesh axis has 1."""
         split = {a for axes in self.layout.dims for a in axes}
         return tuple(b if a in split else 1 for a, b in enumerate(self.mesh.box)) + self.local_shape
 
     @cached_property
     def memory_order(self) -> tuple[int, ...] | None:
-        """Axes of a block in the order of the global array's memory, where every array axis follows
-        the mesh axes that split it; None if that is the order that they have anyway."""
+        """The axes of a block, slowest first, in the order of the global array's memory: each array
+        axis follows the mesh axes that split it. None if that order is the block's own."""
         mesh_ndim = self.mesh.ndim
         order = [i for d, axes in enumerate(self.layout.dims) for i in (*axes, mesh_ndim + d)]
         order = [a for a in range(mesh_ndim) if a not in order] + order
@@ -101,28 +110,28 @@ class ArrayType(Immutable):
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of the global array."""
+        """The bytes of the global array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @cached_property
     def local_nbytes(self) -> int:
-        """Bytes of one shard with its padding: what one device sends."""
+        """The bytes of one shard with its padding, which is what a device sends of it."""
         return math.prod(self.local_shape) * self.dtype.itemsize
 
     def extent(self, dim: int, index: int) -> tuple[int, int]:
-        """The interval of global indices that shard `index` of axis `dim` holds, without
-        padding."""
+        """Return the interval of global indices that shard `index` of axis `dim` holds, without
+        its padding."""
         size, chunk = self.shape[dim], self.local_shape[dim]
         return min(index * chunk, size), min((index + 1) * chunk, size)
 
     def shard_slices(self, coordinate: Sequence[int]) -> tuple[slice, ...]:
-        """The part of the global array that the device at `coordinate` holds."""
+        """Return the part of the global array that the device at `coordinate` holds."""
         index = self.layout.shard_index
         return tuple(slice(*self.extent(d, index(coordinate, d))) for d in range(self.ndim))
 
     def padded_shards(self, dim: int) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Shards of axis `dim` with padding: (index along its mesh axes, number of valid
-        elements)."""
+        """Yield, for each shard of axis `dim` that has padding, its index along the mesh axes of
+        `dim` and its number of valid elements."""
         sizes = [self.mesh.sizes[a] for a in self.layout.dims[dim]]
         for index, at in enumerate(itertools.product(*map(range, sizes))):
             start, stop = self.extent(dim, index)

@@ -1,4 +1,8 @@
-"""Device names: `cpu:i`, a virtual device of this host, `cuda:i`, a GPU, and registered kinds."""
+"""Device names: `cpu:0` is a virtual device of this host, `cuda:0` a GPU.
+
+The part before the colon is the device's kind. `gdt.backend` registers a kind by entering it in
+`DEVICE_COUNTS`, as the tests do with a GPU that the host emulates.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from gdt.sharding import processes
 
 
 def kind_of_type(device_type: str | None, op: str) -> str | None:
-    """`"cpu"` or `"cuda"` for TF's `"CPU"` and `"GPU"` in any case; None for None."""
+    """Return the kind `"cpu"` or `"cuda"` of TF's `"CPU"` or `"GPU"`, in any case; None for
+    None."""
     if device_type is None:
         return None
     kinds = {"cpu": "cpu", "gpu": "cuda", "cuda": "cuda"}
@@ -22,16 +27,20 @@ def kind_of_type(device_type: str | None, op: str) -> str | None:
 
 
 DEVICE_COUNTS: dict[str, Callable[[], int]] = {}
-"""How many devices of a kind this process can use, by kind; `gdt.backend` fills it. Of virtual
-devices (`cpu`) there are as many as are named."""
+"""By kind of device: a function that counts the devices that this process can use. `cpu` is not in
+it, since a host has as many virtual devices as a mesh names."""
 
 WHY_MISSING: dict[str, Callable[[], tuple[str, str]]] = {}
-"""By kind: why this process can use no device of it, and what to do about that."""
+"""By kind of device: a function that says why this process can use none, and what to do."""
 
 
 def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
-    """All GPUs of all processes where there are some (or were asked for), of a process by itself no
-    more than `size`; else `size` virtual devices."""
+    """Return the devices of a mesh of `size` coordinates that names none.
+
+    These are all GPUs of all processes where there are any and `kind` is not `"cpu"` (a process by
+    itself takes no more than `size` of them), else `size` virtual devices of this host. Raises
+    DeviceError where `kind` is `"cuda"` and there is no GPU.
+    """
     if kind != "cpu" and DEVICE_COUNTS["cuda"]():
         count = processes.current().count
         names = tuple(name for p in range(count) for name in own_gpus(p))
@@ -43,22 +52,30 @@ def default_devices(kind: str | None, size: int) -> tuple[str, ...]:
 
 
 def own_gpus(process: int) -> tuple[str, ...]:
-    """The GPUs that a process uses: its share of those of its host, or all that it can see where
-    these cannot be shared equally (a launcher may show each process one of its own)."""
-    place, together = processes.current().place_on_host(process)
+    """Return the GPUs that process number `process` uses.
+
+    The processes of a host share its GPUs equally. Where the number of visible GPUs does not divide
+    by the number of processes, each uses all that it sees: its launcher shows each process GPUs of
+    its own.
+    """
+    place, count = processes.current().place_on_host(process)
     visible = DEVICE_COUNTS["cuda"]()
-    share = visible if visible % together else visible // together
-    first = 0 if visible % together else place * share
+    share = visible if visible % count else visible // count
+    first = 0 if visible % count else place * share
     return tuple(f"cuda:{i}" for i in range(first, first + share))
 
 
 def own_device() -> str:
-    """The first device of this process: a GPU if it has one."""
+    """Return the first GPU of this process, or `"cpu:0"` if it has none."""
     return next(iter(own_gpus(processes.current().index)), "cpu:0")
 
 
 def checked_devices(devices: Sequence[str], kind: str | None, op: str) -> tuple[str, ...]:
-    """The names in their short form, or an error that names the one that does not exist."""
+    """Return the names of `devices` in their short form (`"cuda:0"` for `"GPU:0"`).
+
+    Raises DeviceError for a name that is no device, for one that does not exist, and for a device
+    that is not of `kind`; MeshError for a name given twice and for devices of several kinds.
+    """
     if isinstance(devices, str) or not devices:
         raise error(
             DeviceError, op, f"devices is {devices!r}", remedy='Give a list, such as ["cpu:0"].'

@@ -1,4 +1,4 @@
-"""Immutable: the base of interned facts, which every array that has them shares."""
+"""Immutable: the base of Mesh, Layout and ArrayType, which many arrays share."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gdt.errors import ImmutableError, error
 
 
 class Immutable:
-    """Base of objects whose attributes are set where the object is made, and nowhere else.
+    """An object whose attributes are set once, where it is created.
 
-    Reading an attribute costs what it costs of other objects, and `functools.cached_property`
-    works, since it does not set attributes.
+    Setting or deleting an attribute later raises ImmutableError. `functools.cached_property` works,
+    since it writes to the object's `__dict__`.
     """
 
-    instead: ClassVar[str]  # how a user gets what an assignment would have meant
+    instead: ClassVar[str]  # what a user does instead of an assignment; the remedy of the error
 
-    def _set(self, **facts: Any) -> None:
+    def _set(self, **attributes: Any) -> None:
         """Set the attributes of a new object."""
-        for name, value in facts.items():
+        for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -29,11 +29,11 @@ class Immutable:
         self._refuse(f"{name} cannot be deleted")
 
     def _refuse(self, problem: str) -> NoReturn:
-        kind = type(self).__name__
+        class_name = type(self).__name__
         raise error(
             ImmutableError,
-            kind,
-            f"{problem}, since all arrays of one {kind} share it",
+            class_name,
+            f"{problem}, since all arrays of one {class_name} share it",
             operands={"of": self},
             remedy=self.instead,
         )

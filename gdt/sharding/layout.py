@@ -38,7 +38,8 @@ class Layout(Immutable):
         tuple of names, major first, to split one array axis over several mesh axes.
     mesh: the Mesh.
     partial: `{mesh axis: "sum"}`: the value is the sum (or max, min, prod) of what the devices
-        along that mesh axis hold, and is partial until it is needed. A list of names means sums.
+        along that mesh axis hold. The reduction is carried out when a value is needed. A list of
+        names means sums.
 
     Raises LayoutError for unknown or repeated mesh axes. Follows `tf.experimental.dtensor.Layout`.
 
@@ -52,7 +53,7 @@ class Layout(Immutable):
 
     mesh: Mesh
     dims: tuple[Axes, ...]  # the mesh axes that split each array axis
-    reductions: tuple[str | None, ...]  # the reduction that each mesh axis waits for
+    reductions: tuple[str | None, ...]  # the partial reduction over each mesh axis, or None
 
     instead = "Make another with gdt.Layout, and move an array to it with gdt.relayout(x, layout)."
     _interned: ClassVar[dict[tuple[object, ...], Layout]] = {}
@@ -79,7 +80,7 @@ class Layout(Immutable):
                 raise error(
                     LayoutError,
                     "Layout",
-                    f"unknown reduction {reduction!r} partial over {name!r}",
+                    f"unknown reduction {reduction!r} over mesh axis {name!r}",
                     remedy=f"Use one of {', '.join(UFUNCS)}.",
                 )
             by_axis[mesh.axis_index(name, "Layout")] = reduction
@@ -91,7 +92,7 @@ class Layout(Immutable):
                     "Layout",
                     f"mesh axis {mesh.axis_names[axis]!r} is used {used.count(axis)} times",
                     operands={"sharding_specs": list(sharding_specs), "mesh": mesh},
-                    remedy="A mesh axis can split one array axis, or wait for one reduction.",
+                    remedy="A mesh axis can split one array axis, or hold one partial reduction.",
                 )
         return cls.of(mesh, dims, tuple(by_axis))
 
@@ -99,20 +100,24 @@ class Layout(Immutable):
     def of(
         cls, mesh: Mesh, dims: tuple[Axes, ...], reductions: tuple[str | None, ...] | None = None
     ) -> Layout:
-        """The interned layout of these facts, unchecked: mesh axes by position."""
+        """Return the one layout of these attributes, without checking them.
+
+        dims: for each array axis, the positions of the mesh axes that split it. reductions: for
+        each mesh axis, its partial reduction or None; by default nothing is partial.
+        """
         key = (mesh, dims, reductions or (None,) * mesh.ndim)
-        found = cls._interned.get(key)
-        if found is None:
-            found = object.__new__(cls)
-            found._set(mesh=mesh, dims=dims, reductions=key[2])
-            found = cls._interned.setdefault(key, found)  # another thread's, if it was first
-        return found
+        layout = cls._interned.get(key)
+        if layout is None:
+            layout = object.__new__(cls)
+            layout._set(mesh=mesh, dims=dims, reductions=key[2])
+            layout = cls._interned.setdefault(key, layout)  # another thread's, if it was first
+        return layout
 
     # ---- constructors
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> Layout:
-        """The whole array on every device.
+        """Return the layout of `rank` array axes that holds the whole array on every device.
 
         >>> gdt.Layout.replicated(gdt.create_mesh([("x", 2)]), rank=2)
         Layout([-, -], Mesh(x=2))
@@ -122,7 +127,9 @@ class Layout(Immutable):
 
     @classmethod
     def batch_sharded(cls, mesh: Mesh, batch_dim: str, rank: int, axis: int = 0) -> Layout:
-        """Axis `axis` split over the mesh axis `batch_dim`, all others whole.
+        """Return the layout whose array axis `axis` is split over the mesh axis `batch_dim`.
+
+        All other array axes are whole. Raises LayoutError for an axis outside the rank.
 
         >>> gdt.Layout.batch_sharded(gdt.create_mesh([("x", 2)]), "x", rank=2)
         Layout(['x', -], Mesh(x=2))
@@ -137,19 +144,23 @@ class Layout(Immutable):
 
     @classmethod
     def inner_sharded(cls, mesh: Mesh, inner_dim: str, rank: int) -> Layout:
-        """The last axis split over the mesh axis `inner_dim`, all others whole."""
+        """Return the layout whose last array axis is split over the mesh axis `inner_dim`.
+
+        >>> gdt.Layout.inner_sharded(gdt.create_mesh([("x", 2)]), "x", rank=2)
+        Layout([-, 'x'], Mesh(x=2))
+        """
         return cls.batch_sharded(mesh, inner_dim, rank, axis=-1)
 
     # ---- facts
 
     @property
     def rank(self) -> int:
-        """Number of array axes."""
+        """The number of array axes."""
         return len(self.dims)
 
     @property
     def sharding_specs(self) -> list[Spec]:
-        """One entry per array axis: `"unsharded"`, a mesh axis name, or a tuple of names."""
+        """The spec of each array axis: `"unsharded"`, a mesh axis name, or a tuple of names."""
         names = self.mesh.axis_names
         return [
             UNSHARDED
@@ -162,8 +173,8 @@ class Layout(Immutable):
 
     @property
     def partial(self) -> dict[str, str]:
-        """The reductions that are partial: `{mesh axis name: "sum"}`."""
-        return {n: p for n, p in zip(self.mesh.axis_names, self.reductions, strict=True) if p}
+        """The partial reductions: `{mesh axis name: "sum"}`."""
+        return {n: r for n, r in zip(self.mesh.axis_names, self.reductions, strict=True) if r}
 
     def __getattr__(self, name: str) -> object:
         if name == "shape":
@@ -176,11 +187,13 @@ class Layout(Immutable):
 
     @cached_property
     def shard_counts(self) -> tuple[int, ...]:
-        """Number of shards along every array axis."""
+        """The number of shards along every array axis."""
         return tuple(math.prod(self.mesh.sizes[a] for a in axes) for axes in self.dims)
 
     def num_shards(self, axis: int) -> int:
-        """Number of shards along the array axis `axis`; LayoutError if there is no such axis."""
+        """Return the number of shards along the array axis `axis`.
+
+        Raises LayoutError if there is no such axis."""
         if not -self.rank <= axis < self.rank:
             raise error(
                 LayoutError,
@@ -191,15 +204,15 @@ class Layout(Immutable):
         return self.shard_counts[axis]
 
     def is_fully_replicated(self) -> bool:
-        """Whether every device holds the whole value."""
+        """Return whether every device holds the whole value."""
         return not any(self.dims) and not any(self.reductions)
 
     def is_batch_parallel(self) -> bool:
-        """Whether the first axis is split and no other."""
+        """Return whether the first array axis is split and no other."""
         return bool(self.dims) and bool(self.dims[0]) and not any(self.dims[1:])
 
     def is_single_device(self) -> bool:
-        """Whether the mesh has one coordinate."""
+        """Return whether the mesh has one coordinate."""
         return self.mesh.size == 1
 
     @cached_property
@@ -208,7 +221,9 @@ class Layout(Immutable):
         return Layout.of(self.mesh, self.dims)
 
     def delete(self, dims: Sequence[int]) -> Layout:
-        """The layout without the array axes `dims`, as for a bias beside its weight.
+        """Return the layout without the array axes `dims`, as for a bias beside its weight.
+
+        Raises LayoutError for an axis outside the rank.
 
         >>> mesh = gdt.create_mesh([("model", 2)])
         >>> gdt.Layout([gdt.UNSHARDED, "model"], mesh).delete([0])
@@ -218,12 +233,14 @@ class Layout(Immutable):
             if not -self.rank <= d < self.rank:
                 problem = f"axis {d} is out of range for rank {self.rank}"
                 raise error(LayoutError, "Layout.delete", problem, operands={"layout": self})
-        gone = {d % self.rank for d in dims}
-        kept = tuple(axes for i, axes in enumerate(self.dims) if i not in gone)
-        return Layout.of(self.mesh, kept, self.reductions)
+        deleted = {d % self.rank for d in dims}
+        remaining = tuple(axes for d, axes in enumerate(self.dims) if d not in deleted)
+        return Layout.of(self.mesh, remaining, self.reductions)
 
     def local_shape_from_global_shape(self, shape: Sequence[int]) -> list[int]:
-        """Shape of the first shard of an array of `shape`: sizes are rounded up."""
+        """Return the shape of the first shard of an array of global `shape`, rounded up.
+
+        Raises ShapeError if `shape` has another rank than the layout."""
         if len(shape) != self.rank:
             raise error(
                 ShapeError,
@@ -233,7 +250,9 @@ class Layout(Immutable):
         return [-(-n // p) for n, p in zip(shape, self.shard_counts, strict=True)]
 
     def global_shape_from_local_shape(self, shape: Sequence[int]) -> list[int]:
-        """Shape of the array whose shards all have `shape`."""
+        """Return the global shape of an array whose shards all have `shape`.
+
+        Raises ShapeError if `shape` has another rank than the layout."""
         if len(shape) != self.rank:
             raise error(
                 ShapeError,
@@ -243,7 +262,9 @@ class Layout(Immutable):
         return [n * p for n, p in zip(shape, self.shard_counts, strict=True)]
 
     def shard_index(self, coordinate: Sequence[int], dim: int) -> int:
-        """Which shard of array axis `dim` the device at `coordinate` holds."""
+        """Return the index of the shard of array axis `dim` that the device at `coordinate` holds.
+
+        Raises LayoutError where the layout has no such axis or the mesh no such coordinate."""
         index = 0
         try:
             for axis in self.dims[dim]:
@@ -256,7 +277,7 @@ class Layout(Immutable):
         return index
 
     def offset_to_shard(self) -> list[tuple[int, ...]]:
-        """For every device, row-major, the index of its shard along every array axis."""
+        """Return, for every device, row-major, the index of its shard along every array axis."""
         return [
             tuple(self.shard_index(c, d) for d in range(self.rank)) for c in self.mesh.coordinates()
         ]
@@ -265,7 +286,7 @@ class Layout(Immutable):
 
     def __str__(self) -> str:
         dims = ["-" if s == UNSHARDED else repr(s) for s in self.sharding_specs]
-        reductions = [f" + {p} over {n!r}" for n, p in self.partial.items()]
+        reductions = [f" + {r} over {n!r}" for n, r in self.partial.items()]
         return f"[{', '.join(dims)}]{''.join(reductions)}"
 
     def __repr__(self) -> str:
@@ -274,15 +295,17 @@ class Layout(Immutable):
         return f"Layout([{dims}], {self.mesh}{reductions})"
 
     def to_string(self) -> str:
-        """The layout as one line that `from_string` reads."""
+        """Return the layout as one line of text that `from_string` reads."""
         names = self.mesh.axis_names
         specs = ",".join("+".join(names[a] for a in axes) or UNSHARDED for axes in self.dims)
-        reductions = ",".join(f"{n}={p}" for n, p in self.partial.items())
+        reductions = ",".join(f"{n}={r}" for n, r in self.partial.items())
         return f"sharding_specs:{specs};partial:{reductions};mesh:{self.mesh.to_string()}"
 
     @classmethod
     def from_string(cls, text: str) -> Layout:
-        """The layout that `to_string` wrote; the same object.
+        """Return the layout that `to_string` wrote as `text`; it is the same object.
+
+        Raises LayoutError for any other text.
 
         >>> layout = gdt.Layout(["x", None], gdt.create_mesh([("x", 2)]))
         >>> gdt.Layout.from_string(layout.to_string()) is layout
@@ -302,6 +325,7 @@ class Layout(Immutable):
 
 
 def _axes_of(spec: Spec, mesh: Mesh) -> Axes:
+    """Return the positions of the mesh axes that `spec` names, or raise LayoutError."""
     if spec is None or spec == UNSHARDED:
         return ()
     names = (spec,) if isinstance(spec, str) else spec
@@ -326,6 +350,7 @@ def _axes_of(spec: Spec, mesh: Mesh) -> Axes:
 
 
 def _checked_rank(rank: int, op: str) -> int:
+    """Return `rank` as an int, or raise LayoutError if it is no int of 0 to 64."""
     if type(rank) is int and 0 <= rank <= 64:
         return rank
     if isinstance(rank, bool) or not isinstance(rank, int | np.integer) or not 0 <= rank <= 64:

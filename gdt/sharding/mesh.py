@@ -40,7 +40,7 @@ MeshDims = Sequence[tuple[str, int]] | Mapping[str, int]
 
 
 class MeshDimension(NamedTuple):
-    """Name and size of one mesh axis, as `mesh["batch"]` returns it."""
+    """The name and size of one mesh axis, as `mesh["batch"]` returns it."""
 
     name: str
     size: int
@@ -65,9 +65,9 @@ class Mesh(Immutable):
     grid: tuple[int, ...]
     box: tuple[int, ...]
     all_blocks: tuple[tuple[int, ...], ...]  # grid coordinate of every block, row-major
-    blocks: tuple[tuple[int, ...], ...]  # those of this process
+    blocks: tuple[tuple[int, ...], ...]  # grid coordinates of the blocks of this process
     divided: bool  # whether there are several blocks, in this process or in others
-    num_processes: int  # that own a part of it
+    num_processes: int  # how many processes own a part of the mesh
 
     instead = "Make another with gdt.create_mesh; gdt.copy_to_mesh(x, layout) moves an array to it."
     _interned: ClassVar[dict[tuple[object, ...], Mesh]] = {}
@@ -113,37 +113,37 @@ class Mesh(Immutable):
 
     @classmethod
     def interned(cls) -> list[Mesh]:
-        """Every mesh that was made."""
+        """Return every mesh that was created in this process."""
         return list(cls._interned.values())
 
     # ---- facts
 
     @property
     def ndim(self) -> int:
-        """Number of mesh axes."""
+        """The number of mesh axes."""
         return len(self.sizes)
 
     @property
     def size(self) -> int:
-        """Number of coordinates."""
+        """The number of coordinates."""
         return math.prod(self.sizes)
 
     @property
     def dim_names(self) -> list[str]:
-        """The axis names, as TF DTensor spells them."""
+        """The names of the axes, under the name that TF DTensor gives them."""
         return list(self.axis_names)
 
     @property
     def strides(self) -> list[int]:
-        """Steps in the row-major list of devices, one per axis."""
+        """For each axis, the distance of neighbours along it in the row-major list of devices."""
         return [math.prod(self.sizes[k + 1 :]) for k in range(self.ndim)]
 
     def shape(self) -> list[int]:
-        """Sizes of the axes."""
+        """Return the sizes of the axes."""
         return list(self.sizes)
 
     def axis_index(self, name: str, op: str = "Mesh") -> int:
-        """Position of the axis called `name`; MeshError if there is none."""
+        """Return the position of the axis called `name`; raise MeshError if there is none."""
         if name not in self.axis_names:
             raise error(
                 MeshError,
@@ -155,11 +155,11 @@ class Mesh(Immutable):
         return self.axis_names.index(name)
 
     def dim_size(self, name: str) -> int:
-        """Number of coordinates along the axis called `name`."""
+        """Return the number of coordinates along the axis called `name`."""
         return self.sizes[self.axis_index(name, "Mesh.dim_size")]
 
     def contains_dim(self, name: str) -> bool:
-        """Whether an axis has that name."""
+        """Return whether an axis is called `name`."""
         return name in self.axis_names
 
     def __getitem__(self, name: str) -> MeshDimension:
@@ -168,54 +168,58 @@ class Mesh(Immutable):
     # ---- devices
 
     def device_type(self) -> str:
-        """`"CPU"` or `"GPU"`."""
+        """Return `"CPU"` or `"GPU"`."""
         return "CPU" if self.device_kind == "cpu" else "GPU"
 
     def global_devices(self) -> list[str]:
-        """Device of every coordinate, row-major."""
+        """Return the device of every coordinate, row-major."""
         return list(self.devices)
 
     def local_devices(self) -> list[str]:
-        """Devices of the coordinates that this process hosts."""
+        """Return the devices of the coordinates that this process hosts."""
         return [self.devices[i] for i in self.local_device_ids()]
 
     def num_local_devices(self) -> int:
-        """Number of coordinates that this process hosts."""
+        """Return the number of coordinates that this process hosts."""
         return len(self.local_device_ids())
 
     def global_device_ids(self) -> np.ndarray:
-        """Position of every coordinate in `global_devices()`; int64, shaped as the mesh."""
+        """Return the position of every coordinate in `global_devices()`: int64, shaped as the
+        mesh."""
         return np.arange(self.size).reshape(self.sizes)
 
     def local_device_ids(self) -> list[int]:
-        """Positions in `global_devices()` of the coordinates that this process hosts."""
+        """Return the positions in `global_devices()` of the coordinates of this process."""
         return [int(np.ravel_multi_index(c, self.sizes)) for c in self.local_coordinates()]
 
     def min_global_device_id(self) -> int:
-        """The smallest of `global_device_ids()`."""
+        """Return the smallest of `global_device_ids()`, which is 0."""
         return 0
 
     def coordinates(self) -> Iterator[tuple[int, ...]]:
-        """Every coordinate, row-major."""
+        """Return an iterator of all coordinates, row-major."""
         return itertools.product(*map(range, self.sizes))
 
     def local_coordinates(self) -> list[tuple[int, ...]]:
-        """The coordinates that this process hosts, row-major."""
+        """Return the coordinates that this process hosts, row-major."""
         hosted = set(self.blocks)
         return [c for c in self.coordinates() if self.block_of(c)[0] in hosted]
 
     def block_of(self, coordinate: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Grid coordinate of the block that hosts `coordinate`, and its place in that block's
-        box."""
+        """Return the grid coordinate of the block that hosts `coordinate`, and the place of
+        `coordinate` in that block's box."""
         pairs = [divmod(c, b) for c, b in zip(coordinate, self.box, strict=True)]
         return tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
 
     def own_block(self, coordinate: Sequence[int]) -> int:
-        """Position in `blocks` of the block that hosts `coordinate`, one of this process."""
+        """Return the position in `blocks` of the block that hosts `coordinate`, which must be a
+        coordinate of this process."""
         return self.blocks.index(self.block_of(coordinate)[0])
 
     def device_location(self, device_id: int) -> list[int]:
-        """Coordinate of the device at that position of `global_devices()`."""
+        """Return the coordinate of the device at position `device_id` of `global_devices()`.
+
+        Raises MeshError for a position outside the mesh."""
         if not 0 <= device_id < self.size:
             raise error(
                 MeshError,
@@ -226,20 +230,20 @@ class Mesh(Immutable):
         return [int(i) for i in np.unravel_index(device_id, self.sizes)]
 
     def coords(self, device_id: int) -> np.ndarray:
-        """`device_location` as an int64 array."""
+        """Return `device_location(device_id)` as an int64 array."""
         return np.array(self.device_location(device_id))
 
     def local_device_locations(self) -> list[dict[str, int]]:
-        """`{axis name: index}` of every coordinate that this process hosts."""
+        """Return `{axis name: index}` of every coordinate that this process hosts."""
         return [dict(zip(self.axis_names, c, strict=True)) for c in self.local_coordinates()]
 
     def unravel_index(self) -> dict[int, dict[str, int]]:
-        """`{device id: {axis name: index}}` of every coordinate."""
+        """Return `{device id: {axis name: index}}` of every coordinate."""
         named = (dict(zip(self.axis_names, c, strict=True)) for c in self.coordinates())
         return dict(enumerate(named))
 
     def host_mesh(self) -> Mesh:
-        """The mesh of the same axes on virtual devices of the host."""
+        """Return the mesh of the same axes on virtual devices of the host."""
         return create_mesh(
             list(zip(self.axis_names, self.sizes, strict=True)),
             mesh_name=self.name,
@@ -247,11 +251,11 @@ class Mesh(Immutable):
         )
 
     def is_remote(self) -> bool:
-        """Whether this process hosts none of the coordinates."""
+        """Return whether this process hosts none of the coordinates."""
         return not self.blocks
 
     def is_single_device(self) -> bool:
-        """Whether the mesh has one coordinate."""
+        """Return whether the mesh has one coordinate."""
         return self.size == 1
 
     # ---- text
@@ -261,14 +265,16 @@ class Mesh(Immutable):
         return f"Mesh({axes})"
 
     def to_string(self) -> str:
-        """The mesh as one line that `from_string` reads: `name|x=4,y=2|blocks|device,device,...`,
-        with the number of blocks of each process."""
+        """Return the mesh as one line of text that `from_string` reads:
+        `name|x=4,y=2|blocks|device,device,...`, where `blocks` counts the blocks of one process."""
         axes = ",".join(f"{n}={s}" for n, s in zip(self.axis_names, self.sizes, strict=True))
         return f"{self.name}|{axes}|{len(self.blocks)}|{','.join(self.devices)}"
 
     @staticmethod
     def from_string(text: str) -> Mesh:
-        """The mesh that `to_string` wrote; the same object if it is alive."""
+        """Return the mesh that `to_string` wrote as `text`; it is the same object.
+
+        Raises MeshError for any other text."""
         form = re.fullmatch(r"([^|]*)\|(\w+=\d+(?:,\w+=\d+)*)\|(\d+)\|([^|]+)", text)
         if form is None:
             raise error(
@@ -285,7 +291,7 @@ class Mesh(Immutable):
 
     @staticmethod
     def from_device(device: str) -> Mesh:
-        """The mesh of one coordinate on `device`."""
+        """Return the mesh of one coordinate on `device`."""
         return create_mesh([("device", 1)], devices=[device])
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -311,9 +317,10 @@ def create_mesh(
         None: all GPUs if there are any, else as many virtual devices of the host as the mesh has
         coordinates.
     device_type: `"CPU"` or `"GPU"`, where `devices` leaves the choice open.
-    blocks: in how many blocks an array is stored; only for virtual devices. One for each process
-        (the default) computes all its coordinates in one call; `mesh.size` stores every coordinate
-        apart and moves data between them, as a box with many GPUs does.
+    blocks: the number of blocks in which an array is stored; only for virtual devices. With one
+        block for each process (the default) a process computes all its coordinates in one call;
+        with `mesh.size` blocks every coordinate is stored apart, and data moves between them as in
+        a box of GPUs.
 
     Where several processes run the program (`gdt.distributed`), all of them make the mesh, and each
     owns the same number of coordinates: the first ones, row-major, are those of process 0. A mesh
@@ -366,12 +373,12 @@ def create_mesh(
 
 
 def _num_processes(size: int) -> int:
-    """How many processes own a mesh of so many coordinates."""
+    """Return how many processes own a mesh of `size` coordinates."""
     return processes.current().count if size > 1 else 1
 
 
 def _check_owners(sizes: tuple[int, ...], blocks: int, owners: int, op: str) -> None:
-    """MeshError unless every process can own a box of the mesh, and whole blocks of it."""
+    """Raise MeshError unless each process can own an equal box of the mesh, of whole blocks."""
     if math.prod(sizes) % owners or (isinstance(blocks, int) and blocks % owners):
         wrong = "coordinates" if math.prod(sizes) % owners else "blocks"
         count = math.prod(sizes) if wrong == "coordinates" else blocks
@@ -386,6 +393,7 @@ def _check_owners(sizes: tuple[int, ...], blocks: int, owners: int, op: str) -> 
 
 
 def _checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
+    """Return the (name, size) pairs of `mesh_dims`, or raise MeshError."""
     op = "create_mesh"
     pairs: Iterable[tuple[str, int]] = (
         mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
@@ -417,8 +425,9 @@ def _checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
 
 
 def _grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
-    """Split row-major coordinates contiguously into `blocks` equal boxes: major axes are cut
-    first."""
+    """Return the number of blocks along each mesh axis, so that each hosts a contiguous box.
+
+    Major axes are cut first. Raises MeshError where `blocks` equal boxes are impossible."""
     if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
         raise error(MeshError, op, f"blocks is {blocks!r}; it is an int of at least 1")
     grid, left = [], blocks
@@ -445,14 +454,20 @@ _default_mesh: ContextVar[Mesh | None] = ContextVar("gdt.default_mesh", default=
 
 
 def chosen_mesh() -> Mesh | None:
-    """The mesh of the innermost `default_mesh` block; None outside of any."""
+    """Return the mesh of the innermost `default_mesh` block, or None outside of any."""
     return _default_mesh.get()
 
 
 @checked
 def get_default_mesh() -> Mesh:
-    """The mesh of the innermost `default_mesh` block; outside of any, one device of this
-    machine."""
+    """Return the mesh on which arrays without a layout are created.
+
+    It is that of the innermost `gdt.default_mesh` block; outside of any it is a mesh of one device
+    of this machine, a GPU if there is one.
+
+    >>> gdt.get_default_mesh().size
+    1
+    """
     mesh = _default_mesh.get()
     if mesh is not None:
         return mesh
@@ -462,7 +477,9 @@ def get_default_mesh() -> Mesh:
 @contextmanager
 @checked
 def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
-    """Arrays created in this block without a layout are replicated on `mesh`.
+    """Replicate on `mesh` the arrays that this `with` block creates without a layout.
+
+    Raises MeshError for what is no Mesh.
 
     >>> with gdt.default_mesh(gdt.create_mesh([("batch", 8)])):
     ...     gdt.ones((4, 4)).layout.mesh
@@ -476,7 +493,7 @@ def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def checked_mesh(mesh: object, op: str) -> Mesh:
-    """`mesh`, or a MeshError that names its type."""
+    """Return `mesh`, or raise MeshError if it is no Mesh."""
     if not isinstance(mesh, Mesh):
         raise error(
             MeshError, op, f"{mesh!r} is not a Mesh", remedy="Make one with gdt.create_mesh."

@@ -1,6 +1,7 @@
-"""Which processes run the program together, and which of them this one is.
+"""The processes that run the program together, and the index of this one.
 
-`gdt.distributed.initialize` says so, once, before the first mesh is made; until then there is one.
+`gdt.distributed.initialize` announces them once, before the first mesh is created. Until then this
+process is the only one.
 """
 
 from __future__ import annotations
@@ -10,31 +11,34 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that run one program. index: of this one; hosts: of each, by its index."""
+    """The processes that run one program.
+
+    index: the index of this process. hosts: the name of each process's host, by process index.
+    """
 
     index: int = 0
     hosts: tuple[str, ...] = ("localhost",)
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of processes."""
         return len(self.hosts)
 
     def place_on_host(self, index: int) -> tuple[int, int]:
-        """Number of a process among those of its host, and how many these are."""
-        same = [i for i, host in enumerate(self.hosts) if host == self.hosts[index]]
-        return same.index(index), len(same)
+        """Return the rank of process `index` among the processes of its host, and their number."""
+        neighbours = [i for i, host in enumerate(self.hosts) if host == self.hosts[index]]
+        return neighbours.index(index), len(neighbours)
 
 
 _current = Processes()
 
 
 def current() -> Processes:
-    """The processes of this program."""
+    """Return the processes of this program."""
     return _current
 
 
 def announce(processes: Processes) -> None:
-    """Set what `current` returns."""
+    """Make `processes` the processes of this program."""
     global _current  # noqa: PLW0603  # a fact of the process, like its id
     _current = processes

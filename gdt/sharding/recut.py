@@ -1,8 +1,8 @@
-"""recut: contiguous index intervals of one dim, moved between coordinates.
+"""The geometry of a recut: contiguous index intervals of one dim that move between coordinates.
 
 Slicing, concatenation, flip, pad, roll and relayouts whose shards do not line up are all the same
 movement: some intervals of the sources' indices along `dim` become intervals of the result's. This
-module knows which intervals move, and how many bytes; `gdt.comm.recut` moves them.
+module computes which intervals move and how many bytes; `gdt.comm.recut` moves them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import numpy as np
 from gdt.sharding.array_type import ArrayType
 
 Index = tuple[slice, ...]
-Padding = tuple[Index, Index | None]  # where, and the element to repeat; None: ones
+Padding = tuple[Index, Index | None]  # the padding, and the element that it repeats; None: ones
 
 
 class Piece(NamedTuple):
-    """`out[start + i * stride] = source[at + i * step]` along the dim, for i in `range(count)`.
+    """An interval that moves: `out[start + i * stride] = sources[source][at + i * step]` along the
+    dim, for i in `range(count)`.
 
     `stride` is positive; `step` may be negative.
     """
@@ -30,12 +31,12 @@ class Piece(NamedTuple):
     source: int
     at: int
     start: int
-    count: int  # type: ignore[assignment]  # the name that a tuple has a method of
+    count: int  # type: ignore[assignment]  # hides the method tuple.count
     step: int = 1
     stride: int = 1
 
     def transposed(self) -> Piece:
-        """The piece that carries a cotangent of the result back to the source (as source 0)."""
+        """Return the piece that carries a cotangent of the result, as source 0, to the source."""
         last = self.count - 1
         if self.step > 0:
             return Piece(0, self.start, self.at, self.count, self.stride, self.step)
@@ -50,10 +51,11 @@ class Piece(NamedTuple):
 
 
 class Recut:
-    """The geometry of moving `pieces` of arrays of types `have` (equal layouts) into one array of
-    type `want`.
+    """The movement of `pieces` of arrays of types `have` into one array of type `want`.
 
-    Indices of the result that no piece covers become `fill`, a number or the bytes of one.
+    have: the types of the sources, which have equal layouts. want: the type of the result.
+    dim: the array axis along which the pieces lie. fill: the value of indices of the result that no
+    piece covers, a number or its bytes.
     """
 
     def __init__(
@@ -73,8 +75,8 @@ class Recut:
         self.covered = sum(p.count for p in self.pieces)
 
     def _runs(self, shard: int) -> Iterator[tuple[int, int, slice, slice, int]]:
-        """Copies into shard `shard`: (source, source shard, where in it, where in `shard`,
-        count)."""
+        """Yield the copies into shard `shard` of the result: (source, shard of the source, interval
+        in that shard, interval in `shard`, count)."""
         low, high = self.want.extent(self.dim, shard)
         for source, at, start, count, step, stride in self.pieces:
             chunk = self.have[source].local_shape[self.dim]
@@ -96,7 +98,7 @@ class Recut:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes that all devices together send."""
+        """The bytes that all devices together send."""
         sizes = self.mesh.sizes
         axes = sorted({*self.source_axes, *self.target_axes})
         rows = [
@@ -118,11 +120,12 @@ class Recut:
 
     @property
     def is_join(self) -> bool:
-        """Whether the sources, which are whole along the dim, are put end to end as they are."""
-        starts = itertools.accumulate((t.shape[self.dim] for t in self.have), initial=0)
+        """Whether the sources are whole along the dim and are put end to end."""
+        sizes = [t.shape[self.dim] for t in self.have]
+        starts = itertools.accumulate(sizes, initial=0)
         whole = [
-            Piece(i, 0, start, kind.shape[self.dim])
-            for i, (kind, start) in enumerate(zip(self.have, starts, strict=False))
+            Piece(i, 0, start, size)
+            for i, (size, start) in enumerate(zip(sizes, starts, strict=False))
         ]
         is_split = self.source_axes or self.target_axes
         return not is_split and self.is_covered and [*self.pieces] == whole
@@ -134,8 +137,9 @@ class Recut:
 
     @cached_property
     def moves(self) -> list[tuple[int, int, int, Index, Index]]:
-        """The copies that blocks of this process take part in: (source, block that has it, block
-        of the result, index there, index in the result), in an order that all processes share."""
+        """The copies in which blocks of this process take part: (source, position of the block that
+        sends, position of the block that receives, index in the first, index in the second). All
+        processes list them in the same order."""
         position = {at: i for i, at in enumerate(self.mesh.all_blocks)}
         own = {position[at] for at in self.mesh.blocks}
         moves = []
@@ -150,9 +154,9 @@ class Recut:
 
     @cached_property
     def padding(self) -> list[list[Padding]]:
-        """For every block of the result in this process, its padding, which repeats the last valid
-        element."""
-        found = []
+        """For every block of the result in this process, the intervals of padding, each of which
+        repeats the last valid element before it."""
+        paddings = []
         for grid in self.mesh.blocks:
             padding: list[Padding] = []
             for place, shard in self._hosted(grid):
@@ -161,11 +165,12 @@ class Recut:
                 if valid < chunk:
                     edge = self._index(place, slice(valid - 1, valid)) if valid else None
                     padding.append((self._index(place, slice(valid, chunk)), edge))
-            found.append(padding)
-        return found
+            paddings.append(padding)
+        return paddings
 
     def _hosted(self, grid: tuple[int, ...]) -> Iterator[tuple[dict[int, int], int]]:
-        """The target shards in a block: ({mesh axis: index in the box}, shard)."""
+        """Yield the shards of the result in the block at `grid`: ({mesh axis: index in the box},
+        shard)."""
         box = self.mesh.box
         for inside in itertools.product(*(range(box[a]) for a in self.target_axes)):
             place = dict(zip(self.target_axes, inside, strict=True))
@@ -175,7 +180,8 @@ class Recut:
             yield place, shard
 
     def _owner(self, shard: int, grid: tuple[int, ...]) -> tuple[tuple[int, ...], dict[int, int]]:
-        """Where the block at `grid` finds a source shard: a block and a place in its box."""
+        """Return the block from which the block at `grid` takes shard `shard` of a source: its grid
+        coordinate, and {mesh axis: index in its box}."""
         at, inside = list(grid), {}
         for a in reversed(self.source_axes):
             shard, c = divmod(shard, self.mesh.sizes[a])
@@ -183,8 +189,8 @@ class Recut:
         return tuple(at), inside
 
     def _index(self, place: dict[int, int], along: slice) -> Index:
-        """The index of a block at one place of the mesh axes involved, and an interval of the
-        dim."""
+        """Return the index into a block of the interval `along` of the dim, at `place` of the mesh
+        axes that split the dim in the sources or in the result."""
         involved = {*self.source_axes, *self.target_axes}
         mesh = [
             slice(place.get(a, 0), place.get(a, 0) + 1) if a in involved else slice(None)

@@ -1,4 +1,4 @@
-"""The reductions that an array may wait for: how two values combine, and what changes nothing.
+"""The four reductions that can be partial: their ufuncs and their identities.
 
 A NaN stays a NaN in all of them; NumPy's maximum and minimum carry it through.
 """
@@ -14,11 +14,14 @@ UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multip
 """NumPy's ufunc of each reduction; arrays of other backends bring their own under its name."""
 
 IDEMPOTENT = ("max", "min")
-"""Reductions in which a value that is there twice counts as it does once."""
+"""Reductions whose result does not change when a value takes part twice."""
 
 
 def reducer(xp: Any, reduction: str) -> Callable[[Any, tuple[int, ...]], Any]:
-    """A function `(x, axes)` that reduces `x` over axes, which stay with length 1, in its dtype."""
+    """Return a function `(x, axes)` that reduces `x` over `axes` in its dtype.
+
+    The reduced axes keep the length 1. xp: the array namespace of `x`, NumPy or CuPy.
+    """
     if xp is not np and reduction in IDEMPOTENT:  # CuPy's `maximum` and `minimum` have no `reduce`
         return lambda x, axes: getattr(x, reduction)(axis=axes, keepdims=True)
     ufunc = getattr(xp, UFUNCS[reduction].__name__)
@@ -26,8 +29,9 @@ def reducer(xp: Any, reduction: str) -> Callable[[Any, tuple[int, ...]], Any]:
 
 
 def identity(reduction: str, dtype: np.dtype) -> Any:
-    """The value that changes nothing in a reduction: of sums of floats -0.0, since 0.0 makes 0.0 of
-    -0.0.
+    """Return the value that leaves every other value of `dtype` unchanged in `reduction`.
+
+    For sums of floats that is -0.0, since 0.0 + -0.0 is 0.0.
 
     >>> [float(identity("sum", np.dtype(float))), int(identity("max", np.dtype("int8")))]
     [-0.0, -128]

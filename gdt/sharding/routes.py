@@ -1,7 +1,10 @@
-"""Routes from one layout to another: the steps that send the fewest bytes.
+"""Routes from one layout to another: the transitions that together send the fewest bytes.
 
-They are found by Dijkstra's search over the layouts that one step leads to. Of equal routes the one
-with the fewest collectives is taken, then the one with the fewest steps.
+Dijkstra's search finds them: its nodes are layouts, its edges the transitions that lead from each
+to others (slice, gather, all-to-all, all-reduce, reduce-scatter, and recut where the boundaries of
+shards do not line up). Of routes with equal bytes the one with the fewest collectives is taken,
+then the one with the fewest transitions. Mesh axes that have the same place in both layouts are not
+moved, so most searches visit a handful of layouts. Routes are cached.
 """
 
 from __future__ import annotations
@@ -24,9 +27,13 @@ Partial = tuple[str | None, ...]
 class Transition(NamedTuple):
     """One movement of all blocks of an array from type `have` to type `want`.
 
-    kind: slice, gather, all_to_all, all_reduce, reduce_scatter, pend or recut. axes: mesh axes that
-    take part, major first. dim: the array axis that is gathered or cut. to: of an all_to_all, the
-    axis that is cut. nbytes: what all devices together send.
+    kind: slice, gather, all_to_all, all_reduce, reduce_scatter, recut, or pend (a whole value
+        becomes a partial reduction, which sends nothing).
+    axes: the mesh axes that take part, major first.
+    dim: the array axis that is gathered or cut.
+    to: of an all_to_all, the array axis that is cut, while `dim` is gathered.
+    reduction: of a transition that reduces, `sum`, `max`, `min` or `prod`.
+    nbytes: the bytes that all devices together send.
     """
 
     kind: str
@@ -40,7 +47,7 @@ class Transition(NamedTuple):
 
     @property
     def collective(self) -> str:
-        """Name of the collective that carries it out."""
+        """The name of the collective that carries out this transition."""
         return {"gather": "all_gather", "recut": "exchange"}.get(self.kind, self.kind)
 
 
@@ -54,6 +61,7 @@ def transition_between(
     to: int = -1,
     reduction: str = "",
 ) -> Transition:
+    """Return the transition of these properties, with the bytes that it sends."""
     target = have.with_layout(want)
     mesh = have.mesh
     p = math.prod(mesh.sizes[a] for a in axes)
@@ -73,8 +81,8 @@ def transition_between(
 
 
 def _recut_nbytes(have: ArrayType, want: ArrayType, dim: int, axes: Axes) -> int:
-    """What all devices receive: of their new interval along `dim` the part that they did not
-    have. (`Recut.nbytes` of one piece, without finding the pieces.)"""
+    """Return the bytes that all devices receive: the part of each device's new interval along `dim`
+    that lies outside its old one. (It equals `Recut.nbytes`, at less cost.)"""
     mesh, missing = have.mesh, 0
     coordinate = [0] * mesh.ndim
     for at in itertools.product(*(range(mesh.sizes[a]) for a in axes)):
@@ -90,14 +98,16 @@ def _recut_nbytes(have: ArrayType, want: ArrayType, dim: int, axes: Axes) -> int
 
 @lru_cache(maxsize=1 << 14)
 def recut_of(have: ArrayType, want: ArrayType, dim: int) -> Recut:
+    """Return the recut of a whole array from type `have` to type `want` along `dim`."""
     return Recut([have], want, dim, [Piece(0, 0, 0, have.shape[dim])])
 
 
 @lru_cache(maxsize=1 << 14)
 def route(have: ArrayType, want: Layout) -> tuple[Transition, ...]:
-    """Steps from `have` to the layout `want` on the same mesh; empty if it is there already.
+    """Return the transitions from `have` to the layout `want` on the same mesh.
 
-    A reduction becomes partial last, and those that are partial in both layouts stay so.
+    The route is empty if `have` has the layout `want`. A value becomes partial in the last
+    transition; a reduction that is partial in both layouts is not carried out.
     """
     pairs = zip(have.layout.reductions, want.reductions, strict=True)
     target = Layout.of(want.mesh, want.dims, tuple(w if w == h else None for h, w in pairs))
@@ -112,47 +122,50 @@ def route(have: ArrayType, want: Layout) -> tuple[Transition, ...]:
 
 
 def route_bytes(have: ArrayType, want: Layout) -> int:
-    """Bytes that all devices together send on that route."""
+    """Return the bytes that all devices together send on the route from `have` to `want`."""
     return sum(transition.nbytes for transition in route(have, want))
 
 
 def _search(have: ArrayType, target: Layout) -> tuple[Transition, ...]:
-    """The cheapest steps; mesh axes whose place stays the same are not moved."""
+    """Return the cheapest route from `have` to `target`."""
     moving = frozenset(
         a for a in range(have.mesh.ndim) if _place(have.layout, a) != _place(target, a)
     )
-    for transition in _Moves(have, moving).simple():
+    for transition in _TransitionFinder(have, moving).simple():
+        # One transition that arrives is the cheapest route. Only a gather that sends padding may
+        # cost more than a detour.
         if transition.want.layout is target and not (have.uneven and transition.kind == "gather"):
-            return (transition,)  # no detour sends less, but for what a gather sends of padding
+            return (transition,)
     return _search_from(have, moving).to(target)
 
 
 class _Search:
-    """Dijkstra's search (1959) from one array type, which goes on where it stopped."""
+    """Dijkstra's search (1959) from one array type; each call of `to` continues the last one."""
 
     def __init__(self, have: ArrayType, moving: frozenset[int]) -> None:
         self.moving = moving
-        self.found: dict[Layout, tuple[Transition, ...]] = {}
-        self._order = itertools.count(1)  # of two routes with equal costs, the one found first
+        self.routes: dict[Layout, tuple[Transition, ...]] = {}  # the cheapest to each layout
+        self._order = itertools.count(1)  # of two routes with equal costs, the first is taken
         self._queue: list[tuple[int, int, int, int, ArrayType, tuple[Transition, ...]]] = [
             (0, 0, 0, 0, have, ())
         ]
         self._lock = threading.Lock()
 
     def to(self, target: Layout) -> tuple[Transition, ...]:
-        """The cheapest steps to a layout."""
+        """Return the cheapest route to the layout `target`."""
         with self._lock:
-            while target not in self.found:  # all can be reached, by gathers and slices
+            while target not in self.routes:  # gathers and slices reach every layout
                 self._advance()
-        return self.found[target]
+        return self.routes[target]
 
     def _advance(self) -> None:
-        nbytes, collectives, count, _, kind, transitions = heapq.heappop(self._queue)
-        if kind.layout in self.found:
+        """Fix the route to the nearest layout of the queue, and enqueue its neighbours."""
+        nbytes, collectives, count, _, array_type, transitions = heapq.heappop(self._queue)
+        if array_type.layout in self.routes:
             return
-        self.found[kind.layout] = transitions
-        for transition in _transitions_from(kind, self.moving):
-            if transition.want.layout not in self.found:
+        self.routes[array_type.layout] = transitions
+        for transition in _transitions_from(array_type, self.moving):
+            if transition.want.layout not in self.routes:
                 cost = nbytes + transition.nbytes, collectives + bool(transition.nbytes), count + 1
                 entry = (*cost, next(self._order), transition.want, (*transitions, transition))
                 heapq.heappush(self._queue, entry)
@@ -163,33 +176,38 @@ _search_from = lru_cache(maxsize=256)(_Search)
 
 @lru_cache(maxsize=1 << 10)
 def _transitions_from(array_type: ArrayType, moving: frozenset[int]) -> tuple[Transition, ...]:
-    return tuple(_Moves(array_type, moving).all())
+    return tuple(_TransitionFinder(array_type, moving).all())
 
 
 def _place(layout: Layout, axis: int) -> tuple[int, int] | str | None:
-    """Where a mesh axis is: its array axis and its order there, or the reduction that waits."""
+    """Return the place of mesh axis `axis` in `layout`: the array axis that it splits and its order
+    there, or its partial reduction, or None."""
     for d, axes in enumerate(layout.dims):
         if axis in axes:
             return d, axes.index(axis)
     return layout.reductions[axis]
 
 
-class _Moves:
-    """The steps that are possible from an array type, moving none but certain mesh axes."""
+class _TransitionFinder:
+    """The transitions that are possible from `have`, and move no mesh axes but those in `moving`.
+
+    free: the moving axes that neither split an array axis nor hold a partial reduction.
+    partial: the moving axes that hold a partial reduction.
+    """
 
     def __init__(self, have: ArrayType, moving: frozenset[int]) -> None:
         self.have, self.moving, self.dims = have, moving, have.layout.dims
-        partial = have.layout.reductions
+        reductions = have.layout.reductions
         split = {a for axes in self.dims for a in axes}
-        self.free = [a for a in sorted(moving) if a not in split and not partial[a]]
-        self.waiting = [a for a in sorted(moving) if partial[a]]
+        self.free = [a for a in sorted(moving) if a not in split and not reductions[a]]
+        self.partial = [a for a in sorted(moving) if reductions[a]]
 
     def all(self) -> Iterator[Transition]:
-        """Every step."""
+        """Return all transitions."""
         return itertools.chain(self.simple(), self.recuts())
 
     def simple(self) -> Iterator[Transition]:
-        """The steps that leave what stays on a device in one piece."""
+        """Yield the transitions in which all shards are cut and joined at the same boundaries."""
         yield from self.slices()
         yield from self.all_reduces()
         yield from self.reduce_scatters()
@@ -197,45 +215,46 @@ class _Moves:
         yield from self.gathers()
 
     def lines_up(self, dim: int, axes: Axes) -> bool:
-        """Whether taking minor mesh axes off `axes` leaves the boundaries of shards in place."""
+        """Return whether the boundaries of shards stay in place when minor mesh axes are taken off
+        `axes`."""
         return self.have.shape[dim] % math.prod(self.have.mesh.sizes[a] for a in axes) == 0
 
     def extends(self, dim: int, *axes: int) -> bool:
-        """Whether `axes` can be added to those of `dim` in place."""
+        """Return whether the mesh axes `axes` can split the shards of `dim` further in place."""
         return not self.dims[dim] or self.lines_up(dim, (*self.dims[dim], *axes))
 
     def changed(self, changes: dict[int, Axes], resolved: Axes = ()) -> Layout:
-        """The layout with other axes on some dims, and these reductions done."""
+        """Return the layout with the mesh axes `changes[d]` on each dim d, and with nothing partial
+        over `resolved`."""
         dims = tuple(changes.get(d, axes) for d, axes in enumerate(self.dims))
-        partial = self.have.layout.reductions
-        left = tuple(None if a in resolved else p for a, p in enumerate(partial))
-        return Layout.of(self.have.mesh, dims, left)
+        reductions = self.have.layout.reductions
+        remaining = tuple(None if a in resolved else r for a, r in enumerate(reductions))
+        return Layout.of(self.have.mesh, dims, remaining)
 
     def slices(self) -> Iterator[Transition]:
-        """Cut what is whole: sends nothing."""
+        """Cut an array axis along mesh axes that held copies, which sends nothing."""
         for d, axes in enumerate(self.dims):
             for n in range(1, len(self.free) + 1):
                 for new in itertools.permutations(self.free, n):
-                    # Several at once only where the shards of one would not line up with theirs.
+                    # Several mesh axes at once only where one after the other does not line up.
                     if self.extends(d, *new) and (n == 1 or not self.lines_up(d, new)):
                         want = self.changed({d: (*axes, *new)})
                         yield transition_between("slice", self.have, want, new, d)
 
     def all_reduces(self) -> Iterator[Transition]:
-        """Reduce over some of the mesh axes that wait for one reduction."""
-        partial = self.have.layout.reductions
-        for n in range(len(self.waiting), 0, -1):
-            for axes in itertools.combinations(self.waiting, n):
-                kinds = {partial[a] for a in axes}
-                if len(kinds) == 1:
-                    want, reduction = self.changed({}, axes), str(partial[axes[0]])
+        """Reduce over mesh axes that hold the same partial reduction."""
+        reductions = self.have.layout.reductions
+        for n in range(len(self.partial), 0, -1):
+            for axes in itertools.combinations(self.partial, n):
+                if len({reductions[a] for a in axes}) == 1:
+                    want, reduction = self.changed({}, axes), str(reductions[axes[0]])
                     yield transition_between(
                         "all_reduce", self.have, want, axes, reduction=reduction
                     )
 
     def reduce_scatters(self) -> Iterator[Transition]:
-        """Reduce, and keep of an array axis what is each device's."""
-        for a, (d, axes) in itertools.product(self.waiting, enumerate(self.dims)):
+        """Reduce over a mesh axis, and leave each device one shard of an array axis."""
+        for a, (d, axes) in itertools.product(self.partial, enumerate(self.dims)):
             if self.extends(d, a):
                 want, reduction = (
                     self.changed({d: (*axes, a)}, (a,)),
@@ -246,7 +265,7 @@ class _Moves:
                 )
 
     def all_to_alls(self) -> Iterator[Transition]:
-        """Take a mesh axis from the end of one array axis to the end of another."""
+        """Move a mesh axis from the end of one array axis to the end of another."""
         for (d, axes), (e, other) in itertools.permutations(enumerate(self.dims), 2):
             if not axes or axes[-1] not in self.moving or not self.extends(e, axes[-1]):
                 continue
@@ -263,7 +282,7 @@ class _Moves:
                     yield transition_between("gather", self.have, want, axes[n:], d)
 
     def recuts(self) -> Iterator[Transition]:
-        """Cut one array axis anew, where no simpler step does."""
+        """Cut one array axis at other boundaries, where no simpler transition does it."""
         for d, axes in enumerate(self.dims):
             if not axes or not self.moving.intersection((*axes, *self.free)):
                 continue
@@ -275,7 +294,8 @@ class _Moves:
                         yield transition_between("recut", self.have, want, involved, d)
 
     def _is_recut(self, d: int, axes: Axes, new: Axes) -> bool:
-        kept = all(a in self.moving or new[i : i + 1] == (a,) for i, a in enumerate(axes))
+        """Return whether only a recut leads from mesh axes `axes` on dim `d` to `new`."""
+        is_allowed = all(a in self.moving or new[i : i + 1] == (a,) for i, a in enumerate(axes))
         longer = axes if len(axes) > len(new) else new
-        simpler = axes[: len(new)] == new[: len(axes)] and self.lines_up(d, longer)
-        return kept and not simpler
+        is_simple = axes[: len(new)] == new[: len(axes)] and self.lines_up(d, longer)
+        return is_allowed and not is_simple

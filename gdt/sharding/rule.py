@@ -7,7 +7,8 @@ From that one line follows, for every mesh axis, each legal way to run the op on
 - pass a partial sum on, through operands in which the op is linear;
 - run on whole operands, the same everywhere.
 
-The engine takes the way that sends the fewest bytes; a sum that becomes partial costs nothing.
+Each such way is a *strategy*. The engine takes the one that sends the fewest bytes; a sum that
+becomes partial costs nothing.
 
 Notation: terms are separated by commas, dims by spaces. Equal names are one *factor*. `...` stands
 for any number of leading dims, aligned from the right, that broadcast; `(a b)` is one dim made of
@@ -36,20 +37,20 @@ Term = tuple[Dim, ...]
 
 
 class Rule(NamedTuple):
-    """A parsed rule: terms of operands and outputs, and what else restricts how it may be split."""
+    """A parsed rule: the terms of operands and outputs, and what else restricts its strategies."""
 
     text: str
     ins: tuple[Term, ...]
     outs: tuple[Term, ...]
-    whole: frozenset[str]
-    linear: tuple[frozenset[int], ...]
-    reduce: str
-    merges: bool  # reduced factors are merged inside the op, and leave nothing partial
+    whole: frozenset[str]  # factors that no strategy splits
+    linear: tuple[frozenset[int], ...]  # sets of operands in which together the op is linear
+    reduce: str  # the reduction over factors that an output lacks
+    merges: bool  # the op merges the shards of reduced factors; its outputs are not partial
 
     def reduced(self, output: int) -> list[str]:
-        """The factors of the operands that output number `output` lacks."""
-        kept = {f for dim in self.outs[output] for f in dim}
-        return [f for f in self.factors if f not in kept]
+        """Return the factors of the operands that output number `output` lacks."""
+        factors = {f for dim in self.outs[output] for f in dim}
+        return [f for f in self.factors if f not in factors]
 
     @property
     def factors(self) -> list[str]:
@@ -59,9 +60,12 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True)
 class RuleSpec:
-    """What a rule function returns when a text is not enough: sizes of factors that no operand dim
-    gives alone, factors that must be whole for these shapes, and whether partial sums of these
-    dtypes may pass where the op says that it is linear."""
+    """The result of a rule function that says more than a text can.
+
+    sizes: the sizes of factors that are no dim of an operand by themselves.
+    whole: factors that must be whole for these shapes.
+    linear: False where partial sums of these dtypes may not pass, though the op is linear.
+    """
 
     text: str
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -78,7 +82,7 @@ def parse(
     reduce: str = "sum",
     merges: bool = False,
 ) -> Rule:
-    """Read a rule for operands of these ranks.
+    """Read the rule `text` for operands of these ranks; the other arguments are those of Rule.
 
     >>> parse("... i k, k j -> ... i j", (3, 2)).outs
     ((('...1',), ('i',), ('j',)),)
@@ -95,18 +99,20 @@ def parse(
     return Rule(text, ins, outs, whole, linear, reduce, merges)
 
 
-def _dims(term: str) -> list[str]:
-    return re.findall(r"\([^)]*\)|\S+", term)
+def _dims(text: str) -> list[str]:
+    """Return the texts of a term's dims: `_dims("... (a b) 1") == ["...", "(a b)", "1"]`."""
+    return re.findall(r"\([^)]*\)|\S+", text)
 
 
 def _term(dims: Sequence[str], batch: int) -> Term:
-    out: list[Dim] = []
+    """Return the term of these texts, in which `...` stands for `batch` dims."""
+    term: list[Dim] = []
     for dim in dims:
         if dim == "...":
-            out += [(f"...{i}",) for i in range(batch, 0, -1)]
+            term += [(f"...{i}",) for i in range(batch, 0, -1)]
         else:
-            out.append(tuple(f for f in dim.strip("()").split() if f != "1"))
-    return tuple(out)
+            term.append(tuple(f for f in dim.strip("()").split() if f != "1"))
+    return tuple(term)
 
 
 def bind(
@@ -116,11 +122,15 @@ def bind(
     op: str,
     names: Sequence[str],
 ) -> dict[str, int]:
-    """Size of every factor; a clash is the user's shape error."""
+    """Return the size of every factor, or raise ShapeError where two operands disagree.
+
+    sizes: the sizes of factors that are known beforehand. op: the name of the op, for the error.
+    names: the names of the operands.
+    """
     bound = dict(sizes)
-    owner: dict[str, str] = {}  # the operand that gave a factor its size
-    for name, term, kind in zip(names, rule.ins, types, strict=True):
-        shape = kind.shape if kind is not None else ()
+    owner: dict[str, str] = {}  # the operand from which each factor has its size
+    for name, term, array_type in zip(names, rule.ins, types, strict=True):
+        shape = array_type.shape if array_type is not None else ()
         if len(term) != len(shape):
             problem = f"{name} has rank {len(shape)}, the rule has {len(term)} dims"
             raise _shape_error(op, problem, rule, types, names)
@@ -135,24 +145,24 @@ def bind(
 def _bind_dim(
     dim: Dim, size: int, axis: int, bound: dict[str, int], owner: dict[str, str], name: str
 ) -> str:
-    """Note the size of a dim's factor in `bound`, or say what is wrong with it."""
+    """Enter the size of a dim's factor in `bound`; return what is wrong with it, or ""."""
     if len(dim) > 1:
         fits = math.prod(bound[f] for f in dim) == size
         return "" if fits else f"{dim} do not make up {size} in {name}"
     factor = dim[0]
-    known = bound.setdefault(factor, size)
+    first_size = bound.setdefault(factor, size)
     owner.setdefault(factor, name)
     broadcasts = factor.startswith("...")
-    if known == size or (broadcasts and size == 1):
+    if first_size == size or (broadcasts and size == 1):
         return ""
-    if broadcasts and known == 1:
+    if broadcasts and first_size == 1:
         bound[factor], owner[factor] = size, name
         return ""
-    if broadcasts:
-        first = owner[factor]
-        return f"shapes do not broadcast: axis {axis} is {known} in {first} but {size} in {name}"
     first = owner.get(factor, "the arguments")
-    return f"factor {factor!r} is {known} in {first} but {size} in {name}"
+    sizes = f"{first_size} in {first} but {size} in {name}"
+    if broadcasts:
+        return f"shapes do not broadcast: axis {axis} is {sizes}"
+    return f"factor {factor!r} is {sizes}"
 
 
 def _shape_error(
@@ -178,17 +188,22 @@ def check_meshes(types: Sequence[ArrayType | None], op: str, names: Sequence[str
 
 
 class Strategy(NamedTuple):
-    """One way to run an op on shards: the mesh axes that split each factor, the layouts that
-    operands must have, and the layouts of the outputs."""
+    """One legal way to run an op on shards.
+
+    axes: the mesh axes that split each factor.
+    target_layouts: the layout to which each operand must be moved; None for a Python scalar.
+    output_layouts: the layout of each output.
+    nbytes: the bytes that moving the operands sends, of all devices together.
+    """
 
     axes: dict[str, Axes]
-    wanted: tuple[Layout | None, ...]
-    outs: tuple[Layout, ...]
+    target_layouts: tuple[Layout | None, ...]
+    output_layouts: tuple[Layout, ...]
     nbytes: int
 
 
 def choose(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]) -> Strategy:
-    """The legal way that sends the fewest bytes; of equals, the one with the fewest moves.
+    """Return the strategy that sends the fewest bytes; of equals, the one with the fewest moves.
 
     An op is never split along a mesh axis along which no operand is split.
     """
@@ -198,8 +213,8 @@ def choose(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, in
         _strategies(rule, types, sizes, [_options(rule, types, sizes, a) for a in range(mesh.ndim)])
     ):
         moves = sum(
-            w is not None and t is not None and w is not t.layout
-            for w, t in zip(strategy.wanted, types, strict=True)
+            target is not None and t is not None and target is not t.layout
+            for target, t in zip(strategy.target_layouts, types, strict=True)
         )
         cost = (strategy.nbytes, moves, order)
         if best is None or cost < best[0]:
@@ -211,7 +226,7 @@ def choose(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, in
 def legal_strategies(
     rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]
 ) -> Iterator[Strategy]:
-    """Every way that the rule allows, whatever the layouts of the operands are now."""
+    """Return every strategy that the rule allows, whatever the layouts of the operands are."""
     mesh = next(t.mesh for t in types if t is not None)
     arrays = {i for i, t in enumerate(types) if t is not None}
     options: list[Option] = [f for f in rule.factors if f not in rule.whole]
@@ -219,29 +234,31 @@ def legal_strategies(
     return _strategies(rule, types, sizes, [[*options, None]] * mesh.ndim)
 
 
-# A factor to split, operands that stay partial, or whole operands.
+# What one mesh axis does in a strategy: it splits a factor (str), it holds the partial sums of
+# some operands (frozenset), or it holds whole operands (None).
 Option = str | frozenset[int] | None
 
 
 def _options(
     rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], axis: int
 ) -> list[Option]:
-    found: dict[Option, None] = {}
-    for n, (term, kind) in enumerate(zip(rule.ins, types, strict=True)):
-        if kind is None:
+    """Return what mesh axis `axis` may do, given what it does in the operands' layouts."""
+    options: dict[Option, None] = {}  # a set in order of insertion
+    for n, (term, array_type) in enumerate(zip(rule.ins, types, strict=True)):
+        if array_type is None:
             continue
-        for dim, axes, size in zip(term, kind.layout.dims, kind.shape, strict=True):
+        for dim, axes, size in zip(term, array_type.layout.dims, array_type.shape, strict=True):
             if axis in axes:
-                found.update(
+                options.update(
                     (f, None)
                     for f in dim
                     if f not in rule.whole and (len(dim) > 1 or sizes[f] == size)
                 )
-        if kind.layout.reductions[axis] == "sum":
-            found.update(
+        if array_type.layout.reductions[axis] == "sum":
+            options.update(
                 (s, None) for s in rule.linear if n in s and all(types[i] is not None for i in s)
             )
-    return [*found, None]
+    return [*options, None]
 
 
 def _strategies(
@@ -250,16 +267,16 @@ def _strategies(
     sizes: Mapping[str, int],
     options: Sequence[list[Option]],
 ) -> Iterator[Strategy]:
+    """Yield the legal strategies in which each mesh axis takes one of its `options`."""
     for combination in itertools.product(*options):
-        split: dict[str, list[int]] = {}
+        axes_of: dict[str, list[int]] = {}  # the mesh axes that split each factor
         for axis, option in enumerate(combination):
             if isinstance(option, str):
-                split.setdefault(option, []).append(axis)
-        orders = [_orders(rule, types, f, axes) for f, axes in split.items()]
-        for chosen in itertools.product(*orders):
-            strategy = _strategy(
-                rule, types, sizes, dict(zip(split, chosen, strict=True)), combination
-            )
+                axes_of.setdefault(option, []).append(axis)
+        orders = [_orders(rule, types, f, axes) for f, axes in axes_of.items()]
+        for ordered in itertools.product(*orders):
+            split = dict(zip(axes_of, ordered, strict=True))
+            strategy = _strategy(rule, types, sizes, split, combination)
             if strategy is not None:
                 yield strategy
 
@@ -267,14 +284,16 @@ def _strategies(
 def _orders(
     rule: Rule, types: Sequence[ArrayType | None], factor: str, axes: Sequence[int]
 ) -> list[Axes]:
-    """The orders of mesh axes on one factor that operands have now, and the mesh's."""
-    orders: dict[Axes, None] = {}
+    """Return the orders in which the mesh axes `axes` may split `factor`: those that operands have
+    now, and that of the mesh."""
+    orders: dict[Axes, None] = {}  # a set in order of insertion
     if len(axes) > 1:
-        for term, kind in zip(rule.ins, types, strict=True):
-            for dim, now in zip(term, kind.layout.dims if kind is not None else (), strict=False):
-                kept = tuple(a for a in now if a in axes)
-                if factor in dim and len(kept) == len(axes):
-                    orders[kept] = None
+        for term, array_type in zip(rule.ins, types, strict=True):
+            layout_dims = array_type.layout.dims if array_type is not None else ()
+            for dim, dim_axes in zip(term, layout_dims, strict=False):
+                order = tuple(a for a in dim_axes if a in axes)
+                if factor in dim and len(order) == len(axes):
+                    orders[order] = None
     orders[tuple(axes)] = None
     return list(orders)
 
@@ -286,74 +305,83 @@ def _strategy(
     split: dict[str, Axes],
     combination: Sequence[Option],
 ) -> Strategy | None:
+    """Return the strategy that splits each factor along the mesh axes `split`, or None where the
+    shards of a dim of several factors would cut across them."""
     mesh = next(t.mesh for t in types if t is not None)
     axes_of = partial(_axes_of, mesh, sizes, split)
-    wanted: list[Layout | None] = []
-    for n, (term, kind) in enumerate(zip(rule.ins, types, strict=True)):
-        if kind is None:
-            wanted.append(None)
+    target_layouts: list[Layout | None] = []
+    for n, (term, array_type) in enumerate(zip(rule.ins, types, strict=True)):
+        if array_type is None:
+            target_layouts.append(None)
             continue
         # A dim of length 1 that broadcasts is whole.
-        dims = _all_given(
+        dims = _all_or_none(
             () if len(dim) == 1 and sizes[dim[0]] != size else axes_of(dim)
-            for dim, size in zip(term, kind.shape, strict=True)
+            for dim, size in zip(term, array_type.shape, strict=True)
         )
         if dims is None:
             return None
         reductions = tuple(
             "sum" if isinstance(o, frozenset) and n in o else None for o in combination
         )
-        wanted.append(Layout.of(mesh, dims, reductions))
-    outs = []
+        target_layouts.append(Layout.of(mesh, dims, reductions))
+    output_layouts = []
     for n, term in enumerate(rule.outs):
-        dims = _all_given(map(axes_of, term))
+        dims = _all_or_none(map(axes_of, term))
         if dims is None:
             return None
-        outs.append(Layout.of(mesh, dims, _waiting(rule, n, split, combination)))
+        reductions = _output_reductions(rule, n, split, combination)
+        output_layouts.append(Layout.of(mesh, dims, reductions))
     nbytes = sum(
-        route_bytes(t, w)
-        for t, w in zip(types, wanted, strict=True)
-        if t is not None and w is not None
+        route_bytes(t, layout)
+        for t, layout in zip(types, target_layouts, strict=True)
+        if t is not None and layout is not None
     )
-    return Strategy(split, tuple(wanted), tuple(outs), nbytes)
+    return Strategy(split, tuple(target_layouts), tuple(output_layouts), nbytes)
 
 
 def _axes_of(
     mesh: Mesh, sizes: Mapping[str, int], split: Mapping[str, Axes], dim: Dim
 ) -> Axes | None:
-    """Mesh axes of one dim; None if its shards would cut across factors."""
+    """Return the mesh axes that split `dim`, or None if its shards would cut across factors.
+
+    A factor of `(a b)` may be split only where every factor before it is split into single indices,
+    and only evenly."""
     if len(dim) > 1:
-        full = True
+        all_single = True
         for f in dim:
             shards = math.prod(mesh.sizes[a] for a in split.get(f, ()))
-            if shards > 1 and (not full or sizes[f] % shards):
+            if shards > 1 and (not all_single or sizes[f] % shards):
                 return None
-            full = full and shards == sizes[f]
+            all_single = all_single and shards == sizes[f]
     return tuple(a for f in dim for a in split.get(f, ()))
 
 
-def _all_given(dims: Iterable[Axes | None]) -> tuple[Axes, ...] | None:
-    """The axes of all dims, or None if one has none."""
-    found = []
+def _all_or_none(dims: Iterable[Axes | None]) -> tuple[Axes, ...] | None:
+    """Return the mesh axes of all dims, or None if one of them is None."""
+    all_axes = []
     for axes in dims:
         if axes is None:
             return None
-        found.append(axes)
-    return tuple(found)
+        all_axes.append(axes)
+    return tuple(all_axes)
 
 
-def _waiting(
+def _output_reductions(
     rule: Rule, output: int, split: Mapping[str, Axes], combination: Sequence[Option]
 ) -> tuple[str | None, ...]:
-    """The reductions that an output waits for: sums passed on, and those of its reduced factors."""
-    waits: list[str | None] = ["sum" if isinstance(o, frozenset) else None for o in combination]
+    """Return the partial reduction of output number `output` over each mesh axis: the sums that
+    pass through the op, and the reductions of its split factors that the output lacks."""
+    reductions: list[str | None] = [
+        "sum" if isinstance(o, frozenset) else None for o in combination
+    ]
     if not rule.merges:
         for f in rule.reduced(output):
             for a in split.get(f, ()):
-                waits[a] = rule.reduce
-    return tuple(waits)
+                reductions[a] = rule.reduce
+    return tuple(reductions)
 
 
 def out_shapes(rule: Rule, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
-    """Global shapes of the outputs."""
+    """Return the global shapes of the outputs."""
     return [tuple(math.prod(sizes[f] for f in dim) for dim in term) for term in rule.outs]

@@ -75,8 +75,9 @@ def check_rule(op: Op, sample: Sample, mesh: Mesh) -> int:
 
 
 def described(strategy: Strategy) -> str:
-    """One line: layouts of operands and outputs."""
-    return f"{', '.join(map(str, strategy.wanted))} -> {', '.join(map(str, strategy.outs))}"
+    """Return the layouts of operands and outputs as one line of text."""
+    operands, outputs = strategy.target_layouts, strategy.output_layouts
+    return f"{', '.join(map(str, operands))} -> {', '.join(map(str, outputs))}"
 
 
 def _check_strategy(
@@ -89,7 +90,7 @@ def _check_strategy(
 ) -> None:
     arrays = [
         placed(a, layout, poison=True) if layout is not None else a
-        for a, layout in zip(operands, strategy.wanted, strict=True)
+        for a, layout in zip(operands, strategy.target_layouts, strict=True)
     ]
     types = tuple(a.type if isinstance(a, DistributedArray) else None for a in arrays)
     rule, sizes, prepared = op.declaration.bound_rule(types, static)
