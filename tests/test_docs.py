@@ -1,4 +1,4 @@
-"""Everything public has a docstring, and every example in one, and in the README, runs."""
+"""Everything public has a docstring; every example in docstrings, README and docs runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 import gdt
 from gdt.array.registry import FUNCTIONS
 from gdt.engine.composite import Composite
-from gdt.engine.op import Op
+from gdt.engine.op import OPS, Op
 
 ROOT = Path(gdt.__file__).parent.parent
 
@@ -119,21 +119,34 @@ OVERRIDDEN = {
 }  # fmt: skip
 
 
-README = ROOT / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.S) if README.exists() else []
+PAGES = ["README.md", "docs/architecture.md", "docs/adding-an-op.md"]
 
 
-@pytest.mark.skipif(not README.exists(), reason="there is no README")
-def test_code_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert BLOCKS, "the README shows no code"
+@pytest.fixture
+def _registries_are_restored() -> Iterator[None]:
+    """Forget the ops that a page declares, and restore those of gdt that have the same names."""
+    registries: list[dict[str, Any]] = [OPS, FUNCTIONS]
+    copies = [dict(registry) for registry in registries]
+    yield
+    for registry, copy in zip(registries, copies, strict=True):
+        registry.clear()
+        registry.update(copy)
+
+
+@pytest.mark.usefixtures("_registries_are_restored")
+@pytest.mark.skipif(not (ROOT / PAGES[0]).exists(), reason="there is no README")
+@pytest.mark.parametrize("page", PAGES)
+def test_code_of_the_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)
+    assert blocks, f"{page} shows no code"
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {}
-    for block in BLOCKS:  # one after the other, as a reader would
-        if ">>>" in block:
-            test = doctest.DocTestParser().get_doctest(block, namespace, "README", None, 0)
+    for block in blocks:  # one after the other, as a reader would
+        if ">>>" in block.replace("    >>>", ""):  # examples of docstrings are indented
+            test = doctest.DocTestParser().get_doctest(block, namespace, page, None, 0)
             runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
             said: list[str] = []
-            assert not runner.run(test, out=said.append).failed, "".join(said)
+            assert not runner.run(test, out=said.append, clear_globs=False).failed, "".join(said)
             namespace.update(test.globs)
         else:
-            exec(compile(block, "README.md", "exec"), namespace)
+            exec(compile(block, page, "exec"), namespace)

@@ -1,3 +1,21 @@
-"""Gradients: the tape, the functions that differentiate functions, and how a gradient runs back
-over the calls on a tape.
+"""Gradients: the tape, the transforms `grad`, `vjp` and `value_and_grad`, and the backward pass.
+
+**The tape** is an observer: a list of the calls that it was told of, in order. The backward pass
+(`backward`) goes through the calls that lead from the sources to the targets, last first, and calls
+one gradient function per operand, only for operands that lead to a source. Gradient functions are
+written with public ops, so gradients of gradients, the layouts of gradients and their communication
+follow from the rules. A function of ops with a gradient of its own is one entry on the tape.
+
+**Layouts.** A gradient ends in the layout of its source. The partial sums of all gradients of a
+call, and of `together_with`, are resolved in one collective per (mesh axes, reduction, dtype).
+
+**Buckets.** Gradients that together fill 25 MiB (`buckets`) are sent before the backward pass ends,
+and GPUs compute the others meanwhile: packing, NCCL and unpacking run on the communication stream,
+and the compute stream waits for it once, at the end (`Backend.overlapping`, `Backend.join`). The
+tests' simulated GPUs keep vector clocks of their streams and report every use of memory that no
+event orders. Between processes on hosts nothing overlaps.
+
+**Replay.** A step whose calls, layouts and Python scalars were seen twice runs its backward pass as
+a recorded program (see `gdt.programs`). A gradient function of a user's own op must therefore be a
+function of its arguments alone, as in JAX.
 """

@@ -1,7 +1,24 @@
 """Array namespaces, memory and kernels of the physical devices that host a mesh.
 
 One `Backend` serves all devices of a kind: `"cpu"`, `"cuda"`, or a kind that was registered, as the
-tests register one that executes CUDA kernels on the host.
+tests register one that executes CUDA kernels on the host. A backend with a `runner` executes
+hand-written CUDA kernels; one without, such as the host's, builds the same plans with the ops'
+bodies.
+
+**Recycled memory.** Fresh pages from the operating system cost as much as the arithmetic that fills
+them, so the host's blocks of 32 KiB and more come from a pool (`numpy`). A buffer is free when only
+the pool refers to it, which CPython's reference count tells; the count that means "one reference"
+is measured at import, since Python versions differ.
+
+**Order in memory.** A large block of the host lies in memory as the global array does: every array
+axis behind the mesh axes that split it (`ArrayType.memory_order`). A matrix product of such blocks
+is one product of the whole arrays in every layout, without a copy; an element-wise op is one loop;
+gathering and cutting evenly are views. This is a matter of speed alone: bodies see the axes that
+the block's shape names, and any order gives the same values (except for the last bits of a product
+of a large array with its own transpose, for which BLAS has another kernel where both are one
+memory). Scans, arg-reductions and copies along another axis cost what they cost NumPy on the whole
+array, which may be more than on shards that lie apart. Memory for kernels (CuPy's, and that of the
+emulated devices) lies by rows of the block, as kernels expect it.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.debug.observers import ExplainRow, RowRecorder
+from gdt.debug.observers import ExplainRow, RowRecorder, counted
 from gdt.errors import DtypeError, error
 from gdt.observe import Collective, observing
 from gdt.sharding.array_type import ArrayType
@@ -62,8 +62,8 @@ class Explanation(_Drawing):
     def __rich__(self) -> RenderableType:
         table = Table("op", "operands", "results", "moves", "collectives", show_footer=True)
         table.add_column("bytes", f"{self.bytes:,}", justify="right")
-        table.columns[0].footer = f"{len(self.rows)} ops"
-        table.columns[4].footer = f"{len(self.collectives)} collectives"
+        table.columns[0].footer = counted(len(self.rows), "op")
+        table.columns[4].footer = counted(len(self.collectives), "collective")
         has_kernels = any(row.kernel for row in self.rows)  # a mesh on the host has none
         if has_kernels:
             table.add_column("kernel")

@@ -62,18 +62,18 @@ class CollectiveCounter(Observer):
         return Counter(c.axes for c in self.collectives)
 
     def __repr__(self) -> str:
-        lines = [f"{_counted(len(self), 'collective')}, {self.bytes:,} bytes"]
+        lines = [f"{counted(len(self), 'collective')}, {self.bytes:,} bytes"]
         groups: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
         for c in self.collectives:
             groups.setdefault((c.kind, c.axes), []).append(c)
         for (kind, axes), members in groups.items():
             sent, arrays = sum(c.bytes for c in members), sum(c.arrays for c in members)
             what = f"{len(members)} {kind} over {', '.join(axes)}"
-            lines.append(f"  {what}: {_counted(arrays, 'array')}, {sent:,} bytes")
+            lines.append(f"  {what}: {counted(arrays, 'array')}, {sent:,} bytes")
         return "\n".join(lines)
 
 
-def _counted(n: int, noun: str) -> str:
+def counted(n: int, noun: str) -> str:
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 

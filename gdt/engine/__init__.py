@@ -1,3 +1,50 @@
 """How a call of an op runs: what the op declares, the plan of a call, and the functions of blocks
 that a plan is made of.
+
+**Declaration and plan.** An op declares its rule, body, gradient and kernel in one block of code
+(`declaration`, `op`). The first call with operands of new types builds a plan (`builder`): where
+each operand moves, what runs on each block, and the types of the outputs. The plan's first run
+checks the shapes that the rule promises. Every later call with these types is one dictionary
+lookup, the body, and one new array.
+
+**Padding.** Where a factor is reduced, the plan overwrites padding with the identity of the
+reduction first (0 in both operands of a contraction, since 0 * inf is NaN), or the body asks for
+`shards`, which says where each shard begins and how many of its elements are valid.
+
+**Reductions that are no sums** (moments, log-sum-exp, arg-reductions): the body returns statistics;
+one all-gather brings together those of all coordinates, and `merging` combines them in coordinate
+order.
+
+**One block.** With one block nothing is sent. `single_block` decides at plan time all that shapes
+decide. A factor that every output lacks need not stay split inside a block: its mesh axes and its
+dim are one dim, a view of a large block, so moments over a split batch are one pass and no merge.
+The collectives that separate devices would need are still reported, with their bytes.
+
+**Generated source.** What surrounds a body (reshapes of operands, moves, recycled memory, `finish`)
+becomes one Python expression and is compiled (`source`): on small blocks a frame of Python costs as
+much as a third of the op. A program of recorded plans writes these expressions into its own lines,
+so `print(step.programs[0].source)` shows the calls of the bodies themselves.
+
+**Specialized bodies and compiled loops.** On small blocks a body's questions (which axes, which
+shape, whether memory is in order) cost as much as its arithmetic. So an op may declare what takes
+its body's place on the host once the shapes are known (`specialization`): products of matrices
+become one function, sums over a batch a product with ones. Where numba is installed (the extra
+`fast`), the ops that small blocks spend most of a dense network's step in run as one compiled loop
+(`loops`; the ops' `loops.py`, `optim/update_loops.py`) instead of a call, a temporary and a pass
+for every operation. Loops take float32 and float64, vectors that are one for each channel, rows
+that are not too short, and few exponentials. They do the body's arithmetic in its order, except for
+sums, which they add up in float64 (long sums of float64 are left to NumPy's pairwise sums), and for
+exponentials and logarithms, which are the C library's. They give no NumPy warnings, whatever
+`np.errstate` says. numba compiles a loop when it first runs, in 0.2 to 1 s (6 s for all of them),
+and caches it beside gdt or in the user's cache (`NUMBA_CACHE_DIR`); importing numba, which takes
+half a second, waits for the first block that has a loop. `gdt.show_config()` says what is
+installed; `GDT_COMPILED_LOOPS=0` turns loops off.
+
+**Updates.** An op may name donated operands, as an optimizer's update does. `updates` overwrites a
+block only if the place that holds the array holds the only reference to the array, to its tuple of
+blocks, to the block and to the block's memory. A view, a tape, `.numpy()`, `.shards` or a second
+name all count as references; then the result gets memory of its own.
+
+**Kernels.** On a backend with a kernel runner an op that declares a kernel runs it instead of its
+body (`launcher`); see `gdt.cuda`.
 """

@@ -145,6 +145,16 @@ class Plan:
         # From the blocks of every (moved) operand to the blocks of every output.
         self.execute: Callable[..., tuple[Sequence[Block], ...]]
 
+    def __repr__(self) -> str:
+        """The types of operands and outputs; of operands that move, their transitions and bytes."""
+        lines = []
+        for i, (have, target) in enumerate(zip(self.types, self.target_layouts, strict=True)):
+            transitions = ", ".join(f"{t.collective} {t.nbytes:,} bytes" for t in self.routes[i])
+            moves = f" -> {target}: {transitions}" if transitions else ""
+            lines.append(f"operand {i}: {'Python scalar' if have is None else have}{moves}")
+        lines += [f"output {i}: {t}" for i, t in enumerate(self.outs)]
+        return "\n".join(lines)
+
 
 P = TypeVar("P")
 
