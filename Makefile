@@ -13,12 +13,12 @@ unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
 
-test: $(VENV)/test.stamp
+test: $(VENV)/test.stamp $(VENV)/nvrtc-13.0
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --benchmark-disable
-	bash tests/check_wheel.sh $(BIN)/python
+	$(BIN)/python tests/check_wheel.py
 
 test-kernels: $(VENV)/test.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "kernels_full or not gpu" tests/kernels
@@ -74,6 +74,10 @@ $(VENV)/%.stamp: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
+
+# The compiler of CUDA 13.0 beside that of the environment: kernels are for both.
+$(VENV)/nvrtc-13.0: | $(VENV)/test.stamp
+	$(BIN)/python -m pip install --quiet --no-deps --target $@ nvidia-cuda-nvrtc==13.0.88
 
 $(VENV)-cupy13/%.stamp: pyproject.toml
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

@@ -1,4 +1,4 @@
-"""What every test starts from: one thread of BLAS, fixed seeds, no default mesh left behind."""
+"""What every test starts from: one thread of BLAS, fixed seeds, no deadline of time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -13,6 +14,12 @@ import numpy as np
 import pytest
 
 from gdt.programs import user_code
+
+with contextlib.suppress(ImportError):  # a machine with a GPU may have pytest alone
+    from hypothesis import settings
+
+    settings.register_profile("fixed", deadline=None, derandomize=True)
+    settings.load_profile("fixed")
 
 # Stand-ins for devices and libraries, whose state changes from call to call.
 for name in (

@@ -18,6 +18,8 @@ from gdt import errors
 from gdt.data import Batches, digits, imdb, mnist, packages, reviews
 from gdt.data.idx import DTYPES, read_idx
 
+from .needs import skip
+
 IMAGES = np.arange(3 * 28 * 28, dtype=np.uint32).reshape(3, 28, 28).astype(np.uint8)
 LABELS = np.array([7, 0, 9], np.uint8)
 
@@ -32,7 +34,7 @@ def needs(package: str) -> None:
     try:
         distribution(package)
     except PackageNotFoundError:
-        pytest.skip(f"{package} is not installed")
+        skip(f"{package} is not installed")
 
 
 # IDX ----------------------------------------------------------------------------------------------

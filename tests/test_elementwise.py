@@ -22,6 +22,7 @@ SPLIT = gdt.Layout(["x"], MESH)
 UFUNCS = [
     u for u in vars(np).values()
     if isinstance(u, np.ufunc) and UFUNC_NAMES.get(u.__name__, u.__name__) in FUNCTIONS
+    and u.nout == 1 and not u.signature
 ]  # fmt: skip
 
 
@@ -31,8 +32,6 @@ def test_every_name_of_numpys_protocol_exists() -> None:
 
 @pytest.mark.parametrize("ufunc", sorted(set(UFUNCS), key=str), ids=lambda u: u.__name__)
 def test_numpys_ufuncs_run_on_distributed_arrays(ufunc: np.ufunc) -> None:
-    if ufunc.nout > 1 or ufunc.signature:
-        pytest.skip("not element-wise")
     whole = not any("d" in t for t in ufunc.types)
     value = np.array([3, 5, 6]) if whole else np.array([1.5, 2.0, 3.0])
     if ufunc in (np.arcsin, np.arccos, np.arctanh):

@@ -27,7 +27,7 @@ def placed_arrays(draw: st.DrawFn) -> tuple[np.ndarray, gdt.DistributedArray]:
     return x, placed(x, layout, poison=draw(st.booleans()))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(st.data())
 def test_basic_indices_equal_numpy(data: st.DataObject) -> None:
     x, distributed = data.draw(placed_arrays())
@@ -53,7 +53,7 @@ def test_slices_beyond_the_ends_equal_numpy(split: str | None, blocks: int) -> N
         np.testing.assert_array_equal(got.numpy(), x[index])
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(st.data())
 def test_gradients_of_slices_go_back_to_their_place(data: st.DataObject) -> None:
     x, _ = data.draw(placed_arrays())
@@ -71,7 +71,7 @@ def test_gradients_of_slices_go_back_to_their_place(data: st.DataObject) -> None
     np.testing.assert_array_equal(gradient.numpy(), want)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(st.data())
 def test_integer_arrays_equal_numpy(data: st.DataObject) -> None:
     x, distributed = data.draw(placed_arrays())
@@ -85,7 +85,7 @@ def test_integer_arrays_equal_numpy(data: st.DataObject) -> None:
     np.testing.assert_array_equal(got.numpy(), x[index])
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.data())
 def test_masks_equal_numpy(data: st.DataObject) -> None:
     x, distributed = data.draw(placed_arrays())

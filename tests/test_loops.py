@@ -28,9 +28,10 @@ from gdt.optim.optimizer import SMALL
 from gdt.sharding.mesh import Mesh
 from gdt.testing import meshes
 
+from .needs import skip
 from .test_ops import check_all, mesh_id
 
-compiled = pytest.mark.skipif(not loops.are_compiled(), reason=loops.described()[0])
+compiled = pytest.mark.usefixtures("compiled_loops")
 
 WITHOUT_LOOPS = {"contraction", "matrix_product", "matrix_product_nt", "matrix_product_tn", "sum"}
 SPECIALIZED = {name for name, op in OPS.items() if op.declaration.specialization is not None}
@@ -142,6 +143,12 @@ def in_dtype(operands: tuple[Any, ...], dtype: str) -> tuple[Any, ...]:
             for a in operands
         ]
     )
+
+
+@pytest.fixture
+def compiled_loops() -> None:
+    if not loops.are_compiled():
+        skip(loops.described()[0])
 
 
 def test_every_op_with_a_loop_is_called() -> None:

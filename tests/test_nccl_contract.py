@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from .needs import skip
 from .recorded_nccl import NUMBERS, OPS, Communicator, RecordedNccl
 
 FUNCTIONS = [
@@ -50,10 +51,10 @@ print(json.dumps({
 def cupy_nccl(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What there is in `cupy.cuda.nccl` of the CuPy that is installed."""
     if importlib.util.find_spec("cupy_backends") is None:
-        pytest.skip("CuPy is not installed")
+        skip("CuPy is not installed")
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("there is no C compiler")
+        skip("there is no C compiler")
     directory: Path = tmp_path_factory.mktemp("nccl")
     source, library = directory / "nccl.c", directory / "libnccl.so.2"
     source.write_text("".join(f"int nccl{name}(void) {{ return 0; }}\n" for name in FUNCTIONS))

@@ -79,7 +79,7 @@ WORD = st.integers(0, 2**64 - 1)
 
 
 @given(index=WORD, key=WORD, stream=WORD)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_elements_take_the_words_that_the_docs_say(index, key, stream):
     at = np.array(index, np.uint64)
     narrow = plain_philox(index // 4 + (stream << 64), key)
@@ -94,7 +94,7 @@ def test_elements_take_the_words_that_the_docs_say(index, key, stream):
 
 @every_draw
 @given(start=st.integers(0, 2**63), length=st.integers(0, 70), key=WORD, stream=WORD)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_run_equals_its_scattered_indices(draw, start, length, key, stream):
     index = np.arange(length, dtype=np.uint64) + np.uint64(start)
     assert same_bits(draw(np, CounterRun(start, length), key, stream), draw(np, index, key, stream))
@@ -113,7 +113,7 @@ def test_runs_across_tiles_equal_their_scattered_indices(draw, monkeypatch):
     length=st.integers(0, 40),
     tile=st.sampled_from([4, 16, 1 << 15]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_rows_of_a_run_may_begin_anywhere(starts, length, tile):
     starts = np.array(starts, np.uint64)
     index = starts[:, None] + np.arange(length, dtype=np.uint64)
@@ -268,7 +268,7 @@ def test_integers_cover_their_range_and_not_its_end(low, high, dtype, constant_b
 
 
 @given(low=st.integers(-(2**63), 2**63 - 2), key=WORD, data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_integers_are_the_exact_multiply_shift(low, key, data):
     count = data.draw(st.integers(1, 2**63 - low))
     width, bits = (32, random_bits.bits32) if count <= 2**16 else (64, random_bits.bits64)

@@ -1,4 +1,4 @@
-"""Run by check_wheel.sh where only the wheel is installed: the package is whole and trains.
+"""Run by check_wheel.py where only the wheel is installed: the package is whole and trains.
 
 Usage: python wheel_step.py REPOSITORY
 """

@@ -22,7 +22,7 @@ from bench.gpu.kernels import CASES, PASSES, Bench, Case
 from bench.tiny import TINY_OPS
 from bench.workloads import WORKLOADS
 from tests.kernels import strict_kernels
-from tests.kernels.harness import need_compiler
+from tests.needs import need_compiler
 
 SMALL = {"float16": "float16", "bfloat16": "float16"}  # simulated devices lack bfloat16
 COPIED = 1 << 16

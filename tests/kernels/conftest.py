@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.needs import need_compiler
+
 from . import harness, on_gpu
 from .emulation import EmulatedBackend, emulated_devices
 
@@ -20,7 +22,7 @@ def sanitizer_processes() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def emulated() -> Iterator[EmulatedBackend]:
     """The devices emu:0, emu:1, ..., whose kernels run on the CPU."""
-    harness.need_compiler()
+    need_compiler()
     with emulated_devices() as backend:
         yield backend
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import combinations, product
@@ -16,8 +14,7 @@ import pytest
 
 from gdt.cuda import launches
 from gdt.cuda.compiler import C_TYPES, Instance, KernelCall
-from gdt.cuda.nvrtc import nvrtc
-from gdt.errors import KernelError
+from tests.needs import need_compiler
 
 from . import on_gpu
 from .shim.runner import CpuRunner
@@ -73,25 +70,6 @@ def every(**options: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 def name(case: dict[str, Any]) -> str:
     return "-".join(str(v) for v in case.values()).replace(" ", "")
-
-
-def skip(reason: str) -> None:
-    """Skip the test; in CI, where all that the tests need is installed, it fails instead."""
-    if os.environ.get("CI", "").lower() not in ("", "0", "false"):
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-def need_compiler() -> None:
-    if shutil.which("g++") is None:
-        skip("g++ is not installed: kernels are not executed")
-
-
-def need_nvrtc() -> None:
-    try:
-        nvrtc()
-    except KernelError as missing:
-        skip(str(missing))
 
 
 def group(instance: Instance) -> list[Instance]:

@@ -18,8 +18,7 @@ from gdt.cuda import compiler as kernels
 from gdt.cuda import launches, nvrtc
 from gdt.cuda.compiler import Instance, KernelCall
 from gdt.errors import KernelError
-
-from .harness import need_compiler, need_nvrtc
+from tests.needs import need_compiler, need_nvrtc
 
 FINISH = Instance("reduce.cu", "reduce_finish", ("Sum", "float", "float"))
 SIMPLE = """

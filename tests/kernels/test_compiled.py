@@ -17,8 +17,9 @@ import pytest
 from gdt.cuda import compiler as kernels
 from gdt.cuda import launches
 from gdt.cuda.compiler import ARCHITECTURES, KernelCall
+from tests.needs import need_nvrtc, skip
 
-from .harness import empty, need_nvrtc, skip
+from .harness import empty
 
 REPORT = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?(?P<stores>\d+) bytes spill stores, "

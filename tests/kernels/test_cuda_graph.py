@@ -13,10 +13,10 @@ import gdt
 from gdt.backend import backend_of
 from gdt.engine.launcher import Launcher
 from gdt.optim.update_kernels import _scalars
+from tests.needs import need_compiler
 from tests.test_function import OPTIMIZERS, training
 
 from . import strict_kernels
-from .harness import need_compiler
 from .strict_kernels import using_nccl
 
 STEPS, BATCH = 7, 8

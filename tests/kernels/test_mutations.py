@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 
 from gdt.cuda import compiler as kernels
+from tests.needs import need_compiler
 
 from .conftest import MUTATION
-from .harness import Execute, close_runners, need_compiler
+from .harness import Execute, close_runners
 from .test_batchnorm import check_forward_and_backward
 from .test_matmul import check_matmul
 from .test_matmul_hopper import check_wgmma

@@ -12,8 +12,8 @@ import pytest
 
 from gdt.cuda import compiler as kernels
 from gdt.cuda.compiler import Instance, KernelCall
+from tests.needs import need_compiler
 
-from .harness import need_compiler
 from .shim.runner import CpuRunner, LaunchError
 
 BLOCKS, THREADS = (

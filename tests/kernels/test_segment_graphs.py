@@ -14,10 +14,10 @@ from examples import imdb, mnist
 from gdt import Layout, Mesh
 from gdt.nn.losses import sparse_softmax_cross_entropy
 from gdt.programs import recording
+from tests.needs import need_compiler
 from tests.recorded_nccl import RecordedNccl
 
 from . import strict_kernels
-from .harness import need_compiler
 from .strict_kernels import using_nccl
 
 CUPY = strict_kernels.CUPY
