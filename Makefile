@@ -8,7 +8,7 @@ JOBS   ?= auto
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-kernels test-cupy test-processes test-gpu need-gpu bench-gpu peers-gpu bench bench-report peers clean
+.PHONY: demo test test-kernels test-cupy test-memory test-processes test-gpu need-gpu bench-gpu peers-gpu bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -28,6 +28,10 @@ test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m cupy_full
 	OPENBLAS_NUM_THREADS=1 $(VENV)-cupy13/bin/python -m pytest -n $(JOBS) -m "cupy_full or not gpu" \
 		tests/test_strict.py tests/test_cupy_contract.py tests/test_cuda_graph.py
+
+# The memory that 5,000 shapes and 2,000 meshes leave behind.
+test-memory: $(VENV)/test.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m memory_full tests/test_caches.py
 
 # Every op and every relayout in two and four processes.
 test-processes: $(VENV)/test.stamp

@@ -10,8 +10,8 @@ import pytest
 import gdt
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
-from gdt.autodiff import backward
 from gdt.autodiff.backward import BACKWARDS, Backward
+from gdt.caches import BUDGET
 from gdt.observe import Observer, observing
 from gdt.sharding.mesh import Mesh
 from gdt.testing import Oracle
@@ -31,7 +31,7 @@ def nothing_recorded() -> None:
 
 
 def replayed() -> list[Backward]:
-    return [known for known in BACKWARDS.values() if isinstance(known, Backward)]
+    return [known for known in (*BACKWARDS.values(), *BACKWARDS.older.values()) if isinstance(known, Backward)]
 
 
 def values(gradients: list[DistributedArray]) -> list[np.ndarray]:
@@ -70,7 +70,7 @@ def test_the_third_call_of_a_signature_is_replayed() -> None:
         gradient(w, x)
         assert len(replayed()) == count
     gradient(w, gdt.ones((5, 3)))
-    assert len(BACKWARDS) == 2
+    assert len(BACKWARDS) + len(BACKWARDS.older) == 2
 
 
 def test_nothing_is_kept_alive_by_a_signature_or_a_program() -> None:
@@ -169,7 +169,7 @@ def test_partial_values_are_resolved_by_a_replay() -> None:
 
 
 def test_the_programs_are_limited_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backward, "CAPACITY", 3)
+    monkeypatch.setattr(BUDGET, "nbytes", 6 * BACKWARDS.nbytes)
     for n in range(1, 10):
         gdt.grad(network)(gdt.ones((3, 2)), gdt.ones((n, 3)))
-        assert len(BACKWARDS) <= 3
+        assert len(BACKWARDS) + len(BACKWARDS.older) <= 7

@@ -13,6 +13,7 @@ from gdt import Layout, Mesh
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff import buckets
 from gdt.backend import backend_of
+from gdt.caches import Cache
 from gdt.comm.transport import transport_of
 from gdt.observe import Observer, observing
 
@@ -57,7 +58,7 @@ def test_gradients_do_not_depend_on_buckets(
 ) -> None:
     mesh = gdt.create_mesh(SIZES, blocks=blocks, mesh_name=f"{size} {split}")
     want = gradients(mesh, split=split)
-    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", {})
+    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", Cache(0))
     monkeypatch.setattr(buckets, "SIZE", size)
     for _ in range(3):  # op by op, recorded, and replayed
         for a, b in zip(gradients(mesh, split=split), want, strict=True):
@@ -118,7 +119,7 @@ def test_streams_use_memory_in_order(
     size: int, gpus: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     want = gradients(gdt.create_mesh(SIZES))
-    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", {})
+    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", Cache(0))
     monkeypatch.setattr(buckets, "SIZE", size)
     for _ in range(3):  # op by op, recorded, and replayed
         for a, b in zip(gradients(gpus), want, strict=True):

@@ -1,22 +1,103 @@
 """What is kept between calls is shared by threads, and bounded for shapes that never come again."""
 
 import gc
+import subprocess
+import sys
 import threading
+import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gdt
+from gdt.caches import BUDGET, Cache
 from gdt.engine.op import OPS, Op
-from gdt.engine.plan import Plans
 from gdt.sharding.array_type import ArrayType
 
 
 def test_plans_of_ever_new_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plans, "CAPACITY", 8)
+    plans = OPS["add"].plans
+    monkeypatch.setattr(BUDGET, "nbytes", 16 * plans.nbytes)
     for n in range(30):
         assert (gdt.ones((n,)) + 1).tolist() == [2.0] * n
-        assert len(OPS["add"].plans) <= 8
+        assert len(plans) + len(plans.older) <= 17
+
+
+def test_entries_that_are_used_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BUDGET, "nbytes", 20)
+    cache: Cache[int] = Cache(1)
+    cache["used"] = -1
+    for n in range(100):
+        cache[n] = n
+        assert cache["used"] == -1
+        assert len(cache) + len(cache.older) <= 21
+    assert 0 not in cache and cache.recall(0) is None and cache.recall(99) == 99
+    with pytest.raises(KeyError):
+        cache[0]
+
+
+def test_all_caches_share_one_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BUDGET, "nbytes", 100)
+    large, small = Cache[int](30), Cache[int](1)
+    small["old"] = 0
+    large["first"], large["second"] = 1, 2  # 61 bytes: more than half of the budget
+    assert not small and small.older == {"old": 0}
+    large["third"], large["fourth"] = 3, 4
+    assert small.recall("old") is None and large.recall("first") is None
+
+
+def test_meshes_and_layouts_that_nobody_refers_to_are_forgotten() -> None:
+    mesh = gdt.create_mesh([("gone", 3)], blocks=3)
+    assert gdt.ones((3,), layout=gdt.Layout(["gone"], mesh)).shape == (3,)
+    known = weakref.ref(mesh)
+    del mesh
+    for _ in range(2):  # what plans refer to is gone after two turns
+        for cache in list(BUDGET.caches):
+            cache.turn()
+    gc.collect()
+    assert known() is None
+
+
+GROWTH = """
+import gc, numpy as np, gdt
+
+def resident():
+    with open("/proc/self/statm") as pages:
+        return int(pages.read().split()[1]) * 4096
+
+mesh = gdt.create_mesh([("batch", 8)])
+weights = gdt.random.normal((8, 4), layout=gdt.Layout.replicated(mesh, 2))
+
+def loss(weights, x):
+    return gdt.mean(gdt.relu(x @ weights) ** 2)
+
+def step(size):
+    x = gdt.asarray(np.ones((size, 8)), layout=gdt.Layout(["batch", None], mesh))
+    float(gdt.value_and_grad(loss)(weights, x)[0])
+
+for size in range(50):
+    step(size)
+start = resident()
+for size in range(50, {sizes}):
+    step(size)
+for n in range({meshes}):
+    own = gdt.create_mesh([("x", 2), (f"y{{n}}", 2)])
+    gdt.ones((4, 4), layout=gdt.Layout(["x", f"y{{n}}"], own)).sum()
+gc.collect()
+print((resident() - start) >> 20)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc to read memory from")
+@pytest.mark.parametrize(
+    ("sizes", "meshes"),
+    [(600, 100), pytest.param(5000, 2000, marks=pytest.mark.memory_full)],
+)
+def test_memory_is_bounded(sizes: int, meshes: int) -> None:
+    code = GROWTH.format(sizes=sizes, meshes=meshes)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(ended.stdout) < 200  # MiB
 
 
 def test_types_of_shapes_that_never_come_again_are_forgotten() -> None:

@@ -14,6 +14,7 @@ from gdt import Layout, Mesh
 from gdt.array.array import DistributedArray
 from gdt.autodiff import buckets
 from gdt.backend import backend_of
+from gdt.caches import Cache
 from gdt.comm.transport import transport_of
 from gdt.errors import FunctionError
 from gdt.programs import recording
@@ -188,7 +189,7 @@ def test_state_that_a_collective_makes_or_reads_stays_in_its_memory(gpus: Mesh) 
 def test_gradients_in_buckets_are_sent_beside_the_graphs(
     name: str, size: int, gpus: Mesh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", {})
+    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", Cache(0))
     monkeypatch.setattr(buckets, "SIZE", size)
     make = {"sgd": lambda: gdt.optim.SGD(0.1, 0.9), "adam": lambda: gdt.optim.Adam(0.1)}[name]
     rows = Layout([("x", "y"), None], gpus)

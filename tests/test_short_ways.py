@@ -11,7 +11,7 @@ import pytest
 
 import gdt
 from gdt.array.array import DistributedArray
-from gdt.engine.plan import Plans
+from gdt.caches import BUDGET
 from gdt.errors import DtypeError, GdtError, ShapeError
 from gdt.ops.intervals import _move_intervals
 from gdt.ops.slicing import _cut, key_of
@@ -106,7 +106,7 @@ def test_what_is_equal_to_an_index_is_none() -> None:
 
 
 def test_short_ways_of_ever_new_indices_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plans, "CAPACITY", 8)
+    monkeypatch.setattr(BUDGET, "nbytes", 16 * _cut.short_ways.nbytes)
     x = gdt.arange(40)
     for i in range(30):
         assert int(x[i]) == i

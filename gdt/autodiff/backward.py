@@ -15,6 +15,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.buckets import Buckets
+from gdt.caches import Cache
 from gdt.engine.plan import exactly
 from gdt.errors import GradientError, error
 from gdt.observe import OBSERVERS, is_recorded, observing
@@ -122,9 +123,8 @@ class Backward(NamedTuple):
     resolved: list[tuple[int, ArrayType]]
 
 
-# By signature: None for one that was seen once, False for one that cannot be recorded.
-BACKWARDS: dict[tuple[Any, ...], Backward | bool | None] = {}
-CAPACITY = 256  # signatures
+# By signature: True for one that was seen once, False for one that cannot be recorded.
+BACKWARDS: Cache[Backward | bool] = Cache(50_000)
 
 
 def _as_program(call: GradientCall) -> list[DistributedArray | None]:
@@ -132,17 +132,15 @@ def _as_program(call: GradientCall) -> list[DistributedArray | None]:
     time, and replayed from then on."""
     try:
         key, arrays = _signature(call)
-        known = BACKWARDS.get(key, True)
+        known = BACKWARDS.recall(key)
     except TypeError:  # a static or an operand that cannot be hashed
         return _run(call)[1]
     if type(known) is Backward:
         return _replayed(known, arrays)
-    if known is None:
+    if known is True:
         return _recorded(call, key, arrays)
-    if known:
-        if len(BACKWARDS) >= CAPACITY:
-            BACKWARDS.clear()
-        BACKWARDS[key] = None
+    if known is None:
+        BACKWARDS[key] = True
     return _run(call)[1]
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 from gdt.backend import backend_of
+from gdt.caches import remembered
 from gdt.comm import local
 from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
@@ -40,7 +40,7 @@ def run_transition(transition: Transition, blocks: Blocks) -> list[Block]:
     return _RUN[transition.kind](transition, blocks)
 
 
-@lru_cache(maxsize=1 << 14)
+@remembered(4000)
 def _recut_runner(have: ArrayType, want: ArrayType, dim: int) -> RecutRunner:
     return RecutRunner(recut_of(have, want, dim))
 

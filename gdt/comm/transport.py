@@ -8,12 +8,14 @@ blocks. Several arrays that travel together are one call.
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from gdt.errors import MeshError, error
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.reduction import UFUNCS
@@ -81,12 +83,22 @@ class Transport(Protocol):
 class BlockTransport:
     """What all transports know of the blocks of their mesh, and how they count."""
 
+    all_calls: ClassVar[int] = 0  # of the transports of all meshes, those that are gone included
+
     def __init__(self, mesh: Mesh) -> None:
-        self.mesh = mesh
+        self._mesh = weakref.ref(mesh)  # a mesh that nobody refers to goes, and its transport too
         self.calls: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
         self.first = mesh.all_blocks.index(mesh.blocks[0])
         self.own = range(self.first, self.first + len(mesh.blocks))  # numbers of own blocks
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh whose blocks exchange data."""
+        mesh = self._mesh()
+        if mesh is None:
+            raise error(MeshError, "transport", "its mesh is gone")
+        return mesh
 
     def _groups(self, axes: Axes) -> list[list[int]]:
         """Numbers of blocks that differ only in their grid coordinates along `axes`, in coordinate
@@ -100,10 +112,12 @@ class BlockTransport:
         """Count a call in which each group moves `moved` bytes. Of a group in several processes,
         only the first counts them, so that all processes together count each once."""
         self.calls[kind] += 1
+        BlockTransport.all_calls += 1
         self.bytes[kind] += moved * sum(g[0] in self.own for g in groups)
 
     def _count_exchange(self, sends: Sequence[Transfer]) -> None:
         self.calls["exchange"] += 1
+        BlockTransport.all_calls += 1
         self.bytes["exchange"] += sum(s.block.nbytes for s in sends)
 
     def _named(self, axes: Axes) -> str:
@@ -262,7 +276,7 @@ def joined(
     return xp.concatenate(parts, axes[0])
 
 
-_transports: dict[Mesh, Transport] = {}
+_transports: weakref.WeakKeyDictionary[Mesh, Transport] = weakref.WeakKeyDictionary()
 _makers: dict[str, Callable[[Mesh], Transport]] = {}
 
 
@@ -284,7 +298,7 @@ def transport_of(mesh: Mesh) -> Transport:
 
 def sent() -> int:
     """How many collectives the transports of all meshes have been asked for."""
-    return sum(transport.calls.total() for transport in _transports.values())
+    return BlockTransport.all_calls
 
 
 def wait_for_all() -> None:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.engine.plan import Plans, takes_numbers
+from gdt.caches import Cache
+from gdt.engine.plan import takes_numbers
 from gdt.observe import OBSERVERS
 from gdt.sharding.array_type import ArrayType
 
@@ -38,7 +39,7 @@ class Composite:
         options = inspect.signature(function).parameters.values()
         self.takes_numbers = takes_numbers(p for p in options if p.kind is p.KEYWORD_ONLY)
         self.find_short: Callable[..., ShortWay | None] | None = None
-        self.short_ways: Plans[ShortWay | None] = Plans()
+        self.short_ways: Cache[ShortWay | None] = Cache(1000)
 
     def __reduce__(self) -> str:
         """By name, as functions are."""

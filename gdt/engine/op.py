@@ -32,10 +32,11 @@ from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
 from gdt.array.array import DistributedArray
 from gdt.array.operands import SCALARS, bind_arguments, converted, hashable_statics
 from gdt.array.registry import FUNCTIONS
+from gdt.caches import Cache
 from gdt.comm.relayout import run_routes
 from gdt.engine.builder import plan_of
 from gdt.engine.declaration import RuleOf, declaration_of
-from gdt.engine.plan import Plan, Plans, exact_key
+from gdt.engine.plan import PLAN_BYTES, Plan, exact_key
 from gdt.errors import ArgumentError, GdtError, error
 from gdt.observe import OBSERVERS, is_recorded, ran
 from gdt.sharding.rule import check_meshes, choose
@@ -59,7 +60,7 @@ class Op:
         self.count = -1 if self.declaration.variadic else len(self.declaration.operands)
         # Then equal statics need not mean the same: 0.0 is -0.0, and 1 is True.
         self.takes_numbers = self.declaration.takes_numbers
-        self.plans: Plans[Plan] = Plans()
+        self.plans: Cache[Plan] = Cache(PLAN_BYTES)
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
 
@@ -127,7 +128,7 @@ class Op:
             if plan is None:
                 if key is None or not self._is_bound(args, static):
                     return self._convert(args, static)
-                plan = self.plan(args, static)
+                plan = self.plans.older.get(key) or self.plan(args, static)
                 out = self.run_plan(plan, args)
                 self.plans[key] = plan  # only a plan that has run is kept
                 observers = OBSERVERS.get()

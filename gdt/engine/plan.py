@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -156,16 +156,4 @@ class Plan:
         return "\n".join(lines)
 
 
-P = TypeVar("P")
-
-
-class Plans(dict[tuple[Any, ...], P]):
-    """The plans of one op by operand types and statics; emptied when it is full, so that shapes
-    that never come again (sequences of every length) do not fill the memory."""
-
-    CAPACITY = 4096  # about 10 kB each
-
-    def __setitem__(self, key: tuple[Any, ...], plan: P) -> None:
-        if len(self) >= self.CAPACITY:
-            self.clear()
-        super().__setitem__(key, plan)
+PLAN_BYTES = 10_000  # an estimate of what a plan takes, with its types and functions

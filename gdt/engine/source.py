@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from gdt.caches import remembered
 from gdt.engine.specialization import ChosenBody
 
 
@@ -158,7 +159,7 @@ def compiled(expression: Expression, count: int) -> Callable[..., Any]:
     return cast(Callable[..., Any], run)
 
 
-@lru_cache(maxsize=1 << 12)  # most plans of other shapes have the same source
+@remembered(2000)  # most plans of other shapes have the same source
 def code_of(source: str) -> CodeType:
     """Compiled source of a plan."""
     return compile(source, "<gdt plan>", "exec")

@@ -11,9 +11,10 @@ from typing import Any
 from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.backend.numpy import ONE_REFERENCE
+from gdt.caches import Cache
 from gdt.engine.declaration import RuleOf
 from gdt.engine.op import Op, declared
-from gdt.engine.plan import Block, Plan, Plans
+from gdt.engine.plan import PLAN_BYTES, Block, Plan
 from gdt.engine.source import Names, code_of, written
 from gdt.observe import OBSERVERS, is_recorded
 
@@ -24,7 +25,7 @@ class UpdateOp(Op):
 
     def __init__(self, body: Callable[..., Any], rule: RuleOf, **options: Any) -> None:
         super().__init__(body, rule, **options)
-        self.multi_tensor_plans: Plans[Callable[[Any, Any, Any], bool]] = Plans()
+        self.multi_tensor_plans: Cache[Callable[[Any, Any, Any], bool]] = Cache(PLAN_BYTES)
         # The kernel of many updates in one launch.
         self.multi_tensor_kernel: Callable[..., None] | None = None
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -56,7 +57,7 @@ class Layout(Immutable):
     reductions: tuple[str | None, ...]  # the partial reduction over each mesh axis, or None
 
     instead = "Make another with gdt.Layout, and move an array to it with gdt.relayout(x, layout)."
-    _interned: ClassVar[dict[tuple[object, ...], Layout]] = {}
+    _interned: ClassVar[WeakValueDictionary[tuple[object, ...], Layout]] = WeakValueDictionary()
 
     def __new__(
         cls,

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class Mesh(Immutable):
     num_processes: int  # how many processes own a part of the mesh
 
     instead = "Make another with gdt.create_mesh; gdt.copy_to_mesh(x, layout) moves an array to it."
-    _interned: ClassVar[dict[tuple[object, ...], Mesh]] = {}
+    _interned: ClassVar[WeakValueDictionary[tuple[object, ...], Mesh]] = WeakValueDictionary()
 
     def __new__(cls, *args: object, **kwargs: object) -> Mesh:
         raise error(
@@ -90,7 +91,8 @@ class Mesh(Immutable):
         # A process that was forked inherits meshes of another one.
         process = processes.current().index
         key = (axis_names, sizes, devices, name, grid, num_processes, process)
-        if key not in cls._interned:
+        found = cls._interned.get(key)
+        if found is None:
             all_blocks = tuple(itertools.product(*map(range, grid)))
             own = len(all_blocks) // num_processes
             first = process * own if num_processes > 1 else 0
@@ -108,12 +110,12 @@ class Mesh(Immutable):
                 divided=len(all_blocks) > 1,
                 num_processes=num_processes,
             )
-            cls._interned.setdefault(key, self)  # another thread may have been first
-        return cls._interned[key]
+            found = cls._interned.setdefault(key, self)  # another thread's, if it was first
+        return found
 
     @classmethod
     def interned(cls) -> list[Mesh]:
-        """Return every mesh that was created in this process."""
+        """Return every mesh that somebody refers to."""
         return list(cls._interned.values())
 
     # ---- facts

@@ -14,9 +14,9 @@ import itertools
 import math
 import threading
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
+from gdt.caches import remembered
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.recut import Piece, Recut
@@ -51,7 +51,7 @@ class Transition(NamedTuple):
         return {"gather": "all_gather", "recut": "exchange"}.get(self.kind, self.kind)
 
 
-@lru_cache(maxsize=1 << 14)
+@remembered(400)
 def transition_between(
     kind: str,
     have: ArrayType,
@@ -96,13 +96,13 @@ def _recut_nbytes(have: ArrayType, want: ArrayType, dim: int, axes: Axes) -> int
     return missing * rows * copies * have.dtype.itemsize
 
 
-@lru_cache(maxsize=1 << 14)
+@remembered(1000)
 def recut_of(have: ArrayType, want: ArrayType, dim: int) -> Recut:
     """Return the recut of a whole array from type `have` to type `want` along `dim`."""
     return Recut([have], want, dim, [Piece(0, 0, 0, have.shape[dim])])
 
 
-@lru_cache(maxsize=1 << 14)
+@remembered(400)
 def route(have: ArrayType, want: Layout) -> tuple[Transition, ...]:
     """Return the transitions from `have` to the layout `want` on the same mesh.
 
@@ -171,10 +171,10 @@ class _Search:
                 heapq.heappush(self._queue, entry)
 
 
-_search_from = lru_cache(maxsize=256)(_Search)
+_search_from = remembered(4000)(_Search)
 
 
-@lru_cache(maxsize=1 << 10)
+@remembered(2000)
 def _transitions_from(array_type: ArrayType, moving: frozenset[int]) -> tuple[Transition, ...]:
     return tuple(_TransitionFinder(array_type, moving).all())
 

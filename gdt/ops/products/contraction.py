@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gdt.backend.numpy import Order
+from gdt.caches import remembered
 from gdt.cuda import launches
 from gdt.engine.launcher import Launcher
 from gdt.engine.op import op
@@ -85,9 +85,9 @@ class Groups(NamedTuple):
         return self
 
 
-@lru_cache(maxsize=1 << 12)
+@remembered(1000)
 def arrange(
-    terms: tuple[Terms, Terms, Terms], left_shape: Shape, right_shape: Shape, order: Order = None
+    terms: tuple[Terms, ...], left_shape: Shape, right_shape: Shape, order: Order = None
 ) -> tuple[str, ...]:
     """How to contract two blocks with these labels, the last of which are the output's: the lines
     of a function of `x`, `w` and `target`, which names NumPy, `xp.matmul` and

@@ -1,0 +1,130 @@
+"""Caches of plans, routes, programs and their like, which share one budget of memory.
+
+Plans, routes, recorded programs and their like are made once for operands of given types, and found
+again by key. A program that meets ever new shapes would fill the memory with them. So every cache
+has two generations: what was used since the last turn, and what was used before it. As soon as the
+new entries of all caches together take half of the budget, the caches turn: the older generations
+are forgotten, and the newer ones become the older ones. An entry that is used again is moved to the
+newer generation. So the entries that were used least recently are those that go, and finding an
+entry costs no more than a dictionary does.
+
+How many bytes an entry takes is estimated by the cache that holds it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar, cast
+
+V = TypeVar("V")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Cache(dict[Any, V]):
+    """A dictionary whose entries are forgotten when they have not been used for long.
+
+    `cache.get(key)` finds an entry of the newer generation, `cache[key]` one of either, and raises
+    KeyError for one that is not there.
+
+    nbytes: an estimate of the bytes that an entry takes.
+    """
+
+    __slots__ = ("__weakref__", "nbytes", "older")
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__()
+        self.nbytes, self.older = nbytes, dict[Any, V]()
+        BUDGET.caches.add(self)
+
+    def __hash__(self) -> int:  # type: ignore[override]  # caches are kept in a set
+        return id(self)
+
+    def __missing__(self, key: Any) -> V:
+        value = self.older.pop(key)
+        self[key] = value
+        return value
+
+    def __setitem__(self, key: Any, value: V) -> None:
+        super().__setitem__(key, value)
+        BUDGET.add(self.nbytes)
+
+    def recall(self, key: Any) -> V | None:
+        """Return the entry of either generation, or None."""
+        try:
+            return self[key]
+        except KeyError:
+            return None
+
+    def turn(self) -> None:
+        """Forget the older generation; the newer one takes its place."""
+        self.older = dict(self)
+        super().clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.older = {}
+        super().clear()
+
+
+class Budget:
+    """The memory that all caches together may take.
+
+    nbytes: of all entries, as their caches estimate them.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes, self.caches = nbytes, weakref.WeakSet[Cache[Any]]()
+        self._lock, self._added = threading.RLock(), 0  # bytes of entries since the last turn
+
+    def add(self, nbytes: int) -> None:
+        """Account for a new entry; all caches turn when new entries take half of the budget."""
+        with self._lock:
+            self._added += nbytes
+            if self._added > self.nbytes // 2:
+                self._added = 0
+                for cache in list(self.caches):
+                    cache.turn()
+
+    def estimate(self) -> int:
+        """Return an estimate of the bytes that all caches hold now."""
+        return sum((len(c) + len(c.older)) * c.nbytes for c in list(self.caches))
+
+
+BUDGET = Budget(64 << 20)
+
+
+def remembered(nbytes: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Remember the results of a function by its arguments, which can be hashed.
+
+    nbytes: an estimate of the bytes that a result takes, its arguments included.
+
+    >>> @remembered(100)
+    ... def square(x):
+    ...     print("computing")
+    ...     return x * x
+    >>> square(3), square(3)
+    computing
+    (9, 9)
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        cache: Cache[R] = Cache(nbytes)
+
+        @wraps(function)
+        def look_up(*args: Any, **kwargs: Any) -> R:
+            key = (*args, *kwargs.items()) if kwargs else args
+            try:
+                return cache[key]
+            except KeyError:
+                pass
+            result = cache[key] = cast(Callable[..., R], function)(*args, **kwargs)
+            return result
+
+        look_up.cache = cache  # type: ignore[attr-defined]
+        return cast(Callable[P, R], look_up)
+
+    return decorate
