@@ -31,7 +31,11 @@ def nothing_recorded() -> None:
 
 
 def replayed() -> list[Backward]:
-    return [known for known in (*BACKWARDS.values(), *BACKWARDS.older.values()) if isinstance(known, Backward)]
+    return [
+        known
+        for known in (*BACKWARDS.values(), *BACKWARDS.older.values())
+        if isinstance(known, Backward)
+    ]
 
 
 def values(gradients: list[DistributedArray]) -> list[np.ndarray]:

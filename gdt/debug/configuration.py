@@ -14,6 +14,7 @@ from rich.table import Table
 
 from gdt.arguments import checked
 from gdt.backend.cupy import load_cupy
+from gdt.caches import BUDGET
 from gdt.cuda import driver as cuda_driver
 from gdt.cuda.compiler import architecture
 from gdt.cuda.nvrtc import nvrtc
@@ -68,6 +69,8 @@ def _host() -> Iterator[Finding]:
     yield Finding("NumPy", np.__version__)
     yield Finding("Compiled loops", *loops.described())
     yield Finding("CPU", f"{os.cpu_count()} cores: any number of virtual devices cpu:0, cpu:1, ...")
+    caches = f"plans, routes and programs take about {BUDGET.estimate() >> 20} of at most"
+    yield Finding("Caches", f"{caches} {BUDGET.nbytes >> 20} MiB")
     here = processes.current()
     yield Finding("Processes", f"{here.count}, of which this is number {here.index}")
     mpi, install = _version("mpi4py"), "pip install 'gdt[mpi]'"
