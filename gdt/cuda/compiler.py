@@ -1,16 +1,15 @@
-"""Compile the CUDA sources of `kernels/`, keep the cubins on disk, check arguments, launch.
+"""Compile the CUDA sources of `kernels/`, cache the cubins on disk, check arguments, launch.
 
-A kernel is a function template of a `.cu` file; an `Instance` names it with its template
-arguments, and a `KernelCall` adds grid, block and arguments. What a kernel takes is read from its
-source, once, so that no second list of signatures has to be kept in step:
+A kernel is a function template of a `.cu` file. An `Instance` names the kernel and its template
+arguments; a `KernelCall` adds grid, block and arguments. The parameters of a kernel are read from
+its source, so no second list of signatures has to be kept in step:
 
     >>> finish = Instance("reduce.cu", "reduce_finish", ("Sum", "float", "float"))
     >>> [str(p) for p in parameters(finish)[:2]]
     ['const float* parts', 'float* out']
 
-Compilation is NVRTC's (`gdt.cuda.nvrtc`), to cubin, and needs no GPU. CuPy's own `RawKernel` is not
-used, because it checks no argument types, cannot ask for `sm_90a`, and cannot be tried where there
-is no driver.
+NVRTC (`gdt.cuda.nvrtc`) compiles to cubin, which needs no GPU. CuPy's own `RawKernel` is not used,
+because it checks no argument types, cannot ask for `sm_90a`, and cannot be tested without a driver.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from gdt.cuda.tensor_map import TensorMap
 from gdt.errors import KernelError, error
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
-# Bytes of dynamic shared memory; a kernel that wants more has to be told so. Without that it may
-# have 48 KiB together with its static memory, which takes 1 KiB at most (alignment included).
+# Bytes of dynamic shared memory beyond which a function's limit must be raised. Without that it has
+# 48 KiB for dynamic and static memory, of which the latter takes 1 KiB at most with its alignment.
 STATIC_SHARED_LIMIT = 46 << 10
 GRID_LIMIT = (2**31 - 1, 65535, 65535)
 BASE_OPTIONS = (
@@ -42,9 +41,9 @@ BASE_OPTIONS = (
     "-default-device",
     "-lineinfo",
     "--ptxas-options=-v",
-    "-diag-suppress=177",  # a shared header's function that this file does not use
+    "-diag-suppress=177",  # functions of shared headers that a file does not use
 )
-# Random numbers have to equal the CPU's to the bit, so no a * b + c may become one rounding.
+# Random numbers equal the CPU's to the bit, so a * b + c must round twice.
 FILE_OPTIONS: Mapping[str, tuple[str, ...]] = {"random.cu": ("--fmad=false",)}
 
 C_DTYPES: Mapping[str, str] = {
@@ -66,7 +65,7 @@ C_TYPES: Mapping[str, str] = {dtype: c_type for c_type, dtype in C_DTYPES.items(
 
 @dataclass(frozen=True)
 class Instance:
-    """One kernel with its template arguments: `matmul.cu`, `matmul_simt<float, false, true>`."""
+    """A kernel of a file with its template arguments: `matmul_simt<float, false, true>`."""
 
     file: str
     kernel: str
@@ -78,19 +77,28 @@ class Instance:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A launch for any runner: `CudaRunner`, or the tests' one that executes it on the CPU."""
+    """One launch, for any runner: `CudaRunner`, or the tests' runner that uses the CPU.
+
+    grid: the number of blocks along up to three axes. block: the number of threads along each.
+    shared: the bytes of dynamic shared memory. pointees: arrays whose addresses the arguments hold,
+    to which the call refers so that their memory is not freed.
+    """
 
     instance: Instance
     grid: tuple[int, ...]
     block: tuple[int, ...]
     arguments: tuple[Any, ...]
     shared: int = 0
-    pointees: tuple[Any, ...] = ()  # arrays that the arguments only hold addresses of
+    pointees: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a kernel; `dtype` is a dtype's name, or a struct's own dtype."""
+    """One parameter of a kernel.
+
+    dtype: the name of the dtype of `c_type`, or the dtype of a struct. pointer: whether the
+    parameter is a pointer to `c_type`. const: whether the kernel only reads through it.
+    """
 
     name: str
     c_type: str
@@ -107,7 +115,7 @@ class Parameter:
 
 @cache
 def source_folder() -> Path:
-    """Where the CUDA sources are: inside an installed gdt, or beside it in a checkout."""
+    """Return the folder of the CUDA sources: in an installed gdt, or beside it in a checkout."""
     here = Path(__file__).resolve().parents[1]
     for folder in (here / "kernel_sources", here.parent / "kernels"):
         if folder.is_dir():
@@ -117,6 +125,7 @@ def source_folder() -> Path:
 
 @cache
 def read_source(file: str, folder: Path | None = None) -> str:
+    """Return the text of a source file; raise KernelError if it cannot be read."""
     path = (folder or source_folder()) / file
     try:
         return path.read_text()
@@ -125,15 +134,15 @@ def read_source(file: str, folder: Path | None = None) -> str:
 
 
 def included(file: str, folder: Path | None = None) -> dict[str, str]:
-    """The headers of `kernels/` that `file` includes, directly or not, with their text."""
-    found: dict[str, str] = {}
-    waiting = [file]
-    while waiting:
-        for name in re.findall(r'#include "([\w.]+)"', read_source(waiting.pop(), folder)):
-            if name not in found and not name.endswith(".hpp"):
-                found[name] = read_source(name, folder)
-                waiting.append(name)
-    return found
+    """Return the texts of the headers that `file` includes, directly or not, by name."""
+    headers: dict[str, str] = {}
+    unread = [file]
+    while unread:
+        for name in re.findall(r'#include "([\w.]+)"', read_source(unread.pop(), folder)):
+            if name not in headers and not name.endswith(".hpp"):
+                headers[name] = read_source(name, folder)
+                unread.append(name)
+    return headers
 
 
 _KERNEL = re.compile(
@@ -147,49 +156,53 @@ _CONSTANT = re.compile(r"constexpr int (\w+) = (\d+);")
 
 @cache
 def declarations(file: str, folder: Path | None = None) -> Mapping[str, tuple[str, str]]:
-    """Every kernel of a file: its template parameters and its parameters, as text."""
+    """Return, for each kernel of `file`, the texts of its template parameters and parameters."""
     text = re.sub(r"//[^\n]*", "", read_source(file, folder))
     return {m["name"]: (m["template"] or "", m["parameters"]) for m in _KERNEL.finditer(text)}
 
 
 @cache
 def constants(file: str, folder: Path | None = None) -> Mapping[str, int]:
-    """The `constexpr int NAME = 1;` of a file and its headers: the launch shape is among them."""
+    """Return the `constexpr int` constants of `file` and its headers, such as its launch shape."""
     texts = [*included(file, folder).values(), read_source(file, folder)]
     return {name: int(value) for name, value in _CONSTANT.findall("\n".join(texts))}
 
 
 @cache
 def structs(file: str, folder: Path | None = None) -> Mapping[str, np.dtype[Any]]:
-    """The plain structs that kernels of `file` may take by value, as dtypes of the same layout."""
+    """Return dtypes of the plain structs that kernels of `file` may take by value."""
     texts = [*included(file, folder).values(), read_source(file, folder)]
     text = re.sub(r"//[^\n]*", "", "\n".join(texts))
-    found: dict[str, np.dtype[Any]] = {}
+    dtypes: dict[str, np.dtype[Any]] = {}
     for match in _STRUCT.finditer(text):
         parts = [part.strip() for part in match["body"].split(";") if part.strip()]
         fields = [f for f in map(_FIELD.fullmatch, parts) if f and f[1] in SCALAR_TYPES]
         if len(fields) == len(parts):
-            found[match["name"]] = np.dtype(
+            dtypes[match["name"]] = np.dtype(
                 [_field(f, constants(file, folder)) for f in fields], align=True
             )
-    return found
+    return dtypes
 
 
-def _field(field: re.Match[str], known: Mapping[str, int]) -> tuple[Any, ...]:
-    c_type, name, count = field.groups()
-    if count is None:
+def _field(field: re.Match[str], lengths: Mapping[str, int]) -> tuple[Any, ...]:
+    """Return a struct's field for `np.dtype`; `lengths` are the constants that size its arrays."""
+    c_type, name, length = field.groups()
+    if length is None:
         return name, C_DTYPES[c_type]
-    return name, C_DTYPES[c_type], (known[count] if count in known else int(count),)
+    return name, C_DTYPES[c_type], (lengths[length] if length in lengths else int(length),)
 
 
 @cache
 def parameters(instance: Instance, folder: Path | None = None) -> tuple[Parameter, ...]:
-    """What a kernel takes, with its template parameters replaced."""
-    file, known = instance.file, declarations(instance.file, folder)
-    if instance.kernel not in known:
-        remedy = f"It has {', '.join(sorted(known))}."
+    """Return the parameters of a kernel, with its template arguments in place of their names.
+
+    Raises KernelError if the file has no such kernel, or a parameter has an unknown type.
+    """
+    file, kernels = instance.file, declarations(instance.file, folder)
+    if instance.kernel not in kernels:
+        remedy = f"It has {', '.join(sorted(kernels))}."
         raise error(KernelError, str(instance), f"{file} has no such kernel", remedy=remedy)
-    template, text = known[instance.kernel]
+    template, text = kernels[instance.kernel]
     names = [part.split()[-1] for part in template.split(",") if part.strip()]
     if len(names) != len(instance.arguments):
         problem = f"{len(instance.arguments)} template arguments for <{template}>"
@@ -201,14 +214,15 @@ def parameters(instance: Instance, folder: Path | None = None) -> tuple[Paramete
 def _parameter(
     text: str, replace: Mapping[str, str], instance: Instance, folder: Path | None
 ) -> Parameter:
+    """Return the parameter that `text` declares."""
     words = re.sub(r"__restrict__|__grid_constant__", "", text).replace("*", " * ").split()
-    *kind, name = words
-    c_type = " ".join(replace.get(w, w) for w in kind if w not in ("const", "*"))
+    *type_words, name = words
+    c_type = " ".join(replace.get(w, w) for w in type_words if w not in ("const", "*"))
     dtype: str | np.dtype[Any] | None = C_DTYPES.get(c_type)
     dtype = dtype or structs(instance.file, folder).get(c_type)
     if dtype is None:
         raise error(KernelError, str(instance), f"parameter {name!r} has unknown type {c_type!r}")
-    return Parameter(name, c_type, dtype, "*" in kind, "const" in kind)
+    return Parameter(name, c_type, dtype, "*" in type_words, "const" in type_words)
 
 
 # ---- cubins --------------------------------------------------------------------------------------
@@ -216,7 +230,10 @@ def _parameter(
 
 @dataclass(frozen=True)
 class Cubin:
-    """Machine code for one architecture; `names` maps `str(instance)` to the symbol inside."""
+    """Machine code for one architecture.
+
+    names: the symbol of each kernel by `str(instance)`. log: the compiler's report.
+    """
 
     code: bytes
     names: Mapping[str, str]
@@ -224,7 +241,9 @@ class Cubin:
 
 
 def architecture(capability: tuple[int, int]) -> str:
-    """The architecture of `ARCHITECTURES` whose cubins a device of this compute capability runs."""
+    """Return the architecture whose cubins a device of this compute capability runs.
+
+    Raises KernelError if none of `ARCHITECTURES` does."""
     major, minor = capability
     digits = {a: int(a.removeprefix("sm_").rstrip("a")) for a in ARCHITECTURES}
     fitting = [a for a, n in digits.items() if n // 10 == major and n % 10 <= minor]
@@ -238,7 +257,9 @@ def architecture(capability: tuple[int, int]) -> str:
 def compile_file(
     file: str, instances: Sequence[Instance], arch: str, folder: Path | None = None
 ) -> Cubin:
-    """Compile the instances, all of `file`, for `arch`, or take them from the disk cache."""
+    """Compile `instances`, which are all of `file`, for `arch`, or read them from the disk cache.
+
+    Raises KernelError for an unknown architecture or kernel, CompileError where NVRTC refuses."""
     if arch not in ARCHITECTURES:
         remedy = f"Kernels exist for {', '.join(ARCHITECTURES)}."
         raise error(KernelError, file, f"no kernel for architecture {arch!r}", remedy=remedy)
@@ -251,15 +272,15 @@ def compile_file(
     key = hashlib.sha256(
         json.dumps([source, headers, options, expressions, toolkit]).encode()
     ).hexdigest()
-    kept = _read_cache(key)
-    if kept is None:
-        kept = Cubin(*nvrtc().compile(file, source, headers, options, expressions))
-        _write_cache(key, kept)
-    return kept
+    cubin = _read_cache(key)
+    if cubin is None:
+        cubin = Cubin(*nvrtc().compile(file, source, headers, options, expressions))
+        _write_cache(key, cubin)
+    return cubin
 
 
 def cache_folder() -> Path | None:
-    """`GDT_CACHE_DIR`, or gdt/kernels in the user's cache; None for a user without a home."""
+    """Return `GDT_CACHE_DIR`, or gdt/kernels in the user's cache; None without a home folder."""
     chosen = os.environ.get("GDT_CACHE_DIR")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     if not chosen and cache.startswith("~"):
@@ -268,6 +289,7 @@ def cache_folder() -> Path | None:
 
 
 def _read_cache(key: str) -> Cubin | None:
+    """Return the cached cubin of `key`; None if there is none or its file is damaged."""
     folder = cache_folder()
     if folder is None:
         return None
@@ -276,7 +298,7 @@ def _read_cache(key: str) -> Cubin | None:
     except (OSError, ValueError):
         return None
     if hashlib.sha256(head + code).hexdigest().encode() != digest:
-        return None  # cut short or damaged: compile again
+        return None
     names, log = json.loads(head)
     return Cubin(code, names, log)
 
@@ -306,11 +328,13 @@ def _write_cache(key: str, cubin: Cubin) -> None:
 
 
 def check(call: KernelCall, folder: Path | None = None) -> list[Any]:
-    """Check a call against its kernel's signature; the arguments, scalars in the kernel's types.
+    """Check a call against its kernel's signature; return its arguments, scalars in their C types.
 
-    Arrays must have the parameter's dtype, be aligned to it, and be C-contiguous unless the kernel
-    also takes `<name>_strides`. `None` is a null pointer. Tensor maps must be such that Hopper's
-    accelerator can copy from them. Python numbers become the kernel's type if they fit it.
+    An array must have the parameter's dtype, be aligned to it, and be C-contiguous unless the
+    kernel also has a parameter `<name>_strides`. None is a null pointer. Hopper's accelerator must
+    be able to copy from a tensor map. A Python number is converted to the parameter's type.
+
+    Raises KernelError for an argument that does not fit its parameter.
     """
     signature = parameters(call.instance, folder)
     name = str(call.instance)
@@ -358,20 +382,21 @@ def _check_argument(kernel: str, p: Parameter, argument: Any, strided: bool) -> 
 
 
 def _scalar(dtype: str, value: Any, refuse: Callable[[str], KernelError]) -> Any:
-    wanted = np.dtype(dtype)
+    """Return `value` as a NumPy scalar of `dtype`, or raise what `refuse` returns."""
+    target = np.dtype(dtype)
     if isinstance(value, np.generic):
-        if value.dtype != wanted:
+        if value.dtype != target:
             raise refuse(f"has dtype {value.dtype}")
         return value
     if not isinstance(value, bool | int | float):
         raise refuse(f"is {type(value).__name__}, not a number")
-    if wanted.kind == "f":
-        return wanted.type(value)
-    if wanted.kind in "iu":
-        low, high = _limits(wanted)
+    if target.kind == "f":
+        return target.type(value)
+    if target.kind in "iu":
+        low, high = _limits(target)
         if not low <= value <= high or value != int(value):
-            raise refuse(f"is {value}, which {wanted} cannot hold")
-    return wanted.type(value)
+            raise refuse(f"is {value}, which {target} cannot hold")
+    return target.type(value)
 
 
 @cache
@@ -380,13 +405,14 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(limits.min), int(limits.max)
 
 
-@cache  # NumPy makes the name anew at every call, which costs more than a launch
+@cache  # NumPy builds the name anew at every call, which costs more than a launch
 def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return `dtype.name`."""
     return dtype.name
 
 
 def address(array: Any) -> int:
-    """The address of an array's first element, in host or device memory."""
+    """Return the address of an array's first element, in host or device memory."""
     on_host = isinstance(array, np.ndarray | np.generic)
     return int(array.ctypes.data if on_host else array.data.ptr)
 
@@ -399,7 +425,7 @@ def _for_cupy(argument: Any) -> Any:
 
 @dataclass
 class CudaRunner:
-    """Runs calls on the current CUDA device and stream, through the CuPy that it is given."""
+    """A runner that launches calls on the current CUDA device and stream, through `cupy`."""
 
     cupy: Any
     arch: str
@@ -407,7 +433,7 @@ class CudaRunner:
     _shared: dict[int, int] = field(default_factory=dict)  # bytes allowed, by function
 
     def run(self, call: KernelCall) -> None:
-        """Check the arguments and launch; returns at once, as every CUDA launch does."""
+        """Check the arguments and launch, without waiting for the end."""
         arguments = tuple(map(_for_cupy, check(call)))
         function = self._function(call)
         if call.shared > self._shared.get(function.ptr, STATIC_SHARED_LIMIT):
@@ -419,10 +445,11 @@ class CudaRunner:
 
     @cached_property
     def multiprocessors(self) -> int:
-        """Of the current device; a runner's devices are of one kind."""
+        """The number of multiprocessors of the current device; a runner's devices are alike."""
         return int(self.cupy.cuda.Device().attributes["MultiProcessorCount"])
 
     def _function(self, call: KernelCall) -> Any:
+        """Return the compiled kernel of `call`, loaded into the current device."""
         key = self.cupy.cuda.runtime.getDevice(), call.instance  # a function belongs to one device
         function = self._functions.get(key)
         if function is None:

@@ -1,6 +1,7 @@
-"""What the NVIDIA driver of this machine says, without CuPy: nothing here needs a GPU, or is slow.
+"""The NVIDIA driver of this machine: its version and the number of GPUs, found without CuPy.
 
-The driver is asked once per process, and only when a mesh, or a person, wants to know of GPUs.
+Nothing here needs a GPU, and nothing is slow. The driver is asked once per process, when the first
+mesh is created or `gdt.show_config` is called.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ INSTALL_CUPY = (
 
 
 class Driver(NamedTuple):
-    """version: of the newest CUDA that the driver runs, such as (13, 0); None without a driver.
+    """What the NVIDIA driver reports.
 
-    device_count: GPUs that this process may use (`CUDA_VISIBLE_DEVICES` hides others). problem: why
-    there are none; empty if there are some.
+    version: the newest CUDA that the driver runs, such as (13, 0); None without a driver.
+    device_count: the number of GPUs that this process may use (`CUDA_VISIBLE_DEVICES` hides
+        others).
+    problem: why there is no GPU; empty if there are some.
     """
 
     version: tuple[int, int] | None
@@ -33,13 +36,13 @@ class Driver(NamedTuple):
 
 
 def _library() -> Any:
-    """The driver's library; OSError if there is none."""
+    """Load the driver's library; raise OSError if there is none."""
     return ctypes.CDLL(LIBRARY)
 
 
 @cache
 def driver() -> Driver:
-    """The driver of this machine."""
+    """Return what the driver of this machine reports."""
     try:
         library = _library()
     except OSError:
@@ -61,39 +64,41 @@ def driver() -> Driver:
 
 
 def _error(library: Any, status: int) -> str:
+    """Return the name and number of a driver's error."""
     name = ctypes.c_char_p()
     library.cuGetErrorName(status, ctypes.byref(name))
     return f"{(name.value or b'unknown error').decode()} ({status})"
 
 
 def have_cupy() -> bool:
-    """Whether CuPy is installed; it is not imported."""
+    """Return whether CuPy is installed, without importing it."""
     return importlib.util.find_spec("cupy") is not None
 
 
 @cache
 def usable_gpus() -> int:
-    """Number of GPUs that meshes may use: those that the driver sees, if CuPy is installed."""
-    found = driver().device_count
-    if found and not have_cupy():
+    """Return the number of GPUs that meshes may use: those that the driver sees, or 0 where CuPy
+    is not installed, which a warning of the logger `gdt` says."""
+    count = driver().device_count
+    if count and not have_cupy():
         logging.getLogger("gdt").warning(
             "%d GPU(s) found, but CuPy is not installed: meshes use the CPU. %s",
-            found,
+            count,
             INSTALL_CUPY,
         )
         return 0
-    return found
+    return count
 
 
 def missing() -> tuple[str, str]:
-    """Why no GPU can be used, and what to do; both empty if some can."""
-    here = driver()
-    if here.version is None:
-        return here.problem, "Install NVIDIA's driver, or use device_type='CPU'."
-    if here.version < OLDEST:
-        return here.problem, "Update NVIDIA's driver, or use device_type='CPU'."
-    if here.problem:
-        return here.problem, "Run nvidia-smi to see what is wrong, or use device_type='CPU'."
+    """Return why no GPU can be used, and what to do; both are empty if some can."""
+    version, device_count, problem = driver()
+    if version is None:
+        return problem, "Install NVIDIA's driver, or use device_type='CPU'."
+    if version < OLDEST:
+        return problem, "Update NVIDIA's driver, or use device_type='CPU'."
+    if problem:
+        return problem, "Run nvidia-smi to see what is wrong, or use device_type='CPU'."
     if not have_cupy():
-        return f"{here.device_count} GPU(s) found, but CuPy is not installed", INSTALL_CUPY
+        return f"{device_count} GPU(s) found, but CuPy is not installed", INSTALL_CUPY
     return "", ""

@@ -1,4 +1,4 @@
-"""The CUDA run-time compiler (NVRTC), through ctypes: it needs no driver and no GPU."""
+"""NVRTC, the compiler of CUDA C++ at run time, through ctypes: it needs no driver and no GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _strings(items: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 class Nvrtc:
-    """A library of NVRTC that has been loaded."""
+    """A loaded NVRTC library. version: that of its CUDA toolkit, such as (13, 0)."""
 
     def __init__(self, library: ctypes.CDLL):
         self.library = library
@@ -28,12 +28,14 @@ class Nvrtc:
         self.version = (major.value, minor.value)
 
     def _check(self, status: int) -> None:
+        """Raise KernelError with NVRTC's text if `status` is an error."""
         if status:
             self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
             text = self.library.nvrtcGetErrorString(status).decode()
             raise error(KernelError, "NVRTC", text)
 
     def _text(self, program: ctypes.c_void_p, what: str) -> bytes:
+        """Return an output of a compilation: its "ProgramLog" or its "CUBIN"."""
         size = ctypes.c_size_t()
         self._check(getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
         buffer = ctypes.create_string_buffer(size.value)
@@ -48,7 +50,11 @@ class Nvrtc:
         options: Sequence[str],
         expressions: Sequence[str],
     ) -> tuple[bytes, dict[str, str], str]:
-        """The cubin, the mangled name of each expression, and the log with ptxas' report."""
+        """Compile `source`; return the cubin, the mangled name of each of the `expressions`, and
+        the log with ptxas' report.
+
+        headers: texts of the headers by the names by which they are included. Raises CompileError.
+        """
         program = ctypes.c_void_p()
         texts, names = _strings([*headers.values()]), _strings([*headers])
         self._check(
@@ -77,7 +83,8 @@ class Nvrtc:
 
 
 def compile_error(file: str, log: str, options: Sequence[str]) -> CompileError:
-    """`softmax_ce.cu: line 12: identifier "x" is undefined`, then the compiler's whole log."""
+    """Return the error of a failed compilation: its first problem (`softmax_ce.cu line 12:
+    identifier "x" is undefined`), then the compiler's whole log."""
     first = re.search(r"^(\S+)\((\d+)\): error: (.*)$", log, re.M)
     where = f"{first[1]} line {first[2]}: {first[3]}" if first else log.strip().split("\n")[0]
     operands = {"options": " ".join(options), "log": log.strip()}
@@ -85,13 +92,14 @@ def compile_error(file: str, log: str, options: Sequence[str]) -> CompileError:
 
 
 def _candidates() -> list[str]:
+    """Return the paths of all NVRTC libraries of wheels, of CUDA_PATH and of the system."""
     spec = importlib.util.find_spec("nvidia")
     wheels = [Path(p) for p in (spec.submodule_search_locations or [])] if spec else []
     roots = [Path(os.environ[v]) for v in ("CUDA_PATH", "CUDA_HOME") if v in os.environ]
-    found = [p for w in wheels for p in sorted(w.glob("*/lib/libnvrtc.so.*"))]
-    found += [p for r in roots for p in sorted(r.glob("lib*/libnvrtc.so.*"))]
+    paths = [p for w in wheels for p in sorted(w.glob("*/lib/libnvrtc.so.*"))]
+    paths += [p for r in roots for p in sorted(r.glob("lib*/libnvrtc.so.*"))]
     system = ctypes.util.find_library("nvrtc")
-    return [*map(str, found), *([system] if system else [])]
+    return [*map(str, paths), *([system] if system else [])]
 
 
 def _load_builtins(path: str) -> None:
@@ -105,7 +113,9 @@ def _load_builtins(path: str) -> None:
 
 @cache
 def nvrtc() -> Nvrtc:
-    """The compiler of the installed wheel, of CUDA_PATH, or of the system, in this order."""
+    """Load NVRTC from the installed wheel, from CUDA_PATH, or from the system, in this order.
+
+    Raises KernelError if there is none."""
     for path in _candidates():
         try:
             _load_builtins(path)

@@ -86,7 +86,7 @@ def test_what_the_driver_refuses_is_raised_with_its_facts(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"kind": "double"}, "double has no tensor map"),
+        ({"c_type": "double"}, "double has no tensor map"),
         ({"strides": (120, 5120)}, "a stride of 120 bytes"),
         ({"strides": (0, 5120)}, "a stride of 0 bytes"),
         ({"strides": (128, 2**40)}, "a stride of 1099511627776 bytes"),

@@ -1,10 +1,13 @@
-"""How each kernel of `kernels/` is launched: from arrays to grids, blocks and arguments.
+"""The launches of each kernel of `kernels/`: functions from arrays to grids, blocks and arguments.
 
-Every function returns a list of `KernelCall`s for a runner, in order, empty if there is nothing to
-do. Arrays are NumPy's or CuPy's. Operands are blocks: their first `mesh_ndim` axes are mesh or
-batch axes, of size 1 where an operand is replicated, and their other axes are contiguous; so are
-results. Scratch memory comes from `empty(shape, dtype)`. What a kernel cannot take raises a
-`KernelError`, and an op then runs its body instead."""
+Every function returns the list of `KernelCall`s that a runner executes in order; it is empty if the
+result has no elements. Arrays are NumPy's or CuPy's. Operands and results are blocks: their first
+`mesh_ndim` axes are mesh or batch axes, of size 1 where an operand is replicated; their other axes
+are contiguous. In the docstrings `lead...` stands for these leading axes, and `items` for their
+number of elements. Scratch memory comes from `empty(shape, dtype)`.
+
+A function raises KernelError for operands that no kernel takes; the op then runs its body.
+"""
 
 from gdt.cuda.launches.batchnorm import bn_apply, bn_backward, bn_merge, bn_moments, bn_sums
 from gdt.cuda.launches.calls import (

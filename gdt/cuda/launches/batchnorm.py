@@ -26,14 +26,14 @@ from gdt.cuda.launches.reduce import reduce
 from gdt.errors import KernelError, error
 
 FILE = "batchnorm.cu"
-STEPS_OF_THREAD = 4  # that a thread takes before its sum is split
-BLOCKS_MAX = 8 * ENOUGH_BLOCKS  # of an elementwise kernel, whose threads then take several packs
-MOMENTS = 3  # count, mean, m2
-GRADIENT_SUMS = 2  # of g and of g xhat
+STEPS_OF_THREAD = 4  # a sum is split where a thread would take more steps
+BLOCKS_MAX = 8 * ENOUGH_BLOCKS  # of an elementwise kernel; beyond, a thread takes several packs
+MOMENTS = 3  # count, mean, m2 (the sum of squared differences from the mean)
+GRADIENT_SUMS = 2  # the sums of g and of g * xhat
 
 
 def batchnorm_instances() -> Iterator[Instance]:
-    """Every instance launched here."""
+    """Yield every instance that this module launches."""
     for t, kernel in product(FLOATS, declarations(FILE)):
         if kernel != "bn_merge":
             yield Instance(FILE, kernel, (t, SUM_TYPES[t]))
@@ -43,29 +43,46 @@ def batchnorm_instances() -> Iterator[Instance]:
 def _passes(
     stem: str, x: Array, mesh_ndim: int, items: int
 ) -> tuple[Instance, tuple[int, ...], tuple[int, ...], dict[str, int]]:
-    """Kernel, grid, block and sizes of a reduction of (lead..., outer, channels, inner)."""
+    """Return the kernel, grid, block and size arguments of a reduction over outer and inner.
+
+    x: (lead..., outer, channels, inner). stem: the kernel's name before `_columns` (inner is 1) or
+    `_planes`. The second size of the grid is the number of parts of each sum.
+    """
     outer, channels, inner = x.shape[mesh_ndim:]
     types = (c_type(x), sum_type(x))
-    known = constants(FILE)
+    file_constants = constants(FILE)
     sizes = {"outer": outer, "channels": channels}
     if inner == 1:
-        tiles = ceil_div(channels, known["WARP"])
-        splits = split_count(tiles * items, ceil_div(outer, STEPS_OF_THREAD * known["ROWS"]))
+        tiles = ceil_div(channels, file_constants["WARP"])
+        splits = split_count(
+            tiles * items, ceil_div(outer, STEPS_OF_THREAD * file_constants["ROWS"])
+        )
         instance = Instance(FILE, f"{stem}_columns", types)
-        return instance, (tiles, splits, items), (known["WARP"], known["ROWS"]), sizes
-    work = ceil_div(outer * inner, STEPS_OF_THREAD * known["THREADS"])
+        return (
+            instance,
+            (tiles, splits, items),
+            (file_constants["WARP"], file_constants["ROWS"]),
+            sizes,
+        )
+    work = ceil_div(outer * inner, STEPS_OF_THREAD * file_constants["THREADS"])
     splits = split_count(channels * items, min(outer, work))
     instance = Instance(FILE, f"{stem}_planes", types)
-    return instance, (channels, splits, items), (known["THREADS"],), sizes | {"inner": inner}
+    return (
+        instance,
+        (channels, splits, items),
+        (file_constants["THREADS"],),
+        sizes | {"inner": inner},
+    )
 
 
 def bn_merge(
     parts: Array, merged: Array | None, variance: Array | None, rstd: Array | None, eps: float = 0.0
 ) -> list[KernelCall]:
-    """Chan's merge, in order, of parts (items, count, 3, channels) of (count, mean, m2).
+    """Merge the moments (count, mean, m2) of several parts, in order (Chan et al. 1979).
 
-    merged: (items, 3, channels); variance (of the population) and 1 / sqrt(variance + eps):
-    (items, channels).
+    parts: (items, count, 3, channels). Results, each of which may be None: merged, the moments of
+    all parts, (items, 3, channels); variance, of the population, and rstd = 1 / sqrt(variance +
+    eps), (items, channels).
     """
     items, count, _, channels = parts.shape
     instance = Instance(FILE, "bn_merge", (c_type(parts),))
@@ -99,9 +116,10 @@ def bn_moments(
     mesh_ndim: int = 0,
     eps: float = 0.0,
 ) -> list[KernelCall]:
-    """Moments of x (lead..., outer, channels, inner) over outer and inner; results as `bn_merge`.
+    """Compute the moments of x over outer and inner; the results are those of `bn_merge`.
 
-    valid: int32 over the flattened leading axes, how many of outer are real.
+    x: (lead..., outer, channels, inner). valid: (items,), int32, the number of indices of outer
+    that are not padding; None if there is no padding.
     """
     leading = Leading(mesh_ndim, x)
     instance, grid, block, sizes = _passes("bn_moments", x, mesh_ndim, leading.items)
@@ -123,8 +141,11 @@ def bn_moments(
 
 
 def _elementwise_grid(size: int, items: int, dtype: Any) -> tuple[int, int]:
-    known = constants(FILE)
-    packs = ceil_div(size, known["PACK_BYTES"] // dtype.itemsize * known["THREADS"])
+    """Return the grid of an elementwise kernel over `items` items of `size` elements."""
+    file_constants = constants(FILE)
+    packs = ceil_div(
+        size, file_constants["PACK_BYTES"] // dtype.itemsize * file_constants["THREADS"]
+    )
     return max(1, min(packs, ceil_div(BLOCKS_MAX, items))), items
 
 
@@ -139,9 +160,12 @@ def bn_apply(
     relu: bool = False,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
-    """y = (x - mean) rstd scale + bias, with ReLU if asked; mean... are (lead..., channels)."""
+    """Compute y = (x - mean) * rstd * scale + bias, with a ReLU if `relu`.
+
+    x, y: (lead..., outer, channels, inner); mean, rstd, scale, bias: (lead..., channels).
+    """
     outer, channels, inner = x.shape[mesh_ndim:]
-    _check_twins(mean, rstd, scale, bias)
+    _check_equal_strides(mean, rstd, scale, bias)
     leading = Leading(mesh_ndim, x, mean, scale if scale is not None else bias)
     instance = Instance(FILE, "bn_apply", (c_type(x), sum_type(x)))
     size = outer * channels * inner
@@ -171,16 +195,18 @@ def bn_apply(
     ]
 
 
-def _check_twins(mean: Array, rstd: Array, scale: Array | None, bias: Array | None) -> None:
-    """Pairs that share one set of strides in the kernels' signatures."""
+def _check_equal_strides(mean: Array, rstd: Array, scale: Array | None, bias: Array | None) -> None:
+    """Raise KernelError unless mean and rstd, and scale and bias, have equal shapes and strides.
+
+    The kernels take one set of strides for each pair."""
     for a, b in ((mean, rstd), (scale, bias)):
-        if a is not None and b is not None and _walk(a) != _walk(b):
+        if a is not None and b is not None and _sizes_and_strides(a) != _sizes_and_strides(b):
             problem = f"mean and rstd, or scale and bias, differ: {a.shape} and {b.shape}"
             raise error(KernelError, "bn_apply", problem)
 
 
-def _walk(array: Array) -> list[tuple[int, int]]:
-    """Sizes and strides that matter."""
+def _sizes_and_strides(array: Array) -> list[tuple[int, int]]:
+    """Return the size and the stride of every axis."""
     return [(n, stride_of(array, axis)) for axis, n in enumerate(array.shape)]
 
 
@@ -198,8 +224,13 @@ def bn_sums(
     valid: Array | None = None,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
-    """sums (items, 2, channels): of g and of g xhat, where g is dy behind the ReLU."""
-    _check_twins(mean, rstd, scale, bias)
+    """Compute the sums of g and of g * xhat over outer and inner, which `bn_backward` needs.
+
+    x, dy: (lead..., outer, channels, inner); mean, rstd, scale, bias: (lead..., channels); sums:
+    (items, 2, channels). g is dy, or 0 where a ReLU was closed; xhat is (x - mean) * rstd. valid:
+    as of `bn_moments`.
+    """
+    _check_equal_strides(mean, rstd, scale, bias)
     affine = scale if scale is not None else bias
     leading = Leading(mesh_ndim, x, dy, mean, affine)
     instance, grid, block, sizes = _passes("bn_sums", x, mesh_ndim, leading.items)
@@ -246,9 +277,13 @@ def bn_backward(
     relu: bool = False,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
-    """dx from the sums (lead..., 2, channels) and counts (lead..., channels) of the whole batch."""
+    """Compute dx, the gradient of the normalisation, from the sums of the whole batch.
+
+    sums: (lead..., 2, channels), as `bn_sums` computes them; count: (lead..., channels), the number
+    of elements that each sum has. The other operands are those of `bn_sums`.
+    """
     outer, channels, inner = x.shape[mesh_ndim:]
-    _check_twins(mean, rstd, scale, bias)
+    _check_equal_strides(mean, rstd, scale, bias)
     affine = scale if scale is not None else bias
     leading = Leading(mesh_ndim, x, dy, mean, affine, sums, count)
     instance = Instance(FILE, "bn_backward", (c_type(x), sum_type(x)))

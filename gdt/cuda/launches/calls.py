@@ -1,4 +1,4 @@
-"""From named arguments to a `KernelCall`: types, grids, and the mesh axes that operands share."""
+"""What all launches share: C types, grids, and the strides of operands over their leading axes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SUM_TYPES = {  # the C type in which values of each C type are summed
     "long long": "long long",
 }
 FLOATS = ("float", "double", "half_t", "bfloat16_t")
-ENOUGH_BLOCKS = 264  # two for each multiprocessor of an H100
-SPLITS_MAX = 64  # parts that one reduction is cut into
-INT_LIMIT = 2**31 - 2**20  # of the kernels' indices, with room for a step of a whole grid
+ENOUGH_BLOCKS = 264  # two blocks for each multiprocessor of an H100
+SPLITS_MAX = 64  # parts into which one reduction is cut, at most
+INT_LIMIT = 2**31 - 2**20  # largest index of a kernel; a step of a whole grid past it fits an int
 
 
 def c_type(array: Array) -> str:
-    """The C type of an array's elements."""
+    """Return the C type of an array's elements, or raise KernelError if kernels have none."""
     name = dtype_name(array.dtype)
     if name not in C_TYPES:
         raise error(KernelError, "kernels", f"no kernel takes {array.dtype}")
@@ -47,26 +47,31 @@ def c_type(array: Array) -> str:
 
 
 def sum_type(array: Array) -> str:
-    """The C type in which an array's elements are summed."""
+    """Return the C type in which an array's elements are summed, or raise KernelError."""
     if c_type(array) not in SUM_TYPES:
         raise error(KernelError, "kernels", f"no kernel adds {array.dtype} up")
     return SUM_TYPES[c_type(array)]
 
 
 def ceil_div(n: int, by: int) -> int:
-    """n / by, rounded up."""
+    """Return n / by, rounded up."""
     return -(-n // by)
 
 
 def split_count(blocks: int, steps: int, enough: int = ENOUGH_BLOCKS) -> int:
-    """Into how many parts to cut `steps` steps of work, that `blocks` blocks would do alone."""
+    """Return the number of parts into which to cut a reduction of `steps` steps.
+
+    blocks: the number of blocks without cutting. enough: the number of blocks that fill the GPU.
+    """
     return max(1, min(ceil_div(enough, max(1, blocks)), SPLITS_MAX, steps))
 
 
 def named_call(
     instance: Instance, grid: tuple[int, ...], block: tuple[int, ...], **arguments: Any
 ) -> KernelCall:
-    """A call with its arguments by name, put in the order of the kernel's own signature."""
+    """Return the call of a kernel whose arguments are given by the names of its parameters.
+
+    Raises KernelError for a number or a grid that the kernel cannot take."""
     names = [p.name for p in parameters(instance)]
     if set(names) != set(arguments):
         raise TypeError(f"{instance} takes {names}, given {sorted(arguments)}")
@@ -79,15 +84,18 @@ def named_call(
 
 
 def check_size(instance: Instance, size: int) -> None:
-    """Refuse more elements of one item than the kernels' int indices count."""
+    """Raise KernelError if `size`, the elements of one item, exceeds the kernels' int indices."""
     if size > INT_LIMIT:
         raise error(KernelError, str(instance), f"{size} elements of one item are past 2^31 - 2^20")
 
 
 class Leading:
-    """Sizes of the leading axes of a call, and each operand's strides over them, in elements.
+    """The sizes of the leading axes of a call, and each operand's strides over them, in elements.
 
-    Neighbouring axes that every operand walks as one become one.
+    Neighbouring axes whose strides allow it in every operand are joined into one axis.
+
+    operands: arrays whose first `mesh_ndim` axes broadcast and whose other axes are contiguous;
+    None for an operand that the call lacks. items: the product of the sizes.
 
     >>> Leading(2, np.zeros((8, 2, 5)), np.zeros((8, 2, 1))).sizes
     [16]
@@ -97,17 +105,17 @@ class Leading:
 
     def __init__(self, mesh_ndim: int, *operands: Array | None):
         self.operands = operands
-        given = [a for a in operands if a is not None]
-        for array in given:
+        arrays = [a for a in operands if a is not None]
+        for array in arrays:
             _check_contiguous(array, mesh_ndim)
-        shape = np.broadcast_shapes(*(a.shape[:mesh_ndim] for a in given))
+        shape = np.broadcast_shapes(*(a.shape[:mesh_ndim] for a in arrays))
         self.items = math.prod(shape)
         self.sizes: list[int] = []
-        rows: list[list[int]] = [[] for _ in given]
+        rows: list[list[int]] = [[] for _ in arrays]  # the strides of each array
         for axis, size in enumerate(shape):
             if size == 1:
                 continue
-            strides = [stride_of(a, axis) for a in given]
+            strides = [stride_of(a, axis) for a in arrays]
             if self.sizes and all(r[-1] == s * size for r, s in zip(rows, strides, strict=True)):
                 self.sizes[-1] *= size
                 for row, stride in zip(rows, strides, strict=True):
@@ -120,17 +128,19 @@ class Leading:
         if len(self.sizes) > limit:
             problem = f"{len(self.sizes)} leading axes are more than {limit}"
             raise error(KernelError, "kernels", problem)
-        self._strides = {id(a): row for a, row in zip(given, rows, strict=True)}
+        self._strides = {id(a): row for a, row in zip(arrays, rows, strict=True)}
 
     def axes(self, instance: Instance) -> Struct:
-        """The sizes, as the argument `Axes` of a kernel."""
+        """Return the sizes as the struct `Axes` of a kernel."""
         value = np.empty(1, structs(instance.file)["Axes"])
         value["size"] = 1
         value["size"][0, : len(self.sizes)] = self.sizes
         return value
 
     def strides(self, instance: Instance, array: Array | None, unit: int = 1) -> Struct:
-        """The strides of one operand, as the argument `Strides` of a kernel, in `unit` elements."""
+        """Return the strides of one operand as the struct `Strides` of a kernel.
+
+        unit: the number of elements in which the strides are counted; 0 for an operand of None."""
         value = np.zeros(1, structs(instance.file)["Strides"])
         if array is not None:
             row = self._strides[id(array)]
@@ -138,8 +148,8 @@ class Leading:
         return value
 
     def steps(self, array: Array) -> tuple[int, int]:
-        """The elements that all strides of one operand are multiples of, and how many such steps
-        lead to its last item; -1 where a stride leads backwards."""
+        """Return the greatest common divisor of one operand's strides, and the number of steps of
+        that length to its last item; -1 in place of the number where a stride is negative."""
         row = self._strides[id(array)]
         unit = math.gcd(*row)
         if min(row, default=0) < 0:
@@ -149,11 +159,12 @@ class Leading:
 
 
 def stride_of(array: Array, axis: int) -> int:
-    """Elements from one index of an axis to the next, 0 where there is only one."""
+    """Return the stride of an axis in elements, 0 where the axis has length 1."""
     return 0 if array.shape[axis] == 1 else int(array.strides[axis] // array.dtype.itemsize)
 
 
 def _check_contiguous(array: Array, mesh_ndim: int) -> None:
+    """Raise KernelError unless the axes behind the first `mesh_ndim` are contiguous."""
     expected = array.dtype.itemsize
     if array.size == 0:
         return

@@ -1,4 +1,4 @@
-"""Every instance of every kernel file."""
+"""All kernel instances that gdt launches, by file and architecture."""
 
 from __future__ import annotations
 
@@ -30,5 +30,8 @@ _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = {
 
 
 def instances(file: str, arch: str | None = None) -> list[Instance]:
-    """Every instance of a file launched here (on `arch`): what CI compiles and tests."""
+    """Return the instances of `file` that gdt launches, on `arch` or on any architecture.
+
+    They are the instances that the tests compile and run.
+    """
     return [i for i in _INSTANCES[file]() if arch not in WITHOUT.get(i.kernel, ())]

@@ -1,4 +1,4 @@
-"""Launches of matmul.cu and matmul_hopper.cu: products with what follows them."""
+"""Launches of matmul.cu and matmul_hopper.cu: matrix products with bias and activation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gdt.errors import KernelError, error
 FILE = "matmul.cu"
 LARGE_TILE, SMALL_TILE = 128, 64
 SIMT_TILES = (("float", LARGE_TILE), ("float", SMALL_TILE), ("double", SMALL_TILE))
-MMA_TYPES = (  # operands and result of tensor cores; float operands are rounded to tf32
+MMA_TYPES = (  # types of operands and result on tensor cores; float operands are rounded to tf32
     ("half_t", "half_t"),
     ("half_t", "float"),
     ("bfloat16_t", "bfloat16_t"),
@@ -37,13 +37,13 @@ MMA_TYPES = (  # operands and result of tensor cores; float operands are rounded
 )
 MMA_FINISH = (("float", "half_t"), ("float", "bfloat16_t"), ("float", "float"))
 ACTIVATIONS = ("none", "relu", "gelu", "relu_backward", "gelu_backward")
-PIECE_LENGTH = 256  # elements of k that make a piece worth its extra pass
-CHUNK_STEP = 64  # elements of k that are whole steps of every kernel
-MMA_SKEW = 8  # elements that pad a row of tiles whose rows run across k
+PIECE_LENGTH = 256  # elements of k from which on a piece of the sum is worth its extra pass
+CHUNK_STEP = 64  # elements of k; a multiple of the step of every kernel
+MMA_SKEW = 8  # elements of padding in a row of a tile whose rows run across k
 
 
 def matmul_instances() -> Iterator[Instance]:
-    """Every instance launched here."""
+    """Yield every instance of matmul.cu that this module launches."""
     for x_t, w_t in product(("false", "true"), repeat=2):
         for t, tile in SIMT_TILES:
             yield Instance(FILE, "matmul_simt", (t, str(tile), x_t, w_t))
@@ -54,13 +54,16 @@ def matmul_instances() -> Iterator[Instance]:
 
 
 @cache
-def _known_instances() -> frozenset[Instance]:
+def _launched_instances() -> frozenset[Instance]:
     return frozenset(matmul_instances())
 
 
 def _tile(operands: Operands, columns: int | None, multiprocessors: int | None) -> tuple[int, int]:
-    """Rows and columns of a tile; without `multiprocessors`, of matmul.cu: the large one where it
-    gives every multiprocessor work, else the small one."""
+    """Return the rows and columns of a tile, of matmul_hopper.cu if `multiprocessors` is given.
+
+    A tile of matmul.cu is large where large tiles give every multiprocessor work, else small.
+    columns: the columns of a tile, where the caller chooses them.
+    """
     if multiprocessors is not None:
         rows = constants(HOPPER_FILE)["TILE_M"]
         return rows, columns or tile_columns(operands, multiprocessors)
@@ -71,11 +74,12 @@ def _tile(operands: Operands, columns: int | None, multiprocessors: int | None) 
 
 
 def _mma_shared(itemsize: int, tile: int, x_t: bool, w_t: bool) -> int:
-    """Bytes for the tiles in flight, laid out as `MmaTile` does."""
-    known = constants(FILE)
-    k, pack = known["MMA_K_BYTES"] // itemsize, known["PACK_BYTES"] // itemsize
+    """Return the bytes of shared memory for the tiles in flight, laid out as in `MmaTile`."""
+    file_constants = constants(FILE)
+    k = file_constants["MMA_K_BYTES"] // itemsize
+    pack = file_constants["PACK_BYTES"] // itemsize
     size = {True: tile * (k + pack), False: k * (tile + MMA_SKEW)}  # by whether rows run along k
-    return known["STAGES"] * (size[not x_t] + size[w_t]) * itemsize
+    return file_constants["STAGES"] * (size[not x_t] + size[w_t]) * itemsize
 
 
 def matmul(
@@ -97,13 +101,20 @@ def matmul(
     tile: int | None = None,
     pieces: int | None = None,
 ) -> list[KernelCall]:
-    """out = activation(alpha x @ w + bias + accumulate * out).
+    """Compute out = activation(alpha * x @ w + bias + accumulate * out).
 
-    x: (lead..., m, k) and w: (lead..., k, n), stored by rows or by columns; bias:
-    (lead..., n); out, aux, pre: (lead..., m, n), contiguous. `aux` is what the backward activations
-    look at, `pre` receives the activation's argument. float16 and bfloat16 need `tensor_cores`,
-    float32 with them is tf32. On `arch` sm_90a they run by wgmma, unless `matmul_refusal` names a
-    reason. `tile` (columns) and `pieces` are chosen by size if None.
+    x: (lead..., m, k), w: (lead..., k, n), each stored by rows or by columns.
+    bias: (lead..., n).
+    out, aux, pre: (lead..., m, n), contiguous.
+    aux: the array whose values decide the backward activations.
+    pre: receives the argument of the activation.
+    activation: one of `ACTIVATIONS`.
+    tensor_cores: needed for float16 and bfloat16; float32 operands are then rounded to tf32. On
+        `arch` sm_90a the product runs by wgmma, unless `matmul_refusal` gives a reason.
+    tile: the columns of a tile. pieces: the number of parts into which k is cut. Both are chosen by
+        size if None.
+
+    Raises KernelError for types, strides or sizes that no kernel takes.
     """
     operands = Operands.of(x, w, bias, mesh_ndim)
     m, n, k, leading = operands.m, operands.n, operands.k, operands.leading
@@ -142,8 +153,8 @@ def matmul(
         )
     else:
         tiled = tiles, pieces, leading.items
-        kinds = (c_type(x), c_type(out)) if tensor_cores else (c_type(x),)
-        first = _tiled_call(operands, kinds, columns, tiled, finish | {"chunk": chunk})
+        c_types = (c_type(x), c_type(out)) if tensor_cores else (c_type(x),)
+        first = _tiled_call(operands, c_types, columns, tiled, finish | {"chunk": chunk})
     if parts is None:
         return [first]
     threads = constants(FILE)["THREADS"]
@@ -154,24 +165,27 @@ def matmul(
 def matmul_refusal(
     x: Array, w: Array, *, bias: Array | None = None, arch: str | None = None, mesh_ndim: int = 0
 ) -> str | None:
-    """Why a product on tensor cores does not run by wgmma; None if it does."""
+    """Return why a product on tensor cores does not run by wgmma; None if it does."""
     return wgmma_refusal(Operands.of(x, w, bias, mesh_ndim), arch)
 
 
 def _tiled_call(
     operands: Operands,
-    kinds: tuple[str, ...],
+    c_types: tuple[str, ...],
     tile: int,
     grid: tuple[int, int, int],
     finish: dict[str, Any],
 ) -> KernelCall:
-    """A call of matmul_mma, with two kinds, or else of matmul_simt."""
+    """Return the call of matmul_mma (two C types, of operands and result) or matmul_simt (one).
+
+    finish: the arguments of what follows the product.
+    """
     x, w, leading = operands.x, operands.w, operands.leading
-    kernel = "matmul_mma" if len(kinds) == 2 else "matmul_simt"
-    turned = tuple("true" if side.turned else "false" for side in (x, w))
-    instance = Instance(FILE, kernel, (*kinds, str(tile), *turned))
-    if instance not in _known_instances():
-        raise error(KernelError, "matmul", f"no kernel {instance} for {' and '.join(kinds)}")
+    kernel = "matmul_mma" if len(c_types) == 2 else "matmul_simt"
+    transposed = tuple("true" if side.transposed else "false" for side in (x, w))
+    instance = Instance(FILE, kernel, (*c_types, str(tile), *transposed))
+    if instance not in _launched_instances():
+        raise error(KernelError, "matmul", f"no kernel {instance} for {' and '.join(c_types)}")
     call = named_call(
         instance,
         grid,
@@ -187,5 +201,5 @@ def _tiled_call(
     )
     if kernel == "matmul_simt":
         return call
-    item = x.array.dtype.itemsize
-    return replace(call, shared=_mma_shared(item, tile, x.turned, w.turned))
+    itemsize = x.array.dtype.itemsize
+    return replace(call, shared=_mma_shared(itemsize, tile, x.transposed, w.transposed))

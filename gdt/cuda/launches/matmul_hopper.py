@@ -17,9 +17,9 @@ from gdt.errors import KernelError, error
 FILE = "matmul_hopper.cu"
 HOPPER = "sm_90a"
 MULTIPROCESSORS = 132  # of an H100 or H200 with SXM
-WIDE_TILE, NARROW_TILE = 256, 128  # columns
-PAD = 8  # elements, of every type a multiple of 16 bytes
-WGMMA_TYPES = (  # operands and result; float operands are rounded to tf32
+WIDE_TILE, NARROW_TILE = 256, 128  # columns of a tile
+PAD = 8  # elements; of every type a multiple of 16 bytes
+WGMMA_TYPES = (  # types of operands and result; float operands are rounded to tf32
     ("half_t", "half_t"),
     ("half_t", "float"),
     ("bfloat16_t", "bfloat16_t"),
@@ -28,7 +28,7 @@ WGMMA_TYPES = (  # operands and result; float operands are rounded to tf32
 
 
 def matmul_hopper_instances() -> Iterator[Instance]:
-    """Every instance launched here."""
+    """Yield every instance that this module launches."""
     for tile in (str(WIDE_TILE), str(NARROW_TILE)):
         for types, x_t, w_t in product(WGMMA_TYPES, ("false", "true"), ("false", "true")):
             yield Instance(FILE, "matmul_wgmma", (*types, tile, x_t, w_t))
@@ -36,50 +36,56 @@ def matmul_hopper_instances() -> Iterator[Instance]:
 
 
 @cache
-def _known_instances() -> frozenset[Instance]:
+def _launched_instances() -> frozenset[Instance]:
     return frozenset(matmul_hopper_instances())
 
 
 @dataclass(frozen=True)
 class Source:
-    """A side of a product as the accelerator copies it: its items lie `unit` elements apart."""
+    """An operand of a product as the accelerator copies it: its items lie `unit` elements apart."""
 
     map: TensorMap
     unit: int
 
 
 def _source(side: MatrixOperand, operands: Operands, along_k: bool, tile: int) -> Source:
-    kind = c_type(side.array)
-    item = ITEM_BYTES[kind]
+    """Return the source of one operand.
+
+    along_k: whether memory runs along the contraction. tile: the operand's rows or columns in a
+    tile of the result.
+    """
+    element_type = c_type(side.array)
+    item = ITEM_BYTES[element_type]
     rows, along = side.array.shape[-2:]
-    if side.turned:
+    if side.transposed:
         rows, along = along, rows
-    row = side.row if rows > 1 else ceil_div(along, PAD) * PAD  # of one row the stride is free
+    row = side.row if rows > 1 else ceil_div(along, PAD) * PAD  # one row may have any stride
     unit, last = operands.leading.steps(side.lead_only)
     strides = row * item, (unit or rows * row) * item
     box = tile if along_k else ROW_BYTES // item
-    return Source(TensorMap(side.array, kind, (along, rows, last + 1), strides, box), unit or 1)
+    tensor_map = TensorMap(side.array, element_type, (along, rows, last + 1), strides, box)
+    return Source(tensor_map, unit or 1)
 
 
 def sources(operands: Operands, columns: int) -> tuple[Source, Source]:
-    """x and w, for tiles of so many columns."""
+    """Return the sources of x and w for tiles of `columns` columns."""
     x, w = operands.x, operands.w
     return (
-        _source(x, operands, not x.turned, constants(FILE)["TILE_M"]),
-        _source(w, operands, w.turned, columns),
+        _source(x, operands, not x.transposed, constants(FILE)["TILE_M"]),
+        _source(w, operands, w.transposed, columns),
     )
 
 
 def wgmma_refusal(operands: Operands, arch: str | None) -> str | None:
-    """Why matmul_wgmma does not apply, so that matmul_mma runs; None if it does."""
+    """Return why matmul_wgmma does not take the operands, so that matmul_mma runs; else None."""
     if arch != HOPPER:
         return f"matmul_wgmma needs {HOPPER}, not {arch}"
     if operands.k == 0:
         return "there is nothing to contract"
-    kind, other = c_type(operands.x.array), c_type(operands.w.array)
-    if kind not in ITEM_BYTES or kind != other:
-        return f"wgmma takes no {kind} with {other}"
-    if kind == "float" and (operands.x.turned or not operands.w.turned):
+    x_type, w_type = c_type(operands.x.array), c_type(operands.w.array)
+    if x_type not in ITEM_BYTES or x_type != w_type:
+        return f"wgmma takes no {x_type} with {w_type}"
+    if x_type == "float" and (operands.x.transposed or not operands.w.transposed):
         return "wgmma takes tf32 only where memory runs along the contraction"
     for name, source in zip("xw", sources(operands, NARROW_TILE), strict=True):
         reason = source.map.refusal(address(source.map.array))
@@ -91,7 +97,7 @@ def wgmma_refusal(operands: Operands, arch: str | None) -> str | None:
 
 
 def tile_columns(operands: Operands, multiprocessors: int) -> int:
-    """The wide tile where that gives at least every other multiprocessor work."""
+    """Return the columns of a tile: wide where that gives every other multiprocessor work."""
     down = ceil_div(operands.m, constants(FILE)["TILE_M"])
     tiles = down * ceil_div(operands.n, WIDE_TILE) * operands.leading.items
     return WIDE_TILE if tiles >= multiprocessors // 2 else NARROW_TILE
@@ -106,22 +112,27 @@ def wgmma_call(
     finish: dict[str, Any],
     **rest: Any,
 ) -> KernelCall:
-    """The call of at most `blocks` blocks; `finish` is what the epilogue takes."""
-    known, leading = constants(FILE), operands.leading
+    """Return the call of matmul_wgmma on at most `blocks` blocks.
+
+    finish: the arguments of what follows the product; rest: further arguments.
+    """
+    file_constants, leading = constants(FILE), operands.leading
     x, w = operands.x, operands.w
-    turned = tuple("true" if side.turned else "false" for side in (x, w))
-    instance = Instance(FILE, "matmul_wgmma", (c_type(x.array), out_type, str(columns), *turned))
-    if instance not in _known_instances():
+    transposed = tuple("true" if side.transposed else "false" for side in (x, w))
+    instance = Instance(
+        FILE, "matmul_wgmma", (c_type(x.array), out_type, str(columns), *transposed)
+    )
+    if instance not in _launched_instances():
         raise error(KernelError, "matmul", f"no kernel {instance} for {c_type(x.array)}")
     x_source, w_source = sources(operands, columns)
-    tiles = ceil_div(operands.m, known["TILE_M"]) * ceil_div(operands.n, columns)
+    tiles = ceil_div(operands.m, file_constants["TILE_M"]) * ceil_div(operands.n, columns)
     tasks = tiles * pieces * leading.items
     if tasks > INT_LIMIT - blocks:
         raise error(KernelError, str(instance), f"{tasks} tiles are past 2^31 - 2^20")
     call = named_call(
         instance,
         (min(blocks, tasks),),
-        (known["HOPPER_THREADS"],),
+        (file_constants["HOPPER_THREADS"],),
         x=x_source.map,
         x_strides=leading.strides(instance, x.lead_only, x_source.unit),
         w=w_source.map,
@@ -132,4 +143,4 @@ def wgmma_call(
         **finish,
         **rest,
     )
-    return replace(call, shared=known["SLOTS_BYTES"] + known["SLABS_BYTES"])
+    return replace(call, shared=file_constants["SLOTS_BYTES"] + file_constants["SLABS_BYTES"])

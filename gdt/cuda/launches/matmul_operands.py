@@ -1,4 +1,4 @@
-"""The operands of a matrix product, as its kernels take them."""
+"""The operands of a matrix product: how their matrices lie in memory."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ from gdt.errors import KernelError, error
 
 @dataclass(frozen=True)
 class MatrixOperand:
-    """x or w: a matrix for each item, stored by rows, or turned, by columns."""
+    """An operand of a product: a matrix for each item, stored by rows, or by columns if transposed.
+
+    lead_only: a view of the leading axes of `array`. row: the elements from one row in memory to
+    the next.
+    """
 
     array: Array
-    lead_only: Array  # a view of its leading axes alone
-    turned: bool
-    row: int  # elements from one row in memory to the next
+    lead_only: Array
+    transposed: bool
+    row: int
 
     @staticmethod
     def of(array: Array, mesh_ndim: int) -> MatrixOperand:
-        """Raises KernelError if neither rows nor columns are contiguous."""
+        """Describe `array`; raise KernelError if neither its rows nor its columns are
+        contiguous."""
         return MatrixOperand(array, leading_axes(array, mesh_ndim), *_orientation(array, mesh_ndim))
 
 
 @dataclass(frozen=True)
 class Operands:
-    """x: (items, m, k) and w: (items, k, n), and the axes that their items lie along."""
+    """The operands x: (items, m, k) and w: (items, k, n), and their leading axes."""
 
     x: MatrixOperand
     w: MatrixOperand
@@ -37,7 +42,7 @@ class Operands:
 
     @staticmethod
     def of(x: Array, w: Array, bias: Array | None, mesh_ndim: int) -> Operands:
-        """Raises KernelError for what no kernel takes."""
+        """Describe the operands; raise KernelError for operands that no kernel takes."""
         sides = MatrixOperand.of(x, mesh_ndim), MatrixOperand.of(w, mesh_ndim)
         bias_lead = None if bias is None else leading_axes(bias, mesh_ndim)
         leading = Leading(mesh_ndim, *(side.lead_only for side in sides), bias_lead)
@@ -46,12 +51,13 @@ class Operands:
 
 
 def leading_axes(array: Array, mesh_ndim: int) -> Array:
-    """A view of the leading axes alone; inner strides are passed by themselves."""
+    """Return a view of the leading axes of `array`; kernels take the inner strides separately."""
     return array[(..., *(slice(1),) * (array.ndim - mesh_ndim))]
 
 
 def _orientation(array: Array, mesh_ndim: int) -> tuple[bool, int]:
-    """Whether the last two axes are stored swapped, and the elements from one row to the next."""
+    """Return whether the matrices are stored by columns, and the elements from one row in memory to
+    the next."""
     item = array.dtype.itemsize
     rows, columns = array.shape[mesh_ndim:]
     down, across = (s // item for s in array.strides[mesh_ndim:])

@@ -1,4 +1,4 @@
-"""Launches of random.cu: numbers that equal the CPU's to the bit."""
+"""Launches of random.cu: random numbers that equal the CPU's to the bit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gdt.cuda.launches.calls import Array, c_type, ceil_div, named_call
 
 FILE = "random.cu"
 WORDS = ("unsigned", "unsigned long long")
-WORDS_OF_COUNTER = 4  # of 32 bits
-SHORT_RANGE = 2**16  # an integer from at most so many takes 32 bits, else 64
-DRAWS = {  # random dtype: the word drawn, and what is computed in
+WORDS_OF_COUNTER = 4  # words of 32 bits that one counter gives
+SHORT_RANGE = 2**16  # an integer out of at most this many takes one word of 32 bits, else of 64
+DRAWS = {  # by the C type of the result: the C types of the word drawn and of the arithmetic
     "float": ("unsigned", "float"),
     "double": ("unsigned long long", "double"),
     "half_t": ("unsigned", "float"),
@@ -32,7 +32,7 @@ INTEGERS = (
 
 
 def random_instances() -> Iterator[Instance]:
-    """Every instance launched here."""
+    """Yield every instance that this module launches."""
     yield from (Instance(FILE, "random_bits", (word,)) for word in WORDS)
     for kernel, t in product(("random_uniform", "random_normal", "random_truncated"), DRAWS):
         yield Instance(FILE, kernel, (t, *DRAWS[t]))
@@ -52,10 +52,13 @@ def random(
     high: int = 0,
     p: float = 0.0,
 ) -> list[KernelCall]:
-    """Draw out (rows, length): "bits", "uniform", "normal", "truncated", "integers", "bernoulli".
+    """Draw the numbers `out`.
 
-    start (rows,): the global index of a row's first element, int64; key, stream: uint64 of one
-    element or of one for each row. Integers are in [low, high); p is the probability of true.
+    kernel: "bits", "uniform", "normal", "truncated", "integers" or "bernoulli".
+    out: (rows, length).
+    start: (rows,), int64, the global index of each row's first element.
+    key, stream: (1,) or (rows,), uint64.
+    low, high: integers are in [low, high). p: the probability of true.
     """
     rows, length = out.shape
     t, word = c_type(out), "unsigned"

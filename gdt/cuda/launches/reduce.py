@@ -1,4 +1,4 @@
-"""Launches of reduce.cu: sums, extremes and their positions over one axis."""
+"""Launches of reduce.cu: sums, extrema and positions of extrema over one axis."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gdt.cuda.launches.calls import (
 )
 
 FILE = "reduce.cu"
-STEPS_OF_THREAD = 8  # that a thread takes before its reduction is split
+STEPS_OF_THREAD = 8  # a reduction is split where a thread would take more steps
 
 
 def reduce_instances() -> Iterator[Instance]:
-    """Every instance launched here."""
+    """Yield every instance that this module launches."""
     for op, t in product(("Sum", "Max", "Min"), (*FLOATS, "int", "long long")):
         wide = SUM_TYPES[t] if op == "Sum" or t in FLOATS else t
         yield Instance(FILE, "reduce_rows", (op, t, wide))
@@ -42,7 +42,11 @@ def reduce_instances() -> Iterator[Instance]:
 def _reduction(
     stem: str, op: str, x: Array, wide: str, mesh_ndim: int, items: int
 ) -> tuple[Instance, tuple[int, ...], dict[str, int]]:
-    """Kernel, grid and sizes of a reduction of (lead..., outer, n, inner) over n."""
+    """Return the kernel, grid and size arguments of a reduction over n.
+
+    x: (lead..., outer, n, inner). stem: the kernel's name before `_rows` (inner is 1) or
+    `_columns`. wide: the C type of the result. The second size of the grid is the number of parts.
+    """
     outer, n, inner = x.shape[mesh_ndim:]
     warp, rows = constants(FILE)["WARP"], constants(FILE)["ROWS"]
     types = (op, c_type(x), wide)
@@ -57,7 +61,7 @@ def _reduction(
 
 
 def _wide_type(op: str, x: Array) -> str:
-    """The C type that a reduction is kept in."""
+    """Return the C type in which `op` reduces x."""
     t = c_type(x)
     return sum_type(x) if op == "Sum" or t in FLOATS else t
 
@@ -71,9 +75,10 @@ def reduce(
     count: Array | None = None,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
-    """`op` ("Sum", "Max", "Min") over n of x (lead..., outer, n, inner): (lead..., outer, inner).
+    """Reduce x over n by `op`: "Sum", "Max" or "Min".
 
-    count: int32 over the flattened leading axes, how many of n are real.
+    x: (lead..., outer, n, inner); out: (lead..., outer, inner). count: (items,), int32, the number
+    of indices of n that are not padding; None if there is no padding.
     """
     wide = _wide_type(op, x)
     leading = Leading(mesh_ndim, x)
@@ -97,7 +102,7 @@ def reduce(
 
 
 def reduce_finish(op: str, parts: Array, out: Array) -> list[KernelCall]:
-    """Combine parts (count, size) in order, and round to the dtype of out (size elements)."""
+    """Combine parts: (count, size) in order, and round to the dtype of out, of `size` elements."""
     instance = Instance(FILE, "reduce_finish", (op, c_type(out), c_type(parts)))
     threads = constants(FILE)["THREADS"]
     grid = (ceil_div(out.size, threads),)
@@ -119,10 +124,10 @@ def arg_reduce(
     count: Array | None = None,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
-    """The position of the "Max" or "Min" over n, and its value; NaN wins, then the smallest index.
+    """Find the "Max" or "Min" of x over n, and its position; NaN wins, then the smallest index.
 
-    x: (lead..., outer, n, inner); value (in the accumulator's dtype), index (int64):
-    (lead..., outer, inner); start: int32 over the flattened leading axes, added to the position.
+    x: (lead..., outer, n, inner); value, in the accumulator's dtype, and index, int64:
+    (lead..., outer, inner). start: (items,), int32, added to the position. count: as of `reduce`.
     """
     wide = _wide_type(op, x)
     leading = Leading(mesh_ndim, x)
@@ -130,10 +135,8 @@ def arg_reduce(
     if index.size == 0:
         return []
     check_size(instance, index.size)
-    parts, places = (
-        empty((grid[1], index.size), C_DTYPES[wide]),
-        empty((grid[1], index.size), "int64"),
-    )
+    parts = empty((grid[1], index.size), C_DTYPES[wide])
+    places = empty((grid[1], index.size), "int64")
     first = named_call(
         instance,
         grid,
@@ -153,7 +156,10 @@ def arg_reduce(
 def arg_finish(
     op: str, parts: Array, places: Array, value: Array | None, index: Array
 ) -> list[KernelCall]:
-    """Combine parts and places (count, size), of splits or of devices, in order."""
+    """Combine extrema `parts` and their positions `places` in order, of splits or of devices.
+
+    parts, places: (count, size); value, index: `size` elements.
+    """
     instance = Instance(FILE, "arg_finish", (op, c_type(parts)))
     threads = constants(FILE)["THREADS"]
     return [

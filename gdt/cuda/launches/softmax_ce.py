@@ -1,4 +1,4 @@
-"""Launches of softmax_ce.cu: cross-entropy of whole rows, or of rows split over devices."""
+"""Launches of softmax_ce.cu: softmax cross-entropy of whole rows, or of rows split over devices."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from gdt.cuda.launches.calls import (
 
 FILE = "softmax_ce.cu"
 LABELS = ("int", "long long")
-ROW_SHAPES = (("32", "4"), ("256", "1"))  # threads for a row and rows in a block
-SHORT_ROW = 1024  # elements; up to here a warp takes a row
-ROW_CACHE_BYTES = 63 << 10  # with the kernel's scratch, no more than a block of sm_75 may have
-CUT_PACKS = 2  # a row begins and ends inside a pack
+ROW_SHAPES = (("32", "4"), ("256", "1"))  # threads of a row, and rows of a block
+SHORT_ROW = 1024  # elements up to which one warp takes a row
+ROW_CACHE_BYTES = 63 << 10  # with the kernel's scratch, what a block of sm_75 may have
+CUT_PACKS = 2  # packs in which a row begins and ends, and which it may share with its neighbours
 
 
 def softmax_ce_instances() -> Iterator[Instance]:
-    """Every instance launched here."""
+    """Yield every instance that this module launches."""
     for t, label, shape in product(FLOATS, LABELS, ROW_SHAPES):
         for kernel in ("softmax_ce", "softmax_ce_parts", "softmax_ce_gradient"):
             yield Instance(FILE, kernel, (t, SUM_TYPES[t], label, *shape))
@@ -36,17 +36,19 @@ def softmax_ce_instances() -> Iterator[Instance]:
 
 
 def _row_shape(classes: int) -> tuple[int, int]:
+    """Return the threads of a row of `classes` classes, and the rows of a block."""
     threads, rows = ROW_SHAPES[classes > SHORT_ROW]
     return int(threads), int(rows)
 
 
 def _row_bytes(logits: Array) -> int:
-    """Bytes of shared memory for one row, laid out as `row_bytes` does."""
+    """Return the bytes of shared memory for one row, as the kernels' `row_bytes` does."""
     pack = constants(FILE)["PACK_BYTES"]
     return int((logits.shape[-1] * logits.dtype.itemsize // pack + CUT_PACKS) * pack)
 
 
 def _softmax(kernel: str, logits: Array, labels: Array) -> tuple[Instance, tuple[int, int]]:
+    """Return the instance of `kernel` for these arrays, and its row shape."""
     shape = _row_shape(logits.shape[-1])
     types = (c_type(logits), sum_type(logits), c_type(labels), *map(str, shape))
     return Instance(FILE, kernel, types), shape
@@ -66,11 +68,14 @@ def softmax_ce(
     ignore: int = -100,
     shared_limit: int = ROW_CACHE_BYTES,
 ) -> list[KernelCall]:
-    """Loss, log-sum-exp and, unless None, the gradient of whole rows.
+    """Compute the loss, the log-sum-exp `lse` and, unless it is None, the gradient of whole rows.
 
-    logits, gradient: (lead..., rows, classes); labels, loss, lse: (lead..., rows); scale: the
-    cotangent of the loss, (lead..., rows) or (lead..., 1), None for 1; error_flag: uint64 of one
-    element, all ones, which becomes `row << 32 | label` if a label is out of range.
+    logits, gradient: (lead..., rows, classes).
+    labels, loss, lse: (lead..., rows).
+    scale: the cotangent of the loss, (lead..., rows) or (lead..., 1); None for 1.
+    error_flag: (1,), uint64, all bits set; becomes `row << 32 | label` for a label out of range.
+    smoothing: of the labels, in [0, 1). ignore: the label of rows without a loss.
+    shared_limit: the bytes of shared memory in which rows are cached.
     """
     rows, classes = logits.shape[mesh_ndim:]
     instance, (threads, per_block) = _softmax("softmax_ce", logits, labels)
@@ -113,9 +118,10 @@ def softmax_ce_parts(
     count: Array | None,
     mesh_ndim: int = 0,
 ) -> list[KernelCall]:
-    """(max, sum of exp, logit of the label, sum) of the local classes: parts (items, rows, 4).
+    """Compute the parts of the loss that the local classes contribute.
 
-    start, count: int32 over the flattened leading axes, the first class here and how many are real.
+    parts: (items, rows, 4): max, sum of exp, logit of the label, sum of the logits. start, count:
+    (items,), int32, the first local class, and the number of local classes that are not padding.
     """
     rows, classes = logits.shape[mesh_ndim:]
     instance, (threads, per_block) = _softmax("softmax_ce_parts", logits, labels)
@@ -152,7 +158,11 @@ def softmax_ce_merge(
     smoothing: float = 0.0,
     ignore: int = -100,
 ) -> list[KernelCall]:
-    """Loss and log-sum-exp from gathered parts (count, rows, 4); labels, loss, lse: (rows,)."""
+    """Compute the loss and the log-sum-exp from the gathered parts of all devices.
+
+    parts: (count, rows, 4); labels, loss, lse: (rows,). total: the number of all classes. The other
+    arguments are those of `softmax_ce`.
+    """
     instance = Instance(FILE, "softmax_ce_merge", (c_type(parts), c_type(labels)))
     threads = constants(FILE)["MERGE_THREADS"]
     count, rows = parts.shape[:2]
@@ -191,7 +201,10 @@ def softmax_ce_gradient(
     smoothing: float = 0.0,
     ignore: int = -100,
 ) -> list[KernelCall]:
-    """The gradient of the local classes, from the log-sum-exp of all `total` classes."""
+    """Compute the gradient of the local classes from the log-sum-exp of all `total` classes.
+
+    The arguments are those of `softmax_ce` and `softmax_ce_parts`.
+    """
     rows, classes = logits.shape[mesh_ndim:]
     instance, (threads, per_block) = _softmax("softmax_ce_gradient", logits, labels)
     leading = Leading(mesh_ndim, logits, labels, lse, scale)

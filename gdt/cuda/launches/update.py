@@ -1,8 +1,8 @@
-"""Launches of update.cu: one optimizer step of many tensors together.
+"""Launches of update.cu: one optimizer step of many tensors in one launch.
 
-Every tensor is a tuple of arrays of one shape: the operands of the step, in the order of the op's
-body in `gdt.optim`, then its results, which may be the operands themselves. `scalars` are the
-body's scalars in its order, an array on the device for each C type among the tensors.
+A tensor is a tuple of arrays of one shape: the operands of the step, in the order of the op's body
+in `gdt.optim`, then its results, which may be the operands themselves. `scalars` holds the body's
+scalars in its order, as an array on the device for each C type among the tensors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gdt.cuda.launches.calls import Array, c_type, ceil_div, named_call
 from gdt.errors import KernelError, error
 
 FILE = "update.cu"
-COLUMNS = (  # of the table, before the size and the first block
+COLUMNS = (  # addresses in a row of the table; the tensor's size and first block follow
     "parameter", "moment", "second", "gradient", "new parameter", "new moment", "new second",
 )  # fmt: skip
 SGD = ("parameter", "gradient", "new parameter")
@@ -31,19 +31,23 @@ Scalars = Mapping[str, Array]
 
 
 def update_instances() -> Iterator[Instance]:
-    """Every instance launched here."""
+    """Return every instance that this module launches."""
     kernels, types = ("sgd", "momentum", "adam"), ("float", "double")
     return (Instance(FILE, kernel, (t,)) for kernel, t in product(kernels, types))
 
 
 def update_table(tensors: Tensors, roles: Sequence[str]) -> tuple[np.ndarray[Any, Any], int]:
-    """The table that the kernels read, on the host, and its number of blocks."""
+    """Return the table that the kernels read, in the host's memory, and the number of blocks.
+
+    roles: the column of each array of a tensor. Raises KernelError where the arrays of a tensor
+    differ in shape or dtype, or are not contiguous.
+    """
     chunk = constants(FILE)["CHUNK"]
     table, blocks = [], 0
     for arrays in tensors:
-        kinds = {(a.shape, a.dtype.name) for a in arrays}
-        if len(kinds) != 1 or not all(a.flags.c_contiguous for a in arrays):
-            raise error(KernelError, "update", f"arrays of {kinds} do not match")
+        shapes = {(a.shape, a.dtype.name) for a in arrays}
+        if len(shapes) != 1 or not all(a.flags.c_contiguous for a in arrays):
+            raise error(KernelError, "update", f"arrays of {shapes} do not match")
         addresses = dict(zip(roles, map(address, arrays), strict=True))
         table.append([*(addresses.get(c, 0) for c in COLUMNS), arrays[0].size, blocks])
         blocks += ceil_div(arrays[0].size, chunk)
@@ -58,14 +62,14 @@ def _update(
     to_device: Callable[[np.ndarray[Any, Any]], Array],
     **flags: bool,
 ) -> list[KernelCall]:
-    """One call for each dtype among the tensors."""
+    """Return one call for each dtype among the tensors."""
     calls = []
     by_type: dict[str, list[Sequence[Array]]] = {}
     for arrays in tensors:
         if arrays[0].size:
             by_type.setdefault(c_type(arrays[0]), []).append(arrays)
-    for kind, group in by_type.items():
-        instance = Instance(FILE, kernel, (kind,))
+    for element_type, group in by_type.items():
+        instance = Instance(FILE, kernel, (element_type,))
         if instance not in update_instances():
             raise error(KernelError, "update", f"no kernel {instance} for {group[0][0].dtype}")
         table, blocks = update_table(group, roles)
@@ -75,7 +79,7 @@ def _update(
             (constants(FILE)["THREADS"],),
             table=to_device(table),
             tensors=len(group),
-            scalars=scalars[kind],
+            scalars=scalars[element_type],
             **{name: int(flag) for name, flag in flags.items()},
         )
         calls.append(replace(call, pointees=tuple(a for arrays in group for a in arrays)))
@@ -83,20 +87,23 @@ def _update(
 
 
 def sgd(tensors: Tensors, scalars: Scalars, *, to_device: Any = np.asarray) -> list[KernelCall]:
-    """`gdt.optim.sgd.sgd_step` of all (p, g, new p); scalars: rate."""
+    """Run `gdt.optim.sgd.sgd_step` on all tensors (p, g, new p); scalars: rate."""
     return _update("sgd", SGD, tensors, scalars, to_device)
 
 
 def momentum(
     tensors: Tensors, scalars: Scalars, *, nesterov: bool = False, to_device: Any = np.asarray
 ) -> list[KernelCall]:
-    """`gdt.optim.sgd.momentum_step` of all (p, v, g, new p, new v); scalars: rate, momentum."""
+    """Run `gdt.optim.sgd.momentum_step` on all tensors (p, v, g, new p, new v).
+
+    scalars: rate, momentum."""
     return _update("momentum", MOMENTUM, tensors, scalars, to_device, nesterov=nesterov)
 
 
 def adam(
     tensors: Tensors, scalars: Scalars, *, decay: bool = False, to_device: Any = np.asarray
 ) -> list[KernelCall]:
-    """`gdt.optim.adam.adam_step` of all (p, m, v, g, new p, new m, new v); scalars: beta1, beta2,
-    keep, rate, epsilon."""
+    """Run `gdt.optim.adam.adam_step` on all tensors (p, m, v, g, new p, new m, new v).
+
+    scalars: beta1, beta2, keep, rate, epsilon."""
     return _update("adam", ADAM, tensors, scalars, to_device, decay=decay)
