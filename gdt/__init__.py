@@ -59,7 +59,7 @@ __all__ += layout.__all__
 __all__ += mesh.__all__
 __all__ += observers.__all__
 __all__ += op_module.__all__
-__all__ += ops.__all__
+__all__.extend(ops.PUBLIC)
 __all__ += settings.__all__
 __all__ += tape.__all__
 __all__.sort()

@@ -5,7 +5,9 @@ everything is as it was."""
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
+import pydoc
 import re
 import types
 import warnings
@@ -18,6 +20,8 @@ import pytest
 
 import gdt
 from gdt.arguments import checked, fits
+from gdt.engine.declaration import INJECTED
+from gdt.engine.op import Op
 from gdt.errors import ArgumentError, DeviceError, GdtError
 
 from .calls import CALLS, OTHER, SPLIT, V, X
@@ -207,6 +211,73 @@ def test_floating_point_errors_are_numpys() -> None:
 def test_a_checked_function_keeps_its_signature_and_document() -> None:
     assert str(inspect.signature(gdt.swapaxes)).startswith("(x: 'Any', axis1: 'int', axis2: 'int')")
     assert (gdt.swapaxes.__doc__ or "").strip()
+
+
+# These pass arguments on, to a function of the user's or to an op's declaration.
+PASSING_ON = {"explain", "call_with_layout", "op"}
+
+
+@pytest.mark.parametrize("name", sorted({*_public(), "distributed.initialize"} - PASSING_ON))
+def test_signatures_name_every_argument(name: str) -> None:
+    value = functools.reduce(getattr, name.split("."), gdt)
+    if not isinstance(value, type) or "__init__" in vars(value):
+        parameters = inspect.signature(value).parameters.values()
+        assert not [p for p in parameters if p.kind is p.VAR_KEYWORD]
+
+
+DIRECT = [
+    name for name in CALLS
+    if inspect.isroutine(CALLS[name]()[0]) and CALLS[name]()[0].__name__ != "<lambda>"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_what_a_signature_binds_can_be_called(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for as_keywords in (False, True):
+        function, args, kwargs = CALLS[name]()
+        signature = inspect.signature(function)
+        bound = signature.bind(*args, **kwargs)
+        kinds = {p.kind for p in signature.parameters.values()}
+        if as_keywords and kinds <= {
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            inspect.Parameter.KEYWORD_ONLY,
+        }:
+            function(**bound.arguments)
+        else:
+            function(*bound.args, **bound.kwargs)
+
+
+OF_OPS = [name for name in CALLS if isinstance(CALLS[name]()[0], Op)]
+
+
+@pytest.mark.parametrize("name", OF_OPS)
+def test_signatures_of_ops_say_what_they_return(name: str) -> None:
+    function, args, kwargs = CALLS[name]()
+    out = function(*args, **kwargs)
+    returned = inspect.signature(function).return_annotation
+    if returned is gdt.DistributedArray:
+        assert type(out) is gdt.DistributedArray
+    else:
+        assert tuple(map(type, out)) == returned.__args__
+
+
+@pytest.mark.parametrize("name", OF_OPS)
+def test_what_the_engine_injects_is_no_argument(name: str) -> None:
+    function, args, kwargs = CALLS[name]()
+    for injected in INJECTED:
+        assert injected not in inspect.signature(function).parameters
+        with pytest.raises(ArgumentError, match=f"no argument '{injected}'"):
+            function(*args, **kwargs, **{injected: None})
+
+
+def test_signatures_are_as_calls_are_written() -> None:
+    axis = "axis: int | collections.abc.Sequence[int] | None = None"
+    signature = str(inspect.signature(gdt.max))
+    assert signature.startswith(f"(x, {axis}, keepdims: bool = False) -> ")
+    assert f"max{signature}" in pydoc.plain(pydoc.render_doc(gdt.max))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -12,16 +12,30 @@ from gdt.array.registry import FUNCTIONS
 from gdt.backend.cupy import on_gpu
 from gdt.errors import DtypeError, ShapeError, error
 
+A = TypeVar("A")
+
 COMMON_OPERANDS = frozenset({float, int})  # beside arrays: what is looked for first
 
 
-def _forward(name: str, *, reflected: bool = False) -> Callable[..., Any]:
+def _forward(name: str) -> Callable[..., Any]:
     """A method that calls the public function of that name."""
 
     def method(self: Any, *args: Any, **static: Any) -> Any:
-        if not reflected:
-            return FUNCTIONS[name](self, *args, **static)
-        (other,) = args
+        return FUNCTIONS[name](self, *args, **static)
+
+    method.__name__ = name
+    method.__doc__ = f"See `gdt.{name}`."
+    return method
+
+
+def _unary(name: str) -> Callable[[A], A]:
+    return _forward(name)
+
+
+def _reflected(name: str) -> Callable[[A, object], A]:
+    """A method that calls the public function of that name with `self` as its second operand."""
+
+    def method(self: Any, other: object) -> Any:
         return FUNCTIONS[name](other, self) if is_array_like(other) else NotImplemented
 
     method.__name__ = name
@@ -49,7 +63,7 @@ def _numpy_method(name: str) -> Callable[..., Any]:
     return method
 
 
-def _operator(name: str) -> Callable[[Any, object], Any]:
+def _operator(name: str) -> Callable[[A, object], A]:
     def method(self: Any, other: object) -> Any:
         kind = type(other)
         if kind is not type(self) and kind not in COMMON_OPERANDS and not is_array_like(other):
@@ -60,7 +74,7 @@ def _operator(name: str) -> Callable[[Any, object], Any]:
     return method
 
 
-def _in_place(name: str, symbol: str) -> Callable[[Any, object], Any]:
+def _in_place(name: str, symbol: str) -> Callable[[A, object], A]:
     def method(self: Any, other: object) -> Any:
         if not is_array_like(other):
             return NotImplemented
@@ -110,38 +124,38 @@ class ArrayMethods:
 
     __add__, __radd__, __iadd__ = (
         _operator("add"),
-        _forward("add", reflected=True),
+        _reflected("add"),
         _in_place("add", "+="),
     )
-    __sub__, __rsub__ = _operator("subtract"), _forward("subtract", reflected=True)
+    __sub__, __rsub__ = _operator("subtract"), _reflected("subtract")
     __isub__ = _in_place("subtract", "-=")
-    __mul__, __rmul__ = _operator("multiply"), _forward("multiply", reflected=True)
+    __mul__, __rmul__ = _operator("multiply"), _reflected("multiply")
     __imul__ = _in_place("multiply", "*=")
-    __truediv__, __rtruediv__ = _operator("divide"), _forward("divide", reflected=True)
+    __truediv__, __rtruediv__ = _operator("divide"), _reflected("divide")
     __itruediv__ = _in_place("divide", "/=")
     __floordiv__, __rfloordiv__ = (
         _operator("floor_divide"),
-        _forward("floor_divide", reflected=True),
+        _reflected("floor_divide"),
     )
     __ifloordiv__ = _in_place("floor_divide", "//=")
-    __mod__, __rmod__ = _operator("remainder"), _forward("remainder", reflected=True)
+    __mod__, __rmod__ = _operator("remainder"), _reflected("remainder")
     __imod__ = _in_place("remainder", "%=")
     __divmod__, __rdivmod__ = _divmod(), _divmod(reflected=True)
-    __pow__, __rpow__ = _operator("power"), _forward("power", reflected=True)
+    __pow__, __rpow__ = _operator("power"), _reflected("power")
     __ipow__ = _in_place("power", "**=")
-    __matmul__, __rmatmul__ = _operator("matmul"), _forward("matmul", reflected=True)
+    __matmul__, __rmatmul__ = _operator("matmul"), _reflected("matmul")
     __imatmul__ = _in_place("matmul", "@=")
-    __and__, __rand__ = _operator("bitwise_and"), _forward("bitwise_and", reflected=True)
-    __or__, __ror__ = _operator("bitwise_or"), _forward("bitwise_or", reflected=True)
-    __xor__, __rxor__ = _operator("bitwise_xor"), _forward("bitwise_xor", reflected=True)
-    __lshift__, __rlshift__ = _operator("left_shift"), _forward("left_shift", reflected=True)
-    __rshift__, __rrshift__ = _operator("right_shift"), _forward("right_shift", reflected=True)
+    __and__, __rand__ = _operator("bitwise_and"), _reflected("bitwise_and")
+    __or__, __ror__ = _operator("bitwise_or"), _reflected("bitwise_or")
+    __xor__, __rxor__ = _operator("bitwise_xor"), _reflected("bitwise_xor")
+    __lshift__, __rlshift__ = _operator("left_shift"), _reflected("left_shift")
+    __rshift__, __rrshift__ = _operator("right_shift"), _reflected("right_shift")
     __lt__, __le__ = _operator("less"), _operator("less_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
-    __eq__ = _operator("equal")
-    __ne__ = _operator("not_equal")
-    __neg__, __pos__ = _forward("negative"), _forward("positive")
-    __abs__, __invert__ = _forward("abs"), _forward("invert")
+    __eq__ = _operator("equal")  # type: ignore[assignment]  # object's returns a bool
+    __ne__ = _operator("not_equal")  # type: ignore[assignment]
+    __neg__, __pos__ = _unary("negative"), _unary("positive")
+    __abs__, __invert__ = _unary("abs"), _unary("invert")
     __getitem__ = _forward("getitem")
 
     def __setitem__(self: Any, index: object, value: object) -> None:

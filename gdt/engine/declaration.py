@@ -13,6 +13,9 @@ from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import Rule, RuleSpec, bind, parse
 
 INJECTED = ("out", "block_shape", "shards", "labels", "scratch")
+FROM_ENGINE: Any = object()
+"""The default of what a body needs and calls do not pass: what the engine injects, and the statics
+that `prepare` makes."""
 RuleOf = str | Callable[..., str | RuleSpec]
 
 
@@ -96,7 +99,7 @@ def declaration_of(
     parameters = list(inspect.signature(body).parameters.values())[1:]
     operands = tuple(p.name for p in parameters if p.kind is kinds.POSITIONAL_ONLY)
     named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
-    statics = [p for p in named if p.name not in INJECTED]
+    statics = [p for p in named if _is_passed(p)]
     return Declaration(
         name=body.__name__.rstrip("_"),
         body=body,
@@ -119,6 +122,27 @@ def declaration_of(
         donated=tuple(operands.index(n.strip()) for n in donate.split(",") if n.strip()),
         scratch=operands.index(scratch) if scratch else -1,
     )
+
+
+def signature_of(body: Callable[..., Any], returns: object) -> inspect.Signature:
+    """The signature of calls of the op with this body: its operands and statics, which are given by
+    position or by name; and what a call returns."""
+    _, *parameters = inspect.signature(body, eval_str=True).parameters.values()
+    operands = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
+    statics = [p for p in parameters if p not in operands and _is_passed(p)]
+    is_variadic = any(p.kind is p.VAR_POSITIONAL for p in operands)
+    kinds = inspect.Parameter
+    named = kinds.KEYWORD_ONLY if is_variadic else kinds.POSITIONAL_OR_KEYWORD
+    shown = [
+        *[p.replace(kind=p.kind if is_variadic else named, annotation=p.empty) for p in operands],
+        *[p.replace(kind=named) for p in statics],
+    ]
+    return inspect.Signature(shown, return_annotation=returns)
+
+
+def _is_passed(parameter: inspect.Parameter) -> bool:
+    """Whether calls of an op may pass this parameter of its body."""
+    return parameter.name not in INJECTED and parameter.default is not FROM_ENGINE
 
 
 def _parts_add_up(part: frozenset[int], types: Sequence[ArrayType | None]) -> bool:

@@ -5,7 +5,8 @@
         return xp.matmul(x, w)
 
 The parameters after the namespace `xp` and before `/` are the operands; the others are statics,
-part of the plan's key. A body may name, after `*`, what the engine knows and it needs:
+part of the plan's key. A body may name, after `*`, what the engine knows and it needs, with the
+default `FROM_ENGINE`, or None. Calls do not pass these:
 
 - `out`: the array(s) to write into, or None; a body that takes it gets recycled or donated memory,
   whose axes may lie in any order: a reshape of it may be a copy. What it returns is never a view
@@ -26,7 +27,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
 from gdt.array.array import DistributedArray
@@ -35,7 +36,7 @@ from gdt.array.registry import FUNCTIONS
 from gdt.caches import Cache
 from gdt.comm.relayout import run_routes
 from gdt.engine.builder import plan_of
-from gdt.engine.declaration import RuleOf, declaration_of
+from gdt.engine.declaration import RuleOf, declaration_of, signature_of
 from gdt.engine.plan import PLAN_BYTES, Plan, exact_key
 from gdt.errors import ArgumentError, GdtError, error
 from gdt.observe import OBSERVERS, is_recorded, ran
@@ -45,16 +46,29 @@ __all__ = ["op"]
 
 Vjp = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
-O = TypeVar("O", bound="Op")
+O = TypeVar("O", bound="Op[..., Any]")
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
-OPS: dict[str, Op] = {}
+OPS: dict[str, Op[..., Any]] = {}
 
 
-class Op:
-    """One operation: rule, body, vjp. `op(x, y, axis=0)` runs it on distributed arrays."""
+class Op(Generic[P, R_co]):
+    """One operation: rule, body, vjp. `op(x, y, axis=0)` runs it on distributed arrays.
 
-    def __init__(self, body: Callable[..., Any], rule: RuleOf, **options: Any) -> None:
+    P are the parameters of its body after `xp`, and R_co is what a call returns, for type checkers.
+    They take operands by position alone, where a call takes them by name too.
+    """
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        rule: RuleOf,
+        returns: object = DistributedArray,
+        **options: Any,
+    ) -> None:
         self.declaration = declaration_of(body, rule, **options)
+        self.__signature__ = signature_of(body, returns)
         self.name = self.__name__ = self.declaration.name
         self.__doc__, self.__module__ = body.__doc__, body.__module__
         self.count = -1 if self.declaration.variadic else len(self.declaration.operands)
@@ -66,6 +80,10 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Self:
+        """The op itself: it is a routine to `help` and `inspect`, and no method of its owners."""
+        return self
 
     def __reduce__(self) -> tuple[object, ...]:
         """By module and name, as functions are; a copy is the op itself."""
@@ -100,7 +118,7 @@ class Op:
 
     # ---- calling
 
-    def __call__(self, *args: Any, **static: Any) -> Any:
+    def _call(self, *args: Any, **static: Any) -> Any:
         if len(args) > self.count >= 0:
             args, static = self._named(args, static)
         types: list[Any] = []
@@ -151,6 +169,13 @@ class Op:
             for observer in observers:
                 observer.on_op(self, args, static, out)
         return out
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *args: P.args, **static: P.kwargs) -> R_co: ...
+
+    else:
+        __call__ = _call
 
     def _blamed(
         self, args: Sequence[Any], static: Mapping[str, Any], cause: Exception
@@ -272,7 +297,7 @@ class Op:
                 remedy=f"It takes arrays and {list(self.declaration.statics)}.",
             )
         static = hashable_statics(self.name, static)
-        return self(*converted(self.name, args, self.declaration.operand_name), **static)
+        return self._call(*converted(self.name, args, self.declaration.operand_name), **static)
 
     def plan_of_call(self, args: Sequence[Any], static: Mapping[str, Any]) -> Plan:
         """The plan of a call that has been made, from what an observer was told of it."""
@@ -315,10 +340,19 @@ def _blocks(args: Sequence[Any]) -> list[Any]:
     return [a.blocks if type(a) is DistributedArray else a for a in args]
 
 
-def op(rule: RuleOf, **options: Any) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an op: a decorator of its body. See `Op` for the options.
+@overload
+def op(
+    rule: RuleOf, *, outputs: int, **options: Any
+) -> Callable[[Callable[Concatenate[Any, P], Any]], Op[P, tuple[DistributedArray, ...]]]: ...
+@overload
+def op(
+    rule: RuleOf, **options: Any
+) -> Callable[[Callable[Concatenate[Any, P], Any]], Op[P, DistributedArray]]: ...
+def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
+    """Declare an op: a decorator of its body.
 
     rule: the sharding rule, or a function `(*types, **statics) -> rule`.
+    outputs: how many arrays the op returns, where it is a tuple of them.
     linear: operands in which the op is linear: `"x, w"` in each alone, `"x + y"` in both together.
     reduce: `sum`, `max`, `min` or `prod`: how shards of a reduced factor combine.
     whole: factors that must not be split.
@@ -333,7 +367,8 @@ def op(rule: RuleOf, **options: Any) -> Callable[[Callable[..., Any]], Op]:
     them.
     """
 
-    return lambda body: declared(Op(body, rule, **options))
+    returns = DistributedArray if outputs == 1 else tuple[(DistributedArray,) * outputs]  # type: ignore[misc]
+    return lambda body: declared(Op(body, rule, returns, **options))
 
 
 def declared(new: O) -> O:
@@ -342,7 +377,7 @@ def declared(new: O) -> O:
     return new
 
 
-def declared_op(module: str, name: str) -> Op:
+def declared_op(module: str, name: str) -> Op[..., Any]:
     """The op of that name, which importing the module declares."""
     importlib.import_module(module)
     return OPS[name]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import Parameter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NewType
 
 import numpy as np
 
@@ -21,6 +21,10 @@ from gdt.sharding.layout import Layout
 from gdt.sharding.routes import Transition, route
 
 Block = Any
+
+Memory = NewType("Memory", object)
+"""An array that the engine lets a body write into. Users have no values of this type, so that type
+checkers refuse `out=` in calls of ops."""
 
 NUMBERS = (int, float, complex, np.generic)
 

@@ -19,7 +19,7 @@ from gdt.engine.source import Names, code_of, written
 from gdt.observe import OBSERVERS, is_recorded
 
 
-class UpdateOp(Op):
+class UpdateOp(Op[..., Any]):
     """An op with donated operands: its outputs take their place, and their memory where nobody else
     refers to it. See `update_op`."""
 

@@ -60,31 +60,35 @@ from gdt.ops.shapes import *
 from gdt.ops.statistics import *
 from gdt.ops.taking import *
 
-__all__: list[str] = []
-__all__ += builtin_names.__all__
-__all__ += closeness.__all__
-__all__ += comparison.__all__
-__all__ += creation.__all__
-__all__ += elementwise.__all__
-__all__ += exponential.__all__
-__all__ += extrema.__all__
-__all__ += indexing.__all__
-__all__ += interchange.__all__
-__all__ += joining.__all__
-__all__ += movement.__all__
-__all__ += padding.__all__
-__all__ += placement.__all__
-__all__ += printing.__all__
-__all__ += reductions.__all__
-__all__ += scans.__all__
-__all__ += shapes.__all__
-__all__ += statistics.__all__
-__all__ += taking.__all__
-__all__ += softmax_functions.__all__
-__all__ += activations.__all__
-__all__ += batch_norms.__all__
-__all__ += cross_entropy.__all__
-__all__ += sparse_cross_entropy.__all__
-__all__ += contraction_of_blocks.__all__
-__all__ += einsum_notation.__all__
-__all__ += products.__all__
+_CHAPTERS = (
+    builtin_names,
+    closeness,
+    comparison,
+    creation,
+    elementwise,
+    exponential,
+    extrema,
+    indexing,
+    interchange,
+    joining,
+    movement,
+    padding,
+    placement,
+    printing,
+    reductions,
+    scans,
+    shapes,
+    statistics,
+    taking,
+    softmax_functions,
+    activations,
+    batch_norms,
+    cross_entropy,
+    sparse_cross_entropy,
+    contraction_of_blocks,
+    einsum_notation,
+    products,
+)
+PUBLIC = [name for chapter in _CHAPTERS for name in chapter.__all__]
+# mypy takes what it can read of an `__all__` for all there is; without one it follows the imports.
+globals()["__all__"] = PUBLIC

@@ -7,6 +7,7 @@ from typing import Any
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.engine.op import op
+from gdt.engine.plan import Memory
 from gdt.ops.elementwise import TERNARY, binary, like, positive, unary, zero
 
 __all__ = [
@@ -117,7 +118,9 @@ where.vjp(
 
 
 @op(TERNARY, linear="g")
-def maximum_gradient(xp: Any, g: Block, x: Block, y: Block, /, *, out: Block = None) -> Block:
+def maximum_gradient(
+    xp: Any, g: Block, x: Block, y: Block, /, *, out: Memory | None = None
+) -> Block:
     """g where x > y, half of g where x equals y, else 0: the gradient of maximum(x, y) in x."""
     twice = xp.add(xp.greater(x, y), xp.greater_equal(x, y), dtype=g.dtype)
     twice *= 0.5
@@ -152,7 +155,9 @@ minimum.vjp(
 
 
 @op(TERNARY)
-def clip_between(xp: Any, x: Block, low: Block, high: Block, /, *, out: Block = None) -> Block:
+def clip_between(
+    xp: Any, x: Block, low: Block, high: Block, /, *, out: Memory | None = None
+) -> Block:
     """minimum(maximum(x, low), high): `clip` with both bounds."""
     return xp.clip(x, low, high, out=out)
 

@@ -16,6 +16,7 @@ from gdt.array.registry import public
 from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
 from gdt.comm.relayout import run_routes
+from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
@@ -434,7 +435,7 @@ def _diagonals(xp: Any, x: Block, shards: Shards) -> Block:
 
 
 @op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
-def tril(xp: Any, x: Block, /, k: int = 0, *, shards: Shards) -> Block:
+def tril(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> Block:
     """The lower triangle of matrices: zeros above the k-th diagonal above the main one.
 
     >>> gdt.tril([[1, 2], [3, 4]]).tolist()
@@ -444,7 +445,7 @@ def tril(xp: Any, x: Block, /, k: int = 0, *, shards: Shards) -> Block:
 
 
 @op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
-def triu(xp: Any, x: Block, /, k: int = 0, *, shards: Shards) -> Block:
+def triu(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> Block:
     """The upper triangle of matrices: zeros below the k-th diagonal above the main one.
 
     >>> gdt.triu([[1, 2], [3, 4]]).tolist()

@@ -18,6 +18,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import SCALARS
 from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.op import Op, op
+from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, error
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
@@ -53,6 +54,9 @@ __all__ = [
 
 Block = Any
 
+Unary = Op[[Any], DistributedArray]
+Binary = Op[[Any, Any], DistributedArray]
+
 UNARY, BINARY, TERNARY = "... -> ...", "..., ... -> ...", "..., ..., ... -> ..."
 
 
@@ -69,16 +73,16 @@ def unary(
     linear: str = "",
     ufunc: str = "",
     of: Callable[[Any], Any] | None = None,
-) -> Op:
+) -> Unary:
     """Declare an element-wise function of one operand that NumPy has as a ufunc, or of `of(x)`."""
     function = ufunc or name
 
-    def body(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+    def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
         return getattr(xp, function)(x, out=out)
 
     body.ufunc = function  # type: ignore[attr-defined]
 
-    def body_of(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+    def body_of(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
         return body(xp, of(x), out=out)  # type: ignore[misc]
 
     return _declare(body_of if of else body, name, documented(summary, *calls), UNARY, linear)
@@ -92,23 +96,25 @@ def binary(
     ufunc: str = "",
     rule: Any = BINARY,
     of: Callable[[Any], Any] | None = None,
-) -> Op:
+) -> Binary:
     """Declare an element-wise function of two operands that NumPy has as a ufunc, or of `of(x)` and
     `of(y)`."""
     function = ufunc or name
 
-    def body(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
+    def body(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
         return getattr(xp, function)(x, y, out=out)
 
     body.ufunc = function  # type: ignore[attr-defined]
 
-    def body_of(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
+    def body_of(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
         return body(xp, of(x), of(y), out=out)  # type: ignore[misc]
 
     return _declare(body_of if of else body, name, documented(summary, *calls), rule, linear)
 
 
-def _declare(body: Callable[..., Any], name: str, doc: str, rule: Any, linear: str) -> Op:
+def _declare(
+    body: Callable[..., Any], name: str, doc: str, rule: Any, linear: str
+) -> Op[..., DistributedArray]:
     body.__name__, body.__doc__, body.__module__ = name, doc, __name__
     return op(rule, linear=linear)(body)
 
@@ -127,8 +133,7 @@ def like(g: DistributedArray, x: DistributedArray) -> DistributedArray:
 
 def zero(g: Any, out: Any, x: DistributedArray, **static: Any) -> DistributedArray:
     """The gradient of a step function."""
-    zeros: DistributedArray = FUNCTIONS["zeros_like"](x)
-    return zeros
+    return FUNCTIONS["zeros_like"](x)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------- casts
@@ -155,13 +160,13 @@ def _cast_into(xp: Any, x: Block, out: Block) -> Block:
 
 
 @op(UNARY, prepare=_prepare_cast)
-def cast(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block:
+def cast(xp: Any, x: Block, /, dtype: Any, *, out: Memory | None = None) -> Block:
     """The values as another dtype: what `astype` runs where rounding may lose something."""
     return x.astype(dtype) if out is None else _cast_into(xp, x, out)
 
 
 @op(UNARY, linear="x", prepare=_prepare_cast)
-def widen(xp: Any, x: Block, /, dtype: Any, *, out: Block = None) -> Block:
+def widen(xp: Any, x: Block, /, dtype: Any, *, out: Memory | None = None) -> Block:
     """The values as a dtype of at least their precision: what `astype` runs where it is linear."""
     return x.astype(dtype) if out is None else _cast_into(xp, x, out)
 
@@ -190,10 +195,12 @@ def astype(x: Any, dtype: Any, copy: bool = True) -> DistributedArray:
         x = FUNCTIONS["asarray"](x)
     find = _known_cast if type(dtype) is type else _cast  # NumPy's and Python's types, mostly
     run, target = find(x.type.dtype, dtype)
-    return x if run is None else run(x, dtype=target)  # type: ignore[no-any-return]
+    return x if run is None else run(x, dtype=target)
 
 
-def _cast(have: np.dtype[Any], dtype: Any) -> tuple[Op | None, np.dtype[Any]]:
+def _cast(
+    have: np.dtype[Any], dtype: Any
+) -> tuple[Op[..., DistributedArray] | None, np.dtype[Any]]:
     """The op that casts, None between equal dtypes; and the dtype of its result."""
     target = checked_dtype(dtype, "astype")
     if have == target:
@@ -270,7 +277,7 @@ hypot.vjp(lambda g, out, x, y: like(g * x / out, x), lambda g, out, x, y: like(g
 
 
 @op(BINARY)
-def power(xp: Any, x: Block, y: Block, /, *, out: Block = None) -> Block:
+def power(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
     """x to the power of y.
 
     The gradient with respect to y is 0 where x is 0, and NaN where x is negative, as in JAX.
@@ -346,11 +353,11 @@ copysign.vjp(
 )
 
 
-def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Op:
+def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Unary:
     """Declare a function that makes whole numbers, and leaves those that are integers what they
     are, of which CuPy 13 and NumPy 2.0 would make floating-point numbers."""
 
-    def body(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+    def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
         if x.dtype.kind in "bui":
             return x.astype(x.dtype) if out is None else _cast_into(xp, x, out)
         return getattr(xp, name)(x, out=out)
@@ -367,7 +374,7 @@ for _step in (floor, ceil, trunc, rint):
 
 
 @op(UNARY)
-def round_(xp: Any, x: Block, /, decimals: int = 0, *, out: Block = None) -> Block:
+def round_(xp: Any, x: Block, /, decimals: int = 0, *, out: Memory | None = None) -> Block:
     """x rounded to `decimals` decimal places, of two the even one.
 
     >>> gdt.round([0.25, 1.35, 2.5], 1).tolist()

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from gdt.engine.op import op
+from gdt.engine.plan import Memory
 from gdt.ops.elementwise import BINARY, binary, like, sqrt, square, unary
 
 __all__ = [
@@ -117,7 +118,7 @@ tanh = unary("tanh", "Hyperbolic tangent.", ("tanh(0.0)", 0.0))
 
 
 @op(BINARY, linear="g")
-def tanh_gradient(xp: Any, g: Block, y: Block, /, *, out: Block = None) -> Block:
+def tanh_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) -> Block:
     """g * (1 - y * y): the gradient of tanh from its value y."""
     if out is None:
         return g * (1 - y * y)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.engine.op import Op, op
+from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.comparison import equal
@@ -78,25 +79,31 @@ min_.kernel(extreme_kernel("Min"))
 # ---------------------------------------------------------------- argmax and argmin
 
 
-def _prepare_arg(
-    array_type: ArrayType, *, name: str, axis: int | None, keepdims: bool = False
-) -> dict[str, Any]:
-    if array_type.dtype.kind == "c":
-        raise error(DtypeError, name, "complex numbers have no order", operands={"x": array_type})
-    if axis is None:
-        axes = tuple(range(-array_type.ndim, 0))
-    else:
-        known = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
-        if not known or not -array_type.ndim <= axis < array_type.ndim:
-            raise error(
-                ShapeError,
-                name,
-                f"axis {axis!r} is out of range for rank {array_type.ndim}",
-                operands={"x": array_type},
-            )
-        axes = (int(axis) % array_type.ndim - array_type.ndim,)
-    check_nonempty(array_type, axes, name)
-    return {"axis": axes, "keepdims": bool(keepdims)}
+def _prepare_arg(name: str) -> Callable[..., dict[str, Any]]:
+    """A check of the statics of `name`, argmax or argmin, which makes `axis` a tuple of axes."""
+
+    def prepare(
+        array_type: ArrayType, *, axis: int | None = None, keepdims: bool = False
+    ) -> dict[str, Any]:
+        operands = {"x": array_type}
+        if array_type.dtype.kind == "c":
+            raise error(DtypeError, name, "complex numbers have no order", operands=operands)
+        if axis is None:
+            axes = tuple(range(-array_type.ndim, 0))
+        elif _is_axis(axis, array_type.ndim):
+            axes = (int(axis) % array_type.ndim - array_type.ndim,)
+        else:
+            problem = f"axis {axis!r} is out of range for rank {array_type.ndim}"
+            raise error(ShapeError, name, problem, operands=operands)
+        check_nonempty(array_type, axes, name)
+        return {"axis": axes, "keepdims": bool(keepdims)}
+
+    return prepare
+
+
+def _is_axis(axis: Any, ndim: int) -> bool:
+    is_integer = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+    return is_integer and -ndim <= axis < ndim
 
 
 def _arg_rule(array_type: ArrayType, *, axis: Sequence[int], keepdims: bool) -> str:
@@ -104,7 +111,7 @@ def _arg_rule(array_type: ArrayType, *, axis: Sequence[int], keepdims: bool) -> 
 
 
 def _locate(
-    xp: Any, x: Block, axis: Sequence[int], keepdims: bool, shards: Shards, name: str
+    xp: Any, x: Block, axis: Any, keepdims: bool, shards: Shards, name: str
 ) -> tuple[Block, ...]:
     """In every shard the best element and its global index; only the index if nothing is split."""
     rank = x.ndim - next(iter(shards.start.values())).ndim if shards.start else 0
@@ -163,27 +170,22 @@ def _index_alone(xp: Any, *statistics: Block) -> Block:
     return statistics[-1]
 
 
-def _arg_op(name: str, best: str, doc: str) -> Op:
-    def body(
-        xp: Any, x: Block, /, axis: int | None = None, keepdims: bool = False, *, shards: Shards
-    ) -> tuple[Block, ...]:
-        return _locate(xp, x, axis, keepdims, shards, name)  # type: ignore[arg-type]
-
-    def prepare(
-        array_type: ArrayType, *, axis: int | None = None, keepdims: bool = False
-    ) -> dict[str, Any]:
-        return _prepare_arg(array_type, name=name, axis=axis, keepdims=keepdims)
-
-    body.__name__, body.__doc__, body.__module__ = name, doc, __name__
-    declare = op(_arg_rule, reduce=best, merge=_merge(best), finish=_index_alone, prepare=prepare)
-    declared = declare(body)
-    declared.kernel(arg_kernel(best.capitalize()))
-    return declared
-
-
-argmax = _arg_op(
-    "argmax",
-    "max",
+@op(
+    _arg_rule,
+    reduce="max",
+    merge=_merge("max"),
+    finish=_index_alone,
+    prepare=_prepare_arg("argmax"),
+)
+def argmax(
+    xp: Any,
+    x: Block,
+    /,
+    axis: int | None = None,
+    keepdims: bool = False,
+    *,
+    shards: Shards = FROM_ENGINE,
+) -> tuple[Block, ...]:
     """Index of the largest element along `axis`, of the flattened array for None; int64.
 
     The first of equal elements, or the first NaN. Over a split axis the devices gather one value
@@ -191,11 +193,26 @@ argmax = _arg_op(
 
     >>> gdt.argmax(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [1, 0]
-    """,
+    """
+    return _locate(xp, x, axis, keepdims, shards, "argmax")
+
+
+@op(
+    _arg_rule,
+    reduce="min",
+    merge=_merge("min"),
+    finish=_index_alone,
+    prepare=_prepare_arg("argmin"),
 )
-argmin = _arg_op(
-    "argmin",
-    "min",
+def argmin(
+    xp: Any,
+    x: Block,
+    /,
+    axis: int | None = None,
+    keepdims: bool = False,
+    *,
+    shards: Shards = FROM_ENGINE,
+) -> tuple[Block, ...]:
     """Index of the smallest element along `axis`, of the flattened array for None; int64.
 
     The first of equal elements, or the first NaN. Over a split axis the devices gather one value
@@ -203,5 +220,9 @@ argmin = _arg_op(
 
     >>> gdt.argmin(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [0, 1]
-    """,
-)
+    """
+    return _locate(xp, x, axis, keepdims, shards, "argmin")
+
+
+argmax.kernel(arg_kernel("Max"))
+argmin.kernel(arg_kernel("Min"))

@@ -138,7 +138,11 @@ def scan_of_split(
 
 
 def _exclusive(
-    totals: DistributedArray, axis: int, scan: Op, identity: int, reverse: bool
+    totals: DistributedArray,
+    axis: int,
+    scan: Op[..., DistributedArray],
+    identity: int,
+    reverse: bool,
 ) -> DistributedArray:
     """What the shards before (after, if `reverse`) each shard make together."""
     layout = totals.layout.resolved
@@ -149,14 +153,14 @@ def _exclusive(
     widths[axis] = (0, 1) if reverse else (1, 0)
     others = getitem(totals, (*[slice(None)] * axis, kept))
     shifted = pad(others, widths, constant_values=identity)
-    return scan(shifted, axis=axis, reverse=reverse)  # type: ignore[no-any-return]
+    return scan(shifted, axis=axis, reverse=reverse)
 
 
 def _prefix(axis: int, size: int) -> tuple[slice, ...]:
     return (*[slice(None)] * axis, slice(size))
 
 
-_KINDS: dict[bool, tuple[Op, Op, int]] = {
+_KINDS: dict[bool, tuple[Op[..., DistributedArray], Op[..., DistributedArray], int]] = {
     False: (cumsum_of_whole, add, 0),
     True: (cumprod_of_whole, multiply, 1),
 }

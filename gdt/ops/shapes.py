@@ -11,6 +11,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
+from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.errors import ShapeError, error
 from gdt.ops.reductions import unbroadcast
@@ -130,7 +131,7 @@ def _groups(have: Sequence[int], want: Sequence[int]) -> list[tuple[list[int], l
 
 
 @op(_reshape_rule, linear="x", prepare=_prepare_reshape)
-def reshape(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any) -> Block:
+def reshape(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_ENGINE) -> Block:
     """The elements in row-major order in another shape; one size may be -1.
 
     Local where the split axes stay whole groups; else what is in the way is gathered.
@@ -273,7 +274,7 @@ def _broadcast_rule(array_type: ArrayType, *, shape: tuple[int, ...]) -> RuleSpe
 
 
 @op(_broadcast_rule, linear="x", prepare=_prepare_broadcast)
-def broadcast_to(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any) -> Block:
+def broadcast_to(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_ENGINE) -> Block:
     """The array repeated along new axes and axes of length 1 until it has `shape`; takes no memory.
 
     >>> gdt.broadcast_to(gdt.arange(2), (2, 2)).tolist()

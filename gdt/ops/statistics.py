@@ -16,6 +16,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, error
@@ -109,7 +110,14 @@ def _as_result(
     return mean.astype(dtype), variance.astype(dtype)
 
 
-@op(_moments_rule, merge=_merge, finish=_as_result, fill={"x": None}, prepare=_prepare_moments)
+@op(
+    _moments_rule,
+    outputs=2,
+    merge=_merge,
+    finish=_as_result,
+    fill={"x": None},
+    prepare=_prepare_moments,
+)
 def moments(
     xp: Any,
     x: Block,
@@ -117,8 +125,8 @@ def moments(
     axes: Axis,
     keepdims: bool = False,
     *,
-    shards: Shards,
-    dtype: Any = None,
+    shards: Shards = FROM_ENGINE,
+    dtype: Any = FROM_ENGINE,
 ) -> tuple[Block, ...]:
     """Mean and variance over `axes` (None: all), as `tf.nn.moments` gives them, with no ddof.
 
@@ -222,10 +230,9 @@ def var(
         ddof = correction
     variance = moments(x, axes=axis, keepdims=keepdims)[1]
     if not ddof:
-        return variance  # type: ignore[no-any-return]
+        return variance
     n = reduced_count(x, axis)
-    scaled: DistributedArray = variance * (n / (n - ddof) if n > ddof else float("inf"))
-    return scaled
+    return variance * (n / (n - ddof) if n > ddof else float("inf"))
 
 
 @public

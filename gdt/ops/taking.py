@@ -14,6 +14,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.backend.numpy import order_in_memory
+from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
@@ -60,7 +61,9 @@ def _take_rule(x: ArrayType, indices: ArrayType, *, axis: int) -> str:
 
 
 @op(_take_rule, linear="x", fill={"x": None})
-def take_in_range(xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Shards) -> Block:
+def take_in_range(
+    xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Shards = FROM_ENGINE
+) -> Block:
     """`take` of indices that are known to be in range.
 
     axis: counted from the front.
@@ -118,7 +121,7 @@ def _add_at_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: 
 
 @op(_add_at_rule, linear="g", fill={"carrier": None})
 def add_at(
-    xp: Any, g: Block, indices: Block, carrier: Block, /, axis: int, *, shards: Shards
+    xp: Any, g: Block, indices: Block, carrier: Block, /, axis: int, *, shards: Shards = FROM_ENGINE
 ) -> Block:
     """Zeros to which each slice of `g` is added at its index along `axis`: the gradient of `take`.
 
@@ -212,7 +215,7 @@ def _along(array_type: ArrayType | None, dims: dict[str, int], axis: int, name: 
 
 @op(_along_rule, linear="x", fill={"x": None})
 def take_along_axis_in_range(
-    xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Shards
+    xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Shards = FROM_ENGINE
 ) -> Block:
     """`take_along_axis` of indices that are known to be in range.
 
@@ -241,7 +244,7 @@ def _add_along_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axi
 
 @op(_add_along_rule, linear="g", fill={"carrier": None})
 def add_along_axis(
-    xp: Any, g: Block, indices: Block, carrier: Block, /, axis: int, *, shards: Shards
+    xp: Any, g: Block, indices: Block, carrier: Block, /, axis: int, *, shards: Shards = FROM_ENGINE
 ) -> Block:
     """Zeros to which each element of `g` is added at its index along `axis`: the gradient of
     `take_along_axis`.

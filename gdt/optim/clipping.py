@@ -103,7 +103,7 @@ def _times(g: DistributedArray, scale: DistributedArray) -> DistributedArray:
     """g * scale in the dtype of g, if that has fractions; a small scale is 0 in float16, and the
     product need not be."""
     if g.dtype.kind not in "fc":
-        return g * scale  # type: ignore[no-any-return]
+        return g * scale
     wide = np.dtype(np.float32) if g.dtype == np.float16 else g.dtype
     scaled: DistributedArray = (g.astype(wide) * scale.astype(wide)).astype(g.dtype)
     return scaled

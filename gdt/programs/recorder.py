@@ -67,7 +67,7 @@ class Recorder(Observer):
             )  # fmt: skip
 
     def _with_moved_constants(
-        self, op: Op, args: tuple[Any, ...], static: dict[str, Any]
+        self, op: Op[..., Any], args: tuple[Any, ...], static: dict[str, Any]
     ) -> tuple[Plan, tuple[Any, ...]]:
         """The plan of a call, and its operands: those that are the same in every run have been
         moved to where the plan wants them once and for all."""

@@ -21,7 +21,7 @@ from gdt.testing.oracle import Oracle, Sample
 Type = ArrayType | None  # None: a Python scalar
 
 
-def bound_call(op: Op, sample: Sample) -> tuple[list[Any], dict[str, Any]]:
+def bound_call(op: Op[..., Any], sample: Sample) -> tuple[list[Any], dict[str, Any]]:
     """Operands (NumPy arrays and Python scalars) and statics of a sample, as the op binds them."""
     args, static = tuple(sample.args), dict(sample.static)
     if not op.declaration.variadic:
@@ -40,7 +40,7 @@ def replicated_types(operands: Sequence[Any], mesh: Mesh) -> tuple[Type, ...]:
 
 
 def strategies_of(
-    op: Op, operands: Sequence[Any], static: dict[str, Any], mesh: Mesh
+    op: Op[..., Any], operands: Sequence[Any], static: dict[str, Any], mesh: Mesh
 ) -> Iterator[Strategy]:
     """Every strategy that the op's rule allows on this mesh, for operands of these shapes."""
     types = replicated_types(operands, mesh)
@@ -48,7 +48,7 @@ def strategies_of(
     return legal_strategies(rule, types, sizes)
 
 
-def check_rule(op: Op, sample: Sample, mesh: Mesh) -> int:
+def check_rule(op: Op[..., Any], sample: Sample, mesh: Mesh) -> int:
     """Run the op by every strategy that its rule allows, on poisoned shards, and return their
     number.
 
@@ -81,7 +81,7 @@ def described(strategy: Strategy) -> str:
 
 
 def _check_strategy(
-    op: Op,
+    op: Op[..., Any],
     operands: Sequence[Any],
     static: dict[str, Any],
     strategy: Strategy,

@@ -13,6 +13,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.errors import DtypeError, error
 from gdt.ops.elementwise import astype, multiply, subtract
@@ -75,6 +76,7 @@ def _prepare(name: str) -> Any:
 
 @op(
     _statistics_rule,
+    outputs=2,
     reduce="max",
     merge=merge_largest_and_sum,
     prepare=_prepare("softmax_statistics"),
@@ -283,7 +285,7 @@ def _prepare_logsumexp(
     prepare=_prepare_logsumexp,
 )
 def logsumexp_of_floats(
-    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = None
+    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, *, dtype: Any = FROM_ENGINE
 ) -> tuple[Block, Block]:
     """`logsumexp` of floating-point numbers."""
     with np.errstate(invalid="ignore"):

@@ -16,9 +16,10 @@ import numpy as np
 from gdt.backend.numpy import Order
 from gdt.caches import remembered
 from gdt.cuda import launches
+from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.launcher import Launcher
 from gdt.engine.op import op
-from gdt.engine.plan import Labels
+from gdt.engine.plan import Labels, Memory
 from gdt.engine.source import code_of
 from gdt.engine.specialization import are_arrays
 from gdt.ops.elementwise import like
@@ -248,7 +249,9 @@ def contract_with_kernels(
 
 
 @op("... i k, k j -> ... i j", linear="x, w")
-def matrix_product(xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block = None) -> Block:
+def matrix_product(
+    xp: Any, x: Block, w: Block, /, *, labels: Labels = FROM_ENGINE, out: Memory | None = None
+) -> Block:
     """Matrix product over the last axis of `x` and the first of `w`: what `@` runs for a matrix
     `w`.
 
@@ -266,7 +269,7 @@ def matrix_product(xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block
 
 @op("... i k, j k -> ... i j", linear="x, w")
 def matrix_product_nt(
-    xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block = None
+    xp: Any, x: Block, w: Block, /, *, labels: Labels = FROM_ENGINE, out: Memory | None = None
 ) -> Block:
     """`x @ w.T` without transposing; x: (..., i, k), w: (j, k), result: (..., i, j)."""
     return contract(xp, x, w, labels, out)
@@ -274,7 +277,7 @@ def matrix_product_nt(
 
 @op("... k i, ... k j -> i j", linear="x, w")
 def matrix_product_tn(
-    xp: Any, x: Block, w: Block, /, *, labels: Labels, out: Block = None
+    xp: Any, x: Block, w: Block, /, *, labels: Labels = FROM_ENGINE, out: Memory | None = None
 ) -> Block:
     """`x.T @ w`, summed over all leading axes; x: (..., k, i), w: (..., k, j), result: (i, j)."""
     return contract(xp, x, w, labels, out)

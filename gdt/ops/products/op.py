@@ -16,8 +16,9 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
+from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
-from gdt.engine.plan import Labels
+from gdt.engine.plan import Labels, Memory
 from gdt.errors import ShapeError, error
 from gdt.ops.elementwise import like
 from gdt.ops.lookup import checked_axis, checked_indices
@@ -57,7 +58,14 @@ def _contraction_rule(x: ArrayType, w: ArrayType, *, terms: Terms) -> str:
 
 @op(_contraction_rule, linear="x, w")
 def contraction(
-    xp: Any, x: Block, w: Block, /, terms: Terms, *, labels: Labels, out: Block = None
+    xp: Any,
+    x: Block,
+    w: Block,
+    /,
+    terms: Terms,
+    *,
+    labels: Labels = FROM_ENGINE,
+    out: Memory | None = None,
 ) -> Block:
     """The product of two arrays, summed over the labels that the result lacks.
 

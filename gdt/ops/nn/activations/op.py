@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gdt.engine.op import op
+from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, error
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import BINARY, UNARY, like, square, zero
@@ -73,7 +74,7 @@ def _kept_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 @op(UNARY, prepare=_real("relu"))
-def relu(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+def relu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """max(x, 0), with NaN kept; the gradient at 0 is 0.
 
     >>> gdt.relu([-1.0, 2.0]).tolist()
@@ -84,7 +85,7 @@ def relu(xp: Any, x: Block, /, *, out: Block = None) -> Block:
 
 
 @op(BINARY, linear="g")
-def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Block = None) -> Block:
+def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) -> Block:
     """g * (y > 0): the gradient of relu from its value y."""
     # A product of floats and bools would cast piece by piece.
     return xp.multiply(g, (y > 0).astype(g.dtype), out=out)
@@ -100,7 +101,9 @@ relu_gradient.vjp(
 
 
 @op(UNARY, prepare=_real("leaky_relu"))
-def leaky_relu(xp: Any, x: Block, /, negative_slope: float = 0.2, *, out: Block = None) -> Block:
+def leaky_relu(
+    xp: Any, x: Block, /, negative_slope: float = 0.2, *, out: Memory | None = None
+) -> Block:
     """x where it is positive, else `negative_slope * x`; the default is Keras's.
 
     >>> gdt.leaky_relu([-1.0, 2.0], negative_slope=0.1).tolist()
@@ -115,18 +118,18 @@ leaky_relu.vjp(lambda g, out, x, negative_slope=0.2: g * where(x > 0, 1.0, negat
 
 
 @op(UNARY, prepare=_real("elu"))
-def elu(xp: Any, x: Block, /, alpha: float = 1.0, *, out: Block = None) -> Block:
+def elu(xp: Any, x: Block, /, alpha: float = 1.0, *, out: Memory | None = None) -> Block:
     """x where it is positive, else `alpha * (exp(x) - 1)`.
 
     >>> gdt.elu([-1000.0, 2.0]).tolist()
     [-1.0, 2.0]
     """
     x = _floating(xp, x)
-    out = xp.minimum(x, 0, out=out)
-    xp.expm1(out, out=out)
-    out *= alpha
-    out += xp.maximum(x, 0)
-    return out
+    y = xp.minimum(x, 0, out=out)
+    xp.expm1(y, out=y)
+    y *= alpha
+    y += xp.maximum(x, 0)
+    return y
 
 
 elu.vjp(lambda g, out, x, alpha=1.0: g * where(x > 0, 1.0, out + alpha))
@@ -146,7 +149,7 @@ def _sigmoid(xp: Any, x: Block, out: Block) -> Block:
 
 
 @op(UNARY, prepare=_real("sigmoid"))
-def sigmoid(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+def sigmoid(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """1 / (1 + exp(-x)), without overflow.
 
     >>> gdt.sigmoid([-1000.0, 0.0]).tolist()
@@ -156,7 +159,7 @@ def sigmoid(xp: Any, x: Block, /, *, out: Block = None) -> Block:
 
 
 @op(BINARY, linear="g")
-def sigmoid_gradient(xp: Any, g: Block, y: Block, /, *, out: Block = None) -> Block:
+def sigmoid_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) -> Block:
     """g * y * (1 - y): the gradient of sigmoid from its value y."""
     if out is None:
         return g * (y * (1 - y))
@@ -173,7 +176,7 @@ sigmoid_gradient.vjp(
 
 
 @op(UNARY, prepare=_real("softplus"))
-def softplus(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+def softplus(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """log(1 + exp(x)), without overflow.
 
     >>> gdt.softplus([-1000.0, 1000.0]).tolist()
@@ -193,7 +196,7 @@ softplus.vjp(lambda g, out, x: g * sigmoid(x))
 
 
 @op(UNARY, prepare=_real("silu"))
-def silu(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+def silu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """x * sigmoid(x), also called swish.
 
     >>> gdt.silu([-1000.0, 1000.0]).tolist()
@@ -205,14 +208,14 @@ def silu(xp: Any, x: Block, /, *, out: Block = None) -> Block:
 
 
 @op(UNARY)
-def silu_slope(xp: Any, x: Block, /, *, out: Block = None) -> Block:
+def silu_slope(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """The derivative of silu: s * (1 + x * (1 - s)) with s = sigmoid(x)."""
     s = _sigmoid(xp, x, None)
-    out = xp.subtract(1, s, out=out)
-    out *= xp.clip(x, -1e4, 1e4)  # s or 1 - s is 0 there, and infinity times 0 is NaN
-    out += 1
-    out *= s
-    return out
+    slope = xp.subtract(1, s, out=out)
+    slope *= xp.clip(x, -1e4, 1e4)  # s or 1 - s is 0 there, and infinity times 0 is NaN
+    slope += 1
+    slope *= s
+    return slope
 
 
 def _silu_slope_vjp(g: Any, out: Any, x: Any) -> Any:

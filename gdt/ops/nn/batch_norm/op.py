@@ -9,7 +9,9 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.composite import Composite
+from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
+from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.elementwise import like, sqrt
 from gdt.ops.nn.batch_norm.kernels import (
@@ -49,8 +51,8 @@ def normalize(
     /,
     epsilon: float,
     *,
-    block_shape: tuple[int, ...],
-    out: Block = None,
+    block_shape: tuple[int, ...] = FROM_ENGINE,
+    out: Memory | None = None,
 ) -> Block:
     """(x - mean) / sqrt(variance + epsilon) * scale + offset; the five broadcast."""
     y = xp.subtract(x, mean, out=out)
@@ -123,7 +125,7 @@ def _prepare_pair(g: ArrayType, xhat: ArrayType, *, axes: Axis, keepdims: bool) 
     return {"axes": negative_axes(g, axes, "batch_norm_sums"), "keepdims": keepdims}
 
 
-@op(_pair_rule, prepare=_prepare_pair)
+@op(_pair_rule, outputs=2, prepare=_prepare_pair)
 def batch_norm_sums(
     xp: Any, g: Block, xhat: Block, /, axes: Axis, keepdims: bool
 ) -> tuple[Block, Block]:
@@ -161,7 +163,7 @@ def batch_norm_gradient(
     epsilon: float,
     count: int,
     *,
-    out: Block = None,
+    out: Memory | None = None,
 ) -> Block:
     """scale / sqrt(variance + epsilon) * (g - (g_sum + xhat * product_sum) / count): the gradient
     of batch normalisation in x (Ioffe, Szegedy 2015, section 3)."""

@@ -14,6 +14,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.backend import backend_of
+from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, ShapeError, error
@@ -109,7 +110,7 @@ def _loss_of_whole(
     return loss if loss.dtype == logits.dtype else loss.astype(logits.dtype), largest, below, total
 
 
-@op(_softmax_rule)
+@op(_softmax_rule, outputs=2)
 def cross_entropy_of_whole(
     xp: Any,
     labels: Block,
@@ -118,7 +119,7 @@ def cross_entropy_of_whole(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     *,
-    shards: Shards,
+    shards: Shards = FROM_ENGINE,
 ) -> tuple[Block, Block]:
     """`sparse_softmax_cross_entropy_with_logits` and softmax(logits), where classes are not
     split."""
@@ -129,7 +130,7 @@ def cross_entropy_of_whole(
     return loss, softmax if softmax.dtype == logits.dtype else softmax.astype(logits.dtype)
 
 
-@op(_whole_rule)
+@op(_whole_rule, outputs=3)
 def fused_cross_entropy(
     xp: Any,
     labels: Block,
@@ -138,7 +139,7 @@ def fused_cross_entropy(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     *,
-    shards: Shards,
+    shards: Shards = FROM_ENGINE,
 ) -> tuple[Block, Block, Block]:
     """`cross_entropy_of_whole` that keeps no softmax: its gradient takes two numbers of each row,
     with which softmax(x) is exp(x - first) / second.
@@ -178,6 +179,7 @@ def _prepare_split(labels: ArrayType, logits: ArrayType, **static: Any) -> dict[
 
 @op(
     _split_rule,
+    outputs=3,
     reduce="max",
     merge=_merge,
     finish=_finish,
@@ -192,8 +194,8 @@ def cross_entropy_of_split(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     *,
-    shards: Shards,
-    dtype: Any = None,
+    shards: Shards = FROM_ENGINE,
+    dtype: Any = FROM_ENGINE,
 ) -> tuple[Block, ...]:
     """`sparse_softmax_cross_entropy_with_logits` over split classes, with the largest logit of
     every row and the sum of exponentials below it, which its gradient takes."""
@@ -263,7 +265,7 @@ def cross_entropy_gradient(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     *,
-    shards: Shards,
+    shards: Shards = FROM_ENGINE,
 ) -> Block:
     """g * (softmax - labels as one-hot rows, smoothed): the gradient of the cross-entropy in the
     logits."""
@@ -282,7 +284,7 @@ def fused_cross_entropy_gradient(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
     *,
-    shards: Shards,
+    shards: Shards = FROM_ENGINE,
 ) -> Block:
     """`cross_entropy_gradient` where the softmax is exp(logits - largest) / total."""
     softmax = floating(xp, logits) - largest
@@ -387,11 +389,10 @@ def sparse_softmax_cross_entropy_with_logits(
         static["label_smoothing"] = float(label_smoothing)
     if ignore_index is not None:
         static["ignore_index"] = int(ignore_index)
-    loss: DistributedArray = _family(logits)(labels, logits, **static)[0]
-    return loss
+    return _family(logits)(labels, logits, **static)[0]
 
 
-def _family(logits: DistributedArray) -> Op:
+def _family(logits: DistributedArray) -> Op[..., tuple[DistributedArray, ...]]:
     """The op for logits of that layout on those devices."""
     if logits.layout.dims[-1]:
         return cross_entropy_of_split
