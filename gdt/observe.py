@@ -94,6 +94,9 @@ class Observer:
     def on_implicit_fetch(self, array: Any) -> None:
         """NumPy has fetched the values of the distributed `array`, as `np.asarray` does."""
 
+    def on_item(self, array: Any) -> None:
+        """The only element of an array is about to become a Python scalar, as `float(x)` does."""
+
     def on_seed(self) -> None:
         """A generator of random numbers is about to get a new seed."""
 

@@ -6,6 +6,8 @@ enough to be copied and changed.
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from gdt.arguments import checked, checked_class, shown_value
 from gdt.array.array import DistributedArray
 from gdt.autodiff.tape import GradientTape
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, error, frame_of_user
 from gdt.metrics import Mean
 from gdt.nn.module import Module
 from gdt.optim.optimizer import Optimizer
@@ -168,6 +170,13 @@ class Trainer(Stateful):
         for number, (x, y) in enumerate(_pairs(batches, "fit"), start=1):
             found = {name: float(value) for name, value in self.step(x, y).items()}
             history.steps.append(found)
+            if not math.isfinite(found["loss"]) and _all_finite(history.steps[:-1]):
+                warnings.warn(
+                    f"Trainer.fit: the loss is {found['loss']} in batch {number} of epoch "
+                    f"{len(history.epochs) + 1}, and what is trained from here on may be nothing; "
+                    "`with gdt.check_nans():` around fit names the op",
+                    stacklevel=frame_of_user()[1],
+                )
             for name, value in found.items():
                 means[name].update(value, weight=y.shape[0])
             if number % REFRESH == 0:
@@ -176,6 +185,10 @@ class Trainer(Stateful):
 
     def _means(self) -> dict[str, Mean]:
         return {name: Mean() for name in ("loss", *self.metrics)}
+
+
+def _all_finite(steps: Sequence[Numbers]) -> bool:
+    return all(math.isfinite(results["loss"]) for results in steps)
 
 
 def _pairs(batches: Iterable[Any], method: str) -> Iterator[tuple[Any, Any]]:

@@ -381,3 +381,10 @@ def test_adam_takes_the_modulus_of_complex_gradients() -> None:
 def test_a_missing_argument_is_named() -> None:
     with pytest.raises(ArgumentError, match="reshape: argument 'shape' is missing"):
         gdt.reshape(gdt.zeros(3))
+
+
+def test_a_complex_gradient_of_a_real_weight_is_refused() -> None:
+    weights = {"w": gdt.ones(2)}
+    with pytest.raises(ShapeError, match=r"w: parameter float64\[2\].* is real.*complex128"):
+        gdt.optim.SGD(0.1).update(weights, {"w": gdt.ones(2, "complex128")})
+    assert weights["w"].tolist() == [1.0, 1.0]

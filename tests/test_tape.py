@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.autodiff.backward import GradientWarning
 from gdt.errors import GdtError, GradientError
 
 WHOLE = np.arange(1.0, 13.0).reshape(3, 4)
@@ -135,7 +137,7 @@ def test_values_that_are_taken_on_purpose_or_depend_on_no_source_are_constants()
     w, x = gdt.asarray([3.0, 4.0]), gdt.asarray([1.0, 2.0])
     for norm in (
         lambda w: np.linalg.norm(w.numpy()), lambda w: np.linalg.norm(gdt.stop_gradient(w)),
-        lambda w: float(gdt.sqrt(gdt.sum(w * w))), lambda w: 5 * len(np.where(w > 3.5)[0]),
+        lambda w: float(gdt.sqrt(gdt.sum(w * w)).numpy()), lambda w: 5 * len(np.where(w > 3.5)[0]),
     ):  # fmt: skip
         assert gdt.grad(lambda w, n=norm: gdt.sum(w) * n(w))(w).tolist() == [5.0, 5.0]
     with gdt.GradientTape() as tape:
@@ -172,3 +174,28 @@ def test_repr_of_a_tape() -> None:
     assert repr(tape) == "<gdt.GradientTape, 2 ops recorded>"
     tape.gradient(y, x)
     assert repr(tape) == "<gdt.GradientTape, used up>"
+
+
+def test_a_gradient_that_ends_at_a_python_scalar_warns_once_for_the_line() -> None:
+    def loss(w):
+        return gdt.sum(w) * float(gdt.sum(w))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            assert gdt.grad(loss)(gdt.ones(3)).tolist() == [3.0, 3.0, 3.0]
+    (warning,) = caught
+    assert warning.category is GradientWarning
+    assert re.search(r"Python scalar.*float64\[\].*x\.numpy\(\)", str(warning.message))
+    assert (warning.filename, warning.lineno) == (__file__, loss.__code__.co_firstlineno + 1)
+
+
+def test_scalars_that_do_not_depend_on_the_sources_and_printing_are_silent() -> None:
+    x = gdt.ones(3)
+
+    def loss(w):
+        total = gdt.sum(w)
+        f"{total:.3f}", repr(total), total.numpy()
+        return total * float(gdt.sum(x)) * x.sum().item()
+
+    assert gdt.grad(loss)(gdt.ones(3)).tolist() == [9.0, 9.0, 9.0]

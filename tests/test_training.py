@@ -142,3 +142,15 @@ def test_a_metric_does_not_take_the_name_of_another_result(name: str) -> None:
             gdt.nn.losses.mean_squared_error,
             {name: gdt.nn.losses.mean_absolute_error},
         )
+
+
+def test_a_loss_that_is_no_number_is_told_once() -> None:
+    model = nn.Dense(1, 1, Layout.replicated(create_mesh([("x", 2)]), 2), key=1)
+    trainer = gdt.training.Trainer(
+        model, gdt.optim.SGD(0.1), lambda y, p: gdt.mean((p - y) ** 2) * float("nan")
+    )
+    batches = [(np.ones((2, 1)), np.ones((2, 1)))] * 3
+    with pytest.warns(UserWarning, match="the loss is nan in batch 1 of epoch 1") as caught:
+        trainer.fit(batches, epochs=2, show=False)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__

@@ -156,6 +156,8 @@ class DistributedArray(ArrayMethods):
                 f"an array of {self.size} elements is no scalar",
                 operands={"x": self.type},
             )
+        for observer in OBSERVERS.get():
+            observer.on_item(self)
         return self.numpy().reshape(()).item()
 
     @checked
@@ -227,7 +229,7 @@ class DistributedArray(ArrayMethods):
         return FUNCTIONS["round"](self, decimals or 0)
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.ndim == 0 and spec else str(self)
+        return format(self.numpy().item(), spec) if self.ndim == 0 and spec else str(self)
 
     # ---- NumPy's protocols
 

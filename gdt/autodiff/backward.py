@@ -6,6 +6,7 @@ numbers. What its gradients do is then recorded once too: see `Backward`.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -29,6 +30,13 @@ from gdt.sharding.layout import Layout
 Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # op, operands, statics, output(s)
 Arrays = Sequence[DistributedArray]
 Fetched = tuple[DistributedArray, str]  # what NumPy took the values of, and in which line
+ScalarRead = tuple[DistributedArray, str, int]  # an array, and the file and line of float(array)
+
+_warned_lines: dict[Any, Any] = {}  # a registry of the module `warnings`
+
+
+class GradientWarning(UserWarning):
+    """A gradient does not come back through a value that depends on its sources."""
 
 
 def gradients(
@@ -79,6 +87,24 @@ def check_fetched(nodes: Sequence[Node], sources: Arrays, fetched: Sequence[Fetc
                 operands={"x": x.type},
                 remedy="Compute with functions of gdt (np.sqrt and np.sum are, np.linalg.norm is "
                 "not), or take the values as constants with x.numpy().",
+            )
+
+
+def warn_of_scalars(nodes: Sequence[Node], sources: Arrays, scalars: Sequence[ScalarRead]) -> None:
+    """Warn, once for each line, that a scalar was made of an array that depends on the sources."""
+    if not scalars:
+        return
+    dependent = _useful(nodes, sources)[1]
+    for x, file, line in scalars:
+        if not dependent.isdisjoint(_ids((x,))):
+            warnings.warn_explicit(
+                f"gradient: a Python scalar was made of an array that depends on the sources "
+                f"({x.type}), by float() or .item(): no gradient comes back through it. Use the "
+                "array itself, or x.numpy() for a constant.",
+                GradientWarning,
+                file,
+                line,
+                registry=_warned_lines,
             )
 
 

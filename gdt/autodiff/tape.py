@@ -12,8 +12,8 @@ from typing import Any
 
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
-from gdt.autodiff.backward import Fetched, check_fetched, gradients
-from gdt.errors import ArgumentError, DtypeError, GradientError, error, line_of_user
+from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients, warn_of_scalars
+from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import _relayout
 from gdt.state import sequence_like
@@ -51,6 +51,7 @@ class GradientTape(Observer):
         self.nodes: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] | None = []
         self.watched: list[DistributedArray] = []
         self.fetched: list[Fetched] = []
+        self.scalars: list[ScalarRead] = []
         self._token: Any = None
 
     def __repr__(self) -> str:
@@ -80,6 +81,11 @@ class GradientTape(Observer):
     def on_implicit_fetch(self, array: DistributedArray) -> None:
         if array.dtype.kind in "fc":
             self.fetched.append((array, line_of_user()))
+
+    def on_item(self, array: DistributedArray) -> None:
+        if array.dtype.kind in "fc":
+            frame, _ = frame_of_user()
+            self.scalars.append((array, frame.f_code.co_filename, frame.f_lineno))
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         if name == "gradient":
@@ -141,6 +147,7 @@ class GradientTape(Observer):
         seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
         nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
         check_fetched(nodes, wanted, self.fetched)
+        warn_of_scalars(nodes, wanted, self.scalars)
         listening = [o for o in OBSERVERS.get() if o is not self or self.persistent]
         hidden = OBSERVERS.set(tuple(listening))
         try:

@@ -237,6 +237,11 @@ class Optimizer(Stateful):
                 wrong.append(
                     f"{slot.name}: parameter {slot.value.type}, gradient {g.type} on {g.mesh}"
                 )
+            elif g is not None and g.dtype.kind == "c" and slot.value.dtype.kind != "c":
+                wrong.append(
+                    f"{slot.name}: parameter {slot.value.type} is real, and its gradient "
+                    f"{g.type} is not; gdt.real(gradient) drops the imaginary part"
+                )
         if wrong:
             problem = "gradients do not fit the parameters\n  " + "\n  ".join(wrong)
             raise error(ShapeError, op, problem)
