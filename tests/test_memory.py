@@ -87,13 +87,13 @@ def test_recycled_memory_begins_a_cache_line_and_belongs_to_the_pool() -> None:
     assert not pool.owns(kept[0]) and not pool.owns(None)
     addresses = {block.ctypes.data for block in kept}
     assert len(addresses) == len(kept)
-    held = pool.held
+    held = pool.nbytes
     kept.clear()
     del block
     again = pool.empty((64, 1 << 10), np.dtype("d"))
-    assert again.ctypes.data in addresses and pool.held == held
+    assert again.ctypes.data in addresses and pool.nbytes == held
     pool.trim()
-    assert pool.held == again.nbytes and pool.owns(again.base)
+    assert pool.nbytes == again.nbytes and pool.owns(again.base)
 
 
 @pytest.mark.parametrize(
@@ -308,15 +308,15 @@ def test_recycled_buffers_do_not_grow(dims: dict[str, int], apart: bool) -> None
     pool = backend_of(network.dense1.weight.mesh).pool
     gc.collect()
     pool.trim()
-    others = pool.held
+    others = pool.nbytes
     for _ in range(3):
         step()
-    settled = pool.held - others
+    settled = pool.nbytes - others
     assert 0 < settled <= 16 * sum(x.nbytes for x in network.parameters().values())
     for _ in range(200):
         step()
-        assert pool.held - others == settled
-    assert sum(n * len(buffers) for n, buffers in pool.buffers.items()) == pool.held
+        assert pool.nbytes - others == settled
+    assert sum(n * len(buffers) for n, buffers in pool.buffers.items()) == pool.nbytes
 
 
 @pytest.mark.parametrize("kind", ["file", "bytearray", "array.array"])

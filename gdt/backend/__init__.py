@@ -49,9 +49,10 @@ WHY_MISSING["cuda"] = driver.missing
 def register_backend(
     kind: str, make: Callable[[], Backend], device_count: Callable[[], int]
 ) -> None:
-    """Let meshes name devices `kind:0`, `kind:1`, ... below `device_count()`.
+    """Register a kind of device, so that meshes may name `kind:0` to `kind:{device_count() - 1}`.
 
-    make: called once, when an array is first placed on such a mesh. Each device holds one block.
+    make: returns the backend; it is called once, when an array is first placed on such a mesh.
+    Each device holds one block.
     """
     DEVICE_COUNTS[kind] = device_count
     _factories[kind] = make
@@ -59,12 +60,12 @@ def register_backend(
 
 
 def unregister_backend(kind: str) -> None:
-    """Forget a kind of device. Arrays that live on one remain as they are."""
+    """Remove a kind of device. Arrays that live on such devices remain as they are."""
     del DEVICE_COUNTS[kind], _factories[kind]
 
 
 def backend_of(mesh: Mesh) -> Backend:
-    """The backend of the devices of `mesh`."""
+    """Return the backend of the devices of `mesh`."""
     backend = _backends.get(mesh.device_kind)
     if backend is None:
         backend = _backends[mesh.device_kind] = _factories[mesh.device_kind]()
@@ -72,14 +73,15 @@ def backend_of(mesh: Mesh) -> Backend:
 
 
 def synchronize() -> None:
-    """Wait until all devices that this process has used have done their work."""
+    """Wait until all devices that this process has used have finished their work."""
     for backend in list(_backends.values()):
         backend.synchronize()
 
 
 def as_array(value: Any, mesh: Mesh, dtype: Any = None) -> Array:
-    """A whole array for a mesh, from anything that is one: of NumPy, or on a GPU if both are; in
-    the host's byte order, which kernels, collectives and files take for granted.
+    """Return `value` as a whole array for `mesh`: on a GPU if `value` and `mesh` are, else NumPy's.
+
+    Its bytes are in the host's order, which kernels, collectives and files take for granted.
 
     Raises TypeError or ValueError for what is no array.
     """

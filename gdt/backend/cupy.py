@@ -1,9 +1,9 @@
 """GPUs through CuPy: its array namespace, memory pool and streams.
 
-Everything that computes runs on CuPy's current stream of its device, as CuPy's own functions do: a
-user's CuPy code and kernels are ordered with gdt's without any waiting. Collectives run on a second
-stream of each device, and events order the two. The host waits in `to_host` and `synchronize`
-alone.
+All computation runs on CuPy's current stream of its device, as CuPy's own functions do: a user's
+CuPy code and kernels are ordered with gdt's without any waiting. Collectives run on a second stream
+of each device, and events order the two streams. The host waits only in `to_host` and
+`synchronize`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BFLOAT16 = "bfloat16"
 
 
 def load_cupy() -> Any:
-    """The module cupy; DeviceError if it is missing, or newer than the driver."""
+    """Import cupy; raise DeviceError if it is missing, or newer than the driver."""
     try:
         cupy = importlib.import_module("cupy")
     except ImportError as e:
@@ -60,6 +60,7 @@ def load_cupy() -> Any:
 
 
 def _version(number: int) -> str:
+    """Return CUDA's number of a version, such as 13020, as text: 13.2."""
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -78,21 +79,22 @@ class CupyBackend:
         self.runner: KernelRunner | None = self._runner()
         self._flags = DeviceFlags(cupy, self._scopes)
         self.flags: ErrorFlags | None = self._flags
-        self._kept: set[int] = set()  # identities of buffers that graphs refer to
+        self._graph_buffers: set[int] = set()  # identities of buffers to which graphs refer
 
     # ---- memory
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> Array:
-        """An uninitialised array on the current device, by rows: kernels walk them fastest."""
+        """Return an uninitialised array on the current device, by rows, as kernels expect it."""
         return self.xp.empty(shape, checked_dtype(dtype))
 
     def asarray(
         self, value: Any, dtype: Any = None, *, copy: bool = False, order: Order = None
     ) -> Array:
-        """`value` as an array on the current device; not copied if it is one, unless `copy`.
+        """Return `value` as an array on the current device, without copying one that is there,
+        unless `copy`.
 
-        It may be NumPy's or CuPy's, a number or nested lists of them, or an array of a library that
-        offers `__cuda_array_interface__` or DLPack.
+        value: an array of NumPy or CuPy, a number or nested lists of them, or an array of a library
+        that offers `__cuda_array_interface__` or DLPack.
         """
         if not on_gpu(value):
             value = np.asarray(value, dtype)
@@ -102,7 +104,8 @@ class CupyBackend:
         return self.xp.asarray(value, dtype)
 
     def to_host(self, block: Array) -> np.ndarray:
-        """A block as a NumPy array; waits for what computes it."""
+        """Return a block as a NumPy array; wait for its computation, and raise the error that a
+        kernel noted."""
         report_synchronization("copying to the host")
         with self._scopes[block.device.id]:
             host: np.ndarray = block.get()
@@ -110,7 +113,7 @@ class CupyBackend:
         return host
 
     def synchronize(self) -> None:
-        """Wait until all work on all devices that were used has ended."""
+        """Wait until all used devices have finished, and raise the error that a kernel noted."""
         report_synchronization("synchronize")
         for scope in self._scopes:
             if scope.used:
@@ -119,10 +122,10 @@ class CupyBackend:
         self._flags.check()
 
     def upload(self, value: np.ndarray) -> Array:
-        """A copy of `value` on the current device, for kernels.
+        """Return a copy of `value` on the current device, for kernels.
 
-        While a graph is captured, which cannot hold a copy from the host, it is made when the
-        capture has ended, once: it is the same in every launch.
+        A graph cannot hold a copy from the host. So while a graph is captured, the values are
+        copied once, when the capture has ended: they are the same in every launch.
         """
         graph = CAPTURED.get()
         if graph is None:
@@ -132,25 +135,26 @@ class CupyBackend:
         return copy
 
     def owns(self, buffer: object) -> bool:
-        """Whether `buffer` is one that a graph keeps; CuPy's pool keeps memory, and no arrays."""
-        return id(buffer) in self._kept
+        """Return whether a graph refers to `buffer`. (CuPy's pool refers to memory, not to
+        arrays.)"""
+        return id(buffer) in self._graph_buffers
 
     def keep(self, buffer: Array, owner: object) -> None:
-        """`owner` is going to refer to `buffer` for as long as it lives."""
-        self._kept.add(id(buffer))
-        weakref.finalize(owner, self._kept.discard, id(buffer))
+        """Note that `owner` refers to `buffer` for as long as `owner` lives."""
+        self._graph_buffers.add(id(buffer))
+        weakref.finalize(owner, self._graph_buffers.discard, id(buffer))
 
     # ---- devices
 
     def on(self, mesh: Mesh, block: int) -> AbstractContextManager[object]:
-        """In this context the device of that block of a mesh is the current one.
+        """Return a context in which the device of block number `block` of `mesh` is current.
 
-        Failures of the device are raised as gdt's errors: OutOfMemoryError, DeviceError.
+        Failures of the device are raised as OutOfMemoryError or DeviceError.
         """
         return self._scopes[device_of(mesh, block)]
 
     def placed(self, mesh: Mesh, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, on the device of that block."""
+        """Return `function` as it runs on the device of block number `block` of `mesh`."""
         scope = self._scopes[device_of(mesh, block)]
 
         def run(*args: Any, **named: Any) -> Any:
@@ -160,23 +164,24 @@ class CupyBackend:
         return run
 
     def _runner(self) -> CudaRunner | None:
-        """What runs kernels, if the GPUs are all of one architecture that there are kernels for."""
-        found = {_capability(s.device) for s in self._scopes}
-        if len(found) != 1:
+        """Return the runner of kernels, or None unless all GPUs have one architecture for which
+        there are kernels."""
+        capabilities = {_capability(s.device) for s in self._scopes}
+        if len(capabilities) != 1:
             return None
         try:
-            return CudaRunner(self.xp, architecture(found.pop()))
+            return CudaRunner(self.xp, architecture(capabilities.pop()))
         except KernelError:
             return None
 
     # ---- streams
 
     def compute_stream(self, device: int) -> Any:
-        """The stream on which a device computes: CuPy's current one."""
+        """Return the stream on which `device` computes: CuPy's current one."""
         return self.xp.cuda.get_current_stream(device)
 
     def communication_stream(self, device: int) -> Any:
-        """The stream on which a device communicates."""
+        """Return the stream on which `device` communicates."""
         stream = self._communication.get(device)
         if stream is None:
             with self._scopes[device]:
@@ -186,10 +191,11 @@ class CupyBackend:
 
     @contextmanager
     def communicating(self, device: int) -> Iterator[Any]:
-        """The communication stream of a device, which begins what is put on it when the device has
-        computed all that it was asked before; what it is asked afterwards waits for the end.
+        """Order the communication stream of `device` between its computations, and yield it.
 
-        Memory that the stream uses must be referred to until the context ends.
+        Work that is put on the stream in this context begins when all computation that was enqueued
+        before has ended; computation that is enqueued afterwards waits for it. The caller holds
+        references to the memory that the stream uses until the context ends.
         """
         compute, stream = self.compute_stream(device), self.communication_stream(device)
         with self._scopes[device]:
@@ -199,12 +205,12 @@ class CupyBackend:
 
     @contextmanager
     def overlapping(self, mesh: Mesh) -> Iterator[None]:
-        """In this context the communication streams of the devices of a mesh are CuPy's current
-        ones. They begin when the devices have computed what they were asked before, and run beside
-        what these are asked afterwards, until `join`.
+        """Make the communication streams of the devices of `mesh` CuPy's current streams.
 
-        Memory that they read must be referred to until then: CuPy's pool gives it to the stream
-        that it came from, which may overwrite it at once.
+        Their work begins when the computation that was enqueued before has ended, and runs beside
+        computation that is enqueued later, until `join`. The caller holds references to the memory
+        that they read until then: CuPy's pool returns freed memory to the stream that it came from,
+        which may overwrite it at once.
         """
         with ExitStack() as entered:
             for device in _devices(mesh):
@@ -215,15 +221,14 @@ class CupyBackend:
             yield
 
     def join(self, mesh: Mesh) -> None:
-        """Let what the devices of a mesh are asked next wait for their communication streams."""
+        """Let later computation of the devices of `mesh` wait for their communication streams."""
         for device in _devices(mesh):
             compute, stream = self.compute_stream(device), self.communication_stream(device)
             with self._scopes[device]:
                 compute.wait_event(stream.record(self._event()))
 
     def follow(self, before: Any, stream: Any) -> None:
-        """Let a stream begin what it is asked next when another of its device has ended what that
-        was asked until now."""
+        """Let later work of `stream` wait for the work that is on the stream `before` now."""
         stream.wait_event(before.record(self._event()))
 
     def _event(self) -> Any:
@@ -233,18 +238,17 @@ class CupyBackend:
 
     @contextmanager
     def capture(self, *devices: int, after: Graph | None = None) -> Iterator[Graph]:
-        """Record what is launched on these devices in this context as a CUDA graph of each, instead
-        of running it.
+        """Record the work of this context on `devices` as one CUDA graph for each, instead of
+        running it.
 
-        What it allocates stays allocated for as long as the graph lives, so that a replay finds its
-        memory. It must have run once before, uncaptured, so that kernels are compiled and loaded.
-        Waiting, copies to or from the host, and cuBLAS cannot be captured: CUDA's error is raised
-        as a DeviceError. Nor can what orders one device after another: captures that are under way
-        at the same time are graphs of their own.
+        Memory that the work allocates stays allocated as long as the graph lives, so that a launch
+        finds it. The work must have run once before, uncaptured, so that kernels are compiled and
+        loaded. Waiting, copies to or from the host, cuBLAS, and ordering one device after another
+        cannot be captured: CUDA's error is raised as DeviceError.
 
-        after: a graph of the same devices that is always launched before; it shares its memory.
+        after: a graph of the same devices that is always launched before; they share memory.
 
-        Device 0 computes 2 * x in one launch, and again with what x holds by then:
+        The following computes 2 * x in one launch; each launch reads the values that x holds then:
 
             with backend.capture(0) as graph:
                 y = 2 * x
@@ -261,10 +265,10 @@ class CupyBackend:
                     yield graph
             finally:
                 CAPTURED.reset(token)
-                graph.upload()  # a launcher may keep what it reads, graph or not
+                graph.upload()  # also after a failure, since a launcher may store the copy
 
     def _graph(self, devices: Sequence[int]) -> Graph:
-        """A graph to be captured on these devices, with memory of its own."""
+        """Return a graph on `devices`, not captured yet, with a memory pool of its own."""
         streams = {}
         for device in dict.fromkeys(devices):
             with self._scopes[device]:
@@ -274,7 +278,7 @@ class CupyBackend:
 
 
 class DeviceFlags(ErrorFlags):
-    """Flags in the memory of every device: a kernel finds its own."""
+    """Error flags in the memory of every device, so that a kernel sets one of its own device."""
 
     def __init__(self, cupy: Any, scopes: Sequence[Scope]) -> None:
         self._cupy, self._scopes = cupy, scopes
@@ -282,7 +286,7 @@ class DeviceFlags(ErrorFlags):
         self._of = [ErrorFlags(full, lambda values: values.get()) for _ in scopes]
 
     def new(self, explain: Explain) -> Any:
-        """A flag in the memory of the current device."""
+        """Return a flag in the memory of the current device; see `ErrorFlags.new`."""
         return self._of[self._cupy.cuda.runtime.getDevice()].new(explain)
 
     def check(self) -> None:
@@ -294,37 +298,37 @@ class DeviceFlags(ErrorFlags):
 
 
 def _capability(device: Any) -> tuple[int, int]:
-    """Compute capability, which CuPy writes as "90" or "120"."""
+    """Return the compute capability, such as (9, 0), which CuPy writes as "90"."""
     text = str(device.compute_capability)
     return int(text[:-1]), int(text[-1])
 
 
 @lru_cache(maxsize=4096)
 def device_of(mesh: Mesh, block: int) -> int:
-    """Index of the GPU that holds a block of this process."""
+    """Return the index of the GPU that holds block number `block` of this process."""
     corner = [g * b for g, b in zip(mesh.blocks[block], mesh.box, strict=True)]
     name = mesh.devices[int(np.ravel_multi_index(corner, mesh.sizes))]
     return int(name.split(":")[1])
 
 
 def _devices(mesh: Mesh) -> list[int]:
-    """Indices of the GPUs that hold the blocks of this process."""
+    """Return the indices of the GPUs that hold the blocks of this process."""
     return list(dict.fromkeys(device_of(mesh, i) for i in range(len(mesh.blocks))))
 
 
 def on_gpu(value: Any) -> bool:
-    """Whether `value` is an array in the memory of a GPU, CuPy's or another library's."""
+    """Return whether `value` is an array in the memory of a GPU, of CuPy or another library."""
     return hasattr(value, "__cuda_array_interface__")
 
 
 def checked_dtype(dtype: Any) -> np.dtype:
-    """`dtype`, or a DtypeError if GPUs do not have it."""
-    wanted: np.dtype = np.dtype(dtype)
-    if wanted.char not in DTYPES and wanted.name != BFLOAT16:
+    """Return `dtype` as a NumPy dtype, or raise DtypeError if GPUs do not have it."""
+    checked: np.dtype = np.dtype(dtype)
+    if checked.char not in DTYPES and checked.name != BFLOAT16:
         raise error(
             DtypeError,
             "cuda",
-            f"GPUs have no dtype {wanted}",
+            f"GPUs have no dtype {checked}",
             remedy="Convert it, for example with x.astype('float64').",
         )
-    return wanted
+    return checked

@@ -1,7 +1,7 @@
-"""CUDA graphs of one process: what is launched on some of its GPUs, recorded to be launched again.
+"""CUDA graphs of one process: the work of some of its GPUs, recorded to be launched again.
 
-A graph belongs to one device. Captures that are under way at the same time, one on a stream of each
-device, stay graphs of their own: CUDA refuses what would order one after another (CUDA Runtime API,
+A CUDA graph belongs to one device. Captures may run at the same time, one on a stream of each
+device; CUDA refuses to order one of them after another (CUDA Runtime API,
 cudaErrorStreamCaptureMerge and cudaErrorStreamCaptureIsolation).
 """
 
@@ -22,8 +22,9 @@ Array = Any
 class Graph:
     """A CUDA graph for each of some devices, and the pool that holds their memory.
 
-    streams: by device, the one that is captured; CuPy's pool keeps apart what comes from different
-    ones. uploads: arrays that the graphs read, each with what is copied there once.
+    pool: CuPy's memory pool, which keeps the memory of different streams apart.
+    streams: by device, the stream that is captured.
+    uploads: arrays that the graphs read, each with the values that are copied there once.
     """
 
     def __init__(self, pool: Any, streams: Mapping[int, Any], scopes: Mapping[int, Scope]) -> None:
@@ -32,18 +33,18 @@ class Graph:
         self._recorded: dict[int, Any] = {}
 
     def next(self) -> Graph:
-        """One that is not captured yet, with the same memory: it is always launched afterwards."""
+        """Return a graph with the same memory, not captured yet, that is launched after this."""
         return Graph(self.pool, self.streams, self._scopes)
 
     def launch(self) -> None:
-        """Run it on the current stream of every device; returns at once."""
+        """Launch the graphs on the current stream of every device, without waiting."""
         for device, recorded in self._recorded.items():
             with self._scopes[device]:
                 recorded.launch()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Capture what the devices are asked in this context."""
+        """Capture the work that this context puts on the streams."""
         begun: list[int] = []
         with ExitStack() as current:
             try:
@@ -64,14 +65,14 @@ class Graph:
                 raise
 
     def upload(self) -> None:
-        """Send what the graphs read and capturing could not send."""
+        """Copy the values of `uploads` to the devices."""
         for copy, value in self.uploads:
             with self._scopes[copy.device.id]:
                 copy.set(value)
 
 
 def _abandon(stream: Any) -> None:
-    """End a capture that has failed; CUDA says so again, and the first error is the telling one."""
+    """End a capture that has failed. CUDA reports the failure again; its first error tells more."""
     try:
         stream.end_capture()
     except RuntimeError:
@@ -79,4 +80,4 @@ def _abandon(stream: Any) -> None:
 
 
 CAPTURED: ContextVar[Graph | None] = ContextVar("gdt.captured_graph", default=None)
-"""The graph that this thread captures."""
+"""The graph that the current thread captures."""

@@ -17,14 +17,14 @@ from gdt.observe import report_synchronization
 
 HERE = nullcontext()
 CACHE_LINE = 64  # bytes
-Order = tuple[int, ...] | None  # of axes in memory, slowest first; None: as they are
+Order = tuple[int, ...] | None  # axes in the order of memory, slowest first; None: as in the shape
 
 
 def _references_of_a_listed_object() -> int:
-    """What `sys.getrefcount` says of an object that only one list holds; versions of CPython
-    differ."""
-    held = [object()]
-    return sys.getrefcount(held[0])
+    """Return the reference count of an object that only one list holds; it differs between versions
+    of CPython."""
+    objects = [object()]
+    return sys.getrefcount(objects[0])
 
 
 ONE_REFERENCE = _references_of_a_listed_object()
@@ -42,13 +42,15 @@ class BufferPool:
     def __init__(self, smallest: int = 1 << 15, capacity: int = 1 << 30) -> None:
         self.smallest, self.capacity = smallest, capacity
         self.buffers: dict[int, list[np.ndarray]] = {}
-        self.held = 0
+        self.nbytes = 0
         self._own: set[int] = set()  # identities of all buffers
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> np.ndarray:
-        """An uninitialised array; if it is large, in recycled memory, and its axes in `order`,
-        slowest first."""
+        """Return an uninitialised array.
+
+        A large one, of `smallest` bytes or more, lies in recycled memory, with its axes in `order`.
+        """
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes < self.smallest:
             return np.empty(shape, dtype)
@@ -62,6 +64,7 @@ class BufferPool:
             )
 
     def _buffer(self, nbytes: int) -> np.ndarray:
+        """Return a free buffer of at least `nbytes` bytes, or fresh memory."""
         unit = 1 << max(nbytes.bit_length() - 4, 0)
         nbytes = -(-nbytes // unit) * unit
         sized = self.buffers.setdefault(nbytes, [])
@@ -70,32 +73,32 @@ class BufferPool:
                 # Newest first: what was used last is still in the cache.
                 sized.append(sized.pop(i))
                 return sized[-1]
-        if self.held + nbytes > self.capacity:
+        if self.nbytes + nbytes > self.capacity:
             self.trim()
         buffer = _aligned(nbytes)
-        if self.held + nbytes <= self.capacity:
+        if self.nbytes + nbytes <= self.capacity:
             # Its base is no array, so that NumPy lets views refer to this one.
             buffer = np.frombuffer(buffer.data, np.uint8)
             sized.append(buffer)
             self._own.add(id(buffer))
-            self.held += nbytes
+            self.nbytes += nbytes
         return buffer
 
     def owns(self, buffer: object) -> bool:
-        """Whether `buffer` is one of the pool's."""
+        """Return whether `buffer` is a buffer of this pool."""
         return id(buffer) in self._own
 
     def trim(self) -> None:
-        """Give the memory of all free buffers back."""
+        """Free the memory of all buffers that only the pool refers to."""
         for sized in self.buffers.values():
             used = [sys.getrefcount(sized[i]) > ONE_REFERENCE for i in range(len(sized))]
             sized[:] = itertools.compress(sized, used)
         self._own = {id(buffer) for sized in self.buffers.values() for buffer in sized}
-        self.held = sum(n * len(sized) for n, sized in self.buffers.items())
+        self.nbytes = sum(n * len(sized) for n, sized in self.buffers.items())
 
 
 def _aligned(nbytes: int) -> np.ndarray:
-    """Fresh memory that begins a cache line, so that no vector of an array crosses one."""
+    """Allocate memory that begins a cache line, so that no vector of an array crosses a line."""
     memory = np.empty(nbytes + CACHE_LINE, np.uint8)
     start = -memory.ctypes.data % CACHE_LINE
     return memory[start : start + nbytes]
@@ -103,7 +106,7 @@ def _aligned(nbytes: int) -> np.ndarray:
 
 @lru_cache(maxsize=4096)
 def _strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> tuple[int, ...]:
-    """Bytes between neighbours along each axis of memory without gaps, `order` slowest first."""
+    """Return the strides in bytes of an array without gaps whose axes lie in `order`."""
     strides, step = [0] * len(shape), itemsize
     for axis in reversed(order):
         strides[axis] = step
@@ -112,12 +115,12 @@ def _strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> t
 
 
 def order_in_memory(array: np.ndarray) -> Order:
-    """The axes of an array as they lie in memory, slowest first; None if that is their order."""
+    """Return the axes of an array in the order of memory, slowest first; None for C order."""
     return None if array.flags.c_contiguous else axes_in_memory(array)
 
 
 def axes_in_memory(array: Any) -> tuple[int, ...]:
-    """The axes of an array of NumPy or CuPy by their distance in memory, farthest first."""
+    """Return the axes of an array of NumPy or CuPy, sorted by stride, largest first."""
     return _farthest_first(array.strides)
 
 
@@ -127,12 +130,12 @@ def _farthest_first(strides: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def in_own_byte_order(array: np.ndarray) -> np.ndarray:
-    """The array, as it is unless its bytes are in the order of other machines."""
+    """Return the array in the host's byte order; a copy if it has the other."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 class NumpyBackend:
-    """NumPy on the host."""
+    """The backend of the host: NumPy, and a pool of buffers."""
 
     xp: Any = np
     runner: Any = None
@@ -146,8 +149,8 @@ class NumpyBackend:
     def asarray(
         self, value: Any, dtype: Any = None, *, copy: bool = False, order: Order = None
     ) -> np.ndarray:
-        """`value` as an array of this backend, in the host's byte order; not copied if it is one,
-        unless `copy`, which is in an `order` as that of `empty`."""
+        """Return `value` as an array in the host's byte order, without copying one that is so,
+        unless `copy`. order: of the copy's axes, as in `empty`."""
         array = in_own_byte_order(np.asarray(value, dtype))
         if not copy:
             return array
@@ -156,29 +159,29 @@ class NumpyBackend:
         return copied
 
     def upload(self, value: np.ndarray) -> np.ndarray:
-        """`value`, which is in the host's memory."""
+        """Return `value`: kernels of the host read it where it is."""
         return value
 
     def to_host(self, block: Any) -> np.ndarray:
-        """A block as a NumPy array, not copied if it is one."""
+        """Return a block as a NumPy array, without copying it."""
         report_synchronization("copying to the host")
         return np.asarray(block)
 
     def synchronize(self) -> None:
-        """Wait until all work has ended; NumPy works at once."""
+        """Report the synchronization; NumPy has finished all work already."""
         report_synchronization("synchronize")
 
     def on(self, mesh: Any, block: int) -> AbstractContextManager[object]:
-        """Nothing: the host is one device."""
+        """Return a context that does nothing: the host is one device."""
         return HERE
 
     def placed(self, mesh: Any, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function` as it is."""
+        """Return `function`: the host is one device."""
         return function
 
     def overlapping(self, mesh: Any) -> AbstractContextManager[object]:
-        """Nothing: what the host is asked, it does at once."""
+        """Return a context that does nothing: the host does not overlap."""
         return HERE
 
     def join(self, mesh: Any) -> None:
-        """Nothing to wait for."""
+        """Do nothing: the host has finished all work already."""

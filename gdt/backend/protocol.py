@@ -1,4 +1,4 @@
-"""What the engine asks of a kind of device: the protocols of backends and of kernel runners."""
+"""The protocols by which the engine uses a kind of device: `Backend` and `KernelRunner`."""
 
 from __future__ import annotations
 
@@ -17,63 +17,73 @@ Array = Any
 
 
 class KernelRunner(Protocol):
-    """Executes the calls that `gdt.cuda.launches` makes, on the current device."""
+    """An object that executes the calls of `gdt.cuda.launches` on the current device."""
 
-    arch: str  # whose machine code it runs, such as "sm_90a"
+    arch: str  # the architecture of its kernels, such as "sm_90a"
 
     @property
     def multiprocessors(self) -> int:
-        """How many multiprocessors the device has."""
+        """The number of multiprocessors of the device."""
 
     def run(self, call: KernelCall) -> None:
-        """Check the arguments and launch, without waiting for the end. KernelError if they do not
-        fit the kernel, or if it does not compile."""
+        """Check the arguments and launch, without waiting for the end.
+
+        Raises KernelError if the arguments do not fit the kernel, or if it does not compile."""
 
 
 class Backend(Protocol):
-    """What the engine needs of a kind of device. An attribute that is slow to make may be a
-    property that makes it once."""
+    """Namespace, memory, kernels and streams of one kind of device.
 
-    xp: Any  # the array namespace in which bodies of ops compute
-    runner: KernelRunner | None  # None: there are no kernels, and every op runs its body
-    flags: ErrorFlags | None  # what kernels found wrong in data; with a runner there are flags
-    recycled_size: float  # bytes from which on a body is given memory of `empty` to write into
+    xp: the array namespace in which bodies of ops compute.
+    runner: the runner of kernels; None where every op runs its body.
+    flags: the errors that kernels note; a backend with a runner has flags.
+    recycled_size: the bytes from which on a body gets memory of `empty` to write into.
+
+    An attribute that is slow to create may be a cached property.
+    """
+
+    xp: Any
+    runner: KernelRunner | None
+    flags: ErrorFlags | None
+    recycled_size: float
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> Array:
-        """An uninitialised array. order: of its axes in memory, slowest first, which a backend may
-        follow if it is large."""
+        """Return an uninitialised array on the current device. order: of its axes in memory,
+        slowest first, which a backend may follow if the array is large."""
 
     def asarray(
         self, value: Any, dtype: Any = None, *, copy: bool = False, order: Order = None
     ) -> Array:
-        """`value` as an array of this backend; not copied if it is one, unless `copy`, which may be
-        in an `order` as that of `empty`."""
+        """Return `value` as an array of this backend, without copying one that is so, unless
+        `copy`. order: of the copy's axes, as in `empty`."""
 
     def upload(self, value: np.ndarray) -> Array:
-        """A host array in the memory of the current device, for kernels; copied once if a graph is
-        captured."""
+        """Return a copy of a host array in the memory of the current device, for kernels; while a
+        graph is captured, it is filled once, after the capture."""
 
     def to_host(self, block: Array) -> np.ndarray:
-        """A block as a NumPy array; this waits for it, and raises what kernels found wrong."""
+        """Return a block as a NumPy array; wait for it, and raise the error that a kernel noted."""
 
     def synchronize(self) -> None:
-        """Wait until all work has ended; raises what kernels found wrong."""
+        """Wait until all work has ended, and raise the error that a kernel noted."""
 
     def owns(self, buffer: object) -> bool:
-        """Whether `buffer` is recycled memory, to which the backend refers itself."""
+        """Return whether `buffer` is recycled memory, to which the backend itself refers."""
 
     def on(self, mesh: Mesh, block: int) -> AbstractContextManager[object]:
-        """A context in which arrays are made, and ops run, on the device of that block of this
-        process."""
+        """Return a context in which arrays are created, and ops run, on the device of block number
+        `block` of this process."""
 
     def placed(self, mesh: Mesh, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, called in that context."""
+        """Return a function that calls `function` in the context `on(mesh, block)`."""
 
     def overlapping(self, mesh: Mesh) -> AbstractContextManager[object]:
-        """A context in which the devices of a mesh are asked for communication, with the packing
-        and unpacking around it, that may run beside what they are asked afterwards, until `join`.
-        What it reads must be referred to until then, and what it makes not be used."""
+        """Return a context for communication that may run beside later computation, until `join`.
+
+        The work of this context is packing, collectives and unpacking on the devices of `mesh`.
+        Until `join` the caller holds references to the memory that it reads, and does not use its
+        results."""
 
     def join(self, mesh: Mesh) -> None:
-        """Let what the devices of a mesh are asked next wait for the end of what was asked in
-        `overlapping`; the host does not wait."""
+        """Let later computation of the devices of `mesh` wait for the work of `overlapping`; the
+        host does not wait."""

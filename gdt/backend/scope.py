@@ -1,4 +1,4 @@
-"""The context in which one GPU computes, and the errors of CUDA in gdt's words."""
+"""The context in which one GPU is current, and the errors of CUDA in gdt's words."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import Any
 from gdt.errors import DeviceError, GdtError, OutOfMemoryError, error
 
 CAPTURE = range(900, 910)  # cudaErrorStreamCaptureUnsupported and its neighbours
-# After these the process can do nothing more on the device (CUDA Runtime API, cudaError_t).
+# Errors after which the process can do nothing more on the device (CUDA Runtime API, cudaError_t).
 FATAL = frozenset({46, 214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719, 999})
 
 
 class Scope:
-    """A context in which one device is current, and its failures become gdt's errors."""
+    """A context in which one device is current and its failures become gdt's errors.
+
+    used: whether the context was ever entered.
+    """
 
     def __init__(self, cupy: Any, index: int) -> None:
         self._cupy, self.name, self.device = cupy, f"cuda:{index}", cupy.cuda.Device(index)
@@ -40,6 +43,7 @@ class Scope:
             self.device.__exit__(kind, cause, traceback)
 
     def _translated(self, cause: BaseException) -> GdtError | None:
+        """Return gdt's error for a failure of CUDA; None for any other exception."""
         if isinstance(cause, self._cupy.cuda.memory.OutOfMemoryError):
             return self._out_of_memory(cause)
         if not isinstance(cause, self._errors):
@@ -58,6 +62,7 @@ class Scope:
         return error(DeviceError, self.name, problem, remedy=remedy)
 
     def _out_of_memory(self, cause: BaseException) -> GdtError:
+        """Return an OutOfMemoryError that says how much memory is in use and how much is free."""
         pool = self._cupy.get_default_memory_pool()
         free, total = self._cupy.cuda.runtime.memGetInfo()
         return error(

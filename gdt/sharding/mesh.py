@@ -91,8 +91,8 @@ class Mesh(Immutable):
         # A process that was forked inherits meshes of another one.
         process = processes.current().index
         key = (axis_names, sizes, devices, name, grid, num_processes, process)
-        found = cls._interned.get(key)
-        if found is None:
+        mesh = cls._interned.get(key)
+        if mesh is None:
             all_blocks = tuple(itertools.product(*map(range, grid)))
             own = len(all_blocks) // num_processes
             first = process * own if num_processes > 1 else 0
@@ -110,12 +110,12 @@ class Mesh(Immutable):
                 divided=len(all_blocks) > 1,
                 num_processes=num_processes,
             )
-            found = cls._interned.setdefault(key, self)  # another thread's, if it was first
-        return found
+            mesh = cls._interned.setdefault(key, self)  # another thread's, if it was first
+        return mesh
 
     @classmethod
     def interned(cls) -> list[Mesh]:
-        """Return every mesh that somebody refers to."""
+        """Return every mesh of this process to which something refers."""
         return list(cls._interned.values())
 
     # ---- facts
