@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from types import FrameType
 from typing import TypeVar
 
+import numpy as np
+
 
 class GdtError(Exception):
     """Base class of every error that gdt raises on purpose."""
@@ -44,6 +46,14 @@ class LayoutError(GdtError, ValueError):
 
 class ShapeError(GdtError, ValueError):
     """Shapes, axes or counts that do not fit together."""
+
+
+class AxisError(ShapeError, np.exceptions.AxisError):
+    """An axis that an array does not have; an IndexError too, as NumPy's is."""
+
+
+class CopyError(GdtError, ValueError):
+    """A copy that is needed where none was allowed."""
 
 
 class IndexRangeError(GdtError, IndexError):

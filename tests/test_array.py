@@ -278,3 +278,66 @@ def test_arrays_are_immutable(x: gdt.DistributedArray) -> None:
         x[0] = 1.0  # type: ignore[index]
     with pytest.raises(TypeError):
         hash(x)
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "bool"])
+def test_running_sums_in_a_small_dtype_wrap_around_as_numpys_do(blocks: int, dtype: str) -> None:
+    mesh = gdt.create_mesh([("x", 8)], blocks=blocks)
+    values = np.full(17, 100, "int8")
+    x = gdt.asarray(values, layout=gdt.Layout(["x"], mesh))
+    for ours, numpys in ((gdt.cumsum, np.cumsum), (gdt.cumprod, np.cumprod)):
+        got, want = ours(x, dtype=dtype), numpys(values, dtype=dtype)
+        assert got.dtype == want.dtype and got.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "bool"])
+def test_means_of_more_elements_than_their_dtype_counts(dtype: str) -> None:
+    x = np.ones((16, 17))
+    got, want = gdt.mean(gdt.asarray(x), dtype=dtype), np.mean(x, dtype=dtype)
+    assert got.dtype == want.dtype and got.tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("symbol", ["&=", "|=", "^=", "<<=", ">>="])
+def test_in_place_operators_of_bits_keep_shape_and_dtype(symbol: str) -> None:
+    small, wide = gdt.asarray(np.ones(3, "int8")), gdt.asarray(np.ones(3, "int64"))
+    names = {"a": small, "b": wide}
+    exec(f"a {symbol} b", names)
+    assert names["a"].dtype == "int8" and names["a"].shape == (3,)
+    with pytest.raises(ShapeError, match="does not fit the array on the left"):
+        exec(f"a {symbol} b", {"a": small, "b": gdt.asarray(np.ones((2, 3), "int8"))})
+
+
+def test_an_axis_out_of_range_is_numpys_axis_error() -> None:
+    x = gdt.ones((2, 3))
+    for call in (
+        lambda: gdt.sum(x, axis=2), lambda: gdt.argmax(x, axis=-3), lambda: gdt.cumsum(x, axis=5),
+        lambda: gdt.concat([x, x], axis=2), lambda: gdt.expand_dims(x, 4),
+        lambda: gdt.take(x, [0], axis=2),
+    ):  # fmt: skip
+        with pytest.raises(np.exceptions.AxisError, match="out of range for rank") as caught:
+            call()
+        assert isinstance(caught.value, IndexError) and isinstance(caught.value, ShapeError)
+
+
+def test_broadcasting_with_none_is_numpys() -> None:
+    first, none = np.broadcast_arrays(gdt.ones(3), None)  # as matplotlib's bar does
+    assert first.tolist() == [1.0, 1.0, 1.0] and none.tolist() == [None, None, None]
+    assert type(np.broadcast_arrays(gdt.ones(3), gdt.ones((2, 1)))) is tuple
+
+
+@pytest.mark.parametrize(("blocks", "size"), [(1, 16), (8, 16), (1, 17)])
+def test_what_forbids_copies_gets_none(blocks: int, size: int) -> None:
+    mesh = gdt.create_mesh([("x", 8)], blocks=blocks)
+    y = gdt.asarray(np.arange(float(size)), layout=gdt.Layout(["x"], mesh)) + 1
+    if blocks == 1:  # shards lie one after the other, and padding at the end
+        first, second = np.asarray(y, copy=False), np.asarray(y, copy=False)
+        assert np.shares_memory(first, second)
+        assert np.shares_memory(first, np.from_dlpack(y, copy=False))
+    else:
+        with pytest.raises(ValueError, match="without a copy"):
+            np.asarray(y, copy=False)
+        with pytest.raises(BufferError, match="without a copy"):
+            np.from_dlpack(y, copy=False)
+    with pytest.raises(ValueError, match="without a copy"):
+        np.asarray(y, "float32", copy=False)

@@ -17,7 +17,7 @@ from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
-from gdt.errors import DtypeError, ImmutableError, IndexRangeError, ShapeError, error
+from gdt.errors import CopyError, DtypeError, ImmutableError, IndexRangeError, ShapeError, error
 from gdt.observe import OBSERVERS, met_host, ran
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
@@ -239,9 +239,25 @@ class DistributedArray(ArrayMethods):
         for observer in OBSERVERS.get():
             observer.on_implicit_fetch(self)
         value = self.numpy()
-        if dtype is not None and value.dtype != dtype:
+        converts = dtype is not None and value.dtype != dtype
+        if copy is False and (converts or not self._shares_memory(value)):
+            raise error(
+                CopyError,
+                "__array__",
+                "the values cannot be had without a copy",
+                operands={"x": self.type},
+                remedy="Let them be copied: copy=None.",
+            )
+        if converts:
             return value.astype(dtype)
         return value.copy() if copy or copy is None else value
+
+    def _shares_memory(self, value: np.ndarray) -> bool:
+        """Whether `value` is a view of a block of this array."""
+        blocks = self.resolve().blocks
+        return value.size == 0 or any(
+            isinstance(block, np.ndarray) and np.may_share_memory(value, block) for block in blocks
+        )
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return call_ufunc(FUNCTIONS, ufunc, method, inputs, kwargs)

@@ -52,14 +52,12 @@ def exported(
         raise error(ExportError, "__dlpack__", f"stream is {stream!r}, and the host has no streams")
     value = x.numpy()
     shareable = max_version is not None and tuple(max_version) >= READ_ONLY_SINCE
-    if copy is False and not shareable:
-        raise error(
-            ExportError,
-            "__dlpack__",
-            "arrays are immutable, and DLPack before 1.0 cannot say so",
-            operands={"x": x.type},
-            remedy="Let it be copied: copy=None.",
-        )
+    if copy is False and not (shareable and x._shares_memory(value)):
+        problem = "arrays are immutable, and DLPack before 1.0 cannot say so"
+        if shareable:
+            problem = "the values cannot be had without a copy"
+        remedy = "Let it be copied: copy=None."
+        raise error(ExportError, "__dlpack__", problem, operands={"x": x.type}, remedy=remedy)
     return (value if shareable and not copy else value.copy()).__dlpack__(**given)
 
 

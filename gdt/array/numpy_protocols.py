@@ -81,7 +81,9 @@ def call_function(
     """
     name = function.__name__
     own = functions.get(FUNCTION_NAMES.get(name, name)) if function.__module__ == "numpy" else None
-    if own is None or (function is np.where and len(args) == 1):  # that is NumPy's `nonzero`
+    is_nonzero = function is np.where and len(args) == 1
+    holds_none = function is np.broadcast_arrays and any(a is None for a in args)
+    if own is None or is_nonzero or holds_none:
         return function._implementation(*args, **kwargs)  # type: ignore[attr-defined]  # NEP 18
     args, kwargs = _without_defaults(function, args, kwargs)
     return own(*args, **kwargs)

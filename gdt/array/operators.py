@@ -150,6 +150,9 @@ class ArrayMethods:
     __xor__, __rxor__ = _operator("bitwise_xor"), _reflected("bitwise_xor")
     __lshift__, __rlshift__ = _operator("left_shift"), _reflected("left_shift")
     __rshift__, __rrshift__ = _operator("right_shift"), _reflected("right_shift")
+    __iand__, __ior__ = _in_place("bitwise_and", "&="), _in_place("bitwise_or", "|=")
+    __ixor__ = _in_place("bitwise_xor", "^=")
+    __ilshift__, __irshift__ = _in_place("left_shift", "<<="), _in_place("right_shift", ">>=")
     __lt__, __le__ = _operator("less"), _operator("less_equal")
     __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
     __eq__ = _operator("equal")  # type: ignore[assignment]  # object's returns a bool

@@ -11,7 +11,7 @@ from gdt.array.array import DistributedArray
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import AxisError, DtypeError, error
 from gdt.ops.comparison import equal
 from gdt.ops.elementwise import astype
 from gdt.ops.reduction_kernels import arg_kernel, extreme_kernel
@@ -94,7 +94,7 @@ def _prepare_arg(name: str) -> Callable[..., dict[str, Any]]:
             axes = (int(axis) % array_type.ndim - array_type.ndim,)
         else:
             problem = f"axis {axis!r} is out of range for rank {array_type.ndim}"
-            raise error(ShapeError, name, problem, operands=operands)
+            raise error(AxisError, name, problem, operands=operands)
         check_nonempty(array_type, axes, name)
         return {"axis": axes, "keepdims": bool(keepdims)}
 

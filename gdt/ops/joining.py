@@ -16,7 +16,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import Movement, move_intervals, moved
 from gdt.ops.lookup import checked_axis
@@ -153,7 +153,7 @@ def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
     rank = operands[0].ndim + 1
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
         raise error(
-            ShapeError,
+            AxisError,
             "stack",
             f"axis {axis!r} is out of range for rank {rank}",
             operands=_described(operands),
@@ -367,7 +367,7 @@ def _each(
 
 
 @public
-def broadcast_arrays(*arrays: Any) -> list[DistributedArray]:
+def broadcast_arrays(*arrays: Any) -> tuple[DistributedArray, ...]:
     """The arrays, each broadcast to the shape that all of them have together.
 
     >>> [a.shape for a in gdt.broadcast_arrays(gdt.ones((3, 1)), gdt.ones(2))]
@@ -383,7 +383,7 @@ def broadcast_arrays(*arrays: Any) -> list[DistributedArray]:
             "the shapes do not broadcast",
             operands=_described(operands),
         ) from None
-    return [a if a.shape == shape else broadcast_to(a, shape) for a in operands]
+    return tuple([a if a.shape == shape else broadcast_to(a, shape) for a in operands])
 
 
 @public

@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand
 from gdt.engine.plan import Shards
-from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
+from gdt.errors import AxisError, DtypeError, IndexRangeError, error
 from gdt.observe import is_recorded, observing_only, ran
 from gdt.ops.creation import zeros
 from gdt.sharding.array_type import ArrayType
@@ -27,7 +27,7 @@ def checked_axis(array_type: ArrayType, axis: Any, name: str) -> int:
     known = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
     if not known or not -array_type.ndim <= axis < array_type.ndim:
         raise error(
-            ShapeError,
+            AxisError,
             name,
             f"axis {axis!r} is out of range for rank {array_type.ndim}",
             operands={"x": array_type},

@@ -12,7 +12,7 @@ from gdt.array.registry import FUNCTIONS
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.engine.specialization import are_arrays
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import AxisError, DtypeError, ShapeError, error
 from gdt.ops.reduction_kernels import mean_kernel, sum_kernel
 from gdt.ops.sums import product_with_ones
 from gdt.sharding.array_type import ArrayType
@@ -41,7 +41,7 @@ def negative_axes(array_type: ArrayType, axis: Axis, name: str) -> tuple[int, ..
             raise error(DtypeError, name, f"axis {a!r} is no integer", operands={"x": array_type})
         if not -array_type.ndim <= a < array_type.ndim:
             raise error(
-                ShapeError,
+                AxisError,
                 name,
                 f"axis {a} is out of range for rank {array_type.ndim}",
                 operands={"x": array_type},
@@ -212,7 +212,8 @@ def _prepare_mean(
 
 def _divide_by_count(xp: Any, total: Block, *, count: int, dtype: np.dtype[Any]) -> Block:
     # An array, so that an empty mean is NaN with NumPy's warning, and no ZeroDivisionError.
-    mean = total / total.dtype.type(count)
+    # A count that small integers do not hold is no element of theirs.
+    mean = total / (np.float64 if total.dtype.kind in "biu" else total.dtype.type)(count)
     return mean if mean.dtype == dtype else mean.astype(dtype)
 
 

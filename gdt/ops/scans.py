@@ -153,7 +153,7 @@ def _exclusive(
     widths[axis] = (0, 1) if reverse else (1, 0)
     others = getitem(totals, (*[slice(None)] * axis, kept))
     shifted = pad(others, widths, constant_values=identity)
-    return scan(shifted, axis=axis, reverse=reverse)
+    return scan(shifted, axis=axis, reverse=reverse, dtype=totals.dtype)
 
 
 def _prefix(axis: int, size: int) -> tuple[slice, ...]:

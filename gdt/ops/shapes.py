@@ -13,7 +13,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
-from gdt.errors import ShapeError, error
+from gdt.errors import AxisError, ShapeError, error
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
@@ -159,7 +159,7 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
     for a in axes:
         if not -rank <= a < rank:
             raise error(
-                ShapeError,
+                AxisError,
                 "expand_dims",
                 f"axis {a} is out of range for rank {rank}",
                 operands={"x": x.type},

@@ -17,7 +17,7 @@ from gdt.backend.numpy import order_in_memory
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.lookup import (
     carrier_of,
     checked_axis,
@@ -341,7 +341,7 @@ def _prepare_one_hot(
     rank = array_type.ndim + 1
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
         raise error(
-            ShapeError,
+            AxisError,
             "one_hot",
             f"axis {axis} is out of range for rank {rank}",
             operands={"indices": array_type},

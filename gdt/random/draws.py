@@ -18,7 +18,7 @@ from gdt.backend import backend_of
 from gdt.comm.messages import note_draw
 from gdt.engine.composite import Composite
 from gdt.engine.op import op
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.observe import from_host, seeding
 from gdt.ops.comparison import less
 from gdt.ops.elementwise import astype, checked_dtype
@@ -432,7 +432,7 @@ def permutation(
     x = FUNCTIONS["asarray"](x)
     if not -x.ndim <= axis < x.ndim:
         problem = f"axis {axis} is out of range for rank {x.ndim}"
-        raise error(ShapeError, "permutation", problem, operands={"x": x.type})
+        raise error(AxisError, "permutation", problem, operands={"x": x.type})
     along = Layout.replicated(x.mesh, 1)
     shuffled: DistributedArray = FUNCTIONS["take"](
         x, permutation(x.shape[axis], key=key, layout=along), axis=axis

@@ -92,7 +92,7 @@ SAMPLES: dict[str, list[Sample]] = {
         np.atleast_2d, ((np.array(1.0),), {}), ((_LINE, _B), {}), ((_LINE,), {}), ((_C,), {})
     ),
     "broadcast_arrays": _samples(
-        lambda *arrays: list(np.broadcast_arrays(*arrays)),
+        lambda *arrays: tuple(np.broadcast_arrays(*arrays)),
         ((_real(5, 1), _real(3)), {}),
         ((_B, _real(1, 1, 4), np.array(2.0)), {}),
     ),
