@@ -17,6 +17,7 @@ from gdt.ops import (
     movement,
     padding,
     placement,
+    powers,
     printing,
     reductions,
     scans,
@@ -47,6 +48,7 @@ from gdt.ops.nn.cross_entropy.sparse import *
 from gdt.ops.nn.softmax import *
 from gdt.ops.padding import *
 from gdt.ops.placement import *
+from gdt.ops.powers import *
 from gdt.ops.printing import *
 from gdt.ops.products import contraction as contraction_of_blocks
 from gdt.ops.products import einsum as einsum_notation
@@ -74,6 +76,7 @@ _CHAPTERS = (
     movement,
     padding,
     placement,
+    powers,
     printing,
     reductions,
     scans,

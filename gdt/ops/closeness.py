@@ -8,10 +8,11 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.ops.comparison import equal, isfinite, isnan, less_equal, logical_and, logical_or, where
 from gdt.ops.creation import full
 from gdt.ops.elementwise import abs_, astype
+from gdt.ops.reductions import all_
 from gdt.sharding.layout import Layout
 
 __all__ = ["allclose", "array_equal", "isclose"]
@@ -50,8 +51,7 @@ def allclose(
     >>> bool(gdt.allclose([1.0, 2.0], [1.0, 2.0 + 1e-9]))
     True
     """
-    every: DistributedArray = FUNCTIONS["all"](isclose(x, y, rtol, atol, equal_nan))
-    return every
+    return all_(isclose(x, y, rtol, atol, equal_nan))
 
 
 @public
@@ -67,5 +67,4 @@ def array_equal(x: Any, y: Any, equal_nan: bool = False) -> DistributedArray:
     same = equal(x, y)
     if equal_nan and x.dtype.kind in "fc" and y.dtype.kind in "fc":
         same = logical_or(same, logical_and(isnan(x), isnan(y)))
-    every: DistributedArray = FUNCTIONS["all"](same)
-    return every
+    return all_(same)

@@ -7,7 +7,6 @@ way back.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.array.operands import SCALARS
+from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
@@ -39,7 +38,6 @@ __all__ = [
     "multiply",
     "negative",
     "positive",
-    "power",
     "real",
     "reciprocal",
     "remainder",
@@ -66,13 +64,17 @@ def documented(summary: str, *calls: tuple[str, object]) -> str:
     return "\n".join([summary, "", *examples])
 
 
+def _itself(x: Any) -> Any:
+    return x
+
+
 def unary(
     name: str,
     summary: str,
     *calls: tuple[str, object],
     linear: str = "",
     ufunc: str = "",
-    of: Callable[[Any], Any] | None = None,
+    of: Callable[[Any], Any] = _itself,
 ) -> Unary:
     """Declare an element-wise function of one operand that NumPy has as a ufunc, or of `of(x)`."""
     function = ufunc or name
@@ -80,12 +82,12 @@ def unary(
     def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
         return getattr(xp, function)(x, out=out)
 
-    body.ufunc = function  # type: ignore[attr-defined]
-
     def body_of(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
-        return body(xp, of(x), out=out)  # type: ignore[misc]
+        return getattr(xp, function)(of(x), out=out)
 
-    return _declare(body_of if of else body, name, documented(summary, *calls), UNARY, linear)
+    body.__dict__["ufunc"] = function
+    chosen = body if of is _itself else body_of
+    return _declare(chosen, name, documented(summary, *calls), UNARY, linear)
 
 
 def binary(
@@ -95,7 +97,7 @@ def binary(
     linear: str = "",
     ufunc: str = "",
     rule: Any = BINARY,
-    of: Callable[[Any], Any] | None = None,
+    of: Callable[[Any], Any] = _itself,
 ) -> Binary:
     """Declare an element-wise function of two operands that NumPy has as a ufunc, or of `of(x)` and
     `of(y)`."""
@@ -104,12 +106,12 @@ def binary(
     def body(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
         return getattr(xp, function)(x, y, out=out)
 
-    body.ufunc = function  # type: ignore[attr-defined]
-
     def body_of(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
-        return body(xp, of(x), of(y), out=out)  # type: ignore[misc]
+        return getattr(xp, function)(of(x), of(y), out=out)
 
-    return _declare(body_of if of else body, name, documented(summary, *calls), rule, linear)
+    body.__dict__["ufunc"] = function
+    chosen = body if of is _itself else body_of
+    return _declare(chosen, name, documented(summary, *calls), rule, linear)
 
 
 def _declare(
@@ -127,13 +129,13 @@ def like(g: DistributedArray, x: DistributedArray) -> DistributedArray:
         return g
     if g.dtype.kind == "c" and x.dtype.kind != "c":
         g = real(g)
-    cast_back: DistributedArray = astype(g, x.dtype)
-    return cast_back
+    return astype(g, x.dtype)
 
 
 def zero(g: Any, out: Any, x: DistributedArray, **static: Any) -> DistributedArray:
     """The gradient of a step function."""
-    return FUNCTIONS["zeros_like"](x)  # type: ignore[no-any-return]
+    zeros: DistributedArray = FUNCTIONS["zeros_like"](x)
+    return zeros
 
 
 # ---------------------------------------------------------------- casts
@@ -192,7 +194,7 @@ def astype(x: Any, dtype: Any, copy: bool = True) -> DistributedArray:
     [1, -1]
     """
     if not isinstance(x, DistributedArray):
-        x = FUNCTIONS["asarray"](x)
+        (x,) = as_operands("astype", x=x)
     find = _known_cast if type(dtype) is type else _cast  # NumPy's and Python's types, mostly
     run, target = find(x.type.dtype, dtype)
     return x if run is None else run(x, dtype=target)
@@ -275,61 +277,6 @@ reciprocal.vjp(lambda g, out, x: -g * out * out)
 hypot = binary("hypot", "sqrt(x * x + y * y), without overflow.", ("hypot(3.0, 4.0)", 5.0))
 hypot.vjp(lambda g, out, x, y: like(g * x / out, x), lambda g, out, x, y: like(g * y / out, y))
 
-
-@op(BINARY)
-def power(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
-    """x to the power of y.
-
-    The gradient with respect to y is 0 where x is 0, and NaN where x is negative, as in JAX.
-
-    Integers stay integers: a negative Python int as `y` raises DtypeError, and negative elements of
-    an array `y` give 0, or 1 and -1 where x is 1 or -1 (NumPy raises).
-
-    >>> gdt.power([1, 2, 3], 2).tolist()
-    [1, 4, 9]
-    """
-    if type(y) is int and x.dtype.kind == "b":
-        x = x.astype(np.int64)  # as NumPy has it; CuPy's result would be int8
-    elif type(y) is int:
-        if y == 2:
-            return xp.square(x, out=out)
-        if y < 0 and x.dtype.kind in "iu":
-            raise error(
-                DtypeError,
-                "power",
-                f"integers to the power of {y} are no integers",
-                remedy="Convert x with x.astype(float), or write a float as power.",
-            )
-    if type(y) not in SCALARS and y.dtype.kind == "i" and xp.result_type(x, y).kind == "i":
-        return _whole_power(xp, x, y)
-    return xp.power(x, y, out=out)
-
-
-def _whole_power(xp: Any, x: Any, y: Block) -> Block:
-    """Integer powers without an error for negative exponents, which padding may hold."""
-    units = xp.power(x, y & 1) * (xp.abs(x) == 1)
-    return xp.where(y < 0, units, xp.power(x, xp.maximum(y, 0)))
-
-
-def _power_vjp_x(g: Any, out: Any, x: Any, y: Any) -> Any:
-    if type(y) in SCALARS:
-        slope = 2 * x if y == 2 else x ** (y - 1) * y if y else zero(g, out, x)
-    else:
-        slope = x ** FUNCTIONS["where"](y == 0, 1, y - 1) * y
-    return like(g * slope, x)
-
-
-def _power_vjp_y(g: Any, out: Any, x: Any, y: Any) -> Any:
-    if type(x) in SCALARS:
-        exponent = np.log(complex(x)).item() if x else 0.0
-        if type(x) is not complex:
-            exponent = exponent.real if x >= 0 else math.nan
-        return like(g * out * exponent, y)
-    return like(g * out * FUNCTIONS["log"](FUNCTIONS["where"](x == 0, 1, x)), y)
-
-
-power.vjp(_power_vjp_x, _power_vjp_y)
-
 # ---------------------------------------------------------------- signs and rounding
 
 sign = unary("sign", "-1, 0 or 1; x / |x| for complex numbers.", ("sign([-5, 0, 2])", [-1, 0, 1]))
@@ -340,7 +287,7 @@ abs_ = unary("abs", "The absolute value; the gradient at 0 is 0.", ("abs([-1.5, 
 
 def _abs_vjp(g: Any, out: Any, x: Any) -> Any:
     if x.dtype.kind == "c":
-        return g * conj(x) / FUNCTIONS["where"](out == 0, 1, out)
+        return g * conj(x) / (out + (out == 0))  # 0 where x is 0
     return g * sign(x)
 
 

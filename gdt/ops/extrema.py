@@ -66,8 +66,7 @@ def _share_among_ties(
 ) -> DistributedArray:
     ties = astype(equal(x, kept_dims(out, x, axis)), g.dtype)
     count = sum_(ties, axis=axis, keepdims=True)
-    shared: DistributedArray = ties * (kept_dims(g, x, axis) / count)
-    return shared
+    return ties * (kept_dims(g, x, axis) / count)
 
 
 max_.vjp(_share_among_ties)

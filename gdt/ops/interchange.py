@@ -29,5 +29,4 @@ def from_dlpack(
     [0, 1, 2]
     """
     value = x if isinstance(x, DistributedArray) else dlpack.imported(x)
-    out: DistributedArray = asarray(value, layout=layout, copy=copy)
-    return out
+    return asarray(value, layout=layout, copy=copy)

@@ -105,7 +105,7 @@ def _constant(
     return move_intervals([x], dim, [piece], before + size + after, bits if any(bits) else 0)
 
 
-def _copying(x: DistributedArray, dim: int, before: int, after: int, mode: str) -> DistributedArray:
+def _copying(x: DistributedArray, dim: int, before: int, after: int, mode: Any) -> DistributedArray:
     size = x.shape[dim]
     if size == 0:
         raise error(
@@ -114,7 +114,7 @@ def _copying(x: DistributedArray, dim: int, before: int, after: int, mode: str) 
             f"axis {dim} of size 0 has no elements for mode {mode!r}",
             operands={"x": x.type},
         )
-    source = np.pad(np.arange(size), (before, after), mode=mode)  # type: ignore[call-overload]
+    source = np.pad(np.arange(size), (before, after), mode=mode)
     pieces = list(_runs(source))
     return move_intervals([x] * len(pieces), dim, pieces, size + before + after)
 

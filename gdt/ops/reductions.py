@@ -150,8 +150,8 @@ def restore_axes(
     """The cotangent of a reduction, broadcast to the shape of its operand."""
     if not keepdims and g.ndim:  # a scalar broadcasts as it is
         g = kept_dims(g, x, axis)
-    out: DistributedArray = FUNCTIONS["broadcast_to"](g, x.shape)
-    return out
+    cotangent: DistributedArray = FUNCTIONS["broadcast_to"](g, x.shape)
+    return cotangent
 
 
 # ---------------------------------------------------------------- sum and mean
@@ -260,9 +260,9 @@ mean.kernel(mean_kernel)
 def divided_by_count(g: DistributedArray, count: int) -> DistributedArray:
     """g / count; of float16 in float32, since 65504 is the largest count that float16 holds."""
     if g.dtype != np.float16:
-        return FUNCTIONS["divide"](g, count)  # type: ignore[no-any-return]
-    share: DistributedArray = FUNCTIONS["divide"](FUNCTIONS["astype"](g, np.float32), count)
-    return FUNCTIONS["astype"](share, np.float16)  # type: ignore[no-any-return]
+        return g / count
+    share: DistributedArray = (g.astype(np.float32) / count).astype(np.float16)
+    return share
 
 
 def reduced_count(x: DistributedArray, axis: Axis) -> int:

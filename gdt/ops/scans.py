@@ -63,8 +63,7 @@ def _prod_vjp(
     # Without zeros: product / x. With one, its element gets the product of all others.
     alone = where(zero, where(equal(zeros, 1), product, 0), 0)
     slope = where(equal(zeros, 0), product / others, alone)
-    gradient: DistributedArray = astype(kept_dims(g, x, axis), x.dtype) * slope
-    return gradient
+    return astype(kept_dims(g, x, axis), x.dtype) * slope
 
 
 prod.vjp(_prod_vjp)
@@ -184,8 +183,7 @@ def _scan(
 def _cumsum_vjp(
     g: Any, out: Any, x: Any, *, axis: int, reverse: bool = False, dtype: Any = None
 ) -> DistributedArray:
-    g_x: DistributedArray = astype(_scan(g, axis, False, not reverse, None), x.dtype)
-    return g_x
+    return astype(_scan(g, axis, False, not reverse, None), x.dtype)
 
 
 def _cumprod_vjp(
@@ -199,8 +197,7 @@ def _cumprod_vjp(
     beyond = _scan(where(first, 1, x), axis, True, reverse, None)
     at_first = _scan(g * beyond, axis, False, not reverse, None)
     before = _scan(g * out, axis, False, not reverse, None) / where(zero, 1, x)
-    g_x: DistributedArray = astype(where(first, at_first, where(zero, 0, before)), x.dtype)
-    return g_x
+    return astype(where(first, at_first, where(zero, 0, before)), x.dtype)
 
 
 def _split_vjp(

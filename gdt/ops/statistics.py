@@ -143,16 +143,16 @@ def moments(
     factors, count = _reduced(axes, len(shards.size), x.shape, x.dtype)
     if factors & shards.uneven:
         return _padded_moments(xp, x, axes, keepdims, shards)
-    mean = add_reduce(xp, x, axes, True)  # type: ignore[arg-type]
+    mean = add_reduce(xp, x, axes, True)
     mean /= count
     centred = x - mean
     square = _squared(centred)
-    variance = add_reduce(xp, square, axes, keepdims)  # type: ignore[arg-type]
+    variance = add_reduce(xp, square, axes, keepdims)
     variance /= count
     mean = mean.reshape(variance.shape)
     if not factors & shards.split:
         return mean, variance
-    rest = add_reduce(xp, centred, axes, keepdims)  # type: ignore[arg-type]
+    rest = add_reduce(xp, centred, axes, keepdims)
     rest /= count
     return mean, variance, rest
 
@@ -193,8 +193,7 @@ def moments_gradient(
         if x.dtype.kind == "c":
             centred = conj(centred)
         parts.append(centred * (kept_dims(g_variance, x, axes) * (2 / n)))
-    out: DistributedArray = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-    return out
+    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
 
 def _moments_vjp(g: Any, out: Any, x: Any, *, axes: Axis, keepdims: bool = False) -> Any:
@@ -249,5 +248,4 @@ def std(
     >>> float(gdt.std(gdt.asarray([1.0, 3.0])))
     1.0
     """
-    out: DistributedArray = sqrt(var(x, axis, ddof, keepdims, correction=correction))
-    return out
+    return sqrt(var(x, axis, ddof, keepdims, correction=correction))

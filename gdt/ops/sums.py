@@ -21,8 +21,8 @@ MOST_PRODUCTS = 32  # of a stack; each costs a call
 LARGEST = 1 << 16  # elements: beyond, the additions cost more than the set-up
 
 
-def add_reduce(xp: Any, x: Block, axes: tuple[int, ...], keepdims: bool = False) -> Block:
-    """`x.sum(axis=axes, keepdims=keepdims)`; axes are negative."""
+def add_reduce(xp: Any, x: Block, axes: Any, keepdims: bool = False) -> Block:
+    """`x.sum(axis=axes, keepdims=keepdims)`, for a tuple of negative axes."""
     if xp is np:
         product = product_with_ones(x.shape, x.dtype.char, axes, keepdims)
         if product is not None:

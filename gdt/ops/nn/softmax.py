@@ -295,8 +295,7 @@ def logsumexp_of_floats(
 def _logsumexp_vjp(
     g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False
 ) -> DistributedArray:
-    weight: DistributedArray = exp(x - kept_dims(out, x, axis)) * kept_dims(g, x, axis)
-    return weight
+    return exp(x - kept_dims(out, x, axis)) * kept_dims(g, x, axis)
 
 
 logsumexp_of_floats.vjp(_logsumexp_vjp)
@@ -314,5 +313,4 @@ def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedA
     0.693147180559...
     """
     x = as_floating("logsumexp", x)
-    out: DistributedArray = logsumexp_of_floats(x, axis=axis, keepdims=keepdims)
-    return out
+    return logsumexp_of_floats(x, axis=axis, keepdims=keepdims)

@@ -189,16 +189,18 @@ def contract_on_host(
     if not are_arrays(x, w):
         return None
     lines = arrange(labels.terms, x.shape, w.shape, labels.order)
-    made = _defined("product(x, w, *, out=None)", ["target = out", *lines], {"np": np, "xp": np})
-    made.__name__ = body.func.__name__
-    return made
+    product: Callable[..., Block] = _defined(
+        "product(x, w, *, out=None)", ["target = out", *lines], {"np": np, "xp": np}
+    )
+    product.__name__ = body.func.__name__
+    return product
 
 
-def _defined(signature: str, lines: Sequence[str], names: dict[str, Any]) -> Callable[..., Block]:
+def _defined(signature: str, lines: Sequence[str], names: dict[str, Any]) -> Any:
     """The function with that signature and these lines, which may use `names`."""
     source = "\n    ".join([f"def {signature}:", *lines])
     exec(code_of(source), names)
-    return names.pop("product")  # type: ignore[no-any-return]  # else it would refer to itself
+    return names.pop("product")  # else it would refer to itself
 
 
 def _on_tensor_cores(dtype: np.dtype, arch: str) -> bool:

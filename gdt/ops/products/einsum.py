@@ -153,5 +153,4 @@ def _reduced(x: DistributedArray, have: Term, out: Term) -> DistributedArray:
     if gone:
         x = sum_(x, axis=gone, dtype=np.dtype(x.dtype))
         have = tuple(n for n in have if n in out)
-    moved: DistributedArray = transpose(x, tuple(have.index(n) for n in out))
-    return moved
+    return transpose(x, tuple(have.index(n) for n in out))

@@ -15,12 +15,13 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Labels, Memory
 from gdt.errors import ShapeError, error
-from gdt.ops.elementwise import like
+from gdt.ops.elementwise import conj, like, multiply
+from gdt.ops.indexing import getitem
 from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.products.contraction import (
     contract,
@@ -106,8 +107,7 @@ def contract_labels(
 ) -> DistributedArray:
     """`contraction` of operands whose axes of length 1 broadcast against the other's."""
     terms = _broadcast(left, right, x.type.shape, w.type.shape)
-    product: DistributedArray = contraction(x, w, terms=(*terms, out))
-    return product
+    return contraction(x, w, terms=(*terms, out))
 
 
 @lru_cache(maxsize=1 << 10)
@@ -147,8 +147,7 @@ def matmul(x: Any, w: Any) -> DistributedArray:
     x_shape, w_shape = x.type.shape, w.type.shape
     x_rank, w_rank = len(x_shape), len(w_shape)
     if w_rank == 2 and x_rank > 1 and x_shape[-1] == w_shape[0]:
-        out: DistributedArray = matrix_product(x, w)
-        return out
+        return matrix_product(x, w)
     if not x_rank or not w_rank:
         raise _misfit("matmul", "an operand is a scalar", x.type, w.type, "Use x * w.")
     inner = w_shape[0] if w_rank == 1 else w_shape[-2]
@@ -198,8 +197,7 @@ def tensordot(
     # By their exact types: True is equal to 1, and no axis.
     pair = type(axes) is tuple and [type(i) for i in axes] == [int, int]
     read = _known_terms if pair or type(axes) is int else _terms
-    product: DistributedArray = contraction(x, w, terms=read(x.type, w.type, axes))
-    return product
+    return contraction(x, w, terms=read(x.type, w.type, axes))
 
 
 def _terms(x: ArrayType, w: ArrayType, axes: Any) -> Terms:
@@ -241,10 +239,8 @@ def dot(x: Any, w: Any) -> DistributedArray:
     """
     x, w = as_operands("dot", x=x, w=w)
     if not x.ndim or not w.ndim:
-        scaled: DistributedArray = FUNCTIONS["multiply"](x, w)
-        return scaled
-    summed: DistributedArray = tensordot(x, w, (-1, max(w.ndim - 2, 0)))
-    return summed
+        return multiply(x, w)
+    return tensordot(x, w, (-1, max(w.ndim - 2, 0)))
 
 
 @public
@@ -256,10 +252,8 @@ def inner(x: Any, w: Any) -> DistributedArray:
     """
     x, w = as_operands("inner", x=x, w=w)
     if not x.ndim or not w.ndim:
-        scaled: DistributedArray = FUNCTIONS["multiply"](x, w)
-        return scaled
-    summed: DistributedArray = tensordot(x, w, (-1, -1))
-    return summed
+        return multiply(x, w)
+    return tensordot(x, w, (-1, -1))
 
 
 @public
@@ -271,9 +265,8 @@ def vdot(x: Any, w: Any) -> DistributedArray:
     """
     x, w = as_operands("vdot", x=x, w=w)
     if x.dtype.kind == "c":
-        x = FUNCTIONS["conj"](x)
-    product: DistributedArray = tensordot(reshape(x, (x.size,)), reshape(w, (w.size,)), 1)
-    return product
+        x = conj(x)
+    return tensordot(reshape(x, (x.size,)), reshape(w, (w.size,)), 1)
 
 
 @public
@@ -284,8 +277,7 @@ def outer(x: Any, w: Any) -> DistributedArray:
     [[3, 4], [6, 8]]
     """
     x, w = as_operands("outer", x=x, w=w)
-    product: DistributedArray = tensordot(reshape(x, (x.size,)), reshape(w, (w.size,)), 0)
-    return product
+    return tensordot(reshape(x, (x.size,)), reshape(w, (w.size,)), 0)
 
 
 # ---------------------------------------------------------------- diagonals
@@ -306,7 +298,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Distrib
         raise error(ShapeError, "diagonal", f"axis {axis1} is named twice", operands={"x": x.type})
     first, start = max(0, -offset), max(0, offset)
     length = max(0, min(x.shape[rows] - first, x.shape[columns] - start))
-    x = FUNCTIONS["getitem"](x, (*[slice(None)] * rows, slice(first, first + length)))
+    x = getitem(x, (*[slice(None)] * rows, slice(first, first + length)))
     places = np.arange(start, start + length).reshape(
         [length if d == rows else 1 for d in range(x.ndim)]
     )
@@ -326,5 +318,4 @@ def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Distribute
     >>> float(gdt.trace(gdt.asarray([[1.0, 2.0], [3.0, 4.0]])))
     5.0
     """
-    total: DistributedArray = sum_(diagonal(x, offset, axis1, axis2), axis=-1)
-    return total
+    return sum_(diagonal(x, offset, axis1, axis2), axis=-1)

@@ -109,8 +109,7 @@ def batch_normalization(
     x, mean, variance = as_operands("batch_normalization", x=x, mean=mean, variance=variance)
     offset = 0.0 if offset is None else offset
     scale = 1.0 if scale is None else scale
-    y: DistributedArray = normalize(x, mean, variance, offset, scale, epsilon=epsilon)
-    return y
+    return normalize(x, mean, variance, offset, scale, epsilon=epsilon)
 
 
 # ---------------------------------------------------------------- over the batch
@@ -131,8 +130,7 @@ def batch_norm_sums(
 ) -> tuple[Block, Block]:
     """sum(g) and sum(g * xhat) over `axes`: what the gradient of batch normalisation needs of the
     whole batch. Both are partial over a split batch, and travel together."""
-    over: Any = axes
-    return add_reduce(xp, g, over, keepdims), add_reduce(xp, g * xhat, over, keepdims)
+    return add_reduce(xp, g, axes, keepdims), add_reduce(xp, g * xhat, axes, keepdims)
 
 
 def _batch_norm_sums_vjp(

@@ -63,8 +63,7 @@ def softmax_cross_entropy_with_logits(labels: Any, logits: Any, axis: int = -1) 
     [0.693147180559...]
     """
     labels, logits = _floating_pair("softmax_cross_entropy_with_logits", labels, logits)
-    loss: DistributedArray = -sum_(weighted_log(labels, log_softmax(logits, axis)), axis=axis)
-    return loss
+    return -sum_(weighted_log(labels, log_softmax(logits, axis)), axis=axis)
 
 
 @op("..., ... -> ...")
@@ -95,5 +94,4 @@ def sigmoid_cross_entropy_with_logits(labels: Any, logits: Any) -> DistributedAr
     [0.0, 0.693147180559...]
     """
     labels, logits = _floating_pair("sigmoid_cross_entropy_with_logits", labels, logits)
-    loss: DistributedArray = logistic_loss(labels, logits)
-    return loss
+    return logistic_loss(labels, logits)

@@ -297,10 +297,11 @@ def fused_cross_entropy_gradient(
 fused_cross_entropy_gradient.kernel(gradient_kernel)
 
 
-def _unless_ignored(g: Any, labels: Any, static: dict[str, Any]) -> DistributedArray:
+def _unless_ignored(
+    g: DistributedArray, labels: DistributedArray, static: dict[str, Any]
+) -> DistributedArray:
     ignored = static.get("ignore_index")
-    out: DistributedArray = g if ignored is None else g * (labels != ignored)
-    return out
+    return g if ignored is None else g * (labels != ignored)
 
 
 def _gradient_vjp(
