@@ -1,7 +1,7 @@
-"""Running gradients backwards through recorded calls; and running them again as a program.
+"""The backward pass over recorded calls, and its replay as a program.
 
-A step of a training is recorded anew every time, and nearly always is the same calls on other
-numbers. What its gradients do is then recorded once too: see `Backward`.
+The steps of a training record the same calls on other numbers, nearly always. So a backward pass is
+recorded as well when its calls are seen a second time, and replayed from then on: see `Backward`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gdt.sharding.layout import Layout
 
 Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # op, operands, statics, output(s)
 Arrays = Sequence[DistributedArray]
-Fetched = tuple[DistributedArray, str]  # what NumPy took the values of, and in which line
+Fetched = tuple[DistributedArray, str]  # an array that NumPy fetched, and the user's line
 ScalarRead = tuple[DistributedArray, str, int]  # an array, and the file and line of float(array)
 
 _warned_lines: dict[Any, Any] = {}  # a registry of the module `warnings`
@@ -47,17 +47,23 @@ def gradients(
     extras: Arrays,
     unconnected: str,
 ) -> list[DistributedArray | None]:
-    """Gradients of the targets in the layouts of the sources; what is partial in targets and extras
-    is resolved in one bundle with them."""
+    """Return the gradients of the targets, in the layouts of the sources.
+
+    The partial reductions of targets and extras are resolved in one bundle with the gradients.
+
+    nodes: the recorded calls. seeds: the cotangents of the targets; None for ones. extras: other
+    arrays whose reductions join the bundle. unconnected: "raise", "zero" or "none", for a source
+    on which no target depends.
+    """
     call = GradientCall(nodes, targets, seeds, sources, extras, unconnected)
     observers = OBSERVERS.get()
     if not observers:
         return _as_program(call)
     for observer in observers:
         observer.on_enter("gradient")
-    found, grads = _run(call)
+    cotangents, grads = _run(call)
     for observer in observers:
-        observer.on_leave("gradient", tuple(found), tuple(grads))
+        observer.on_leave("gradient", tuple(cotangents), tuple(grads))
     return grads
 
 
@@ -73,12 +79,12 @@ class GradientCall(NamedTuple):
 
 
 def check_fetched(nodes: Sequence[Node], sources: Arrays, fetched: Sequence[Fetched]) -> None:
-    """Raise GradientError if NumPy took the values of an array that depends on the sources."""
+    """Raise GradientError if NumPy fetched an array that depends on the sources."""
     if not fetched:
         return
-    needed = _useful(nodes, sources)[1]
+    dependent = _dependent(nodes, sources)[1]
     for x, line in fetched:
-        if not needed.isdisjoint(_ids((x,))):
+        if not dependent.isdisjoint(_ids((x,))):
             raise error(
                 GradientError,
                 "gradient",
@@ -94,7 +100,7 @@ def warn_of_scalars(nodes: Sequence[Node], sources: Arrays, scalars: Sequence[Sc
     """Warn, once for each line, that a scalar was made of an array that depends on the sources."""
     if not scalars:
         return
-    dependent = _useful(nodes, sources)[1]
+    dependent = _dependent(nodes, sources)[1]
     for x, file, line in scalars:
         if not dependent.isdisjoint(_ids((x,))):
             warnings.warn_explicit(
@@ -109,38 +115,42 @@ def warn_of_scalars(nodes: Sequence[Node], sources: Arrays, scalars: Sequence[Sc
 
 
 def _run(call: GradientCall) -> tuple[list[DistributedArray | None], list[DistributedArray | None]]:
+    """Run the backward pass op by op; return the sources' cotangents as they were computed, and in
+    the layouts of the sources."""
     seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
-    found, moved = _backward(call.nodes, call.targets, seeds, call.sources)
-    ready = [moved.get(i, g) for i, g in enumerate(found)]
-    return found, _resolved(ready, call)
+    cotangents, moved = _backward(call.nodes, call.targets, seeds, call.sources)
+    return cotangents, _resolved([moved.get(i, g) for i, g in enumerate(cotangents)], call)
 
 
 def _one(target: DistributedArray) -> DistributedArray:
-    kind = target.type.with_layout(Layout.of(target.mesh, ((),) * target.ndim))
-    # Several processes compare what they make, also those that do not find it here.
-    is_kept = not (kind.shape or is_recorded() or kind.mesh.num_processes > 1)
-    return _scalar_one(kind) if is_kept else _ones(kind)
+    """Return replicated ones of the target's shape and dtype."""
+    array_type = target.type.with_layout(Layout.of(target.mesh, ((),) * target.ndim))
+    # Several processes compare the arrays that they create, so each must create this one.
+    is_cached = not (array_type.shape or is_recorded() or array_type.mesh.num_processes > 1)
+    return _scalar_one(array_type) if is_cached else _ones(array_type)
 
 
 def _ones(array_type: ArrayType) -> DistributedArray:
+    """Return an array of ones."""
     ones: DistributedArray = FUNCTIONS["ones"](
         array_type.shape, array_type.dtype, layout=array_type.layout
     )
     return ones
 
 
-_scalar_one = lru_cache(maxsize=64)(_ones)  # what almost every gradient begins with
+_scalar_one = lru_cache(maxsize=64)(_ones)  # the seed of almost every gradient
 
 
 # ---------------------------------------------------------------- as a program
 
 
 class Backward(NamedTuple):
-    """What `gradients` did for calls of one signature.
+    """A recorded backward pass, for all calls of one signature.
 
-    program: from the blocks of some of the call's arrays, those at the positions `inputs`, to the
-    blocks of the gradients, whose types are `grads`, and of arrays that were resolved on the way:
-    position and type of each.
+    program: from the blocks of the call's arrays at the positions `inputs` to the blocks of the
+        gradients, then of arrays that were resolved on the way.
+    grads: the types of the gradients; None for a source without one.
+    resolved: the position and the type of each resolved array.
     """
 
     program: Program
@@ -149,32 +159,32 @@ class Backward(NamedTuple):
     resolved: list[tuple[int, ArrayType]]
 
 
-# By signature: True for one that was seen once, False for one that cannot be recorded.
+# By signature: the recorded pass, True for one that was seen once, False if it cannot be recorded.
 BACKWARDS: Cache[Backward | bool] = Cache(50_000)
 
 
 def _as_program(call: GradientCall) -> list[DistributedArray | None]:
-    """The gradients: computed op by op the first time that a signature is seen, recorded the second
-    time, and replayed from then on."""
+    """Return the gradients: computed op by op the first time that a signature is seen, recorded the
+    second time, and replayed from then on."""
     try:
         key, arrays = _signature(call)
-        known = BACKWARDS.recall(key)
+        backward = BACKWARDS.recall(key)
     except TypeError:  # a static or an operand that cannot be hashed
         return _run(call)[1]
-    if type(known) is Backward:
-        return _replayed(known, arrays)
-    if known is True:
+    if type(backward) is Backward:
+        return _replayed(backward, arrays)
+    if backward is True:
         return _recorded(call, key, arrays)
-    if known is None:
+    if backward is None:
         BACKWARDS[key] = True
     return _run(call)[1]
 
 
 def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArray]]:
-    """Everything about a call but the values in its arrays; and those arrays, each once."""
-    # A program sets what is done about invalid values only where that is not as around it.
+    """Return everything about a call except the values of its arrays, and its arrays, each once."""
+    # A program contains no np.errstate where the recorded ops ran under the one around them.
     parts: list[Any] = [call.unconnected, *np.geterr().values()]
-    values: list[Any] = []  # operands and outputs, in one list, which is read in one loop
+    values: list[Any] = []  # operands and outputs of all calls, for the one loop below
     for op, args, static, out in call.nodes:
         parts += (op, len(args))
         values += args
@@ -189,10 +199,10 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
                 parts.extend(map(exactly, static.values()))
             else:
                 parts.append(tuple(static.items()))
-    for given in (call.targets, call.seeds or (), call.sources, call.extras):
-        parts.append(len(given))
-        values += given
-    numbers: dict[int, int] = {}
+    for group in (call.targets, call.seeds or (), call.sources, call.extras):
+        parts.append(len(group))
+        values += group
+    numbers: dict[int, int] = {}  # positions in `arrays` by identity
     arrays: list[DistributedArray] = []
     for x in values:
         n = numbers.get(id(x))
@@ -205,7 +215,7 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
             parts.append(x.type)
             if x._resolved is not None:
                 parts.append("resolved")
-                values.append(x._resolved)  # the loop comes to it
+                values.append(x._resolved)  # for a later turn of this loop
         parts.append(n)
     return tuple(parts), arrays
 
@@ -213,12 +223,13 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
 def _recorded(
     call: GradientCall, key: tuple[Any, ...], arrays: list[DistributedArray]
 ) -> list[DistributedArray | None]:
+    """Return the gradients, computed op by op, and enter their recording in `BACKWARDS`."""
     recorder = Recorder()
     registers = [recorder.declare(a) for a in arrays]
-    waiting = [n for n, a in enumerate(arrays) if a._resolved is None]
+    unresolved = [n for n, a in enumerate(arrays) if a._resolved is None]
     with observing(recorder):
         grads = _run(call)[1]
-    resolved = [(n, arrays[n]._resolved) for n in waiting if arrays[n]._resolved is not None]
+    resolved = [(n, arrays[n]._resolved) for n in unresolved if arrays[n]._resolved is not None]
     outputs = [recorder.find(a) for a in (*grads, *(a for _, a in resolved)) if a is not None]
     BACKWARDS[key] = False
     if not recorder.met_host:
@@ -233,12 +244,13 @@ def _recorded(
     return grads
 
 
-def _replayed(known: Backward, arrays: list[DistributedArray]) -> list[DistributedArray | None]:
-    program, inputs, kinds, resolved = known
-    made = iter(program.run(*[held(arrays[n]) for n in inputs]))
-    grads = [None if kind is None else array_of(kind, next(made)) for kind in kinds]
-    for n, kind in resolved:
-        arrays[n]._resolved = array_of(kind, next(made))
+def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[DistributedArray | None]:
+    """Return the gradients of a recorded backward pass, run with other arrays."""
+    program, inputs, types, resolved = backward
+    results = iter(program.run(*[held(arrays[n]) for n in inputs]))
+    grads = [None if t is None else array_of(t, next(results)) for t in types]
+    for n, t in resolved:
+        arrays[n]._resolved = array_of(t, next(results))
     return grads
 
 
@@ -248,20 +260,23 @@ def _replayed(known: Backward, arrays: list[DistributedArray]) -> list[Distribut
 def _backward(
     nodes: Sequence[Node], targets: Arrays, seeds: Arrays, sources: Arrays
 ) -> tuple[list[DistributedArray | None], dict[int, DistributedArray]]:
-    """Cotangents of the sources, None where no target depends on a source; and those that have been
-    brought to the layouts of their sources already."""
-    useful, needed = _useful(nodes, sources)
+    """Return the cotangents of the sources, and by number those that a bucket has moved to the
+    layouts of their sources already.
+
+    A cotangent is None where no target depends on the source.
+    """
+    calls, dependent = _dependent(nodes, sources)
     add = FUNCTIONS["add"]
-    grads: dict[int, DistributedArray] = {}
+    grads: dict[int, DistributedArray] = {}  # cotangents by the identity of their array
     for t, seed in zip(targets, seeds, strict=True):
         grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
-    kept = _ids(sources)
-    with Buckets([node[1] for node in useful], sources) as buckets:
-        for number in reversed(range(len(useful))):
-            op, args, static, out = useful[number]
-            g = _cotangent(out, grads, kept)
+    source_ids = _ids(sources)
+    with Buckets([node[1] for node in calls], sources) as buckets:
+        for number in reversed(range(len(calls))):
+            op, args, static, out = calls[number]
+            g = _cotangent(out, grads, source_ids)
             if g is not None:
-                for a, c in _cotangents(op, g, out, args, static, needed):
+                for a, c in _cotangents(op, g, out, args, static, dependent):
                     if c is not None:
                         have = grads.get(id(a))
                         grads[id(a)] = c if have is None else add(have, c)
@@ -269,26 +284,28 @@ def _backward(
     return [_gathered(s, grads) for s in sources], buckets.moved
 
 
-def _useful(nodes: Sequence[Node], sources: Arrays) -> tuple[list[Node], set[int]]:
-    """The calls that depend on the sources; and what all arrays that do go by."""
-    needed = _ids(sources)
-    useful = []
+def _dependent(nodes: Sequence[Node], sources: Arrays) -> tuple[list[Node], set[int]]:
+    """Return the calls that depend on the sources, and the identities of all arrays that do."""
+    identities = _ids(sources)
+    calls = []
     for node in nodes:
         for a in node[1]:
-            if id(a) in needed:
+            if id(a) in identities:
                 out = node[3]
                 if type(out) is tuple or out._resolved is not None:
-                    needed |= _ids(out if type(out) is tuple else (out,))
+                    identities |= _ids(out if type(out) is tuple else (out,))
                 else:
-                    needed.add(id(out))
-                useful.append(node)
+                    identities.add(id(out))
+                calls.append(node)
                 break
-    return useful, needed
+    return calls, identities
 
 
-def _cotangent(out: Any, grads: dict[int, DistributedArray], kept: Set[int]) -> Any:
-    """The cotangent of what a call has made, a tuple if that is one; None if there is none. It is
-    forgotten, unless it is among those to be kept."""
+def _cotangent(out: Any, grads: dict[int, DistributedArray], sources: Set[int]) -> Any:
+    """Return the cotangent of a call's output, a tuple for a tuple; None if there is none.
+
+    It is removed from `grads`, to free its memory, unless the output is one of the `sources`.
+    """
     if type(out) is not tuple:
         g: Any = _gathered(out, grads)
         if g is None:
@@ -298,7 +315,7 @@ def _cotangent(out: Any, grads: dict[int, DistributedArray], kept: Set[int]) -> 
         if all(c is None for c in g):
             return None
     for o in out if type(out) is tuple else (out,):
-        if id(o) not in kept:
+        if id(o) not in sources:
             grads.pop(id(o), None)
             if o._resolved is not None:
                 grads.pop(id(o._resolved), None)
@@ -306,49 +323,50 @@ def _cotangent(out: Any, grads: dict[int, DistributedArray], kept: Set[int]) -> 
 
 
 def _ids(arrays: Sequence[DistributedArray]) -> set[int]:
-    """What these arrays go by: themselves, and their values with nothing partial."""
+    """Return the identities of these arrays and of their resolved values."""
     return {id(x) for a in arrays for x in (a, a._resolved) if x is not None}
 
 
 def _gathered(
     x: DistributedArray, grads: Mapping[int, DistributedArray]
 ) -> DistributedArray | None:
-    """The cotangent of an array, and of its value with nothing partial, which is the same array."""
+    """Return the cotangent of an array: the sum of its own and of its resolved value's."""
     g = grads.get(id(x))
     if x._resolved is None:
         return g
-    of_value = grads.get(id(x._resolved))
-    if g is None or of_value is None:
-        return of_value if g is None else g
-    both: DistributedArray = FUNCTIONS["add"](g, of_value)
-    return both
+    resolved = grads.get(id(x._resolved))
+    if g is None or resolved is None:
+        return resolved if g is None else g
+    total: DistributedArray = FUNCTIONS["add"](g, resolved)
+    return total
 
 
 def _cotangents(
-    op: Any, g: Any, out: Any, args: tuple[Any, ...], static: dict[str, Any], needed: set[int]
+    op: Any, g: Any, out: Any, args: tuple[Any, ...], static: dict[str, Any], dependent: set[int]
 ) -> list[tuple[DistributedArray, DistributedArray | None]]:
-    wanted = [
+    """Return the operands of a call that depend on a source, with their cotangents for `g`."""
+    positions = [
         i for i, a in enumerate(args)
-        if type(a) is DistributedArray and id(a) in needed and a.dtype.kind in "fc"
+        if type(a) is DistributedArray and id(a) in dependent and a.dtype.kind in "fc"
     ]  # fmt: skip
     if op.joint_vjp is not None:
-        all_of_them = op.joint_vjp(g, out, *args, **static)
-        return [(args[i], all_of_them[i]) for i in wanted]
-    found = []
-    for i in wanted:
-        if i >= len(op.vjps) or op.vjps[i] is None:
-            continue
-        found.append((args[i], op.vjps[i](g, out, *args, **static)))
-    return found
+        cotangents = op.joint_vjp(g, out, *args, **static)
+        return [(args[i], cotangents[i]) for i in positions]
+    vjps = op.vjps
+    return [
+        (args[i], vjps[i](g, out, *args, **static))
+        for i in positions
+        if i < len(vjps) and vjps[i] is not None
+    ]
 
 
 def _resolved(
-    found: Sequence[DistributedArray | None], call: GradientCall
+    cotangents: Sequence[DistributedArray | None], call: GradientCall
 ) -> list[DistributedArray | None]:
-    """Gradients in the layouts of their sources; those that are not there yet travel in one bundle
-    with what is partial in targets and extras."""
+    """Return the cotangents in the layouts of their sources, moved in one bundle with the partial
+    reductions of targets and extras; raise GradientError as `call.unconnected` asks for it."""
     grads: list[DistributedArray | None] = []
-    for i, (g, s) in enumerate(zip(found, call.sources, strict=True)):
+    for i, (g, s) in enumerate(zip(cotangents, call.sources, strict=True)):
         if g is None and call.unconnected == "raise":
             raise error(
                 GradientError,

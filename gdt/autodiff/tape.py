@@ -1,7 +1,6 @@
-"""The gradient tape: records ops, and runs their gradients backwards.
+"""The gradient tape, and `grad`, `value_and_grad` and `vjp`, which are functions of it.
 
-The tape is a list of calls in the order in which they ran. Gradients are built from public ops, so
-their layouts, their communication and higher derivatives follow from the ops' own rules.
+The tape is a list of calls in the order in which they ran; `backward` goes through it.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ Tree = (
 
 @checked_class("on_op")
 class GradientTape(Observer):
-    """Records the ops that run inside its block, for `gradient`.
+    """A recorder of the ops that run inside its `with` block, of which `gradient` differentiates.
 
     persistent: whether `gradient` may be called more than once.
 
     Every op is recorded, so arrays need not be watched; `watch` names the sources of a `gradient`
-    call that gives none. A `gradient` that is taken inside the block of a persistent tape is
-    recorded too, for gradients of gradients. Follows `tf.GradientTape`.
+    call without sources. A persistent tape also records the ops of a `gradient` that is called
+    inside its block, for gradients of gradients. Follows `tf.GradientTape`.
 
     >>> w = gdt.asarray([1.0, 2.0, 3.0])
     >>> with gdt.GradientTape() as tape:
@@ -55,8 +54,8 @@ class GradientTape(Observer):
         self._token: Any = None
 
     def __repr__(self) -> str:
-        held = "used up" if self.nodes is None else f"{len(self.nodes)} ops recorded"
-        return f"<gdt.GradientTape, {held}>"
+        state = "used up" if self.nodes is None else f"{len(self.nodes)} ops recorded"
+        return f"<gdt.GradientTape, {state}>"
 
     def __enter__(self) -> GradientTape:
         if self.nodes is None:
@@ -64,7 +63,7 @@ class GradientTape(Observer):
                 GradientError,
                 "GradientTape",
                 "this tape has been used up",
-                remedy="Make a new tape.",
+                remedy="Create a new tape.",
             )
         if self in OBSERVERS.get():
             raise error(GradientError, "GradientTape", "this tape is recording already")
@@ -75,7 +74,7 @@ class GradientTape(Observer):
         OBSERVERS.reset(self._token)
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
-        if self.nodes is not None:  # its gradient may have been taken inside its block
+        if self.nodes is not None:  # None after a gradient that was called inside the block
             self.nodes.append((op, args, static, out))
 
     def on_implicit_fetch(self, array: DistributedArray) -> None:
@@ -89,14 +88,15 @@ class GradientTape(Observer):
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         if name == "gradient":
-            # An inner tape has brought its gradients to the layouts of their sources.
+            # An inner tape has moved its gradients to the layouts of their sources.
             for g, moved in zip(args, out, strict=True):
                 if g is not None and moved is not g and moved is not g._resolved:
                     self.on_op(_relayout, (g,), {"layout": moved.layout}, moved)
 
     def watch(self, tensor: Tree) -> None:
-        """Name arrays as sources of gradients; DtypeError for arrays that are not
-        floating-point."""
+        """Add the arrays of the tree `tensor` to the default sources of `gradient`.
+
+        Raises GradientError for an array that is not of floating-point numbers."""
         arrays, _ = flatten(tensor)
         for x in arrays:
             check_differentiable(x, "GradientTape.watch", "tensor")
@@ -111,20 +111,28 @@ class GradientTape(Observer):
         unconnected: str = "raise",
         together_with: Sequence[DistributedArray] = (),
     ) -> Tree:
-        """Gradient of `target` (summed over its elements) with respect to `sources`, shaped as they
-        are.
+        """Return the gradients of the sum of `target`'s elements, in a tree shaped as `sources`.
 
-        Each gradient has the layout of its source (with nothing partial). All reductions that this
-        needs, and those that are partial in `target` and in `together_with` (metrics, say), travel
-        together.
+        target: an array, or a tree of arrays, that was computed inside the tape's block.
+        sources: an array, a tree of arrays, or an object with `parameters()`; by default the
+            watched arrays.
+        output_gradients: the cotangents of the targets, a tree as `target`; ones by default.
+        unconnected: the gradient of a source on which `target` does not depend: `"raise"` raises
+            GradientError, `"zero"` gives zeros, `"none"` gives None.
+        together_with: further arrays (metrics, say) whose partial reductions are resolved in one
+            bundle with those of the gradients and of `target`.
 
-        output_gradients: cotangents of the targets, ones by default.
-        unconnected: what a source gets that `target` does not depend on: `"raise"` a GradientError,
-            `"zero"` zeros, `"none"` None.
+        Each gradient has the shape and dtype of its source, and its layout with nothing partial.
 
-        Raises GradientError where a NumPy function that gdt has not took the values of an array
-        that depends on a source: no gradient would come back from there. `x.numpy()`, `float(x)`
-        and printing take values on purpose, as constants.
+        Raises GradientError for a tape that has been used up, and where a NumPy function that gdt
+        lacks fetched an array that depends on a source: no gradient would come back from there.
+        (`x.numpy()`, `float(x)` and printing fetch values on purpose, as constants.)
+
+        >>> x = gdt.asarray(3.0)
+        >>> with gdt.GradientTape() as tape:
+        ...     y = x * x
+        >>> float(tape.gradient(y, x))
+        6.0
         """
         op = "GradientTape.gradient"
         if self.nodes is None:
@@ -139,25 +147,27 @@ class GradientTape(Observer):
                 ArgumentError, op, f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'"
             )
         targets, _ = flatten(target)
-        wanted, rebuild = flatten(self.watched if sources is None else sources)
+        source_arrays, rebuild = flatten(self.watched if sources is None else sources)
         for x in targets:
             check_differentiable(x, op, "target")
-        for x in wanted:
+        for x in source_arrays:
             check_differentiable(x, op, "source")
         seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
         nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
-        check_fetched(nodes, wanted, self.fetched)
-        warn_of_scalars(nodes, wanted, self.scalars)
-        listening = [o for o in OBSERVERS.get() if o is not self or self.persistent]
-        hidden = OBSERVERS.set(tuple(listening))
+        check_fetched(nodes, source_arrays, self.fetched)
+        warn_of_scalars(nodes, source_arrays, self.scalars)
+        observers = [o for o in OBSERVERS.get() if o is not self or self.persistent]
+        token = OBSERVERS.set(tuple(observers))
         try:
-            return rebuild(gradients(nodes, targets, seeds, wanted, together_with, unconnected))
+            return rebuild(
+                gradients(nodes, targets, seeds, source_arrays, together_with, unconnected)
+            )
         finally:
-            OBSERVERS.reset(hidden)
+            OBSERVERS.reset(token)
 
 
 def check_differentiable(x: object, op: str, role: str) -> None:
-    """Raise unless `x` is a distributed array of floating-point numbers."""
+    """Raise GradientError unless `x` is a distributed array of floating-point numbers."""
     if not isinstance(x, DistributedArray):
         raise error(GradientError, op, f"a {role} is a {type(x).__name__}, not a distributed array")
     if x.dtype.kind not in "fc":
@@ -170,8 +180,9 @@ def check_differentiable(x: object, op: str, role: str) -> None:
         )
 
 
-def _cotangents(targets: Sequence[DistributedArray], given: Tree) -> list[DistributedArray]:
-    cotangents, _ = flatten(given)
+def _cotangents(targets: Sequence[DistributedArray], tree: Tree) -> list[DistributedArray]:
+    """Return the arrays of `tree`, or raise GradientError if they do not fit the targets."""
+    cotangents, _ = flatten(tree)
     if len(cotangents) != len(targets):
         raise error(
             GradientError,
@@ -246,9 +257,11 @@ def _joined(
 
 
 def _renamed(tree: Tree) -> Tree:
-    """The tree with arrays of its own, so that `f` may close over the very arrays that it is given:
-    those are constants to the tape of `f`, and these are not. Tapes around it see that the two are
-    the same. An object with `parameters()` stays what it is.
+    """Return the tree with new array objects of the same values.
+
+    So a function may close over the very arrays that are its arguments: the closure's are constants
+    to its tape, the arguments are not. Outer tapes record that both are the same. An object with
+    `parameters()` stays as it is.
     """
     if type(tree) is DistributedArray:
         alias = DistributedArray(tree.type, tree.blocks)
@@ -262,6 +275,8 @@ def _renamed(tree: Tree) -> Tree:
 
 
 def _argument(args: tuple[Any, ...], argnums: object) -> Any:
+    """Return the argument at `argnums`, or the tuple of arguments for a tuple; raise ArgumentError
+    or GradientError if there is none."""
     if isinstance(argnums, tuple):
         return tuple(_argument(args, i) for i in argnums)
     if isinstance(argnums, bool) or not isinstance(argnums, int):
@@ -271,13 +286,14 @@ def _argument(args: tuple[Any, ...], argnums: object) -> Any:
             f"argnums is {argnums!r}, not an int or a tuple of ints",
         )
     if not -len(args) <= argnums < len(args):
-        given = f"{len(args)} positional argument{'s' * (len(args) != 1)}"
-        raise error(GradientError, "value_and_grad", f"argnums is {argnums}, of {given}")
+        count = f"{len(args)} positional argument{'s' * (len(args) != 1)}"
+        raise error(GradientError, "value_and_grad", f"argnums is {argnums}, of {count}")
     return args[argnums]
 
 
 def _with_aux(returned: object) -> tuple[Any, Any]:
-    """The pair that a function with `has_aux` returns."""
+    """Return the pair that a function with `has_aux` has returned; raise GradientError if it is
+    none."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         what = f"a {type(returned).__name__}"
         what += f" of {len(returned)}" if isinstance(returned, tuple) else ""
@@ -290,14 +306,20 @@ def _with_aux(returned: object) -> tuple[Any, Any]:
 def value_and_grad(
     f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns `f`'s value and its gradient with respect to argument `argnums`.
+    """Return a function of `f`'s arguments that returns `f`'s value and its gradient.
 
-    f: returns a scalar array, or `(scalar, aux)` with `has_aux`, where aux is a tree of arrays
-    (metrics) and of anything else, which is passed on as it is. The argument is an array, a tree of
-    arrays, or an object with `parameters()` (then the gradient is a dict); of a tuple of `argnums`
-    there is a tuple of gradients. Gradients have the layouts of what they are gradients of; every
-    reduction that they, the value and aux wait for travels in one bundle. Follows
-    `jax.value_and_grad`.
+    f: returns a scalar array, or with `has_aux` a pair `(scalar, aux)`, where aux is a tree of
+        arrays (metrics) and of any other objects.
+    argnums: the position of the argument of the gradient, or a tuple of positions, which gives a
+        tuple of gradients. The argument is an array, a tree of arrays, or an object with
+        `parameters()`, whose gradient is a dict.
+    has_aux: whether the function returns `((value, aux), gradient)` in place of `(value,
+        gradient)`.
+
+    Gradients have the shapes, dtypes and layouts of their arguments. All partial reductions of
+    gradients, value and aux are resolved in one bundle. Follows `jax.value_and_grad`.
+
+    Raises GradientError where `f` does not return a scalar array, or an argument has no gradient.
 
     >>> gdt.value_and_grad(lambda x: gdt.sum(x * x))(gdt.asarray([1.0, 2.0]))[1].tolist()
     [2.0, 4.0]
@@ -334,8 +356,9 @@ def value_and_grad(
 
 @partial(checked, eager=True)
 def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
-    """A function that returns the gradient of `f`, a scalar function, with respect to argument
-    `argnums`.
+    """Return a function of `f`'s arguments that returns the gradient of `f`, a scalar function.
+
+    argnums: as of `gdt.value_and_grad`, which returns the value as well. Follows `jax.grad`.
 
     >>> float(gdt.grad(gdt.grad(lambda x: x * x * x))(gdt.asarray(2.0)))
     12.0
@@ -349,7 +372,10 @@ def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[
 
 @checked
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """`f(*primals)` and the function that maps a cotangent of it to cotangents of the primals.
+    """Return `f(*primals)`, and a function from a cotangent of it to cotangents of the primals.
+
+    primals: arrays or trees of arrays. The cotangent has the shape of the value; of the primals
+    there is a tuple of cotangents, zeros where the value does not depend on one. Follows `jax.vjp`.
 
     >>> out, pull = gdt.vjp(lambda x: 3 * x, gdt.asarray([1.0, 2.0]))
     >>> pull(gdt.asarray([1.0, 10.0]))[0].tolist()
@@ -361,13 +387,18 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
         out = f(*primals)
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = tape.gradient(out, primals, cotangent, unconnected="zero")
-        return found
+        cotangents: tuple[Any, ...] = tape.gradient(out, primals, cotangent, unconnected="zero")
+        return cotangents
 
     return out, pull
 
 
 @checked
 def stop_gradient(x: DistributedArray) -> DistributedArray:
-    """The same values, through which no gradient flows."""
+    """Return an array of the same values, through which no gradient flows.
+
+    >>> x = gdt.asarray(3.0)
+    >>> float(gdt.grad(lambda x: x * gdt.stop_gradient(x))(x))
+    3.0
+    """
     return DistributedArray(x.type, x.blocks)
