@@ -161,9 +161,15 @@ def frame_of_user() -> tuple[FrameType, int]:
     return frame, level
 
 
+_files_of_libraries: dict[str, bool] = {}
+
+
 def _is_of_library(frame: FrameType) -> bool:
-    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return package in LIBRARIES or frame.f_code.co_filename.startswith("<gdt")
+    file = frame.f_code.co_filename
+    if file not in _files_of_libraries:
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        _files_of_libraries[file] = package in LIBRARIES or file.startswith("<gdt")
+    return _files_of_libraries[file]
 
 
 def line_of_user() -> str:

@@ -19,8 +19,10 @@ from gdt.comm import messages as messages_module
 from gdt.comm import nccl as nccl_module
 from gdt.comm import ranks as ranks_module
 from gdt.comm import transport as transports
+from gdt.comm.agreement import Action
+from gdt.comm.connection import Peer
 from gdt.comm.encoding import Encoding
-from gdt.comm.messages import Messages, Peer
+from gdt.comm.messages import Messages
 from gdt.comm.nccl import NcclTransport
 from gdt.comm.ranks import Running
 from gdt.comm.transport import CopyTransport, Transfer, wait_for_all
@@ -493,6 +495,47 @@ def test_a_process_that_has_ended_is_not_waited_for(
         first.wait()
     assert "all_reduce over 'b' of Mesh(a=2, b=2) on cpu:0, cpu:1, cpu:2, cpu:3" in str(found.value)
     assert all(c.aborted for c in communicators)
+
+
+def test_processes_that_have_done_different_things_are_told_so_when_they_wait(
+    ranks: Ranks,
+) -> None:
+    one = np.ones((1, 1, 2), "f")
+    ranks.each(lambda i, t: t.all_reduce([one], (1,), "sum"))
+    for i, transport in enumerate(ranks.transports):
+        transport.messages.history.add(Action("op", "exp(float32[2])"))
+        transport.messages.history.add(
+            Action("op", "log(float32[2])" if i == 2 else "exp(float32[2])")
+        )
+
+    def wait(_: int, transport: NcclTransport) -> str:
+        with pytest.raises(DistributedError) as found:
+            while True:  # until the checksums of the others have arrived
+                transport.wait()
+        return str(found.value)
+
+    for i, text in enumerate(ranks.each(wait)):
+        assert "the processes have called different ops" in text
+        assert "process 2 (host here, pid 2): call 2: log(float32[2]), line " in text
+        other = 3 if i == 2 else i
+        assert f"process {other} (host here, pid {other}): call 2: exp(float32[2]), line " in text
+        assert not ranks.transports[i].communicators  # given up
+
+
+def test_processes_compare_what_they_have_done_after_some_collectives(ranks: Ranks) -> None:
+    one = np.ones((1, 1, 2), "f")
+    for i, transport in enumerate(ranks.transports):
+        transport.messages.history.add(Action("op", f"multiply with {min(i, 1)}"))
+
+    def reduce(_: int, transport: NcclTransport) -> int:
+        for _ in range(3 * ranks_module.EVERY):
+            transport.all_reduce([one], (0, 1), "sum")
+            transport.messages.listen(0.001)  # else all could be done before any has listened
+        return -1
+
+    with pytest.raises(DistributedError, match="multiply with 0, line"):
+        ranks.each(reduce)
+    assert ranks.transports[0].begun <= 2 * ranks_module.EVERY
 
 
 def test_what_has_ended_is_not_waited_for(mesh: Mesh) -> None:

@@ -5,7 +5,7 @@ The tape is a list of calls in the order in which they ran; `backward` goes thro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -208,7 +208,9 @@ def flatten(
 ) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
     """The arrays of a tree, and a function that puts others in their place.
 
-    An object with `parameters()` stands for the dict that it returns.
+    Those of a mapping come in the order of its keys' names, since they travel together: processes
+    may have filled it in different orders. An object with `parameters()` stands for the dict that
+    it returns.
 
     others: whether the tree may hold anything else, which stays where it is; else DtypeError.
     """
@@ -218,12 +220,12 @@ def flatten(
         return flatten(tree.parameters(), others=others)
     if type(tree) is dict and all(type(x) is DistributedArray for x in tree.values()):
         # As parameters are mostly kept; what follows takes longer.
-        names = list(tree)
-        return list(tree.values()), lambda new: dict(zip(names, new, strict=True))
+        keys = sorted(tree, key=str)
+        return [tree[key] for key in keys], partial(_by_key, tree, keys)
     if isinstance(tree, Mapping):
-        parts = [flatten(v, others=others) for v in tree.values()]
-        keys = list(tree)
-        return _joined(parts, lambda values: dict(zip(keys, values, strict=True)))
+        keys = sorted(tree, key=str)
+        parts = [flatten(tree[key], others=others) for key in keys]
+        return _joined(parts, partial(_by_key, tree, keys))
     if isinstance(tree, list | tuple):
         parts = [flatten(v, others=others) for v in tree]
         return _joined(parts, lambda values: sequence_like(tree, values))
@@ -235,6 +237,12 @@ def flatten(
         f"a {type(tree).__name__} is no distributed array, nor a list, tuple or dict of them",
         remedy="Make an array with gdt.asarray before the tape.",
     )
+
+
+def _by_key(tree: Mapping[Any, Any], keys: Sequence[Any], values: Iterable[Any]) -> dict[Any, Any]:
+    """A dict of the values of these keys, in the order that `tree` has them in."""
+    found = dict(zip(keys, values, strict=True))
+    return {key: found[key] for key in tree}
 
 
 def _joined(

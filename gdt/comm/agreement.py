@@ -1,67 +1,194 @@
-"""What processes must do alike though nothing is sent: make arrays of the same type and contents.
+"""The history of what a process has done and all processes do alike, so that they can compare it.
 
-Each keeps its own part of an array, so different wholes need not show in what they send. Every
-array that is made is noted, and messages carry the newest notes and a checksum of all.
+Each process keeps its own part of an array, so programs that differ need not show it in the data
+that they send. Every op on a mesh of several processes, every array that is made on one, every draw
+of random numbers and every step of an optimizer is therefore noted: one running checksum of all
+notes travels with every message, and the first note in which two processes differ is an error in
+all of them.
 """
 
 from __future__ import annotations
 
+import re
+import threading
+import weakref
 import zlib
+from _thread import get_ident
 from collections import deque
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
+from types import CodeType
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.errors import frame_of_user, line_of_user
 from gdt.sharding.array_type import ArrayType
 
-NEWEST = 8  # notes that travel with every message, so that an error can name the array
+MAIN_THREAD = threading.main_thread().ident
+FACTOR, MASK = 0x100000001B3, (1 << 64) - 1  # of a running checksum of 64 bits, as FNV's
+
+NEWEST = 1024  # notes that are kept to tell which is the first that differs
 WHOLE = 1 << 16  # bytes up to which contents are compared whole
 PIECES, PIECE = 64, 1 << 10  # of larger arrays, this many evenly spaced pieces of so many bytes
 
 SHOWN = 3  # types of arrays that are moved together
 
-FIX = (
-    "Every process makes the same arrays, in the same order, each from the whole shape and the "
-    "whole value, of which it keeps its share. An array of the parts that processes have, such as "
-    "their own batches, is made by gdt.pack(parts, layout); gdt.distributed.broadcast gives all "
-    "what process 0 has."
+SAME_CALLS = (
+    "Every process must make the same meshes, arrays and calls, in the same order: "
+    "print and fetch in all of them, not in process 0 alone."
 )
+# What is wrong where two notes of one kind differ, and what to do about it.
+DIFFERENCES = {
+    "array": (
+        "the processes have made different arrays",
+        "Every process makes the same arrays, in the same order, each from the whole shape and the "
+        "whole value, of which it keeps its share. An array of the parts that processes have, such "
+        "as their own batches, is made by gdt.pack(parts, layout); gdt.distributed.broadcast gives "
+        "all what process 0 has.",
+    ),
+    "draw": (
+        "the processes have drawn different random numbers",
+        "Seed all processes alike with gdt.random.seed, and draw with the same keys; "
+        "gdt.distributed.broadcast gives all of them those of process 0.",
+    ),
+    "update": (
+        "the processes have taken different steps of an optimizer",
+        "Every process updates the same parameters, with the same learning rates and numbers.",
+    ),
+    "op": ("the processes have called different ops", SAME_CALLS),
+}
+DIFFERENT_PROGRAMS = ("the processes run different programs", SAME_CALLS)
 
 
-class ArrayLog:
-    """The arrays that this process has made on meshes of several processes."""
+class Action:
+    """A thing that processes do alike. kind: one of `DIFFERENCES`; text: describes it, alike in all
+    processes."""
+
+    __slots__ = ("checksum", "kind", "text")
+
+    def __init__(self, kind: str, text: str) -> None:
+        self.kind, self.text = kind, text
+        self.checksum = zlib.crc32(f"{kind} {text}".encode())
+
+
+# The checksum of all notes up to this one, the action, its numbers, and the user's code with the
+# place in it: finding its line takes longer than all the rest.
+Note = tuple[int, Action, Sequence[Any], CodeType, int]
+
+
+def _told(note: Note) -> tuple[int, str, str]:
+    """A note as it is sent to other processes: checksum, kind and description."""
+    checksum, action, numbers, code, place = note
+    lines = [line for start, stop, line in code.co_lines() if start <= place < stop and line]
+    text = action.text + (f" with {', '.join(map(repr, numbers))}" if numbers else "")
+    return (
+        checksum,
+        action.kind,
+        f"{text}, line {lines[0] if lines else 0} of {code.co_filename} ({code.co_name})",
+    )
+
+
+class History:
+    """The notes of a process: how many there are, the checksum of all, and the newest."""
 
     def __init__(self) -> None:
-        self.count, self.checksum = 0, 0
-        self.newest: deque[str] = deque(maxlen=NEWEST)
-        self.text = "no arrays"  # what messages carry
+        self.count = self.checksum = 0
+        self._newest: deque[Note] = deque(maxlen=NEWEST)
+        self._makers: dict[int, int] = {}  # by the identity of a block, the note of its op
+        self._watched: dict[int, weakref.ref[Any]] = {}
 
-    def add(self, note: str) -> None:
-        """Note an array."""
+    def add(self, action: Action, numbers: Sequence[Any] = ()) -> None:
+        """Note an action, done with these numbers.
+
+        Threads other than the main one, such as those that fetch batches ahead, have no order that
+        processes could compare, and note nothing.
+        """
+        if get_ident() != MAIN_THREAD:
+            return
         self.count += 1
-        self.checksum = zlib.crc32(note.encode(), self.checksum)
-        self.newest.append(f"array {self.count}: {note}")
-        self.text = "\n".join([f"{self.checksum:08x} after {self.count} arrays", *self.newest])
+        checksum = self.checksum * FACTOR + action.checksum
+        if numbers:
+            checksum = checksum * FACTOR + zlib.crc32(repr(numbers).encode())
+        self.checksum = checksum & MASK
+        frame, _ = frame_of_user()
+        self._newest.append((self.checksum, action, numbers, frame.f_code, frame.f_lasti))
+
+    def add_result(self, block: Any) -> None:
+        """Remember that the newest note is of the op that has made a block."""
+        if get_ident() == MAIN_THREAD:
+            key = id(block)
+            self._makers[key] = self.count
+            self._watched[key] = weakref.ref(block, partial(self._forget, key))
+
+    def _forget(self, key: int, _: object) -> None:
+        self._makers.pop(key, None)
+        self._watched.pop(key, None)
+
+    def makers(self, blocks: Iterable[Any]) -> list[int]:
+        """The numbers of the notes of the ops that have made these blocks; 0 for others."""
+        return [self._makers.get(id(block), 0) for block in blocks]
+
+    def checksum_after(self, count: int) -> int | None:
+        """The checksum of the first `count` notes; None if it is not known any more, or not yet."""
+        if count == 0:
+            return 0
+        oldest = self.count - len(self._newest) + 1
+        if not oldest <= count <= self.count:
+            return None
+        return self._newest[count - oldest][0]
+
+    def told(self, step: str) -> dict[str, Any]:
+        """The history as it is sent to other processes. step: the one that this process takes."""
+        return {
+            "step": step,
+            "line": line_of_user(),
+            "count": self.count,
+            "notes": [_told(note) for note in self._newest],
+        }
 
 
-def contradiction(own: str, other: str, same_step: bool) -> tuple[str, str] | None:
-    """The first array that the histories of two processes tell differently; None if there is none.
-    That one goes on longer tells something only of processes that take the same step."""
-    if own == other:
+class Difference(NamedTuple):
+    """The first thing in which two histories differ: what is wrong, what to do, and what each
+    process has done."""
+
+    problem: str
+    remedy: str
+    sides: tuple[str, str]
+
+
+def difference(
+    own: Mapping[str, Any], other: Mapping[str, Any], is_same_step: bool
+) -> Difference | None:
+    """The first note in which two histories, as `History.told` returns them, differ.
+
+    is_same_step: whether both processes take the same step, so that neither may be ahead.
+    """
+    first = max(h["count"] - len(h["notes"]) + 1 for h in (own, other))
+    numbered = [dict(enumerate(h["notes"], h["count"] - len(h["notes"]) + 1)) for h in (own, other)]
+    for number in range(first, min(own["count"], other["count"]) + 1):
+        notes = [notes[number] for notes in numbered]
+        if notes[0][0] != notes[1][0]:
+            kinds = {kind for _, kind, _ in notes}
+            problem, remedy = DIFFERENCES[kinds.pop()] if len(kinds) == 1 else DIFFERENT_PROGRAMS
+            before = "" if number > first or first == 1 else ", or earlier"
+            sides = [f"call {number}{before}: {text}" for _, _, text in notes]
+            return Difference(problem, remedy, (sides[0], sides[1]))
+    if own["count"] == other["count"] or not is_same_step:
         return None
-    all_of_them, *ours = own.split("\n")
-    of_other, *theirs = other.split("\n")
-    of_number = {note.split(":")[0]: note for note in theirs}
-    pairs = [(note, of_number.get(note.split(":")[0], note)) for note in ours]
-    for pair in pairs:
-        if pair[0] != pair[1]:
-            return pair
-    if ours and theirs and ours[-1] == theirs[-1]:  # the one that differs is not among the newest
-        return f"checksum {all_of_them}", f"checksum {of_other}"
-    if not same_step:
-        return None
-    return (ours or [all_of_them])[-1], (theirs or [of_other])[-1]
+    number = min(own["count"], other["count"]) + 1
+    notes = [notes.get(number) for notes in numbered]
+    kind = next((note[1] for note in notes if note), "op")
+    sides = [
+        f"call {number}: {note[2]}" if note else f"{step_text(h)}, without call {number}"
+        for note, h in zip(notes, (own, other), strict=True)
+    ]
+    return Difference(*DIFFERENCES[kind], (sides[0], sides[1]))
+
+
+def step_text(history: Mapping[str, Any]) -> str:
+    """The step that a process takes, and the user's line."""
+    return f"{history['step']}, {history['line']}"
 
 
 @lru_cache(maxsize=1024)
@@ -71,21 +198,30 @@ def described(name: str, array_type: ArrayType) -> str:
     return f"{array_type} on {array_type.mesh} as {array_type.mesh.grid}{given}"
 
 
+def call_text(name: str, types: Sequence[ArrayType | None], static: Mapping[str, Any]) -> str:
+    """The call of an op on arrays of these types (None: a number) with these statics, described
+    alike in all processes."""
+    operands = ["number" if t is None else str(t) for t in types]
+    options = [f"{key}={value!r}" for key, value in sorted(static.items())]
+    # Functions and objects are described by where they lie in memory.
+    return re.sub(r" at 0x[0-9a-f]+", "", f"{name}({', '.join([*operands, *options])})")
+
+
 @lru_cache(maxsize=256)
 def whole_arrays(types: tuple[ArrayType, ...]) -> str:
     """The types of arrays that travel together; of many, the first and a checksum of all."""
     if not types:
         return ""
-    named = [str(kind) for kind in types]
-    if len(named) <= SHOWN:
-        return f" of {', '.join(named)}"
-    checksum = zlib.crc32("\n".join(named).encode())
-    return f" of {', '.join(named[:SHOWN])} and {len(named) - SHOWN} more ({checksum:08x})"
+    texts = [str(array_type) for array_type in types]
+    if len(texts) <= SHOWN:
+        return f" of {', '.join(texts)}"
+    checksum = zlib.crc32("\n".join(texts).encode())
+    return f" of {', '.join(texts[:SHOWN])} and {len(texts) - SHOWN} more ({checksum:08x})"
 
 
 def digest(value: Any) -> str:
-    """What stands for the contents of a host's array, so that processes can compare them; nothing
-    for arrays on GPUs, for which the host would have to wait."""
+    """A text that stands for the contents of an array of the host, so that processes can compare
+    them; nothing for arrays on GPUs, for which the host would have to wait."""
     if not isinstance(value, np.ndarray):
         return ""
     if value.nbytes <= WHOLE:

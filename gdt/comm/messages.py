@@ -1,77 +1,51 @@
 """Messages between the processes of a program: every two are connected by a socket.
 
-All processes take the same steps in the same order, so a message carries the number of its step
-and what the step is. One that belongs to another step means that the processes run different
-programs, and is an error at once. A connection that ends without a goodbye means that its process
-died, which every other process sees while it waits for anything.
+All processes take the same steps in the same order, so a message carries the number of its step,
+its description, and the checksum of the sender's history. A message of another step, or of another
+history, means that the processes run different programs, and is an error at once. A connection that
+ends without a goodbye means that its process died, which every other process sees while it waits
+for anything.
 """
 
 from __future__ import annotations
 
-import pickle
+import json
 import select
 import socket
-import struct
-import threading
 import time
-import zlib
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from gdt.comm.agreement import FIX, ArrayLog, contradiction, described, digest
-from gdt.errors import ArgumentError, DistributedError, error
+from gdt.comm.agreement import (
+    DIFFERENT_PROGRAMS,
+    Action,
+    Difference,
+    History,
+    described,
+    difference,
+    digest,
+    step_text,
+)
+from gdt.comm.connection import (
+    DATA,
+    GOODBYE,
+    HISTORY,
+    NOTES,
+    Connection,
+    Message,
+    Peer,
+    packed_header,
+)
+from gdt.comm.values import decoded, encoded
+from gdt.errors import DistributedError, error
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.mesh import Mesh
 
 Payload = Sequence[np.ndarray]  # contiguous arrays, sent end to end
 
-HEADER = struct.Struct("<cQIQ")  # kind, number of the step, bytes of its name, bytes of payload
-DATA, GOODBYE = b"M", b"G"
 LINGER = 5.0  # seconds for which a failed process waits for the others to see why
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A process of the program."""
-
-    index: int
-    host: str
-    pid: int
-
-    def __str__(self) -> str:
-        return f"process {self.index} (host {self.host}, pid {self.pid})"
-
-
-class Message(NamedTuple):
-    """What one process sends to another in one step."""
-
-    kind: bytes
-    number: int
-    what: str
-    drawn: str
-    made: str
-    payload: memoryview
-
-
-def packed_header(
-    kind: bytes, number: int, what: str, nbytes: int, drawn: str = "", made: str = ""
-) -> bytes:
-    """The bytes that stand before a payload. drawn, made: the random numbers that were drawn, and
-    the arrays that were made, before."""
-    name = f"{what}\0{drawn}\0{made}".encode()
-    name += b" " * (-(HEADER.size + len(name)) % 64)  # so that payloads are aligned
-    return HEADER.pack(kind, number, len(name), nbytes) + name
-
-
-def unpacked(data: memoryview) -> Message:
-    """A message from its bytes."""
-    kind, number, length, _ = HEADER.unpack_from(data)
-    end = HEADER.size + length
-    what, drawn, made = str(data[HEADER.size : end], "utf-8").rstrip().rsplit("\0", 2)
-    return Message(kind, number, what, drawn, made, data[end:])
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
@@ -79,80 +53,9 @@ def bytes_of(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def pickled(value: Any) -> np.ndarray:
-    """A value as bytes; ArgumentError if it cannot be."""
-    try:
-        return np.frombuffer(pickle.dumps(value), np.uint8)
-    except (pickle.PicklingError, TypeError, AttributeError) as cause:
-        problem = f"a {type(value).__name__} cannot be sent to other processes ({cause})"
-        raise error(ArgumentError, "broadcast", problem) from cause
-
-
-class Connection:
-    """One end of a socket: what is to be sent, and the messages that have arrived."""
-
-    def __init__(self, peer: Peer, end: socket.socket) -> None:
-        end.setblocking(False)
-        self.peer, self.socket = peer, end
-        self.outgoing: deque[memoryview] = deque()
-        self.arrived: deque[Message] = deque()
-        self.goodbye: str | None = None  # what the process said when it ended
-        self.ended = 0.0  # when
-        self.closed = False
-        self._start(HEADER.size)
-
-    def fileno(self) -> int:
-        """For `select`."""
-        return self.socket.fileno()
-
-    def _start(self, size: int, begun: bytes = b"") -> None:
-        self._buffer = bytearray(size)
-        self._buffer[: len(begun)] = begun
-        self._missing = memoryview(self._buffer)[len(begun) :]
-
-    def read(self) -> None:
-        """Take what has arrived."""
-        while not self.closed:
-            try:
-                count = self.socket.recv_into(self._missing)
-            except BlockingIOError:
-                return
-            except OSError:
-                count = 0
-            self.closed = count == 0
-            self._missing = self._missing[count:]
-            if not self._missing and not self.closed:
-                self._advance()
-
-    def _advance(self) -> None:
-        if len(self._buffer) == HEADER.size:
-            _, _, name, payload = HEADER.unpack(self._buffer)
-            if name + payload:
-                self._start(HEADER.size + name + payload, bytes(self._buffer))
-                return
-        message = unpacked(memoryview(self._buffer))
-        self._start(HEADER.size)
-        if message.kind == GOODBYE:
-            self.goodbye, self.ended = message.what, time.monotonic()
-        else:
-            self.arrived.append(message)
-
-    def write(self) -> None:
-        """Send as much as the socket takes now."""
-        try:
-            while self.outgoing:
-                count = self.socket.send(self.outgoing[0])
-                self.outgoing[0] = self.outgoing[0][count:]
-                if not self.outgoing[0]:
-                    self.outgoing.popleft()
-        except BlockingIOError:
-            return
-        except OSError:  # closed by the other end, which reading tells
-            self.outgoing.clear()
-
-
 class Messages:
-    """What a process exchanges with the others; all of them make the same calls in one order.
+    """The messages of a process to and from the others; all of them make the same calls in one
+    order.
 
     timeout: seconds for which a process waits for a message before it gives up.
     """
@@ -169,8 +72,7 @@ class Messages:
         self.index, self.peers, self.timeout = index, tuple(peers), timeout
         self.connections = {i: Connection(peers[i], s) for i, s in sockets.items()}
         self.number = 0  # of the step
-        self.drawn = ""  # the random numbers drawn so far, the same in all processes
-        self.made = ArrayLog()
+        self.history = History()
         self.failure: DistributedError | None = None
 
     @property
@@ -183,50 +85,45 @@ class Messages:
     ) -> dict[int, memoryview]:
         """Take a step: send a payload to some processes, and receive one from those of `sources`.
 
-        Raises DistributedError if a process has ended, takes another step, or sends nothing in
-        time.
+        Raises DistributedError if a process has ended, takes another step, has another history, or
+        sends nothing in time.
         """
         self.begin()
         for i, arrays in outgoing.items():
             parts = [p for a in arrays if (p := bytes_of(a)).nbytes]
             header = self.header(what, sum(p.nbytes for p in parts))
             self.connections[i].outgoing.extend([memoryview(header), *parts])
-        found: dict[int, memoryview] = {}
-        waiting = set(sources)
+        payloads: dict[int, memoryview] = {}
+        missing = set(sources)
 
         def done() -> bool:
-            for i in [i for i in waiting if self.connections[i].arrived]:
-                found[i] = self.checked(i, self.connections[i].arrived.popleft(), what)
-                waiting.discard(i)
-            return not waiting and not any(c.outgoing for c in self.connections.values())
+            for i in [i for i in missing if self.connections[i].arrived]:
+                payloads[i] = self.checked(i, self.connections[i].arrived.popleft(), what)
+                missing.discard(i)
+            return not missing and not any(c.outgoing for c in self.connections.values())
 
-        self.wait(done, waiting, what)
-        return found
+        self.wait(done, missing, what)
+        return payloads
 
-    def header(self, what: str, nbytes: int) -> bytes:
-        """The bytes that stand before the payload of this step."""
-        return packed_header(DATA, self.number, what, nbytes, self.drawn, self.made.text)
-
-    def note_draw(self, key: int, stream: int, what: str) -> None:
-        """Random numbers were drawn for a mesh of all processes; the next message from another
-        process tells whether it has drawn the same."""
-        checksum = zlib.crc32(f"{self.drawn} {key} {stream} {what}".encode())
-        self.drawn = f"key {key}, stream {stream}, {what} (all draws: {checksum:08x})"
+    def header(self, what: str, nbytes: int, kind: bytes = DATA) -> bytes:
+        """The bytes that stand before a payload of this step."""
+        history = self.history
+        return packed_header(kind, self.number, what, nbytes, history.count, history.checksum)
 
     def begin(self) -> None:
-        """Count a step; raises again what ended an earlier one."""
+        """Count a step; raises again the error that has ended an earlier one."""
         if self.failure is not None:
             raise self.failure
         self.number += 1
 
-    def wait(self, done: Callable[[], bool], waiting: Collection[int], what: str) -> None:
-        """Listen until `done()`, which may change the processes that are waited for."""
+    def wait(self, done: Callable[[], bool], missing: Collection[int], what: str) -> None:
+        """Listen until `done()`, which may change the processes that are missing."""
         end = time.monotonic() + self.timeout
         while not done():
-            self.listen(0.2)
-            self.check(waiting, what)
+            self.listen(min(0.2, max(end - time.monotonic(), 0.0)))
+            self.check(missing, what)
             if time.monotonic() > end and not done():
-                raise self.timed_out(waiting, what)
+                raise self.timed_out(missing, what)
 
     def listen(self, seconds: float) -> None:
         """Send and receive what can be, or wait that long for it."""
@@ -238,10 +135,94 @@ class Messages:
         for connection in writeable:
             connection.write()
 
+    # ---- histories
+
+    def checked(self, source: int, message: Message, what: str) -> memoryview:
+        """The payload of a message; an error if it belongs to another step or another history."""
+        history = self.history
+        if (
+            message.number == self.number
+            and message.what == what
+            and message.checksum == history.checksum
+            and message.notes == history.count
+        ):
+            return message.payload
+        raise self.disagreement(what, {source: f"step {message.number}, {message.what}"})
+
+    def tell_notes(self, what: str) -> None:
+        """Send all others the checksum of this history, and compare those that they have sent;
+        without waiting for any."""
+        if self.failure is not None:
+            raise self.failure
+        header = self.header("", 0, NOTES)
+        for connection in self.connections.values():
+            if not connection.closed:
+                connection.outgoing.append(memoryview(header))
+        self.listen(0)
+        self.check((), what)
+
+    def _has_other_notes(self, connection: Connection) -> bool:
+        """Whether the checksums that a process has sent are others than those of this history."""
+        while connection.notes and connection.notes[0][0] <= self.history.count:
+            count, checksum = connection.notes.popleft()
+            if self.history.checksum_after(count) not in (checksum, None):
+                return True
+        return False
+
+    def disagreement(self, what: str, steps: Mapping[int, str]) -> DistributedError:
+        """The error of processes that have done different things, which names the first of these.
+
+        steps: descriptions of the steps that other processes take. All processes are told the
+        history of this one, and tell theirs before they end.
+        """
+        own = self.history.told(f"step {self.number}, {what}")
+        data = np.frombuffer(json.dumps(own).encode(), np.uint8)
+        for connection in self.connections.values():
+            header = self.header(what, data.nbytes, HISTORY)
+            connection.outgoing.extend([memoryview(header), data.data])
+        open_ended = [c for c in self.connections.values() if c.goodbye is None]
+        end = time.monotonic() + LINGER
+        while time.monotonic() < end and any(
+            c.outgoing or c.history is None for c in open_ended if not c.closed
+        ):
+            self.listen(0.05)
+        histories = {i: c.history for i, c in self.connections.items() if c.history is not None}
+        processes, found = self._first_difference({self.index: own} | histories, steps)
+        operands = {str(self.peers[i]): s for i, s in zip(processes, found.sides, strict=True)}
+        return self.failed(what, found.problem, found.remedy, operands)
+
+    def _first_difference(
+        self, histories: Mapping[int, dict[str, Any]], steps: Mapping[int, str]
+    ) -> tuple[tuple[int, int], Difference]:
+        """Two processes, one of them this one if it can be, and the first thing that they have done
+        differently."""
+        steps = {i: h["step"] for i, h in histories.items()} | dict(steps)
+        pairs = [(i, j) for i in histories for j in histories if i < j]
+        pairs.sort(key=lambda pair: self.index not in pair)
+        for i, j in pairs:
+            is_same_step = steps[i] == steps[j]
+            found = difference(histories[i], histories[j], is_same_step)
+            if found is not None:
+                return (i, j), found
+        pairs = [(self.index, i) for i in steps if i != self.index]
+        for i, j in pairs:
+            if steps[i] != steps[j]:
+                first, second = [
+                    step_text(histories[k]) if k in histories else steps[k] for k in (i, j)
+                ]
+                return (i, j), Difference(*DIFFERENT_PROGRAMS, (first, second))
+        i, j = pairs[0]
+        untold = f"{steps[j]}, after other calls, which it has not told in time"
+        return (i, j), Difference(*DIFFERENT_PROGRAMS, (steps[i], untold))
+
     # ---- what can go wrong
 
-    def check(self, waiting: Iterable[int], what: str) -> None:
-        """Raise if a process died, or if one that is waited for has ended or is elsewhere."""
+    def check(self, missing: Iterable[int], what: str) -> None:
+        """Raise if a process died or has done other things, or if one that is waited for has
+        ended."""
+        for connection in self.connections.values():
+            if connection.history is not None or self._has_other_notes(connection):
+                raise self.disagreement(what, {})
         for connection in self.connections.values():
             if connection.closed and connection.goodbye is None:
                 raise self.failed(
@@ -249,7 +230,7 @@ class Messages:
                     f"{connection.peer} has died",
                     "See what it printed last; it may have been killed, or have run out of memory.",
                 )
-        for i in waiting:
+        for i in missing:
             connection = self.connections[i]
             late = time.monotonic() - connection.ended >= self.grace
             if connection.goodbye is not None and late and not connection.arrived:
@@ -260,40 +241,14 @@ class Messages:
                     "" if reason else "All processes must run the same program to its end.",
                 )
 
-    def checked(self, source: int, message: Message, what: str) -> memoryview:
-        """The payload of a message, or an error if it belongs to another step."""
-        same = message.number == self.number and message.what == what
-        if same and message.made == self.made.text and message.drawn == self.drawn:
-            return message.payload
-        names = str(self.own), str(self.peers[source])
-        if message.number == self.number:
-            notes = contradiction(self.made.text, message.made, same)
-            if notes is not None:
-                problem = "the processes have made different arrays"
-                raise self.failed(what, problem, FIX, dict(zip(names, notes, strict=True)))
-        if same:
-            raise self.failed(
-                what,
-                "the processes have drawn different random numbers",
-                "Seed all processes alike with gdt.random.seed, and draw with the same keys; "
-                "gdt.distributed.broadcast gives all of them those of process 0.",
-                dict(zip(names, (self.drawn, message.drawn), strict=True)),
-            )
-        raise self.failed(
-            what,
-            "the processes run different programs",
-            "Every process must make the same meshes, arrays and calls, in the same order: "
-            "print and fetch in all of them, not in process 0 alone.",
-            {names[0]: f"step {self.number}, {what}"}
-            | {names[1]: f"step {message.number}, {message.what}"},
-        )
-
-    def timed_out(self, waiting: Iterable[int], what: str) -> DistributedError:
+    def timed_out(self, missing: Iterable[int], what: str) -> DistributedError:
         """The error of a step that took too long."""
-        missing = ", ".join(str(self.peers[i]) for i in sorted(waiting)) or "the other processes"
+        for i in missing:
+            self.connections[i].is_silent = True
+        names = ", ".join(str(self.peers[i]) for i in sorted(missing)) or "the other processes"
         return self.failed(
             what,
-            f"nothing came from {missing} for {self.timeout:g} s",
+            f"nothing came from {names} for {self.timeout:g} s",
             "Do all processes run the same program? Give slow ones more time with "
             "gdt.distributed.initialize(timeout=...).",
         )
@@ -316,39 +271,36 @@ class Messages:
 
     def gather(self, value: Any, what: str) -> list[Any]:
         """The values that all processes give, in their order; small ones, such as shapes."""
-        data = pickled(value)
+        data = encoded(value, what.split(" ", maxsplit=1)[0])
         others = [i for i in range(len(self.peers)) if i != self.index]
-        found = self.exchange({i: [data] for i in others}, others, what)
-        return [
-            value if i == self.index else pickle.loads(found[i]) for i in range(len(self.peers))
-        ]
+        payloads = self.exchange({i: [data] for i in others}, others, what)
+        return [value if i == self.index else decoded(payloads[i]) for i in range(len(self.peers))]
 
     def broadcast(self, value: Any) -> Any:
         """The value that process 0 gives."""
         if self.index == 0:
-            self.exchange({i: [pickled(value)] for i in self.connections}, (), "broadcast")
+            data = encoded(value)
+            self.exchange({i: [data] for i in self.connections}, (), "broadcast")
             return value
-        return pickle.loads(self.exchange({}, (0,), "broadcast")[0])
+        return decoded(self.exchange({}, (0,), "broadcast")[0])
 
     def close(self, reason: str = "") -> None:
         """Say goodbye, with the reason if the program failed; and then see to it that the others
         can tell before a launcher ends them."""
-        goodbye = memoryview(packed_header(GOODBYE, self.number, reason, 0))
+        goodbye = memoryview(self.header(reason, 0, GOODBYE))
         for connection in self.connections.values():
             connection.outgoing.append(goodbye)
         end = time.monotonic() + LINGER
         while time.monotonic() < end and self._is_needed(reason):
             self.listen(0.05)
         for connection in self.connections.values():
-            connection.socket.close()
-            connection.closed = True
+            connection.close()
 
     def leave_to_parent(self) -> None:
         """After a fork, in the child: it holds copies of the sockets, which would stay open when
         the parent dies, and must not speak in its name."""
         for connection in self.connections.values():
-            connection.socket.close()
-            connection.closed = True
+            connection.close()
         self.failure = error(
             DistributedError,
             "fork",
@@ -357,8 +309,9 @@ class Messages:
         )
 
     def _is_needed(self, reason: str) -> bool:
-        left = [c for c in self.connections.values() if not c.closed]
-        return any(c.outgoing or (reason and c.goodbye is None) for c in left)
+        """Whether a process is still to hear from this one, or to say that it has understood."""
+        others = [c for c in self.connections.values() if not c.closed and not c.is_silent]
+        return any(c.outgoing or (reason and c.goodbye is None) for c in others)
 
 
 _connected: Messages | None = None
@@ -382,23 +335,41 @@ def gathered(num_processes: int, value: Any, what: str) -> list[Any]:
     return _connected.gather(value, what)
 
 
+def note(mesh: Mesh, action: Action, numbers: Sequence[Any] = ()) -> None:
+    """Note an action that all processes that own a mesh must do alike; see `History.add`."""
+    if mesh.num_processes > 1 and _connected is not None:
+        _connected.history.add(action, numbers)
+
+
+def note_result(block: Any) -> None:
+    """Remember a block as one that the op of the newest note has made."""
+    if _connected is not None:
+        _connected.history.add_result(block)
+
+
+def note_reduction(mesh: Mesh, kind: str, blocks: Iterable[Any]) -> None:
+    """Note which ops have made the blocks that a collective of several processes combines."""
+    if mesh.num_processes > 1 and _connected is not None:
+        makers = ", ".join(map(str, _connected.history.makers(blocks)))
+        note(mesh, Action("op", f"{kind} of the results of calls {makers}"))
+
+
 def note_draw(array_type: ArrayType, key: Any, stream: Any) -> None:
-    """An array is drawn, which all processes that own its mesh must do alike. Keys on GPUs are not
-    looked at, since the host would have to wait for them."""
-    if array_type.mesh.num_processes > 1 and _connected is not None and isinstance(key, np.ndarray):
-        _connected.note_draw(int(key), int(stream), described("", array_type))
+    """Note that an array is drawn. Keys on GPUs are not compared, since the host would have to wait
+    for them."""
+    if array_type.mesh.num_processes > 1 and isinstance(key, np.ndarray):
+        text = f"key {int(key)}, stream {int(stream)}, {described('', array_type)}"
+        note(array_type.mesh, Action("draw", text))
 
 
 def note_made(name: str, array_type: ArrayType, value: Any = None) -> None:
-    """An array is made, by a public function that was given the value if it has a name, which all
-    processes that own its mesh must do alike. Other threads than the main one, such as those that
-    fetch batches ahead, have no order that processes could compare."""
-    if array_type.mesh.num_processes == 1 or _connected is None:
-        return
-    if threading.current_thread() is threading.main_thread():
-        _connected.made.add(described(name, array_type) + digest(value))
+    """Note that an array is made, by the public function of that name if the user gave it the
+    value."""
+    if array_type.mesh.num_processes > 1:
+        text = described(name, array_type) + digest(value)
+        note(array_type.mesh, Action("array", text))
 
 
-def drawn() -> str:
-    """The random numbers drawn for meshes of all processes so far."""
-    return "" if _connected is None else _connected.drawn
+def note_count() -> int:
+    """How many notes this process has made."""
+    return 0 if _connected is None else _connected.history.count

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.comm.messages import Messages, Payload, bytes_of, unpacked
+from gdt.comm.connection import unpacked
+from gdt.comm.messages import Messages, Payload, bytes_of
 from gdt.errors import DistributedError, error
 
 # What launchers of MPI tell the processes that they start: MPICH and Intel MPI, Open MPI, PMIx.

@@ -21,6 +21,7 @@ from gdt.sharding.mesh import Mesh
 
 TIMEOUT = 300.0  # seconds for which the host waits for a collective, without other processes
 LATE = 2.0  # seconds after the end of another process in which its collectives end here
+EVERY = 16  # collectives after which processes compare what they have done, through their sockets
 POLL = 0.0005  # seconds between two looks at collectives that have not ended
 
 
@@ -56,6 +57,7 @@ class Ranks(BlockTransport):
         self.timeout = timeout if messages is None else messages.timeout
         self.communicators: dict[Axes, list[Any]] = {}  # of own blocks, by mesh axes
         self.running: deque[Running] = deque()
+        self.begun = 0  # collectives
 
     def _on_devices(self, make: Callable[[int], Any]) -> list[Any]:
         """What `make` returns for every own block, on its device."""
@@ -80,6 +82,9 @@ class Ranks(BlockTransport):
         """Issue the calls of every own block in one group, on the communication streams."""
         communicators = self._communicators(axes, what)
         self._forget_ended()
+        self.begun += 1
+        if self.begun % EVERY == 0:
+            self._tell_notes(what)
         with ExitStack() as stack:
             streams = [
                 stack.enter_context(self.backend.communicating(device_of(self.mesh, i)))
@@ -159,6 +164,7 @@ class Ranks(BlockTransport):
         them fails or does not end in time; their communicators are given up then.
         """
         end = time.monotonic() + self.timeout
+        self._tell_notes(self.running[0].what if self.running else "wait for collectives")
         while True:
             self._forget_ended()
             if not self.running:
@@ -168,6 +174,17 @@ class Ranks(BlockTransport):
             if time.monotonic() > end:
                 raise self._failed(what, f"it has not ended after {self.timeout:g} s")
             time.sleep(POLL)
+
+    def _tell_notes(self, what: str) -> None:
+        """Compare what this process has done with what the others have: the data that NCCL moves
+        carries no description of it."""
+        if self.messages is None:
+            return
+        try:
+            self.messages.tell_notes(what)
+        except DistributedError:
+            self._abort()
+            raise
 
     def _check(self, what: str, others: set[int]) -> None:
         try:

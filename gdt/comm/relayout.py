@@ -10,6 +10,7 @@ from typing import Any
 from gdt.backend import backend_of
 from gdt.caches import remembered
 from gdt.comm import local
+from gdt.comm.messages import note_reduction
 from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
 from gdt.observe import OBSERVERS, Collective, is_recorded, ran
@@ -243,6 +244,9 @@ def _run_routes(
 
 def _run_bundle(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:
     first = transitions[0]
+    mesh = first.have.mesh
+    if mesh.num_processes > 1 and any(mesh.grid[a] > 1 for a in first.axes):
+        note_reduction(mesh, first.kind, [blocks[0] for blocks in operands])
     if len(transitions) == 1:
         return [run_transition(first, operands[0])]
     if any(s.nbytes for s in transitions):

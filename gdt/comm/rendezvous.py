@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from gdt.comm.messages import Peer
+from gdt.comm.connection import Peer
 from gdt.errors import DistributedError, error
 
 Address = tuple[str, int]

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import misfit_value
+from gdt.comm.agreement import Action, call_text
+from gdt.comm.messages import note, note_result
 from gdt.engine.blocks import PlanBlocks
 from gdt.engine.composition import Buffer, after_preparing, as_tuple
 from gdt.engine.declaration import Declaration
@@ -41,6 +43,7 @@ class PlanBuilder:
         static: Mapping[str, Any],
     ) -> None:
         self.op, self.plan, self.static = op, plan, dict(static)
+        self.named = dict(static)  # as the call names them
         self.blocks = PlanBlocks(op, rule, sizes, axes, layouts, plan.moved)
         self.mesh, self.backend = self.blocks.mesh, self.blocks.backend
         self.buffer: Buffer | None = None
@@ -65,7 +68,7 @@ class PlanBuilder:
             self.inner = self.single.function([None] * len(blocks.moved))
         else:
             self.runs = [self._run(i) for i in range(len(self.mesh.blocks))]
-        self.plan.execute = self._first_run
+        self.plan.execute = self._with_note(self._first_run)
 
     def _run(self, block: int) -> Callable[..., tuple[Block, ...]]:
         """From the operands' blocks at one grid coordinate to what its body makes of them, with
@@ -165,6 +168,25 @@ class PlanBuilder:
 
     # ---- running
 
+    def _with_note(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """`run`; on a mesh of several processes after a note of the call, which they compare.
+        Updates go without one: of their ops, optimizers note the steps."""
+        mesh, types = self.mesh, self.plan.types
+        if mesh.num_processes == 1 or self.op.donated:
+            return run
+        action = Action("op", call_text(self.op.name, types, self.named))
+
+        def noted(operands: Sequence[Any], *owned: Any) -> Any:
+            numbers = [x for x, t in zip(operands, types, strict=True) if t is None]
+            note(mesh, action, numbers)
+            results = run(operands, *owned)
+            for array_type, blocks in zip(self.plan.outs, results, strict=True):
+                if any(array_type.layout.reductions):
+                    note_result(blocks[0])
+            return results
+
+        return noted
+
     def _execute(
         self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
     ) -> tuple[Sequence[Block], ...]:
@@ -227,7 +249,7 @@ class PlanBuilder:
         if len(self.plan.outs) == 1:
             (self.plan.only,) = self.plan.outs
         self._recycle(results)
-        self.plan.execute = self._execute
+        self.plan.execute = self._with_note(self._execute)
         self._shorten()
         return results
 

@@ -279,10 +279,11 @@ def _facts(
     """What there is to know of the parts of all devices, of every process that owns the mesh."""
     backend, several = backend_of(layout.mesh), layout.mesh.num_processes
     own = [
-        Part(c, a.dtype, a.shape, _digest(backend.to_host(a)) if several > 1 else None)
+        (c, a.dtype, a.shape, _digest(backend.to_host(a)) if several > 1 else None)
         for a, c in zip(arrays, coordinates, strict=True)
     ]
-    return list(itertools.chain(*gathered(several, own, f"{name} on {layout.mesh}")))
+    parts = itertools.chain(*gathered(several, own, f"{name} on {layout.mesh}"))
+    return list(itertools.starmap(Part, parts))
 
 
 def _digest(array: np.ndarray) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +14,17 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.backend import NUMPY
 from gdt.backend.numpy import order_in_memory
+from gdt.comm.agreement import SHOWN, Action
+from gdt.comm.messages import note
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.observe import from_host
 from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype, conj
 from gdt.ops.movement import relayout, relayout_together
 from gdt.optim.schedules import Schedule
+from gdt.sharding import processes
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.mesh import Mesh
 from gdt.state import Slot, Stateful, Tree, slots, trainable_slots
 
 Block = Any
@@ -119,7 +126,11 @@ class Optimizer(Stateful):
         parameter have other shapes; nothing is changed then.
         """
         owners, found = self._ready(parameters, gradients) or self._prepared(parameters, gradients)
-        self.step(from_host(type(self).__name__, self._begin_step), owners, found)
+        begin_step = self._begin_step
+        if processes.current().count > 1 and found:
+            names = frozenset((str(key), mapping[key].type) for (mapping, key), *_ in owners)
+            begin_step = partial(self._begin_noted_step, found[0].mesh, len(owners), names)
+        self.step(from_host(type(self).__name__, begin_step), owners, found)
 
     def _ready(self, parameters: Tree, gradients: Tree) -> Updates | None:
         """What is to be updated, where a dict of parameters, their state and a dict of gradients
@@ -145,7 +156,8 @@ class Optimizer(Stateful):
 
     def _prepared(self, parameters: Tree, gradients: Tree) -> Updates:
         """What is to be updated, with gradients and state brought to where the parameters are."""
-        targets = trainable_slots(parameters)
+        # Gradients that move travel together: processes may have filled dicts in other orders.
+        targets = sorted(trainable_slots(parameters), key=lambda slot: slot.name)
         found = self._gradients(targets, gradients)
         self._follow(targets)
         states = self.state.values()
@@ -160,6 +172,16 @@ class Optimizer(Stateful):
         )
         self.steps += 1
         return self.scalars(float(rate))
+
+    def _begin_noted_step(
+        self, mesh: Mesh, count: int, names: frozenset[tuple[str, ArrayType]]
+    ) -> tuple[float, ...]:
+        """`_begin_step`, noted for processes to compare. names: of the parameters, and their
+        types."""
+        scalars = self._begin_step()
+        text = f"step {self.steps} of {type(self).__name__} for {count} parameters"
+        note(mesh, Action("update", f"{text}, {_listed(names)}"), scalars)
+        return scalars
 
     def scalars(self, rate: float) -> tuple[float, ...]:
         """The numbers that step number `self.steps` computes with, at this learning rate."""
@@ -245,6 +267,14 @@ class Optimizer(Stateful):
         if wrong:
             problem = "gradients do not fit the parameters\n  " + "\n  ".join(wrong)
             raise error(ShapeError, op, problem)
+
+
+@lru_cache(maxsize=64)
+def _listed(names: frozenset[tuple[str, ArrayType]]) -> str:
+    """Names and types of parameters; of many the first, and a checksum of all."""
+    texts = sorted(f"{name}: {array_type}" for name, array_type in names)
+    checksum = zlib.crc32("\n".join(texts).encode())
+    return f"{'; '.join(texts[:SHOWN])} ({checksum:08x})"
 
 
 def _in_dtype(g: DistributedArray, dtype: np.dtype) -> DistributedArray:

@@ -15,7 +15,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.backend import NUMPY
-from gdt.comm.messages import drawn
+from gdt.comm.messages import note_count
 from gdt.comm.relayout import JOIN
 from gdt.comm.transport import sent
 from gdt.engine.op import Op
@@ -43,7 +43,7 @@ class Recorder(Observer):
         self.unknown: set[int] = set()  # blocks that came from somewhere else
         self.met_host = False  # whether values came from the host, or were read by it
         self._registers: dict[Any, int] = {}
-        self._told = sent(), drawn()
+        self._told = sent(), note_count()
         self._sent = sent()
         self._settings = np.geterr()  # what is done about invalid values, around all of it
 
@@ -150,9 +150,9 @@ class Recorder(Observer):
         plan: Plan | None = None,
     ) -> None:
         if processes.current().count > 1:
-            # Another process may run this as written: all must send and draw the same, even what
+            # Another process may run this as written: all must send and note the same, even what
             # nobody reads.
-            before, self._told = self._told, (sent(), drawn())
+            before, self._told = self._told, (sent(), note_count())
             is_effect = is_effect or self._told != before
         communicates = self._has_sent() or name == JOIN
         read = tuple([self._read(x) for x in inputs])

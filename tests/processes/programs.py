@@ -351,8 +351,68 @@ def different(what: str) -> None:
         os._exit(0)
     if what == "dtype":
         x = x.astype("float32" if first else "float64")
+    DIFFERENT.get(what, lambda *_: None)(x, first)
     gdt.sum(x).resolve()
     gdt.max(x).resolve()
+
+
+def take_steps(x: gdt.DistributedArray, rate: float, factor: float, *, skipped: str = "") -> None:
+    """Three recorded steps of gradient descent, of which the last two are replayed or might be."""
+    whole = Layout.replicated(x.mesh, 1)
+    weights = {name: gdt.ones(16, layout=whole) for name in ("a", "b")}
+    optimizer = gdt.optim.SGD(rate)
+
+    @gdt.function
+    def step(x: gdt.DistributedArray) -> None:
+        loss = lambda w: gdt.sum((w["a"] + w["b"]) * x * factor)
+        gradients = gdt.grad(loss)(weights)
+        gradients.pop(skipped, None)
+        optimizer.update({name: weights[name] for name in gradients}, gradients)
+
+    for _ in range(3):
+        step(x)
+
+
+# What processes do differently without sending anything that shows it.
+DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
+    "scalar": lambda x, first: x * (2.0 if first else 3.0),
+    "sign": lambda x, first: x * (0.0 if first else -0.0),
+    "operand": lambda x, first: [gdt.sum(v) for v in (x, x[:12])][not first].resolve(),
+    "op": lambda x, first: gdt.exp(x) if first else gdt.log(x),
+    "static": lambda x, first: gdt.sum(gdt.ones((4, 4), layout=Layout(["batch", None], x.mesh)),
+                                       axis=0, keepdims=first),
+    "one more": lambda x, first: [gdt.exp(x) for _ in range(3 + first)],
+    "layout": lambda x, first: gdt.exp(gdt.relayout(gdt.ones(4, layout=Layout([None], x.mesh)),
+                                                    ["batch" if first else None])),
+    "rate": lambda x, first: take_steps(x, 0.1 if first else 0.2, 1.0),
+    "recorded scalar": lambda x, first: take_steps(x, 0.1, 1.0 if first else 2.0),
+    "parameters": lambda x, first: take_steps(x, 0.1, 1.0, skipped="a" if first else "b"),
+}  # fmt: skip
+
+
+def ordered() -> dict[str, list[float]]:
+    """The parameters after some steps of optimizers, kept in a dict that each process has filled in
+    an order of its own."""
+    mesh, backwards = gdt.create_mesh([("batch", 4)]), gdt.distributed.process_index() % 2
+    x = gdt.asarray(np.arange(8.0).reshape(4, 2), layout=Layout(["batch", None], mesh))
+    names = ["a", "b", "c"][:: -1 if backwards else 1]
+    factors = {"a": 1.0, "b": 2.0, "c": 3.0}
+    tree = {"inner": {n: gdt.ones(2, layout=Layout([None], mesh)) for n in names}}
+    optimizer = gdt.optim.Adam(0.1)
+
+    def loss(tree: dict[str, Any]) -> gdt.DistributedArray:
+        weights = tree["inner"]
+        return gdt.sum(
+            x * sum((weights[n] * factors[n] for n in "bc"), weights["a"] * factors["a"])
+        )
+
+    for step in range(3):
+        gradients = gdt.grad(loss)(tree)
+        if step == 2:  # not resolved yet, and moved by the optimizer
+            total = gdt.sum(x, axis=0)
+            gradients = {"inner": {n: total * factors[n] for n in "abc"}}
+        optimizer.update(tree, gradients)
+    return {n: tree["inner"][n].tolist() for n in "abc"}
 
 
 def several(calls: str) -> dict[str, Any]:

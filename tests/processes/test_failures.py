@@ -20,13 +20,15 @@ import pytest
 import gdt
 from gdt import distributed
 from gdt.comm import messages, mpi, rendezvous
-from gdt.comm.agreement import digest
-from gdt.comm.messages import Messages, Peer
+from gdt.comm.agreement import Action, digest
+from gdt.comm.connection import Peer
+from gdt.comm.messages import Messages
 from gdt.comm.rendezvous import meet
 from gdt.errors import ArgumentError, DistributedError, MeshError
 from gdt.sharding import processes
 
-from .launch import command, ended, mpiexec, start
+from .forks import run
+from .launch import Ended, command, ended, mpiexec, results, start
 
 PROMISED = 10.0  # seconds after which a process that dies has ended the others
 HANG = 60.0  # seconds after which a test gives up: time to start Python is in it
@@ -106,31 +108,56 @@ def test_an_error_in_one_process_is_told_to_the_others(output: Path) -> None:
     assert "has ended: ValueError: no such file" in errors[0]
 
 
-@pytest.mark.parametrize(
-    ("what", "says"),
-    [
-        ("mesh", ["array 1: float64[16]  ['batch'] on Mesh(batch=8) as (2,)", "Mesh(batch=4) as"]),
-        ("shape", ["array 1: float64[16]", "array 1: float64[15]", "gdt.pack(parts, layout)"]),
-        (
-            "batch",
-            ["array 2: float64[20000]  ['batch']", "given to asarray, contents ", "gdt.pack"],
-        ),
-        ("slice", ["float64[2, 4] of float64[14]  ['batch']", "of float64[13]  ['batch']"]),
-        ("print", ["step 1, array_repr of float64[16]", "step 1, all_reduce (sum) over 'batch'"]),
-        ("dtype", ["step 1, all_reduce (sum) over 'batch'", "float32[1]", "float64[1]"]),
-        ("seed", ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"]),
-        ("draw", ["different random numbers", "float64[16]  ['batch']", "float64[15]  ['batch']"]),
-        ("end", ["process 0 (host ", "has ended"]),
-        ("exit", ["process 0 (host ", "has died"]),
-    ],
-)
-def test_processes_that_do_different_things_are_told_so(
-    what: str, says: list[str], output: Path
-) -> None:
-    codes, errors = ended(start(2, *command("different", output, what), TIMEOUT="20"), HANG)
+# What processes do differently, and what the errors of both say.
+DIFFERENT = {
+    "mesh": ["call 1: float64[16]  ['batch'] on Mesh(batch=8) as (2,)", "Mesh(batch=4) as"],
+    "shape": ["call 1: float64[16]", "call 1: float64[15]", "gdt.pack(parts, layout)"],
+    "batch": ["call 2: float64[20000]  ['batch']", "given to asarray, contents ", "gdt.pack"],
+    "slice": ["float64[2, 4] of float64[14]  ['batch']", "of float64[13]  ['batch'], line "],
+    "print": ["step 1, array_repr of float64[16]", "step 1, all_reduce (sum)", ", line "],
+    "dtype": ["call 2: cast(float64[16]  ['batch'], dtype=dtype('float32')"],
+    "scalar": ["called different ops", "(float64[16]  ['batch'], number) with 2.0", "with 3"],
+    "sign": ["number) with 0.0, line ", "number) with -0.0, line "],
+    "operand": ["all_reduce of the results of calls 2,", "all_reduce of the results of calls 3,"],
+    "op": ["call 2: exp(float64[16]", "call 2: log(float64[16]", "programs.py (<lambda>)"],
+    "static": ["dtype=None, keepdims=True", "dtype=None, keepdims=False"],
+    "one more": ["call 5: exp(float64[16]", "call 5: sum(float64[16]"],
+    "layout": ["exp(float64[4]  ['batch'])", "exp(float64[4]  [-])"],
+    "rate": ["different steps of an optimizer", "step 1 of SGD", "with 0.1,", "with 0.2,"],
+    "recorded scalar": ["number) with 1.0, line ", "number) with 2.0, line "],
+    "parameters": ["step 1 of SGD for 1 parameters, b: float64[16]", "parameters, a: "],
+    "seed": ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"],
+    "draw": ["different random numbers", "float64[16]  ['batch']", "float64[15]  ['batch']"],
+    "end": ["process 0 (host ", "has ended"],
+    "exit": ["process 0 (host ", "has died"],
+}
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ended]:
+    """How two processes end that do something differently."""
+    timeout = {"TIMEOUT": "20"}
+    cases = [
+        {"name": "different", "arguments": [what], "count": 2, "environment": timeout}
+        for what in DIFFERENT
+    ]
+    return dict(zip(DIFFERENT, run(cases, tmp_path_factory.mktemp("different")), strict=True))
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_processes_that_do_different_things_are_told_so(what: str, ends: dict[str, Ended]) -> None:
+    codes, errors = ends[what]
     assert codes == ([0, 1] if what in ("end", "exit") else [1, 1])
-    for text in says:
+    for text in DIFFERENT[what]:
         assert text in errors[1]
+        assert codes[0] == 0 or text in errors[0]
+
+
+def test_the_order_in_which_a_dict_was_filled_does_not_matter(output: Path) -> None:
+    (alone,) = results(1, "ordered", output)
+    for found in results(2, "ordered", output):
+        for name, want in alone.items():
+            np.testing.assert_allclose(found[name], want, rtol=1e-12)
 
 
 # ---------------------------------------------------------------- messages
@@ -199,10 +226,10 @@ def test_another_step_is_an_error_in_both(pair: tuple[Messages, Messages]) -> No
 @pytest.mark.parametrize(
     ("mine", "other", "says"),
     [
-        (["f[4]", "f[2]"], ["f[5]", "f[2]"], ["array 1: f[4]", "array 1: f[5]"]),
-        (["f[4]", "f[2]"], ["f[4]"], ["array 2: f[2]", "array 1: f[4]"]),
-        (["f[4]"], [], ["array 1: f[4]", "no arrays"]),
-        (["a", *"b" * 20], ["c", *"b" * 20], ["checksum ", " after 21 arrays"]),
+        (["f[4]", "f[2]"], ["f[5]", "f[2]"], ["call 1: f[4], line ", "call 1: f[5], line "]),
+        (["f[4]", "f[2]"], ["f[4]"], ["call 2: f[2]", "step 1, sum, line ", "without call 2"]),
+        (["f[4]"], [], ["call 1: f[4]", "step 1, sum, line ", "without call 1"]),
+        (["a", *"b" * 2000], ["c", *"b" * 2000], ["call 978, or earlier: b, line "]),
     ],
 )
 def test_different_arrays_are_an_error_in_both(
@@ -210,7 +237,7 @@ def test_different_arrays_are_an_error_in_both(
 ) -> None:
     for end, notes in zip(pair, (mine, other), strict=True):
         for note in notes:
-            end.made.add(note)
+            end.history.add(Action("array", note))
     a, b = pair
     for found in together(lambda: a.gather(1, "sum"), lambda: b.gather(1, "sum")):
         assert isinstance(found, DistributedError)
@@ -222,7 +249,7 @@ def test_another_step_is_not_taken_for_an_array_that_is_missing(
     pair: tuple[Messages, Messages],
 ) -> None:
     a, b = pair
-    a.made.add("float64[4]")
+    a.history.add(Action("array", "float64[4]"))
     first, second = together(lambda: a.gather(1, "all_reduce"), lambda: b.gather(1, "print"))
     for found in (first, second):
         assert "the processes run different programs" in str(found)
