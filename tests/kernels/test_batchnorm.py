@@ -169,6 +169,15 @@ def test_moments_of_large_offsets_keep_their_digits() -> None:
     assert np.abs(variance[0] / want - 1).max() < 1e-4
 
 
+@pytest.mark.parametrize("relu", [False, True])
+def test_nan_passes_the_normalisation_and_relu(relu: bool) -> None:
+    x = np.array([[np.nan, -1, 2], [-3, np.nan, 4]], np.float32).reshape(2, 3, 1)
+    mean, rstd = np.zeros(3, np.float32), np.ones(3, np.float32)
+    y = garbage(x.shape, x.dtype)
+    Execute()(launches.bn_apply(x, mean, rstd, None, None, y, relu=relu))
+    np.testing.assert_array_equal(y, np.maximum(x, 0) if relu else x)
+
+
 def test_empty_batches_have_empty_moments() -> None:
     x = np.zeros((0, 3, 4), np.float32)
     merged = garbage((1, 3, 3), x.dtype)

@@ -70,8 +70,8 @@ def reduce_arguments(execute: Execute) -> None:
 def update(*steps: str) -> Callable[[Execute], None]:
     def check(execute: Execute) -> None:
         for step in steps:
-            check_update(step, "float32", "odd", False, True, execute)
-            check_update(step, "float32", "blocks", True, False, execute)
+            check_update(step, "float32", "odd", False, "operands", execute)
+            check_update(step, "float32", "blocks", True, "nothing", execute)
 
     return check
 

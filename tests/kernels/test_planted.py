@@ -69,7 +69,9 @@ def run(folder: Path) -> Iterator[object]:
         started.append(CpuRunner("planted.cu", everything, sanitizer, folder))
         return started[-1]
 
-    def run(name: str, sanitizer: str | None = None, **schedule: object) -> np.ndarray:
+    def run(
+        name: str, sanitizer: str | None = None, shared: int = 0, **schedule: object
+    ) -> np.ndarray:
         blocks, threads = BLOCKS.get(name, 1), THREADS.get(name, 64)
         extra = {
             "misaligned_pack": 1,
@@ -85,7 +87,9 @@ def run(folder: Path) -> Iterator[object]:
         arguments = [out, x]
         if "last_block" in name:
             arguments.append(np.zeros(1, np.uint32))
-        call = KernelCall(Instance("planted.cu", name), (blocks,), (threads,), tuple(arguments))
+        call = KernelCall(
+            Instance("planted.cu", name), (blocks,), (threads,), tuple(arguments), shared
+        )
         runner(name, sanitizer).run(call, **schedule)
         return out
 
@@ -111,6 +115,14 @@ def test_correct_kernels_pass_every_detector(name: str, sanitizer: str | None, r
 @pytest.mark.parametrize("name", ["missing_barrier", "unwritten_shared", "copy_without_wait"])
 def test_what_nobody_wrote_yet_is_nan(name: str, run) -> None:
     assert np.isnan(run(name, async_mode="late")).any()
+
+
+def test_static_and_dynamic_shared_memory_are_one_blocks(run) -> None:
+    static, most = 64 * 4, 227 << 10
+    run("with_barrier", shared=most - static)
+    for shared in (most - static + 16, most):
+        with pytest.raises(LaunchError, match=f"{static} static and {shared} dynamic"):
+            run("with_barrier", shared=shared)
 
 
 def test_the_order_of_threads_shows_in_a_race(run) -> None:

@@ -88,6 +88,15 @@ def test_draws_under_sanitizers(sanitizer: str) -> None:
         check_draw(draw, "rows", 1025, 5, 7, Execute(sanitizer=sanitizer))
 
 
+@pytest.mark.parametrize(("start", "bound"), [(39126841, 2.0), (1819059, -2.0)])
+def test_truncated_draws_end_at_their_bound(start: int, bound: float) -> None:
+    """At these indices float32's quantile is a little beyond 2, at 2.0000002."""
+    out, zero = garbage((1, 1), np.dtype(np.float32)), np.zeros(1, np.uint64)
+    Execute()(launches.random("truncated", out, np.array([start]), zero, zero))
+    assert out[0, 0] == bound
+    assert random_bits.truncated_normal(np, CounterRun(start, 1), 0) == bound
+
+
 def test_rows_may_have_keys_of_their_own() -> None:
     keys, out = np.array([4, 9], np.uint64), garbage((2, 5), np.dtype(np.uint32))
     starts = np.array([0, 1], np.int64)

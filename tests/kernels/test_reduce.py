@@ -9,6 +9,7 @@ import pytest
 
 from gdt.cuda import launches
 from gdt.cuda.compiler import C_DTYPES, C_TYPES
+from gdt.cuda.launches.calls import ENOUGH_BLOCKS
 
 from .harness import (
     DTYPES,
@@ -166,6 +167,18 @@ def test_under_sanitizers(sanitizer: str, inner: int) -> None:
     execute = Execute(sanitizer=sanitizer)
     check_values("Sum", "float32", 3, 700, inner, (2,), True, "none", execute)
     check_arguments("Max", "float32", 3, 700, inner, (2,), True, "ties", execute)
+
+
+@pytest.mark.parametrize("inner", [1, 2])
+@pytest.mark.parametrize(("dtype", "small"), [("float16", 0.2), ("bfloat16", 1.5)])
+def test_sums_of_16_bit_numbers_are_rounded_once(dtype: str, small: float, inner: int) -> None:
+    """Beside 512, which each thread meets first, a sum of that dtype loses the small numbers."""
+    outer = 8 * ENOUGH_BLOCKS  # so many rows that none is cut into parts
+    x = np.full((outer, 128, inner), small, DTYPES[dtype])
+    x[:, :32] = 512
+    out = garbage((outer, inner), x.dtype)
+    Execute()(launches.reduce("Sum", x, out, empty))
+    assert (out == x[0, :, 0].astype(np.float64).sum().astype(x.dtype)).all()
 
 
 def test_empty_axis_gives_the_identity() -> None:

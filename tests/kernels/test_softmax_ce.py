@@ -156,6 +156,8 @@ def check_split_classes(
     edges = start[start < total][:rows]  # labels that are the first class of a coordinate
     labels[: len(edges)] = edges
     labels[-1:] = IGNORE if rows > 1 else 0
+    if rows > 1:
+        whole[-1, 0] = np.nan  # of which an ignored row shows nothing
     logits = np.full((devices, rows, local), np.inf, whole.dtype)
     for i, (first, count) in enumerate(zip(start, counts, strict=True)):
         logits[i, :, :count] = whole[:, first : first + count]
@@ -244,3 +246,6 @@ def test_infinite_and_nan_logits_give_what_numpy_gives() -> None:
     assert np.isnan(loss[1:]).all()
     assert np.isfinite(gradient[0]).all()
     assert np.isnan(gradient[[1, 3, 4]]).all()
+    labels[:] = IGNORE
+    Execute()(launches.softmax_ce(logits, labels, loss, lse, gradient, flag, ignore=IGNORE))
+    assert not loss.any() and not gradient.any()

@@ -44,13 +44,13 @@ OPTIONS: dict[str, Any] = {
     "dtype": ["float32", "float64"],
     "sizes": list(SIZES),
     "in_place": [False, True],
-    "misaligned": [False, True],
+    "misaligned": ["nothing", "operands", "results"],
     "order": SCHEDULES,
 }
 
 
 def tensors(
-    step: str, dtype: str, sizes: str, misaligned: bool
+    step: str, dtype: str, sizes: str, misaligned: bool = False
 ) -> list[tuple[np.ndarray[Any, Any], ...]]:
     """Operands of each tensor; misaligned: they lie differently relative to 16 bytes."""
     rng = np.random.default_rng(0)
@@ -70,19 +70,24 @@ def check_update(
     dtype: str,
     sizes: str,
     in_place: bool,
-    misaligned: bool,
+    misaligned: str,
     execute: Execute,
     exactly: bool = False,
 ) -> None:
-    """exactly: to the bit, which only the CPU can promise, since it fuses no products and sums."""
+    """misaligned: which arrays lie otherwise than the parameter relative to 16 bytes.
+    exactly: to the bit, which only the CPU can promise, since it fuses no products and sums."""
     exactly = exactly and not on_gpu.CHOSEN
     flags = {"nesterov": {"nesterov": True}, "adam, decay": {"decay": True}}.get(step, {})
     step = {"nesterov": "momentum", "adam, decay": "adam"}.get(step, step)
     op, launch, operands, scalars = STEPS[step]
-    given = tensors(step, dtype, sizes, misaligned)
+    given = tensors(step, dtype, sizes, misaligned == "operands")
     before = [[a.copy() for a in arrays] for arrays in given]
+    shift = int(misaligned == "results")
     new = [
-        tuple(a if in_place else garbage(a.shape, a.dtype) for a in arrays[: operands - 1])
+        tuple(
+            a if in_place else garbage((a.size + 1,), a.dtype)[shift:][: a.size].reshape(a.shape)
+            for a in arrays[: operands - 1]
+        )
         for arrays in given
     ]
     together = [(*arrays, *results) for arrays, results in zip(given, new, strict=True)]
@@ -109,7 +114,7 @@ def test_update(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("step", OPTIONS["step"])
 @pytest.mark.parametrize("dtype", OPTIONS["dtype"])
 def test_updates_are_those_of_the_ops_to_the_bit(step: str, dtype: str) -> None:
-    check_update(step, dtype, "blocks", False, False, Execute(), exactly=True)
+    check_update(step, dtype, "blocks", False, "nothing", Execute(), exactly=True)
 
 
 @pytest.mark.kernels_full
@@ -121,9 +126,9 @@ def test_update_in_full() -> None:
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_under_sanitizers(sanitizer: str) -> None:
     for step in ("sgd", "nesterov", "adam, decay"):
-        for in_place in (False, True):
+        for misaligned, in_place in (("operands", False), ("results", False), ("nothing", True)):
             execute = Execute(sanitizer=sanitizer)
-            check_update(step, "float32", "odd", in_place, not in_place, execute)
+            check_update(step, "float32", "odd", in_place, misaligned, execute)
 
 
 def test_mixed_dtypes_are_one_launch_each_and_nothing_is_none() -> None:

@@ -56,8 +56,8 @@ namespace shim {
 enum State : uint8_t { READY, BLOCK_BARRIER, MEETING, PHASE_WAIT, DONE };
 enum Order : int { FORWARD, REVERSE, RANDOM };
 constexpr size_t STACK_BYTES = 256 << 10, PAGE = 4096;
-constexpr size_t DYNAMIC_MAX = 227 << 10;  // what a block of sm_90 may have
-constexpr int SHARED_MAX = 1024, THREADS_MAX = 1024, WARPS = 32, GROUPS = 8;
+constexpr size_t SHARED_MAX = 227 << 10;  // what a block of sm_90 may have
+constexpr int ARRAYS_MAX = 1024, THREADS_MAX = 1024, WARPS = 32, GROUPS = 8;
 
 struct Fiber {
   void *stack_pointer, *tsan;
@@ -84,7 +84,7 @@ static char launch_edge, done_edge, fence_edge;
 
 static struct Runtime {
   Fiber fibers[THREADS_MAX];
-  SharedArray shared[SHARED_MAX];
+  SharedArray shared[ARRAYS_MAX];
   uint64_t block, random;  // counts all blocks of all launches; the state of next_random
   Meeting warps[WARPS], groups[GROUPS];
   unsigned count, live, barrier_generation;
@@ -95,7 +95,7 @@ static struct Runtime {
   bool failed;
   Edges* edges;
   unsigned char* dynamic;
-  size_t dynamic_bytes;
+  size_t dynamic_bytes, static_bytes;  // the latter: of the arrays that the block has come by
 } runtime;
 
 extern "C" void gdt_switch_stack(void** save, void* to);
@@ -128,17 +128,6 @@ NOT_SANITIZED inline void renew_shared(void* start, size_t bytes, [[maybe_unused
     if (used_before && size) __tsan_java_free(from, size);
     if (size) __tsan_java_alloc(from, size);)
 }
-NOT_SANITIZED inline void enter_shared(void* start, size_t bytes) {
-  for (SharedArray* a = runtime.shared; a < runtime.shared + SHARED_MAX; a++)
-    if (!a->start || a->start == start) {
-      if (a->start && a->block == runtime.block) return;
-      renew_shared(start, bytes, a->start);
-      *a = {start, runtime.block};
-      return;
-    }
-  abort();  // a file with more shared arrays than that
-}
-
 NOT_SANITIZED __attribute__((noinline)) void switch_to_scheduler() {
   Fiber* self = runtime.current;
   IF_TSAN(__tsan_switch_to_fiber(runtime.main_tsan, 1);)
@@ -161,6 +150,19 @@ NOT_SANITIZED inline void report(const char* format, ...) {
   runtime.failed = true;
 }
 #define SHIM_FAIL(...) (shim::report(__VA_ARGS__), shim::switch_to_scheduler(), abort())
+NOT_SANITIZED inline void enter_shared(void* start, size_t bytes) {
+  for (SharedArray* a = runtime.shared; a < runtime.shared + ARRAYS_MAX; a++)
+    if (!a->start || a->start == start) {
+      if (a->start && a->block == runtime.block) return;
+      renew_shared(start, bytes, a->start);
+      runtime.static_bytes += bytes;
+      if (runtime.static_bytes + runtime.dynamic_bytes > SHARED_MAX)
+        SHIM_FAIL("%zu static and %zu dynamic shared bytes are more than a block has", runtime.static_bytes, runtime.dynamic_bytes);
+      *a = {start, runtime.block};
+      return;
+    }
+  abort();  // a file with more shared arrays than that
+}
 
 NOT_SANITIZED inline void wait(State state, const char* what, int line) {
   Fiber* self = runtime.current;
@@ -245,7 +247,7 @@ inline double __longlong_as_double(long long i) { return __builtin_bit_cast(doub
 
 // ---- launch -------------------------------------------------------------------------------------------------------
 namespace shim {
-alignas(1024) static unsigned char dynamic_memory[DYNAMIC_MAX];
+alignas(1024) static unsigned char dynamic_memory[SHARED_MAX];
 
 NOT_SANITIZED void start_fiber(unsigned i, [[maybe_unused]] bool fresh) {
   Fiber& f = runtime.fibers[i];
@@ -307,6 +309,7 @@ NOT_SANITIZED void run_block(const Options& options) {
 }
 NOT_SANITIZED void start_block() {
   renew_shared(runtime.dynamic, runtime.dynamic_bytes, runtime.block++ > 0);
+  runtime.static_bytes = 0;
   IF_TSAN(free(runtime.edges); runtime.edges = nullptr;)  // no barrier of one block orders anything in another
   if (!runtime.edges) runtime.edges = (Edges*)calloc(1, sizeof(Edges));
 }
@@ -320,11 +323,11 @@ NOT_SANITIZED int launch(void (*kernel)(void**), const unsigned* grid, const uns
   runtime.failed = false, runtime.message[0] = 0;
   runtime.random = options->seed * 0x9E3779B97F4A7C15ull + 0x1234567;
   const uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
-  if (!runtime.count || runtime.count > THREADS_MAX || !blocks || grid[1] > 65535 || grid[2] > 65535 || shared > DYNAMIC_MAX)
+  if (!runtime.count || runtime.count > THREADS_MAX || !blocks || grid[1] > 65535 || grid[2] > 65535 || shared > SHARED_MAX)
     return report("no GPU takes a grid of %u,%u,%u blocks of %u threads with %zu shared bytes", grid[0], grid[1], grid[2], runtime.count, shared), 1;
   runtime.dynamic = dynamic_memory, runtime.dynamic_bytes = shared;
   ASAN_UNPOISON_MEMORY_REGION(dynamic_memory, shared);
-  ASAN_POISON_MEMORY_REGION(dynamic_memory + shared, DYNAMIC_MAX - shared);
+  ASAN_POISON_MEMORY_REGION(dynamic_memory + shared, SHARED_MAX - shared);
   IF_TSAN(runtime.main_tsan = __tsan_get_current_fiber();)
   runtime.kernel = kernel, runtime.arguments = arguments;
   release(&launch_edge);
