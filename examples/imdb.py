@@ -20,7 +20,7 @@ import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import gdt
-from examples.reporting import Run, connect, console, options, plot, table
+from examples.reporting import Run, console, launch, only_run_in, options, plot, table
 from gdt import UNSHARDED, Layout, nn
 from gdt.data import Batches
 
@@ -130,7 +130,12 @@ def run(data_dir: Path | None, output: Path) -> list[Run]:
     return runs
 
 
-if __name__ == "__main__":
-    connect()
+def main() -> None:
+    """Read the command line, train, and print the table of results."""
     chosen = options(__doc__, "imdb")
-    console.print(table(run(chosen.imdb_dir, chosen.output)))
+    with only_run_in(chosen.output):
+        console.print(table(run(chosen.imdb_dir, chosen.output)))
+
+
+if __name__ == "__main__":
+    launch(main)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import gdt
-from examples.reporting import Run, connect, console, options, plot, table
+from examples.reporting import Run, console, launch, only_run_in, options, plot, table
 from gdt import UNSHARDED, Layout, Mesh, nn
 from gdt.data import Batches
 
@@ -92,7 +92,12 @@ def run(data_dir: Path | None, output: Path, full: bool = False) -> list[Run]:
     return runs
 
 
-if __name__ == "__main__":
-    connect()
+def main() -> None:
+    """Read the command line, train, and print the table of results."""
     chosen = options(__doc__, "mnist")
-    console.print(table(run(chosen.mnist_dir, chosen.output, chosen.full)))
+    with only_run_in(chosen.output):
+        console.print(table(run(chosen.mnist_dir, chosen.output, chosen.full)))
+
+
+if __name__ == "__main__":
+    launch(main)

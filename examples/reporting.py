@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ import matplotlib
 matplotlib.use("Agg")  # writes files, needs no display
 
 import numpy as np
+from filelock import FileLock, Timeout
 from matplotlib import pyplot as plt
 from rich import box
 from rich.console import Console
@@ -37,10 +40,41 @@ class Run(NamedTuple):
     seconds: float
 
 
-def connect() -> None:
-    """Connect the processes that a launcher has started, if one has; the first one prints."""
+def launch(main: Callable[[], object]) -> None:
+    """Connect the processes that a launcher has started, if one has, and run `main` in each.
+
+    The first process prints. Ctrl-C ends with one line and status 130.
+    """
     gdt.distributed.initialize()
     console.quiet = gdt.distributed.process_index() > 0
+    try:
+        main()
+    except KeyboardInterrupt as interrupt:
+        console.print(f"\n{str(interrupt) or 'Interrupted.'}", soft_wrap=True)
+        sys.exit(130)
+
+
+@contextmanager
+def only_run_in(output: Path) -> Iterator[None]:
+    """Keep other runs out of the folder of pictures and checkpoints; exit if one is in it.
+
+    Raises KeyboardInterrupt again, with the name of the folder.
+    """
+    if gdt.distributed.process_index() > 0:
+        yield
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(output / ".lock", timeout=0):
+            yield
+    except KeyboardInterrupt as interrupt:
+        text = str(interrupt) or "Interrupted."
+        raise KeyboardInterrupt(f"{text} What was saved is in {output.resolve()}.") from None
+    except Timeout:
+        sys.exit(
+            f"Another example writes to {output.resolve()}.\n"
+            "  Wait until it has ended, or choose another folder with --output."
+        )
 
 
 def options(description: str | None, *datasets: str) -> argparse.Namespace:
@@ -107,7 +141,7 @@ def smoothed(values: np.ndarray) -> np.ndarray:
 def table(runs: Sequence[Run]) -> Table:
     """A line for each training: losses and accuracies of its first and last epoch."""
     found = Table(title="Trainings on 8 virtual devices", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    found.add_column("training", no_wrap=True)
+    found.add_column("training")  # wraps where a terminal is narrow
     found.add_column("mesh", no_wrap=True)
     for name in ("loss", "accuracy", "held out", "time"):
         found.add_column(name, justify="right", no_wrap=True)

@@ -148,7 +148,10 @@ class Trainer(Stateful):
                 def report(done: int, text: str, task: TaskID = task) -> None:
                     progress.update(task, completed=done, total=total or done, numbers=text)
 
-                results = self._epoch(batches, history, report)
+                try:
+                    results = self._epoch(batches, history, report)
+                except KeyboardInterrupt:
+                    raise KeyboardInterrupt(_interrupted(history)) from None
                 if validation is not None:
                     found = self.evaluate(validation)
                     results |= {f"val_{name}": value for name, value in found.items()}
@@ -185,6 +188,15 @@ class Trainer(Stateful):
 
     def _means(self) -> dict[str, Mean]:
         return {name: Mean() for name in ("loss", *self.metrics)}
+
+
+def _interrupted(history: History) -> str:
+    """Say how far a training came before it was interrupted."""
+    epochs, steps = len(history.epochs), len(history.steps)
+    return (
+        f"Training was interrupted after {steps} steps and {epochs} whole epochs; "
+        "the model keeps what these steps have learnt."
+    )
 
 
 def _all_finite(steps: Sequence[Numbers]) -> bool:

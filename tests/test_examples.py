@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 import gdt
 from examples import demo, imdb, mnist
-from examples.reporting import Run, console
+from examples.reporting import Run, console, table
 from gdt import create_mesh
+
+ROOT = Path(gdt.__file__).parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +98,55 @@ def test_digits_train_on_blocks_as_on_one(rng: np.random.Generator) -> None:
     ]
     losses = [[step["loss"] for step in run.history.steps] for run in runs]
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def start(output: Path) -> subprocess.Popen[str]:
+    """Start the digits' training, and wait until it has its folder to itself."""
+    command = [sys.executable, "-m", "examples.mnist", "--output", str(output)]
+    started = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while started.poll() is None and not (output / ".lock").exists():
+        time.sleep(0.05)
+    return started
+
+
+def test_an_interrupt_ends_with_one_line_that_names_the_folder(tmp_path: Path) -> None:
+    running = start(tmp_path)
+    time.sleep(1)
+    running.send_signal(signal.SIGINT)
+    printed, errors = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert not errors
+    assert printed.strip().splitlines()[-1].endswith(f"What was saved is in {tmp_path}.")
+
+
+def test_two_examples_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = start(tmp_path)
+    try:
+        printed, errors = start(tmp_path).communicate(timeout=60)
+        assert not printed and errors.startswith(f"Another example writes to {tmp_path}.\n")
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_the_table_fits_a_narrow_terminal(shown: tuple[list[Run], str]) -> None:
+    console = Console(width=60)
+    with console.capture() as capture:
+        console.print(table(shown[0]))
+    lines = capture.get().splitlines()
+    assert max(map(len, lines)) <= 60 and "…" not in capture.get()
+    for run in shown[0]:
+        assert f"{run.history['val_accuracy'][-1]:.3f}" in capture.get()
+
+
+def test_examples_without_their_packages_say_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['sklearn'] = None; sys.path.insert(0, '.'); import examples"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        "The examples need scikit-learn.\n  Install it with: pip install '.[examples]'\n"
+    )
