@@ -24,7 +24,9 @@ from gdt.debug import configuration, drawing, observers
 from gdt.debug.configuration import *
 from gdt.debug.drawing import *
 from gdt.debug.observers import *
+from gdt.engine import custom_vjp as custom_vjp_module
 from gdt.engine import op as op_module
+from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
 from gdt.ops import *
 from gdt.programs import function as function_module
@@ -52,6 +54,7 @@ __all__ = [
 __all__ += array_module.__all__
 __all__ += array_type.__all__
 __all__ += configuration.__all__
+__all__ += custom_vjp_module.__all__
 __all__ += drawing.__all__
 __all__ += fetching.__all__
 __all__ += function_module.__all__

@@ -120,13 +120,13 @@ def test_a_scalar_that_changes_is_part_of_the_signature() -> None:
 
 
 def test_a_gradient_that_draws_or_reads_is_never_replayed() -> None:
-    @gdt.engine.composite.Composite
+    @gdt.custom_vjp
     def noisy(x: DistributedArray) -> DistributedArray:
         return x * 1.0
 
     noisy.vjp(lambda g, out, x: g * gdt.random.uniform(x.shape))
 
-    @gdt.engine.composite.Composite
+    @gdt.custom_vjp
     def clipped(x: DistributedArray) -> DistributedArray:
         return x * 1.0
 
@@ -146,7 +146,7 @@ def test_a_gradient_that_draws_or_reads_is_never_replayed() -> None:
 def test_a_gradient_that_uses_an_array_from_elsewhere_is_never_replayed() -> None:
     kept = {"scale": gdt.asarray(2.0)}
 
-    @gdt.engine.composite.Composite
+    @gdt.custom_vjp
     def scaled(x: DistributedArray) -> DistributedArray:
         return x * 1.0
 

@@ -16,7 +16,7 @@ import pytest
 
 import gdt
 from gdt.array.registry import FUNCTIONS
-from gdt.engine.composite import Composite
+from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import OPS, Op
 
 ROOT = Path(gdt.__file__).parent.parent
@@ -41,7 +41,7 @@ def members(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
     for name, value in vars(module).items():
         if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
             continue
-        if isinstance(value, Op | Composite) or inspect.isroutine(value):
+        if isinstance(value, Op | custom_vjp) or inspect.isroutine(value):
             yield name, value
         elif inspect.isclass(value):
             yield name, value

@@ -18,7 +18,7 @@ from gdt.backend import backend_of
 from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
 from gdt.errors import CopyError, DtypeError, ImmutableError, IndexRangeError, ShapeError, error
-from gdt.observe import OBSERVERS, met_host, ran
+from gdt.observe import OBSERVERS, met_host
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
@@ -327,14 +327,3 @@ def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:
     if not -x.size <= index < x.size:
         raise error(IndexRangeError, "item", f"index {index} is out of range for {x.size} elements")
     return tuple(int(i) for i in np.unravel_index(index % x.size, x.shape))
-
-
-def on_blocks(
-    name: str, array_type: ArrayType, function: Callable[..., Sequence[Block]], *operands: Any
-) -> DistributedArray:
-    """An array of that type whose blocks `function` makes: of the blocks of each operand that is an
-    array, and of each other operand as it is."""
-    inputs = [x.blocks if type(x) is DistributedArray else x for x in operands]
-    blocks = tuple(function(*inputs))
-    ran(name, lambda *xs: (function(*xs),), inputs, [blocks])
-    return DistributedArray(array_type, blocks)

@@ -7,6 +7,11 @@ each operand moves, what runs on each block, and the types of the outputs. The p
 checks the shapes that the rule promises. Every later call with these types is one dictionary
 lookup, the body, and one new array.
 
+**Ops without a rule.** An op that moves blocks, or makes them of nothing (relayout, slicing, random
+numbers), declares a planner instead, which makes the plan from the types of the operands
+(`planned`). A function of ops that is one entry on the tape, with a gradient of its own, is a
+`custom_vjp`.
+
 **Padding.** Where a factor is reduced, the plan overwrites padding with the identity of the
 reduction first (0 in both operands of a contraction, since 0 * inf is NaN), or the body asks for
 `shards`, which says where each shard begins and how many of its elements are valid.

@@ -93,15 +93,19 @@ def declaration_of(
     donate: str = "",
     scratch: str = "",
     prepare: Callable[..., dict[str, Any]] | None = None,
+    takes_namespace: bool = True,
 ) -> Declaration:
-    """Read the declaration of an op from the signature of its body and the options of `op`."""
+    """Read the declaration of an op from the signature of its body and the options of `op`.
+
+    takes_namespace: whether the first parameter of the body is the namespace `xp`.
+    """
     kinds = inspect.Parameter
-    parameters = list(inspect.signature(body).parameters.values())[1:]
+    parameters = list(inspect.signature(body).parameters.values())[takes_namespace:]
     operands = tuple(p.name for p in parameters if p.kind is kinds.POSITIONAL_ONLY)
     named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
     statics = [p for p in named if _is_passed(p)]
     return Declaration(
-        name=body.__name__.rstrip("_"),
+        name=body.__name__.strip("_"),
         body=body,
         rule=rule,
         operands=operands,
@@ -124,10 +128,12 @@ def declaration_of(
     )
 
 
-def signature_of(body: Callable[..., Any], returns: object) -> inspect.Signature:
+def signature_of(
+    body: Callable[..., Any], returns: object, takes_namespace: bool = True
+) -> inspect.Signature:
     """The signature of calls of the op with this body: its operands and statics, which are given by
     position or by name; and what a call returns."""
-    _, *parameters = inspect.signature(body, eval_str=True).parameters.values()
+    parameters = list(inspect.signature(body, eval_str=True).parameters.values())[takes_namespace:]
     operands = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
     statics = [p for p in parameters if p not in operands and _is_passed(p)]
     is_variadic = any(p.kind is p.VAR_POSITIONAL for p in operands)

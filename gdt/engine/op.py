@@ -40,6 +40,7 @@ from gdt.engine.declaration import RuleOf, declaration_of, signature_of
 from gdt.engine.plan import PLAN_BYTES, Plan, exact_key
 from gdt.errors import ArgumentError, GdtError, error
 from gdt.observe import OBSERVERS, is_recorded, ran
+from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import check_meshes, choose
 
 __all__ = ["op"]
@@ -68,7 +69,7 @@ class Op(Generic[P, R_co]):
         **options: Any,
     ) -> None:
         self.declaration = declaration_of(body, rule, **options)
-        self.__signature__ = signature_of(body, returns)
+        self.__signature__ = signature_of(body, returns, options.get("takes_namespace", True))
         self.name = self.__name__ = self.declaration.name
         self.__doc__, self.__module__ = body.__doc__, body.__module__
         self.count = -1 if self.declaration.variadic else len(self.declaration.operands)
@@ -152,7 +153,7 @@ class Op(Generic[P, R_co]):
                 observers = OBSERVERS.get()
             elif plan.fast is not None:
                 observers = OBSERVERS.get()
-                if plan.moves and (plan.resolves or observers):
+                if plan.sends and (plan.resolves or observers):
                     return self._with_moves(plan, args, static, observers, blocks)
                 if plan.only is not None:
                     out = DistributedArray(plan.only, (plan.fast(*blocks),))
@@ -196,7 +197,7 @@ class Op(Generic[P, R_co]):
         observers: Sequence[Any],
         blocks: Sequence[Any],
     ) -> Any:
-        """A call on one block whose operands move: the short way, unless somebody watches moves."""
+        """A call on one block that sends something: fast, unless somebody watches moves."""
         for observer in observers:
             if observer.wants_moves:
                 out = self.run_plan(plan, args)
@@ -321,12 +322,16 @@ class Op(Generic[P, R_co]):
 
     def plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
         """Make the plan of a call with these operands and statics."""
-        types = tuple(a.type if type(a) is DistributedArray else None for a in args)
-        names = [self.declaration.operand_name(i) for i in range(len(args))]
-        check_meshes(types, self.name, names)
+        types = self.types_of(args)
         rule, sizes, static = self.declaration.bound_rule(types, static)
         strategy = choose(rule, types, sizes)
         return plan_of(self.declaration, types, rule, sizes, static, strategy)
+
+    def types_of(self, args: Sequence[Any]) -> tuple[ArrayType | None, ...]:
+        """The types of operands, None for a Python scalar; MeshError if their meshes differ."""
+        types = tuple([a.type if type(a) is DistributedArray else None for a in args])
+        check_meshes(types, self.name, [self.declaration.operand_name(i) for i in range(len(args))])
+        return types
 
 
 def _wrapped(plan: Plan, made: Any) -> Any:

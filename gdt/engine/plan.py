@@ -111,6 +111,7 @@ class Plan:
         "resolves",
         "routes",
         "scratch",
+        "sends",
         "target_layouts",
         "types",
     )
@@ -124,6 +125,7 @@ class Plan:
             for t, w in zip(types, target_layouts, strict=True)
         )
         self.moves = any(self.routes)
+        self.sends = self.moves  # or what runs then sends something
         # Operands whose partial reductions are resolved and nothing else, with what they become.
         self.resolves: tuple[tuple[int, ArrayType], ...] = tuple(
             (i, t.with_layout(w))

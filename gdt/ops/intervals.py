@@ -7,11 +7,10 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from gdt.array.array import DistributedArray, on_blocks
+from gdt.array.array import DistributedArray
 from gdt.comm.recut import RecutRunner
-from gdt.engine.composite import Composite, ShortWay
-from gdt.observe import OBSERVERS, Collective
-from gdt.ops.movement import relayout_together
+from gdt.engine.planned import BlockPlan, planned_op
+from gdt.observe import Collective
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.recut import Piece, Recut
@@ -32,25 +31,22 @@ def _split(layout: Layout, dim: int, axes: Axes) -> Layout:
 
 
 @lru_cache(maxsize=1 << 12)
-def _plan(
+def _recut(
     have: tuple[ArrayType, ...], dim: int, pieces: Pieces, size: int, fill: Any, axes: Axes
-) -> RecutRunner:
-    return RecutRunner(Recut(have, resized(have[0], dim, size, axes), dim, pieces, fill))
+) -> Recut:
+    return Recut(have, resized(have[0], dim, size, axes), dim, pieces, fill)
 
 
-@lru_cache(maxsize=1 << 12)
-def _cheapest(
-    have: tuple[ArrayType, ...], dim: int, pieces: Pieces, size: int, fill: Any
-) -> Layout:
+def _cheapest(types: Sequence[ArrayType], how: Movement) -> Layout:
     """The layout of one of the arrays in which to meet: the one that sends the fewest bytes."""
 
     def nbytes(layout: Layout) -> int:
-        moved = tuple(t.with_layout(layout) for t in have)
-        recut = _plan(moved, dim, pieces, size, fill, layout.dims[dim]).recut
-        return sum(route_bytes(t, layout) for t in have) + recut.nbytes
+        moved = tuple([t.with_layout(layout) for t in types])
+        recut = _recut(moved, how.dim, how.pieces, how.size, how.fill, layout.dims[how.dim])
+        return sum(route_bytes(t, layout) for t in types) + recut.nbytes
 
-    partial = fill == 0  # the only value that can be filled into a partial reduction
-    return min(dict.fromkeys(t.layout if partial else t.layout.resolved for t in have), key=nbytes)
+    partial = how.fill == 0  # the only value that can be filled into a partial reduction
+    return min(dict.fromkeys(t.layout if partial else t.layout.resolved for t in types), key=nbytes)
 
 
 class Movement(NamedTuple):
@@ -82,47 +78,32 @@ def interval(at: int, count: int, step: int) -> slice:
     return slice(at, stop if stop >= 0 else None, step)
 
 
-@Composite
-def _move_intervals(*arrays: DistributedArray, how: Movement) -> DistributedArray:
+@lru_cache(maxsize=1 << 12)
+def plan_movement(types: tuple[ArrayType, ...], how: Movement) -> BlockPlan:
+    """How blocks of arrays of these types make the array that a movement makes of the arrays."""
     dim, pieces, size, fill, axes = how
-    if len(arrays) == 1:
-        index = _index_of_view(arrays[0].type, how)
-        if index is not None:
-            array_type = resized(arrays[0].type, dim, size, ())
-            return on_blocks(
-                "view", array_type, lambda blocks: [b[index] for b in blocks], arrays[0]
-            )
-    layout = _cheapest(tuple([a.type for a in arrays]), dim, pieces, size, fill)
-    source_axes = layout.dims[dim]
-    target_axes = source_axes if axes is None else axes
-    operands = relayout_together(arrays, [layout] * len(arrays), implicit="move_intervals")
-    run = _plan(tuple([a.type for a in operands]), dim, pieces, size, fill, target_axes)
-    recut = run.recut
-    if recut.nbytes:
-        involved = dict.fromkeys((*source_axes, *target_axes))
-        names = tuple(recut.mesh.axis_names[a] for a in involved)
-        for observer in OBSERVERS.get():
-            observer.on_collective(Collective("exchange", names, recut.nbytes, 1))
-    return on_blocks("move_intervals", recut.want, run, *operands)
-
-
-@_move_intervals.short
-def inside_block(*given: Any) -> ShortWay | None:
-    """Of array types and a movement of such arrays: the type of the result, and what makes its
-    block of blocks; None where it takes several blocks, or another layout first."""
-    *types, how = given
-    dim, pieces, size, fill, axes = how
-    if types[0].mesh.divided:
-        return None
     index = _index_of_view(types[0], how) if len(types) == 1 else None
     if index is not None:
-        return resized(types[0], dim, size, ()), itemgetter(index)
-    layout = _cheapest(tuple(types), dim, pieces, size, fill)
-    if any(t.layout is not layout for t in types):
-        return None
+        blocks = len(types[0].mesh.blocks)
+        return BlockPlan([None], resized(types[0], dim, size, ()), [itemgetter(index)] * blocks)
+    layout = _cheapest(types, how)
     target_axes = layout.dims[dim] if axes is None else axes
-    run = _plan(tuple(types), dim, pieces, size, fill, target_axes)
-    return run.recut.want, run.inside_block
+    recut = _recut(
+        tuple([t.with_layout(layout) for t in types]), dim, pieces, size, fill, target_axes
+    )
+    run, collectives = RecutRunner(recut), tuple[Collective, ...]()
+    if recut.nbytes:
+        involved = dict.fromkeys((*layout.dims[dim], *target_axes))
+        names = tuple([recut.mesh.axis_names[a] for a in involved])
+        collectives = (Collective("exchange", names, recut.nbytes, 1),)
+    if recut.mesh.divided:
+        return BlockPlan([layout] * len(types), recut.want, (), run, collectives)
+    return BlockPlan([layout] * len(types), recut.want, [run.inside_block], None, collectives)
+
+
+@planned_op
+def _move_intervals(*types: ArrayType, how: Movement) -> BlockPlan:
+    return plan_movement(types, how)
 
 
 def _vjp(g: Any, out: Any, *arrays: Any, how: Movement) -> tuple[Any, ...]:

@@ -6,67 +6,71 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gdt.array.array import DistributedArray, on_blocks
+from gdt.array.array import DistributedArray
+from gdt.array.fetching import gather_to_host
 from gdt.array.operands import as_operand
 from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.relayout import run_routes
-from gdt.engine.composite import Composite
+from gdt.engine.planned import BlockPlan, planned_op
+from gdt.engine.single_block import mover
 from gdt.errors import DtypeError, LayoutError, error
-from gdt.observe import OBSERVERS
+from gdt.observe import OBSERVERS, observing_only
+from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import MATCH, Layout
 from gdt.sharding.mesh import get_default_mesh
 from gdt.sharding.routes import route
 
 __all__ = ["relayout", "relayout_like"]
 
-
-@Composite
-def _relayout(x: DistributedArray, *, layout: Layout) -> DistributedArray:
-    if layout is x.layout:
-        return x
-    if layout.mesh is not x.mesh:
-        return _on_other_mesh(x.resolve(), layout)
-    if layout is x.layout.resolved:
-        return x.resolve()
-    (blocks,) = run_routes([route(x.type, layout)], [x.blocks])
-    return DistributedArray(x.type.with_layout(layout), tuple(blocks))
+Block = Any
 
 
-def _on_other_mesh(x: DistributedArray, layout: Layout) -> DistributedArray:
-    """The same values on another mesh, by way of the host."""
+@planned_op
+def _relayout(x: ArrayType, /, *, layout: Layout) -> BlockPlan:
+    steps = route(x, layout)
+    functions = () if x.mesh.divided else [mover(steps) or _itself]
 
-    def copied(blocks: Sequence[Any]) -> Sequence[Any]:
-        token = OBSERVERS.set(())
-        try:
-            return distribute(DistributedArray(x.type, blocks).numpy(), layout).blocks
-        finally:
-            OBSERVERS.reset(token)
+    def together(blocks: Sequence[Block]) -> Sequence[Block]:
+        return run_routes([steps], [blocks])[0]
 
-    return on_blocks("copy_to_mesh", x.type.with_layout(layout), copied, x)
+    return BlockPlan([None], x.with_layout(layout), functions, together)
+
+
+@planned_op
+def _copy_to_mesh(x: ArrayType, /, *, layout: Layout) -> BlockPlan:
+    """The values of an array with nothing partial on another mesh, by way of the host."""
+
+    def together(blocks: Sequence[Block]) -> Sequence[Block]:
+        with observing_only():
+            return distribute(gather_to_host(x, blocks), layout).blocks
+
+    is_whole = not (x.mesh.divided or layout.mesh.divided)
+    functions = [lambda block: together([block])[0]] if is_whole else ()
+    return BlockPlan([None], x.with_layout(layout), functions, together)
 
 
 # The value does not change, so neither does the cotangent; it moves when it is needed.
-_relayout.vjp(
-    lambda g, out, x, *, layout: g if g.mesh is x.mesh else _relayout(g, layout=_on_mesh_of(x, g))
+_relayout.vjp(lambda g, out, x, *, layout: g)
+_copy_to_mesh.vjp(
+    lambda g, out, x, *, layout: g if g.mesh is x.mesh else relayout(g, _on_mesh_of(x, g))
 )
 
 
 @public
-@Composite
-def copy(x: DistributedArray) -> DistributedArray:
+@planned_op
+def copy(x: ArrayType, /) -> BlockPlan:
     """The array in memory of its own; see `DistributedArray.copy`."""
-    backend, order = backend_of(x.mesh), x.type.memory_order
-    duplicate = partial(backend.asarray, copy=True, order=order)
-
-    def copied(blocks: Sequence[Any]) -> list[Any]:
-        return [backend.placed(x.mesh, i, duplicate)(b) for i, b in enumerate(blocks)]
-
-    return on_blocks("copy", x.type, copied, x)
+    duplicate = partial(backend_of(x.mesh).asarray, copy=True, order=x.memory_order)
+    return BlockPlan([None], x, [duplicate] * len(x.mesh.blocks))
 
 
 copy.vjp(lambda g, out, x: g)
+
+
+def _itself(block: Block) -> Block:
+    return block
 
 
 def _on_mesh_of(x: DistributedArray, g: DistributedArray) -> Layout:
@@ -106,7 +110,14 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
             f"a layout of rank {layout.rank} does not fit an array of rank {x.ndim}",
             operands={"x": x.type, "layout": layout},
         )
-    moved: DistributedArray = _relayout(x, layout=layout)
+    if layout is x.layout:
+        return x
+    if layout.mesh is not x.mesh:
+        moved: DistributedArray = _copy_to_mesh(x.resolve(), layout=layout)
+    elif layout is x.layout.resolved:
+        moved = x.resolve()
+    else:
+        moved = _relayout(x, layout=layout)
     return moved
 
 

@@ -17,7 +17,7 @@ from gdt.backend import backend_of
 from gdt.backend import synchronize as wait
 from gdt.comm.messages import gathered
 from gdt.comm.transport import wait_for_all
-from gdt.engine.composite import Composite
+from gdt.engine.custom_vjp import custom_vjp
 from gdt.errors import DtypeError, GradientError, LayoutError, MeshError, ShapeError, error
 from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
@@ -425,7 +425,7 @@ def map_shards(
     return mapped
 
 
-@Composite
+@custom_vjp
 def _map_shards(
     *arrays: DistributedArray, f: Callable[..., Any], out_layouts: tuple[Layout, ...]
 ) -> tuple[DistributedArray, ...]:

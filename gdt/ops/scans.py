@@ -11,7 +11,7 @@ from typing import Any
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.engine.composite import Composite
+from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import Op, op
 from gdt.errors import DtypeError, error
 from gdt.ops.comparison import equal, where
@@ -116,7 +116,7 @@ def cumprod_of_whole(
 # ---------------------------------------------------------------- scans of split axes
 
 
-@Composite
+@custom_vjp
 def scan_of_split(
     x: DistributedArray, *, axis: int, product: bool, reverse: bool = False, dtype: Any = None
 ) -> DistributedArray:

@@ -6,21 +6,21 @@ views, an axis that an int drops sends only the one row, any other keeps how it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from operator import itemgetter
 from types import NoneType
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
-from gdt.backend import backend_of
-from gdt.engine.composite import Composite, ShortWay
+from gdt.engine.planned import BlockPlan, on_each_block, planned_op
+from gdt.engine.source import reshaped
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
-from gdt.ops.intervals import Movement, inside_block, interval, moved, moved_back, resized
+from gdt.ops.intervals import Movement, interval, moved_back, plan_movement, resized
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
 from gdt.sharding.recut import Piece
-from gdt.sharding.rule import choose
 
 Key = tuple[Any, ...]  # ints, None, `...` and, for slices, tuples of their bounds
 
@@ -106,22 +106,25 @@ def with_all_axes(
 
 
 class CutStep(NamedTuple):
-    """One axis of an array of type `kind` is cut to an interval."""
+    """An axis of an array of type `array_type` is cut to an interval."""
 
-    kind: ArrayType
+    array_type: ArrayType
     how: Movement
 
 
 class Cut:
     """What is done to an array of one type: axes are cut to intervals, one after the other; then
-    axes of length 1 come and go. One entry for every axis, and a None for every new axis."""
+    axes of length 1 come and go. One entry for every axis, and a None for every new axis.
+
+    whole: the type before axes come and go. out: the type of the result.
+    """
 
     def __init__(self, array_type: ArrayType, entries: tuple[Interval | None, ...]) -> None:
         intervals = [e for e in entries if e is not None]
         self.entries, self.steps = entries, list[CutStep]()
-        self.shape = tuple([e.length if e else 1 for e in entries if e is None or not e.drops])
+        have = array_type
         # Whole axes first, so that less is sent along the others.
-        for dim in sorted(range(array_type.ndim), key=lambda d: bool(array_type.layout.dims[d])):
+        for dim in sorted(range(have.ndim), key=lambda d: bool(have.layout.dims[d])):
             start, count, step, drops = intervals[dim]
             if not drops and (start, count, step) == (0, array_type.shape[dim], 1):
                 continue
@@ -130,8 +133,22 @@ class Cut:
             pieces = (Piece(0, start, 0, count, step),) if count else ()
             self.steps.append(CutStep(array_type, Movement(dim, pieces, count, axes=axes)))
             array_type = resized(array_type, dim, count, split if axes is None else axes)
-        self.kind = array_type  # before axes come and go
-        self.is_whole = not self.steps and self.shape == array_type.shape
+        self.whole, self.out = array_type, _with_axes(array_type, entries)
+        self.is_whole = not self.steps and self.out is array_type
+
+
+def _with_axes(array_type: ArrayType, entries: Sequence[Interval | None]) -> ArrayType:
+    """The type of an array once axes of length 1 have come and gone."""
+    axes = iter(zip(array_type.shape, array_type.layout.dims, strict=True))
+    pairs = [(1, ()) if e is None else next(axes) for e in entries]
+    kept = [pair for pair, e in zip(pairs, entries, strict=True) if e is None or not e.drops]
+    layout = array_type.layout
+    dims = tuple([split for _, split in kept])
+    return ArrayType.of(
+        tuple([size for size, _ in kept]),
+        array_type.dtype,
+        Layout.of(layout.mesh, dims, layout.reductions),
+    )
 
 
 cut_of = lru_cache(maxsize=1 << 12)(Cut)  # one object for equal ones, which programs go by
@@ -154,83 +171,59 @@ def cut(x: DistributedArray, how: Cut) -> DistributedArray:
     return out
 
 
-@partial(Composite, is_shown=False)
-def _cut(x: DistributedArray, *, how: Cut) -> DistributedArray:
-    for step in how.steps:
-        x = moved([x], step.how)
-    out: DistributedArray = x if x.shape == how.shape else reshape(x, how.shape)
-    return out
+@planned_op
+def _cut(x: ArrayType, /, *, how: Cut) -> BlockPlan:
+    mesh, out = x.mesh, how.out
+    index = _as_one_index(how)
+    if index is not None:
+        return BlockPlan([None], out, [index] * len(mesh.blocks))
+    steps = [plan_movement((step.array_type,), step.how) for step in how.steps]
+    collectives = tuple([c for step in steps for c in step.collectives])
+    reshape = partial(reshaped, out.block_shape)
+    if not mesh.divided:
+        return BlockPlan(
+            [None], out, [_in_turn([*[s.functions[0] for s in steps], reshape])], None, collectives
+        )
+    on_lists = [s.together or on_each_block(mesh, s.functions) for s in steps]
+    last = on_each_block(mesh, [reshape] * len(mesh.blocks))
+    return BlockPlan([None], out, (), _in_turn([*on_lists, last]), collectives)
 
 
-@_cut.short
-def _inside_block(array_type: ArrayType, how: Cut) -> ShortWay | None:
-    out = None if array_type.mesh.divided else _reshaped(how.kind, how.shape)
-    if out is None:
-        return None
-    run = _as_one_index(how, out) or _as_steps(how, out)
-    return (
-        None if run is None else (out, backend_of(array_type.mesh).placed(array_type.mesh, 0, run))
-    )
-
-
-@lru_cache(maxsize=1 << 12)
-def _reshaped(array_type: ArrayType, shape: tuple[int, ...]) -> ArrayType | None:
-    """The type of `reshape(x, shape)`; None if `x`, of type `kind`, is moved for it."""
-    if array_type.shape == shape:
-        return array_type
-    rule, sizes, _ = reshape.declaration.bound_rule((array_type,), {"shape": shape})
-    strategy = choose(rule, (array_type,), sizes)
-    (target,), (layout,) = strategy.target_layouts, strategy.output_layouts
-    return ArrayType.of(shape, array_type.dtype, layout) if target is array_type.layout else None
-
-
-def _as_one_index(how: Cut, out: ArrayType) -> Any:
-    """A function that indexes a block, where that is all; else None."""
-    if any(step.kind.layout.dims[step.how.dim] for step in how.steps):
-        return None
-    mesh_ndim = how.kind.mesh.ndim
-    index: list[Any] = [slice(None)] * mesh_ndim
-    sizes = iter(how.kind.block_shape)
-    shape = [next(sizes) for _ in range(mesh_ndim)]
-    cut_dims = {step.how.dim for step in how.steps}
-    dim = 0
-    for entry in how.entries:
-        if entry is None:
-            index.append(None)
-            shape.append(1)
-            continue
-        size = next(sizes)
-        if entry.drops:
-            index.append(entry.start)
-        else:
-            taken = interval(entry.start, entry.length, entry.step)
-            index.append(taken if dim in cut_dims else slice(None))
-            shape.append(size)
-        dim += 1
-    return itemgetter(tuple(index)) if tuple(shape) == out.block_shape else None
-
-
-def _as_steps(how: Cut, out: ArrayType) -> Any:
-    """A function that does the steps one by one to a block; None if one takes several blocks."""
-    found = [inside_block(step.kind, step.how) for step in how.steps]
-    functions = [short[1] for short in found if short is not None]
-    if len(functions) < len(found):
-        return None
-    shape = out.block_shape
-
-    def run(block: Any) -> Any:
+def _in_turn(functions: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    def run(value: Any) -> Any:
         for function in functions:
-            block = function(block)
-        return block if block.shape == shape else block.reshape(shape)
+            value = function(value)
+        return value
 
     return run
 
 
+def _as_one_index(how: Cut) -> Callable[[Any], Any] | None:
+    """A function that indexes a block, where that is all; else None."""
+    if any(step.array_type.layout.dims[step.how.dim] for step in how.steps):
+        return None
+    mesh_ndim = how.whole.mesh.ndim
+    index: list[Any] = [slice(None)] * mesh_ndim
+    cut_dims, dim = {step.how.dim for step in how.steps}, 0
+    for entry in how.entries:
+        if entry is None:
+            index.append(None)
+            continue
+        if entry.drops:
+            index.append(entry.start)
+        elif dim in cut_dims:
+            index.append(interval(entry.start, entry.length, entry.step))
+        else:
+            index.append(slice(None))
+        dim += 1
+    return itemgetter(tuple(index))
+
+
 def _vjp(g: Any, out: Any, x: Any, *, how: Cut) -> DistributedArray:
-    if how.shape != how.kind.shape:
-        g = reshape(g, how.kind.shape)
+    if how.out.shape != how.whole.shape:
+        g = reshape(g, how.whole.shape)
     for step in reversed(how.steps):
-        g = moved_back(g, step.kind, step.how.dim, step.how.pieces)
+        g = moved_back(g, step.array_type, step.how.dim, step.how.pieces)
     back: DistributedArray = g
     return back
 

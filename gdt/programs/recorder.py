@@ -20,6 +20,7 @@ from gdt.comm.relayout import JOIN
 from gdt.comm.transport import sent
 from gdt.engine.op import Op
 from gdt.engine.plan import Plan
+from gdt.engine.planned import PlannedOp
 from gdt.observe import Observer, observing_only
 from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
@@ -57,14 +58,17 @@ class Recorder(Observer):
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         outs = out if isinstance(out, tuple) else (out,)
-        if type(op) is Op and not op.declaration.donated and not outs[0].mesh.divided:
-            plan, args = self._with_moved_constants(op, args, static)
-            inputs = [held(a) if type(a) is DistributedArray else a for a in args]
-            self._note(
-                op.name, plan.fast, inputs, [held(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
-                is_new="out" in op.declaration.injected,
-                moved=[inputs[i] for i, route in enumerate(plan.routes) if route],
-            )  # fmt: skip
+        is_told = not isinstance(op, Op) or op.declaration.donated  # or is made of ops that were
+        if is_told or op.plan_of_call(args, static).fast is None:
+            return
+        plan, args = self._with_moved_constants(op, args, static)
+        inputs = [held(a) if type(a) is DistributedArray else a for a in args]
+        is_moved = isinstance(op, PlannedOp)
+        self._note(
+            op.name, plan.fast, inputs, [held(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
+            is_new="out" in op.declaration.injected,
+            moved=[x for x, route in zip(inputs, plan.routes, strict=True) if route or is_moved],
+        )  # fmt: skip
 
     def _with_moved_constants(
         self, op: Op[..., Any], args: tuple[Any, ...], static: dict[str, Any]
@@ -97,7 +101,7 @@ class Recorder(Observer):
             self._note(
                 name, _on_registers(function), read, made, True,
                 is_new=op is not None and "out" in op.declaration.injected,
-                moved=read if op is None else (),
+                moved=read if op is None or isinstance(op, PlannedOp) else (),
             )  # fmt: skip
         else:
             self._has_sent()

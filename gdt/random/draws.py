@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from gdt.arguments import checked, checked_class
-from gdt.array.array import DistributedArray, on_blocks
+from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout, distribute
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm.messages import note_draw
-from gdt.engine.composite import Composite
 from gdt.engine.op import op
+from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.observe import from_host, seeding
 from gdt.ops.comparison import less
@@ -187,53 +186,47 @@ def split(key: Key, n: int = 2) -> DistributedArray:
 # ---------------------------------------------------------------- draws
 
 
-@Composite
+@planned_op
 def _draw(
-    key: DistributedArray,
+    key: ArrayType,
     stream: Any,
+    /,
     *,
     sampler: str,
     array_type: ArrayType,
-    options: Mapping[str, Any],
-) -> DistributedArray:
-    mesh, backend = array_type.mesh, backend_of(array_type.mesh)
+    options: tuple[tuple[str, Any], ...],
+) -> BlockPlan:
+    """The elements of an array; options: arguments of the sampler."""
 
-    def draw(*scalars: Any) -> list[Block]:
-        blocks = []
-        for i in range(len(mesh.blocks)):
-            with backend.on(mesh, i):
-                operands = [_scalar(a, i) for a in scalars]
-                if i == 0:
-                    note_draw(array_type, *operands)
-                blocks.append(draw_block(sampler, array_type, i, options, *operands))
-        return blocks
+    def draw(block: int, *scalars: Any) -> Block:
+        scalars = tuple(map(_of_rank_0, scalars))
+        if block == 0:
+            note_draw(array_type, *scalars)
+        return draw_block(sampler, array_type, block, dict(options), *scalars)
 
-    return on_blocks(sampler, array_type, draw, key, stream)
+    blocks = range(len(array_type.mesh.blocks))
+    return BlockPlan([None, None], array_type, [partial(draw, block) for block in blocks])
 
 
-@Composite
-def _permute(key: DistributedArray, stream: Any, *, n: int, layout: Layout) -> DistributedArray:
-    mesh, backend = layout.mesh, backend_of(layout.mesh)
+@planned_op
+def _permute(key: ArrayType, stream: Any, /, *, n: int) -> BlockPlan:
+    """The integers below `n` in random order, replicated."""
+    mesh, xp = key.mesh, backend_of(key.mesh).xp
     array_type = ArrayType.of((n,), np.dtype(np.int64), Layout.replicated(mesh, 1))
 
-    def permute(*scalars: Any) -> list[Block]:
-        note_draw(array_type, *[_scalar(a, 0) for a in scalars])
-        blocks = []
-        for i in range(len(mesh.blocks)):
-            with backend.on(mesh, i):
-                operands = [_scalar(a, i) for a in scalars]
-                order = random_bits.permutation(backend.xp, n, *operands)
-                blocks.append(order.reshape((1,) * mesh.ndim + (n,)))
-        return blocks
+    def permute(block: int, *scalars: Any) -> Block:
+        scalars = tuple(map(_of_rank_0, scalars))
+        if block == 0:
+            note_draw(array_type, *scalars)
+        return random_bits.permutation(xp, n, *scalars).reshape((1,) * mesh.ndim + (n,))
 
-    permuted = on_blocks("permutation", array_type, permute, key, stream)
-    moved: DistributedArray = relayout(permuted, layout)
-    return moved
+    blocks = range(len(mesh.blocks))
+    return BlockPlan([None, None], array_type, [partial(permute, block) for block in blocks])
 
 
-def _scalar(value: Any, block: int) -> Any:
-    """What a block computes with, of the blocks of an array of rank 0, or of a Python number."""
-    return value[block].reshape(()) if isinstance(value, tuple) else value
+def _of_rank_0(value: Any) -> Any:
+    """The block of an array of rank 0 without its mesh axes; a Python number as it is."""
+    return value if isinstance(value, int) else value.reshape(())
 
 
 def _operands(given: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
@@ -260,7 +253,10 @@ def _drawn(
     if "dtype" in options:
         options = {**options, "dtype": array_type.dtype}
     out: DistributedArray = _draw(
-        *_operands(key, array_type.mesh), sampler=sampler, array_type=array_type, options=options
+        *_operands(key, array_type.mesh),
+        sampler=sampler,
+        array_type=array_type,
+        options=tuple(options.items()),
     )
     return out
 
@@ -427,8 +423,7 @@ def permutation(
     if isinstance(x, int | np.integer):
         (n,) = checked_shape(int(x), "permutation")
         wanted = checked_layout(layout, 1, "permutation")
-        order: DistributedArray = _permute(*_operands(key, wanted.mesh), n=n, layout=wanted)
-        return order
+        return relayout(_permute(*_operands(key, wanted.mesh), n=n), wanted)
     x = FUNCTIONS["asarray"](x)
     if not -x.ndim <= axis < x.ndim:
         problem = f"axis {axis} is out of range for rank {x.ndim}"

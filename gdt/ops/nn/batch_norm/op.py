@@ -8,7 +8,7 @@ from typing import Any
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.engine.composite import Composite
+from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
@@ -207,7 +207,7 @@ batch_norm_gradient.kernel(batch_norm_gradient_kernel)
 batch_norm_gradient.specialize(batch_norm_gradient_loop)
 
 
-@Composite
+@custom_vjp
 def normalize_batch(
     x: DistributedArray, scale: Factor, offset: Factor, *, epsilon: float, axes: tuple[int, ...]
 ) -> tuple[DistributedArray, DistributedArray, DistributedArray]:

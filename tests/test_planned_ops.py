@@ -1,6 +1,6 @@
-"""The short ways of composites inside one block make what the long ways make, bit for bit.
+"""The fast paths of ops that move blocks make what they make where moves are watched, bit for bit.
 
-Whoever watches the parts of a composite sees the long way: `count_collectives` does.
+`count_collectives` watches moves.
 """
 
 from collections.abc import Callable
@@ -74,7 +74,9 @@ def results(call: Callable[[DistributedArray], Any], x: DistributedArray) -> lis
 
 @pytest.mark.parametrize("facts", MESHES, ids=str)
 @pytest.mark.parametrize("blocks", [1, "all"])
-def test_short_ways_make_what_long_ways_make(facts: dict[str, int], blocks: int | str) -> None:
+def test_fast_paths_make_what_is_made_where_moves_are_watched(
+    facts: dict[str, int], blocks: int | str
+) -> None:
     count = int(np.prod(list(facts.values()))) if blocks == "all" else 1
     for x in arrays(facts, count):
         for call in [*CALLS, *[lambda x, i=i: x[i] for i in INDICES]]:
@@ -105,12 +107,12 @@ def test_what_is_equal_to_an_index_is_none() -> None:
         gdt.getitem(x, True)
 
 
-def test_short_ways_of_ever_new_indices_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BUDGET, "nbytes", 16 * _cut.short_ways.nbytes)
+def test_plans_of_ever_new_indices_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BUDGET, "nbytes", 16 * _cut.plans.nbytes)
     x = gdt.arange(40)
     for i in range(30):
         assert int(x[i]) == i
-        assert len(_cut.short_ways) <= 8
+        assert len(_cut.plans) <= 8
 
 
 @pytest.mark.parametrize("axis", [True, 1.5, "0", [0], 2, -3])
@@ -125,7 +127,7 @@ def test_constants_of_equal_value_are_told_apart() -> None:
     x = gdt.ones(1)
     assert str(gdt.pad(x, (0, 1), constant_values=0.0).tolist()) == "[1.0, 0.0]"
     assert str(gdt.pad(x, (0, 1), constant_values=-0.0).tolist()) == "[1.0, -0.0]"
-    before = len(_move_intervals.short_ways)
+    before = len(_move_intervals.plans)
     for _ in range(3):
         assert str(gdt.pad(x, (0, 1), constant_values=float("nan")).tolist()) == "[1.0, nan]"
-    assert len(_move_intervals.short_ways) == before + 1
+    assert len(_move_intervals.plans) == before + 1

@@ -1,0 +1,66 @@
+"""Functions of ops that are one entry on the tape, with a gradient of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gdt.arguments import checked
+from gdt.observe import OBSERVERS
+
+__all__ = ["custom_vjp"]
+
+Vjp = Callable[..., Any]
+
+
+class custom_vjp:
+    """A decorator: a function of ops becomes one entry on the tape, with a gradient of its own.
+
+    Operands are given by position, statics by name. `vjp` declares the gradient as that of an op;
+    what it needs, the function returns as outputs. Follows `jax.custom_vjp`.
+
+    >>> @gdt.custom_vjp
+    ... def clipped_gradient(x):
+    ...     return x * 1.0
+    >>> clipped_gradient.vjp(lambda g, out, x: gdt.clip(g, -1.0, 1.0))
+    >>> gdt.grad(lambda x: gdt.sum(clipped_gradient(x) * 5.0))(gdt.asarray([2.0])).tolist()
+    [1.0]
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.name = function.__name__.strip("_")
+        self.function = checked(function, self.name)
+        self.__name__, self.__doc__, self.__module__ = (
+            self.name,
+            function.__doc__,
+            function.__module__,
+        )
+        self.vjps: tuple[Vjp | None, ...] = ()
+        self.joint_vjp: Vjp | None = None
+        self.takes_numbers = True
+
+    def __reduce__(self) -> str:
+        """By name, as functions are."""
+        return self.function.__name__
+
+    def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
+        """Declare gradients: one function `(g, out, *operands, **statics) -> cotangent` per
+        operand, None for one that has none; or one `joint` function that returns all of them."""
+        self.vjps, self.joint_vjp = per_operand, joint
+
+    def __call__(self, *args: Any, **static: Any) -> Any:
+        observers = OBSERVERS.get()
+        inner = tuple([o for o in observers if o.wants_parts])
+        for observer in inner:
+            observer.on_enter(self.name)
+        token = OBSERVERS.set(inner)
+        try:
+            out = self.function(*args, **static)
+        finally:
+            OBSERVERS.reset(token)
+        for observer in inner:
+            observer.on_leave(self.name, args, out)
+        for observer in observers:
+            if not observer.wants_parts:
+                observer.on_op(self, args, static, out)
+        return out

@@ -1,0 +1,109 @@
+"""Ops that move blocks, or make them of nothing: declared with a planner in place of a rule.
+
+    @planned_op
+    def _copy(x, /):
+        return BlockPlan((None,), (x,), [np.copy] * len(x.mesh.blocks))
+
+The planner gets the types of the operands (None for a Python scalar) and the statics, and says to
+which layouts the operands are moved first, what the outputs' types are, and which functions of
+blocks make them. All else is as with any op: plans are kept, observers told, programs recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from gdt.array.array import DistributedArray
+from gdt.backend import backend_of
+from gdt.engine.op import Op
+from gdt.engine.plan import Block, Plan
+from gdt.engine.single_block import mover
+from gdt.engine.source import Operand, called, compiled
+from gdt.observe import OBSERVERS, Collective
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+
+
+class BlockPlan(NamedTuple):
+    """What a planner makes.
+
+    layouts: to which the operands are moved first; None leaves an operand as it is. out: the type
+    of the output. functions: for every block of this process, what makes the output's block of the
+    operands' blocks there; Python scalars are given as they are. together: for blocks that send
+    each other something, one function of the lists of all blocks. collectives: what runs in it,
+    unless it tells observers by itself.
+
+    Of meshes of one block `functions` is the fast path; `together`, if there is one too, is taken
+    where somebody watches moves.
+    """
+
+    layouts: Sequence[Layout | None]
+    out: ArrayType
+    functions: Sequence[Callable[..., Any]] = ()
+    together: Callable[..., Any] | None = None
+    collectives: tuple[Collective, ...] = ()
+
+
+class PlannedOp(Op[..., DistributedArray]):
+    """An op with a planner in place of a rule; see `planned_op`."""
+
+    def __init__(self, planner: Callable[..., BlockPlan]) -> None:
+        super().__init__(planner, "", takes_namespace=False)
+        self.planner = planner
+
+    def __reduce__(self) -> str:  # type: ignore[override]
+        """By name, as functions are."""
+        return self.planner.__name__
+
+    def plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
+        """Make the plan of a call with these operands and statics."""
+        types = self.types_of(args)
+        return _plan_of(types, self.planner(*types, **static))
+
+
+def planned_op(planner: Callable[..., BlockPlan]) -> PlannedOp:
+    """Declare an op by its planner: `(*types, **statics) -> BlockPlan`, a decorator.
+
+    The planner's positional parameters are the operands, the keyword-only ones the statics.
+    """
+    return PlannedOp(planner)
+
+
+def _plan_of(types: tuple[ArrayType | None, ...], planned: BlockPlan) -> Plan:
+    plan, mesh = Plan(types, tuple(planned.layouts)), planned.out.mesh
+    plan.sends = plan.moves or planned.together is not None or bool(planned.collectives)
+    plan.only, plan.outs = planned.out, (planned.out,)
+    run = planned.together or on_each_block(mesh, planned.functions)
+
+    def execute(operands: Sequence[Any]) -> tuple[Sequence[Block]]:
+        for collective in planned.collectives:
+            for observer in OBSERVERS.get():
+                observer.on_collective(collective)
+        return (run(*operands),)
+
+    plan.execute = execute
+    if planned.functions and not mesh.divided:
+        (function,) = planned.functions
+        if any(plan.routes):
+            movers = enumerate(map(mover, plan.routes))
+            moved = [Operand(n) if m is None else called(m, [Operand(n)]) for n, m in movers]
+            function = compiled(called(function, moved), len(types))
+        plan.fast = backend_of(mesh).placed(mesh, 0, function)
+    return plan
+
+
+def on_each_block(
+    mesh: Mesh, functions: Sequence[Callable[..., Block]]
+) -> Callable[..., list[Block]]:
+    """One function of the lists of all blocks, of a function for every block of this process."""
+    placed = [backend_of(mesh).placed(mesh, i, function) for i, function in enumerate(functions)]
+
+    def run(*operands: Any) -> list[Block]:
+        return [
+            function(*[o[i] if isinstance(o, tuple | list) else o for o in operands])
+            for i, function in enumerate(placed)
+        ]
+
+    return run
