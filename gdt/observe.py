@@ -37,7 +37,7 @@ class Collective(NamedTuple):
 class Observer:
     """The base of all observers; each method ignores what it is told."""
 
-    # True: `on_op` tells of the ops inside a composite. False: it tells of the composite alone.
+    # True: `on_op` tells of the ops inside a `custom_vjp`. False: it tells of that alone.
     wants_parts = True
     # True: `on_move` and `on_collective` are called. A tape does without, and calls are shorter.
     wants_moves = True
@@ -104,7 +104,7 @@ class Observer:
         """The host is about to wait for devices in `what`: copying to the host, or synchronize."""
 
     def on_enter(self, name: str) -> None:
-        """A composite, a gradient or a resolution of partial reductions begins; they may nest."""
+        """A `custom_vjp`, a gradient or a resolution of partial reductions begins; may nest."""
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         """The innermost entered `name` has returned `out` for `args`."""

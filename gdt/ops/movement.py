@@ -110,10 +110,11 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
             f"a layout of rank {layout.rank} does not fit an array of rank {x.ndim}",
             operands={"x": x.type, "layout": layout},
         )
+    moved: DistributedArray
     if layout is x.layout:
-        return x
-    if layout.mesh is not x.mesh:
-        moved: DistributedArray = _copy_to_mesh(x.resolve(), layout=layout)
+        moved = x
+    elif layout.mesh is not x.mesh:
+        moved = _copy_to_mesh(x.resolve(), layout=layout)
     elif layout is x.layout.resolved:
         moved = x.resolve()
     else:
