@@ -173,7 +173,7 @@ def run_routes(
     Reductions are bundled by (mesh, kind, axes, reduction, dtype). overlapped: devices may compute
     meanwhile; what is made must not be used before `join`.
     """
-    run = _run_overlapped if overlapped else _run_routes
+    run = _run_overlapped if overlapped else carry_out
     done = run(routes, operands)
     if is_recorded():
         moving = [
@@ -208,12 +208,13 @@ def _run_overlapped(
 ) -> list[Blocks]:
     mesh = next(transitions[0].have.mesh for transitions in routes if transitions)
     with backend_of(mesh).overlapping(mesh):
-        return _run_routes(routes, operands)
+        return carry_out(routes, operands)
 
 
-def _run_routes(
+def carry_out(
     routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]
 ) -> list[Blocks]:
+    """`run_routes`, of which no recorder is told."""
     done: list[Blocks] = list(operands)
     divided = any(transitions[0].have.mesh.divided for transitions in routes if transitions)
     if not divided and not any(o.wants_moves for o in OBSERVERS.get()):

@@ -12,7 +12,7 @@ from gdt.array.operands import as_operand
 from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.backend import backend_of
-from gdt.comm.relayout import run_routes
+from gdt.comm.relayout import carry_out, run_routes
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.single_block import mover
 from gdt.errors import DtypeError, LayoutError, error
@@ -33,7 +33,7 @@ def _relayout(x: ArrayType, /, *, layout: Layout) -> BlockPlan:
     functions = () if x.mesh.divided else [mover(steps) or _itself]
 
     def together(blocks: Sequence[Block]) -> Sequence[Block]:
-        return run_routes([steps], [blocks])[0]
+        return carry_out([steps], [blocks])[0]
 
     return BlockPlan([None], x.with_layout(layout), functions, together)
 
