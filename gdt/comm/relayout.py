@@ -211,9 +211,7 @@ def _run_overlapped(
         return carry_out(routes, operands)
 
 
-def carry_out(
-    routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]
-) -> list[Blocks]:
+def carry_out(routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
     """`run_routes`, of which no recorder is told."""
     done: list[Blocks] = list(operands)
     divided = any(transitions[0].have.mesh.divided for transitions in routes if transitions)
