@@ -8,7 +8,18 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
-from gdt.ops.elementwise import TERNARY, binary, like, positive, unary, zero
+from gdt.ops.elementwise import (
+    BOOL,
+    INTEGERS,
+    PROMOTED,
+    REAL,
+    TERNARY,
+    binary,
+    like,
+    positive,
+    unary,
+    zero,
+)
 
 __all__ = [
     "bitwise_and",
@@ -42,27 +53,45 @@ Block = Any
 
 # ---------------------------------------------------------------- comparison
 
-equal = binary("equal", "x == y; NaN equals nothing.", ("equal([1, 2], 2)", [False, True]))
-not_equal = binary("not_equal", "x != y.", ("not_equal([1, 2], 2)", [True, False]))
-less = binary("less", "x < y.", ("less([1, 2], 2)", [True, False]))
-less_equal = binary("less_equal", "x <= y.", ("less_equal([1, 2], 2)", [True, True]))
-greater = binary("greater", "x > y.", ("greater([1, 2], 1)", [False, True]))
-greater_equal = binary("greater_equal", "x >= y.", ("greater_equal([1, 2], 2)", [False, True]))
+equal = binary(
+    "equal", "x == y; NaN equals nothing.", ("equal([1, 2], 2)", [False, True]), dtypes=BOOL
+)
+not_equal = binary("not_equal", "x != y.", ("not_equal([1, 2], 2)", [True, False]), dtypes=BOOL)
+less = binary("less", "x < y.", ("less([1, 2], 2)", [True, False]), dtypes=BOOL)
+less_equal = binary("less_equal", "x <= y.", ("less_equal([1, 2], 2)", [True, True]), dtypes=BOOL)
+greater = binary("greater", "x > y.", ("greater([1, 2], 1)", [False, True]), dtypes=BOOL)
+greater_equal = binary(
+    "greater_equal", "x >= y.", ("greater_equal([1, 2], 2)", [False, True]), dtypes=BOOL
+)
 
-isnan = unary("isnan", "Whether x is NaN.", ("isnan([1.0, float('nan')])", [False, True]))
-isinf = unary("isinf", "Whether x is inf or -inf.", ("isinf([1.0, float('inf')])", [False, True]))
+isnan = unary(
+    "isnan",
+    "Whether each element is NaN.",
+    ("isnan([1.0, float('nan')])", [False, True]),
+    dtypes=BOOL,
+)
+isinf = unary(
+    "isinf", "Whether x is inf or -inf.", ("isinf([1.0, float('inf')])", [False, True]), dtypes=BOOL
+)
 isfinite = unary(
     "isfinite",
     "Whether x is neither infinite nor NaN.",
     ("isfinite([1.0, float('inf')])", [True, False]),
+    dtypes=BOOL,
 )
-signbit = unary("signbit", "Whether the sign bit is set.", ("signbit([-0.0, 0.0])", [True, False]))
+signbit = unary(
+    "signbit",
+    "Whether the sign bit is set.",
+    ("signbit([-0.0, 0.0])", [True, False]),
+    dtypes=f"{BOOL} {REAL}",
+)
 
 # ---------------------------------------------------------------- logic and bits
 
 
 def _truth(x: Any) -> Any:
-    """Complex numbers as whether they are not 0: CuPy's logical functions take real ones alone."""
+    """`x` as logical functions take it: a complex number as whether it is not 0, since CuPy's
+    functions take real numbers alone."""
     if isinstance(x, complex):
         return x != 0
     return x != 0 if getattr(x, "dtype", None) is not None and x.dtype.kind == "c" else x
@@ -73,36 +102,60 @@ logical_and = binary(
     "Whether x and y are both true (not 0).",
     ("logical_and([1, 0], 2)", [True, False]),
     of=_truth,
+    dtypes=BOOL,
 )
 logical_or = binary(
     "logical_or",
     "Whether x or y is true (not 0).",
     ("logical_or([1, 0], 0)", [True, False]),
     of=_truth,
+    dtypes=BOOL,
 )
 logical_xor = binary(
     "logical_xor",
     "Whether one of x and y is true, not both.",
     ("logical_xor([1, 0], 1)", [False, True]),
     of=_truth,
+    dtypes=BOOL,
 )
 logical_not = unary(
-    "logical_not", "Whether x is 0.", ("logical_not([1, 0])", [False, True]), of=_truth
+    "logical_not", "Whether x is 0.", ("logical_not([1, 0])", [False, True]), of=_truth, dtypes=BOOL
 )
 
-bitwise_and = binary("bitwise_and", "x & y, of integers or bools.", ("bitwise_and(6, 3)", 2))
-bitwise_or = binary("bitwise_or", "x | y, of integers or bools.", ("bitwise_or(6, 3)", 7))
-bitwise_xor = binary("bitwise_xor", "x ^ y, of integers or bools.", ("bitwise_xor(6, 3)", 5))
-invert = unary("invert", "~x, of integers or bools.", ("invert([0, True])", [-1, -2]))
-left_shift = binary("left_shift", "x << y, of integers.", ("left_shift(3, 2)", 12))
-right_shift = binary("right_shift", "x >> y, of integers.", ("right_shift(12, 2)", 3))
+bitwise_and = binary(
+    "bitwise_and", "x & y, bit by bit.", ("bitwise_and(6, 3)", 2), dtypes=f"{PROMOTED} {INTEGERS}"
+)
+bitwise_or = binary(
+    "bitwise_or", "x | y, bit by bit.", ("bitwise_or(6, 3)", 7), dtypes=f"{PROMOTED} {INTEGERS}"
+)
+bitwise_xor = binary(
+    "bitwise_xor", "x ^ y, bit by bit.", ("bitwise_xor(6, 3)", 5), dtypes=f"{PROMOTED} {INTEGERS}"
+)
+invert = unary(
+    "invert",
+    "~x: every bit the other way; `not x` for bools.",
+    ("invert([0, True])", [-1, -2]),
+    dtypes=f"The dtype is that of `x`. {INTEGERS}",
+)
+left_shift = binary(
+    "left_shift", "x << y: x * 2 ** y.", ("left_shift(3, 2)", 12), dtypes=f"{PROMOTED} {INTEGERS}"
+)
+right_shift = binary(
+    "right_shift",
+    "x >> y: the largest integers not above x / 2 ** y.",
+    ("right_shift(12, 2)", 3),
+    dtypes=f"{PROMOTED} {INTEGERS}",
+)
 
 # ---------------------------------------------------------------- choice
 
 
 @op(TERNARY, linear="x + y")
 def where(xp: Any, condition: Block, x: Block, y: Block, /) -> Block:
-    """x where the condition is true (not 0), else y; the three broadcast, x and y promote.
+    """x where the condition is true (not 0), else y.
+
+    The three operands broadcast; raises ShapeError if their shapes do not. The dtypes of x and y
+    promote as in NumPy. No gradient flows to the condition.
 
     >>> gdt.where([True, False], [1.0, 2.0], 0).tolist()
     [1.0, 0.0]
@@ -135,8 +188,9 @@ maximum_gradient.vjp(
 
 maximum = binary(
     "maximum",
-    "The larger of x and y; NaN if one is. Where they are equal each gets half of the gradient.",
+    "The larger of x and y; NaN if one is.",
     ("maximum([1, 5], 3)", [3, 5]),
+    dtypes=f"{PROMOTED} Where x and y are equal, each gets half of the gradient.",
 )
 maximum.vjp(
     lambda g, out, x, y: like(maximum_gradient(g, x, y), x),
@@ -145,8 +199,9 @@ maximum.vjp(
 
 minimum = binary(
     "minimum",
-    "The smaller of x and y; NaN if one is. Where they are equal each gets half of the gradient.",
+    "The smaller of x and y; NaN if one is.",
     ("minimum([1, 5], 3)", [1, 3]),
+    dtypes=f"{PROMOTED} Where x and y are equal, each gets half of the gradient.",
 )
 minimum.vjp(
     lambda g, out, x, y: like(maximum_gradient(g, y, x), x),
@@ -185,15 +240,13 @@ def clip(x: Any, min: Any = None, max: Any = None) -> DistributedArray:
     """x limited to [min, max]; a bound is an array, a number, or None for no bound.
 
     Where the bounds cross, the result is `max`. NaN stays NaN. The gradient where x equals a
-    bound is split as in `maximum`.
+    bound is split as in `maximum`. Raises ShapeError if `x` and the bounds do not broadcast.
 
     >>> gdt.clip([-2.0, 0.5, 2.0], -1, 1).tolist()
     [-1.0, 0.5, 1.0]
     """
     if min is not None and max is not None:
-        out: DistributedArray = clip_between(x, min, max)
-    elif min is not None:
-        out = maximum(x, min)
-    else:
-        out = positive(x) if max is None else minimum(x, max)
-    return out
+        return clip_between(x, min, max)
+    if min is not None:
+        return maximum(x, min)
+    return positive(x) if max is None else minimum(x, max)

@@ -7,7 +7,8 @@ way back.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -58,10 +59,18 @@ Binary = Op[[Any, Any], DistributedArray]
 UNARY, BINARY, TERNARY = "... -> ...", "..., ... -> ...", "..., ..., ... -> ..."
 
 
-def documented(summary: str, *calls: tuple[str, object]) -> str:
-    """A docstring: a sentence, then examples as pairs of a call and its value."""
+PROMOTED = "Dtypes promote as in NumPy."
+FLOATING = "Integers give floating-point numbers, of the size that NumPy gives them."
+REAL = "Raises DtypeError for complex numbers."
+BOOL = "The result is bool."
+INTEGERS = "Raises DtypeError for any dtype but integers and bools."
+
+
+def documented(summary: str, facts: str, calls: Sequence[tuple[str, object]]) -> str:
+    """A docstring: a sentence, a paragraph of facts, and examples as pairs of a call and its
+    value."""
     examples = [f">>> gdt.{call}.tolist()\n{value!r}" for call, value in calls]
-    return "\n".join([summary, "", *examples])
+    return "\n".join([summary, "", *textwrap.wrap(facts, 92), "", *examples])
 
 
 def _itself(x: Any) -> Any:
@@ -72,12 +81,17 @@ def unary(
     name: str,
     summary: str,
     *calls: tuple[str, object],
+    dtypes: str = FLOATING,
     linear: str = "",
     ufunc: str = "",
     of: Callable[[Any], Any] = _itself,
 ) -> Unary:
-    """Declare an element-wise function of one operand that NumPy has as a ufunc, or of `of(x)`."""
+    """Declare an element-wise function of one operand that NumPy has as a ufunc, or of `of(x)`.
+
+    dtypes: what its docstring says of dtypes and their errors. linear: see `gdt.op`.
+    """
     function = ufunc or name
+    facts = f"Element-wise: the result has the shape of `x`, and is split alike. {dtypes}"
 
     def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
         return getattr(xp, function)(x, out=out)
@@ -87,31 +101,34 @@ def unary(
 
     body.__dict__["ufunc"] = function
     chosen = body if of is _itself else body_of
-    return _declare(chosen, name, documented(summary, *calls), UNARY, linear)
+    return _declare(chosen, name, documented(summary, facts, calls), UNARY, linear)
 
 
 def binary(
     name: str,
     summary: str,
     *calls: tuple[str, object],
+    dtypes: str = PROMOTED,
     linear: str = "",
-    ufunc: str = "",
     rule: Any = BINARY,
     of: Callable[[Any], Any] = _itself,
 ) -> Binary:
     """Declare an element-wise function of two operands that NumPy has as a ufunc, or of `of(x)` and
-    `of(y)`."""
-    function = ufunc or name
+    `of(y)`.
+
+    dtypes: what its docstring says of dtypes and their errors. linear: see `gdt.op`.
+    """
+    facts = f"{dtypes} The operands broadcast; raises ShapeError if their shapes do not."
 
     def body(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
-        return getattr(xp, function)(x, y, out=out)
+        return getattr(xp, name)(x, y, out=out)
 
     def body_of(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block:
-        return getattr(xp, function)(of(x), of(y), out=out)
+        return getattr(xp, name)(of(x), of(y), out=out)
 
-    body.__dict__["ufunc"] = function
+    body.__dict__["ufunc"] = name
     chosen = body if of is _itself else body_of
-    return _declare(chosen, name, documented(summary, *calls), rule, linear)
+    return _declare(chosen, name, documented(summary, facts, calls), rule, linear)
 
 
 def _declare(
@@ -219,7 +236,13 @@ _known_cast = lru_cache(maxsize=256)(_cast)
 add = binary("add", "x + y.", ("add([1, 2], 0.5)", [1.5, 2.5]), linear="x + y")
 add.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(g, y))
 
-subtract = binary("subtract", "x - y.", ("subtract([1, 2], 3)", [-2, -1]), linear="x + y")
+subtract = binary(
+    "subtract",
+    "x - y.",
+    ("subtract([1, 2], 3)", [-2, -1]),
+    linear="x + y",
+    dtypes=f"{PROMOTED} Raises DtypeError for bools.",
+)
 subtract.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g, y))
 
 multiply = binary("multiply", "x * y.", ("multiply([1, 2], [3, 4])", [3, 8]), linear="x, y")
@@ -239,11 +262,15 @@ divide = binary(
     ("divide(1, 4)", 0.25),
     linear="x",
     rule=_divide_rule,
+    dtypes="Integers give float64. A division by 0 is infinite or NaN, with NumPy's warning.",
 )
 divide.vjp(lambda g, out, x, y: like(g / y, x), lambda g, out, x, y: like(-g * out / y, y))
 
 floor_divide = binary(
-    "floor_divide", "The largest integers not above x / y.", ("floor_divide([7, -7], 2)", [3, -4])
+    "floor_divide",
+    "The largest integers not above x / y.",
+    ("floor_divide([7, -7], 2)", [3, -4]),
+    dtypes=f"{PROMOTED} Integers divided by 0 give 0. {REAL}",
 )
 floor_divide.vjp(lambda g, out, x, y: zero(g, out, x), lambda g, out, x, y: zero(g, out, y))
 
@@ -251,38 +278,76 @@ remainder = binary(
     "remainder",
     "x - y * floor(x / y), with the sign of y.",
     ("remainder([7, -7], 3)", [1, 2]),
+    dtypes=f"{PROMOTED} Integers divided by 0 give 0. {REAL}",
 )
 remainder.vjp(
     lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g * floor_divide(x, y), y)
 )
 
-negative = unary("negative", "-x.", ("negative([1, -2])", [-1, 2]), linear="x")
+negative = unary(
+    "negative",
+    "-x.",
+    ("negative([1, -2])", [-1, 2]),
+    linear="x",
+    dtypes="The dtype is that of `x`. Raises DtypeError for bools.",
+)
 negative.vjp(lambda g, out, x: -g)
 
-positive = unary("positive", "+x: the same values.", ("positive([1, -2])", [1, -2]), linear="x")
+positive = unary(
+    "positive",
+    "+x: the same values.",
+    ("positive([1, -2])", [1, -2]),
+    linear="x",
+    dtypes="The dtype is that of `x`. Raises DtypeError for bools.",
+)
 positive.vjp(lambda g, out, x: g)
 
-square = unary("square", "x * x.", ("square([1, -2])", [1, 4]))
+square = unary(
+    "square",
+    "x * x.",
+    ("square([1, -2])", [1, 4]),
+    dtypes="The dtype is that of `x`, int8 for bools.",
+)
 square.vjp(lambda g, out, x: g * (2 * x))
 
 sqrt = unary("sqrt", "The non-negative square root; NaN below 0.", ("sqrt([1, 4])", [1.0, 2.0]))
 sqrt.vjp(lambda g, out, x: g * 0.5 / out)
 
-cbrt = unary("cbrt", "The real cube root.", ("cbrt(-8.0)", -2.0))
+cbrt = unary("cbrt", "The real cube root.", ("cbrt(-8.0)", -2.0), dtypes=f"{FLOATING} {REAL}")
 cbrt.vjp(lambda g, out, x: g / (3 * out * out))
 
-reciprocal = unary("reciprocal", "1 / x, an integer for integers.", ("reciprocal(4.0)", 0.25))
+reciprocal = unary(
+    "reciprocal",
+    "1 / x, an integer for integers.",
+    ("reciprocal(4.0)", 0.25),
+    dtypes="The dtype is that of `x`: that of an integer is 0 but for 1 and -1.",
+)
 reciprocal.vjp(lambda g, out, x: -g * out * out)
 
-hypot = binary("hypot", "sqrt(x * x + y * y), without overflow.", ("hypot(3.0, 4.0)", 5.0))
+hypot = binary(
+    "hypot",
+    "sqrt(x * x + y * y), without overflow.",
+    ("hypot(3.0, 4.0)", 5.0),
+    dtypes=f"{FLOATING} {REAL}",
+)
 hypot.vjp(lambda g, out, x, y: like(g * x / out, x), lambda g, out, x, y: like(g * y / out, y))
 
 # ---------------------------------------------------------------- signs and rounding
 
-sign = unary("sign", "-1, 0 or 1; x / |x| for complex numbers.", ("sign([-5, 0, 2])", [-1, 0, 1]))
+sign = unary(
+    "sign",
+    "-1, 0 or 1; x / |x| for complex numbers.",
+    ("sign([-5, 0, 2])", [-1, 0, 1]),
+    dtypes="The dtype is that of `x`. Raises DtypeError for bools.",
+)
 sign.vjp(lambda g, out, x: None if x.dtype.kind == "c" else zero(g, out, x))
 
-abs_ = unary("abs", "The absolute value; the gradient at 0 is 0.", ("abs([-1.5, 2.0])", [1.5, 2.0]))
+abs_ = unary(
+    "abs",
+    "The absolute value; the gradient at 0 is 0.",
+    ("abs([-1.5, 2.0])", [1.5, 2.0]),
+    dtypes="The dtype is that of `x`; complex numbers give real ones.",
+)
 
 
 def _abs_vjp(g: Any, out: Any, x: Any) -> Any:
@@ -293,7 +358,12 @@ def _abs_vjp(g: Any, out: Any, x: Any) -> Any:
 
 abs_.vjp(_abs_vjp)
 
-copysign = binary("copysign", "|x| with the sign of y.", ("copysign(2.0, -0.0)", -2.0))
+copysign = binary(
+    "copysign",
+    "|x| with the sign of y.",
+    ("copysign(2.0, -0.0)", -2.0),
+    dtypes=f"{FLOATING} {REAL}",
+)
 copysign.vjp(
     lambda g, out, x, y: like(g * copysign(1.0, x) * copysign(1.0, out), x),
     lambda g, out, x, y: zero(g, out, y),
@@ -301,21 +371,29 @@ copysign.vjp(
 
 
 def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Unary:
-    """Declare a function that makes whole numbers, and leaves those that are integers what they
-    are, of which CuPy 13 and NumPy 2.0 would make floating-point numbers."""
+    """Declare a function that makes whole numbers. Integers stay integers, of which CuPy 13 and
+    NumPy 2.0 would make floating-point numbers."""
 
     def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
         if x.dtype.kind in "bui":
             return x.astype(x.dtype) if out is None else _cast_into(xp, x, out)
         return getattr(xp, name)(x, out=out)
 
-    return _declare(body, name, documented(summary, *calls), UNARY, "")
+    facts = (
+        "Element-wise: the result has the shape and the dtype of `x`, and is split alike. " + REAL
+    )
+    return _declare(body, name, documented(summary, facts, calls), UNARY, "")
 
 
 floor = _whole("floor", "The largest integer not above x.", ("floor([-1.5, 1.5])", [-2.0, 1.0]))
 ceil = _whole("ceil", "The smallest integer not below x.", ("ceil([-1.5, 1.5])", [-1.0, 2.0]))
 trunc = _whole("trunc", "x without its fraction.", ("trunc([-1.5, 1.5])", [-1.0, 1.0]))
-rint = unary("rint", "The nearest integer, of two the even one.", ("rint([0.5, 1.6])", [0.0, 2.0]))
+rint = unary(
+    "rint",
+    "The nearest integer, of two the even one.",
+    ("rint([0.5, 1.6])", [0.0, 2.0]),
+    dtypes=FLOATING,
+)
 for _step in (floor, ceil, trunc, rint):
     _step.vjp(zero)
 
@@ -360,5 +438,11 @@ def imag(xp: Any, x: Block, /) -> Block:
 
 imag.vjp(lambda g, out, x: g * -1j if x.dtype.kind == "c" else zero(g, out, x))
 
-conj = unary("conj", "The complex conjugate.", ("conj([1 + 2j])", [(1 - 2j)]), linear="x")
+conj = unary(
+    "conj",
+    "The complex conjugate.",
+    ("conj([1 + 2j])", [(1 - 2j)]),
+    linear="x",
+    dtypes="The dtype is that of `x`.",
+)
 conj.vjp(lambda g, out, x: conj(g))

@@ -7,7 +7,7 @@ from typing import Any
 
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
-from gdt.ops.elementwise import BINARY, binary, like, sqrt, square, unary
+from gdt.ops.elementwise import BINARY, FLOATING, REAL, binary, like, sqrt, square, unary
 
 __all__ = [
     "acos",
@@ -40,29 +40,40 @@ LN_2, LN_10 = math.log(2), math.log(10)
 
 # ---------------------------------------------------------------- exponentials and logarithms
 
-exp = unary("exp", "e to the power of x.", ("exp([0.0, 1.0])", [1.0, math.e]))
+exp = unary("exp", "Exponential: e to the power of x.", ("exp([0.0, 1.0])", [1.0, math.e]))
 exp.vjp(lambda g, out, x: g * out)
 
 expm1 = unary("expm1", "exp(x) - 1, accurate near 0.", ("expm1(1e-20)", 1e-20))
 expm1.vjp(lambda g, out, x: g * (out + 1))
 
-exp2 = unary("exp2", "2 to the power of x.", ("exp2([3, -1])", [8.0, 0.5]))
+exp2 = unary(
+    "exp2", "2 to the power of x.", ("exp2([3, -1])", [8.0, 0.5]), dtypes=f"{FLOATING} {REAL}"
+)
 exp2.vjp(lambda g, out, x: g * out * LN_2)
 
-log = unary("log", "Natural logarithm; -inf at 0, NaN below.", ("log(1.0)", 0.0))
+log = unary("log", "Natural logarithm; -inf at 0, NaN below it.", ("log(1.0)", 0.0))
 log.vjp(lambda g, out, x: g / x)
 
 log1p = unary("log1p", "log(1 + x), accurate near 0.", ("log1p(1e-20)", 1e-20))
 log1p.vjp(lambda g, out, x: g / (1 + x))
 
-log2 = unary("log2", "Logarithm to base 2.", ("log2([8.0, 0.5])", [3.0, -1.0]))
+log2 = unary(
+    "log2", "Logarithm to base 2; -inf at 0, NaN below it.", ("log2([8.0, 0.5])", [3.0, -1.0])
+)
 log2.vjp(lambda g, out, x: g / (x * LN_2))
 
-log10 = unary("log10", "Logarithm to base 10.", ("log10([1000.0, 0.01])", [3.0, -2.0]))
+log10 = unary(
+    "log10",
+    "Logarithm to base 10; -inf at 0, NaN below it.",
+    ("log10([1000.0, 0.01])", [3.0, -2.0]),
+)
 log10.vjp(lambda g, out, x: g / (x * LN_10))
 
 logaddexp = binary(
-    "logaddexp", "log(exp(x) + exp(y)), without overflow.", ("logaddexp(1000.0, 0.0)", 1000.0)
+    "logaddexp",
+    "log(exp(x) + exp(y)), without overflow.",
+    ("logaddexp(1000.0, 0.0)", 1000.0),
+    dtypes=f"{FLOATING} {REAL}",
 )
 logaddexp.vjp(
     lambda g, out, x, y: like(g * exp(x - out), x), lambda g, out, x, y: like(g * exp(y - out), y)
@@ -78,21 +89,44 @@ cos.vjp(lambda g, out, x: -g * sin(x))
 tan = unary("tan", "Tangent of an angle in radians.", ("tan(0.0)", 0.0))
 tan.vjp(lambda g, out, x: g * (1 + square(out)))
 
-asin = unary("asin", "Inverse of sin, in [-pi/2, pi/2].", ("asin(0.0)", 0.0), ufunc="arcsin")
+asin = unary(
+    "asin",
+    "Inverse sine: the angle in [-pi/2, pi/2] radians; NaN outside [-1, 1].",
+    ("asin(0.0)", 0.0),
+    ufunc="arcsin",
+)
 asin.vjp(lambda g, out, x: g / sqrt(1 - square(x)))
 
-acos = unary("acos", "Inverse of cos, in [0, pi].", ("acos(1.0)", 0.0), ufunc="arccos")
+acos = unary(
+    "acos",
+    "Inverse cosine: the angle in [0, pi] radians; NaN outside [-1, 1].",
+    ("acos(1.0)", 0.0),
+    ufunc="arccos",
+)
 acos.vjp(lambda g, out, x: -g / sqrt(1 - square(x)))
 
-atan = unary("atan", "Inverse of tan, in [-pi/2, pi/2].", ("atan(0.0)", 0.0), ufunc="arctan")
+atan = unary(
+    "atan",
+    "Inverse tangent: the angle in [-pi/2, pi/2] radians.",
+    ("atan(0.0)", 0.0),
+    ufunc="arctan",
+)
 atan.vjp(lambda g, out, x: g / (1 + square(x)))
 
-atan2 = binary(
-    "atan2",
-    "The angle of the point (y, x), in [-pi, pi]; the first operand is y.",
-    ("atan2(1.0, 0.0)", math.pi / 2),
-    ufunc="arctan2",
-)
+
+@op(BINARY)
+def atan2(xp: Any, y: Block, x: Block, /, *, out: Memory | None = None) -> Block:
+    """Angle of the point (x, y), in radians in [-pi, pi]. The first operand is y.
+
+    Integers give floating-point numbers, of the size that NumPy gives them. Raises DtypeError for
+    complex numbers. The operands broadcast; raises ShapeError if their shapes do not.
+
+    >>> gdt.atan2(1.0, 0.0).tolist()
+    1.5707963267948966
+    """
+    return xp.arctan2(y, x, out=out)
+
+
 atan2.vjp(
     lambda g, out, y, x: like(g * x / (x * x + y * y), y),
     lambda g, out, y, x: like(-g * y / (x * x + y * y), x),
@@ -105,13 +139,20 @@ cosh = unary("cosh", "Hyperbolic cosine.", ("cosh(0.0)", 1.0))
 sinh.vjp(lambda g, out, x: g * cosh(x))
 cosh.vjp(lambda g, out, x: g * sinh(x))
 
-asinh = unary("asinh", "Inverse of sinh.", ("asinh(0.0)", 0.0), ufunc="arcsinh")
+asinh = unary("asinh", "Inverse hyperbolic sine.", ("asinh(0.0)", 0.0), ufunc="arcsinh")
 asinh.vjp(lambda g, out, x: g / sqrt(square(x) + 1))
 
-acosh = unary("acosh", "Inverse of cosh, of 1 and more.", ("acosh(1.0)", 0.0), ufunc="arccosh")
+acosh = unary(
+    "acosh", "Inverse hyperbolic cosine; NaN below 1.", ("acosh(1.0)", 0.0), ufunc="arccosh"
+)
 acosh.vjp(lambda g, out, x: g / (sqrt(x - 1) * sqrt(x + 1)))
 
-atanh = unary("atanh", "Inverse of tanh, between -1 and 1.", ("atanh(0.0)", 0.0), ufunc="arctanh")
+atanh = unary(
+    "atanh",
+    "Inverse hyperbolic tangent; NaN outside [-1, 1].",
+    ("atanh(0.0)", 0.0),
+    ufunc="arctanh",
+)
 atanh.vjp(lambda g, out, x: g / (1 - square(x)))
 
 tanh = unary("tanh", "Hyperbolic tangent.", ("tanh(0.0)", 0.0))
@@ -119,7 +160,7 @@ tanh = unary("tanh", "Hyperbolic tangent.", ("tanh(0.0)", 0.0))
 
 @op(BINARY, linear="g")
 def tanh_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) -> Block:
-    """g * (1 - y * y): the gradient of tanh from its value y."""
+    """g * (1 - y * y): the gradient of y = tanh(x)."""
     if out is None:
         return g * (1 - y * y)
     xp.multiply(y, y, out=out)
