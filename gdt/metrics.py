@@ -1,4 +1,4 @@
-"""Metrics: numbers that say how well a model does, and their means over many batches."""
+"""Metrics: numbers that measure a model's quality, and their means over many batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from gdt.errors import ShapeError, error
 
 @checked
 def accuracy(labels: Any, logits: Any) -> DistributedArray:
-    """Fraction of rows of `logits` (..., classes) whose largest entry is at the label; float32.
+    """Return the fraction of rows whose largest logit is at the label; a scalar array of float32.
 
-    Over a split batch it stays a partial sum until its value is needed: pass it to
-    `GradientTape.gradient(together_with=...)`, or return it as aux of `value_and_grad`, and it
-    travels with the gradients.
+    labels: (...), integers. logits: (..., classes). Over a split batch the fraction stays a partial
+    sum until its value is needed: pass it to `GradientTape.gradient(together_with=...)`, or return
+    it as aux of `value_and_grad`, to resolve it in one collective with the gradients.
+
+    Raises ShapeError unless labels have the shape of the logits without the last axis.
 
     >>> logits = gdt.asarray([[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]])
     >>> round(float(gdt.metrics.accuracy(gdt.asarray([1, 0, 1]), logits)), 3)
@@ -31,15 +33,15 @@ def accuracy(labels: Any, logits: Any) -> DistributedArray:
             f"labels have shape {list(labels.shape)}, logits {list(logits.shape)}",
             remedy="Labels have the shape of the logits without the last axis.",
         )
-    right = FUNCTIONS["argmax"](logits, axis=-1) == labels
-    total = FUNCTIONS["sum"](right.astype("float32"))
-    mean: DistributedArray = total * (1 / max(right.size, 1))
+    hits = FUNCTIONS["argmax"](logits, axis=-1) == labels
+    total = FUNCTIONS["sum"](hits.astype("float32"))
+    mean: DistributedArray = total * (1 / max(hits.size, 1))
     return mean
 
 
 @checked_class()
 class Mean:
-    """The weighted mean of scalars over many batches.
+    """The weighted mean of scalars over many batches, computed on the host.
 
     >>> mean = gdt.metrics.Mean()
     >>> mean.update(1.0, weight=3)
@@ -52,14 +54,14 @@ class Mean:
         self.total, self.weight = 0.0, 0.0
 
     def update(self, value: Any, weight: float = 1.0) -> None:
-        """Count one more scalar, such as a batch's mean with the batch's size as its weight."""
+        """Add a scalar, such as a batch's mean with the batch's size as its weight."""
         self.total += float(value) * weight
         self.weight += weight
 
     def result(self) -> float:
-        """The mean so far; NaN before the first value."""
+        """Return the mean so far; NaN before the first value."""
         return self.total / self.weight if self.weight else float("nan")
 
     def reset(self) -> None:
-        """Forget what has been counted."""
+        """Forget all values."""
         self.total, self.weight = 0.0, 0.0

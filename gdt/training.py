@@ -1,7 +1,7 @@
 """Trainer: epochs over batches with a live progress bar, evaluation and callbacks.
 
-What it adds to a hand-written loop is what every loop repeats; `step` and `evaluate` are short
-enough to be copied and changed.
+A trainer contains only what every training loop repeats; `step` and `evaluate` are short enough to
+be copied and changed.
 """
 
 from __future__ import annotations
@@ -30,30 +30,36 @@ Numbers = dict[str, float]
 Function = Callable[[Any, DistributedArray], DistributedArray]  # (targets, predictions) -> scalar
 Callback = Callable[[int, Numbers], object]  # called after every epoch with its number and results
 
-RESTARTED = "Pass a list, or an object that gives its batches anew whenever it is iterated over."
+REITERABLE = "Pass a list, or an object that yields its batches again in every iteration."
 REFRESH = 8  # steps between two updates of the progress bar
 
 
 @dataclass
 class History:
-    """What a training measured: `steps` holds loss and metrics of every batch, `epochs` their
-    means, and with validation data its results under names that begin with `val_`."""
+    """The measurements of a training.
+
+    steps: the loss and the metrics of every batch, by name. epochs: their means over every epoch;
+    with validation data also its results, under names that begin with `val_`.
+    """
 
     steps: list[Numbers] = field(default_factory=list)
     epochs: list[Numbers] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> list[float]:
-        """One quantity, epoch by epoch."""
+        """Return one quantity, epoch by epoch."""
         return [epoch[name] for epoch in self.epochs]
 
 
 @checked_class(eager=True)
 class Trainer(Stateful):
-    """Trains and evaluates a model on batches `(x, y)` of distributed arrays.
+    """The training and evaluation of a model on batches `(x, y)` of distributed arrays.
 
-    loss, metrics: functions `(y, predictions) -> scalar array`, such as those of `gdt.nn.losses`
-    and `gdt.metrics`. Layouts are those of the model and of the batches; nothing here depends on
-    them. `gdt.checkpoint` saves a trainer's model and optimizer.
+    loss: a function `(y, predictions) -> scalar array`, such as those of `gdt.nn.losses`.
+    metrics: such functions by name, as those of `gdt.metrics`.
+
+    Model and batches have any layouts. `gdt.checkpoint` saves a trainer's model and optimizer.
+
+    Raises ArgumentError for a metric called `loss` or `val_...`.
 
     >>> model = gdt.nn.Sequential(gdt.nn.Dense(2, 1, key=0))
     >>> x = gdt.asarray([[0.0, 1.0], [1.0, 0.0]], "float32")
@@ -71,16 +77,12 @@ class Trainer(Stateful):
         loss: Function,
         metrics: Mapping[str, Function] | None = None,
     ) -> None:
-        taken = sorted(n for n in metrics or {} if n == "loss" or n.startswith("val_"))
-        if taken:
-            problem = f"a metric is called {taken[0]!r}, which is the name of another result"
+        clashes = sorted(n for n in metrics or {} if n == "loss" or n.startswith("val_"))
+        if clashes:
+            problem = f"a metric is called {clashes[0]!r}, which is the name of another result"
             raise error(ArgumentError, "Trainer", problem, remedy="Give it another name.")
-        self.model, self.optimizer, self.loss, self.metrics = (
-            model,
-            optimizer,
-            loss,
-            dict(metrics or {}),
-        )
+        self.model, self.optimizer = model, optimizer
+        self.loss, self.metrics = loss, dict(metrics or {})
 
     def __repr__(self) -> str:
         functions = {"loss": self.loss, **self.metrics}
@@ -89,19 +91,21 @@ class Trainer(Stateful):
         return f"Trainer({model}, {', '.join(shown)}) with {self.optimizer!r}"
 
     def step(self, x: Any, y: Any) -> dict[str, DistributedArray]:
-        """One update of the model; loss and metrics of the batch, reduced with the gradients."""
+        """Update the model once; return the loss and the metrics of the batch, by name.
+
+        They are resolved in one collective with the gradients."""
         with GradientTape() as tape:
             predictions = self.model(x)
             loss = self.loss(y, predictions)
-            found = {name: metric(y, predictions) for name, metric in self.metrics.items()}
-        gradients = tape.gradient(loss, self.model, together_with=list(found.values()))
+            metrics = {name: metric(y, predictions) for name, metric in self.metrics.items()}
+        gradients = tape.gradient(loss, self.model, together_with=list(metrics.values()))
         self.optimizer.update(self.model, gradients)
-        return {"loss": loss, **found}
+        return {"loss": loss, **metrics}
 
     def evaluate(self, batches: Iterable[tuple[Any, Any]]) -> Numbers:
-        """Loss and metrics over all batches, each row counting the same, in evaluation mode.
+        """Return the means of loss and metrics over all rows of all batches, in evaluation mode.
 
-        Raises ArgumentError if there is no batch, as in an iterator that has come to its end.
+        Raises ArgumentError if there is no batch, as in an iterator that has ended.
         """
         means = self._means()
         with evaluating(self.model):
@@ -123,19 +127,23 @@ class Trainer(Stateful):
         show: bool = True,
         console: Console | None = None,
     ) -> History:
-        """Train for some epochs: each is one pass over `batches`, then an evaluation, then
-        callbacks.
+        """Train for some epochs; return what was measured.
 
-        title: a line above the progress bars. show: whether to print anything, in process 0.
+        An epoch is one pass over `batches`, then an evaluation on `validation`, then the callbacks.
+
+        batches, validation: iterables of pairs `(x, y)`.
+        callbacks: functions of the number of the epoch, from 1, and its results by name.
+        title: a line above the progress bars. show: whether process 0 prints anything.
+        console: rich's console to print on.
 
         Raises ArgumentError for iterators if there are several epochs, since they end with the
         first, and where an epoch has no batch.
         """
-        for name, given in (("batches", batches), ("validation", validation)):
-            if epochs > 1 and isinstance(given, Iterator):
-                kind = type(given).__name__
-                problem = f"{name} is a {kind}, which ends with the first epoch of {epochs}"
-                raise error(ArgumentError, "Trainer.fit", problem, remedy=RESTARTED)
+        for name, iterable in (("batches", batches), ("validation", validation)):
+            if epochs > 1 and isinstance(iterable, Iterator):
+                class_name = type(iterable).__name__
+                problem = f"{name} is a {class_name}, which ends with the first epoch of {epochs}"
+                raise error(ArgumentError, "Trainer.fit", problem, remedy=REITERABLE)
         history = History()
         show = show and processes.current().index == 0
         total = len(batches) if isinstance(batches, Sized) else None
@@ -153,8 +161,8 @@ class Trainer(Stateful):
                 except KeyboardInterrupt:
                     raise KeyboardInterrupt(_interrupted(history)) from None
                 if validation is not None:
-                    found = self.evaluate(validation)
-                    results |= {f"val_{name}": value for name, value in found.items()}
+                    validated = self.evaluate(validation)
+                    results |= {f"val_{name}": value for name, value in validated.items()}
                 report(len(history.steps) // epoch, _text(results))
                 progress.stop_task(task)
                 history.epochs.append(results)
@@ -168,19 +176,19 @@ class Trainer(Stateful):
         history: History,
         report: Callable[[int, str], None],
     ) -> Numbers:
-        """One pass over the batches; means of loss and metrics."""
+        """Train on all batches once; return the means of loss and metrics."""
         means = self._means()
         for number, (x, y) in enumerate(_pairs(batches, "fit"), start=1):
-            found = {name: float(value) for name, value in self.step(x, y).items()}
-            history.steps.append(found)
-            if not math.isfinite(found["loss"]) and _all_finite(history.steps[:-1]):
+            results = {name: float(value) for name, value in self.step(x, y).items()}
+            history.steps.append(results)
+            if not math.isfinite(results["loss"]) and _all_finite(history.steps[:-1]):
                 warnings.warn(
-                    f"Trainer.fit: the loss is {found['loss']} in batch {number} of epoch "
-                    f"{len(history.epochs) + 1}, and what is trained from here on may be nothing; "
+                    f"Trainer.fit: the loss is {results['loss']} in batch {number} of epoch "
+                    f"{len(history.epochs) + 1}, and training from here on may be without effect; "
                     "`with gdt.check_nans():` around fit names the op",
                     stacklevel=frame_of_user()[1],
                 )
-            for name, value in found.items():
+            for name, value in results.items():
                 means[name].update(value, weight=y.shape[0])
             if number % REFRESH == 0:
                 report(number, _text({name: mean.result() for name, mean in means.items()}))
@@ -200,20 +208,22 @@ def _interrupted(history: History) -> str:
 
 
 def _all_finite(steps: Sequence[Numbers]) -> bool:
+    """Return whether the loss of every step is finite."""
     return all(math.isfinite(results["loss"]) for results in steps)
 
 
 def _pairs(batches: Iterable[Any], method: str) -> Iterator[tuple[Any, Any]]:
-    """All batches; ArgumentError if there is none."""
+    """Yield all batches as pairs; raise ArgumentError if there is none."""
     count = 0
     for batch in batches:
         count += 1
         yield _pair(batch)
     if not count:
-        raise error(ArgumentError, f"Trainer.{method}", "there is no batch", remedy=RESTARTED)
+        raise error(ArgumentError, f"Trainer.{method}", "there is no batch", remedy=REITERABLE)
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:
+    """Return a batch as a pair (x, y), or raise ArgumentError."""
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         what = f"a {type(batch).__name__}"
         what += f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
@@ -225,8 +235,15 @@ def _pair(batch: Any) -> tuple[Any, Any]:
 @contextmanager
 @checked
 def evaluating(model: Module) -> Iterator[Module]:
-    """A block in which the model is in evaluation mode; every part's mode is as before
-    afterwards."""
+    """Put the model in evaluation mode inside the `with` block, and restore every part's mode.
+
+    Raises ArgumentError for what is no Module.
+
+    >>> model = gdt.nn.Dropout(0.5, key=0)
+    >>> with gdt.training.evaluating(model):
+    ...     model(gdt.ones((2,))).tolist()
+    [1.0, 1.0]
+    """
     if not isinstance(model, Module):
         raise error(ArgumentError, "evaluating", f"model is {shown_value(model)}, not a Module")
     modes = [(module, module.training) for _, module in model.modules()]
@@ -239,7 +256,8 @@ def evaluating(model: Module) -> Iterator[Module]:
 
 
 def _progress(console: Console | None, show: bool) -> Progress:
-    """A line for each epoch, which fits in 80 columns with one metric and a validation."""
+    """Return a progress bar of a line for each epoch, which fits in 80 columns with one metric and
+    a validation."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=10),
@@ -252,7 +270,7 @@ def _progress(console: Console | None, show: bool) -> Progress:
 
 
 def _text(numbers: Numbers) -> str:
-    """`loss 0.31  accuracy 0.86  val 0.33 0.85`"""
-    own = [f"{n} {v:.4f}" for n, v in numbers.items() if not n.startswith("val_")]
-    held_out = [f"{v:.4f}" for n, v in numbers.items() if n.startswith("val_")]
-    return " ".join([*own, *(["val", *held_out] if held_out else [])])
+    """Return results as text: `loss 0.31  accuracy 0.86  val 0.33 0.85`."""
+    training = [f"{n} {v:.4f}" for n, v in numbers.items() if not n.startswith("val_")]
+    validation = [f"{v:.4f}" for n, v in numbers.items() if n.startswith("val_")]
+    return " ".join([*training, *(["val", *validation] if validation else [])])

@@ -1,4 +1,9 @@
-"""Layers, activations, initialisers and losses."""
+"""Layers, activations, initialisers and losses: what models are made of.
+
+A layer is a `Module`: its arrays are its parameters, its `__call__` computes. Layouts are arguments
+of the layers; nothing else in a model depends on the mesh. `LayoutMap` sets them from outside, by
+the names of the parameters.
+"""
 
 from gdt.nn import activations, initializers, losses
 from gdt.nn.activations import Activation

@@ -1,4 +1,4 @@
-"""Activations: by name, as functions, and as layers for `Sequential`."""
+"""Activations by name, as functions, and as layers for `Sequential`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ NAMES = ("relu", "gelu", "sigmoid", "tanh", "softmax", "log_softmax", "exp", "ab
 
 @checked
 def get(activation: str | Function | None) -> Function | None:
-    """The activation of that name, or the function itself; None for no activation.
+    """Return the function of an activation; None for None and `"linear"`.
+
+    activation: one of the names in `NAMES`, or a function of an array.
+
+    Raises ArgumentError for another name.
 
     >>> gdt.nn.activations.get("relu") is gdt.relu
     True
@@ -39,7 +43,11 @@ def get(activation: str | Function | None) -> Function | None:
 
 @checked
 def name_of(activation: Function | None) -> str:
-    """The name under which an activation appears in a repr."""
+    """Return the name under which an activation appears in a repr.
+
+    >>> gdt.nn.activations.name_of(gdt.relu), gdt.nn.activations.name_of(None)
+    ('relu', 'linear')
+    """
     if activation is None:
         return "linear"
     return str(getattr(activation, "__name__", activation)).rstrip("_")
@@ -47,7 +55,9 @@ def name_of(activation: Function | None) -> str:
 
 @checked_class(eager=True)
 class Activation(Module):
-    """An activation as a layer, by name or as a function.
+    """An activation as a layer; x and the result have the same shape.
+
+    activation: a name, such as `"relu"`, or a function of an array.
 
     >>> gdt.nn.Activation("relu")(gdt.asarray([-1.0, 2.0])).tolist()
     [0.0, 2.0]
@@ -60,5 +70,5 @@ class Activation(Module):
         return x if self.activation is None else self.activation(x)
 
     def describe(self) -> str:
-        """The activation's name."""
+        """Return the activation's name."""
         return name_of(self.activation)

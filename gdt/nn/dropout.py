@@ -19,11 +19,21 @@ from gdt.sharding.layout import Layout
 
 @checked_class(eager=True)
 class Dropout(Module):
-    """Zeroes elements with probability `rate` in training, and scales the others by 1 / (1 - rate).
+    """In training, zero each element with probability `rate`, and divide the others by 1 - rate.
 
-    Which ones depends on the key, the number of calls before, and the global index of the element:
-    a seed drops the same elements on every layout. Key and number of calls are saved with the
-    model.
+    rate: in [0, 1). key: of the random numbers; the next one of `gdt.random` if not given.
+
+    The key, the number of earlier calls and the global index of an element decide whether it is
+    dropped, so a seed drops the same elements on every layout. Key and number of calls are saved
+    with the model. Source: Srivastava et al. 2014.
+
+    Raises ArgumentError for another rate.
+
+    >>> layer = gdt.nn.Dropout(0.5, key=0)
+    >>> layer(gdt.ones((8,))).tolist()
+    [0.0, 2.0, 0.0, 2.0, 0.0, 2.0, 2.0, 2.0]
+    >>> layer(gdt.ones((2,)), training=False).tolist()
+    [1.0, 1.0]
     """
 
     untrained = ("key",)
@@ -37,20 +47,21 @@ class Dropout(Module):
         self.calls = 0
 
     def __call__(self, x: DistributedArray, training: bool | None = None) -> Any:
-        """training: whether to drop; the module's mode if not given."""
+        """Return x with dropped elements. training: whether to drop; by default the module's
+        mode."""
         if not (self.training if training is None else training) or not self.rate:
             return x
         (calls,) = from_host("Dropout", self._count)
         key = random.fold_in(self.key, calls)
-        kept = random.bernoulli(x.shape, 1 - self.rate, layout=x.layout.resolved, key=key)
-        return where(kept, x * (1 / (1 - self.rate)), 0)
+        mask = random.bernoulli(x.shape, 1 - self.rate, layout=x.layout.resolved, key=key)
+        return where(mask, x * (1 / (1 - self.rate)), 0)
 
     def _count(self) -> tuple[DistributedArray]:
-        """How many calls there were, as an operand; and one more."""
+        """Return the number of calls so far as an array, and count one more."""
         calls = distribute(np.uint64(self.calls), Layout.replicated(self.key.mesh, 0))
         self.calls += 1
         return (calls,)
 
     def describe(self) -> str:
-        """The rate."""
+        """Return the rate as text."""
         return f"{self.rate}"

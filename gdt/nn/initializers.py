@@ -1,7 +1,10 @@
 """Initialisers: functions `(shape, dtype, layout, key) -> array`, the same numbers on every layout.
 
+dtype: float32 by default. layout: replicated on the default mesh by default. key: of the random
+numbers, or an int; the next one of `gdt.random` by default.
+
 The fans of a weight are those of Keras: (fan_in, fan_out) of a matrix; of more axes, all but the
-last two are a receptive field, which multiplies both.
+last two are a receptive field, whose size multiplies both.
 """
 
 from __future__ import annotations
@@ -23,12 +26,12 @@ Initializer = Callable[..., DistributedArray]
 Shape = Sequence[int]
 
 TRUNCATED_DEVIATION = 0.87962566103423978
-"""Standard deviation of a standard normal cut off at two deviations."""
+"""The standard deviation of a standard normal distribution cut off at two deviations."""
 
 
 @checked
 def fans(shape: Shape) -> tuple[int, int]:
-    """Inputs and outputs that one element of a weight of this shape connects.
+    """Return (fan_in, fan_out): the inputs of an output, and the outputs of an input, of a weight.
 
     >>> gdt.nn.initializers.fans((784, 700)), gdt.nn.initializers.fans((3, 3, 16, 32))
     ((784, 700), (144, 288))
@@ -44,7 +47,11 @@ def fans(shape: Shape) -> tuple[int, int]:
 def zeros(
     shape: Shape, dtype: Any = np.float32, layout: Layout | None = None, key: Any = None
 ) -> DistributedArray:
-    """Zeros: what biases begin with."""
+    """Return zeros, with which biases begin.
+
+    >>> gdt.nn.initializers.zeros((2,)).tolist()
+    [0.0, 0.0]
+    """
     return creation.zeros(tuple(shape), dtype, layout=layout)
 
 
@@ -52,11 +59,17 @@ def zeros(
 def ones(
     shape: Shape, dtype: Any = np.float32, layout: Layout | None = None, key: Any = None
 ) -> DistributedArray:
-    """Ones: what scales begin with."""
+    """Return ones, with which scales begin.
+
+    >>> gdt.nn.initializers.ones((2,)).tolist()
+    [1.0, 1.0]
+    """
     return creation.ones(tuple(shape), dtype, layout=layout)
 
 
 def _uniform(name: str, summary: str, limit: Callable[[int, int], float]) -> Initializer:
+    """Return the initialiser that draws uniformly within `limit(fan_in, fan_out)` of 0."""
+
     def initializer(
         shape: Shape, dtype: Any = np.float32, layout: Layout | None = None, key: Any = None
     ) -> DistributedArray:
@@ -68,6 +81,8 @@ def _uniform(name: str, summary: str, limit: Callable[[int, int], float]) -> Ini
 
 
 def _truncated(name: str, summary: str, variance: Callable[[int, int], float]) -> Initializer:
+    """Return the initialiser that draws truncated normals of `variance(fan_in, fan_out)`."""
+
     def initializer(
         shape: Shape, dtype: Any = np.float32, layout: Layout | None = None, key: Any = None
     ) -> DistributedArray:
@@ -80,22 +95,22 @@ def _truncated(name: str, summary: str, variance: Callable[[int, int], float]) -
 
 glorot_uniform = _uniform(
     "glorot_uniform",
-    "Uniform within sqrt(6 / (fan_in + fan_out)). Source: Glorot and Bengio 2010, eq. 16.",
+    "Draw uniformly within sqrt(6 / (fan_in + fan_out)). Source: Glorot and Bengio 2010, eq. 16.",
     lambda fan_in, fan_out: math.sqrt(6 / (fan_in + fan_out)),
 )
 he_uniform = _uniform(
     "he_uniform",
-    "Uniform within sqrt(6 / fan_in). Source: He et al. 2015.",
+    "Draw uniformly within sqrt(6 / fan_in). Source: He et al. 2015.",
     lambda fan_in, fan_out: math.sqrt(6 / fan_in),
 )
 glorot_normal = _truncated(
     "glorot_normal",
-    "Truncated normal of variance 2 / (fan_in + fan_out). Source: Glorot and Bengio 2010.",
+    "Draw truncated normals of variance 2 / (fan_in + fan_out). Source: Glorot and Bengio 2010.",
     lambda fan_in, fan_out: 2 / (fan_in + fan_out),
 )
 he_normal = _truncated(
     "he_normal",
-    "Truncated normal of variance 2 / fan_in. Source: He et al. 2015, eq. 10.",
+    "Draw truncated normals of variance 2 / fan_in. Source: He et al. 2015, eq. 10.",
     lambda fan_in, fan_out: 2 / fan_in,
 )
 
@@ -109,7 +124,11 @@ def normal(
     *,
     deviation: float = 0.05,
 ) -> DistributedArray:
-    """Normal with mean 0; the deviation is Keras' default."""
+    """Draw normals of mean 0 and standard deviation `deviation`, whose default is Keras'.
+
+    >>> gdt.nn.initializers.normal((2, 3), key=0).shape
+    (2, 3)
+    """
     return random.normal(tuple(shape), 0, deviation, dtype, layout=layout, key=key)
 
 
@@ -122,7 +141,11 @@ def truncated_normal(
     *,
     deviation: float = 0.05,
 ) -> DistributedArray:
-    """Normal with mean 0 and that deviation, cut off at two deviations; Keras' default."""
+    """Draw normals of mean 0, cut off at two deviations; the default of `deviation` is Keras'.
+
+    >>> bool(abs(gdt.nn.initializers.truncated_normal((100,), key=0)).max() <= 0.1)
+    True
+    """
     return random.truncated_normal(tuple(shape), 0, deviation, dtype, layout=layout, key=key)
 
 
@@ -140,7 +163,13 @@ INITIALIZERS: dict[str, Initializer] = {
 
 @checked
 def get(initializer: str | Initializer) -> Initializer:
-    """The initialiser of that name, or the function itself; ArgumentError for an unknown name."""
+    """Return the initialiser of a name, or `initializer` itself if it is a function.
+
+    Raises ArgumentError for a name that is not in `INITIALIZERS`.
+
+    >>> gdt.nn.initializers.get("zeros") is gdt.nn.initializers.zeros
+    True
+    """
     if callable(initializer):
         return initializer
     if initializer not in INITIALIZERS:

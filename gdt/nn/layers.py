@@ -1,4 +1,4 @@
-"""Layers without a memory: Dense, Flatten, Sequential."""
+"""Dense, Flatten and Sequential: layers that compute the same in training and evaluation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ from gdt.sharding.layout import Layout
 class Dense(Module):
     """A fully connected layer: activation(x @ weight + bias).
 
-    x: (..., input_size), result: (..., output_size). weight_layout: how the weight (input_size,
-    output_size) is split; replicated on the default mesh if not given. The bias is split as the
-    weight's last axis. key: of the random numbers; the next ones of `gdt.random` if not given.
+    x: (..., input_size), result: (..., output_size).
+    weight_layout: the layout of the weight (input_size, output_size); replicated on the default
+        mesh if not given. The bias (output_size,) is split as the weight's last axis.
+    activation: the name of an activation or a function; None for none.
+    use_bias: whether there is a bias.
+    initializer, bias_initializer: names of initialisers or functions.
+    dtype: of weight and bias. key: of the random numbers; the next one of `gdt.random` if not
+        given.
+
+    Raises ArgumentError for sizes below 1 and for unknown names.
 
     >>> mesh = gdt.create_mesh([("batch", 4), ("model", 2)])
     >>> layer = gdt.nn.Dense(6, 4, gdt.Layout([gdt.UNSHARDED, "model"], mesh), activation="relu")
@@ -60,9 +67,9 @@ class Dense(Module):
         self.bias: DistributedArray | None = None
         if use_bias:
             create = initializers.get(bias_initializer)
-            # Of one key, the bias would hold the same numbers as the weight.
-            own = None if key is None else random.fold_in(random.key(key), 1)
-            self.bias = create((output_size,), dtype, self.weight.layout.delete([0]), own)
+            # With the weight's key the bias would hold the same numbers as the weight.
+            bias_key = None if key is None else random.fold_in(random.key(key), 1)
+            self.bias = create((output_size,), dtype, self.weight.layout.delete([0]), bias_key)
         self.activation = activations.get(activation)
 
     def __call__(self, x: Any) -> Any:
@@ -72,14 +79,14 @@ class Dense(Module):
         return y if self.activation is None else self.activation(y)
 
     def describe(self) -> str:
-        """Sizes and activation."""
+        """Return the sizes and the activation as text."""
         inputs, outputs = self.weight.shape
         return f"{inputs} -> {outputs}, {activations.name_of(self.activation)}"
 
 
 @checked_class(eager=True)
 class Flatten(Module):
-    """All axes but the first made one: (n, a, b, ...) to (n, a * b * ...).
+    """A layer that joins all axes but the first: (n, a, b, ...) becomes (n, a * b * ...).
 
     >>> gdt.nn.Flatten()(gdt.ones((2, 3, 4))).shape
     (2, 12)
@@ -92,7 +99,9 @@ class Flatten(Module):
 
 @checked_class(eager=True)
 class Sequential(Module):
-    """Layers one after the other; indexed and iterated like a list.
+    """A layer that calls its layers one after the other; indexed and iterated like a list.
+
+    layers: functions or modules of one array, or one list of them.
 
     >>> model = gdt.nn.Sequential(gdt.nn.Flatten(), gdt.nn.Dense(12, 3))
     >>> model(gdt.ones((2, 3, 4))).shape, list(model.parameters())

@@ -1,4 +1,4 @@
-"""LayoutMap: layouts by the names of parameters, apart from the model that has them."""
+"""LayoutMap: the layouts of a model's parameters by their names, kept apart from the model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from gdt.state import Tree, slots
 class LayoutMap(MutableMapping[str, Layout]):
     r"""A mapping from names of arrays to layouts, whose keys may be regular expressions.
 
-    A name is looked up as it is first; then the keys are tried with `re.match`, in the order in
-    which they were added. A name that none fits has no layout. A value may also be a list of
-    sharding specs for `mesh`. Follows `tf.keras.dtensor.experimental.LayoutMap`.
+    A name is first looked up as a key; then all keys are tried with `re.match`, in the order in
+    which they were added. A name that no key matches has no layout (KeyError). A value is a Layout,
+    or a list of sharding specs for `mesh`. Follows `tf.keras.dtensor.experimental.LayoutMap`.
+
+    Raises LayoutError for a key that is there already, or that is no regular expression.
 
     >>> mesh = gdt.create_mesh([("batch", 2), ("model", 2)])
     >>> layouts = gdt.nn.LayoutMap(mesh)
@@ -70,14 +72,14 @@ class LayoutMap(MutableMapping[str, Layout]):
         return len(self._layouts)
 
     def apply(self, tree: Tree) -> Tree:
-        """Move every array of a model to its layout, or replicate it on the mesh; returns the
-        model.
+        """Move every array of a model to its layout, or replicate it on the mesh; return the model.
 
         Raises LayoutError, and changes nothing, if a layout does not fit the rank of its array.
         """
-        places = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
-        layouts = [self.get(s.name, Layout.replicated(self.mesh, s.value.ndim)) for s in places]
-        moved = [relayout(s.value, w) for s, w in zip(places, layouts, strict=True)]
-        for slot, value in zip(places, moved, strict=True):
-            slot.owner[slot.key] = value
+        array_slots = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
+        replicated = [Layout.replicated(self.mesh, s.value.ndim) for s in array_slots]
+        layouts = [self.get(s.name, r) for s, r in zip(array_slots, replicated, strict=True)]
+        arrays = [relayout(s.value, w) for s, w in zip(array_slots, layouts, strict=True)]
+        for slot, array in zip(array_slots, arrays, strict=True):
+            slot.owner[slot.key] = array
         return tree

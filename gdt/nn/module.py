@@ -1,4 +1,4 @@
-"""Module: the base of layers and models, whose attributes are their parameters and parts."""
+"""Module: the base of layers and models, whose arrays and modules are its attributes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from gdt.state import Facts, Stateful, check_untied, mismatches, parts, slots, t
 
 @checked_class()
 class Module(Stateful):
-    """Base of layers and models: arrays among its attributes are parameters, modules its parts.
+    """The base of layers and models.
 
-    Modules may also lie in lists and dicts. A subclass is an `__init__` that makes the parameters
-    and a `__call__` that computes; names come from the attributes, such as `dense1.weight` or
-    `layers.0.bias`. Arrays listed in `untrained` are saved with the model and not trained; arrays
-    under a name with a leading underscore are neither, and warned of.
+    A subclass has an `__init__` that creates the parameters and a `__call__` that computes. Arrays
+    among its attributes are its parameters, modules its parts, also in lists and dicts. Their names
+    come from the attributes, such as `dense1.weight` or `layers.0.bias`. Arrays whose attributes
+    are listed in `untrained` are saved with the model but not trained. Arrays under a name with a
+    leading underscore are neither, and give a warning.
 
     >>> class Scale(gdt.nn.Module):
     ...     def __init__(self):
@@ -38,75 +39,76 @@ class Module(Stateful):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} defines no __call__")
 
-    # ---- what it holds
+    # ---- parameters and parts
 
     def parameters(self) -> dict[str, DistributedArray]:
-        """The trainable arrays by name: what `GradientTape.gradient` and optimizers take.
+        """Return the trainable arrays by name, as gradients and optimizers take them.
 
         Raises DtypeError if two names hold one array.
         """
-        found = trainable_slots(self)
-        check_untied(found)
-        return {slot.name: slot.value for slot in found}
+        parameter_slots = trainable_slots(self)
+        check_untied(parameter_slots)
+        return {slot.name: slot.value for slot in parameter_slots}
 
     def named_parameters(self) -> Iterator[tuple[str, DistributedArray]]:
-        """Name and array of every trainable parameter."""
+        """Return an iterator of the name and array of every trainable parameter."""
         return iter(self.parameters().items())
 
     def state(self) -> dict[str, DistributedArray]:
-        """All arrays by name, also those that are not trained, such as running moments."""
+        """Return all arrays by name, also those that are not trained, such as running moments."""
         return {s.name: s.value for s in slots(self) if isinstance(s.value, DistributedArray)}
 
     def load(self, state: Mapping[str, Any]) -> Self:
-        """Take arrays over from `state`, in this module's layouts; returns the module.
+        """Replace this module's arrays by those of `state`, in this module's layouts; return it.
 
-        state: what `state()` of an equal module returned, on any mesh, or NumPy arrays by name.
-        Raises CheckpointError that lists every name, shape and dtype that does not fit, and changes
-        nothing then.
+        state: arrays by name, NumPy's or as `state()` of an equal module on any mesh returned them.
+
+        Raises CheckpointError, which lists every name, shape and dtype that does not fit; then
+        nothing is changed.
         """
-        places = {s.name: s for s in slots(self) if isinstance(s.value, DistributedArray)}
-        given = {
+        array_slots = {s.name: s for s in slots(self) if isinstance(s.value, DistributedArray)}
+        values = {
             name: value if isinstance(value, DistributedArray) else np.asarray(value)
             for name, value in state.items()
         }
-        wrong = mismatches(_facts(self.state()), _facts(given))
+        wrong = mismatches(_facts(self.state()), _facts(values))
         if wrong:
             raise error(
                 CheckpointError,
                 f"{type(self).__name__}.load",
                 "the state does not fit the module\n  " + "\n  ".join(wrong),
             )
-        new = {n: asarray(v, layout=places[n].value.layout) for n, v in given.items()}
-        for name, slot in places.items():
-            slot.owner[slot.key] = new[name]
+        arrays = {n: asarray(v, layout=array_slots[n].value.layout) for n, v in values.items()}
+        for name, slot in array_slots.items():
+            slot.owner[slot.key] = arrays[name]
         return self
 
     def modules(self) -> Iterator[tuple[str, Module]]:
-        """This module under the name "", and all its parts by name, each once."""
+        """Return an iterator of (name, module): this module under "", and all its parts, once."""
         return _modules(self, "", set())
 
     # ---- mode
 
     def train(self, training: bool = True) -> Self:
-        """Set the mode of this module and all its parts; returns the module. Modules begin in
-        training."""
+        """Set the mode of this module and all its parts to training (the first mode of a module) or
+        evaluation; return the module."""
         for _, module in self.modules():
             module.training = training
         return self
 
     def eval(self) -> Self:
-        """The mode that uses running moments and drops nothing; returns the module."""
+        """Set the mode that uses running moments and drops nothing; return the module."""
         return self.train(False)
 
     def freeze(self, frozen: bool = True) -> Self:
-        """Take this module's arrays out of `parameters()`, or put them back; returns the module."""
+        """Exclude this module's arrays from `parameters()`, or include them; return the module."""
         self.trainable = not frozen
         return self
 
     # ---- text
 
     def describe(self) -> str:
-        """What the first line of the repr says of this module beside its class."""
+        """Return the text that follows the class in the first line of the repr."""
         return ""
 
     def __repr__(self) -> str:
@@ -114,17 +116,19 @@ class Module(Stateful):
 
 
 def _facts(state: Mapping[str, Any]) -> dict[str, Facts]:
+    """Return the shape and the name of the dtype of every array."""
     return {name: (value.shape, value.dtype.name) for name, value in state.items()}
 
 
 def _parts(module: Module) -> Iterator[tuple[str, Module]]:
-    """The modules that are attributes of a module, or lie in lists and dicts that are."""
+    """Yield the modules among the attributes of `module`, also in lists and dicts, by name."""
     for name, part in parts(vars(module)):
         if isinstance(part, Module):
             yield name, part
 
 
 def _modules(module: Module, name: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
+    """Yield `module` and its parts by name, except those whose identities are in `seen`."""
     if id(module) in seen:
         return
     seen.add(id(module))
@@ -134,7 +138,11 @@ def _modules(module: Module, name: str, seen: set[int]) -> Iterator[tuple[str, M
 
 
 def _lines(module: Module, name: str, seen: dict[int, str], path: str) -> list[str]:
-    """The text of a module, a line each; of one that was there before, its name alone."""
+    """Return the lines of a module's repr; one line for a module that has been shown before.
+
+    seen: the names of the modules shown before, by identity. path: the name of `module` in the
+    whole model.
+    """
     label = f"{name}: " if name else ""
     if id(module) in seen:
         return [f"{label}{type(module).__name__}  (the same as {seen[id(module)]})"]
@@ -154,7 +162,7 @@ def _lines(module: Module, name: str, seen: dict[int, str], path: str) -> list[s
 
 
 def _note(module: Module, key: str) -> str:
-    """What is unusual about an array among a module's attributes."""
+    """Return a note for an array that is not trained or not saved, else ""."""
     if key[0] == "_":
         return "  (private: neither trained nor saved)"
     return "  (not trained)" if key in module.untrained else ""

@@ -1,4 +1,4 @@
-"""BatchNorm: each feature with mean 0 and variance 1 over the global batch."""
+"""BatchNorm: the normalisation of each feature over the global batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Block = Any
 
 @update_op("..., ..., ... -> ...", linear="average + value", donate="average")
 def moving_average(xp: Any, average: Block, value: Block, momentum: Any, /, *, out: Any) -> Block:
-    """momentum * average + (1 - momentum) * value"""
+    """Return momentum * average + (1 - momentum) * value, in the memory of `average`."""
     (new,) = out
     change = (1 - momentum) * value
     xp.multiply(average, momentum, out=new)
@@ -32,15 +32,19 @@ def moving_average(xp: Any, average: Block, value: Block, momentum: Any, /, *, o
 class BatchNorm(Module):
     """Batch normalisation over all axes of x but the last, then scale and offset.
 
-    size: number of features. Without it the layer is that of the DTensor tutorial: it holds
-    nothing, and cannot be evaluated, because it knows no running moments.
+    x, result: (..., size).
+    size: the number of features. None gives the layer of the DTensor tutorial, which has no
+        arrays, and cannot be evaluated, because it has no running moments.
     layout: of the vectors of features, such as `weight_layout.delete([0])` of the layer before.
     affine: whether there are a scale and an offset to train.
     momentum: of the running moments, which training updates and evaluation uses.
+    epsilon: added to the variance. The default is that of the DTensor tutorial; Keras has 1e-3.
+    dtype: of the layer's arrays.
 
-    Moments are those of the global batch, however it is split. Source: Ioffe and Szegedy 2015; the
-    running variance is the biased one, as in Keras. The default of epsilon is that of the DTensor
-    tutorial; Keras has 1e-3.
+    Moments are those of the global batch, however it is split; the running variance is the biased
+    one, as in Keras. Source: Ioffe and Szegedy 2015.
+
+    Raises DtypeError for evaluation without a size.
 
     >>> layer = gdt.nn.BatchNorm(2)
     >>> layer(gdt.asarray([[1.0, 5.0], [3.0, 9.0]], "float32")).numpy().round(3).tolist()
@@ -73,8 +77,9 @@ class BatchNorm(Module):
         self.moving_variance = initializers.ones((size,), dtype, layout)
 
     def __call__(self, x: Any, training: bool | None = None) -> Any:
-        """training: batch moments (True) or running moments (False); the module's mode if not
-        given."""
+        """Return x normalised with the batch's moments if `training`, else with running moments.
+
+        training: by default the module's mode."""
         if not (self.training if training is None else training):
             return self._evaluate(x)
         y, mean, variance = batch_norm(x, self.scale, self.offset, self.epsilon)
@@ -84,6 +89,7 @@ class BatchNorm(Module):
         return y
 
     def _track(self, name: str, value: DistributedArray) -> None:
+        """Update the running moment called `name` with the batch's."""
         attributes = vars(self)
         value = relayout(value, attributes[name].layout)
         moving_average.update([(attributes, name)], value, float(self.momentum))
@@ -100,5 +106,5 @@ class BatchNorm(Module):
         return batch_normalization(x, mean, variance, self.offset, self.scale, self.epsilon)
 
     def describe(self) -> str:
-        """The number of features."""
+        """Return the number of features as text."""
         return "no running moments" if self.size is None else f"{self.size}"

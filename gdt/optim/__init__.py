@@ -1,5 +1,9 @@
-"""Optimizers: `optimizer.update(model, gradients)` puts updated parameters in place of the old
-ones."""
+"""Optimizers, schedules of the learning rate, and clipping of gradients.
+
+`optimizer.update(model, gradients)` puts updated arrays in the place of the parameters. State has
+the layouts of the parameters, so an update moves nothing. All parameters are updated in one call:
+in one kernel launch on a GPU, in loops on the host (`update_loops`).
+"""
 
 from gdt.optim.adam import Adam, AdamW
 from gdt.optim.clipping import clip_by_global_norm, global_norm

@@ -1,9 +1,8 @@
 """Adam and AdamW.
 
-The state is kept as weighted sums, m / (1 - beta1) and v / (1 - beta2) of the papers' moving
-averages: `m = beta1 * m + g` takes two passes over memory where the average takes three. What
-remains of the constant factors goes, with the bias corrections, into two numbers computed in
-Python's floats.
+The state holds weighted sums in place of the papers' moving averages, m / (1 - beta1) and
+v / (1 - beta2): `m = beta1 * m + g` takes two passes over memory where the average takes three. The
+constant factors and the bias corrections become two numbers, computed in Python's floats.
 """
 
 from __future__ import annotations
@@ -42,7 +41,8 @@ def adam_step(
     decay: bool = False,
     out: Any,
 ) -> tuple[Block, Block, Block]:
-    """m = beta1 * m + g; v = beta2 * v + |g|^2; p - rate * m / (sqrt(v) + epsilon).
+    """Return p - rate * m / (sqrt(v) + epsilon), m and v, after m = beta1 * m + g and v = beta2 * v
+    + |g|^2.
 
     decay: whether p is multiplied by `keep` first.
     """
@@ -56,8 +56,8 @@ def adam_step(
         xp.add(change, epsilon, out=change)
         xp.divide(m_new, change, out=change)
         xp.multiply(change, rate, out=change)
-        kept = xp.multiply(p_, keep, out=p_new) if decay else p_
-        xp.subtract(kept, change, out=p_new)
+        decayed = xp.multiply(p_, keep, out=p_new) if decay else p_
+        xp.subtract(decayed, change, out=p_new)
     return tuple(out)
 
 
@@ -69,8 +69,11 @@ adam_step.specialize(adam_loop)
 class Adam(Optimizer):
     """Adam: steps of about the learning rate, scaled by running moments of the gradients.
 
-    p -= rate * mean / (sqrt(square) + epsilon), with both moments bias-corrected. Source: Kingma
-    and Ba 2015, algorithm 1; defaults as in Keras.
+    `p -= rate * mean / (sqrt(square) + epsilon)`, where mean and square are the bias-corrected
+    moving averages of g and |g|^2 with the factors beta1 and beta2. learning_rate: a float or a
+    schedule. Source: Kingma and Ba 2015, algorithm 1; defaults as in Keras.
+
+    Raises ArgumentError for betas outside [0, 1) and a negative epsilon.
 
     >>> parameters = {"w": gdt.asarray([1.0, -2.0])}
     >>> gdt.optim.Adam(0.1).update(parameters, {"w": gdt.asarray([4.0, -0.5])})
@@ -78,7 +81,7 @@ class Adam(Optimizer):
     [0.9, -1.9]
     """
 
-    kinds = ("m", "v")
+    state_names = ("m", "v")
     weight_decay = 0.0
 
     def __init__(
@@ -99,7 +102,7 @@ class Adam(Optimizer):
         self.beta1, self.beta2, self.epsilon = float(beta1), float(beta2), float(epsilon)
 
     def scalars(self, rate: float) -> tuple[float, ...]:
-        """Bias corrections become factors of the rate and of epsilon."""
+        """Return the scalars of `adam_step`: bias corrections are factors of rate and epsilon."""
         mean = (1 - self.beta1) / (1 - self.beta1**self.steps)
         root = math.sqrt((1 - self.beta2**self.steps) / (1 - self.beta2))
         return (
@@ -116,7 +119,7 @@ class Adam(Optimizer):
         owners: Sequence[Sequence[Owner]],
         gradients: Sequence[DistributedArray],
     ) -> None:
-        """One update of every parameter and its moments."""
+        """Update every parameter and its moments."""
         adam_step.multi_tensor(owners, gradients, *scalars, decay=self.weight_decay > 0)
 
 
@@ -125,7 +128,12 @@ class AdamW(Adam):
     """Adam with decoupled weight decay: `p *= 1 - rate * weight_decay` before Adam's step.
 
     Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization"; defaults as in
-    Keras.
+    Keras. Raises ArgumentError for a negative weight_decay.
+
+    >>> parameters = {"w": gdt.asarray([1.0, -2.0])}
+    >>> gdt.optim.AdamW(0.1, weight_decay=0.5).update(parameters, {"w": gdt.asarray([4.0, -0.5])})
+    >>> parameters["w"].numpy().round(4).tolist()
+    [0.85, -1.8]
     """
 
     def __init__(

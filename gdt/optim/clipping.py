@@ -21,9 +21,10 @@ from gdt.ops.movement import relayout_together
 
 @checked
 def global_norm(gradients: Tree) -> DistributedArray:
-    """Euclidean norm of all arrays of a tree together, a real scalar array.
+    """Return the Euclidean norm of all arrays of a tree together, a real scalar array.
 
-    It is finite wherever its dtype holds it: that of the arrays, float32 for float16.
+    Its dtype is that of the arrays, float32 for float16. It is finite wherever that dtype can hold
+    it. Raises ArgumentError for a tree without arrays.
 
     >>> float(gdt.optim.global_norm({"a": gdt.asarray([3.0]), "b": gdt.asarray([[4.0]])}))
     5.0
@@ -36,11 +37,11 @@ def global_norm(gradients: Tree) -> DistributedArray:
 
 @partial(checked, eager=True)
 def clip_by_global_norm(gradients: Tree, max_norm: float) -> tuple[Tree, DistributedArray]:
-    """The gradients, scaled down together if their norm is above `max_norm`, and the norm they had.
+    """Return the gradients, scaled down together if their norm exceeds `max_norm`, and their norm.
 
-    Gradients are clipped as well where their norm is too large for its dtype. Source: Pascanu et
-    al. 2013, "On the difficulty of training recurrent neural networks", algorithm 1. A gradient
-    that is not finite gives gradients that are not finite.
+    Gradients are clipped as well where their norm is too large for its dtype. A gradient that is
+    not finite gives gradients that are not finite. Source: Pascanu et al. 2013, "On the difficulty
+    of training recurrent neural networks", algorithm 1.
 
     Raises ArgumentError for a `max_norm` below 0.
 
@@ -66,7 +67,7 @@ def clip_by_global_norm(gradients: Tree, max_norm: float) -> tuple[Tree, Distrib
 def _scaled_norm(
     op: str, arrays: Sequence[DistributedArray]
 ) -> tuple[DistributedArray, DistributedArray]:
-    """The norm of all arrays in a unit that keeps its squares in range, and that unit."""
+    """Return the norm of all arrays in a unit that keeps its squares in range, and that unit."""
     if not arrays:
         raise error(ArgumentError, op, "gradients is a tree without arrays")
     sizes = [_magnitude(g) for g in arrays]
@@ -76,14 +77,14 @@ def _scaled_norm(
 
 
 def _magnitude(g: DistributedArray) -> DistributedArray:
-    """|g|, of float16 as float32."""
+    """Return |g|, as float32 if g is float16."""
     size: DistributedArray = FUNCTIONS["abs"](g)
     return size.astype(np.float32) if size.dtype == np.float16 else size
 
 
 def _unit(sizes: Sequence[DistributedArray]) -> DistributedArray:
-    """The largest power of two that is no larger than the largest number; 1 if that is 0 or not
-    finite."""
+    """Return the largest power of two that is no larger than the largest element, or 1 if that is 0
+    or not finite."""
     largest = [FUNCTIONS["max" if x.size else "sum"](x) for x in sizes]
     largest = relayout_together(largest, [x.layout.resolved for x in largest])
     most = reduce(FUNCTIONS["maximum"], largest)
@@ -94,14 +95,16 @@ def _unit(sizes: Sequence[DistributedArray]) -> DistributedArray:
 
 
 def _sum_of_squares(size: DistributedArray, unit: DistributedArray) -> DistributedArray:
+    """Return the sum of squares of `size / unit`."""
     scaled = size / unit.astype(size.dtype)
     total: DistributedArray = FUNCTIONS["sum"](scaled * scaled)
     return total
 
 
 def _times(g: DistributedArray, scale: DistributedArray) -> DistributedArray:
-    """g * scale in the dtype of g, if that has fractions; a small scale is 0 in float16, and the
-    product need not be."""
+    """Return g * scale in the dtype of g, if that is floating-point.
+
+    float16 is multiplied in float32: a small scale is 0 in float16, and the product need not be."""
     if g.dtype.kind not in "fc":
         return g * scale
     wide = np.dtype(np.float32) if g.dtype == np.float16 else g.dtype

@@ -1,4 +1,4 @@
-"""What all optimizers share: state laid out as the parameters, and one update for each of them."""
+"""Optimizer, the base of all optimizers: state in the layouts of the parameters, and `update`."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from gdt.state import Slot, Stateful, Tree, slots, trainable_slots
 
 Block = Any
 Owner = tuple[MutableMapping[Any, Any], Any]
-# Where every parameter and its state are kept, and the gradient of each.
+# For each parameter the owners of it and of its state, and the gradients.
 Updates = tuple[list[list[Owner]], list[DistributedArray]]
 
 RUN = 64 * 1024
-"""Elements that a body updates at once, so that its temporary stays in the cache: shorter runs lose
+"""Elements that a body updates at once, so that its temporary stays in the cache. Shorter runs lose
 more to calls than they gain (measured on 0.9 M parameters)."""
 
 SMALL = 4096
-"""Elements of blocks whose order in memory hardly matters: reading them takes less than asking."""
+"""Elements of a block below which finding its order in memory costs more than it gains."""
 
 
 def runs(xp: Any, *blocks: Block) -> Iterable[Sequence[Block]]:
-    """Short runs of blocks of one shape, as views, each after a temporary of its shape; whole
-    blocks where that is no gain."""
+    """Cut blocks of one shape into short runs of elements, where that is a gain.
+
+    Returns an iterable of (temporary, *views): views of the blocks, and memory of their shape.
+    """
     like = blocks[0]
     if xp is not np or like.size < SMALL:
         return [(xp.empty_like(like), *blocks)]
@@ -56,6 +58,7 @@ def runs(xp: Any, *blocks: Block) -> Iterable[Sequence[Block]]:
 
 
 def _short_runs(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
+    """Yield a temporary and the views of each run of contiguous blocks."""
     flat = [b.reshape(-1) for b in blocks]
     scratch = NUMPY.empty((RUN,), flat[0].dtype)
     for start in range(0, flat[0].size, RUN):
@@ -65,20 +68,21 @@ def _short_runs(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
 
 @checked_class(eager=True)
 class Optimizer(Stateful):
-    """Base of the optimizers: a subclass names its state arrays and says how one parameter is
-    updated.
+    """The base of all optimizers; a subclass defines `state_names`, `scalars` and `step`.
 
-    learning_rate: a float, or a schedule `step -> float`.
+    learning_rate: a float, or a schedule, a function from the number of earlier updates to a float.
 
-    `steps` counts the updates; `state[kind][name]` holds the state array of one kind for the
-    parameter of that name, in the parameter's layout. Both are saved with `gdt.checkpoint`. Since
-    arrays are replaced in every step, names are all that state can belong to: give each model an
-    optimizer of its own, and call `init` before one is used for another model.
+    `steps` counts the updates. `state[s][name]` is the array called s in `state_names` that belongs
+    to the parameter `name`, in the parameter's layout. Both are saved with `gdt.checkpoint`. State
+    belongs to the names of parameters, since their arrays are replaced in every step: give each
+    model an optimizer of its own, and call `init` before using one for another model.
+
+    Raises ArgumentError for a learning rate that is negative or not finite.
     """
 
-    trainable = False  # nothing here is a parameter
+    trainable = False  # the state has no parameters
     counters = ("steps",)
-    kinds: ClassVar[tuple[str, ...]] = ()  # names of the arrays kept for every parameter
+    state_names: ClassVar[tuple[str, ...]] = ()  # of the arrays that belong to every parameter
 
     def __init__(self, learning_rate: float | Schedule) -> None:
         if not callable(learning_rate) and not 0 <= learning_rate < float("inf"):
@@ -90,55 +94,57 @@ class Optimizer(Stateful):
             )
         self.learning_rate = learning_rate
         self.steps = 0
-        self.state: dict[str, dict[str, DistributedArray]] = {kind: {} for kind in self.kinds}
+        self.state: dict[str, dict[str, DistributedArray]] = {s: {} for s in self.state_names}
 
     def init(self, parameters: Tree) -> Optimizer:
-        """Start anew for these parameters: no steps done, state of zeros; returns the optimizer.
+        """Reset the optimizer for these parameters: no steps, state of zeros; return the optimizer.
 
-        parameters: a Module, or a dict or list of arrays. `update` does this by itself; it is
-        needed before a checkpoint is restored into the optimizer.
+        parameters: a Module, or a dict or list of arrays. The first `update` does the same; call
+        `init` before a checkpoint is restored into the optimizer.
         """
         self.steps = 0
-        for kept in self.state.values():
-            kept.clear()
+        for arrays in self.state.values():
+            arrays.clear()
         for slot in trainable_slots(parameters):
             self._begin(slot)
         return self
 
     def __repr__(self) -> str:
-        given = list(inspect.signature(type(self)).parameters)
-        shown = [f"{name}={vars(self)[name]!r}" for name in given if name in vars(self)]
+        names = list(inspect.signature(type(self)).parameters)
+        shown = [f"{name}={vars(self)[name]!r}" for name in names if name in vars(self)]
         return f"{type(self).__name__}({', '.join(shown)}) after {self.steps} steps"
 
     def _begin(self, slot: Slot) -> None:
-        for kept in self.state.values():
-            kept[slot.name] = zeros_like(slot.value)
+        """Set the state of one parameter to zeros."""
+        for arrays in self.state.values():
+            arrays[slot.name] = zeros_like(slot.value)
 
     def update(self, parameters: Tree, gradients: Tree) -> None:
         """Take one step: put updated arrays in the place of the parameters.
 
-        parameters: a Module, or a dict or list of arrays. gradients: as `GradientTape.gradient`
-        returns them for it; one in another layout is moved to its parameter's first, and None
-        leaves its parameter as it is. Gradients of complex parameters are conjugated here: the
-        conjugate is where the loss grows. An array that another name refers to is not changed.
+        parameters: a Module, or a dict or list of arrays.
+        gradients: as `GradientTape.gradient` returns them for the parameters. A gradient in another
+            layout is moved to its parameter's; None leaves its parameter as it is. Gradients of
+            complex parameters are conjugated here, since the loss grows along the conjugate.
 
-        Raises ShapeError if gradients are missing, or if they or the state that is kept for a
-        parameter have other shapes; nothing is changed then.
+        An array to which anything else refers keeps its values. Raises ShapeError if gradients are
+        missing, or if gradients or state have other shapes than the parameters; then nothing is
+        changed.
         """
-        owners, found = self._ready(parameters, gradients) or self._prepared(parameters, gradients)
+        owners, arrays = self._ready(parameters, gradients) or self._prepared(parameters, gradients)
         begin_step = self._begin_step
-        if processes.current().count > 1 and found:
+        if processes.current().count > 1 and arrays:
             names = frozenset((str(key), mapping[key].type) for (mapping, key), *_ in owners)
-            begin_step = partial(self._begin_noted_step, found[0].mesh, len(owners), names)
-        self.step(from_host(type(self).__name__, begin_step), owners, found)
+            begin_step = partial(self._begin_noted_step, arrays[0].mesh, len(owners), names)
+        self.step(from_host(type(self).__name__, begin_step), owners, arrays)
 
     def _ready(self, parameters: Tree, gradients: Tree) -> Updates | None:
-        """What is to be updated, where a dict of parameters, their state and a dict of gradients
-        fit each other already, as they do in nearly all steps; else None."""
+        """Return the owners and gradients where dicts of parameters, state and gradients fit each
+        other, as they do in nearly all steps; else None."""
         if type(parameters) is not dict or type(gradients) is not dict:
             return None
         owners: list[list[Owner]] = []
-        found: list[DistributedArray] = []
+        arrays: list[DistributedArray] = []
         for name, x in parameters.items():
             g = gradients.get(name)
             if type(x) is not DistributedArray or type(g) is not DistributedArray:
@@ -146,27 +152,30 @@ class Optimizer(Stateful):
             if g.type is not x.type or x.type.dtype.kind != "f" or type(name) is not str:
                 return None
             group: list[Owner] = [(parameters, name)]
-            for kept in self.state.values():
-                if name not in kept or kept[name].type is not x.type:
+            for states in self.state.values():
+                if name not in states or states[name].type is not x.type:
                     return None
-                group.append((kept, name))
+                group.append((states, name))
             owners.append(group)
-            found.append(g)
-        return (owners, found) if len(found) == len(gradients) else None
+            arrays.append(g)
+        return (owners, arrays) if len(arrays) == len(gradients) else None
 
     def _prepared(self, parameters: Tree, gradients: Tree) -> Updates:
-        """What is to be updated, with gradients and state brought to where the parameters are."""
+        """Return the owners and gradients, after moving gradients and state to the layouts of the
+        parameters."""
         # Gradients that move travel together: processes may have filled dicts in other orders.
         targets = sorted(trainable_slots(parameters), key=lambda slot: slot.name)
-        found = self._gradients(targets, gradients)
+        moved = self._gradients(targets, gradients)
         self._follow(targets)
-        states = self.state.values()
-        updated = [(s, g) for s, g in zip(targets, found, strict=True) if g is not None]
-        owners = [[(s.owner, s.key), *[(kept, s.name) for kept in states]] for s, _ in updated]
+        updated = [(s, g) for s, g in zip(targets, moved, strict=True) if g is not None]
+        owners = [
+            [(s.owner, s.key), *[(states, s.name) for states in self.state.values()]]
+            for s, _ in updated
+        ]
         return owners, [g for _, g in updated]
 
     def _begin_step(self) -> tuple[float, ...]:
-        """Count the step; the numbers that it computes with."""
+        """Count the step, and return its scalars."""
         rate = (
             self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate
         )
@@ -176,15 +185,16 @@ class Optimizer(Stateful):
     def _begin_noted_step(
         self, mesh: Mesh, count: int, names: frozenset[tuple[str, ArrayType]]
     ) -> tuple[float, ...]:
-        """`_begin_step`, noted for processes to compare. names: of the parameters, and their
-        types."""
+        """Count the step, note it for processes to compare, and return its scalars.
+
+        names: the names and types of the parameters."""
         scalars = self._begin_step()
         text = f"step {self.steps} of {type(self).__name__} for {count} parameters"
         note(mesh, Action("update", f"{text}, {_listed(names)}"), scalars)
         return scalars
 
     def scalars(self, rate: float) -> tuple[float, ...]:
-        """The numbers that step number `self.steps` computes with, at this learning rate."""
+        """Return the scalars of step number `self.steps` at the learning rate `rate`."""
         return (rate,)
 
     def step(
@@ -193,43 +203,44 @@ class Optimizer(Stateful):
         owners: Sequence[Sequence[Owner]],
         gradients: Sequence[DistributedArray],
     ) -> None:
-        """Update every parameter: `owners` says where it and its state are kept."""
+        """Update every parameter: `owners` holds the owners of the parameter and of its state."""
         raise NotImplementedError
 
     def _follow(self, targets: Sequence[Slot]) -> None:
-        """Bring the state of every parameter to where the parameter is now, and to its dtype."""
+        """Move the state of every parameter to the parameter's layout and dtype."""
         stale = [
-            (kind, slot)
-            for kind, kept in self.state.items()
+            (state_name, slot)
+            for state_name, arrays in self.state.items()
             for slot in targets
-            if (x := kept.get(slot.name)) is None or x.type is not slot.value.type
+            if (x := arrays.get(slot.name)) is None or x.type is not slot.value.type
         ]
         self._check_shapes(stale)
-        for kind, slot in stale:
-            kept, like = self.state[kind], slot.value
-            if slot.name in kept:
-                kept[slot.name] = relayout(_in_dtype(kept[slot.name], like.dtype), like.layout)
+        for state_name, slot in stale:
+            arrays, like = self.state[state_name], slot.value
+            if slot.name in arrays:
+                arrays[slot.name] = relayout(_in_dtype(arrays[slot.name], like.dtype), like.layout)
             else:
-                kept[slot.name] = zeros_like(like)
+                arrays[slot.name] = zeros_like(like)
 
     def _check_shapes(self, stale: Sequence[tuple[str, Slot]]) -> None:
-        """Raise ShapeError if state is of another shape than its parameter."""
+        """Raise ShapeError if state has another shape than its parameter."""
         wrong = [
-            f"{slot.name}: {slot.value.type}, and its {kind} is {x.type}"
-            for kind, slot in stale
-            if (x := self.state[kind].get(slot.name)) is not None and x.shape != slot.value.shape
+            f"{slot.name}: {slot.value.type}, and its {state_name} is {x.type}"
+            for state_name, slot in stale
+            if (x := self.state[state_name].get(slot.name)) is not None
+            and x.shape != slot.value.shape
         ]
         if wrong:
             raise error(
                 ShapeError,
                 f"{type(self).__name__}.update",
                 "parameters have other shapes than their state\n  " + "\n  ".join(wrong),
-                remedy="optimizer.init(parameters) starts anew; each model needs an optimizer.",
+                remedy="Call optimizer.init(parameters); each model needs its own optimizer.",
             )
 
     def _gradients(self, targets: Sequence[Slot], tree: Tree) -> list[DistributedArray | None]:
-        """For every target the direction in which the loss grows, in the target's layout and dtype;
-        None where the gradient is None."""
+        """Return for every target the direction in which the loss grows, in the target's layout and
+        dtype; None where the gradient is None."""
         named = _by_name(tree)
         gradients: list[Any] = [named.get(slot.name) for slot in targets]
         others = [
@@ -271,18 +282,19 @@ class Optimizer(Stateful):
 
 @lru_cache(maxsize=64)
 def _listed(names: frozenset[tuple[str, ArrayType]]) -> str:
-    """Names and types of parameters; of many the first, and a checksum of all."""
+    """Return the names and types of the first parameters, and a checksum of those of all."""
     texts = sorted(f"{name}: {array_type}" for name, array_type in names)
     checksum = zlib.crc32("\n".join(texts).encode())
     return f"{'; '.join(texts[:SHOWN])} ({checksum:08x})"
 
 
 def _in_dtype(g: DistributedArray, dtype: np.dtype) -> DistributedArray:
+    """Return g in a dtype; g itself if it has it."""
     return g if g.dtype == dtype else astype(g, dtype)
 
 
 def _by_name(tree: Tree) -> Mapping[str, Any]:
-    """Gradients by the names of their parameters; DtypeError for what is no array."""
+    """Return gradients by the names of their parameters; raise DtypeError for what is no array."""
     named = tree if _is_flat(tree) else {slot.name: slot.value for slot in slots(tree)}
     for name, g in named.items():
         if g is not None and not isinstance(g, DistributedArray):
@@ -291,4 +303,5 @@ def _by_name(tree: Tree) -> Mapping[str, Any]:
 
 
 def _is_flat(tree: Tree) -> bool:
+    """Return whether a tree is a dict without dicts or lists in it."""
     return isinstance(tree, dict) and not any(isinstance(g, dict | list) for g in tree.values())

@@ -1,7 +1,7 @@
-"""Schedules: the learning rate as a function of the number of updates done before.
+"""Schedules: functions from the number of earlier updates to the learning rate.
 
-Each is an object that a step number is given to, and not a function inside a function, so that it
-can be copied, pickled and printed with the optimizer that holds it.
+Each is an object with a `__call__`, and not a function inside a function, so that it can be copied,
+pickled and printed with its optimizer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class ExponentialDecay:
-    """What `exponential_decay` returns."""
+    """The schedule of `exponential_decay`."""
 
     initial: float
     decay_steps: int
@@ -36,7 +36,10 @@ class ExponentialDecay:
 def exponential_decay(
     initial: float, decay_steps: int, decay_rate: float, *, staircase: bool = False
 ) -> Schedule:
-    """`initial * decay_rate ** (step / decay_steps)`, in whole powers with `staircase`.
+    """Return the schedule `initial * decay_rate ** (step / decay_steps)`.
+
+    staircase: whether the exponent is rounded down to an integer. Raises ArgumentError for fewer
+    than one decay step.
 
     >>> gdt.optim.exponential_decay(0.1, decay_steps=10, decay_rate=0.5)(20)
     0.025
@@ -47,7 +50,7 @@ def exponential_decay(
 
 @dataclass(frozen=True)
 class CosineDecay:
-    """What `cosine_decay` returns."""
+    """The schedule of `cosine_decay`."""
 
     initial: float
     decay_steps: int
@@ -60,9 +63,10 @@ class CosineDecay:
 
 @partial(checked, eager=True)
 def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedule:
-    """Half a cosine from `initial` down to `final` over `decay_steps`, then `final`.
+    """Return the schedule of half a cosine from `initial` down to `final` over `decay_steps`.
 
-    Source: Loshchilov and Hutter 2017, "SGDR", eq. 5.
+    After that it is `final`. Source: Loshchilov and Hutter 2017, "SGDR", eq. 5. Raises
+    ArgumentError for fewer than one decay step.
 
     >>> gdt.optim.cosine_decay(1.0, decay_steps=100)(50)
     0.5
@@ -73,7 +77,7 @@ def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedu
 
 @dataclass(frozen=True)
 class PiecewiseConstant:
-    """What `piecewise_constant` returns."""
+    """The schedule of `piecewise_constant`."""
 
     boundaries: tuple[int, ...]
     values: tuple[float, ...]
@@ -84,7 +88,10 @@ class PiecewiseConstant:
 
 @partial(checked, eager=True)
 def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Schedule:
-    """values[0] before step boundaries[0], values[1] before boundaries[1], ...
+    """Return the schedule that is values[0] before step boundaries[0], values[1] before
+    boundaries[1], and so on.
+
+    Raises ArgumentError unless the boundaries ascend and there is one value more.
 
     >>> [gdt.optim.piecewise_constant([2], [0.1, 0.01])(step) for step in range(4)]
     [0.1, 0.1, 0.01, 0.01]
@@ -102,7 +109,7 @@ def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Sc
 
 @dataclass(frozen=True)
 class Warmup:
-    """What `with_warmup` returns."""
+    """The schedule of `with_warmup`."""
 
     rate: float | Schedule
     warmup_steps: int
@@ -115,7 +122,10 @@ class Warmup:
 
 @partial(checked, eager=True)
 def with_warmup(rate: float | Schedule, warmup_steps: int) -> Schedule:
-    """Rises linearly to `rate` over the first `warmup_steps`, then follows it from its own step 0.
+    """Return the schedule that rises linearly to `rate` over the first `warmup_steps`.
+
+    rate: a float, or a schedule that is followed after the rise, from its own step 0. Raises
+    ArgumentError for fewer than one step.
 
     >>> [gdt.optim.with_warmup(0.4, 4)(step) for step in range(5)]
     [0.1, 0.2, 0.30000000000000004, 0.4, 0.4]
@@ -125,5 +135,6 @@ def with_warmup(rate: float | Schedule, warmup_steps: int) -> Schedule:
 
 
 def _check_steps(name: str, steps: int) -> None:
+    """Raise ArgumentError unless `steps` is at least 1."""
     if steps < 1:
         raise error(ArgumentError, name, f"a duration of {steps} steps", remedy="Pass 1 or more.")

@@ -23,7 +23,7 @@ Scalar = Any
 def sgd_step(
     xp: Any, p: Block, g: Block, rate: Scalar, /, *, out: Any, scratch: Block | None = None
 ) -> Block:
-    """p - rate * g"""
+    """Return p - rate * g."""
     if scratch is not None or p.size < SMALL:
         return xp.subtract(p, xp.multiply(g, rate, out=scratch), out=out[0])
     for change, p_, g_, new in runs(xp, p, g, out[0]):
@@ -45,7 +45,8 @@ def momentum_step(
     nesterov: bool = False,
     out: Any,
 ) -> tuple[Block, Block]:
-    """v = momentum * v - rate * g; p + v, or p + momentum * v - rate * g with `nesterov`."""
+    """Return p + v, or p + momentum * v - rate * g with `nesterov`, and v, after v = momentum * v -
+    rate * g."""
     for change, p_, v_, g_, p_new, v_new in runs(xp, p, v, g, *out):
         xp.multiply(g_, -rate, out=change)
         xp.multiply(v_, momentum, out=v_new)
@@ -69,8 +70,12 @@ momentum_step.specialize(momentum_loop)
 class SGD(Optimizer):
     """Gradient descent: `p -= rate * g`, or with momentum `v = momentum * v - rate * g; p += v`.
 
-    nesterov: `p += momentum * v - rate * g` after the same v (Sutskever et al. 2013, eq. 3-4).
+    learning_rate: a float or a schedule. momentum: in [0, 1].
+    nesterov: whether to use `p += momentum * v - rate * g` after the same v (Sutskever et al. 2013,
+        eq. 3-4).
     Formulas and defaults as in Keras.
+
+    Raises ArgumentError for another momentum, and for `nesterov` without momentum.
 
     >>> parameters = {"w": gdt.asarray([1.0, 2.0])}
     >>> gdt.optim.SGD(0.5).update(parameters, {"w": gdt.asarray([1.0, 1.0])})
@@ -97,22 +102,23 @@ class SGD(Optimizer):
         self._keep_velocity()
 
     def _keep_velocity(self) -> None:
-        """`momentum` may be changed at any time; a velocity that there is goes on at 0 too."""
+        """Add the velocity to the state if there is momentum, which may change at any time. A
+        velocity that is there stays in use, also where momentum becomes 0."""
         if self.momentum:
             self.state.setdefault("velocity", {})
 
     def init(self, parameters: Tree) -> Optimizer:
-        """Start anew for these parameters: no steps done, no velocity; returns the optimizer."""
+        """Reset the optimizer for these parameters, as `Optimizer.init` does; return it."""
         self._keep_velocity()
         return super().init(parameters)
 
     def update(self, parameters: Tree, gradients: Tree) -> None:
-        """Take one step, as every optimizer does: see `Optimizer.update`."""
+        """Take one step; see `Optimizer.update`."""
         self._keep_velocity()
         super().update(parameters, gradients)
 
     def scalars(self, rate: float) -> tuple[float, ...]:
-        """Rate and momentum."""
+        """Return the rate, and the momentum if there is a velocity."""
         return (rate, float(self.momentum)) if "velocity" in self.state else (rate,)
 
     def step(
@@ -121,7 +127,7 @@ class SGD(Optimizer):
         owners: Sequence[Sequence[Owner]],
         gradients: Sequence[DistributedArray],
     ) -> None:
-        """Plain, or with momentum."""
+        """Update every parameter, and its velocity if there is one."""
         if "velocity" in self.state:
             momentum_step.multi_tensor(owners, gradients, *scalars, nesterov=self.nesterov)
         else:

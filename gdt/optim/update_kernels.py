@@ -1,4 +1,4 @@
-"""The kernels of optimizer steps: of one parameter, and of all of a model in one launch."""
+"""The kernels of optimizer steps, for one parameter or for all parameters in one launch."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ Blocks = Sequence[Block]
 
 
 def declare(op: UpdateOp, launch: Callable[..., list[KernelCall]]) -> None:
-    """Let `launch`, a function of `gdt.cuda.launches.update`, be the kernel of an op with donated
-    operands: arrays first, the donated ones before the gradient, then scalars."""
+    """Declare `launch`, a function of `gdt.cuda.launches.update`, as the kernel of an update op.
+
+    The operands of the op are its donated arrays, then the gradient, then scalars.
+    """
     arrays = len(op.declaration.donated) + 1
 
     def multi_tensor(
@@ -44,7 +46,9 @@ def declare(op: UpdateOp, launch: Callable[..., list[KernelCall]]) -> None:
 
 
 def _scalars(launcher: Launcher, values: Sequence[Any], dtype: np.dtype) -> Block:
-    """Learning rates and their like on the device, where they may be arrays already."""
+    """Return the scalars of a step as one array on the device.
+
+    values: Python numbers, or arrays of one element on the device, as a recorded step has them."""
     xp = launcher.xp
     if not any(hasattr(v, "dtype") for v in values):
         return launcher.backend.upload(np.array(values, dtype))
@@ -52,12 +56,12 @@ def _scalars(launcher: Launcher, values: Sequence[Any], dtype: np.dtype) -> Bloc
     if whole is not None and all(v.base is whole for v in values):
         places = [(address(v) - address(whole)) // dtype.itemsize for v in values]
         if whole.dtype == dtype and places == list(range(places[0], places[0] + len(values))):
-            return whole[places[0] : places[0] + len(values)]  # they lie there as the kernel wants
+            return whole[places[0] : places[0] + len(values)]  # neighbours in the right order
     return xp.concatenate([xp.asarray(v, dtype).reshape(1) for v in values])
 
 
 def _table(launcher: Launcher, table: np.ndarray) -> Block:
-    """The table on the device: the one of the step before, where no address has changed."""
+    """Return the table on the device; the one of the last step if no address has changed."""
     kept = launcher.kept.get("table")
     if kept is None or not np.array_equal(kept[0], table):
         kept = launcher.kept["table"] = table, launcher.backend.upload(table)

@@ -1,4 +1,4 @@
-"""Updates of parameters as compiled loops: one pass over each of their arrays."""
+"""Updates of parameters as compiled loops, in one pass over their arrays."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gdt.optim.optimizer import SMALL
 Block = Any
 Body = Callable[..., Any]
 
-# What takes the place of an operand is that operand, in its memory or copied: of two arrays that
-# overlap a compiler does not know that they are the same.
+# A loop updates its operands in place; an operand that may not be overwritten is copied first. With
+# separate outputs, which may share the operands' memory, a compiler could not use vectors.
 
 
 @loop("output, input, float")
@@ -27,19 +27,19 @@ def _sgd(p: Block, g: Block, rate: float) -> None:
 
 @loop("output, output, input, float, float")
 def _momentum(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
-    back, kept = p.dtype.type(-rate), p.dtype.type(momentum)
+    step, factor = p.dtype.type(-rate), p.dtype.type(momentum)
     for i in range(p.size):
-        v[i] = v[i] * kept + g[i] * back
+        v[i] = v[i] * factor + g[i] * step
         p[i] += v[i]
 
 
 @loop("output, output, input, float, float")
 def _nesterov(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
-    back, kept = p.dtype.type(-rate), p.dtype.type(momentum)
+    step, factor = p.dtype.type(-rate), p.dtype.type(momentum)
     for i in range(p.size):
-        change = g[i] * back
-        v[i] = v[i] * kept + change
-        p[i] = (p[i] + change) + v[i] * kept
+        change = g[i] * step
+        v[i] = v[i] * factor + change
+        p[i] = (p[i] + change) + v[i] * factor
 
 
 @loop("output, output, output, input, float, float, float, float, float")
@@ -75,23 +75,23 @@ def _adam_with_decay(
     epsilon: float,
 ) -> None:
     element = p.dtype.type
-    b1, b2, kept = element(beta1), element(beta2), element(keep)
+    b1, b2, factor = element(beta1), element(beta2), element(keep)
     step, small = element(rate), element(epsilon)
     for i in range(p.size):
         m[i] = m[i] * b1 + g[i]
         v[i] = v[i] * b2 + g[i] * g[i]
-        p[i] = p[i] * kept - m[i] / (np.sqrt(v[i]) + small) * step
+        p[i] = p[i] * factor - m[i] / (np.sqrt(v[i]) + small) * step
 
 
 def sgd_loop(body: Body, p: Block, g: Block, rate: Any, /) -> Body | None:
-    """`sgd_step` of more than a few elements, for which its two calls are no more than one."""
+    """Return the loop of `sgd_step`; None for small blocks, for which the body is as fast."""
     return _updating("sgd_step", _sgd, body, (p,), g, rate) if p.size >= SMALL else None
 
 
 def momentum_loop(
     body: Body, p: Block, v: Block, g: Block, *scalars: Any, nesterov: bool = False
 ) -> Body | None:
-    """`momentum_step`"""
+    """Return the loop of `momentum_step`, or None."""
     return _updating(
         "momentum_step", _nesterov if nesterov else _momentum, body, (p, v), g, *scalars
     )
@@ -100,7 +100,7 @@ def momentum_loop(
 def adam_loop(
     body: Body, p: Block, m: Block, v: Block, g: Block, *scalars: Any, decay: bool = False
 ) -> Body | None:
-    """`adam_step`"""
+    """Return the loop of `adam_step`, or None."""
     return _updating(
         "adam_step", _adam_with_decay if decay else _adam, body, (p, m, v), g, *scalars
     )
@@ -109,7 +109,10 @@ def adam_loop(
 def _updating(
     name: str, update: Loop, body: Body, owned: Sequence[Block], g: Block, *scalars: Any
 ) -> Body | None:
-    """What makes `out` of operands that take each other's place, or None if they are not alike."""
+    """Return the function that takes the body's place and runs the loop `update`, or None where the
+    operands differ in shape or dtype, or no loop has their dtype.
+
+    owned: the donated operands."""
     if not are_arrays(*owned, g) or not are_floats(*scalars):
         return None
     if any(x.shape != g.shape or x.dtype != g.dtype for x in owned):
