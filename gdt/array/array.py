@@ -117,12 +117,10 @@ class DistributedArray(ArrayMethods):
             observers = OBSERVERS.get()
             for observer in observers:
                 observer.on_enter("resolve")
-            (blocks,) = run_routes([route(self.type, self.layout.resolved)], [self.blocks])
-            array_type = self.type.with_layout(self.layout.resolved)
-            self._resolved = DistributedArray(array_type, tuple(blocks))
+            move_to_layouts([self], [self.layout.resolved])
             for observer in observers:
                 observer.on_leave("resolve", (self,), self._resolved)
-        return self._resolved
+        return self._resolved  # type: ignore[return-value]
 
     @checked
     def numpy(self) -> np.ndarray:
@@ -327,3 +325,58 @@ def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:
     if not -x.size <= index < x.size:
         raise error(IndexRangeError, "item", f"index {index} is out of range for {x.size} elements")
     return tuple(int(i) for i in np.unravel_index(index % x.size, x.shape))
+
+
+# ---------------------------------------------------------------- moving
+
+
+def move_to_layouts(
+    arrays: Sequence[Any],
+    layouts: Sequence[Layout | None],
+    *,
+    op: str = "",
+    overlapped: bool = False,
+) -> list[Any]:
+    """Return arrays of one mesh in new layouts; reductions that can travel together do.
+
+    An array remembers its resolved value, so nothing is resolved twice.
+
+    layouts: None leaves an array, or a Python scalar, as it is. op: the name of an op that needs
+    the arrays so without having been asked to move them. overlapped: devices may compute meanwhile;
+    the results must not be used before `gdt.comm.relayout.join`, nor remembered before that.
+    """
+    results = list(arrays)
+    moving: dict[Any, list[int]] = {}  # positions; an array that is resolved may be given twice
+    for i, (array, layout) in enumerate(zip(arrays, layouts, strict=True)):
+        if layout is None or layout is array.type.layout:
+            continue
+        if layout is not array.type.layout.resolved:
+            moving[i] = [i]
+        elif array._resolved is not None:
+            results[i] = array._resolved
+        else:
+            moving.setdefault(("resolved", id(array)), []).append(i)
+    if not moving:
+        return results
+    firsts: dict[int, Any] = {p[0]: layouts[p[0]] for p in moving.values()}
+    if op:
+        types = tuple([a.type if type(a) is DistributedArray else None for a in arrays])
+        targets = tuple([firsts.get(i) for i in range(len(arrays))])
+        for observer in OBSERVERS.get():
+            observer.on_move(op, types, targets)
+    routes = [route(arrays[i].type, layout) for i, layout in firsts.items()]
+    moved = run_routes(routes, [arrays[i].blocks for i in firsts], overlapped=overlapped)
+    for (first, *others), blocks in zip(moving.values(), moved, strict=True):
+        array = arrays[first]
+        results[first] = DistributedArray(array.type.with_layout(firsts[first]), tuple(blocks))
+        if not overlapped:
+            remember_resolved(array, results[first])
+        for i in others:
+            results[i] = results[first]
+    return results
+
+
+def remember_resolved(array: DistributedArray, moved: DistributedArray) -> None:
+    """Remember `moved` as the value of `array` if that is all that its layout differs in."""
+    if moved.type.layout is array.type.layout.resolved:
+        array._resolved = moved

@@ -8,17 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array.array import DistributedArray
+from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
-from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
 from gdt.errors import LayoutError, error
 from gdt.observe import from_host, is_recorded
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, get_default_mesh
-from gdt.sharding.routes import route
 
 Block = Any
 
@@ -86,7 +84,8 @@ def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
                 wholes.append(backend.asarray(whole).reshape(lead + whole.shape))
         parts = wholes
         if layout is not array_type.layout:
-            (parts,) = run_routes([route(array_type, layout)], [wholes])
+            (moved,) = move_to_layouts([DistributedArray(array_type, wholes)], [layout])
+            parts = moved.blocks
     axes = _broadcast_axes(layout, parts[0].nbytes)
     array_type = ArrayType.of(whole.shape, whole.dtype, layout)
     blocks = []

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.array.array import DistributedArray
+from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.buckets import Buckets
 from gdt.caches import Cache
 from gdt.engine.plan import exactly
 from gdt.errors import GradientError, error
 from gdt.observe import OBSERVERS, is_recorded, observing
-from gdt.ops.movement import relayout_together
 from gdt.programs.instruction import array_of, held
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
@@ -385,6 +384,6 @@ def _resolved(
         if any(t.layout.reductions) and t.mesh is (arrays or [t])[0].mesh
     ]
     together = iter(
-        relayout_together([*arrays, *partial], [*layouts, *(t.layout.resolved for t in partial)])
+        move_to_layouts([*arrays, *partial], [*layouts, *(t.layout.resolved for t in partial)])
     )
     return [next(together) if g is not None else None for g in grads]

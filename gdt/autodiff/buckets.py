@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from gdt.array.array import DistributedArray
-from gdt.comm.relayout import join, run_routes
+from gdt.array.array import DistributedArray, move_to_layouts, remember_resolved
+from gdt.comm.relayout import join
 from gdt.sharding.layout import Layout
-from gdt.sharding.routes import route
 
 # Bytes of a device in a bucket: that of PyTorch, Li et al. 2020, "PyTorch Distributed: Experiences
 # on Accelerating Data Parallel Training", VLDB 13(12).
@@ -42,7 +41,7 @@ class Buckets:
     def __init__(self, operands: Operands, sources: Sequence[DistributedArray]) -> None:
         self.moved: dict[int, DistributedArray] = {}
         self._sources, self._waiting = sources, list[SentGradient]()
-        self._sent: list[tuple[SentGradient, Sequence[Any]]] = []
+        self._sent: list[tuple[SentGradient, DistributedArray]] = []
         self._completing: dict[int, list[int]] = defaultdict(list)  # positions, by number of call
         self._left = 0  # sources whose gradients are not complete
         if sum(s.type.local_nbytes for s in sources) > SIZE:
@@ -75,9 +74,9 @@ class Buckets:
             self._send()
 
     def _send(self) -> None:
-        routes = [route(m.gradient.type, m.layout) for m in self._waiting]
-        made = run_routes(routes, [m.gradient.blocks for m in self._waiting], overlapped=True)
-        self._sent += zip(self._waiting, made, strict=True)
+        gradients, layouts = zip(*[(m.gradient, m.layout) for m in self._waiting], strict=True)
+        moved = move_to_layouts(gradients, layouts, overlapped=True)
+        self._sent += zip(self._waiting, moved, strict=True)
         self._waiting = []
 
     def __enter__(self) -> Buckets:
@@ -91,10 +90,9 @@ class Buckets:
     ) -> None:
         if not self._sent:
             return
-        gradients = [m.gradient for m, _ in self._sent]
-        join(gradients[0].mesh, [g.blocks for g in gradients], [blocks for _, blocks in self._sent])
-        for (position, g, layout), blocks in self._sent:
-            moved = DistributedArray(g.type.with_layout(layout), tuple(blocks))
-            if layout is g.layout.resolved:
-                g._resolved = moved
-            self.moved[position] = moved
+        sent, moved = zip(*self._sent, strict=True)
+        gradients = [m.gradient for m in sent]
+        join(gradients[0].mesh, [g.blocks for g in gradients], [g.blocks for g in moved])
+        for (position, gradient, _), result in self._sent:
+            remember_resolved(gradient, result)
+            self.moved[position] = result

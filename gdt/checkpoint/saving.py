@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array.array import DistributedArray
+from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.backend import backend_of
 from gdt.checkpoint.checksums import checksums, slabs
 from gdt.checkpoint.entries import (
@@ -27,7 +27,6 @@ from gdt.checkpoint.entries import (
 )
 from gdt.comm.messages import gathered
 from gdt.errors import CheckpointError, error
-from gdt.ops.movement import relayout_together
 from gdt.sharding import processes
 from gdt.state import Tree
 
@@ -69,7 +68,7 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     arrays = [x for x in values.values() if isinstance(x, DistributedArray)]
     _check_values(path, values)
     waiting = [x for x in arrays if any(x.layout.reductions)]
-    relayout_together(waiting, [x.layout.resolved for x in waiting])
+    move_to_layouts(waiting, [x.layout.resolved for x in waiting])
     target = Path(os.path.realpath(path))
     own = f".{target.name}.{os.getpid()}-{threading.get_ident()}.tmp"
     temporary = target.with_name(of_first_process(own))

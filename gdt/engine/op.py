@@ -30,11 +30,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
-from gdt.array.array import DistributedArray
+from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.operands import SCALARS, bind_arguments, converted, hashable_statics
 from gdt.array.registry import FUNCTIONS
 from gdt.caches import Cache
-from gdt.comm.relayout import run_routes
 from gdt.engine.builder import plan_of
 from gdt.engine.declaration import RuleOf, declaration_of, signature_of
 from gdt.engine.plan import PLAN_BYTES, Plan, exact_key
@@ -238,7 +237,9 @@ class Op(Generic[P, R_co]):
 
         owned: for each donated operand, which of its blocks may be overwritten.
         """
-        operands = self._moved(plan, args) if plan.moves else _blocks(args)
+        if plan.moves:
+            args = move_to_layouts(args, plan.target_layouts, op=self.name)
+        operands = [a.blocks if type(a) is DistributedArray else a for a in args]
         results = (
             plan.execute(operands, owned) if self.declaration.donated else plan.execute(operands)
         )
@@ -255,34 +256,6 @@ class Op(Generic[P, R_co]):
                 observer.on_update(self.name, plan, self.declaration.donated, operands, results)
         elif plan.fast is None:
             ran(self.name, lambda *xs: plan.execute(xs), operands, results, self)
-
-    def _moved(self, plan: Plan, args: Sequence[Any]) -> list[Any]:
-        """The operands' blocks in the layouts that the plan wants; what must be resolved is
-        resolved together, and once."""
-        routes, operands = list(plan.routes), _blocks(args)
-        resolving: dict[int, list[int]] = {}  # by array: an operand may be given twice
-        for i, (a, target) in enumerate(zip(args, plan.target_layouts, strict=True)):
-            if routes[i] and target is a.layout.resolved:
-                if a._resolved is not None:
-                    routes[i], operands[i] = (), a._resolved.blocks
-                else:
-                    resolving.setdefault(id(a), []).append(i)
-        for same in resolving.values():
-            for i in same[1:]:
-                routes[i] = ()
-        moving = tuple(w if r else None for w, r in zip(plan.target_layouts, routes, strict=True))
-        for observer in OBSERVERS.get():
-            observer.on_move(self.name, plan.types, moving)
-        arrays = [i for i, t in enumerate(plan.types) if t is not None]
-        moved = run_routes([routes[i] for i in arrays], [operands[i] for i in arrays])
-        for i, blocks in zip(arrays, moved, strict=True):
-            operands[i] = blocks
-        for first, *others in resolving.values():
-            a, blocks = args[first], operands[first]
-            a._resolved = DistributedArray(a.type.with_layout(a.layout.resolved), tuple(blocks))
-            for i in others:
-                operands[i] = blocks
-        return operands
 
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
         """Bring arguments to the form that a key needs, and call again."""
@@ -339,10 +312,6 @@ def _wrapped(plan: Plan, made: Any) -> Any:
     if len(plan.outs) == 1:
         return DistributedArray(plan.outs[0], (made,))
     return tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
-
-
-def _blocks(args: Sequence[Any]) -> list[Any]:
-    return [a.blocks if type(a) is DistributedArray else a for a in args]
 
 
 @overload

@@ -12,11 +12,11 @@ from gdt.array.operands import as_operand
 from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.backend import backend_of
-from gdt.comm.relayout import carry_out, run_routes
+from gdt.comm.relayout import carry_out
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.single_block import mover
 from gdt.errors import DtypeError, LayoutError, error
-from gdt.observe import OBSERVERS, observing_only
+from gdt.observe import observing_only
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import MATCH, Layout
 from gdt.sharding.mesh import get_default_mesh
@@ -128,30 +128,3 @@ def relayout_like(x: Any, like: DistributedArray) -> DistributedArray:
     if not isinstance(like, DistributedArray):
         raise error(DtypeError, "relayout_like", f"a {type(like).__name__} has no layout")
     return relayout(x, like.layout)
-
-
-def relayout_together(
-    arrays: Sequence[DistributedArray], layouts: Sequence[Layout], *, implicit: str = ""
-) -> list[DistributedArray]:
-    """Bring several arrays of one mesh to new layouts; reductions that can travel together do.
-
-    implicit: name of the op that needs them so, if it was not asked to move them.
-    """
-    routes = [route(a.type, w) for a, w in zip(arrays, layouts, strict=True)]
-    for i, (a, w) in enumerate(zip(arrays, layouts, strict=True)):
-        if a._resolved is not None and w is a.layout.resolved:
-            routes[i] = ()
-    if implicit and any(routes):
-        for observer in OBSERVERS.get():
-            observer.on_move(implicit, tuple(a.type for a in arrays), tuple(layouts))
-    moved = run_routes(routes, [a.blocks for a in arrays])
-    out = []
-    for a, w, steps, blocks in zip(arrays, layouts, routes, moved, strict=True):
-        if not steps:
-            out.append(a if w is a.layout else a.resolve())
-            continue
-        new = DistributedArray(a.type.with_layout(w), tuple(blocks))
-        if w is a.layout.resolved:
-            a._resolved = new
-        out.append(new)
-    return out

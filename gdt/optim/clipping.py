@@ -12,11 +12,10 @@ from functools import partial, reduce
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array.array import DistributedArray
+from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.tape import Tree, flatten
 from gdt.errors import ArgumentError, error
-from gdt.ops.movement import relayout_together
 
 
 @checked
@@ -86,7 +85,7 @@ def _unit(sizes: Sequence[DistributedArray]) -> DistributedArray:
     """Return the largest power of two that is no larger than the largest element, or 1 if that is 0
     or not finite."""
     largest = [FUNCTIONS["max" if x.size else "sum"](x) for x in sizes]
-    largest = relayout_together(largest, [x.layout.resolved for x in largest])
+    largest = move_to_layouts(largest, [x.layout.resolved for x in largest])
     most = reduce(FUNCTIONS["maximum"], largest)
     usable = FUNCTIONS["logical_and"](most > 0, most < np.inf)
     exponent = FUNCTIONS["floor"](FUNCTIONS["log2"](FUNCTIONS["where"](usable, most, 1)))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gdt.arguments import checked_class
-from gdt.array.array import DistributedArray
+from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.backend import NUMPY
 from gdt.backend.numpy import order_in_memory
 from gdt.comm.agreement import SHOWN, Action
@@ -20,7 +20,7 @@ from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.observe import from_host
 from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype, conj
-from gdt.ops.movement import relayout, relayout_together
+from gdt.ops.movement import relayout
 from gdt.optim.schedules import Schedule
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
@@ -254,7 +254,7 @@ class Optimizer(Stateful):
         for i in others:
             gradients[i] = _in_dtype(gradients[i], targets[i].value.dtype)
         layouts = [targets[i].value.layout for i in others]
-        moved = relayout_together([gradients[i] for i in others], layouts) if others else []
+        moved = move_to_layouts([gradients[i] for i in others], layouts) if others else []
         for i, g in zip(others, moved, strict=True):
             gradients[i] = g
         return [g if g is None or g.dtype.kind == "f" else conj(g) for g in gradients]
