@@ -113,7 +113,6 @@ ERRORS = [
     (DtypeError, lambda: X[0.5], "0.5 is no index"),
     (DtypeError, lambda: X[[0.5]], "is no index"),
     (DtypeError, lambda: X["a"], "'a' is no index"),
-    (DtypeError, lambda: X[True], "True is no index"),
     (DtypeError, lambda: X[:, "a":], "is no slice"),
     (ArgumentError, lambda: X[::0], "slice step cannot be zero"),
     (
@@ -171,3 +170,42 @@ def test_a_split_table_is_not_gathered(blocks: int) -> None:
         gradient = tape.gradient(rows, table)
     assert gradient.layout is table.layout
     assert gradient.numpy()[:, 0].tolist() == [1, 0, 0, 1, 0, 0, 0, 0, 2]
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize(
+    "index",
+    [
+        True, False, np.True_, np.array(False), (slice(1, None), True), (..., False), (True, 0),
+        (True, [0, 2]), (None, True), (0, True), (True, True),
+        (np.array([True, False, True]), True),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_masks_of_rank_0_take_all_or_nothing(blocks: int, index: Any) -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=blocks)
+    values = np.arange(12.0).reshape(3, 4)
+    x = gdt.asarray(values, layout=gdt.Layout(["x", None], mesh))
+    got = x[index]
+    assert got.shape == values[index].shape and got.tolist() == values[index].tolist()
+    if index is True or index is False:
+        assert x[gdt.asarray(index)].tolist() == values[index].tolist()
+
+
+@pytest.mark.parametrize("blocks", [1, 4, 8])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_the_sign_of_zero_survives_a_gather(blocks: int, dtype: str) -> None:
+    mesh = gdt.create_mesh([("x", 8)], blocks=blocks)
+    values = np.array([-0.0, 0.0] * 8, dtype)
+    values = np.negative(values) if dtype == "complex128" else values
+    x = gdt.asarray(values, layout=gdt.Layout(["x"], mesh))
+    at = np.array([9, 2, 2, 15, 0])
+    for got, want in (
+        (x[at], values[at]),
+        (x[values.real == 0], values),
+        (gdt.take_along_axis(x, at, axis=0), values[at]),
+        (gdt.repeat(x, np.arange(16) % 3, axis=0), np.repeat(values, np.arange(16) % 3)),
+    ):
+        for part in ("real", "imag"):
+            ours, numpys = getattr(got.numpy(), part), getattr(want, part)
+            assert np.signbit(ours).tolist() == np.signbit(numpys).tolist()

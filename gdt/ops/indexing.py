@@ -48,6 +48,7 @@ def getitem(x: Any, index: Any) -> DistributedArray:
     if key is not None and type(x) is DistributedArray:
         return cut(x, cut_of_key(x.type, key))
     (x,) = as_operands("getitem", x=x)
+    x, index = _with_axes_for_truths(x, index)
     entries = _entries(x.type, index)
     whole = [
         Interval(0, x.shape[axis], 1) if isinstance(e, DistributedArray) else e
@@ -57,6 +58,26 @@ def getitem(x: Any, index: Any) -> DistributedArray:
     kept = [e for e, _ in entries if not (isinstance(e, Interval) and e.drops)]
     arrays = {dim: e for dim, e in enumerate(kept) if isinstance(e, DistributedArray)}
     return _advanced(out, arrays, _stands_first([e for e, _ in entries])) if arrays else out
+
+
+def _with_axes_for_truths(x: DistributedArray, index: Any) -> tuple[DistributedArray, Any]:
+    """Give a mask of rank 0 an axis of its own, of length 1, from which it takes all or nothing."""
+    items = index if isinstance(index, tuple) else (index,)
+    if not any(map(_is_truth, items)):
+        return x, index
+    used = [0 if _is_truth(item) else _axes_used(_item(x.type, item)) for item in items]
+    new_axes: list[Any] = []
+    for item, count in zip(items, used, strict=True):
+        new_axes += [None] if _is_truth(item) else [...] if item is ... else [slice(None)] * count
+    chosen = [np.arange(int(bool(i)), dtype=np.int64) if _is_truth(i) else i for i in items]
+    return getitem(x, tuple(new_axes)), tuple(chosen)
+
+
+def _is_truth(item: Any) -> bool:
+    """Whether part of an index is a single truth value."""
+    if isinstance(item, bool | np.bool_):
+        return True
+    return isinstance(item, np.ndarray | DistributedArray) and item.shape == () and _is_mask(item)
 
 
 def _stands_first(entries: Sequence[Entry]) -> bool:
@@ -132,25 +153,25 @@ def _item(array_type: ArrayType, item: Any) -> Any:
     """One part of an index: an int, a slice, `...`, None, or an array of integers or bools."""
     if item is None or item is Ellipsis or isinstance(item, slice):
         return item
-    if isinstance(item, DistributedArray) and (item.ndim or item.dtype.kind != "b"):
+    if isinstance(item, DistributedArray):
         return item
     if isinstance(item, int | np.integer) and not isinstance(item, bool):
         return int(item)
-    if isinstance(item, list | tuple | np.ndarray | np.bool_ | bool):
+    if isinstance(item, list | tuple | np.ndarray):
         array = np.asarray(item)
         array = (
             array.astype(np.int64)
             if array.size == 0 and not isinstance(item, np.ndarray)
             else array
         )
-        if array.dtype.kind in "iu" or (array.dtype.kind == "b" and array.ndim):
+        if array.dtype.kind in "iub":
             return array
     raise error(
         DtypeError,
         "getitem",
         f"{item!r} is no index",
         operands={"x": array_type},
-        remedy="Use ints, slices, `...`, None, arrays of integers, or masks of rank 1 or more.",
+        remedy="Use ints, slices, `...`, None, arrays of integers, or masks.",
     )
 
 

@@ -98,7 +98,13 @@ def take_in_range(
     held = held.reshape(
         *held.shape[:mesh_ndim], *(1,) * axis, *held.shape[mesh_ndim:], *(1,) * (x.ndim - at - 1)
     )
-    return xp.where(held, out, xp.zeros((), out.dtype))
+    return xp.where(held, out, _nothing(xp, out.dtype))
+
+
+def _nothing(xp: Any, dtype: np.dtype) -> Block:
+    """What a device adds to an element that another one holds: -0.0 leaves -0.0 as it is."""
+    zero: Any = {"f": -0.0, "c": complex(-0.0, -0.0)}.get(dtype.kind, 0)
+    return xp.full((), zero, dtype)
 
 
 def _rows(xp: Any, x: Block, row: Block, at: int) -> Block:
@@ -233,7 +239,7 @@ def take_along_axis_in_range(
         grid = xp.arange(count).reshape((count,) + (1,) * (x.ndim - 1 - d))
         index.append(offset if d == at else coordinates.get(d, grid))
     out = x[tuple(index)]
-    return out if held is None else xp.where(held, out, xp.zeros((), out.dtype))
+    return out if held is None else xp.where(held, out, _nothing(xp, out.dtype))
 
 
 def _add_along_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int) -> RuleSpec:
