@@ -88,17 +88,18 @@ class Observer:
     def on_note(self, function: Callable[[], None]) -> None:
         """`function()` has noted facts that processes compare; a program must call it too."""
 
-    def on_host(self, name: str) -> None:
-        """The function `name` has moved values to the host, or from the host to a mesh."""
+    def on_host(self, action: str, remedy: str) -> None:
+        """Python is about to do `action`: to read a value on the host, to take data from there, or
+        to read or change what gdt counts there. remedy: what a recorded step does instead."""
+
+    def on_count(self, function: Callable[[], tuple[Any, ...]]) -> None:
+        """The host is about to compute `function()`, of which `on_draw` will tell."""
 
     def on_implicit_fetch(self, array: Any) -> None:
         """NumPy has fetched the values of the distributed `array`, as `np.asarray` does."""
 
     def on_item(self, array: Any) -> None:
         """The only element of an array is about to become a Python scalar, as `float(x)` does."""
-
-    def on_seed(self) -> None:
-        """A generator of random numbers is about to get a new seed."""
 
     def on_synchronize(self, what: str) -> None:
         """The host is about to wait for devices in `what`: copying to the host, or synchronize."""
@@ -138,16 +139,21 @@ def is_recorded() -> bool:
     return any(observer.wants_runs for observer in OBSERVERS.get())
 
 
-def seeding() -> None:
-    """Tell the observers that a generator of random numbers is about to get a new seed."""
-    for observer in OBSERVERS.get():
-        observer.on_seed()
+HELD = (
+    "Pass it as an argument, or keep it in a variable, Module, dict or list that the step or "
+    "state= names."
+)
+COUNTED = (
+    "It is another value in every call: read it outside of the step, and pass it as an argument: "
+    "gdt.asarray(n)."
+)
+READ_OUTSIDE = "Return the array and read it outside, or compute with gdt.where."
 
 
-def met_host(name: str) -> None:
-    """Tell the observers that the function `name` moves values to the host, or from there."""
+def met_host(action: str, remedy: str = READ_OUTSIDE) -> None:
+    """Tell the observers that Python is about to do `action`: `Observer.on_host`."""
     for observer in OBSERVERS.get():
-        observer.on_host(name)
+        observer.on_host(action, remedy)
 
 
 def ran(
@@ -170,6 +176,8 @@ def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, 
 
     Raises DtypeError for an int, a bool or a string, of which Python shares one object."""
     observers = OBSERVERS.get()
+    for observer in observers:
+        observer.on_count(function)
     token = OBSERVERS.set(())
     try:
         values = tuple([v * 1.0 if type(v) is float else _fresh(name, v) for v in function()])

@@ -8,29 +8,15 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 
 import contextlib
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-from gdt.programs import user_code
 
 with contextlib.suppress(ImportError):  # a machine with a GPU may have pytest alone
     from hypothesis import settings
 
     settings.register_profile("fixed", deadline=None, derandomize=True)
     settings.load_profile("fixed")
-
-# Stand-ins for devices and libraries, whose state changes from call to call.
-for name in (
-    "strict",
-    "kernels/emulation.py",
-    "kernels/harness.py",
-    "kernels/shim",
-    "kernels/strict_kernels.py",
-    "recorded_nccl",
-):
-    user_code.exempt(str(Path(__file__).parent / name))
 
 
 @pytest.fixture(autouse=True)

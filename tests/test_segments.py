@@ -17,7 +17,7 @@ from gdt.backend import backend_of
 from gdt.caches import Cache
 from gdt.comm.transport import transport_of
 from gdt.errors import FunctionError
-from gdt.programs import recording
+from gdt.programs import replay
 from gdt.programs.function import Function
 from gdt.programs.graphs.cuda_graph import StepGraph
 
@@ -123,10 +123,10 @@ def test_arrays_of_different_devices_are_computed_by_the_program(gpus: Mesh) -> 
 
 def test_what_is_computed_on_the_host_is_computed_in_every_call(gpus: Mesh) -> None:
     cpu = gdt.create_mesh({"x": 2, "y": 2}, device_type="CPU")
-    weights, x = np.ones(4), gdt.ones(4)
-    step = gdt.function(lambda x: (x * 2, gdt.asarray(weights, layout=Layout([None], cpu)) + 1))
+    held, x = {"weights": gdt.ones(4, layout=Layout([None], cpu))}, gdt.ones(4)
+    step = gdt.function(lambda x: (x * 2, held["weights"] + 1))
     for n in range(WARM + 3):
-        weights[:] = n
+        held["weights"] = gdt.full(4, float(n), layout=Layout([None], cpu))
         assert [a.tolist() for a in step(x)] == [[2.0] * 4, [n + 1.0] * 4]
     assert graph_of(step) is None
 
@@ -219,7 +219,7 @@ def test_gradients_in_buckets_are_sent_beside_the_graphs(
     is_early = ["JOIN"] in segments_of(step)
     assert is_early == (size < 1 << 20)
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "step_graph", lambda *_: None)
+        patch.setattr(replay, "step_graph", lambda *_: None)
         others, by_plans = training(gdt.function)
         want = [by_plans(x).numpy() for x in batches]
     assert same([*weights.values()], [*others.values()])
@@ -227,12 +227,11 @@ def test_gradients_in_buckets_are_sent_beside_the_graphs(
 
 
 @GPUS
-def test_arrays_of_the_host_are_sent_to_every_device_in_every_call(gpus: Mesh) -> None:
-    x, scale = gdt.ones((8, 4), layout=Layout(["x", None], gpus)), np.ones(4)
-    scaled = gdt.function(lambda: gdt.sum(x * scale, axis=0).resolve())
+def test_numbers_are_constants_on_every_device(gpus: Mesh) -> None:
+    x = gdt.ones((8, 4), layout=Layout(["x", None], gpus))
+    scaled = gdt.function(lambda x: gdt.sum(x * np.float64(3), axis=0).resolve() + gdt.asarray(1.0))
     for n in range(7):
-        scale[:] = n
-        assert scaled().tolist() == [8.0 * n] * 4
+        assert scaled(x * float(n)).tolist() == [24.0 * n + 1] * 4
     assert graph_of(scaled).is_captured  # type: ignore[union-attr]
 
 

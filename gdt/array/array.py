@@ -128,7 +128,7 @@ class DistributedArray(ArrayMethods):
 
         Where several processes own the mesh, all of them must call it: parts are gathered.
         """
-        met_host("numpy")
+        met_host("read values on the host")
         resolved = self.resolve()
         return gather_to_host(resolved.type, resolved.blocks)
 
@@ -139,7 +139,7 @@ class DistributedArray(ArrayMethods):
         Of arrays on GPUs they are CuPy's arrays, which have no flag that forbids writing. A partial
         reduction is shown as it is: each shard is a part of it.
         """
-        met_host("shards")
+        met_host("read values on the host")
         return shards_of(self.type, self.blocks)
 
     @checked

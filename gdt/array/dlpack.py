@@ -13,6 +13,7 @@ from gdt.array.fetching import joined
 from gdt.backend import backend_of
 from gdt.backend.cupy import load_cupy
 from gdt.errors import ArgumentError, DeviceError, DtypeError, ExportError, error
+from gdt.observe import met_host
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType of dlpack.h
 READ_ONLY_SINCE = (1, 0)  # the version of DLPack that can say that memory is not to be written
@@ -75,6 +76,7 @@ def _check_one_block(x: Any) -> None:
 def _whole(x: Any) -> Any:
     """The global array on its only GPU."""
     _check_one_block(x)
+    met_host("read values on the host")
     x = x.resolve()
     with backend_of(x.mesh).on(x.mesh, 0):
         return joined(x.type, x.blocks[0])

@@ -17,10 +17,16 @@ from gdt.sharding.mesh import Mesh, get_default_mesh
 from gdt.sharding.rule import check_meshes
 
 SCALARS = (int, float, bool, complex)  # weak in promotion, as in NumPy (NEP 50)
+NUMBERS = (*SCALARS, np.generic)
 
 
-def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
-    """A NumPy array, scalar or nested list as an array replicated on `mesh`."""
+def as_operand(
+    value: Any, mesh: Mesh, op: str, name: str, *, is_constant: bool = False
+) -> DistributedArray:
+    """A NumPy array, scalar or nested list as an array replicated on `mesh`.
+
+    is_constant: whether it is the same in every run of a program, as a number is.
+    """
     if not is_array_like(value):
         raise error(
             DtypeError,
@@ -35,7 +41,9 @@ def as_operand(value: Any, mesh: Mesh, op: str, name: str) -> DistributedArray:
         raise error(ShapeError, op, f"{name} is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
         raise error(DtypeError, op, f"{name} has dtype {whole.dtype}, which is no number")
-    return distribute(whole, Layout.replicated(mesh, whole.ndim), given=op)
+    layout = Layout.replicated(mesh, whole.ndim)
+    is_constant = is_constant or isinstance(value, NUMBERS)
+    return distribute(whole, layout, given=op, is_constant=is_constant)
 
 
 def refuse_mask(value: object, op: str, name: str) -> None:

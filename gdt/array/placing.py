@@ -13,7 +13,7 @@ from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
 from gdt.comm.transport import transport_of
 from gdt.errors import LayoutError, error
-from gdt.observe import from_host, is_recorded
+from gdt.observe import HELD, from_host, is_recorded, met_host, noted, observing_only, ran
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, get_default_mesh
@@ -43,15 +43,24 @@ def checked_layout(layout: object, rank: int, op: str) -> Layout:
 
 
 def distribute(
-    value: Any, layout: Layout, *, copy: bool = True, given: str = ""
+    value: Any, layout: Layout, *, copy: bool = True, given: str = "", is_constant: bool = False
 ) -> DistributedArray:
     """Split a whole array over the mesh of `layout`; every block gets memory of its own if `copy`.
 
     given: the public function to which the user gave the value, if it is not gdt's own; then
         processes compare it.
+    is_constant: whether it is the same in every run of a program, as a number is.
     """
     if not is_recorded():
         return _placed_alike(value, layout, copy, given)
+    if is_constant:
+        with observing_only():
+            placed = _placed(value, layout, copy)
+        noted(lambda: note_made(given, placed.type, value))
+        ran("constant", lambda: [placed.blocks], [], [placed.blocks])
+        return placed
+    if given:
+        met_host("take data from the host", f"Make the array outside of the step. {HELD}")
     (placed,) = from_host("asarray", lambda: (_placed_alike(value, layout, copy, given),))
     return placed  # type: ignore[no-any-return]
 

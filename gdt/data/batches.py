@@ -10,10 +10,13 @@ import numpy.typing as npt
 
 from gdt.arguments import checked_class
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.observe import met_host
 from gdt.random.bits import key_from_seed, permutation
+from gdt.state import Counter
 
 HostArray: TypeAlias = npt.NDArray[Any]
 Batch = TypeVar("Batch")
+TAKEN_OUTSIDE = "Take it outside of the step, and pass its arrays as arguments."
 
 
 @checked_class(eager=True)
@@ -29,6 +32,8 @@ class Batches(Generic[Batch]):
 
     Error: ShapeError if rows differ, or if there would be no batch.
 
+    Batches are taken outside of recorded steps (`gdt.function`), and are their arguments.
+
     >>> batches = Batches(np.arange(5), np.arange(5) * 10, batch_size=2)
     >>> len(batches), [x.tolist() for x, y in batches]
     (3, [[0, 1], [2, 3], [4]])
@@ -36,6 +41,8 @@ class Batches(Generic[Batch]):
     >>> [x.tolist() for (x,) in shuffled], [x.tolist() for (x,) in shuffled]
     ([[4, 0, 3, 1, 2]], [[1, 3, 0, 4, 2]])
     """
+
+    epoch = Counter()
 
     @overload
     def __init__(
@@ -77,22 +84,31 @@ class Batches(Generic[Batch]):
         return rows // self.batch_size if self.drop_remainder else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
+        met_host("begin an epoch of batches", TAKEN_OUTSIDE)
         epoch, self.epoch = self.epoch, self.epoch + 1
         if self._key is None:
-            return self._in_order()
-        return self._shuffled(permutation(np, len(self.arrays[0]), self._key, epoch))
+            return Epoch(self, None)
+        return Epoch(self, permutation(np, len(self.arrays[0]), self._key, epoch))
 
-    def _in_order(self) -> Iterator[Batch]:
-        for rows in self._slices():
-            yield self.place(*(array[rows] for array in self.arrays))
 
-    def _shuffled(self, order: npt.NDArray[np.int64]) -> Iterator[Batch]:
-        for rows in self._slices():
-            yield self.place(*(array[order[rows]] for array in self.arrays))
+class Epoch(Iterator[Batch]):
+    """One pass over `batches`, whose rows come in `order`, or as they are if that is None."""
 
-    def _slices(self) -> Iterator[slice]:
-        for number in range(len(self)):
-            yield slice(number * self.batch_size, (number + 1) * self.batch_size)
+    def __init__(self, batches: Batches[Batch], order: npt.NDArray[np.int64] | None) -> None:
+        self.batches, self.order = batches, order
+        self._next = 0
+
+    def __next__(self) -> Batch:
+        met_host("take the next batch", TAKEN_OUTSIDE)  # first: a refused step takes none
+        if self._next == len(self.batches):
+            raise StopIteration
+        start = self._next * self.batches.batch_size
+        self._next += 1
+        rows: Any = slice(start, start + self.batches.batch_size)
+        if self.order is not None:
+            rows = self.order[rows]
+        batch: Batch = self.batches.place(*(array[rows] for array in self.batches.arrays))
+        return batch
 
 
 def _array(given: npt.ArrayLike) -> HostArray:

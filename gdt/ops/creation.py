@@ -10,7 +10,7 @@ import numpy as np
 
 from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
-from gdt.array.operands import as_operand, refuse_mask
+from gdt.array.operands import NUMBERS, as_operand, refuse_mask
 from gdt.array.placing import checked_layout, distribute
 from gdt.array.registry import public
 from gdt.backend import as_array, backend_of
@@ -88,7 +88,10 @@ def asarray(
     if whole.dtype.kind not in "biufc":
         raise error(DtypeError, "asarray", f"the value has dtype {whole.dtype}, which is no number")
     checked = checked_layout(layout, whole.ndim, "asarray")
-    return distribute(whole, checked, copy=copy is not False, given="asarray")
+    is_constant = isinstance(value, NUMBERS)
+    return distribute(
+        whole, checked, copy=copy is not False, given="asarray", is_constant=is_constant
+    )
 
 
 # ---------------------------------------------------------------- from indices

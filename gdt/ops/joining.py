@@ -19,10 +19,10 @@ from gdt.array.registry import public
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import Movement, move_intervals, moved
-from gdt.ops.lookup import checked_axis
+from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, transpose
-from gdt.ops.taking import take
+from gdt.ops.taking import take_in_range
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.recut import Piece
 
@@ -434,7 +434,9 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Dis
             operands={"x": x.type},
         )
     if counts.size != 1:
-        taken: DistributedArray = take(x, np.repeat(np.arange(size), counts), axis=dim)
+        indices = np.repeat(np.arange(size), counts)
+        at = checked_indices(x.type, indices, dim, "repeat", is_constant=True)
+        taken: DistributedArray = take_in_range(x, at, axis=dim)
         return taken
     count = int(counts.reshape(()))
     if x.layout.dims[dim]:

@@ -38,8 +38,12 @@ def checked_axis(array_type: ArrayType, axis: Any, name: str) -> int:
 # ---------------------------------------------------------------- indices
 
 
-def checked_indices(array_type: ArrayType, indices: Any, axis: int, name: str) -> DistributedArray:
+def checked_indices(
+    array_type: ArrayType, indices: Any, axis: int, name: str, *, is_constant: bool = False
+) -> DistributedArray:
     """`indices` as an array of integers that all point into axis `axis` of an array of type `kind`.
+
+    is_constant: whether they are the same in every run of a program.
 
     Raises IndexRangeError for one that does not (on the CPU: a GPU is not asked), DtypeError for
     what is no integer.
@@ -50,7 +54,7 @@ def checked_indices(array_type: ArrayType, indices: Any, axis: int, name: str) -
             indices = np.zeros(indices.shape, np.int64)
         if indices.dtype.kind in "iu":
             _check_range(array_type, indices, axis, name)
-        indices = as_operand(indices, array_type.mesh, name, "indices")
+        indices = as_operand(indices, array_type.mesh, name, "indices", is_constant=is_constant)
     elif indices.dtype.kind in "iu" and indices.mesh.device_type() == "CPU":
         indices = _in_range(array_type, indices.resolve(), axis, name)
     if indices.dtype.kind not in "iu":

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import pickle
+import random
 import types
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -15,26 +18,24 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.engine.plan import exact_key, exactly
-from gdt.errors import FunctionError, error, frame_of_user, line_of_user
-from gdt.observe import OBSERVERS, observing
-from gdt.programs.captures import PRIMITIVES, Captures, Place
-from gdt.programs.moving_values import moved_on, positions
+from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
+from gdt.observe import HELD, OBSERVERS, observing
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
-from gdt.programs.recording import OUTDATED, Input, Recording, Result, replaced, templated
-from gdt.programs.user_code import Ran
+from gdt.programs.replay import OUTDATED, Input, Recording, Result, replaced, templated
+from gdt.programs.step_state import PRIMITIVES, State, name_of, read, same_bits
 from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
 from gdt.sharding.mesh import chosen_mesh
+from gdt.state import Place, Stateful, places
 
 __all__ = ["Function", "RerecordedWarning", "function"]
 
 
 MANY = 16  # recordings after which a function warns that it is recorded over and over
-MANY_KINDS = 64  # of calls, after which it warns that each is another
-MOST_KINDS = 1024  # of calls that are known; then the oldest is forgotten
+MANY_SIGNATURES = 64  # after which it warns that each call has another
+MOST_SIGNATURES = 1024  # that are kept; then the oldest is forgotten
 
 Tree = Any
-Path = tuple[Any, ...]  # the number or name of an argument, and the keys that lead to a part of it
 
 
 class RerecordedWarning(UserWarning):
@@ -45,59 +46,64 @@ class RerecordedWarning(UserWarning):
 
 
 class Arguments:
-    """The arguments of a call: `key`, all but the values in arrays; `places`, where its arrays are
-    kept (owner, key and path); `objects`, the paths of what is no array, number or container of
-    those, with it; `containers`, lists and dicts.
+    """The arguments of a call: `key`, all but the values in arrays; `places`, owner and key of
+    every array; `objects`, what is no array, number or container, by name; `containers`, lists and
+    dicts.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
-        self.places: list[tuple[Any, Any, Path]] = []
-        self.objects: list[tuple[Path, Any]] = []
+        self.places: list[tuple[Any, Any]] = []
+        self.objects: list[tuple[str, Any]] = []
         self.containers: list[Any] = []
         self._numbers: dict[int, int] = {}  # of the containers, by identity
         # Every part says how many follow: no two calls that differ are to have one key.
         settings = (chosen_mesh(), MATMUL_BACKEND.get(), MATMUL_PRECISION.get())
-        self._parts: list[Any] = [*settings, *np.geterr().values(), len(args)]
+        self._parts: list[Any] = [*settings, *np.geterr().values(), len(args), *kwargs]
         self._name = name
         try:
-            for i, a in enumerate(args):
-                self._add(args, i, a, (i,))
-            for k, a in kwargs.items():
-                self._parts.append(k)
-                self._add(kwargs, k, a, (k,))
+            self._add(args, range(len(args)), ())
+            if kwargs:
+                self._add(kwargs, kwargs, ())
         except RecursionError:
             raise error(
                 FunctionError, name, "an argument is nested too deep", remedy="Pass flat lists."
             ) from None
         self.key = tuple(self._parts)
 
-    def _add(self, owner: Any, key: Any, value: Any, path: Path) -> None:
+    def _add(self, owner: Any, keys: Any, path: tuple[Any, ...]) -> None:
+        """Take in what a container holds under these keys."""
         parts = self._parts
-        if type(value) is DistributedArray:
-            parts.append(value.type)
-            self.places.append((owner, key, path))
-        elif isinstance(value, np.ndarray):
-            raise error(
-                FunctionError,
-                self._name,
-                f"{_spelled(path)} is a NumPy array {value.dtype}{list(value.shape)}",
-                remedy="Pass gdt.asarray(x, layout=...): a recorded step reads its operands anew.",
-            )
-        elif isinstance(value, PRIMITIVES):
-            parts.extend(exactly(value))
-        elif type(value) in (list, tuple) or hasattr(value, "_fields"):
-            parts.extend((type(value), len(value)))
-            if type(value) is not list or self._is_new(value):
-                for i, v in enumerate(value):
-                    self._add(value, i, v, (*path, i))
-        elif type(value) is dict:
-            parts.extend((dict, len(value), *value, *_kinds(value)))
-            if self._is_new(value):
-                for k, v in value.items():
-                    self._add(value, k, v, (*path, k))
-        else:
-            parts.append(id(value))
-            self.objects.append((path, value))
+        for key in keys:
+            value = owner[key]
+            kind = type(value)
+            if kind is DistributedArray:
+                parts.append(value.type)
+                self.places.append((owner, key))
+            elif isinstance(value, PRIMITIVES):
+                parts.extend(exactly(value))
+            elif isinstance(value, np.ndarray):
+                raise error(
+                    FunctionError,
+                    self._name,
+                    f"{_spelled((*path, key))} is a NumPy array {value.dtype}{list(value.shape)}, "
+                    f"in the call in {line_of_user()}",
+                    remedy="Pass gdt.asarray(x, layout=...): a recorded step reads its operands "
+                    "anew.",
+                )
+            elif kind is dict:
+                parts += (dict, len(value), *value)
+                kinds = [*map(type, value)]
+                if kinds.count(str) != len(kinds):  # equal keys may differ if they are no texts
+                    parts += map(exact_key, value)
+                if self._is_new(value):
+                    self._add(value, value, (*path, key))
+            elif kind is list or kind is tuple or hasattr(value, "_fields"):
+                parts += (kind, len(value))
+                if kind is not list or self._is_new(value):
+                    self._add(value, range(len(value)), (*path, key))
+            else:
+                parts.append(id(value))
+                self.objects.append((_spelled((*path, key)), value))
 
     def _is_new(self, container: Any) -> bool:
         """Whether it has not been given before; the key has its number among the containers, which
@@ -110,51 +116,39 @@ class Arguments:
         return number == count
 
 
-def _spelled(path: Path) -> str:
+def _spelled(path: tuple[Any, ...]) -> str:
     """An argument, or a part of one, as messages name it."""
     first, *keys = path
     return f"argument {first!r}" + "".join([f"[{key!r}]" for key in keys])
 
 
-def _kinds(keys: dict[Any, Any]) -> Iterable[Any]:
-    """What tells these keys from those that are equal to them."""
-    kinds = [*map(type, keys)]
-    return kinds if kinds.count(str) == len(kinds) else map(exact_key, keys)
-
-
 # ---------------------------------------------------------------- recording
 
 
-def _has_changed(path: str | None) -> str:
-    return f"{path} has changed" if path else ""
-
-
 class StepRecorder(Recorder):
-    """A recorder that lets no value reach the host: the program would not wait for it."""
+    """A recorder that refuses what a replay could not do again."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, state: State) -> None:
         super().__init__()
-        self._name = name
+        self._name, self._state = name, state
 
     def line(self) -> str:
         """The user's line."""
         return line_of_user()
 
-    def on_seed(self) -> None:
+    def on_host(self, action: str, remedy: str) -> None:
         raise error(
             FunctionError,
             self._name,
-            f"a recorded step cannot seed random numbers, as {line_of_user()} does",
-            remedy="Seed outside of it, or give each draw a key: key=gdt.random.key(1).",
+            f"a recorded step cannot {action}, as {line_of_user()} does",
+            remedy=remedy,
         )
 
-    def on_host(self, name: str) -> None:
-        raise error(
-            FunctionError,
-            self._name,
-            f"a recorded step cannot read values on the host, as {line_of_user()} does",
-            remedy="Return the array and read it outside, or compute with gdt.where.",
-        )
+    def on_count(self, function: Callable[[], tuple[Any, ...]]) -> None:
+        counting = getattr(function, "__self__", None)
+        if isinstance(counting, Stateful) and id(counting) not in self._state.entered:
+            kind = type(counting).__name__
+            self.on_host(f"use what counts in a place that no state names ({kind})", HELD)
 
 
 @contextmanager
@@ -173,33 +167,28 @@ def _without_traces(arrays: Sequence[DistributedArray]) -> Iterator[None]:
 
 
 @contextmanager
-def _restoring(
-    kept: Sequence[tuple[Place, DistributedArray]], captures: Captures
-) -> Iterator[None]:
-    """Put these arrays, and counters of steps, back if what has run in this context turns out not
-    to be a step that can be recorded: else somebody who catches that would take the step twice."""
-    counters = captures.counters()
+def _restoring(state: State) -> Iterator[None]:
+    """Put the state back if what runs in this context raises: else somebody who catches that would
+    take half a step, or take one twice."""
     try:
         yield
-    except FunctionError:
-        for place, array in kept:
-            if place.read() is not array:
-                place.owner[place.key] = array
-        for attributes, values in counters:
-            attributes.update(values)
+    except BaseException:
+        state.put_back()
         raise
 
 
 class Function:
     """What `gdt.function` returns: calls `function`, recorded and replayed."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], state: tuple[Any, ...] | None, verify: int
+    ) -> None:
         functools.update_wrapper(self, function)
-        self._function = function
-        self._name = getattr(function, "__name__", type(function).__name__)
-        self._known: dict[Any, list[Recording]] = {}
-        self._ran = Ran()
+        self._function, self._named, self._verify = function, state, verify
+        self._name = name_of(function)
+        self._recordings: dict[Any, list[Recording]] = {}  # by the keys of arguments
         self._count = 0
+        self._calls = itertools.count(1)
         self._has_warned = False
 
     def __repr__(self) -> str:
@@ -208,7 +197,7 @@ class Function:
     @property
     def programs(self) -> list[Program]:
         """The programs recorded so far; `print(program.source)` shows what runs."""
-        return [r.program for recordings in self._known.values() for r in recordings]
+        return [r.program for recordings in self._recordings.values() for r in recordings]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -217,126 +206,125 @@ class Function:
         if OBSERVERS.get():  # a tape, explain or a recording around this one wants every op
             return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs, self._name)
-        recordings = self._known.get(arguments.key)
+        recordings = self._recordings.get(arguments.key)
+        is_verified = self._verify and next(self._calls) % self._verify == 0
         if recordings is None:
             return self._first_call(arguments, args, kwargs)
+        if is_verified and recordings:
+            return self._verified(arguments, recordings, args, kwargs)
+        return self._run(arguments, recordings, args, kwargs)
+
+    def _run(
+        self, arguments: Arguments, recordings: list[Recording], args: Any, kwargs: Any
+    ) -> Any:
         for recording in recordings:
             result = recording.replay(arguments.places, arguments.containers)
             if result is not OUTDATED:
                 return result
         return self._record(arguments, recordings, args, kwargs)
 
-    def _first_call(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
-        """Run as written: what makes plans and whatever state there is to be, and shows which
-        functions run."""
-        captures, places = self._places(arguments)
-        kept = [(p, p.read()) for p, _ in places]
-        with _restoring(kept, captures), _without_traces([a for _, a in kept]):
-            with self._ran.watching(captures.functions):
-                result = self._function(*args, **kwargs)
-            templated(result, [], self._name)  # raises for what a replay could not return
-        if len(self._known) == MANY_KINDS:
-            self._warn(
-                f"was called in {MANY_KINDS} ways, of each of which the first two calls run as "
-                "written; numbers that change from call to call are arrays: gdt.asarray(number)"
-            )
-        while len(self._known) >= MOST_KINDS:
-            del self._known[next(iter(self._known))]
-        self._known[arguments.key] = []
-        return result
+    def _state(self, arguments: Arguments) -> State:
+        return State(self._function, self._named, arguments.objects, arguments.containers)
 
-    def _places(self, arguments: Arguments) -> tuple[Captures, list[tuple[Place, int]]]:
-        """What the function can reach; and where its arrays are, with their numbers among the
-        arguments, -1 for others."""
-        captures = Captures(self._ran)
-        captures.enter(self._function, self._name)
-        for path, value in arguments.objects:
-            captures.enter(value, _spelled(path))
-        captures.enter_ran()
-        places = [
-            (Place(owner, key, _spelled(path)), n)
-            for n, (owner, key, path) in enumerate(arguments.places)
-        ]
-        return captures, places + [(p, -1) for p, _ in captures.arrays]
+    def _first_call(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
+        """Run as written, which makes plans and whatever state there is to be."""
+        state = self._state(arguments)
+        with _restoring(state), _without_traces(_arrays(arguments, state)):
+            result = self._function(*args, **kwargs)
+            templated(result, [], self._name)  # raises for what a replay could not return
+        if len(self._recordings) == MANY_SIGNATURES:
+            self._warn(
+                f"was called in {MANY_SIGNATURES} ways, of each of which the first two calls run "
+                "as written; numbers that change from call to call are arrays: gdt.asarray(number)"
+            )
+        while len(self._recordings) >= MOST_SIGNATURES:
+            del self._recordings[next(iter(self._recordings))]
+        self._recordings[arguments.key] = []
+        return result
 
     def _record(
         self, arguments: Arguments, recordings: list[Recording], args: Any, kwargs: Any
     ) -> Any:
-        outdated = recordings[0].captures.changed() if recordings else None
-        recorder, known = StepRecorder(self._name), len(self._ran.codes)
-        captures, places = self._places(arguments)
-        before = [(p, n, p.read(), recorder.declare(p.read())) for p, n in places]
-        arrays = [was for _, _, was, _ in before]
-        began = positions(captures.moving)
-        with _restoring([(p, was) for p, _, was, _ in before], captures):
-            with (
-                _without_traces(arrays),
-                observing(recorder),
-                self._ran.watching(captures.functions) as is_watched,
-            ):
+        outdated = recordings[0].state.changed() if recordings else None
+        state = self._state(arguments)
+        recorder = StepRecorder(self._name, state)
+        given = [(Place(f"argument {k!r}", o, k), n) for n, (o, k) in enumerate(arguments.places)]
+        before = [
+            (place, n, array.type, recorder.declare(array), array)
+            for place, n in [*given, *[(p, -1) for p in state.arrays]]
+            if isinstance(array := read(place), DistributedArray)
+        ]
+        host = _host_random_state()
+        with _restoring(state):
+            arrays = [array for *_, array in before]
+            with _without_traces(arrays), observing(recorder):
                 returned = self._function(*args, **kwargs)
-            reason = self._why_not(captures, began)
-            if reason:
-                self._count_recording(reason)
-                return returned
-            # Functions whose variables have not been looked at, or that nobody has seen.
-            if not is_watched or len(self._ran.codes) > known:
-                return returned
-            self._keep(arguments, recordings, recorder, captures, before, returned)
-        self._count_recording(_has_changed(outdated))
-        return returned
-
-    def _why_not(self, captures: Captures, began: Sequence[tuple[Any, ...]]) -> str:
-        """Why what has just run must run as written the next time, too; empty if it need not."""
-        resumed = self._ran.resumed
-        return (
-            _has_changed(captures.changed())
-            or moved_on(captures.moving, began)
-            or _has_changed(resumed and f"the state of {resumed}")
-        )
-
-    def _keep(
-        self,
-        arguments: Arguments,
-        recordings: list[Recording],
-        recorder: StepRecorder,
-        captures: Captures,
-        before: Sequence[tuple[Place, int, DistributedArray, int]],
-        returned: Tree,
-    ) -> None:
-        """Keep what has been recorded, if the step has left arrays where arrays were."""
-        results: list[DistributedArray] = []
-        template = templated(returned, results, self._name)
-        inputs = []
-        for place, n, was, register in before:
-            now, written = place.read(), None
-            if now is not was:
-                if not isinstance(now, DistributedArray):
-                    return
-                written = Result.of(now, results)
-            inputs.append(Input(place, n, was.type, register, written))
-        outputs = [recorder.find(r) for r in results]
-        program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
-        if program is None:
-            raise self._unknown(recorder, outputs)
-        captures.arrays.clear()  # places are all that is needed, and arrays may be large
+            state.refuse_changes()
+            self._refuse_host_random(host)
+            results: list[DistributedArray] = []
+            template = templated(returned, results, self._name)
+            inputs = [
+                Input(place, n, kind, register, _written(place, array, results))
+                for place, n, kind, register, array in before
+            ]
+            outputs = [recorder.find(r) for r in results]
+            program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
+            if program is None:
+                raise self._unknown(recorder, outputs)
+        state.forget()
+        containers = arguments.containers
         recordings.insert(
-            0,
-            Recording(
-                self._name, recorder, captures, arguments.containers, inputs, program, template
-            ),
+            0, Recording(self._name, recorder, state, containers, inputs, program, template)
         )
         del recordings[MANY:]
-
-    def _count_recording(self, reason: str) -> None:
         self._count += 1
         if self._count == MANY:
-            because = f", the last time because {reason}" if reason else ""
+            because = f", the last time because {outdated} has changed" if outdated else ""
             self._warn(
                 f"was recorded {MANY} times{because}; numbers that change from call to call are "
                 "arrays, gdt.asarray(number), and learning rates are schedules, which go on by "
                 "themselves"
             )
+        return returned
+
+    def _verified(
+        self, arguments: Arguments, recordings: list[Recording], args: Any, kwargs: Any
+    ) -> Any:
+        """Replay the call, run it as written too, and compare all that both leave."""
+        before = self._state(arguments)
+        before.copy_arrays()
+        returned = self._run(arguments, recordings, args, kwargs)
+        replayed = self._state(arguments)
+        before.put_back()
+        with _restoring(before), _without_traces(_arrays(arguments, before)):
+            expected = self._function(*args, **kwargs)
+        difference = _difference(returned, expected)
+        difference = difference or replayed.difference(self._state(arguments))
+        if difference:
+            name, found, wanted = difference
+            raise error(
+                FunctionError,
+                self._name,
+                f"a replay, in the call in {line_of_user()}, and the step as it is written differ "
+                f"in {name}",
+                operands={"replay": found, "as written": wanted},
+                remedy="The step relies on what is constant in its recording: pass it as an "
+                "argument, or keep it in a Module, dict or list that the step or state= names.",
+            )
+        replayed.put_back()
+        return returned
+
+    def _refuse_host_random(self, before: Sequence[Any]) -> None:
+        for (name, was), (_, now) in zip(before, _host_random_state(), strict=True):
+            if was != now:
+                code = getattr(self._function, "__code__", None)
+                where = f" at line {code.co_firstlineno} of {code.co_filename}" if code else ""
+                raise error(
+                    FunctionError,
+                    self._name,
+                    f"the recorded step{where} draws from {name}",
+                    remedy="Draw from gdt.random, or outside of the step.",
+                )
 
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
@@ -348,50 +336,94 @@ class Function:
             )
 
     def _unknown(self, recorder: Recorder, outputs: Sequence[int]) -> Exception:
-        name, kind = recorder.first_unknown(outputs)
-        return error(
-            FunctionError,
-            self._name,
-            f"{name} reads an array of {kind} that is no argument, and that no variable, module or "
-            "container within reach of the function holds",
-            remedy="Pass it as an argument, or keep it in a Module, a dict or a list.",
-        )
+        found = recorder.first_unknown(outputs)
+        problem = f"{found} that is kept in a place that no state names"
+        return error(FunctionError, self._name, problem, remedy=HELD)
+
+
+def _arrays(arguments: Arguments, state: State) -> list[DistributedArray]:
+    """All arrays that a call may read."""
+    found = [owner[key] for owner, key in arguments.places] + [read(p) for p in state.arrays]
+    return [array for array in found if isinstance(array, DistributedArray)]
+
+
+def _written(
+    place: Place, before: DistributedArray, results: list[DistributedArray]
+) -> Result | None:
+    """What has been put at a place; None if that is still what was there before."""
+    now = read(place)
+    return None if now is before else Result.of(now, results)
+
+
+def _host_random_state() -> list[tuple[str, Any]]:
+    """Where Python's and NumPy's random numbers are."""
+    return [
+        ("the module random", random.getstate()),
+        ("numpy.random", pickle.dumps(np.random.get_state(legacy=False))),
+    ]
+
+
+def _difference(one: Tree, other: Tree) -> tuple[str, Any, Any] | None:
+    """Where two returned trees differ by a bit, and what both have there."""
+    leaves = [
+        [(p.name, p.value) for p in places((tree,), "what it returns")] for tree in (one, other)
+    ]
+    for (name, a), (_, b) in zip(*leaves, strict=False):
+        if type(a) is not type(b) or (_is_leaf(a) and not same_bits(a, b)):
+            return name, a, b
+    return None
+
+
+def _is_leaf(value: Any) -> bool:
+    return not isinstance(value, dict | list | tuple)
+
+
+# ---------------------------------------------------------------- the decorator
 
 
 @partial(checked, eager=True)
-def function(f: Callable[..., Any]) -> Function:
+def function(
+    f: Callable[..., Any] | None = None, *, state: Sequence[Any] | None = None, verify: int = 0
+) -> Any:
     """`f`, recorded once for every kind of call and then replayed without Python running it.
 
     f: a training step, say: a function of arrays, in any tree of lists, tuples and dicts, and of
-    whatever else it needs. Arrays may also be reached through its arguments, variables of enclosing
-    functions, global variables, and the attributes of Modules, optimizers and other objects there;
-    they are read anew in every call, and what the step puts in their place is put there. Learning
-    rates, counts of steps and random numbers go on as without recording.
+    whatever else it needs. Without it a decorator is returned: `@gdt.function(verify=100)`.
 
-    A call is recorded when one like it (types and layouts of arrays, values of numbers and texts)
-    has been made before, and is replayed as long as no Python value that it relies on has changed:
-    variables, attributes, defaults, containers, classes and modules that the functions it calls can
-    reach; else it is recorded anew. A step that takes values from an iterator, or from the random
-    numbers of Python or NumPy, runs as written in every call; so does one that can reach an
-    iterator whose position Python does not tell, as `itertools.cycle`. No call is recorded while a
-    profiler written in C, as `cProfile`, is at work. What functions read elsewhere is as it was
-    when the call was recorded: the elements of NumPy arrays and buffers in Python's hands, queues,
-    files, clocks, the environment, what installed packages keep, what `globals()` and `eval` look
-    up, members of lists, dicts and sets of more than 4096. Inside a tape, `gdt.explain` or another
-    recording, `f` itself is called. Printing, appending to lists and whatever else is not
-    computation on arrays happens only when `f` runs, as with `jax.jit` and `tf.function`. Results
-    are bitwise those of `f`, in lists, tuples and dicts that are new in every call.
+    1. The arrays of a step come from its arguments and from its state. The state is what `state`
+       names (Modules, optimizers, dicts, lists, objects with attributes); where there is none,
+       the arrays, Modules, optimizers, generators and trees of them in the variables of `f`: those
+       of enclosing functions, defaults, the object that a method is bound to, and the global
+       variables that its code names; likewise in the variables of functions among these, but for
+       global variables of other files. Arrays are read anew in every call, and what the step puts
+       in their place is put there.
+    2. All else in arguments and state (numbers, texts, structure, `model.training`,
+       hyperparameters) is part of a call's signature. The first call with a signature runs as
+       written, the second is recorded, later ones are replayed. Learning rates that are schedules,
+       counts of steps and random numbers go on as without recording.
+    3. All other values of Python are constants of the recording, as with `jax.jit`: numbers in
+       variables and in objects that are no state, iterators, clocks, files. A FunctionError with
+       the user's line says where a recorded step takes NumPy arrays or lists from the host, reads
+       values there (`float`, `.numpy()`, `.item()`), draws from another generator than gdt's,
+       reads or sets what gdt counts (`optimizer.steps`, `batches.epoch`, the next batch of
+       `gdt.data.Batches`), reads an array in a place that is no state, or changes anything in its
+       variables and state but arrays.
 
-    Recordings keep what they rely on alive: modules and optimizers, too, that the step can reach.
+    verify: every call of that number also runs as written, on a copy of the state, and
+    FunctionError names the first result or part of the state that differs by a bit. Parameters,
+    counters and random numbers are then what the step as written has left. 0 verifies nothing.
+
+    Where a call that runs as written or is recorded raises anything, parameters, counters and
+    random numbers are what they were before the call, and where a replay finds wrong indices or
+    labels, too. Inside a tape, `gdt.explain` or another recording, `f` itself is called. Printing
+    and whatever else is not computation on arrays happens only when `f` runs. Results are bitwise
+    those of `f`, in lists, tuples and dicts that are new in every call. Recordings keep modules and
+    optimizers of their state alive.
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs of one process, what it computes between two
     collectives becomes a graph on each, and the collectives run as without recording. Its plans run
     one by one, as on the CPU, in several processes, and if its arrays are not all on the same GPUs.
-
-    Raises FunctionError where a step reads values on the host, seeds random numbers, returns what
-    is no array, or takes a NumPy array as an argument: parameters and counters are then as they
-    were before the call; and for what a CUDA graph cannot capture.
 
     >>> w = {"w": gdt.asarray([1.0, 2.0])}
     >>> optimizer = gdt.optim.SGD(0.5)
@@ -404,4 +436,19 @@ def function(f: Callable[..., Any]) -> Function:
     >>> [float(step(x)) for _ in range(3)]
     [3.0, 2.0, 1.0]
     """
-    return Function(f)
+    if verify < 0:
+        raise error(ArgumentError, "function", f"verify is {verify}", remedy="Pass 0 or more.")
+    if state is not None:
+        for i, part in enumerate(state):
+            if isinstance(part, DistributedArray):
+                raise error(
+                    DtypeError,
+                    "function",
+                    f"state[{i}] is an array, which has no place where another could be put",
+                    operands={f"state[{i}]": part.type},
+                    remedy="Keep it in a Module, a dict or a list, and name that.",
+                )
+    named = None if state is None else tuple(state)
+    return (
+        partial(Function, state=named, verify=verify) if f is None else Function(f, named, verify)
+    )

@@ -135,7 +135,7 @@ class Recorder(Observer):
 
         self._note("note", run, (), (), True, is_effect=True)
 
-    def on_host(self, name: str) -> None:
+    def on_host(self, action: str, remedy: str) -> None:
         self.met_host = True
 
     def _note(
@@ -241,16 +241,17 @@ class Recorder(Observer):
                 needed.update(instruction.inputs)
         return _checks_first(kept[::-1]), needed
 
-    def first_unknown(self, outputs: Sequence[int]) -> tuple[str, str]:
-        """Of the first instruction that reads a block from somewhere else, the name, and the dtype
-        and shape of that block."""
+    def first_unknown(self, outputs: Sequence[int]) -> str:
+        """The first instruction that reads a block from somewhere else, its line, and the dtype and
+        shape of that block."""
         for instruction in self._needed(outputs)[0]:
             for register in instruction.inputs:
                 if register in self.unknown:
                     value = self.values[register]
                     block = value[0] if type(value) is tuple else value
-                    return instruction.name, f"blocks {block.dtype}{list(block.shape)}"
-        return "the result", "unknown origin"
+                    kind = f"an array of blocks {block.dtype}{list(block.shape)}"
+                    return f"{instruction.name}, in {instruction.line}, reads {kind}"
+        return "it returns an array"
 
 
 def _is_scalar(value: Any) -> bool:

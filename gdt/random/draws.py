@@ -18,7 +18,7 @@ from gdt.comm.messages import note_draw
 from gdt.engine.op import op
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
-from gdt.observe import from_host, seeding
+from gdt.observe import COUNTED, from_host, met_host
 from gdt.ops.comparison import less
 from gdt.ops.elementwise import astype, checked_dtype
 from gdt.ops.movement import relayout
@@ -63,6 +63,7 @@ class Generator:
 
     def take(self) -> tuple[int, int]:
         """The key and the stream of the next draw. Stream 0 is left to draws with explicit keys."""
+        met_host("draw from a generator on the host", COUNTED)
         with self._lock:
             key, draws = self._state
             self._state = key, draws + 1
@@ -71,11 +72,15 @@ class Generator:
     @property
     def state(self) -> tuple[int, int]:
         """The key and the number of draws made; assign it to go on from there."""
+        met_host("read the state of a generator", COUNTED)
         return self._state
 
     @state.setter
     def state(self, state: tuple[int, int]) -> None:
-        seeding()
+        met_host(
+            "seed random numbers",
+            "Seed outside of it, or give each draw a key: key=gdt.random.key(1).",
+        )
         with self._lock:
             self._state = int(state[0]), int(state[1])
 

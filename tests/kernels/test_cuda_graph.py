@@ -42,7 +42,7 @@ def trained(
     inputs = rng.standard_normal((STEPS, BATCH, 6)).astype(np.float32)
     labels = rng.integers(0, 3, (STEPS, BATCH))
     optimizer = OPTIMIZERS[name]()
-    step, network = training(mesh, optimizer, captured)
+    step, network = training(mesh, optimizer, gdt.function if captured else lambda step: step)
     kept = []
     for n, (x, y) in enumerate(zip(inputs, labels, strict=True)):
         given = [
@@ -55,7 +55,7 @@ def trained(
     kept += [p.numpy() for p in network.parameters().values()]
     kept += [network.norm.moving_mean.numpy(), network.norm.moving_variance.numpy()]
     kept += [s.numpy() for kind in optimizer.state.values() for s in kind.values()]
-    assert not captured or all(r[0].graph.is_captured for r in step._known.values())
+    assert not captured or all(r[0].graph.is_captured for r in step._recordings.values())
     return kept, [optimizer.steps, network.dropout.calls]
 
 

@@ -13,7 +13,7 @@ import gdt
 from examples import imdb, mnist
 from gdt import Layout, Mesh
 from gdt.nn.losses import sparse_softmax_cross_entropy
-from gdt.programs import recording
+from gdt.programs import replay
 from tests.needs import need_compiler
 from tests.recorded_nccl import RecordedNccl
 
@@ -133,14 +133,14 @@ def test_graphs_are_bitwise_the_plans(name: str, monkeypatch: pytest.MonkeyPatch
     mesh = gdt.create_mesh(case.sizes, devices=[f"graph:{i}" for i in range(case.gpus)])
     with using_nccl(mesh) as nccl, monkeypatch.context() as patch:
         found, asked = trained(case, mesh, nccl, gdt.function)
-        patch.setattr(recording, "step_graph", lambda *_: None)
+        patch.setattr(replay, "step_graph", lambda *_: None)
         want, by_plans = trained(case, mesh, nccl, gdt.function)
     for a, b in zip(found, want, strict=True):
         np.testing.assert_array_equal(a, b)
     assert [a.launches for a in by_plans] == [0] * STEPS
-    replay = Asked(case.launches, 0, case.collectives, case.allocations, 0)
+    each = Asked(case.launches, 0, case.collectives, case.allocations, 0)
     captured = [n for n, a in enumerate(asked) if a.captures]
     assert captured == [BEFORE]
-    assert asked[BEFORE + 1 :] == [replay] * (STEPS - BEFORE - 1)
-    assert replay.collectives == by_plans[-1].collectives
-    assert replay.allocations < by_plans[-1].allocations
+    assert asked[BEFORE + 1 :] == [each] * (STEPS - BEFORE - 1)
+    assert each.collectives == by_plans[-1].collectives
+    assert each.allocations < by_plans[-1].allocations

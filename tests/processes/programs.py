@@ -255,16 +255,16 @@ def values() -> dict[str, Any]:
 def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
     """Results of a step that process 0 alone records anew in every call, and how often it was
     recorded here: all must send the same, also for what nobody reads."""
-    calls: list[int] = []
+    state: dict[str, Any] = {"calls": 0, "unit": gdt.ones(3, layout=Layout([None], mesh))}
     weights = {"w": gdt.ones(3, layout=Layout([None], mesh))}
     optimizer = gdt.optim.SGD(0.5)
 
     @gdt.function
     def step(x: gdt.DistributedArray, waiting: gdt.DistributedArray) -> Any:
-        gdt.sum(x * float(len(calls) > 99)).resolve()
+        gdt.sum(x * state["unit"] * float(state["calls"] > 99)).resolve()
         gdt.relayout(x, Layout([None, None], mesh))
         gdt.random.normal(8, layout=Layout(["a"], mesh))
-        gdt.ones(8, layout=Layout(["a"], mesh)) + np.arange(8.0)
+        gdt.ones(8, layout=Layout(["a"], mesh)) + gdt.arange(8.0, layout=Layout([None], mesh))
         value, gradients = gdt.value_and_grad(lambda p: gdt.sum(p["w"] * x))(weights)
         optimizer.update(weights, gradients)
         total = gdt.sum(x)
@@ -274,7 +274,7 @@ def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
     waiting, found = gdt.sum(x, axis=0), []
     for call in range(6):
         if gdt.distributed.process_index() == 0:
-            calls.append(call)
+            state["calls"] = call
         results = step(x, waiting)
         found += [float(gdt.sum(r)) for r in results] + [float(gdt.sum(waiting))]
     return found, len(step.programs)

@@ -302,9 +302,8 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Distrib
     places = np.arange(start, start + length).reshape(
         [length if d == rows else 1 for d in range(x.ndim)]
     )
-    held = take_along_axis_in_range(
-        x, checked_indices(x.type, places, columns, "diagonal"), axis=columns
-    )
+    indices = checked_indices(x.type, places, columns, "diagonal", is_constant=True)
+    held = take_along_axis_in_range(x, indices, axis=columns)
     order = [d for d in range(x.ndim) if d not in (rows, columns)]
     out: DistributedArray = transpose(held, (*order, columns, rows))
     out = reshape(out, tuple(x.shape[d] for d in (*order, rows)))

@@ -1,8 +1,7 @@
-"""Recordings: calls of a function, to be replayed as long as what they rely on is unchanged."""
+"""Replays: a call of a step that has been recorded, as a function that runs its program."""
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -10,18 +9,17 @@ from typing import Any, NamedTuple
 from gdt.array.array import DistributedArray
 from gdt.engine.updates import is_only_owned, is_owned
 from gdt.errors import FunctionError, error
-from gdt.programs.captures import MISSING_KEY, Captures, Place
 from gdt.programs.graphs.cuda_graph import StepGraph, step_graph
 from gdt.programs.instruction import array_of
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
+from gdt.programs.step_state import MISSING_KEY, State
 from gdt.sharding.array_type import ArrayType
-from gdt.state import sequence_like
+from gdt.state import Place, with_values
 
-OUTDATED = object()  # what replaying returns if something is not what it was
+OUTDATED = object()  # what a replay returns if something is not what it was
 
 Tree = Any
-Argument = tuple[Any, Any, Any]  # where it is kept (owner and key), and its path
 
 
 class Result(NamedTuple):
@@ -73,14 +71,10 @@ def _templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
     if tree is None or isinstance(tree, str):
         return tree
     if isinstance(tree, dict | list | tuple):
-        parts = [
-            _templated(v, results, name)
-            for v in (tree.values() if isinstance(tree, dict) else tree)
-        ]
+        values = [*tree.values()] if isinstance(tree, dict) else tree
+        parts = [_templated(value, results, name) for value in values]
         try:
-            if isinstance(tree, dict):
-                return _with_values(tree, dict(zip(tree, parts, strict=True)))
-            return sequence_like(tree, parts)
+            return with_values(tree, parts)
         except (TypeError, ValueError, AttributeError) as e:
             kind = type(tree).__name__
             raise _not_rebuilt(name, f"a {kind}, which is not made of its items ({e})") from e
@@ -101,24 +95,13 @@ def _not_rebuilt(name: str, what: str) -> FunctionError:
     )
 
 
-def _with_values(like: dict[Any, Any], values: dict[Any, Any]) -> dict[Any, Any]:
-    """A dict of the same class, as an OrderedDict, with these values."""
-    if type(like) is dict:
-        return values
-    copied = copy.copy(like)
-    for key, value in values.items():  # the `update` of a Counter would add them
-        copied[key] = value
-    return copied
-
-
 def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
     """The tree that a template stands for."""
     if type(template) is Result:
         return template.array(outputs)
-    if isinstance(template, dict):
-        return _with_values(template, {k: _filled(v, outputs) for k, v in template.items()})
-    if isinstance(template, list | tuple):
-        return sequence_like(template, [_filled(v, outputs) for v in template])
+    if isinstance(template, dict | list | tuple):
+        values = template.values() if isinstance(template, dict) else template
+        return with_values(template, [_filled(value, outputs) for value in values])
     return template
 
 
@@ -131,8 +114,9 @@ def _returned(template: Tree, namespace: dict[str, Any]) -> str:
 
 
 class Input(NamedTuple):
-    """Where a program reads a register: a place, or argument number `argument` if that is not -1;
-    the type it must have; what is put there afterwards, None if it stays."""
+    """Where a program reads a register: a place, which is number `argument` among those of the
+    arguments if that is not -1; the type it must have; what is put there afterwards, None if it
+    stays."""
 
     place: Place
     argument: int
@@ -150,48 +134,55 @@ def replaced(inputs: Sequence[Input]) -> set[int]:
 class Recording:
     """A call that has been recorded.
 
-    `replay` takes the places of the call's arguments, and its lists and dicts; it runs the program
-    on what is in them and in the captured places, puts results back and returns them as the
-    function does; or returns OUTDATED, and has changed nothing. `source` is its text: in a step of
-    small arrays, loops over the places would cost as much as some of the ops.
+    `replay` takes the places (owner and key) of the arrays among a call's arguments, and its lists
+    and dicts; it runs the program on what is in them and in the places of the state, puts results
+    back and returns them as the step does; or returns OUTDATED, and has changed nothing. `source`
+    is its text: in a step of small arrays, loops over the places would cost as much as some of the
+    ops.
     """
 
     def __init__(
         self,
         name: str,
         recorder: Recorder,
-        captures: Captures,
+        state: State,
         containers: Sequence[Any],
         inputs: Sequence[Input],
         program: Program,
         template: Tree,
     ) -> None:
-        self.captures, self.program = captures, program
+        self.state, self.program = state, program
         read = {*program.inputs}
-        kept = [i for i in inputs if i.register in read or i.written]
+        used = [i for i in inputs if i.register in read or i.written]
+        inputs = [*used, *[i for i in inputs if i not in used]]
         namespace: dict[str, Any] = {
-            "changed": captures.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
+            "changed": state.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
             "array": DistributedArray, "is_owned": is_owned, "is_only_owned": is_only_owned,
+            "entered": frozenset(state.entered),
         }  # fmt: skip
-        self.graph = _graph(name, recorder, kept, program)
-        guards = [captures.unchanged(namespace), *_guards(kept, namespace)]
-        if containers:  # a list that was an argument only must not turn out to be a captured one
-            namespace |= {"shared": captures.shared, "known": captures.shared(containers)}
-            guards.append("shared(containers) == known")
+        self.graph = _graph(name, recorder, used, program)
+        guards = [state.unchanged(namespace), *_guards(inputs, namespace)]
+        for n, container in enumerate(containers):
+            # The same list or dict of the state as then, or none of it.
+            is_shared = id(container) in state.entered
+            test = f"== {id(container)}" if is_shared else "not in entered"
+            guards.append(f"id(containers[{n}]) {test}")
         lines = [
             "def replay(places, containers):",
-            *[f"    o{n}, k{n}, _ = places[{i.argument}]" for n, i in _arguments(kept)],
+            *[f"    o{n}, k{n} = places[{i.argument}]" for n, i in _arguments(inputs)],
             "    try:",
             *[f"        if not ({guard}):\n            return OUTDATED" for guard in guards],
             "    except missing:",
             "        return OUTDATED",
-            *_run(kept, program, self.graph, namespace),
+            *_run(used, program, self.graph, namespace),
             f"    return {_returned(template, namespace)}",
         ]
         self.source = "\n".join(lines)
         exec(compile(self.source, "<gdt replay>", "exec"), namespace)
         # Popped, else it would refer to itself, and be alive until a collection of cycles.
-        self.replay: Callable[[Sequence[Argument], Sequence[Any]], Tree] = namespace.pop("replay")
+        self.replay: Callable[[Sequence[tuple[Any, Any]], Sequence[Any]], Tree] = namespace.pop(
+            "replay"
+        )
 
 
 def _arguments(inputs: Sequence[Input]) -> list[tuple[int, Input]]:

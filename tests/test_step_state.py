@@ -1,0 +1,616 @@
+"""What a recorded step depends on: arguments and state; all else is constant, or refused."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import random
+import types
+from collections import OrderedDict, UserDict
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import DistributedArray, nn
+from gdt.data import Batches
+from gdt.errors import ArgumentError, DtypeError, FunctionError
+from gdt.random import generator
+
+# ---------------------------------------------------------------- what is refused
+
+
+class Training(nn.Module):
+    """Parameters, counters and random numbers that a step has changed when it is refused."""
+
+    def __init__(self) -> None:
+        self.w = {"w": gdt.ones(3)}
+        self.optimizer = gdt.optim.Adam(0.1)
+        self.dropout = nn.Dropout(0.5, key=1)
+        self.batches = Batches(np.arange(6.0), batch_size=2, seed=0)
+        self.rows = iter(self.batches)
+        self.losses: list[Any] = []
+        self.other = gdt.random.Generator(3)
+
+    def step(self) -> None:
+        noise = self.dropout(self.w["w"] + gdt.random.uniform(3))
+        self.optimizer.update(self.w, {"w": noise})
+
+    def now(self) -> list[Any]:
+        moments = [kept["w"].tolist() for kept in self.optimizer.state.values()]
+        counts = [self.optimizer.steps, self.dropout.calls, self.batches.epoch]
+        return [self.w["w"].tolist(), moments, counts, generator.state, self.other.state]
+
+
+class Hidden:
+    """An object of no kind that gdt knows, in a variable."""
+
+    array = gdt.ones(3)
+
+
+ON_THE_HOST = "cannot read values on the host"
+FROM_THE_HOST = "cannot take data from the host"
+COUNTS = "It is another value in every call"
+Action = Callable[[Training], object]
+
+# What a step does, and what the error says; it names the line of the function.
+REFUSED: dict[str, tuple[Action, str]] = {
+    "float": (lambda t: float(t.w["w"][0]), ON_THE_HOST),
+    "bool": (lambda t: bool(gdt.all(t.w["w"] > 0)), ON_THE_HOST),
+    "item": (lambda t: t.w["w"][0].item(), ON_THE_HOST),
+    "numpy": (lambda t: t.w["w"].numpy(), ON_THE_HOST),
+    "tolist": (lambda t: t.w["w"].tolist(), ON_THE_HOST),
+    "shards": (lambda t: t.w["w"].shards, ON_THE_HOST),
+    "dlpack": (lambda t: np.from_dlpack(t.w["w"]), ON_THE_HOST),
+    "np.asarray": (lambda t: np.asarray(t.w["w"]), ON_THE_HOST),
+    "str": (lambda t: str(t.w["w"]), ON_THE_HOST),
+    "gdt.asarray of an array": (lambda t: gdt.asarray(np.ones(3)), FROM_THE_HOST),
+    "gdt.asarray of a list": (lambda t: gdt.asarray([1.0, 2.0]), FROM_THE_HOST),
+    "gdt.asarray with a dtype": (lambda t: gdt.asarray(np.ones(3), "float32"), FROM_THE_HOST),
+    "an operand": (lambda t: t.w["w"] * np.ones(3), FROM_THE_HOST),
+    "an operand of rank 0": (lambda t: t.w["w"] * np.array(2.0), FROM_THE_HOST),
+    "a seed": (lambda t: gdt.random.seed(3), "cannot seed random numbers"),
+    "another generator": (lambda t: t.other.take(), "cannot draw from a generator on the host"),
+    "the generator": (lambda t: generator.state, "cannot read the state of a generator"),
+    "steps": (lambda t: t.optimizer.steps, f"(?s)cannot read Adam.steps.*{COUNTS}"),
+    "steps, set": (lambda t: setattr(t.optimizer, "steps", 7), "cannot set Adam.steps"),
+    "init": (lambda t: t.optimizer.init(t.w), "cannot set Adam.steps"),
+    "calls": (lambda t: t.dropout.calls, f"(?s)cannot read Dropout.calls.*{COUNTS}"),
+    "epoch": (lambda t: t.batches.epoch, f"(?s)cannot read Batches.epoch.*{COUNTS}"),
+    "an epoch": (lambda t: iter(t.batches), "cannot begin an epoch of batches"),
+    "a batch": (lambda t: next(t.rows), "cannot take the next batch"),
+    "an optimizer of its own": (
+        lambda t: gdt.optim.SGD(0.1).update(t.w, t.w), "in a place that no state names .SGD."),
+    "an array elsewhere": (
+        lambda t: t.w.update(w=t.w["w"] * Hidden.array),
+        r"(?s)multiply, in line .* reads an array of blocks float64\[.*in a place that no state "
+        ".*Pass it as an argument, or keep it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_replay_could_not_do_again_is_refused(name: str) -> None:
+    action, message = REFUSED[name]
+    training = Training()
+
+    def step() -> None:
+        training.step()
+        action(training)
+
+    recorded, line = gdt.function(step), action.__code__.co_firstlineno
+    recorded()
+    before, seen = training.now(), []
+    for _ in range(2):
+        with pytest.raises(FunctionError, match=message) as caught:
+            recorded()
+        seen.append(str(caught.value))
+        assert training.now() == before
+    lines = range(line, line + 3)  # of the entry
+    assert any(f"line {n} of {__file__}" in seen[0] for n in lines), seen[0]
+    assert seen[0] == seen[1]
+    rest = [batch[0].tolist() for batch in training.rows]
+    assert rest == [b[0].tolist() for b in Training().rows][name == "a batch" :]
+
+
+LAST = 0
+
+
+class Changes(NamedTuple):
+    """A step that changes what a replay would leave as it is."""
+
+    step: Callable[[], object]
+    kept: Callable[[], object]
+
+
+def rebinds_a_variable() -> Changes:
+    count = 0
+
+    def step() -> None:
+        nonlocal count
+        count += 1
+
+    return Changes(step, lambda: count)
+
+
+def rebinds_a_global_variable() -> Changes:
+    def step() -> None:
+        global LAST  # noqa: PLW0603
+        LAST += 1
+
+    return Changes(step, lambda: LAST)
+
+
+def appends() -> Changes:
+    losses: list[Any] = []
+    return Changes(lambda: losses.append(gdt.ones(1)), lambda: len(losses))
+
+
+def adds_an_entry() -> Changes:
+    kept: dict[int, Any] = {}
+    return Changes(lambda: kept.update({len(kept): gdt.ones(1)}), lambda: len(kept))
+
+
+def counts_in_a_dict() -> Changes:
+    kept = {"w": gdt.ones(1), "steps": 0}
+    return Changes(lambda: kept.update(steps=kept["steps"] + 1), lambda: kept["steps"])
+
+
+def counts_in_a_module() -> Changes:
+    module = nn.Dropout(0.5)
+
+    def step() -> None:
+        module.rate += 0.125
+
+    return Changes(step, lambda: module.rate)
+
+
+def makes_another_dict() -> Changes:
+    kept = {"state": {"w": gdt.ones(1)}}
+    return Changes(
+        lambda: operator.setitem(kept, "state", {"w": kept["state"]["w"] * 2}),
+        lambda: [kept["state"]["w"].tolist()],
+    )
+
+
+def puts_a_number_in_the_place_of_an_array() -> Changes:
+    kept: dict[str, Any] = {"w": gdt.ones(1)}
+    return Changes(
+        lambda: kept.update(w=float(len(kept)) if type(kept["w"]) is not float else gdt.ones(1)),
+        lambda: type(kept["w"]),
+    )
+
+
+def draws_in_python() -> Changes:
+    return Changes(random.random, lambda: None)
+
+
+def draws_in_numpy() -> Changes:
+    return Changes(np.random.rand, lambda: None)
+
+
+CHANGES = {
+    rebinds_a_variable: "changes variable count, 1, to 2",
+    rebinds_a_global_variable: "changes variable LAST, 1, to 2",
+    appends: "changes 1 entries of losses, now 2",
+    adds_an_entry: "changes 1 entries of kept, now 2",
+    counts_in_a_dict: r"changes kept\['steps'\], 1, to 2",
+    counts_in_a_module: r"changes module\['rate'\], 0.625, to 0.75",
+    makes_another_dict: r"changes kept\['state'\], a dict, to a dict",
+    puts_a_number_in_the_place_of_an_array: r"changes kept\['w'\], 1.0, to float64\[1\]",
+    draws_in_python: "draws from the module random",
+    draws_in_numpy: "draws from numpy.random",
+}
+
+
+@pytest.mark.parametrize("make", CHANGES, ids=lambda f: f.__name__)
+def test_what_a_replay_would_not_change_is_refused(make: Callable[[], Changes]) -> None:
+    training, (change, kept) = Training(), make()
+
+    def step() -> None:
+        training.step()
+        change()
+
+    recorded = gdt.function(step)
+    recorded()
+    before = [training.now(), kept()]
+    for _ in range(2):
+        with pytest.raises(FunctionError, match=CHANGES[make]) as caught:
+            recorded()
+        assert f"line {step.__code__.co_firstlineno} of {__file__}" in str(caught.value)
+        assert [training.now(), kept()] == before
+    globals()["LAST"] = 0
+
+
+def test_a_state_with_a_cycle_is_refused() -> None:
+    kept: dict[str, Any] = {"w": gdt.ones(1), "inner": {}}
+    kept["inner"]["outer"] = kept
+    step = gdt.function(lambda x: x * kept["w"])
+    with pytest.raises(FunctionError, match=r"kept.inner.outer, in .* line \d+ of .*holds itself"):
+        step(gdt.ones(1))
+
+
+def test_an_error_in_a_first_call_leaves_everything_as_it_was() -> None:
+    training = Training()
+
+    @gdt.function
+    def step() -> None:
+        training.step()
+        training.losses.append(1.0)
+        raise ValueError("of the user")
+
+    counts, key = [training.optimizer.steps, training.dropout.calls], generator.state
+    with pytest.raises(ValueError, match="of the user"):
+        step()
+    assert training.w["w"].tolist() == [1.0] * 3
+    assert training.losses == [] and training.optimizer.state == {"m": {}, "v": {}}
+    assert [training.optimizer.steps, training.dropout.calls] == counts and generator.state == key
+
+
+# ---------------------------------------------------------------- what is constant
+
+
+class Scaled(nn.Module):
+    factor = 2.0
+
+    def __init__(self) -> None:
+        self.w = gdt.ones(1)
+
+    def __call__(self, x: DistributedArray) -> DistributedArray:
+        return self.w * x * self.factor
+
+
+def test_numbers_that_no_state_holds_are_constants_and_those_of_the_state_are_not() -> None:
+    number, plain, model = 2.0, {"number": 2.0}, Scaled()
+    step = gdt.function(lambda x: model(x) * number * plain["number"])
+    for _ in range(3):
+        assert step(gdt.ones(1)).tolist() == [8.0]
+    number, plain["number"] = 5.0, 5.0
+    assert step(gdt.ones(1)).tolist() == [8.0]
+    model.factor = 3.0
+    for _ in range(3):
+        assert step(gdt.ones(1)).tolist() == [75.0]
+    model.w = gdt.full(1, 2.0)
+    assert step(gdt.ones(1)).tolist() == [150.0]
+
+
+def test_numbers_taken_from_the_host_are_constants() -> None:
+    step = gdt.function(lambda x: x * np.float64(2) + gdt.asarray(1.0) + gdt.asarray(1, "float64"))
+    assert [step(gdt.full(1, float(n))).tolist() for n in range(4)] == [
+        [2.0 * n + 2] for n in range(4)
+    ]
+
+
+# ---------------------------------------------------------------- where arrays may be
+
+
+W: dict[str, Any] = {"w": gdt.zeros(1)}
+
+
+def of_the_module(x: DistributedArray) -> DistributedArray:
+    W["w"] = W["w"] + x
+    return W["w"] * 1
+
+
+class Kept(NamedTuple):
+    arrays: list[DistributedArray]
+
+
+def in_a_named_tuple() -> Any:
+    kept = Kept([gdt.zeros(1)])
+
+    def step(x: DistributedArray) -> DistributedArray:
+        kept.arrays[0] = kept.arrays[0] + x
+        return kept.arrays[0] * 1
+
+    return step
+
+
+def in_a_mapping() -> Any:
+    kept = UserDict(w=gdt.zeros(1))
+
+    def step(x: DistributedArray) -> DistributedArray:
+        kept["w"] = kept["w"] + x
+        return kept["w"] * 1
+
+    return step
+
+
+def in_an_ordered_dict() -> Any:
+    kept = OrderedDict(w=gdt.zeros(1))
+
+    def step(x: DistributedArray) -> DistributedArray:
+        kept["w"] = kept["w"] + x
+        return kept["w"] * 1
+
+    return step
+
+
+def in_a_variable() -> Any:
+    total = gdt.zeros(1)
+
+    def step(x: DistributedArray) -> DistributedArray:
+        nonlocal total
+        total = total + x
+        return total * 1
+
+    return step
+
+
+def in_what_a_helper_names() -> Any:
+    W["w"] = gdt.zeros(1)
+
+    def helper(x: DistributedArray) -> DistributedArray:
+        return of_the_module(x)
+
+    return lambda x: helper(x) * 1
+
+
+def in_a_default() -> Any:
+    first = {"w": gdt.zeros(1)}
+
+    def step(x: DistributedArray, kept: dict[str, Any] = first) -> Any:
+        kept["w"] = kept["w"] + x
+        return kept["w"] * 1
+
+    return step
+
+
+def in_a_partial() -> Any:
+    def step(kept: dict[str, Any], x: DistributedArray) -> DistributedArray:
+        kept["w"] = kept["w"] + x
+        return kept["w"] * 1
+
+    return functools.partial(step, {"w": gdt.zeros(1)})
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.total, self.factor = gdt.zeros(1), 1.0
+        self.recorded: Any = None
+
+    def step(self, x: DistributedArray) -> DistributedArray:
+        self.total = self.total + x * self.factor
+        return self.total * 1
+
+
+def in_a_bound_object() -> Any:
+    return Trainer().step
+
+
+def in_a_namespace() -> Any:
+    trainer = types.SimpleNamespace(total=gdt.zeros(1))
+    return types.MethodType(Trainer.step, types.SimpleNamespace(**vars(trainer), factor=1.0))
+
+
+def behind_a_function_of_functions() -> Any:
+    kept = {"w": gdt.zeros(1)}
+
+    def loss(w: Any, x: DistributedArray) -> DistributedArray:
+        return gdt.sum(w * kept["w"] * x)
+
+    gradient = gdt.grad(loss)
+
+    def step(x: DistributedArray) -> DistributedArray:
+        gradient(x, x)
+        kept["w"] = kept["w"] + x
+        return kept["w"] * 1
+
+    return step
+
+
+PLACES = [
+    in_a_named_tuple, in_a_mapping, in_an_ordered_dict, in_a_variable, in_what_a_helper_names,
+    in_a_default, in_a_partial, in_a_bound_object, in_a_namespace, behind_a_function_of_functions,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verify", [0, 1])
+@pytest.mark.parametrize("make", PLACES, ids=lambda f: f.__name__)
+def test_arrays_are_read_and_put_where_they_are_kept(make: Callable[[], Any], verify: int) -> None:
+    step = gdt.function(make(), verify=verify)
+    assert [step(gdt.ones(1)).tolist() for _ in range(5)] == [[n + 1.0] for n in range(5)]
+    assert len(step.programs) == 1
+
+
+LATEST: DistributedArray
+
+
+def test_a_global_variable_that_is_only_assigned_is_assigned_by_a_replay() -> None:
+    @gdt.function
+    def step(x: DistributedArray) -> DistributedArray:
+        global LATEST  # noqa: PLW0603
+        LATEST = x * 2
+        return x * 3
+
+    for i in range(5):
+        step(gdt.full(1, float(i)))
+        assert LATEST.tolist() == [2.0 * i]
+    assert len(step.programs) == 1
+
+
+def test_the_class_of_a_returned_dict_stays() -> None:
+    step = gdt.function(lambda x: OrderedDict(b=x, a=x * 2), verify=2)
+    for _ in range(4):
+        out = step(gdt.ones(1))
+        assert type(out) is OrderedDict and [*out] == ["b", "a"]
+
+
+def test_numbers_of_the_object_that_a_method_is_bound_to_are_no_constants() -> None:
+    trainer = Trainer()
+    step = gdt.function(trainer.step)
+    trainer.recorded = step  # which holds no part of the state
+    found = []
+    for n in range(6):
+        trainer.factor = 1.0 if n < 3 else 10.0
+        found.append(step(gdt.ones(1)).tolist()[0])
+    assert found == [1.0, 2.0, 3.0, 13.0, 23.0, 33.0]
+    assert len(step.programs) == 2
+
+
+def test_an_argument_may_hold_itself() -> None:
+    def circle(value: float) -> dict[str, Any]:
+        tree: dict[str, Any] = {"w": gdt.full(1, value)}
+        tree["self"], tree["list"] = tree, [tree]
+        return tree
+
+    step = gdt.function(lambda tree: tree["self"]["w"] * 2 + tree["list"][0]["w"])
+    assert [step(circle(i)).tolist() for i in (1.0, 2.0, 3.0)] == [[3.0], [6.0], [9.0]]
+    other = circle(4.0) | {"self": circle(1.0)}
+    assert [step(other).tolist() for _ in range(3)] == [[6.0]] * 3
+
+
+def test_a_generator_that_the_step_makes_itself_is_recorded() -> None:
+    def numbers() -> Iterator[float]:
+        yield from (1.0, 2.0, 3.0)
+
+    step = gdt.function(lambda x: sum(x * n for n in numbers()))
+    assert [step(gdt.ones(1)).tolist() for _ in range(4)] == [[6.0]] * 4
+    assert len(step.programs) == 1
+
+
+def test_batches_are_taken_around_a_step() -> None:
+    class Loop:
+        def __init__(self) -> None:
+            self.batches = Batches(np.arange(6.0), batch_size=2, place=gdt.asarray)
+            self.step = gdt.function(self.take_one, verify=1)
+
+        def take_one(self, x: DistributedArray) -> DistributedArray:
+            return x * 2
+
+    loop = Loop()
+    found = [loop.step(x).tolist() for _ in range(2) for x in loop.batches]
+    assert found == [[0.0, 2.0], [4.0, 6.0], [8.0, 10.0]] * 2
+    assert len(loop.step.programs) == 1 and loop.batches.epoch == 2
+
+
+# ---------------------------------------------------------------- state that is named
+
+
+def test_named_state_is_read_anew_and_all_else_is_refused() -> None:
+    holder, other = types.SimpleNamespace(w=gdt.zeros(1)), {"w": gdt.ones(1)}
+
+    @gdt.function(state=[holder], verify=2)
+    def step(x: DistributedArray) -> DistributedArray:
+        holder.w = holder.w + x
+        return holder.w * 1
+
+    assert [step(gdt.ones(1)).tolist() for _ in range(5)] == [[n + 1.0] for n in range(5)]
+    holder.w = gdt.full(1, 10.0)
+    assert step(gdt.ones(1)).tolist() == [11.0]
+    assert len(step.programs) == 1
+    read = gdt.function(lambda: other["w"] * 2, state=[holder])
+    read()
+    with pytest.raises(FunctionError, match="in a place that no state names"):
+        read()
+
+
+def test_a_variable_is_no_state_where_others_are_named() -> None:
+    total = gdt.zeros(1)
+
+    @gdt.function(state=[])
+    def step(x: DistributedArray) -> DistributedArray:
+        nonlocal total
+        total = x * 2
+        return x
+
+    step(gdt.ones(1))
+    with pytest.raises(FunctionError, match="changes variable total"):
+        step(gdt.ones(1))
+
+
+def test_an_array_alone_is_no_state() -> None:
+    with pytest.raises(DtypeError, match=r"state\[1\] is an array, which has no place"):
+        gdt.function(lambda x: x, state=[{}, gdt.ones(1)])
+    with pytest.raises(ArgumentError, match="verify is -1"):
+        gdt.function(lambda x: x, verify=-1)
+
+
+def test_the_decorator_with_and_without_arguments() -> None:
+    def step(x: DistributedArray, factor: float = 2.0) -> DistributedArray:
+        """Scale."""
+        return x * factor
+
+    forms = [gdt.function(step), gdt.function(verify=3)(step), gdt.function(step, state=[])]
+    for recorded in forms:
+        assert [recorded(gdt.ones(1)).tolist() for _ in range(4)] == [[2.0]] * 4
+        assert inspect.signature(recorded) == inspect.signature(step)
+        assert recorded.__doc__ == "Scale."
+    assert str(inspect.signature(gdt.function)).startswith("(f: ")
+    assert [*inspect.signature(gdt.function(Trainer().step)).parameters] == ["x"]
+
+
+# ---------------------------------------------------------------- verification
+
+
+class Rate:
+    value = 1.0
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_verification_finds_a_stale_value(every: int) -> None:
+    training = Training()
+
+    @gdt.function(verify=every)
+    def step(x: DistributedArray) -> Any:
+        training.step()
+        return {"out": [x, x * Rate.value]}
+
+    try:
+        for _ in range(6):
+            step(gdt.ones(2))
+        Rate.value = 2.0  # in no place of the state
+        calls = 0
+        with pytest.raises(FunctionError, match=r"(?s)differ in .*0.out.1\n.*replay: .*written: "):
+            for _ in range(every):
+                calls += 1
+                step(gdt.ones(2))
+        assert calls == every
+    finally:
+        Rate.value = 1.0
+    # The last call has been taken as it is written.
+    assert training.optimizer.steps == 6 + every == training.dropout.calls
+
+
+def test_verification_finds_stale_state_and_leaves_that_of_the_step_as_written() -> None:
+    w = {"w": gdt.ones(2), "v": gdt.ones(2)}
+
+    @gdt.function(verify=1)
+    def step() -> None:
+        w["w"] = w["w"] * 2.0
+        w["v"] = w["v"] * Rate.value
+
+    try:
+        for _ in range(3):
+            step()
+        Rate.value = 3.0
+        with pytest.raises(FunctionError, match=r"differ in w\['v'\]"):
+            step()
+    finally:
+        Rate.value = 1.0
+    assert (w["w"].tolist(), w["v"].tolist()) == ([16.0] * 2, [3.0] * 2)
+
+
+def test_verification_leaves_no_trace() -> None:
+    def trained(verify: int) -> list[Any]:
+        gdt.random.seed(1)
+        training = Training()
+        step = gdt.function(training.step, verify=verify)
+        for _ in range(6):
+            step()
+        assert len(step.programs) == 1
+        return training.now()
+
+    assert trained(0) == trained(1) == trained(2)
+
+
+def test_verification_of_what_is_overwritten_replays_it_in_its_memory() -> None:
+    w, optimizer, g = {"w": gdt.ones(4096)}, gdt.optim.SGD(0.1), {"w": gdt.ones(4096)}
+    step = gdt.function(lambda: optimizer.update(w, g), verify=1)
+    for _ in range(3):
+        step()
+    where = w["w"].blocks[0].ctypes.data
+    step()
+    assert w["w"].blocks[0].ctypes.data == where
