@@ -8,15 +8,18 @@ own.
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.comm.connection import unpacked
+from gdt.comm.connection import GOODBYE, unpacked
 from gdt.comm.messages import Messages, Payload, bytes_of
 from gdt.errors import DistributedError, error
 
@@ -24,6 +27,9 @@ from gdt.errors import DistributedError, error
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
 
 PATIENCE = 0.002  # seconds between two looks at the sockets
+FINALIZING = 5  # seconds in which MPI is finalized, once all processes have come to their end
+
+LOG = logging.getLogger("gdt.distributed")
 
 
 def launched() -> bool:
@@ -68,26 +74,48 @@ class MpiMessages(Messages):
         self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
     ) -> dict[int, memoryview]:
         self.begin()
+        try:
+            return self._exchange(outgoing, sources, what)
+        # mpi4py may fail to decode MPI's text about a process whose memory is gone.
+        except (self.mpi.module.Exception, UnicodeError) as cause:
+            raise self._lost(what, cause) from cause
+
+    def _exchange(
+        self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
+    ) -> dict[int, memoryview]:
         world = self.mpi.world
         sending = [world.Isend(self._packed(a, what), i) for i, a in outgoing.items()]
         receiving: dict[int, tuple[np.ndarray, Any]] = {}
-        found: dict[int, memoryview] = {}
-        waiting = set(sources)
+        payloads: dict[int, memoryview] = {}
+        missing = set(sources)
 
         def done() -> bool:
-            for i in waiting - receiving.keys():
-                begun = self._receive(i)
-                if begun is not None:
-                    receiving[i] = begun
+            for i in missing - receiving.keys():
+                pair = self._receive(i)
+                if pair is not None:
+                    receiving[i] = pair
             for i in [i for i in receiving if receiving[i][1].Test()]:
                 data, _ = receiving.pop(i)
-                found[i] = self.checked(i, unpacked(data.data), what)
-                waiting.discard(i)
+                payloads[i] = self.checked(i, unpacked(data.data), what)
+                missing.discard(i)
             sending[:] = [request for request in sending if not request.Test()]
-            return not waiting and not sending
+            return not missing and not sending
 
-        self.wait(done, waiting, what)
-        return found
+        self.wait(done, missing, what)
+        return payloads
+
+    def _lost(self, what: str, cause: Exception) -> DistributedError:
+        """The error of a step in which MPI has failed. Nearly always a process has died, and the
+        sockets tell which, a moment later."""
+        end = time.monotonic() + 2 * self.grace
+        while time.monotonic() < end:
+            self.listen(0.05)
+            try:
+                self.check(self.connections, what)
+            except DistributedError as failure:
+                return failure
+        problem = f"MPI has failed ({type(cause).__name__})"
+        return self.failed(what, problem, "See what the other processes printed last.")
 
     def _packed(self, arrays: Payload, what: str) -> np.ndarray:
         parts = [bytes_of(a) for a in arrays]
@@ -109,7 +137,7 @@ class MpiMessages(Messages):
         data = np.empty(status.Get_count(module.BYTE), np.uint8)
         return data, message.Irecv([data, module.BYTE])
 
-    def wait(self, done: Callable[[], bool], waiting: Collection[int], what: str) -> None:
+    def wait(self, done: Callable[[], bool], missing: Collection[int], what: str) -> None:
         """As `Messages.wait`, with MPI polled all the time and the sockets now and then."""
         now = time.monotonic()
         look, end = now + PATIENCE, now + self.timeout
@@ -118,15 +146,50 @@ class MpiMessages(Messages):
             now = time.monotonic()
             if now > look:
                 self.listen(0)
-                self.check(waiting, what)
+                self.check(missing, what)
                 look = now + PATIENCE
                 if now > end:
-                    raise self.timed_out(waiting, what)
+                    raise self.timed_out(missing, what)
 
     def close(self, reason: str = "") -> None:
-        """As `Messages.close`; then MPI is finalized, unless processes may be missing."""
+        """As `Messages.close`; then MPI is finalized, unless processes may be missing: finalizing
+        would wait for them."""
+        if not reason:
+            reason = self._missing_at_end()
+            if reason:
+                LOG.error("shutdown: %s", reason)
         super().close(reason)
         if not reason and self.mpi.finalizes:
-            self.mpi.module.Finalize()
+            self._finalize()
         elif reason and not self.mpi.finalizes:
             self.mpi.world.Abort(1)  # else mpi4py would wait at exit for those that died
+
+    def _missing_at_end(self) -> str:
+        """Say goodbye, and wait until all others have; why one of them never will, or empty."""
+        goodbye = memoryview(self.header("", 0, GOODBYE))
+        for connection in self.connections.values():
+            connection.outgoing.append(goodbye)
+        end = time.monotonic() + self.timeout
+        try:
+            while missing := [i for i, c in self.connections.items() if c.goodbye is None]:
+                self.listen(0.02)
+                self.check((), "shutdown")
+                if time.monotonic() > end:
+                    raise self.timed_out(missing, "shutdown")
+        except DistributedError as failure:
+            return str(failure).splitlines()[0]
+        failed = [c for c in self.connections.values() if c.goodbye]
+        return f"{failed[0].peer} has ended: {failed[0].goodbye}" if failed else ""
+
+    def _finalize(self) -> None:
+        """Finalize MPI. A process that dies meanwhile would be waited for: then the system ends
+        this one, without Python, which waits in MPI."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if not is_main or not hasattr(signal, "SIGALRM"):
+            self.mpi.module.Finalize()
+            return
+        handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(FINALIZING)
+        self.mpi.module.Finalize()
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)

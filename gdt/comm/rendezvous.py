@@ -1,17 +1,26 @@
 """How processes find each other: through process 0, which listens at an address that all know.
 
-Each tells process 0 who it is and where it listens; process 0 answers with the list of all; then
-every process connects to those before it. So every two are connected, by one socket.
+Each tells process 0 who it is and where it listens; process 0 answers with the list of all and a
+token; then every process connects to those before it, and shows the token. So every two are
+connected, by one socket. The greetings of strangers are refused, and logged.
+
+Nothing that comes from a socket is unpickled or run: greetings are lines of JSON, and later
+messages are JSON and the bytes of arrays (`gdt.comm.values`). A stranger who connects before the
+processes have met may still take the place of one of them, so the address must belong to a network
+that is trusted.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import secrets
+import select
 import socket
 import time
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from gdt.comm.connection import Peer
@@ -20,7 +29,9 @@ from gdt.errors import DistributedError, error
 Address = tuple[str, int]
 Sockets = dict[int, socket.socket]
 
-GREETING = "gdt 1"  # and the version of this protocol
+LOG = logging.getLogger("gdt.distributed")
+
+GREETING = "gdt 2"  # and the version of this protocol
 # Seconds of silence, and between questions then, and how many of those stay without an answer: a
 # host that is gone is noticed within 9 seconds (tcp(7)), unless data is on its way there.
 LIFE_SIGNS = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 5}
@@ -99,8 +110,9 @@ def _welcome(
             missing = [i for i, entry in enumerate(table) if entry is None]
             problem = f"of {count} processes, these did not come: {str(missing)[1:-1]}"
             break
-        if hello.get("greeting") != GREETING:
-            joining.close()  # somebody else, or another version, which notices
+        refusal = _refusal(hello, count)
+        if refusal:
+            _refuse(joining, refusal)
             continue
         joined.append(joining)
         i, theirs = hello["index"], hello["count"]
@@ -119,15 +131,51 @@ def _welcome(
     return _peers(table), sockets
 
 
+def _refusal(hello: dict[str, Any], count: int) -> str:
+    """Why a greeting is not one of a process of this program; empty if it is."""
+    if hello.get("greeting") != GREETING:  # somebody else, or another version
+        return f"the greeting is {hello.get('greeting')!r}, and not {GREETING!r}"
+    numbers = {name: hello.get(name) for name in ("index", "count", "pid", "port")}
+    wrong = [name for name, number in numbers.items() if type(number) is not int]
+    if wrong:
+        return f"{wrong[0]} is {numbers[wrong[0]]!r}"
+    if not 0 < hello["index"] < max(hello["count"], count):
+        return f"index is {hello['index']}, of {count} processes"
+    if not 0 < hello["port"] < 1 << 16 or not isinstance(hello.get("host"), str):
+        return f"it listens at {hello.get('host')!r}, port {hello['port']}"
+    return ""
+
+
+def _refuse(joining: socket.socket, reason: str) -> None:
+    """Close a connection, and say why to the log and to the other end."""
+    with suppress(OSError):
+        LOG.warning("refused a connection from %s: %s", joining.getpeername()[0], reason)
+        _send(joining, {"problem": f"the greeting is refused: {reason}"})
+    joining.close()
+
+
 def _accepted(
-    server: socket.socket, end: float, opened: ExitStack
+    server: socket.socket, end: float, opened: ExitStack, others: Sequence[socket.socket] = ()
 ) -> tuple[socket.socket, dict[str, Any]]:
-    server.settimeout(max(end - time.monotonic(), 0.001))
-    joining = opened.enter_context(server.accept()[0])
-    joining.settimeout(GREETED)
+    """The next connection, and the greeting that it brings. others: connections that must stay
+    open meanwhile."""
+    server.settimeout(GREETED)
+    watched = [server, *others]
+    while True:
+        ready, _, _ = select.select(watched, [], [], max(end - time.monotonic(), 0.001))
+        if not ready:
+            raise TimeoutError
+        if server in ready:
+            with suppress(ConnectionError, TimeoutError):  # gone already
+                joining = opened.enter_context(server.accept()[0])
+                break
+        for other in set(ready) - {server}:
+            if not other.recv(1, socket.MSG_PEEK):
+                raise ConnectionError("a process that had come has gone")
+            watched.remove(other)  # it sends its first message already
     _set_options(joining)
     try:
-        hello = _receive(joining)
+        hello = _receive(joining, time.monotonic() + GREETED)
     except (OSError, ValueError):  # gone, silent, or no process of gdt
         return joining, {}
     joining.settimeout(max(end - time.monotonic(), 0.001))
@@ -152,23 +200,26 @@ def _join(
         }
         _send(sockets[0], hello)
         try:
-            answer = _receive(sockets[0])
+            answer = _receive(sockets[0], end + GRACE)
         except ValueError:
             raise _error(
                 f"what listens at {address[0]}:{address[1]} is no process of gdt"
             ) from None
-        if answer["problem"]:
-            raise _error(answer["problem"])
+        if answer.get("problem") != "":
+            raise _error(str(answer.get("problem", "process 0 gives no answer")))
         for i in range(1, index):
             _, _, host, port = answer["table"][i]
             sockets[i] = _connected((host, port), end, opened)
             _send(sockets[i], {"token": answer["token"], "index": index})
         while len(sockets) < count - 1:
-            joining, hello = _accepted(server, end, opened)
-            if hello.get("token") == answer["token"]:
-                sockets[hello["index"]] = joining
+            joining, hello = _accepted(server, end, opened, list(sockets.values()))
+            later = hello.get("index")
+            if hello.get("token") != answer["token"]:
+                _refuse(joining, "it does not show the token of this program")
+            elif type(later) is not int or later not in range(index + 1, count) or later in sockets:
+                _refuse(joining, f"index is {later!r}, of {count} processes")
             else:
-                joining.close()
+                sockets[later] = joining
     return _peers(answer["table"]), sockets
 
 
@@ -177,10 +228,10 @@ def _connected(address: Address, end: float, opened: ExitStack) -> socket.socket
     while True:
         left = end - time.monotonic()
         try:
-            made = opened.enter_context(socket.create_connection(address, max(left, 0.001)))
-            made.settimeout(max(left, 0) + GRACE)
-            _set_options(made)
-            return made
+            end_here = opened.enter_context(socket.create_connection(address, max(left, 0.001)))
+            end_here.settimeout(max(left, 0) + GRACE)
+            _set_options(end_here)
+            return end_here
         except ConnectionRefusedError:
             if left <= 0:
                 raise
@@ -205,10 +256,12 @@ def _send(end: socket.socket, value: dict[str, Any]) -> None:
     end.sendall(json.dumps(value).encode() + b"\n")
 
 
-def _receive(end: socket.socket) -> dict[str, Any]:
-    """One line of JSON; ConnectionError if there is none. Nothing behind it is read."""
+def _receive(end: socket.socket, until: float) -> dict[str, Any]:
+    """One line of JSON; ConnectionError if there is none, TimeoutError if it is not complete at the
+    time `until`. Nothing behind it is read."""
     line = bytearray()
     while not line.endswith(b"\n"):
+        end.settimeout(max(until - time.monotonic(), 0.001))
         byte = end.recv(1)
         if not byte:
             raise ConnectionError("the other end has closed the connection")

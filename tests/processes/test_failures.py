@@ -9,8 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +353,135 @@ def test_a_stranger_who_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyP
     for _, sockets in met:
         for end in sockets.values():
             end.close()
+
+
+def said(address: Any, *greetings: dict[str, Any]) -> list[str]:
+    """What a stranger is answered who connects and says that."""
+    answers = []
+    for greeting in greetings:
+        with socket.create_connection(address, 10.0) as end:
+            rendezvous._send(end, greeting)
+            answers.append(rendezvous._receive(end, time.monotonic() + 10.0)["problem"])
+    return answers
+
+
+def hello(**changed: Any) -> dict[str, Any]:
+    """The greeting of process 1 of two, with some changes."""
+    right = {"greeting": rendezvous.GREETING, "index": 1, "count": 2}
+    return right | {"host": "here", "pid": 5, "port": 4000} | changed
+
+
+@pytest.mark.parametrize("index", [99, 2, 0, -1, "1", None, 1.0, True, [1]])
+def test_wrong_greetings_are_refused_and_logged(
+    index: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        met = together(
+            lambda: meet(address, 2, 0, 20.0, server),
+            lambda: (said(address, hello(index=index)), meet(address, 2, 1, 20.0)),
+        )
+    assert met[1][0][0].startswith("the greeting is refused: index is ")
+    assert "refused a connection from 127.0.0.1: index is " in caplog.text
+    for end in (*met[0][1].values(), *met[1][1][1].values()):
+        end.close()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"greeting": "gdt 1"}, {"greeting": None}, {"port": "x"}, {"host": 5}, {"pid": None}],
+)
+def test_greetings_of_others_are_refused(changed: dict[str, Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        met = together(
+            lambda: meet(address, 2, 0, 20.0, server),
+            lambda: (said(address, hello(**changed)), meet(address, 2, 1, 20.0)),
+        )
+    assert met[1][0][0].startswith("the greeting is refused: ")
+    for end in (*met[0][1].values(), *met[1][1][1].values()):
+        end.close()
+
+
+def third_of_three(
+    address: Any, *greetings: Callable[[str], dict[str, Any]]
+) -> tuple[list[str], list[socket.socket]]:
+    """Meet the others as process 2 of three does, after strangers have connected to process 1, who
+    say what is made of the token of the program; what they are answered, and the connections."""
+    first = rendezvous._connected(address, time.monotonic() + 10.0, ExitStack())
+    rendezvous._send(first, hello(index=2, count=3))
+    answer = rendezvous._receive(first, time.monotonic() + 10.0)
+    _, _, host, port = answer["table"][1]
+    answers = said((host, port), *(greeting(answer["token"]) for greeting in greetings))
+    second = socket.create_connection((host, port), 10.0)
+    rendezvous._send(second, {"token": answer["token"], "index": 2})
+    return answers, [first, second]
+
+
+def test_strangers_between_two_processes_are_refused() -> None:
+    strangers = (
+        lambda token: {"token": "0" * 32, "index": 2},
+        lambda token: {"index": 2},
+        lambda token: {"token": token, "index": 1},
+        lambda token: {"token": token, "index": "2"},
+        lambda token: {"token": token},
+        lambda token: {"token": token, "index": 3},
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        zero, one, two = together(
+            lambda: meet(address, 3, 0, 20.0, server),
+            lambda: meet(address, 3, 1, 20.0),
+            lambda: third_of_three(address, *strangers),
+        )
+    answers, ends = two
+    assert all("does not show the token" in answer for answer in answers[:2])
+    assert all("refused: index is " in answer for answer in answers[2:])
+    assert one[1][2].getpeername() == ends[1].getsockname()
+    for end in (*zero[1].values(), *one[1].values(), *ends):
+        end.close()
+
+
+def test_a_stranger_who_speaks_slowly_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "GREETED", 0.3)
+    is_over = threading.Event()
+
+    def speak(address: Any) -> None:
+        with socket.create_connection(address) as end, suppress(OSError):
+            while not is_over.wait(0.05):
+                end.sendall(b"{")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        stranger = threading.Thread(target=speak, args=[address])
+        stranger.start()
+        met = together(lambda: meet(address, 2, 0, 20.0, server), lambda: meet(address, 2, 1, 20.0))
+        is_over.set()
+        stranger.join()
+    for _, sockets in met:
+        for end in sockets.values():
+            end.close()
+
+
+def test_a_process_that_dies_while_others_meet_ends_them() -> None:
+    def dies(address: Any) -> None:
+        with socket.create_connection(address) as end:
+            rendezvous._send(end, hello(index=2, count=3))
+            rendezvous._receive(end, time.monotonic() + 10.0)
+
+    def gives_up(address: Any, server: socket.socket) -> None:
+        for end in meet(address, 3, 0, 20.0, server)[1].values():
+            end.close()  # as it does when it sees that process 2 has died
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        _, found, _ = together(
+            lambda: gives_up(address, server),
+            lambda: meet(address, 3, 1, 20.0),
+            lambda: dies(address),
+        )
+    assert "process 1 cannot meet the others" in str(found)
+    assert "a process that had come has gone" in str(found)
 
 
 def closed(found: list[Any]) -> list[str]:
