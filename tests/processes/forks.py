@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from . import programs
-from .launch import LAUNCHERS, ROOT, Ended, environment
+from .launch import LAUNCHERS, ROOT, Ended, environment, mpiexec
 
 
 class Forked:
@@ -60,6 +61,10 @@ class Forked:
             sys.stderr.flush()
             os._exit(code)
 
+    def is_over(self) -> bool:
+        """Whether all that was started has ended."""
+        return not self.are_running()
+
     def text(self, i: int) -> str:
         """What a process has printed so far."""
         end = self._outputs[i].seek(0, os.SEEK_END)
@@ -73,11 +78,11 @@ class Forked:
                 self.codes[i] = os.waitstatus_to_exitcode(status)
         return [i for i, code in enumerate(self.codes) if code is None]
 
-    def wait(self, seconds: float, at_most: int = 0) -> float | None:
-        """Wait until no more than `at_most` processes run; the seconds that it took, or None if
-        they still run when time is up."""
+    def wait(self, seconds: float) -> float | None:
+        """Wait until all have ended; the seconds that it took, or None if some still run when time
+        is up."""
         began = time.monotonic()
-        while len(self.are_running()) > at_most:
+        while not self.is_over():
             if time.monotonic() - began > seconds:
                 return None
             time.sleep(0.005)
@@ -89,6 +94,80 @@ class Forked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pids[i], signal.SIGKILL)
         self.wait(10.0)
+
+
+class ForkedUnderMpi(Forked):
+    """As `Forked`, of processes that mpiexec has started and counts as its own. options: of
+    mpiexec, and a shell around each process, if there is one."""
+
+    def __init__(self, count: int, function: Callable[[], Any], *, is_wrapped: bool) -> None:
+        self._outputs = [tempfile.TemporaryFile() for _ in range(count)]  # noqa: SIM115  # kept
+        self.codes, self.pids = [None] * count, [0] * count
+        self._clients: dict[int, socket.socket] = {}
+        client = [sys.executable, "-S", "-E", str(Path(__file__).with_name("mpi_client.py"))]
+        with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
+            server.bind(f"{folder}/parent")
+            server.listen(count)
+            server.settimeout(60.0)
+            line = [*client, f"{folder}/parent"]
+            if is_wrapped:
+                line = ["sh", "-c", f"trap '' USR1; {shlex.join(line)}; exit $?"]
+            options = ["-disable-auto-cleanup"] if is_wrapped else []
+            self._mpiexec = subprocess.Popen(
+                mpiexec(*options, "-n", str(count), *line),
+                env=environment(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for _ in range(count):
+                self._fork(server.accept()[0], function)
+
+    def _fork(self, client: socket.socket, function: Callable[[], Any]) -> None:
+        head, descriptors, _, _ = socket.recv_fds(client, 4, 3)
+        data = b""
+        while len(data) < int.from_bytes(head, "big"):
+            data += client.recv(1 << 16)
+        variables = json.loads(data)
+        index = int(variables["PMI_RANK"])
+        self.pids[index] = os.fork()
+        if self.pids[index] == 0:
+            os.environ.clear()
+            os.environ.update(variables)
+            os.dup2(descriptors[2], int(variables["PMI_FD"]))
+            self._run(self._outputs[index].fileno(), function)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        client.setblocking(False)
+        self._clients[index] = client
+
+    def are_running(self) -> list[int]:
+        running = super().are_running()
+        for i, client in list(self._clients.items()):
+            if i not in running:
+                with contextlib.suppress(OSError):
+                    client.send(str(self.codes[i]).encode())
+                client.close()
+                del self._clients[i]
+            elif self._is_gone(client):  # mpiexec has killed it
+                os.kill(self.pids[i], signal.SIGKILL)
+        return running
+
+    @staticmethod
+    def _is_gone(client: socket.socket) -> bool:
+        try:
+            return not client.recv(1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def is_over(self) -> bool:
+        return super().is_over() and self._mpiexec.poll() is not None
+
+    def end(self) -> None:
+        super().end()
+        self._mpiexec.kill()
+        self._mpiexec.wait()
 
 
 def run(cases: Sequence[dict[str, Any]], folder: Path) -> list[Ended]:

@@ -1,0 +1,122 @@
+"""Kills at random moments: `python -m tests.processes.kills --over mpi --count 100`.
+
+Processes train until one of them is killed, or stopped; all must end within ten seconds, and the
+others must name it. Prints how many did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+import gdt
+from gdt import Layout
+
+from .forks import Forked, ForkedUnderMpi
+
+PROMISED = 10.0  # seconds after which a process that dies has ended the others
+WAYS = ("sockets", "mpi", "mpi with a shell")
+TIMEOUT = 5.0  # seconds, of `initialize`
+
+
+class Count(NamedTuple):
+    """How many kills there were, after how many all ended in time, and in how many a survivor named
+    the process; the longest time that it took."""
+
+    kills: int
+    ended: int
+    named: int
+    longest: float
+
+
+def train() -> None:
+    """Train until somebody dies; print a line when the processes are connected."""
+    gdt.distributed.initialize(timeout=TIMEOUT)
+    mesh = gdt.create_mesh([("batch", gdt.distributed.process_count())])
+    x = gdt.asarray(np.arange(60.0).reshape(15, 4), layout=Layout(["batch", None], mesh))
+    weights = {"w": gdt.ones(4, layout=Layout([None], mesh))}
+    optimizer = gdt.optim.SGD(1e-6)
+
+    @gdt.function
+    def step(x: gdt.DistributedArray) -> gdt.DistributedArray:
+        value, gradients = gdt.value_and_grad(lambda p: gdt.sum((x @ p["w"]) ** 2.0))(weights)
+        optimizer.update(weights, gradients)
+        return value
+
+    print("ready", flush=True)
+    while True:
+        float(step(x))
+        x.numpy()
+
+
+def started(over: str, count: int) -> Forked:
+    """Processes that train."""
+    if over == "sockets":
+        return Forked(count, train)
+    return ForkedUnderMpi(count, train, is_wrapped=over == WAYS[2])
+
+
+def kill(processes: Forked, victim: int, kind: int, after: float) -> float | None:
+    """Kill or stop a process some seconds after all are ready; the seconds until all others have
+    ended, None if they have not in time."""
+    end = time.monotonic() + 60.0
+    while any("ready" not in processes.text(i) for i in range(len(processes.pids))):
+        assert time.monotonic() < end and len(processes.are_running()) == len(processes.pids), [
+            processes.text(i) for i in range(len(processes.pids))
+        ]
+        time.sleep(0.005)
+    time.sleep(after)
+    began = time.monotonic()
+    os.kill(processes.pids[victim], kind)
+    if kind == signal.SIGSTOP:
+        while processes.are_running() != [victim]:
+            if time.monotonic() - began > PROMISED:
+                return None
+            time.sleep(0.005)
+        return time.monotonic() - began
+    return processes.wait(PROMISED)
+
+
+def kills(over: str, count: int, seed: int, kind: int = signal.SIGKILL) -> Count:
+    """Kill a process of three at random moments, `count` times."""
+    rng, times, named = random.Random(seed), [], 0
+    for _ in range(count):
+        processes, victim = started(over, 3), rng.randrange(3)
+        try:
+            seconds = kill(processes, victim, kind, rng.uniform(0.0, 0.3))
+            texts = [processes.text(i) for i in range(3) if i != victim]
+        finally:
+            processes.end()
+        named += any(f"process {victim} (host" in text for text in texts)
+        if seconds is None:
+            print("\n".join(texts), file=sys.stderr)
+        else:
+            times.append(seconds)
+    return Count(count, len(times), named, max(times, default=0.0))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--over", choices=WAYS, default="sockets")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stop", action="store_true", help="stop processes, and kill none")
+    options = parser.parse_args()
+    kind = signal.SIGSTOP if options.stop else signal.SIGKILL
+    found = kills(options.over, options.count, options.seed, kind)
+    print(
+        f"{options.over}: {found.kills} processes {'stopped' if options.stop else 'killed'}, "
+        f"after {found.ended} the others ended, at the latest after {found.longest:.2f} s; "
+        f"{found.named} were named"
+    )
+
+
+if __name__ == "__main__":
+    main()
