@@ -14,11 +14,13 @@ from gdt.ops import (
     indexing,
     interchange,
     joining,
+    matrices,
     movement,
     padding,
     placement,
     powers,
     printing,
+    ranges,
     reductions,
     scans,
     shapes,
@@ -35,6 +37,7 @@ from gdt.ops.extrema import *
 from gdt.ops.indexing import *
 from gdt.ops.interchange import *
 from gdt.ops.joining import *
+from gdt.ops.matrices import *
 from gdt.ops.movement import *
 from gdt.ops.nn import softmax as softmax_functions
 from gdt.ops.nn.activations import op as activations
@@ -56,6 +59,7 @@ from gdt.ops.products import op as products
 from gdt.ops.products.contraction import *
 from gdt.ops.products.einsum import *
 from gdt.ops.products.op import *
+from gdt.ops.ranges import *
 from gdt.ops.reductions import *
 from gdt.ops.scans import *
 from gdt.ops.shapes import *
@@ -73,11 +77,13 @@ _CHAPTERS = (
     indexing,
     interchange,
     joining,
+    matrices,
     movement,
     padding,
     placement,
     powers,
     printing,
+    ranges,
     reductions,
     scans,
     shapes,

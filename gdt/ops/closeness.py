@@ -22,9 +22,10 @@ __all__ = ["allclose", "array_equal", "isclose"]
 def isclose(
     x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> DistributedArray:
-    """Whether |x - y| <= atol + rtol * |y|, element by element; NumPy's `isclose`.
+    """Whether |x - y| <= atol + rtol * |y|, element by element; bool.
 
-    Infinities are close to themselves, and with `equal_nan` so are NaN.
+    Infinities are close to themselves, and with `equal_nan` so is NaN. The operands broadcast;
+    raises ShapeError if their shapes do not. Source: NumPy's `isclose`.
 
     >>> gdt.isclose([1.0, 1.0, float("inf")], [1.0 + 1e-9, 1.1, float("inf")]).tolist()
     [True, False, True]
@@ -33,12 +34,12 @@ def isclose(
     finite = logical_and(isfinite(x), isfinite(y))
     x_, y_ = where(finite, x, 0), where(finite, y, 0)  # without the warnings of inf - inf
     near = less_equal(abs_(x_ - y_), atol + rtol * abs_(y_))
-    close: DistributedArray = logical_or(logical_and(near, finite), equal(x, y))
+    close = logical_or(logical_and(near, finite), equal(x, y))
     return logical_or(close, logical_and(isnan(x), isnan(y))) if equal_nan else close
 
 
 def _inexact(x: DistributedArray) -> DistributedArray:
-    """Integers and bools as float64: differences of theirs may wrap around."""
+    """`x` as floating-point numbers: differences of integers may wrap around."""
     return x if x.dtype.kind in "fc" else astype(x, np.float64)
 
 
@@ -46,7 +47,9 @@ def _inexact(x: DistributedArray) -> DistributedArray:
 def allclose(
     x: Any, y: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> DistributedArray:
-    """Whether all elements are close, as `isclose` says; a bool array of rank 0.
+    """Whether all elements are close in the sense of `gdt.isclose`; a bool array of rank 0.
+
+    The operands broadcast; raises ShapeError if their shapes do not.
 
     >>> bool(gdt.allclose([1.0, 2.0], [1.0, 2.0 + 1e-9]))
     True
@@ -57,6 +60,8 @@ def allclose(
 @public
 def array_equal(x: Any, y: Any, equal_nan: bool = False) -> DistributedArray:
     """Whether two arrays have one shape and equal elements; a bool array of rank 0.
+
+    equal_nan: whether NaN equals NaN. Arrays of different shapes are not equal, and no error.
 
     >>> bool(gdt.array_equal([1, 2], [1, 2])), bool(gdt.array_equal([1, 2], [[1, 2]]))
     (True, False)

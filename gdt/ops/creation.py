@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +15,6 @@ from gdt.array.registry import public
 from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
 from gdt.comm.relayout import run_routes
-from gdt.engine.declaration import FROM_ENGINE
-from gdt.engine.op import op
-from gdt.engine.plan import Shards
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.observe import noted, ran
 from gdt.ops.elementwise import checked_dtype
@@ -30,20 +26,13 @@ from gdt.sharding.mesh import get_default_mesh
 from gdt.sharding.routes import route
 
 __all__ = [
-    "arange",
     "asarray",
     "empty",
     "empty_like",
-    "eye",
     "full",
     "full_like",
-    "identity",
-    "linspace",
     "ones",
     "ones_like",
-    "tri",
-    "tril",
-    "triu",
     "zeros",
     "zeros_like",
 ]
@@ -68,6 +57,9 @@ def asarray(
     copy: None copies host memory, as True does; False lets the array share it where its layout
         allows, and then the caller must not write to it.
 
+    Raises ShapeError for lists that are no array, DtypeError for elements that are no numbers and
+    for masked arrays, LayoutError for a layout of another rank.
+
     >>> gdt.asarray([1, 2, 3]).dtype
     dtype('int64')
     """
@@ -79,10 +71,10 @@ def asarray(
     if layout is None and dtype is None and copy is not False:
         return as_operand(value, checked_layout(None, 0, "asarray").mesh, "asarray", "value")
     refuse_mask(value, "asarray", "value")
-    wanted = None if dtype is None else checked_dtype(dtype, "asarray")
+    target = None if dtype is None else checked_dtype(dtype, "asarray")
     mesh = layout.mesh if isinstance(layout, Layout) else get_default_mesh()
     try:
-        whole = as_array(value, mesh, wanted)
+        whole = as_array(value, mesh, target)
     except (ValueError, TypeError) as e:
         raise error(ShapeError, "asarray", f"the value is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
@@ -98,8 +90,8 @@ def asarray(
 
 
 def shard_starts(array_type: ArrayType, grid: Sequence[int], dim: int) -> np.ndarray:
-    """Global index along `dim` at which each shard of a block begins, shaped as its mesh axes; of
-    shards that are all padding beyond the axis."""
+    """The global index along `dim` at which each shard of a block begins, shaped as the block's
+    mesh axes. Shards that are all padding begin beyond the axis."""
     mesh, axes = array_type.mesh, array_type.layout.dims[dim]
     shard = np.zeros((1,) * mesh.ndim, np.int64)
     for a in axes:
@@ -111,22 +103,28 @@ def shard_starts(array_type: ArrayType, grid: Sequence[int], dim: int) -> np.nda
 
 
 def _indices(array_type: ArrayType, grid: Sequence[int]) -> list[np.ndarray]:
-    """For every array axis the global index of each element of a block, broadcastable to the block;
-    padding repeats the last index."""
-    found = []
+    """The global indices of a block's elements along every axis; padding repeats the last index.
+
+    Array `d` has a length other than 1 along the mesh axes and along axis d alone, so that all of
+    them broadcast to the block.
+    """
+    indices = []
     for d, (size, chunk) in enumerate(zip(array_type.shape, array_type.local_shape, strict=True)):
         start = shard_starts(array_type, grid, d)
         along = np.arange(chunk).reshape([-1 if k == d else 1 for k in range(array_type.ndim)])
         index = start.reshape(start.shape + (1,) * array_type.ndim) + along
-        found.append(np.minimum(index, size - 1))
-    return found
+        indices.append(np.minimum(index, size - 1))  # (mesh axes..., 1, ..., chunk, ..., 1)
+    return indices
 
 
-def made(
+def from_blocks(
     array_type: ArrayType, make: Callable[[Any, Sequence[int]], Block], value: Any = None
 ) -> DistributedArray:
-    """An array from `make(backend, grid)`: the block at that grid coordinate, in the layout of
-    `kind` with nothing partial. value: what all elements are, for processes to compare."""
+    """An array of that type from its blocks.
+
+    make: `make(backend, grid)` returns the block at that grid coordinate, in the resolved layout of
+        `array_type`. value: the value of all elements, which processes compare.
+    """
     resolved, backend = (
         array_type.with_layout(array_type.layout.resolved),
         backend_of(array_type.mesh),
@@ -135,11 +133,11 @@ def made(
     for i, grid in enumerate(array_type.mesh.blocks):
         with backend.on(array_type.mesh, i):
             blocks.append(make(backend, grid))
-    (pended,) = run_routes([route(resolved, array_type.layout)], [blocks])
+    (partial,) = run_routes([route(resolved, array_type.layout)], [blocks])
     if array_type.mesh.num_processes > 1:
         noted(lambda: note_made("", array_type, value))
-    ran("constant", lambda: [pended], [], [pended])
-    return DistributedArray(array_type, tuple(pended))
+    ran("constant", lambda: [partial], [], [partial])
+    return DistributedArray(array_type, tuple(partial))
 
 
 def from_indices(array_type: ArrayType, values: Callable[..., Any]) -> DistributedArray:
@@ -152,10 +150,14 @@ def from_indices(array_type: ArrayType, values: Callable[..., Any]) -> Distribut
         block[...] = values(backend.xp, *indices)
         return block
 
-    return made(array_type, make)
+    return from_blocks(array_type, make)
 
 
-def _kind(shape: Shape, dtype: Any, layout: Layout | None, name: str) -> ArrayType:
+def type_of_shape(shape: Shape, dtype: Any, layout: Layout | None, name: str) -> ArrayType:
+    """The type of an array that the function of that name makes, with its arguments checked.
+
+    Raises ShapeError, DtypeError or LayoutError for an argument that does not fit.
+    """
     sizes = checked_shape(shape, name)
     return ArrayType.of(sizes, checked_dtype(dtype, name), checked_layout(layout, len(sizes), name))
 
@@ -167,7 +169,10 @@ def _kind(shape: Shape, dtype: Any, layout: Layout | None, name: str) -> ArrayTy
 def full(
     shape: Shape, fill_value: Any, dtype: Any = None, *, layout: Layout | None = None
 ) -> DistributedArray:
-    """An array of that shape with every element `fill_value`, or an array broadcast to the shape.
+    """An array of that shape filled with a number, or with an array that broadcasts to the shape.
+
+    The dtype is that of `fill_value` unless given. Raises ShapeError for a shape that is none, or
+    to which `fill_value` does not broadcast, and ArgumentError for a value that is no number.
 
     >>> gdt.full((2,), 7).tolist()
     [7, 7]
@@ -178,7 +183,7 @@ def full(
     if not isinstance(fill_value, int | float | complex | np.generic | np.ndarray):
         raise error(ArgumentError, "full", f"fill_value is {shown_value(fill_value)}, no number")
     dtype = np.asarray(fill_value).dtype if dtype is None else dtype
-    return _constant(_kind(shape, dtype, layout, "full"), fill_value)
+    return _constant(type_of_shape(shape, dtype, layout, "full"), fill_value)
 
 
 def _constant(array_type: ArrayType, value: Any) -> DistributedArray:
@@ -187,41 +192,50 @@ def _constant(array_type: ArrayType, value: Any) -> DistributedArray:
         block[...] = value
         return block
 
-    return made(array_type, make, np.asarray(value))
+    return from_blocks(array_type, make, np.asarray(value))
 
 
 @public
 def zeros(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
-    """Zeros of that shape; float64 unless said otherwise, as in NumPy.
+    """Zeros of that shape; float64 if no dtype is given, replicated if no layout is.
+
+    Raises ShapeError for a shape that is none, DtypeError for a dtype that is no number.
 
     >>> gdt.zeros(2).tolist()
     [0.0, 0.0]
     """
-    return _constant(_kind(shape, dtype, layout, "zeros"), 0)
+    return _constant(type_of_shape(shape, dtype, layout, "zeros"), 0)
 
 
 @public
 def ones(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
-    """Ones of that shape; float64 unless said otherwise, as in NumPy.
+    """Ones of that shape; float64 if no dtype is given, replicated if no layout is.
+
+    Raises ShapeError for a shape that is none, DtypeError for a dtype that is no number.
 
     >>> gdt.ones((1, 2), dtype=int).tolist()
     [[1, 1]]
     """
-    return _constant(_kind(shape, dtype, layout, "ones"), 1)
+    return _constant(type_of_shape(shape, dtype, layout, "ones"), 1)
 
 
 @public
 def empty(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
     """An array of that shape with unset elements: whatever recycled memory holds.
 
+    Raises ShapeError for a shape that is none, DtypeError for a dtype that is no number.
+
     >>> gdt.empty((2, 3)).shape
     (2, 3)
     """
-    kind = _kind(shape, dtype, layout, "empty")
-    if kind.dtype.kind == "b":  # a byte of recycled memory need not be a bool
-        return _constant(kind, False)
-    return made(
-        kind, lambda backend, grid: backend.empty(kind.block_shape, kind.dtype, kind.memory_order)
+    array_type = type_of_shape(shape, dtype, layout, "empty")
+    if array_type.dtype.kind == "b":  # a byte of recycled memory need not be a bool
+        return _constant(array_type, False)
+    return from_blocks(
+        array_type,
+        lambda backend, grid: backend.empty(
+            array_type.block_shape, array_type.dtype, array_type.memory_order
+        ),
     )
 
 
@@ -229,7 +243,10 @@ def empty(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> 
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, *, layout: Layout | None = None
 ) -> DistributedArray:
-    """`full` in the shape, dtype and layout of `x`, with nothing partial.
+    """An array filled with `fill_value`, in the shape, dtype and layout of `x`, with nothing
+    partial.
+
+    dtype, layout: others than those of `x`. Raises what `gdt.full` raises.
 
     >>> gdt.full_like(gdt.zeros(2), 7).tolist()
     [7.0, 7.0]
@@ -241,6 +258,8 @@ def full_like(
 def zeros_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
     """Zeros in the shape, dtype and layout of `x`, with nothing partial.
 
+    dtype, layout: others than those of `x`.
+
     >>> gdt.zeros_like(gdt.ones(2)).tolist()
     [0.0, 0.0]
     """
@@ -251,6 +270,8 @@ def zeros_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> Di
 def ones_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
     """Ones in the shape, dtype and layout of `x`, with nothing partial.
 
+    dtype, layout: others than those of `x`.
+
     >>> gdt.ones_like(gdt.zeros(2)).tolist()
     [1.0, 1.0]
     """
@@ -259,7 +280,9 @@ def ones_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> Dis
 
 @public
 def empty_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
-    """`empty` in the shape, dtype and layout of `x`, with nothing partial.
+    """Unset elements in the shape, dtype and layout of `x`, with nothing partial.
+
+    dtype, layout: others than those of `x`.
 
     >>> gdt.empty_like(gdt.ones((2, 3))).shape
     (2, 3)
@@ -274,188 +297,3 @@ def _type_like(x: Any, dtype: Any) -> dict[str, Any]:
 
 def _layout_like(x: Any, layout: Layout | None) -> Layout | None:
     return x.layout.resolved if layout is None and isinstance(x, DistributedArray) else layout
-
-
-# ---------------------------------------------------------------- ranges
-
-
-@public
-def arange(
-    start: Number,
-    stop: Number | None = None,
-    step: Number = 1,
-    dtype: Any = None,
-    *,
-    layout: Layout | None = None,
-) -> DistributedArray:
-    """Evenly spaced numbers from `start` (0 if only one is given) up to, not including, `stop`.
-
-    Values and dtype are NumPy's. Raises ShapeError for a step of 0 or bounds that are not finite,
-    DtypeError for complex numbers.
-
-    >>> gdt.arange(6, layout=gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))).tolist()
-    [0, 1, 2, 3, 4, 5]
-    """
-    bounds = (0, start) if stop is None else (start, stop)
-    given = [_real_number(n, "arange") for n in (*bounds, step)]
-    count = _count(*given)
-    if dtype is None:
-        dtype = np.arange(*(type(n)(i) for n, i in zip(given, (0, 0, 1), strict=True))).dtype
-    kind = _kind(count, dtype, layout, "arange")
-    if kind.dtype.kind == "b" and count > 2:
-        raise error(DtypeError, "arange", f"a range of {count} elements is not of dtype bool")
-    unit = np.result_type(kind.dtype, np.float32) if kind.dtype == np.float16 else kind.dtype
-    # NumPy's steps are the difference of the first two elements, as they are in the dtype.
-    first = np.asarray(given[0]).astype(kind.dtype)[()]
-    second = np.asarray(given[0] + given[2]).astype(kind.dtype)[()] if count > 1 else first
-
-    def values(xp: Any, i: Any) -> Any:
-        if kind.dtype.kind == "b":
-            return xp.where(i == 0, first, second)
-        with np.errstate(over="ignore"):
-            delta = unit.type(second) - unit.type(first)
-        return xp.where(i == 1, second, (unit.type(first) + i.astype(unit) * delta))
-
-    return from_indices(kind, values)
-
-
-def _real_number(n: Any, name: str) -> Any:
-    if isinstance(n, DistributedArray) and n.shape == ():
-        n = n.numpy()[()]
-    if isinstance(n, np.ndarray) and n.shape == ():
-        n = n[()]
-    if not isinstance(n, int | float | np.integer | np.floating | np.bool_):
-        raise error(DtypeError, name, f"{n!r} is not a real number")
-    return n
-
-
-def _count(start: Any, stop: Any, step: Any) -> int:
-    whole = all(isinstance(n, int | np.integer) for n in (start, stop, step))
-    if step == 0:
-        raise error(ShapeError, "arange", "the step is 0")
-    if whole:
-        return max(0, -((int(start) - int(stop)) // int(step)))
-    length = (float(stop) - float(start)) / float(step)
-    if not math.isfinite(length):
-        raise error(ShapeError, "arange", f"no finite range from {start} to {stop} by {step}")
-    return max(0, math.ceil(length))
-
-
-@public
-def linspace(
-    start: Number,
-    stop: Number,
-    num: int = 50,
-    endpoint: bool = True,
-    dtype: Any = None,
-    *,
-    layout: Layout | None = None,
-) -> DistributedArray:
-    """`num` evenly spaced numbers from `start` to `stop`, which is the last one if `endpoint`.
-
-    Values and dtype are NumPy's, for numbers `start` and `stop`.
-
-    >>> gdt.linspace(0, 1, 5).tolist()
-    [0.0, 0.25, 0.5, 0.75, 1.0]
-    """
-    if np.ndim(start) or np.ndim(stop):
-        raise error(ShapeError, "linspace", "start and stop are numbers, not arrays of them")
-    unit = np.result_type(np.asarray(start), np.asarray(stop), float(num))
-    kind = _kind(num, unit if dtype is None else dtype, layout, "linspace")
-    first, last = unit.type(start), unit.type(stop)
-    parts = num - 1 if endpoint else num
-    step = (last - first) / parts if parts > 0 else None
-
-    def values(xp: Any, i: Any) -> Any:
-        y = i.astype(unit)
-        if step is None or step == 0:  # nothing to divide by, or a quotient that underflows
-            y = (y if step is None else y / parts) * (last - first)
-        else:
-            y = y * step
-        y = y + first
-        if endpoint and num > 1:
-            y = xp.where(i == num - 1, last, y)
-        return xp.floor(y) if kind.dtype.kind in "iu" else y
-
-    return from_indices(kind, values)
-
-
-# ---------------------------------------------------------------- matrices
-
-
-@public
-def eye(
-    n: int, m: int | None = None, k: int = 0, dtype: Any = float, *, layout: Layout | None = None
-) -> DistributedArray:
-    """An n x m matrix (square for None) with ones on the k-th diagonal above the main one.
-
-    >>> gdt.eye(2, 3, k=1).tolist()
-    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
-    """
-    kind = _kind((n, n if m is None else m), dtype, layout, "eye")
-    return from_indices(kind, lambda xp, i, j: j - i == k)
-
-
-@public
-def identity(n: int, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
-    """The n x n identity matrix.
-
-    >>> gdt.identity(2, dtype=int).tolist()
-    [[1, 0], [0, 1]]
-    """
-    return eye(n, dtype=dtype, layout=layout)
-
-
-@public
-def tri(
-    n: int, m: int | None = None, k: int = 0, dtype: Any = float, *, layout: Layout | None = None
-) -> DistributedArray:
-    """An n x m matrix with ones on and below the k-th diagonal above the main one.
-
-    >>> gdt.tri(2, 3, dtype=int).tolist()
-    [[1, 0, 0], [1, 1, 0]]
-    """
-    kind = _kind((n, n if m is None else m), dtype, layout, "tri")
-    return from_indices(kind, lambda xp, i, j: j - i <= k)
-
-
-def _prepare_triangle(array_type: ArrayType, *, k: int = 0) -> dict[str, Any]:
-    if array_type.ndim < 2:
-        raise error(
-            ShapeError,
-            "tril, triu",
-            f"rank {array_type.ndim} is not a matrix",
-            operands={"x": array_type},
-        )
-    return {"k": int(k)}
-
-
-def _diagonals(xp: Any, x: Block, shards: Shards) -> Block:
-    """For every element of the last two axes, how far it is right of the main diagonal."""
-    ones = (1,) * (x.ndim - shards.start["i"].ndim)
-    rows, columns = (shards.start[f].reshape(shards.start[f].shape + ones) for f in ("i", "j"))
-    return columns + xp.arange(x.shape[-1]) - (rows + xp.arange(x.shape[-2])[:, None])
-
-
-@op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
-def tril(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> Block:
-    """The lower triangle of matrices: zeros above the k-th diagonal above the main one.
-
-    >>> gdt.tril([[1, 2], [3, 4]]).tolist()
-    [[1, 0], [3, 4]]
-    """
-    return xp.where(_diagonals(xp, x, shards) <= k, x, xp.zeros((), x.dtype))
-
-
-@op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
-def triu(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> Block:
-    """The upper triangle of matrices: zeros below the k-th diagonal above the main one.
-
-    >>> gdt.triu([[1, 2], [3, 4]]).tolist()
-    [[1, 2], [0, 4]]
-    """
-    return xp.where(_diagonals(xp, x, shards) >= k, x, xp.zeros((), x.dtype))
-
-
-tril.vjp(lambda g, out, x, k=0: tril(g, k=k))
-triu.vjp(lambda g, out, x, k=0: triu(g, k=k))

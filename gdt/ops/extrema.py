@@ -39,7 +39,9 @@ Block = Any
 def max_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
     """Largest element along `axis` (None: all axes); NaN if one of them is NaN.
 
-    Equal largest elements share the gradient evenly, as in JAX. Raises ShapeError where there is no
+    keepdims: whether the reduced axes stay, with length 1. The dtype is that of `x`.
+    Equal largest elements share the gradient evenly, as in JAX. Raises AxisError for an axis that
+    `x` does not have, ShapeError where there is no
     element.
 
     >>> gdt.max(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
@@ -52,7 +54,9 @@ def max_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Blo
 def min_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
     """Smallest element along `axis` (None: all axes); NaN if one of them is NaN.
 
-    Equal smallest elements share the gradient evenly, as in JAX. Raises ShapeError where there is
+    keepdims: whether the reduced axes stay, with length 1. The dtype is that of `x`.
+    Equal smallest elements share the gradient evenly, as in JAX. Raises AxisError for an axis that
+    `x` does not have, ShapeError where there is
     no element.
 
     >>> gdt.min(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
@@ -112,7 +116,8 @@ def _arg_rule(array_type: ArrayType, *, axis: Sequence[int], keepdims: bool) -> 
 def _locate(
     xp: Any, x: Block, axis: Any, keepdims: bool, shards: Shards, name: str
 ) -> tuple[Block, ...]:
-    """In every shard the best element and its global index; only the index if nothing is split."""
+    """The largest (or smallest) element of every shard and its global index; the index alone if
+    nothing is split."""
     rank = x.ndim - next(iter(shards.start.values())).ndim if shards.start else 0
     if len(axis) == 1 and f"d{axis[0] + rank}" not in shards.split:
         return (getattr(x, name)(axis=axis[0], keepdims=keepdims),)
@@ -135,15 +140,16 @@ def _locate(
 def _locate_flat(
     xp: Any, x: Block, rank: int, shards: Shards, arg: Any
 ) -> tuple[Block | None, Block]:
-    """The best element of a whole shard, and its index in the flattened global array."""
-    mesh_ndim = x.shape[: x.ndim - rank]
-    flat = x.reshape(*mesh_ndim, -1) if x.size else x.reshape(*mesh_ndim, 0)
+    """The largest (or smallest) element of a whole shard, and its index in the flattened global
+    array."""
+    mesh_shape = x.shape[: x.ndim - rank]
+    flat = x.reshape(*mesh_shape, -1) if x.size else x.reshape(*mesh_shape, 0)
     local = arg(flat, axis=-1, keepdims=True)
-    kept = (*mesh_ndim, *(1,) * rank)
+    single = (*mesh_shape, *(1,) * rank)
     if not shards.split:
-        return None, local.reshape(kept)
-    value = xp.take_along_axis(flat, local, -1).reshape(kept)
-    index, weight, left = xp.zeros(kept, np.int64), 1, local.reshape(kept)
+        return None, local.reshape(single)
+    value = xp.take_along_axis(flat, local, -1).reshape(single)
+    index, weight, left = xp.zeros(single, np.int64), 1, local.reshape(single)
     for d in range(rank - 1, -1, -1):
         chunk, start = x.shape[d - rank], shards.start[f"d{d}"]
         index = index + weight * (left % chunk + start.reshape(start.shape + (1,) * rank))
@@ -188,7 +194,8 @@ def argmax(
     """Index of the largest element along `axis`, of the flattened array for None; int64.
 
     The first of equal elements, or the first NaN. Over a split axis the devices gather one value
-    and one index per result. Raises ShapeError where there is no element.
+    and one index per result. Raises ShapeError where there is no element, AxisError for an axis
+    that `x` does not have, DtypeError for complex numbers.
 
     >>> gdt.argmax(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [1, 0]
@@ -215,7 +222,8 @@ def argmin(
     """Index of the smallest element along `axis`, of the flattened array for None; int64.
 
     The first of equal elements, or the first NaN. Over a split axis the devices gather one value
-    and one index per result. Raises ShapeError where there is no element.
+    and one index per result. Raises ShapeError where there is no element, AxisError for an axis
+    that `x` does not have, DtypeError for complex numbers.
 
     >>> gdt.argmin(gdt.asarray([[1, 5], [7, 2]]), axis=1).tolist()
     [0, 1]

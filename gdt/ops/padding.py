@@ -34,7 +34,8 @@ def pad(
     mode: `"constant"`, `"edge"`, `"reflect"`, `"symmetric"` or `"wrap"`, as in NumPy.
     constant_values: as `pad_width`, numbers that the array's dtype can hold.
 
-    Raises ShapeError for widths that do not fit, DtypeError for a mode that it does not know.
+    Raises ShapeError for widths that do not fit, ArgumentError for an unknown mode, DtypeError for
+    a constant that the dtype of `x` cannot hold.
 
     >>> gdt.pad(gdt.asarray([1, 2, 3]), (1, 2), constant_values=(7, 0)).tolist()
     [7, 1, 2, 3, 0, 0]
@@ -74,15 +75,15 @@ def pad(
     return padded
 
 
-def _pairs(array_type: ArrayType, given: Any, name: str) -> list[tuple[Any, Any]]:
+def _pairs(array_type: ArrayType, values: Any, name: str) -> list[tuple[Any, Any]]:
     """One pair per axis, from a number, a pair, or a list of pairs."""
     try:
-        array = np.broadcast_to(np.asarray(given), (array_type.ndim, 2))
+        array = np.broadcast_to(np.asarray(values), (array_type.ndim, 2))
     except ValueError:
         raise error(
             ShapeError,
             "pad",
-            f"{name} {given} is no pair for every axis of rank {array_type.ndim}",
+            f"{name} {values} is no pair for every axis of rank {array_type.ndim}",
             operands={"x": array_type},
         ) from None
     return [(before, after) for before, after in array.tolist()]
@@ -91,10 +92,12 @@ def _pairs(array_type: ArrayType, given: Any, name: str) -> list[tuple[Any, Any]
 def _constant(
     x: DistributedArray, dim: int, before: int, after: int, value: Any
 ) -> DistributedArray:
-    given = np.asarray(value)
+    constant = np.asarray(value)
     with np.errstate(all="ignore"):
-        fill = given.astype(x.dtype) if given.dtype.kind != "c" or x.dtype.kind == "c" else None
-    if fill is None or (x.dtype.kind in "biu" and fill != given):
+        fill = (
+            constant.astype(x.dtype) if constant.dtype.kind != "c" or x.dtype.kind == "c" else None
+        )
+    if fill is None or (x.dtype.kind in "biu" and fill != constant):
         raise error(
             DtypeError, "pad", f"an array of {x.dtype} cannot hold the constant {value!r}",
             operands={"x": x.type},
@@ -120,7 +123,8 @@ def _copying(x: DistributedArray, dim: int, before: int, after: int, mode: Any) 
 
 
 def _runs(source: np.ndarray) -> Iterator[Piece]:
-    """Indices as runs that go up or down by 1, each from a source of its own."""
+    """The indices `source` as pieces, each a run that goes up or down by 1, with a number of its
+    own."""
     number, start = 0, 0
     while start < len(source):
         stop = start + 1

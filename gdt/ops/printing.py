@@ -49,30 +49,32 @@ def edges(x: DistributedArray, count: int) -> np.ndarray:
     NumPy shows of it, with `count` edge items, what it shows of the whole.
     """
     picked = [_picked(n, count) for n in x.shape]
-    waiting = [a for a, p in enumerate(x.layout.reductions) if p]
-    shown = gathered(x.mesh.num_processes, _shown(x, picked, waiting), f"array_repr of {x.type}")
+    partial_axes = [a for a, p in enumerate(x.layout.reductions) if p]
+    shown = gathered(
+        x.mesh.num_processes, _shown(x, picked, partial_axes), f"array_repr of {x.type}"
+    )
     parts: dict[tuple[int, ...], np.ndarray] = {}
     for part, to, values in itertools.chain(*shown):
         target = parts.setdefault(part, np.zeros([len(p) for p in picked], x.dtype))
         target[to] = values
-    return _combined(parts, [str(x.layout.reductions[a]) for a in waiting])
+    return _combined(parts, [str(x.layout.reductions[a]) for a in partial_axes])
 
 
 def _shown(
-    x: DistributedArray, picked: Sequence[Sequence[int]], waiting: Sequence[int]
+    x: DistributedArray, picked: Sequence[Sequence[int]], partial_axes: Sequence[int]
 ) -> list[tuple[tuple[int, ...], Any, np.ndarray]]:
-    """What this process holds of the elements to show: (coordinate along the mesh axes that wait
-    for a reduction, where they are shown, values)."""
+    """The elements to show that this process has, as triples of the coordinate along the mesh axes
+    whose reduction is partial, the place in the text, and values."""
     shown, backend = [], backend_of(x.mesh)
     for shard in x.shards:
-        part = tuple(shard.coordinate[a] for a in waiting)
-        found = [
+        part = tuple(shard.coordinate[a] for a in partial_axes)
+        places = [
             [(to, i - s.start) for to, i in enumerate(p) if s.start <= i < s.stop]
             for p, s in zip(picked, shard.index, strict=True)
         ]
         values = np.zeros((), x.dtype)
-        to, at = (np.ix_(*([pair[k] for pair in pairs] for pairs in found)) for k in (0, 1))
-        if all(found):
+        to, at = (np.ix_(*([pair[k] for pair in pairs] for pairs in places)) for k in (0, 1))
+        if all(places):
             with backend.on(x.mesh, x.mesh.own_block(shard.coordinate)):
                 fetched = shard.data[tuple(backend.asarray(i) for i in at)]
                 values = backend.to_host(fetched)
@@ -88,9 +90,10 @@ def _picked(size: int, count: int) -> list[int]:
 
 
 def _combined(parts: dict[tuple[int, ...], np.ndarray], reductions: Sequence[str]) -> np.ndarray:
-    """The value of parts, by their coordinates along the mesh axes that wait for `reductions`.
+    """The value of `parts`, which are keyed by coordinates along mesh axes with partial
+    `reductions`.
 
-    They are carried out as `relayout` resolves them: all axes of the first one's kind first.
+    Reductions are carried out as `relayout` resolves them: those like the first one first.
     """
     with np.errstate(all="ignore"):
         for reduction in dict.fromkeys(reductions):

@@ -27,17 +27,19 @@ class Reduced(NamedTuple):
 
 def _reduced(launcher: Launcher, x: Block, axis: Sequence[int], keepdims: bool) -> Reduced:
     mesh_ndim, dims = launcher.mesh_ndim, x.shape[launcher.mesh_ndim :]
-    gone = sorted(a + len(dims) for a in axis)
-    if not gone or gone != list(range(gone[0], gone[-1] + 1)):
-        raise launcher.refused(f"axes {gone} are not neighbours")
+    reduced = sorted(a + len(dims) for a in axis)
+    if not reduced or reduced != list(range(reduced[0], reduced[-1] + 1)):
+        raise launcher.refused(f"axes {reduced} are not neighbours")
     sizes = (
-        math.prod(dims[: gone[0]]),
-        math.prod(dims[gone[0] : gone[-1] + 1]),
-        math.prod(dims[gone[-1] + 1 :]),
+        math.prod(dims[: reduced[0]]),
+        math.prod(dims[reduced[0] : reduced[-1] + 1]),
+        math.prod(dims[reduced[-1] + 1 :]),
     )
-    kept = tuple(1 if i in gone else n for i, n in enumerate(dims) if keepdims or i not in gone)
+    result_shape = tuple(
+        1 if i in reduced else n for i, n in enumerate(dims) if keepdims or i not in reduced
+    )
     data = launcher.contiguous(x).reshape(*x.shape[:mesh_ndim], *sizes)
-    return Reduced(data, (*x.shape[:mesh_ndim], *kept))
+    return Reduced(data, (*x.shape[:mesh_ndim], *result_shape))
 
 
 def sum_kernel(
@@ -73,10 +75,10 @@ def mean_kernel(
 def _sum(
     launcher: Launcher, x: Block, axis: Sequence[int], keepdims: bool, dtype: np.dtype
 ) -> Block:
-    found = _reduced(launcher, x, axis, keepdims)
-    out = launcher.empty(found.shape, dtype.name)
+    reduced = _reduced(launcher, x, axis, keepdims)
+    out = launcher.empty(reduced.shape, dtype.name)
     launcher.run(
-        launches.reduce("Sum", found.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
+        launches.reduce("Sum", reduced.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
     )
     return out
 
@@ -87,12 +89,12 @@ def extreme_kernel(op: str) -> Callable[..., Block]:
     def kernel(
         launcher: Launcher, x: Block, /, axis: Sequence[int], keepdims: bool = False
     ) -> Block:
-        found = _reduced(launcher, x, axis, keepdims)
-        if not found.data.shape[-2]:
+        reduced = _reduced(launcher, x, axis, keepdims)
+        if not reduced.data.shape[-2]:
             raise launcher.refused("there are no elements")
-        out = launcher.empty(found.shape, x.dtype.name)
+        out = launcher.empty(reduced.shape, x.dtype.name)
         launcher.run(
-            launches.reduce(op, found.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
+            launches.reduce(op, reduced.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
         )
         return out
 
@@ -114,11 +116,11 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
     ) -> tuple[Block, ...]:
         xp, mesh_ndim, rank = launcher.xp, launcher.mesh_ndim, x.ndim - launcher.mesh_ndim
         factor = f"d{axis[0] + rank}"
-        found = _reduced(launcher, x, axis, keepdims)
-        if len(axis) != 1 or not found.data.shape[-2]:
+        reduced = _reduced(launcher, x, axis, keepdims)
+        if len(axis) != 1 or not reduced.data.shape[-2]:
             raise launcher.refused(f"no kernel finds the place among axes {list(axis)}")
         split, start, value = factor in shards.split, None, None
-        index = launcher.empty(found.shape, "int64")
+        index = launcher.empty(reduced.shape, "int64")
         if split:
             over = x.shape[:mesh_ndim]
             start = launcher.keep(
@@ -128,10 +130,10 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
                 ),
             )
             wide = np.float32 if x.dtype == np.float16 else x.dtype
-            value = launcher.empty(found.shape, np.dtype(wide).name)
+            value = launcher.empty(reduced.shape, np.dtype(wide).name)
         launcher.run(
             launches.arg_reduce(
-                op, found.data, value, index, launcher.empty, start=start, mesh_ndim=mesh_ndim
+                op, reduced.data, value, index, launcher.empty, start=start, mesh_ndim=mesh_ndim
             )
         )
         return (index,) if value is None else (value.astype(x.dtype, copy=False), index)

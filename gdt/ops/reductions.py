@@ -46,17 +46,17 @@ def negative_axes(array_type: ArrayType, axis: Axis, name: str) -> tuple[int, ..
                 f"axis {a} is out of range for rank {array_type.ndim}",
                 operands={"x": array_type},
             )
-    found = tuple(sorted(int(a) % array_type.ndim - array_type.ndim for a in axes))
-    if len(set(found)) < len(found):
+    negative = tuple(sorted(int(a) % array_type.ndim - array_type.ndim for a in axes))
+    if len(set(negative)) < len(negative):
         raise error(ShapeError, name, f"an axis is repeated in {axes}", operands={"x": array_type})
-    return found
+    return negative
 
 
 def reduction_text(array_type: ArrayType, axis: Sequence[int], keepdims: bool) -> str:
     """`d0 d1 d2 -> d0 d2`, or `d0 d1 d2 -> d0 1 d2` with keepdims."""
     names = [f"d{i}" for i in range(array_type.ndim)]
-    gone = {a + array_type.ndim for a in axis}
-    out = ["1" if i in gone else n for i, n in enumerate(names) if i not in gone or keepdims]
+    reduced = {a + array_type.ndim for a in axis}
+    out = ["1" if i in reduced else n for i, n in enumerate(names) if i not in reduced or keepdims]
     return f"{' '.join(names)} -> {' '.join(out)}"
 
 
@@ -70,15 +70,17 @@ def reduction_rule(
 def sum_rule(
     array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: Any = None
 ) -> RuleSpec:
-    """The rule of a sum: parts of a partial sum of integers may have wrapped around, and are added
+    """The rule of a sum. Parts of a partial sum of integers may have wrapped around: they are added
     up before anything wider is made of them."""
     text = reduction_text(array_type, axis, keepdims)
     return RuleSpec(text, linear=array_type.dtype.kind in "fc")
 
 
 def prepare_reduction(name: str, *, nonempty: bool = False) -> Callable[..., dict[str, Any]]:
-    """Checks the statics of a reduction over axes; `nonempty` raises ShapeError where nothing is
-    reduced to something."""
+    """A check of the statics of the reduction `name`.
+
+    nonempty: whether to raise ShapeError where no elements at all are reduced to one.
+    """
 
     def prepare(
         array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, **static: Any
@@ -92,9 +94,9 @@ def prepare_reduction(name: str, *, nonempty: bool = False) -> Callable[..., dic
 
 
 def check_nonempty(array_type: ArrayType, axes: Sequence[int], name: str) -> None:
-    """Raise ShapeError if an element of the result would be that of no elements at all."""
-    kept = [n for i, n in enumerate(array_type.shape) if i - array_type.ndim not in axes]
-    if 0 not in kept and any(array_type.shape[a] == 0 for a in axes):
+    """Raise ShapeError if `axes` reduce no elements at all to one."""
+    result_shape = [n for i, n in enumerate(array_type.shape) if i - array_type.ndim not in axes]
+    if 0 not in result_shape and any(array_type.shape[a] == 0 for a in axes):
         raise error(
             ShapeError,
             name,
@@ -104,7 +106,7 @@ def check_nonempty(array_type: ArrayType, axes: Sequence[int], name: str) -> Non
 
 
 def prepare_sum(name: str) -> Callable[..., dict[str, Any]]:
-    """Checks the statics of a sum or product."""
+    """A check of the statics of the sum or product `name`."""
 
     def prepare(
         array_type: ArrayType, *, axis: Axis = None, keepdims: bool = False, dtype: Any = None
@@ -119,8 +121,11 @@ def prepare_sum(name: str) -> Callable[..., dict[str, Any]]:
 def valid_elements(
     xp: Any, x: Block, axis: Sequence[int], shards: Shards
 ) -> tuple[Block | None, Block]:
-    """Which elements along `axis` are no padding, and how many: a mask that broadcasts to `x`, None
-    if all are valid, and counts that broadcast to the result with kept dims."""
+    """A mask of the elements along `axis` that are no padding, and their counts.
+
+    The mask broadcasts to `x`, and is None if all elements are valid; the counts broadcast to the
+    result with kept dims.
+    """
     rank = x.ndim - next(iter(shards.valid.values())).ndim
     mask, count = None, None
     for a in axis:
@@ -136,8 +141,8 @@ def valid_elements(
 
 def kept_dims(out: DistributedArray, x: DistributedArray, axis: Axis) -> DistributedArray:
     """The result of a reduction of `x` over `axis`, with the reduced axes kept as 1s."""
-    gone = {a + x.ndim for a in negative_axes(x.type, axis, "sum")}
-    shape = tuple(1 if i in gone else n for i, n in enumerate(x.shape))
+    reduced = {a + x.ndim for a in negative_axes(x.type, axis, "sum")}
+    shape = tuple(1 if i in reduced else n for i, n in enumerate(x.shape))
     if out.shape == shape:
         return out
     kept: DistributedArray = FUNCTIONS["reshape"](out, shape)
@@ -163,7 +168,8 @@ def sum_(
 ) -> Block:
     """Sum over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
-    axis: an int, a tuple of ints or None. dtype: of the sum and of the result.
+    axis: an int, a tuple of ints or None. keepdims: whether the reduced axes stay, with length 1.
+    dtype: of the sum and of the result. Raises AxisError for an axis that `x` does not have.
     Over a split axis each device sums its part, and the result stays a partial sum until it is
     needed.
 
@@ -220,7 +226,8 @@ def _divide_by_count(xp: Any, total: Block, *, count: int, dtype: np.dtype[Any])
 def _mean_rule(
     array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, dtype: np.dtype
 ) -> RuleSpec:
-    """That of a sum; a mean that is rounded to an integer is no sum of parts that are."""
+    """The rule of a sum. A mean of integer dtype is rounded once, at the end, so its axes must be
+    whole: parts that were rounded do not add up to it."""
     if dtype.kind not in "biu":
         return sum_rule(array_type, axis=axis, keepdims=keepdims)
     whole = frozenset(f"d{a + array_type.ndim}" for a in axis)
@@ -236,6 +243,8 @@ def mean(
 
     Over a split axis each device sums its part and divides by the global count; the result stays a
     partial sum until it is needed. The mean of no elements is NaN, with NumPy's RuntimeWarning.
+    keepdims: whether the reduced axes stay, with length 1. dtype: of the mean. Raises AxisError for
+    an axis that `x` does not have.
 
     >>> mesh = gdt.create_mesh([("x", 2)])
     >>> gdt.mean(gdt.asarray([1, 2, 6], layout=gdt.Layout(["x"], mesh)))
@@ -266,7 +275,7 @@ def divided_by_count(g: DistributedArray, count: int) -> DistributedArray:
 
 
 def reduced_count(x: DistributedArray, axis: Axis) -> int:
-    """How many elements of `x` make one of its reduction over `axis`."""
+    """The number of elements of `x` that a reduction over `axis` makes one of."""
     count = 1
     for a in negative_axes(x.type, axis, "mean"):
         count *= x.shape[a]
@@ -274,7 +283,7 @@ def reduced_count(x: DistributedArray, axis: Axis) -> int:
 
 
 def unbroadcast(g: DistributedArray, x: Any) -> DistributedArray:
-    """Sum `g` down to the shape of `x`: the transpose of broadcasting."""
+    """The sum of `g` in the shape of `x`: the transpose of broadcasting."""
     if g.shape == x.shape:
         return g
     lead = g.ndim - x.ndim
@@ -291,7 +300,10 @@ def unbroadcast(g: DistributedArray, x: Any) -> DistributedArray:
 
 @op(reduction_rule, reduce="max", fill={"x": False}, prepare=prepare_reduction("any"))
 def any_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
-    """Whether any element along `axis` is not zero (NaN counts as not zero); bool.
+    """Whether any element along `axis` (None: all axes) is not zero; bool. NaN is not zero.
+
+    keepdims: whether the reduced axes stay, with length 1. The result over no elements is False.
+    Raises AxisError for an axis that `x` does not have.
 
     >>> gdt.any(gdt.asarray([[0, 0], [0, 3]]), axis=1).tolist()
     [False, True]
@@ -301,7 +313,10 @@ def any_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Blo
 
 @op(reduction_rule, reduce="min", fill={"x": True}, prepare=prepare_reduction("all"))
 def all_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
-    """Whether all elements along `axis` are not zero (NaN counts as not zero); bool.
+    """Whether all elements along `axis` (None: all axes) are not zero; bool. NaN is not zero.
+
+    keepdims: whether the reduced axes stay, with length 1. The result over no elements is True.
+    Raises AxisError for an axis that `x` does not have.
 
     >>> gdt.all(gdt.asarray([[1, 1], [0, 3]]), axis=1).tolist()
     [True, False]
@@ -311,7 +326,11 @@ def all_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Blo
 
 @op(reduction_rule, prepare=prepare_reduction("count_nonzero"))
 def count_nonzero(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
-    """How many elements along `axis` are not zero; int64.
+    """Number of elements along `axis` (None: all axes) that are not zero; int64.
+
+    keepdims: whether the reduced axes stay, with length 1. Over a split axis each device counts its
+    part, and the result stays a partial sum until it is needed. Raises AxisError for an axis that
+    `x` does not have.
 
     >>> int(gdt.count_nonzero(gdt.asarray([[0, 1], [2, 3]])))
     3

@@ -46,6 +46,8 @@ def prod(
 
     Over a split axis each device multiplies its part, and the result stays a partial product until
     it is needed. The gradient is right where factors are 0, second derivatives where none is.
+    keepdims: whether the reduced axes stay, with length 1. dtype: of the product. Raises AxisError
+    for an axis that `x` does not have.
 
     >>> float(gdt.prod(gdt.asarray([2.0, 3.0, 4.0])))
     24.0
@@ -121,18 +123,19 @@ def scan_of_split(
     x: DistributedArray, *, axis: int, product: bool, reverse: bool = False, dtype: Any = None
 ) -> DistributedArray:
     """`cumsum`, or `cumprod` if `product`, along a split axis, counted from the front."""
-    scan, join, identity = _KINDS[product]
+    scan, join, identity = _SCANS[product]
     shards, size = x.layout.num_shards(axis), x.shape[axis]
     chunk = -(-size // shards)
     if shards * chunk != size:
         widths = [(0, shards * chunk - size if d == axis else 0) for d in range(x.ndim)]
         x = pad(x, widths, constant_values=identity)
-    # (shards, chunk) takes the place of the axis; only `shards` is split.
+    # (..., shards, chunk, ...), of which only `shards` is split
     rows = reshape(x, (*x.shape[:axis], shards, chunk, *x.shape[axis + 1 :]))
     local = scan(rows, axis=axis + 1, reverse=reverse, dtype=dtype)
+    # (..., shards, ...)
     totals = getitem(local, (*[slice(None)] * (axis + 1), 0 if reverse else -1))
     begin = _exclusive(totals, axis, scan, identity, reverse)
-    joined: DistributedArray = reshape(join(local, expand_dims(begin, axis + 1)), x.shape)
+    joined = reshape(join(local, expand_dims(begin, axis + 1)), x.shape)
     return joined if shards * chunk == size else getitem(joined, _prefix(axis, size))
 
 
@@ -143,15 +146,17 @@ def _exclusive(
     identity: int,
     reverse: bool,
 ) -> DistributedArray:
-    """What the shards before (after, if `reverse`) each shard make together."""
+    """The scan of `totals` before each shard (after it, if `reverse`); the identity for the
+    first."""
     layout = totals.layout.resolved
     dims = (*layout.dims[:axis], (), *layout.dims[axis + 1 :])
     totals = relayout(totals, Layout.of(layout.mesh, dims))
-    kept = slice(1, None) if reverse else slice(None, -1)
+    others = slice(1, None) if reverse else slice(None, -1)
     widths = [(0, 0)] * totals.ndim
     widths[axis] = (0, 1) if reverse else (1, 0)
-    others = getitem(totals, (*[slice(None)] * axis, kept))
-    shifted = pad(others, widths, constant_values=identity)
+    shifted = pad(
+        getitem(totals, (*[slice(None)] * axis, others)), widths, constant_values=identity
+    )
     return scan(shifted, axis=axis, reverse=reverse, dtype=totals.dtype)
 
 
@@ -159,7 +164,7 @@ def _prefix(axis: int, size: int) -> tuple[slice, ...]:
     return (*[slice(None)] * axis, slice(size))
 
 
-_KINDS: dict[bool, tuple[Op[..., DistributedArray], Op[..., DistributedArray], int]] = {
+_SCANS: dict[bool, tuple[Op[..., DistributedArray], Op[..., DistributedArray], int]] = {
     False: (cumsum_of_whole, add, 0),
     True: (cumprod_of_whole, multiply, 1),
 }
@@ -171,13 +176,13 @@ _KINDS: dict[bool, tuple[Op[..., DistributedArray], Op[..., DistributedArray], i
 def _scan(
     x: DistributedArray, axis: int, product: bool, reverse: bool, dtype: Any
 ) -> DistributedArray:
-    out: DistributedArray
     if x.layout.dims[axis] and x.shape[axis]:
         front = axis % x.ndim
-        out = scan_of_split(x, axis=front, product=product, reverse=reverse, dtype=dtype)
-    else:
-        out = _KINDS[product][0](x, axis=axis, reverse=reverse, dtype=dtype)
-    return out
+        split: DistributedArray = scan_of_split(
+            x, axis=front, product=product, reverse=reverse, dtype=dtype
+        )
+        return split
+    return _SCANS[product][0](x, axis=axis, reverse=reverse, dtype=dtype)
 
 
 def _cumsum_vjp(
@@ -189,8 +194,8 @@ def _cumsum_vjp(
 def _cumprod_vjp(
     g: Any, out: Any, x: Any, *, axis: int, reverse: bool = False, dtype: Any = None
 ) -> DistributedArray:
-    """The sum of g[k] * out[k] / x[i] over k from i on; at the first 0, of the products without
-    it; 0 beyond."""
+    """The cotangent of x[i]: the sum of g[k] * out[k] / x[i] over k from i on; at the first 0 the
+    sum of g[k] times the products without it; 0 beyond the first 0."""
     zero = equal(x, 0)
     count = _scan(astype(zero, x.dtype), axis, False, reverse, None)
     first = equal(multiply(zero, count), 1)
@@ -226,7 +231,8 @@ def cumsum(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArr
     """Sums of the first 1, 2, 3, ... elements along `axis` (None: of the flattened array); small
     integers and bools widen as in NumPy.
 
-    A split axis stays split: the devices gather one total per shard.
+    A split axis stays split: the devices gather one total per shard. Raises AxisError for an axis
+    that `x` does not have.
 
     >>> gdt.cumsum(gdt.asarray([1, 2, 3])).tolist()
     [1, 3, 6]
@@ -241,7 +247,8 @@ def cumprod(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedAr
     small integers and bools widen as in NumPy.
 
     A split axis stays split: the devices gather one product per shard. The gradient is right where
-    elements are 0, second derivatives where none is.
+    elements are 0, second derivatives where none is. Raises AxisError for an axis that `x` does not
+    have.
 
     >>> gdt.cumprod(gdt.asarray([1.0, 2.0, 3.0])).tolist()
     [1.0, 2.0, 6.0]

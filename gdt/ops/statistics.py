@@ -52,8 +52,8 @@ def _prepare_moments(
 ) -> dict[str, Any]:
     exact = array_type.dtype.kind in "biu"
     dtype = np.dtype(float) if exact else array_type.dtype
-    found = negative_axes(array_type, axes, "moments")
-    return {"axes": found, "keepdims": bool(keepdims), "dtype": dtype}
+    negative = negative_axes(array_type, axes, "moments")
+    return {"axes": negative, "keepdims": bool(keepdims), "dtype": dtype}
 
 
 def _merge(
@@ -67,8 +67,8 @@ def _merge(
 ) -> tuple[Block, ...]:
     """Chan, Golub, LeVeque 1979, eq. 2.1, for any number of parts at once.
 
-    rest: what each mean lost when it was rounded. elements: how many each part has; equally many
-    if not given.
+    rest: the difference between each part's mean and its rounded mean. elements: the number of
+        elements of each part; the parts are equally large if it is None.
     """
     add = xp.add.reduce
     first = mean[(slice(None),) * axis + (slice(1),)]
@@ -132,7 +132,8 @@ def moments(
 
     Over split axes it is one all-gather of each device's means and variances, merged in coordinate
     order (there the mean of infinite elements may be NaN). float16 is computed in float32, integers
-    give float64, complex numbers a real variance.
+    give float64, complex numbers a real variance. Raises AxisError for an axis that `x` does not
+    have.
 
     >>> mean, variance = gdt.moments(gdt.asarray([[1.0, 2.0], [3.0, 6.0]]), axes=0)
     >>> mean.tolist(), variance.tolist()
@@ -161,8 +162,8 @@ def moments(
 def _reduced(
     axes: tuple[int, ...], rank: int, shape: tuple[int, ...], dtype: np.dtype
 ) -> tuple[frozenset[str], Any]:
-    """The factors that are reduced, and how many elements of a block each result is made of: as a
-    NumPy scalar, with which 0 / 0 is NaN and a warning, as in NumPy."""
+    """The factors that are reduced, and the number of elements of a block that make one of the
+    result: a NumPy scalar, with which 0 / 0 is NaN and a warning, as in NumPy."""
     count = math.prod(shape[a] for a in axes)
     return frozenset(f"d{a + rank}" for a in axes), np.empty(0, dtype).real.dtype.type(count)
 
@@ -184,7 +185,8 @@ def _padded_moments(
 def moments_gradient(
     x: DistributedArray, mean: DistributedArray, g_mean: Any, g_variance: Any, axes: Axis
 ) -> DistributedArray:
-    """The cotangent of x from those of its moments (None: no cotangent)."""
+    """The cotangent of `x` from the cotangents of its mean and variance, of which one may be
+    None."""
     n, parts = reduced_count(x, axes), []
     if g_mean is not None:
         parts.append(restore_axes(divided_by_count(g_mean, n), x, axes, False))
@@ -216,8 +218,10 @@ def var(
 ) -> DistributedArray:
     """Variance over `axis` (None: all axes), divided by the number of elements less `ddof`.
 
-    ddof, correction: two names for the same number. Of complex numbers the variance is real, of
-    integers float64. As in NumPy it is NaN or infinite where `ddof` leaves nothing to divide by.
+    ddof, correction: two names for the same number. keepdims: whether the reduced axes stay, with
+    length 1. The variance of complex numbers is real, that of integers float64. As in NumPy it is
+    NaN or infinite where `ddof` leaves nothing to divide by. Raises AxisError for an axis that `x`
+    does not have, DtypeError for both of `ddof` and `correction`.
 
     >>> float(gdt.var(gdt.asarray([1, 2, 3]), ddof=1))
     1.0
@@ -243,7 +247,9 @@ def std(
     *,
     correction: float | None = None,
 ) -> DistributedArray:
-    """Standard deviation over `axis`: the square root of `gdt.var`.
+    """Standard deviation over `axis` (None: all axes): the square root of `gdt.var`.
+
+    Arguments and errors are those of `gdt.var`.
 
     >>> float(gdt.std(gdt.asarray([1.0, 3.0])))
     1.0

@@ -34,22 +34,24 @@ def add_reduce(xp: Any, x: Block, axes: Any, keepdims: bool = False) -> Block:
 def product_with_ones(
     shape: tuple[int, ...], char: str, axes: tuple[int, ...], keepdims: bool
 ) -> Callable[[Block], Block] | None:
-    """What adds up such blocks; None if they are not of its form, or too large."""
+    """A function that adds up blocks of this shape and dtype; None if a sum is not of its form, or
+    too large."""
     plan = _plan(shape, axes, keepdims) if char in "fd" else None
     if plan is None:
         return None
     outer, lead, rows, columns, out = plan
-    row = ones(rows, char)
+    row = ones(rows, char)  # (rows,)
 
     def add_rows(x: Block) -> Block:
         # In any order of memory replicas are equal to the bit.
         x = x if x.flags.c_contiguous else x.copy()
         if lead == 1:
-            return row.dot(x.reshape(rows, columns)).reshape(out)
+            return row.dot(x.reshape(rows, columns)).reshape(out)  # (columns,) -> out
         if columns == 1:
-            sums = x.reshape(outer * lead, rows).dot(row)
+            sums = x.reshape(outer * lead, rows).dot(row)  # (outer * lead,)
         else:
             sums = np.matmul(row, x.reshape(outer * lead, rows, columns))
+            # (outer * lead, columns)
         if outer > 1:
             sums = np.add.reduce(sums.reshape(outer, lead, columns), axis=0)
         return sums.reshape(out)
@@ -58,8 +60,8 @@ def product_with_ones(
 
 
 def row_maximum(xp: Any, x: Block) -> Block:
-    """`x.max(axis=-1, keepdims=True)`; of short rows as maxima of columns, which
-    NumPy computes several at once."""
+    """`x.max(axis=-1, keepdims=True)`. Maxima of short rows are computed as those of columns, of
+    which NumPy computes several at once."""
     classes = x.shape[-1]
     if xp is not np or classes > SHORT_ROW or not classes > 1:
         return x.max(axis=-1, keepdims=True)
@@ -81,10 +83,10 @@ def _plan(
     shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool
 ) -> tuple[int, int, int, int, tuple[int, ...]] | None:
     """The sizes of a block as (outer, lead, rows, columns), of which `outer` and `rows` are added
-    up, and the result's shape; None if that is not its form, or too long."""
-    gone = {a + len(shape) for a in axes}
-    kept = tuple([1 if i in gone else n for i, n in enumerate(shape)])
-    sizes = grouped(shape, kept)
+    up, and the result's shape; None if the block has no such form, or is too large."""
+    reduced = {a + len(shape) for a in axes}
+    statistic_shape = tuple([1 if i in reduced else n for i, n in enumerate(shape)])
+    sizes = grouped(shape, statistic_shape)
     if sizes is None:
         return None
     outer, lead, rows, columns = sizes
@@ -92,17 +94,24 @@ def _plan(
         return None
     if lead > MOST_PRODUCTS and columns > 1:
         return None
-    out = kept if keepdims else tuple([n for i, n in enumerate(shape) if i not in gone])
+    out = (
+        statistic_shape if keepdims else tuple([n for i, n in enumerate(shape) if i not in reduced])
+    )
     return outer, lead, rows, columns, out
 
 
-def grouped(shape: tuple[int, ...], kept: tuple[int, ...]) -> tuple[int, int, int, int] | None:
-    """The sizes (outer, lead, rows, columns) of a block, of which what broadcasts to it and has
-    shape `kept` has lead and columns; None if it is not of that form, or if there is nothing."""
-    if len(kept) > len(shape):
+def grouped(
+    shape: tuple[int, ...], statistic_shape: tuple[int, ...]
+) -> tuple[int, int, int, int] | None:
+    """The sizes of a block as (outer, lead, rows, columns), of which an array of `statistic_shape`
+    that broadcasts to the block has `lead` and `columns`; None for a block that has no such form,
+    or no elements."""
+    if len(statistic_shape) > len(shape):
         return None
     groups = [1]
-    for n, k in zip(shape, (1,) * (len(shape) - len(kept)) + kept, strict=True):
+    for n, k in zip(
+        shape, (1,) * (len(shape) - len(statistic_shape)) + statistic_shape, strict=True
+    ):
         if k not in (1, n) or n == 0:
             return None
         if n != 1:

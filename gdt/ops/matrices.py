@@ -1,0 +1,112 @@
+"""Matrices of ones on and beside a diagonal, and triangles of matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.registry import public
+from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.op import op
+from gdt.engine.plan import Shards
+from gdt.errors import ShapeError, error
+from gdt.ops.creation import from_indices, type_of_shape
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+
+__all__ = ["eye", "identity", "tri", "tril", "triu"]
+
+
+Block = Any
+Number = int | float | complex | np.generic
+
+
+@public
+def eye(
+    n: int, m: int | None = None, k: int = 0, dtype: Any = float, *, layout: Layout | None = None
+) -> DistributedArray:
+    """An (n, m) matrix with ones on the k-th diagonal above the main one; (n, n) if m is None.
+
+    Below the main diagonal k is negative. Raises ShapeError for a size below 0.
+
+    >>> gdt.eye(2, 3, k=1).tolist()
+    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+    """
+    array_type = type_of_shape((n, n if m is None else m), dtype, layout, "eye")
+    return from_indices(array_type, lambda xp, i, j: j - i == k)
+
+
+@public
+def identity(n: int, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
+    """The (n, n) identity matrix.
+
+    Raises ShapeError for a size below 0.
+
+    >>> gdt.identity(2, dtype=int).tolist()
+    [[1, 0], [0, 1]]
+    """
+    return eye(n, dtype=dtype, layout=layout)
+
+
+@public
+def tri(
+    n: int, m: int | None = None, k: int = 0, dtype: Any = float, *, layout: Layout | None = None
+) -> DistributedArray:
+    """An (n, m) matrix with ones on and below the k-th diagonal above the main one; (n, n) if m is
+    None.
+
+    Raises ShapeError for a size below 0.
+
+    >>> gdt.tri(2, 3, dtype=int).tolist()
+    [[1, 0, 0], [1, 1, 0]]
+    """
+    array_type = type_of_shape((n, n if m is None else m), dtype, layout, "tri")
+    return from_indices(array_type, lambda xp, i, j: j - i <= k)
+
+
+def _prepare_triangle(array_type: ArrayType, *, k: int = 0) -> dict[str, Any]:
+    if array_type.ndim < 2:
+        raise error(
+            ShapeError,
+            "tril, triu",
+            f"rank {array_type.ndim} is not a matrix",
+            operands={"x": array_type},
+        )
+    return {"k": int(k)}
+
+
+def _diagonals(xp: Any, x: Block, shards: Shards) -> Block:
+    """The distance of every element to the right of the main diagonal: (mesh axes..., i, j)."""
+    ones = (1,) * (x.ndim - shards.start["i"].ndim)
+    rows, columns = (shards.start[f].reshape(shards.start[f].shape + ones) for f in ("i", "j"))
+    return columns + xp.arange(x.shape[-1]) - (rows + xp.arange(x.shape[-2])[:, None])
+
+
+@op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
+def tril(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> Block:
+    """The lower triangle of matrices: zeros above the k-th diagonal above the main one.
+
+    x: (..., i, j), as the result. Raises ShapeError for an `x` of rank below 2.
+
+    >>> gdt.tril([[1, 2], [3, 4]]).tolist()
+    [[1, 0], [3, 4]]
+    """
+    return xp.where(_diagonals(xp, x, shards) <= k, x, xp.zeros((), x.dtype))
+
+
+@op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
+def triu(xp: Any, x: Block, /, k: int = 0, *, shards: Shards = FROM_ENGINE) -> Block:
+    """The upper triangle of matrices: zeros below the k-th diagonal above the main one.
+
+    x: (..., i, j), as the result. Raises ShapeError for an `x` of rank below 2.
+
+    >>> gdt.triu([[1, 2], [3, 4]]).tolist()
+    [[1, 2], [0, 4]]
+    """
+    return xp.where(_diagonals(xp, x, shards) >= k, x, xp.zeros((), x.dtype))
+
+
+tril.vjp(lambda g, out, x, k=0: tril(g, k=k))
+triu.vjp(lambda g, out, x, k=0: triu(g, k=k))

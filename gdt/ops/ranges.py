@@ -1,0 +1,123 @@
+"""Evenly spaced numbers: arange and linspace."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.registry import public
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.ops.creation import from_indices, type_of_shape
+from gdt.sharding.layout import Layout
+
+__all__ = ["arange", "linspace"]
+
+
+Block = Any
+Number = int | float | complex | np.generic
+
+
+@public
+def arange(
+    start: Number,
+    stop: Number | None = None,
+    step: Number = 1,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Evenly spaced numbers from `start` up to, not including, `stop`: 0 to `start` if `stop` is
+    None.
+
+    Values and dtype are NumPy's; replicated if no layout is given. Raises ShapeError for a step of
+    0 or bounds that are not finite, DtypeError for complex numbers.
+
+    >>> gdt.arange(6, layout=gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))).tolist()
+    [0, 1, 2, 3, 4, 5]
+    """
+    bounds = (0, start) if stop is None else (start, stop)
+    begin, end, stride = (_real_number(n, "arange") for n in (*bounds, step))
+    count = _count(begin, end, stride)
+    if dtype is None:
+        dtype = np.arange(type(begin)(0), type(end)(0), type(stride)(1)).dtype
+    array_type = type_of_shape(count, dtype, layout, "arange")
+    if array_type.dtype.kind == "b" and count > 2:
+        raise error(DtypeError, "arange", f"a range of {count} elements is not of dtype bool")
+    unit = array_type.dtype if array_type.dtype != np.float16 else np.dtype(np.float32)
+    # NumPy's steps are the difference of the first two elements, as they are in the dtype.
+    first = np.asarray(begin).astype(array_type.dtype)[()]
+    second = np.asarray(begin + stride).astype(array_type.dtype)[()] if count > 1 else first
+
+    def values(xp: Any, i: Any) -> Any:
+        if array_type.dtype.kind == "b":
+            return xp.where(i == 0, first, second)
+        with np.errstate(over="ignore"):
+            delta = unit.type(second) - unit.type(first)
+        return xp.where(i == 1, second, (unit.type(first) + i.astype(unit) * delta))
+
+    return from_indices(array_type, values)
+
+
+def _real_number(n: Any, name: str) -> Any:
+    if isinstance(n, DistributedArray) and n.shape == ():
+        n = n.numpy()[()]
+    if isinstance(n, np.ndarray) and n.shape == ():
+        n = n[()]
+    if not isinstance(n, int | float | np.integer | np.floating | np.bool_):
+        raise error(DtypeError, name, f"{n!r} is not a real number")
+    return n
+
+
+def _count(start: Any, stop: Any, step: Any) -> int:
+    whole = all(isinstance(n, int | np.integer) for n in (start, stop, step))
+    if step == 0:
+        raise error(ShapeError, "arange", "the step is 0")
+    if whole:
+        return max(0, -((int(start) - int(stop)) // int(step)))
+    length = (float(stop) - float(start)) / float(step)
+    if not math.isfinite(length):
+        raise error(ShapeError, "arange", f"no finite range from {start} to {stop} by {step}")
+    return max(0, math.ceil(length))
+
+
+@public
+def linspace(
+    start: Number,
+    stop: Number,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """`num` evenly spaced numbers from `start` to `stop`, which is the last one if `endpoint`.
+
+    Values and dtype are NumPy's; replicated if no layout is given. Raises ShapeError for a `num`
+    below 0 and for bounds that are arrays.
+
+    >>> gdt.linspace(0, 1, 5).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+    if np.ndim(start) or np.ndim(stop):
+        raise error(ShapeError, "linspace", "start and stop are numbers, not arrays of them")
+    unit = np.result_type(np.asarray(start), np.asarray(stop), float(num))
+    array_type = type_of_shape(num, unit if dtype is None else dtype, layout, "linspace")
+    first, last = unit.type(start), unit.type(stop)
+    parts = num - 1 if endpoint else num
+    step = (last - first) / parts if parts > 0 else None
+
+    def values(xp: Any, i: Any) -> Any:
+        y = i.astype(unit)
+        if step is None or step == 0:  # nothing to divide by, or a quotient that underflows
+            y = (y if step is None else y / parts) * (last - first)
+        else:
+            y = y * step
+        y = y + first
+        if endpoint and num > 1:
+            y = xp.where(i == num - 1, last, y)
+        return xp.floor(y) if array_type.dtype.kind in "iu" else y
+
+    return from_indices(array_type, values)
