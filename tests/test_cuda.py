@@ -333,7 +333,7 @@ def test_the_configuration_tells_of_every_gpu(
     monkeypatch.setattr(configuration, "load_cupy", lambda: StrictCupy(4))
     found = {f.name: f for f in configuration.findings()}
     assert found["NVIDIA driver"] == ("NVIDIA driver", "runs CUDA up to 13.0", "")
-    assert found["cuda:2"].found == (
+    assert found["cuda:2"].text == (
         "Strict GPU, compute capability 9.0, kernels for sm_90a, 60.0 of 80.0 GiB free; "
         "reaches cuda:3 directly"
     )
@@ -350,7 +350,7 @@ def test_the_configuration_names_what_is_missing(
     assert found["CuPy"].remedy == "pip install 'gdt[cuda12]'"
     assert found["NCCL"].remedy == "pip install 'gdt[cuda12]'"
     assert found["MPI"].remedy == "pip install 'gdt[mpi]'"
-    assert found["GPUs"].found.startswith("none that can be used")
+    assert found["GPUs"].text.startswith("none that can be used")
 
 
 def test_drivers_answer_through_ctypes() -> None:

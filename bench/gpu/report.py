@@ -205,7 +205,7 @@ def step_table(workloads: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 def device_facts(mesh: gdt.Mesh) -> dict[str, Any]:
     """What the figures belong to: device, libraries, and the commit."""
-    found = {f.name: f.found for f in findings()}
+    found = {f.name: f.text for f in findings()}
     device = mesh.devices[0]
     described = found.get(device, "a simulated GPU")
     facts = {name: found[name] for name in ("NVIDIA driver", "CuPy", "NVRTC (CUDA toolkit)")}

@@ -1,4 +1,4 @@
-"""Batches of arrays that share their first axis, shuffled the same way on every machine."""
+"""Batches of rows of arrays, shuffled in the same way on every machine."""
 
 from __future__ import annotations
 
@@ -21,16 +21,21 @@ TAKEN_OUTSIDE = "Take it outside of the step, and pass its arrays as arguments."
 
 @checked_class(eager=True)
 class Batches(Generic[Batch]):
-    """Tuples of equal slices of arrays; each `iter` is the next epoch.
+    """Batches of rows of arrays; each iteration is one epoch.
 
-    arrays: at least one, all with n rows. A batch holds `batch_size` rows of each; the last one may
-    hold fewer, or is left out with `drop_remainder`.
-    seed: shuffles every epoch anew, by `gdt.random.bits.permutation` with the epoch as its stream;
-    None keeps the order. `epoch` counts the epochs begun, and may be set to continue a training.
-    place: called with the arrays of a batch, its result is what the iterator yields. It is where a
-    batch goes to a mesh: `place=lambda x, y: (gdt.asarray(x, layout=split), gdt.asarray(y, ...))`.
+    arrays: one or more arrays of n rows.
+    batch_size: the number of rows of a batch. The last batch may have fewer.
+    drop_remainder: whether to leave out a last batch with fewer rows.
+    seed: shuffles the rows of every epoch differently, by `gdt.random.bits.permutation` with the
+        number of the epoch as its stream; None keeps their order.
+    place: a function of the arrays of a batch, whose result the iterator yields; by default the
+        tuple of them. It may put a batch on a mesh:
+        `place=lambda x, y: (gdt.asarray(x, layout=split), gdt.asarray(y, ...))`.
 
-    Error: ShapeError if rows differ, or if there would be no batch.
+    The attribute `epoch` is the number of the next epoch; set it to continue a training.
+
+    Raises ShapeError if the arrays differ in their rows, or if there would be no batch;
+    ArgumentError for a batch size below 1.
 
     Batches are taken outside of recorded steps (`gdt.function`), and are their arguments.
 
@@ -92,7 +97,7 @@ class Batches(Generic[Batch]):
 
 
 class Epoch(Iterator[Batch]):
-    """One pass over `batches`, whose rows come in `order`, or as they are if that is None."""
+    """One pass over `batches`, whose rows come in `order`; None: as they are in the arrays."""
 
     def __init__(self, batches: Batches[Batch], order: npt.NDArray[np.int64] | None) -> None:
         self.batches, self.order = batches, order
@@ -111,14 +116,16 @@ class Epoch(Iterator[Batch]):
         return batch
 
 
-def _array(given: npt.ArrayLike) -> HostArray:
+def _array(value: npt.ArrayLike) -> HostArray:
+    """Return `value` as a NumPy array, or raise ShapeError."""
     try:
-        return np.asarray(given)
+        return np.asarray(value)
     except ValueError as cause:
         raise error(ShapeError, "Batches", f"an argument is no array: {cause}") from None
 
 
 def _check(arrays: tuple[HostArray, ...], batch_size: int, drop_remainder: bool) -> None:
+    """Raise ShapeError or ArgumentError unless the arrays make at least one batch."""
     operands = {
         f"array {number}": f"{array.dtype}{list(array.shape)}"
         for number, array in enumerate(arrays)

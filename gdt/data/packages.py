@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def installed_file(package: str, path: str) -> Path | None:
-    """The file at `path` of an installed distribution, or None if either is absent.
+    """Return the file at `path` of an installed distribution, or None if either is absent.
 
     >>> installed_file("no-such-distribution", "data.csv") is None
     True
     """
     try:
-        found = Path(str(distribution(package).locate_file(path)))
+        file = Path(str(distribution(package).locate_file(path)))
     except PackageNotFoundError:
         return None
-    return found if found.is_file() else None
+    return file if file.is_file() else None

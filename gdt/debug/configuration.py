@@ -1,4 +1,4 @@
-"""What gdt has found on this machine, and what is missing with the command that installs it."""
+"""The devices and libraries of this machine, and the commands that install what is missing."""
 
 from __future__ import annotations
 
@@ -29,16 +29,19 @@ GIB = 1 << 30
 
 
 class Finding(NamedTuple):
-    """name: what was looked for. found: what there is, or why there is none. remedy: what to do
-    about it; empty where nothing is missing."""
+    """One line of `gdt.show_config`.
+
+    name: the device or library. text: its version or properties, or why there is none. remedy: what
+    to do about it; empty where nothing is missing.
+    """
 
     name: str
-    found: str
+    text: str
     remedy: str = ""
 
 
 def findings() -> list[Finding]:
-    """What there is of everything that gdt uses, from the machine to its libraries.
+    """Return the findings about everything that gdt uses, from the machine to its libraries.
 
     >>> [f.name for f in gdt.debug.configuration.findings()][:3]
     ['gdt', 'Python', 'NumPy']
@@ -48,16 +51,16 @@ def findings() -> list[Finding]:
 
 @checked
 def show_config() -> None:
-    """Print what was found: devices, their memory and links, and the libraries that drive them;
-    and for what is missing the command that installs it.
+    """Print the devices of this machine, their memory and links, the libraries that drive them, and
+    the command that installs each that is missing.
 
     >>> gdt.show_config()  # doctest: +SKIP
     """
     table = Table(title="gdt.show_config", title_justify="left", show_header=False, box=None)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, found, remedy in findings():
-        table.add_row(name, found)
+    for name, text, remedy in findings():
+        table.add_row(name, text)
         if remedy:
             table.add_row("", f"[yellow]{remedy.replace('[', chr(92) + '[')}[/yellow]")
     Console().print(table)
@@ -74,16 +77,16 @@ def _host() -> Iterator[Finding]:
     here = processes.current()
     yield Finding("Processes", f"{here.count}, of which this is number {here.index}")
     mpi, install = _version("mpi4py"), "pip install 'gdt[mpi]'"
-    found = "not installed; only needed for several processes"
-    yield Finding("MPI", f"mpi4py {mpi}") if mpi else Finding("MPI", found, install)
+    absent = "not installed; only needed for several processes"
+    yield Finding("MPI", f"mpi4py {mpi}") if mpi else Finding("MPI", absent, install)
 
 
 def _cuda() -> Iterator[Finding]:
     driver = cuda_driver.driver()
     runs = f"runs CUDA up to {driver.version[0]}.{driver.version[1]}" if driver.version else ""
-    found = "; ".join(filter(None, [runs, driver.problem]))
+    state = "; ".join(filter(None, [runs, driver.problem]))
     _, remedy = cuda_driver.missing()
-    yield Finding("NVIDIA driver", found, remedy if driver.problem else "")
+    yield Finding("NVIDIA driver", state, remedy if driver.problem else "")
     extra = "cuda12" if driver.version is not None and driver.version[0] < 13 else "cuda13"
     install = f"pip install 'gdt[{extra}]'"
     version = next(filter(None, map(_version, ("cupy-cuda13x", "cupy-cuda12x", "cupy"))), None)
@@ -103,6 +106,7 @@ def _cuda() -> Iterator[Finding]:
 
 
 def _version(distribution: str) -> str | None:
+    """Return the version of an installed distribution, or None."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -125,9 +129,9 @@ def _gpus() -> Iterator[Finding]:
 
 
 def _described(cupy: Any, index: int, count: int) -> str:
-    """Name, compute capability, kernels, memory and direct links of one GPU."""
-    facts = cupy.cuda.runtime.getDeviceProperties(index)
-    capability = facts["major"], facts["minor"]
+    """Return the name, compute capability, kernels, memory and direct links of one GPU."""
+    properties = cupy.cuda.runtime.getDeviceProperties(index)
+    capability = properties["major"], properties["minor"]
     free, total = cupy.cuda.Device(index).mem_info
     try:
         kernels = f"kernels for {architecture(capability)}"
@@ -136,7 +140,8 @@ def _described(cupy: Any, index: int, count: int) -> str:
     others = [i for i in range(count) if i != index]
     linked = [i for i in others if cupy.cuda.runtime.deviceCanAccessPeer(index, i)]
     links = f"; reaches {', '.join(f'cuda:{i}' for i in linked) or 'no other GPU'} directly"
-    name = facts["name"].decode() if isinstance(facts["name"], bytes) else facts["name"]
+    name = properties["name"]
+    name = name.decode() if isinstance(name, bytes) else name
     return (
         f"{name}, compute capability {capability[0]}.{capability[1]}, {kernels}, "
         f"{free / GIB:.1f} of {total / GIB:.1f} GiB free{links if others else ''}"

@@ -1,4 +1,4 @@
-"""Tables for people: what a call did, and which device holds which part of an array."""
+"""Tables for people: what a call ran and sent, and which device holds which part of an array."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gdt.sharding.array_type import ArrayType
 __all__ = ["explain", "visualize"]
 
 
-WIDTH = 150  # of tables as plain text
+WIDTH = 150  # columns of tables as plain text
 
 
 class _Drawing:
-    """Something that rich renders, and that is plain text for `str` and `repr`."""
+    """An object that rich renders in a terminal, and whose `str` and `repr` are plain text."""
 
     def __rich__(self) -> RenderableType:
         raise NotImplementedError
@@ -44,19 +44,19 @@ class _Drawing:
 
 
 class Explanation(_Drawing):
-    """What `explain` found: one row per op that ran, and the value that the function returned."""
+    """The result of `explain`: one row per op that ran, and the value of the call."""
 
     def __init__(self, rows: Sequence[ExplainRow], value: Any) -> None:
         self.rows, self.value = list(rows), value
 
     @property
     def collectives(self) -> list[Collective]:
-        """All collectives, in order."""
+        """All collectives that ran, in order."""
         return [c for row in self.rows for c in row.collectives]
 
     @property
     def bytes(self) -> int:
-        """Bytes that all devices together sent."""
+        """The bytes that all devices together sent."""
         return sum(row.bytes for row in self.rows)
 
     def __rich__(self) -> RenderableType:
@@ -80,29 +80,31 @@ class Explanation(_Drawing):
         return table
 
 
-def _name(kind: Any) -> str:
-    return str(kind) if isinstance(kind, ArrayType) else kind.__name__
+def _name(operand_type: Any) -> str:
+    """Return the text of an array's type, or the name of a Python scalar's class."""
+    return str(operand_type) if isinstance(operand_type, ArrayType) else operand_type.__name__
 
 
 def _collective(c: Collective) -> str:
+    """Return a collective as text, such as `all_reduce of 2 arrays over x, y`."""
     arrays = f" of {c.arrays} arrays" if c.arrays > 1 else ""
     return f"{c.kind}{arrays} over {', '.join(c.axes)}"
 
 
 @checked
 def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Call `f(*args, **kwargs)` and list every op that ran, with what it moved and sent.
+    """Call `f(*args, **kwargs)`; return a table of every op that ran, its moves and its bytes.
 
     Ops inside composites and of gradients are listed where they ran, indented. `print` the result,
-    or look at its `rows`, `collectives`, `bytes` and `value`. A partial reduction is resolved once:
-    another call with the same arrays may send less.
+    or read its `rows`, `collectives`, `bytes` and `value`, which is the value of the call. A
+    partial reduction is resolved once: another call with the same arrays may send less.
 
     >>> mesh = gdt.create_mesh([("x", 4)])
     >>> x = gdt.ones((8, 3), layout=gdt.Layout(["x", None], mesh))
-    >>> found = gdt.explain(lambda x: gdt.sum(x).resolve(), x)
-    >>> [(row.op, row.bytes) for row in found.rows]
+    >>> explanation = gdt.explain(lambda x: gdt.sum(x).resolve(), x)
+    >>> [(row.op, row.bytes) for row in explanation.rows]
     [('sum', 0), ('resolve', 48)]
-    >>> found.collectives
+    >>> explanation.collectives
     [Collective(kind='all_reduce', axes=('x',), bytes=48, arrays=1, reduction='sum')]
     """
     recorder = RowRecorder()
@@ -115,51 +117,53 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
 
 
 class Placement(_Drawing):
-    """Which devices hold which part of an array: what `visualize` draws."""
+    """The drawing of `visualize`: which devices hold which part of an array."""
 
     def __init__(self, array_type: ArrayType) -> None:
-        self.kind = array_type
+        self.array_type = array_type
 
     @property
     def holders(self) -> dict[tuple[tuple[int, int], ...], list[str]]:
-        """For every part, as intervals of global indices, the devices that hold it."""
-        found: dict[tuple[tuple[int, int], ...], list[str]] = {}
-        mesh = self.kind.mesh
+        """The devices that hold each part; a part is the intervals of its global indices."""
+        holders: dict[tuple[tuple[int, int], ...], list[str]] = {}
+        mesh = self.array_type.mesh
         for device, coordinate in zip(mesh.devices, mesh.coordinates(), strict=True):
-            part = tuple((s.start, s.stop) for s in self.kind.shard_slices(coordinate))
-            devices = found.setdefault(part, [])
+            part = tuple((s.start, s.stop) for s in self.array_type.shard_slices(coordinate))
+            devices = holders.setdefault(part, [])
             if device not in devices:
                 devices.append(device)
-        return found
+        return holders
 
     def __rich__(self) -> RenderableType:
-        holders, dims = self.holders, enumerate(self.kind.layout.dims)
+        holders, dims = self.holders, enumerate(self.array_type.layout.dims)
         split: list[int | None] = [d for d, axes in dims if axes]
-        # Split axes take the rows and columns; of more than two, the others have a table each.
+        # The last two split axes are rows and columns; each part of the others has a table.
         if len(split) == 1:
-            split = [*split, None] if split != [self.kind.ndim - 1] else [None, *split]
+            split = [*split, None] if split != [self.array_type.ndim - 1] else [None, *split]
         *outer, down, across = split or [None, None]
-        tables: list[RenderableType] = [Text(str(self.kind))]
-        for chosen in itertools.product(*(self._intervals(d) for d in outer)):
-            fixed = dict(zip(outer, chosen, strict=True))
+        tables: list[RenderableType] = [Text(str(self.array_type))]
+        for intervals in itertools.product(*(self._intervals(d) for d in outer)):
+            fixed = dict(zip(outer, intervals, strict=True))
             title = ", ".join(f"axis {d}: {a}:{b}" for d, (a, b) in fixed.items())
             tables.append(self._table(holders, down, across, fixed, title))
         partial = [
-            f"Each device holds a part of a {p} over {n!r}."
-            for n, p in self.kind.layout.partial.items()
+            f"Each device holds a part of a {reduction} over {name!r}."
+            for name, reduction in self.array_type.layout.partial.items()
         ]
         return Group(*tables, *map(Text, partial))
 
     def _intervals(self, dim: int | None) -> list[tuple[int, int]]:
-        """The intervals that the shards of an axis hold; those without elements are one."""
+        """Return the intervals of the shards of an axis, each once."""
         if dim is None:
             return [(0, 0)]
-        shards = range(self.kind.layout.shard_counts[dim])
-        return list(dict.fromkeys(self.kind.extent(dim, i) for i in shards))
+        shards = range(self.array_type.layout.shard_counts[dim])
+        return list(dict.fromkeys(self.array_type.extent(dim, i) for i in shards))
 
     def _table(
         self, holders: Any, down: int | None, across: int | None, fixed: dict[Any, Any], title: str
     ) -> Table:
+        """Return the table of the axes `down` and `across`, at `fixed` intervals of the others."""
+
         def heading(dim: int | None, interval: tuple[int, int]) -> str:
             return "" if dim is None else f"axis {dim}: {interval[0]}:{interval[1]}"
 
@@ -175,27 +179,29 @@ class Placement(_Drawing):
             cells = []
             for c in columns:
                 at = {**fixed, down: r, across: c}
-                part = tuple(at.get(d, (0, n)) for d, n in enumerate(self.kind.shape))
+                part = tuple(at.get(d, (0, n)) for d, n in enumerate(self.array_type.shape))
                 cells.append("\n".join(_grouped(holders.get(part, []))))
             table.add_row(heading(down, r), *cells)
         return table
 
 
 def _grouped(devices: Sequence[str]) -> list[str]:
+    """Return lines of four devices each."""
     return [", ".join(devices[i : i + 4]) for i in range(0, len(devices), 4)]
 
 
 @checked
 def visualize(x: DistributedArray | ArrayType) -> Placement:
-    """A drawing of which device holds which part of an array, as a table of text.
+    """Return a drawing of which device holds which part of an array, as a table of text.
 
-    Raises DtypeError for what is no distributed array.
+    x: an array or its type. `print` the result, or read its `holders`. Raises DtypeError for what
+    is neither.
 
     >>> mesh = gdt.create_mesh([("x", 2), ("y", 2)])
     >>> gdt.visualize(gdt.ones((5, 4), layout=gdt.Layout(["x", None], mesh))).holders
     {((0, 3), (0, 4)): ['cpu:0', 'cpu:1'], ((3, 5), (0, 4)): ['cpu:2', 'cpu:3']}
     """
-    kind = x.type if isinstance(x, DistributedArray) else x
-    if not isinstance(kind, ArrayType):
+    array_type = x.type if isinstance(x, DistributedArray) else x
+    if not isinstance(array_type, ArrayType):
         raise error(DtypeError, "visualize", f"a {type(x).__name__} is no distributed array")
-    return Placement(kind)
+    return Placement(array_type)

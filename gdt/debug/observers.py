@@ -1,9 +1,5 @@
-"""Looking at what runs: counting collectives, forbidding moves, finding NaN, recording ops.
-
-All of them are observers of the engine: they see what happens and change nothing. What they show
-does not depend on how the coordinates of a mesh are stored: the bytes are those that separate
-devices send.
-"""
+"""Observers for users: they count collectives, forbid moves, find NaN, report waiting, and record
+the rows of `explain`."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ __all__ = ["check_nans", "count_collectives", "no_moves", "sync_debug_mode"]
 
 
 class CollectiveCounter(Observer):
-    """The collectives that ran in a block, in order; see `count_collectives`."""
+    """The collectives that ran in a `with` block, in order; see `count_collectives`."""
 
     def __init__(self) -> None:
         self.collectives: list[Collective] = []
@@ -48,17 +44,17 @@ class CollectiveCounter(Observer):
 
     @property
     def bytes(self) -> int:
-        """Bytes that all devices together sent."""
+        """The bytes that all devices together sent."""
         return sum(c.bytes for c in self.collectives)
 
     @property
     def by_kind(self) -> Counter[str]:
-        """Number of collectives of each kind."""
+        """The number of collectives of each kind."""
         return Counter(c.kind for c in self.collectives)
 
     @property
     def by_axes(self) -> Counter[tuple[str, ...]]:
-        """Number of collectives over each set of mesh axes."""
+        """The number of collectives over each tuple of mesh axes."""
         return Counter(c.axes for c in self.collectives)
 
     def __repr__(self) -> str:
@@ -74,13 +70,14 @@ class CollectiveCounter(Observer):
 
 
 def counted(n: int, noun: str) -> str:
+    """Return a number and a noun, in the plural unless n is 1."""
     return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
 @contextmanager
 @checked
 def count_collectives() -> Iterator[CollectiveCounter]:
-    """Count the collectives that run in this block, with their mesh axes and bytes.
+    """Count the collectives that run in this `with` block, with their mesh axes and bytes.
 
     >>> mesh = gdt.create_mesh([("x", 4)])
     >>> x = gdt.ones((8, 3), layout=gdt.Layout(["x", None], mesh))
@@ -101,7 +98,7 @@ def count_collectives() -> Iterator[CollectiveCounter]:
 
 
 class Move(NamedTuple):
-    """An operand that an op brought to another layout."""
+    """An operand that an op moved from type `have` to layout `want`; bytes: of all devices."""
 
     operand: str
     have: ArrayType
@@ -113,16 +110,18 @@ class Move(NamedTuple):
 
 
 def _moves(op: str, types: Sequence[Any], target_layouts: Sequence[Any]) -> list[Move]:
-    """The operands that change their layout."""
-    found = []
+    """Return the moves of the operands that change their layout."""
+    moves = []
     for i, (have, want) in enumerate(zip(types, target_layouts, strict=True)):
         if have is not None and want is not None and want is not have.layout:
             name = OPS[op].declaration.operand_name(i) if op in OPS else f"operand {i}"
-            found.append(Move(name, have, want, route_bytes(have, want)))
-    return found
+            moves.append(Move(name, have, want, route_bytes(have, want)))
+    return moves
 
 
 class _MoveGuard(Observer):
+    """The observer of `no_moves`."""
+
     def on_move(self, op: str, types: tuple[Any, ...], target_layouts: tuple[Any, ...]) -> None:
         for name, have, want, nbytes in _moves(op, types, target_layouts):
             if not nbytes:
@@ -142,12 +141,12 @@ class _MoveGuard(Observer):
 @contextmanager
 @checked
 def no_moves() -> Iterator[None]:
-    """In this block, an op that would move an operand between devices raises MoveError instead.
+    """Raise MoveError in this `with` block where an op would move an operand between devices.
 
-    A partial reduction counts: an op that needs its value raises. What is asked for by name is no
-    implicit move: `relayout`, `resolve`, a fetch (`x.numpy()`, `float(x)`), gradients that a tape
-    brings to the layouts of their sources, and what an op sends to do its own work (the statistics
-    of a softmax over a split axis). Nor is what sends nothing: cutting a replicated array.
+    The resolution of a partial reduction is a move as well. Allowed are explicit moves (`relayout`,
+    `resolve`, a fetch by `x.numpy()` or `float(x)`), the moves of gradients to the layouts of their
+    sources, the collectives of an op's own work (the statistics of a softmax over a split axis),
+    and moves that send nothing (cutting a replicated array).
 
     >>> mesh = gdt.create_mesh([("x", 2)])
     >>> x = gdt.ones((4, 4), layout=gdt.Layout(["x", None], mesh))
@@ -167,6 +166,8 @@ def no_moves() -> Iterator[None]:
 
 
 class _NanCheck(Observer):
+    """The observer of `check_nans`."""
+
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         self._check(op.name, [op.declaration.operand_name(i) for i in range(len(args))], args, out)
 
@@ -175,40 +176,41 @@ class _NanCheck(Observer):
 
     def _check(self, name: str, operands: Sequence[str], args: Sequence[Any], out: Any) -> None:
         for result in out if isinstance(out, tuple) else (out,):
-            found = _not_finite(result)
-            if found:
-                held = [n for n, a in zip(operands, args, strict=True) if _not_finite(a)]
+            problem = _not_finite(result)
+            if problem:
+                culprits = [n for n, a in zip(operands, args, strict=True) if _not_finite(a)]
                 raise error(
                     NanError,
                     name,
-                    f"the result has {found}",
+                    f"the result has {problem}",
                     operands={n: _described(a) for n, a in zip(operands, args, strict=True)},
-                    remedy=f"{', '.join(held)} had some before."
-                    if held
+                    remedy=f"{', '.join(culprits)} had some before."
+                    if culprits
                     else "All operands are finite.",
                 )
 
 
 def _described(value: Any) -> object:
+    """Return the type of an array, or the repr of a Python scalar."""
     return value.type if isinstance(value, DistributedArray) else repr(value)
 
 
 def _not_finite(x: Any) -> str:
-    """What is wrong with an array's elements, with numbers; empty if they are all finite."""
+    """Return how many elements of x are not finite, and where the first is; "" if none."""
     if isinstance(x, float | complex):
         return "" if np.isfinite(x) else repr(x)
     if not isinstance(x, DistributedArray) or x.dtype.kind not in "fc":
         return ""
-    # A partial reduction is not resolved here, so as not to change what the program sends.
+    # A partial reduction is not resolved here: the check must not change what the program sends.
     fetch = backend_of(x.mesh).to_host
     parts = [fetch(s.data) for s in x.shards] if any(x.layout.reductions) else [x.numpy()]
     for part in parts:
-        good = np.isfinite(part)
-        if not good.all():
-            bad = part[~good]
-            nans = int(np.isnan(bad).sum())
-            first = [int(i) for i in np.argwhere(~good)[0]]
-            counts = f"{nans} NaN and {len(bad) - nans} infinite of {good.size} elements"
+        finite = np.isfinite(part)
+        if not finite.all():
+            others = part[~finite]
+            nans = int(np.isnan(others).sum())
+            first = [int(i) for i in np.argwhere(~finite)[0]]
+            counts = f"{nans} NaN and {len(others) - nans} infinite of {finite.size} elements"
             return f"{counts}, first at {first}"
     return ""
 
@@ -216,10 +218,10 @@ def _not_finite(x: Any) -> str:
 @contextmanager
 @checked
 def check_nans() -> Iterator[None]:
-    """In this block, the first op whose result has a NaN or an infinity raises NanError.
+    """Raise NanError in this `with` block after the first op whose result has a NaN or an infinity.
 
-    The error names the op, the types of its operands, and which of them had some before. Padding is
-    not looked at. Ops inside composites and in gradients are checked too.
+    The error names the op, the types of its operands, and the operands that had some before.
+    Padding is ignored. Ops inside composites and in gradients are checked too.
 
     >>> import numpy as np
     >>> with gdt.check_nans(), np.errstate(divide="ignore"):
@@ -235,10 +237,12 @@ def check_nans() -> Iterator[None]:
 
 
 class SynchronizationWarning(UserWarning):
-    """The host waited for devices inside `gdt.sync_debug_mode("warn")`."""
+    """The warning that the host waited for devices inside `gdt.sync_debug_mode("warn")`."""
 
 
 class _SynchronizationCheck(Observer):
+    """The observer of `sync_debug_mode`."""
+
     wants_moves = False
 
     def __init__(self, raises: bool) -> None:
@@ -259,12 +263,12 @@ class _SynchronizationCheck(Observer):
 @checked
 @contextmanager
 def sync_debug_mode(mode: str) -> Iterator[None]:
-    """Report in this block whatever makes the host wait for devices: fetching and printing values,
+    """Report in this `with` block when the host waits for devices: in fetching or printing values,
     `float(x)`, `gdt.synchronize`.
 
     mode: `"warn"` gives a SynchronizationWarning that names the line, `"error"` raises MoveError.
-    On a mesh of the CPU the same is reported, where it costs nothing. After
-    `torch.cuda.set_sync_debug_mode`.
+    On a mesh of the CPU, where waiting costs nothing, the same is reported. Follows
+    `torch.cuda.set_sync_debug_mode`. Raises ArgumentError for another mode.
 
     >>> with gdt.sync_debug_mode("error"):
     ...     float(gdt.ones(3).sum())
@@ -285,10 +289,14 @@ def sync_debug_mode(mode: str) -> Iterator[None]:
 class ExplainRow(NamedTuple):
     """One op that ran.
 
-    operands, results: their types, of Python scalars their class. moves: operands that were brought
-    to another layout. collectives: all that ran for it. within: the composites, gradients and
-    resolutions of partial reductions that it was a part of, outermost first. kernel: the CUDA
-    kernels that it launched, or "body" and why none was; empty where the device or the op has none.
+    op: its name.
+    operands, results: the types of its arrays, and the classes of its Python scalars.
+    moves: the operands that were moved to another layout.
+    collectives: the collectives that ran for the op.
+    within: the names of the composites, gradients and resolutions of partial reductions around it,
+        outermost first.
+    kernel: the CUDA kernels that it launched, or "body" and why there were none; empty where the
+        device or the op has no kernels.
     """
 
     op: str
@@ -301,19 +309,19 @@ class ExplainRow(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Bytes that all devices together sent for it."""
+        """The bytes that all devices together sent for the op."""
         return sum(c.bytes for c in self.collectives)
 
 
 class RowRecorder(Observer):
-    """Makes the rows of `gdt.explain`."""
+    """The observer of `gdt.explain`, which collects its rows."""
 
     def __init__(self) -> None:
         self.rows: list[ExplainRow] = []
         self._moves: list[Move] = []
         self._collectives: list[Collective] = []
         self._kernel = ""
-        self._entered: list[tuple[str, int]] = []  # with the number of rows at that time
+        self._entered: list[tuple[str, int]] = []  # names, with the number of rows at their entry
 
     def on_move(self, op: str, types: tuple[Any, ...], target_layouts: tuple[Any, ...]) -> None:
         self._moves += _moves(op, types, target_layouts)
@@ -332,12 +340,13 @@ class RowRecorder(Observer):
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         entered, start = self._entered.pop()
-        while entered != name:  # an exception has left it without a word
+        while entered != name:  # an exception has left it without `on_leave`
             entered, start = self._entered.pop()
         if self._collectives or self._moves or len(self.rows) == start:
             self._add(name, args, out)
 
     def _add(self, name: str, args: Sequence[Any], out: Any) -> None:
+        """Add a row with the moves and collectives since the last one."""
         results = out if isinstance(out, tuple | list) else (out,)
         row = ExplainRow(
             name,
@@ -353,4 +362,5 @@ class RowRecorder(Observer):
 
 
 def _type_of(value: Any) -> Any:
+    """Return the ArrayType of an array, or the class of a Python scalar."""
     return value.type if isinstance(value, DistributedArray) else type(value)

@@ -10,8 +10,10 @@ declared as an input or a constant; otherwise recording fails.
 **Two replays.** The gradients of a tape (`gdt.autodiff.backward`): calls, layouts and Python
 scalars of a step are their signature. The first time a signature is seen gradients run op by op,
 the second time they are recorded too, and from then on the program runs. While an observer is
-active they run op by op. And whole steps (`gdt.function`): a program, with what the step reads from
-Python and writes back there.
+active they run op by op. And whole steps (`gdt.function`): a program whose inputs are the arrays of
+the arguments and of the step's state (`step_state`), which are read anew in every call and written
+back. Everything else in arguments and state is part of the signature of a recording; all other
+Python values are constants of it.
 
 **What the host computes anew** in every step (learning rates, counters, streams of random numbers)
 goes through `gdt.observe.from_host`, so that the program calls it again. Whether a donated operand

@@ -25,7 +25,7 @@ contraction to fma).
 `xp` is the array namespace. `index` is an integer array of any shape and any indices, or a
 `CounterRun`, which says that they are consecutive and computes each counter once for its elements;
 the numbers are the same. `key` and `stream` are integers below 2^64, or uint64 arrays that
-broadcast with it."""
+broadcast with `index`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NARROW_COUNT = 1 << 16
 """The most values that `integers` draws from 32 bits; more take 64."""
 
 TRUNCATED_MASS = 0.9544997361036416
-"""P(-2 < z < 2) of a standard normal: the probability that `truncated_normal` keeps."""
+"""P(-2 < z < 2) of a standard normal, the probability of the range of `truncated_normal`."""
 
 
 # Draws --------------------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ TRUNCATED_MASS = 0.9544997361036416
 def bits32(
     xp: Namespace, index: Array | CounterRun, key: Array | int, stream: Array | int = 0
 ) -> Array:
-    """Uniform uint32, one word per element.
+    """Draw uniform uint32, one word per element.
 
     >>> [hex(word) for word in bits32(np, CounterRun(0, 4), key=0).tolist()]
     ['0x6627e8d5', '0xe169c58d', '0xbc57ac4c', '0x9b00dbd8']
@@ -68,7 +68,7 @@ def bits32(
 def bits64(
     xp: Namespace, index: Array | CounterRun, key: Array | int, stream: Array | int = 0
 ) -> Array:
-    """Uniform uint64, two words per element, the earlier one on top.
+    """Draw uniform uint64, two words per element, the earlier one in the upper half.
 
     >>> [hex(pair) for pair in bits64(np, CounterRun(0, 2), key=0).tolist()]
     ['0x6627e8d5e169c58d', '0xbc57ac4c9b00dbd8']
@@ -83,9 +83,11 @@ def uniform(
     stream: Array | int = 0,
     dtype: npt.DTypeLike = np.float32,
 ) -> Array:
-    """Uniform in [0, 1): the multiples of 2^-11 (float16), 2^-24 (float32) or 2^-53 (float64).
+    """Draw uniform numbers in [0, 1): multiples of 2^-11 (float16), 2^-24 (float32) or 2^-53
+    (float64).
 
-    float16 and float32 take the top bits of `bits32`, float64 those of `bits64`.
+    float16 and float32 take the top bits of `bits32`, float64 those of `bits64`. Raises DtypeError
+    for another dtype.
 
     >>> uniform(np, np.array([2, 0]), key=0)
     array([0.73571277, 0.39904642], dtype=float32)
@@ -95,9 +97,7 @@ def uniform(
 
     def finish(bits: Array) -> Array:
         bits >>= 8 * word.itemsize - digits
-        values = bits.view(integer).astype(
-            unit
-        )  # signed integers convert faster, and these are small
+        values = bits.view(integer).astype(unit)  # small, and signed integers convert faster
         values *= 2.0**-digits
         return values
 
@@ -114,13 +114,13 @@ def integers(
     high: int,
     dtype: npt.DTypeLike = np.int64,
 ) -> Array:
-    """Integers from `low` up to, not including, `high`: `low + floor(bits * n / 2^w)`, exactly.
+    """Draw integers from `low` up to, not including, `high`: `low + floor(bits * n / 2^w)`.
 
-    n = high - low, w = 32 for n <= 2^16 and 64 above. Every value's probability is within 2^-w of
-    1 / n, so its relative bias is below 2^-16 for n <= 2^16, below n * 2^-64 above, and nothing if
-    n is a power of two.
+    n = high - low, w = 32 for n <= 2^16 and 64 above; the arithmetic is exact. Every value's
+    probability is within 2^-w of 1 / n, so its relative bias is below 2^-16 for n <= 2^16, below
+    n * 2^-64 above, and 0 if n is a power of two.
 
-    Errors: ShapeError if n < 1; DtypeError if `dtype` cannot hold the values or is no integer.
+    Raises ShapeError if n < 1; DtypeError if `dtype` cannot hold the values or is no integer.
 
     >>> integers(np, CounterRun(0, 6), key=1, low=-3, high=3, dtype=np.int8)
     array([2, 2, 0, 1, 1, 2], dtype=int8)
@@ -149,9 +149,10 @@ def bernoulli(
     *,
     p: Array | float,
 ) -> Array:
-    """Booleans, true where `bits32 < p * 2^32` in float64: p, rounded up to a multiple of 2^-32.
+    """Draw booleans that are true with probability p, rounded up to a multiple of 2^-32.
 
-    p: float or floating array that broadcasts with `index`; 0 is never true, 1 always.
+    An element is true where `bits32 < p * 2^32` in float64. p: a float, or a floating-point array
+    that broadcasts with `index`.
 
     >>> bernoulli(np, CounterRun(0, 8), key=3, p=0.5).tolist()
     [False, True, False, False, True, False, True, False]
@@ -167,10 +168,11 @@ def normal(
     stream: Array | int = 0,
     dtype: npt.DTypeLike = np.float32,
 ) -> Array:
-    """Standard normal by the inverse CDF, never infinite.
+    """Draw standard normal numbers by the inverse CDF; they are always finite.
 
     float32 uses 32 bits and reaches 6.3 deviations, float64 uses 64 bits and reaches 9.2; float16
-    is float32 rounded. `gdt.random.normal_quantile` states formulas, source and accuracy.
+    is float32 rounded. `gdt.random.normal_quantile` states formulas, source and accuracy. Raises
+    DtypeError for another dtype.
 
     >>> normal(np, CounterRun(0, 3), key=0, dtype=np.float64).round(3).tolist()
     [1.276, -0.72, -0.07]
@@ -189,9 +191,9 @@ def truncated_normal(
     stream: Array | int = 0,
     dtype: npt.DTypeLike = np.float32,
 ) -> Array:
-    """Standard normal given that it lies in [-2, 2], by the inverse CDF; its deviation is 0.8796.
+    """Draw standard normal numbers given that they lie in [-2, 2], by the inverse CDF.
 
-    Bits and dtypes as in `normal`.
+    Their standard deviation is 0.8796. Bits, dtypes and errors are those of `normal`.
 
     >>> bool(abs(truncated_normal(np, CounterRun(0, 1000), key=0)).max() <= 2)
     True
@@ -208,7 +210,7 @@ def truncated_normal(
 
 
 def permutation(xp: Namespace, n: int, key: Array | int, stream: Array | int = 0) -> Array:
-    """The int64 permutation of n that sorts (`bits64` of element i, i).
+    """Return the int64 permutation of n that sorts (`bits64` of element i, i).
 
     >>> permutation(np, 5, key=0).tolist()
     [4, 0, 3, 1, 2]
@@ -221,9 +223,10 @@ def permutation(xp: Namespace, n: int, key: Array | int, stream: Array | int = 0
 
 
 def key_from_seed(xp: Namespace, seed: int) -> Array:
-    """The key (uint64, 0-d) of a seed: itself below 2^64, else its higher words folded in.
+    """Return the key (uint64, 0-d) of a seed: the seed itself if it is below 2^64, else its lowest
+    64 bits with the higher ones folded in.
 
-    Error: ShapeError if `seed` is negative.
+    Raises ShapeError if `seed` is negative.
 
     >>> int(key_from_seed(np, 42))
     42
@@ -239,9 +242,9 @@ def key_from_seed(xp: Namespace, seed: int) -> Array:
 
 
 def fold_in(xp: Namespace, key: Array | int, data: Array | int) -> Array:
-    """A new key from a key and an integer below 2^64, such as a step or a layer's number.
+    """Return a new key from a key and an integer below 2^64, such as a step or a layer's number.
 
-    It is the first 64 bits of counter `data` in stream `FOLD`; key and data broadcast, and the
+    The new key is the first 64 bits of counter `data` in stream `FOLD`. key and data broadcast; the
     result is uint64 of their shape.
 
     >>> hex(int(fold_in(np, 0, 1)))
@@ -251,7 +254,7 @@ def fold_in(xp: Namespace, key: Array | int, data: Array | int) -> Array:
 
 
 def split(xp: Namespace, key: Array | int, n: int) -> Array:
-    """`n` new keys (uint64, `key.shape + (n,)`): the first 64 bits of counters in stream `SPLIT`.
+    """Return n new keys, uint64 (*key.shape, n): the first 64 bits of n counters in stream `SPLIT`.
 
     >>> [hex(k) for k in split(np, 0, 2).tolist()]
     ['0x21d66b2c6bdf5054', '0xa1778aa2b15ca30a']
@@ -260,6 +263,8 @@ def split(xp: Namespace, key: Array | int, n: int) -> Array:
 
 
 def _first_pair(xp: Namespace, key: Array | int, index: Array | int, stream: int) -> Array:
+    """Return the first 64 bits of counters `index` in a stream, in the broadcast shape of key and
+    index."""
     key, index = as_uint64(xp, key), as_uint64(xp, index)
     shape = np.broadcast_shapes(key.shape, index.shape)
     key, index = xp.atleast_1d(key), xp.atleast_1d(index)
@@ -279,10 +284,12 @@ _FORMATS = {
         (np.float64, np.uint64, np.int64, np.float64, 53),
     ]
 }
-"""dtype: the word drawn, its signed twin, the dtype computed in, the digits of its significand."""
+"""By dtype of the result: the word that is drawn, the signed integer of its size, the dtype of the
+arithmetic, and the digits of the result's significand."""
 
 
 def _float_dtype(op: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return `dtype` as a NumPy dtype, or raise DtypeError if no draw gives it."""
     dtype = np.dtype(dtype)
     if dtype in _FORMATS:
         return dtype
@@ -291,6 +298,7 @@ def _float_dtype(op: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
 
 
 def check_integers(low: int, high: int, dtype: np.dtype[Any]) -> None:
+    """Raise ShapeError if no integer lies in [low, high), DtypeError if `dtype` cannot hold all."""
     if dtype.kind not in "biu":
         raise error(DtypeError, "integers", f"{dtype} is not an integer dtype")
     if low >= high:
@@ -306,7 +314,7 @@ def check_integers(low: int, high: int, dtype: np.dtype[Any]) -> None:
 
 
 def _multiply_high(bits: Array, count: int) -> Array:
-    """`bits * count // 2^64` of uint64 bits for 1 <= count <= 2^64, in 32-bit halves."""
+    """Return `bits * count // 2^64` of uint64 bits for 1 <= count <= 2^64, in 32-bit halves."""
     if count == 2**64:
         return bits
     bits_high, bits_low = bits >> 32, bits & LOW

@@ -1,5 +1,5 @@
-"""How a block of random numbers is drawn: by NumPy's functions, or by the kernels of random.cu,
-which give the same numbers to the bit."""
+"""Draw the random numbers of one block, by NumPy's functions or by the kernels of random.cu, which
+give the same bits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gdt.sharding.array_type import ArrayType
 
 Block = Any
 
-KERNELS = {  # by function of `gdt.random.bits`
+KERNELS = {  # the kernel of each function of `gdt.random.bits`
     "bits32": "bits",
     "uniform": "uniform",
     "normal": "normal",
@@ -31,8 +31,11 @@ KERNELS = {  # by function of `gdt.random.bits`
 
 
 def block_run(array_type: ArrayType, block: int) -> CounterRun:
-    """The global row-major indices of the elements of a block: runs over the last split axis and
-    all behind it, which lie end to end. Padding has the indices that follow."""
+    """Return the global row-major indices of the elements of block number `block`.
+
+    They are runs over the last split axis and all axes behind it, which lie end to end in memory.
+    Padding continues the run that it follows.
+    """
     last = max((d for d, axes in enumerate(array_type.layout.dims) if axes), default=0)
     start = np.zeros((1,) * (array_type.mesh.ndim + last), np.int64)
     for d in range(min(last + 1, array_type.ndim)):
@@ -53,9 +56,9 @@ def draw_block(
     key: Block,
     stream: Any,
 ) -> Block:
-    """The elements of one block.
+    """Draw the elements of block number `block`, in the block's shape.
 
-    sampler: a function of `gdt.random.bits`, options: its arguments.
+    sampler: the name of a function of `gdt.random.bits`. options: its arguments.
     """
     backend = backend_of(array_type.mesh)
     if backend.runner is not None and sampler in KERNELS:
@@ -72,6 +75,7 @@ def draw_block(
 def _kernel_body(
     sampler: str, array_type: ArrayType, block: int, options: tuple[tuple[str, Any], ...]
 ) -> KernelBody:
+    """Return the kernel of a draw, with `_draw` as its body."""
     backend = backend_of(array_type.mesh)
     return KernelBody(
         sampler,
@@ -86,6 +90,7 @@ def _kernel_body(
 def _draw(
     xp: Any, key: Block, stream: Any, sampler: str, run: CounterRun, options: Mapping[str, Any]
 ) -> Block:
+    """Draw by a function of `gdt.random.bits`: (..., length)."""
     values: Block = getattr(random_bits, sampler)(xp, run, key, stream, **options)
     return values
 
@@ -100,6 +105,7 @@ def _draw_with_kernel(
     options: Mapping[str, Any],
     dtype: np.dtype,
 ) -> Block:
+    """Draw by a kernel of random.cu: (rows, length)."""
     limits = {}
     if sampler == "integers":
         limits = {"low": options["low"], "high": options["high"]}
@@ -116,7 +122,7 @@ def _draw_with_kernel(
 
 
 def _number(launcher: Launcher, value: Any) -> Block:
-    """A key or a stream as an array of one element."""
+    """Return a key or a stream as an array of one element on the device."""
     if isinstance(value, int):
         return launcher.xp.full(1, value, np.uint64)
     return launcher.xp.asarray(value, np.uint64).reshape(1)

@@ -39,7 +39,7 @@ CENTRE, CENTRE_SQUARED = 0.425, 0.180625
 class Format(NamedTuple):
     """The constants of one floating dtype; coefficients from the lowest power up."""
 
-    integer: npt.DTypeLike  # of the same size
+    integer: npt.DTypeLike  # the signed integer of the same size
     fraction_bits: int
     one: int  # the bits of 1.0
     root_half: int  # the bits of sqrt(1/2), cut where fdlibm cuts them
@@ -157,11 +157,11 @@ FORMATS = {
 
 
 def quantile(xp: Namespace, bits: Array, dtype: np.dtype[Any]) -> Array:
-    """The normal quantile of probability 1/2 + (bits + 1/2) / 2^w for signed integers of w bits.
+    """Return the normal quantile of probability 1/2 + (bits + 1/2) / 2^w for integers of w bits.
 
     bits: int32 for float32, int64 for float64, any shape; result: the same shape. q is
-    `(dtype(bits) + 0.5) * 2^-w`. The tail's probability comes from the integers too, so that it
-    loses no digits: `(dtype(max - m) + 0.5) * 2^-w`, where m is bits, or ~bits if negative.
+    `(dtype(bits) + 0.5) * 2^-w`. The tail's probability is computed from the integers too, so that
+    it loses no digits: `(dtype(max - m) + 0.5) * 2^-w`, where m is bits, or ~bits if negative.
 
     >>> quantile(np, np.array([0, -(2**31), 2**31 - 1], np.int32), np.dtype(np.float32))
     array([ 2.9180994e-10, -6.3379583e+00,  6.3379583e+00], dtype=float32)
@@ -177,7 +177,7 @@ def quantile(xp: Namespace, bits: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def centred_quantile(xp: Namespace, q: Array) -> Array:
-    """The normal quantile of probability 1/2 + q for float32 or float64 -1/2 < q < 1/2.
+    """Return the normal quantile of probability 1/2 + q for float32 or float64 -1/2 < q < 1/2.
 
     >>> centred_quantile(np, np.array([0.0, 0.25, -0.475])).round(6).tolist()
     [0.0, 0.67449, -1.959964]
@@ -186,7 +186,7 @@ def centred_quantile(xp: Namespace, q: Array) -> Array:
 
 
 def half_integers(integers: Array, dtype: np.dtype[Any], scale: float) -> Array:
-    """`(dtype(integers) + 0.5) * scale`.
+    """Return `(dtype(integers) + 0.5) * scale`.
 
     >>> half_integers(np.arange(-2, 2), np.dtype(np.float32), 0.25).tolist()
     [-0.375, -0.125, 0.125, 0.375]
@@ -198,7 +198,7 @@ def half_integers(integers: Array, dtype: np.dtype[Any], scale: float) -> Array:
 
 
 def _piecewise(xp: Namespace, q: Array, tail_probability: Callable[[Array], Array]) -> Array:
-    """The quantile at q; `tail_probability(mask)` is 1/2 - |q| where the mask is true."""
+    """Return the quantile at q; `tail_probability(mask)` is 1/2 - |q| where the mask is true."""
     form = FORMATS[q.dtype]
     outside = xp.abs(q) > CENTRE
     z = _central(q, form)
@@ -207,6 +207,7 @@ def _piecewise(xp: Namespace, q: Array, tail_probability: Callable[[Array], Arra
 
 
 def _central(q: Array, form: Format) -> Array:
+    """Return the quantile at q for |q| <= `CENTRE`."""
     r = q * q
     r *= -1.0
     r += CENTRE_SQUARED
@@ -218,7 +219,7 @@ def _central(q: Array, form: Format) -> Array:
 
 
 def _tail(xp: Namespace, p: Array, form: Format) -> Array:
-    """The z >= 0 that a standard normal exceeds with probability p, for p < 0.08."""
+    """Return the z >= 0 that a standard normal exceeds with probability p, for p < 0.08."""
     r = xp.sqrt(-_log(p, form))
     z = _quotient(r - 1.6, form.tail)
     if form.far_tail is not None:
@@ -228,7 +229,7 @@ def _tail(xp: Namespace, p: Array, form: Format) -> Array:
 
 
 def _log(x: Array, form: Format) -> Array:
-    """The natural logarithm of positive, finite, normal numbers."""
+    """Return the natural logarithm of positive, finite, normal numbers."""
     bits = x.view(form.integer) + (form.one - form.root_half)
     exponent = bits >> form.fraction_bits
     exponent -= form.one >> form.fraction_bits
@@ -253,6 +254,7 @@ def _log(x: Array, form: Format) -> Array:
 
 
 def _quotient(r: Array, rational: Rational) -> Array:
+    """Return the quotient of two polynomials at r."""
     numerator, denominator = rational
     z = _polynomial(r, numerator)
     z /= _polynomial(r, denominator)
@@ -260,6 +262,7 @@ def _quotient(r: Array, rational: Rational) -> Array:
 
 
 def _polynomial(r: Array, coefficients: tuple[float, ...]) -> Array:
+    """Return a polynomial at r by Horner's rule; coefficients from the lowest power up."""
     value = r * coefficients[-1]
     value += coefficients[-2]
     for coefficient in coefficients[-3::-1]:

@@ -1,7 +1,7 @@
 """Philox-4x32-10 on arrays: the bits of any elements of a draw, from their global indices.
 
-J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-2011. `gdt.random.bits` says which element takes which words, and what is made of them.
+Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1,
+2, 3", 2011. `gdt.random.bits` defines the words of each element and their conversion to numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROUNDS = 10
 HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 TILE = 1 << 15
-"""Counters worked on at a time on the host: buffers of 256 KiB, which stay in a CPU's caches."""
+"""Counters per tile on the host: buffers of 256 KiB stay in a CPU's caches."""
 
 
 class CounterRun(NamedTuple):
@@ -40,7 +40,8 @@ class CounterRun(NamedTuple):
 def philox(
     xp: Namespace, counter: tuple[Array, Array, Array, Array], key: Array
 ) -> tuple[Array, Array]:
-    """Philox-4x32-10 of counter words c0..c3: the pairs `(w0 << 32) + w1` and `(w2 << 32) + w3`.
+    """Return Philox-4x32-10 of counter words c0..c3: the pairs `(w0 << 32) + w1` and
+    `(w2 << 32) + w3`.
 
     counter: uint64 arrays below 2^32; key: uint64 array; all of rank >= 1, broadcast together.
     A round takes (c0, c1, c2, c3) to (hi(c2 M1) ^ c1 ^ k0, lo(c2 M1), hi(c0 M0) ^ c3 ^ k1,
@@ -78,7 +79,7 @@ def philox(
 
 
 def as_uint64(xp: Namespace, value: Array | int) -> Array:
-    """An array as uint64, or an array of rank 0 that holds a number, for which nothing is sent to a
+    """Return `value` as a uint64 array; an int becomes an array of rank 0, without a copy to a
     GPU."""
     if isinstance(value, int):
         return xp.full((), np.uint64(value), np.uint64)
@@ -94,10 +95,12 @@ def draw(
     dtype: npt.DTypeLike,
     finish: Callable[[Array], Array],
 ) -> Array:
-    """`finish` of the bits of every element, cast to `dtype`.
+    """Return `finish(bits)` for the bits of every element, in the broadcast shape of index, key and
+    stream.
 
-    word: uint32 or uint64, the dtype of the bits; `finish` may overwrite them, and is called with a
-    tile of elements at a time. The result has the broadcast shape of index, key and stream.
+    word: the dtype of the bits, uint32 or uint64. dtype: of the result.
+    finish: an element-wise function of the bits, called with a tile of them at a time; it may
+        overwrite them.
     """
     key, stream = as_uint64(xp, key), as_uint64(xp, stream)
     word = np.dtype(word)
@@ -126,14 +129,14 @@ def draw(
 
 
 def _tile(xp: Namespace, size: int) -> int:
-    """Elements to work on at a time: what fits the caches of a CPU, everything on a GPU."""
+    """Return the number of elements of a tile: `TILE` on a CPU, all of them on a GPU."""
     return TILE if xp is np else max(size, 1)
 
 
 def _scattered_bits(
     xp: Namespace, index: Array, key: Array, stream: Array, word: np.dtype[Any]
 ) -> Array:
-    """The bits of any indices, each from a counter of its own (1-d operands that broadcast)."""
+    """Return the bits of any indices, each from its own counter; 1-d operands that broadcast."""
     wide = word.itemsize == 8
     counter = index >> np.uint64(1 if wide else 2)
     a, b = philox(xp, (counter & LOW, counter >> HALF, stream & LOW, stream >> HALF), key)
@@ -153,9 +156,9 @@ def _fill_runs(
     word: np.dtype[Any],
     finish: Callable[[Array], Array],
 ) -> None:
-    """Fill row r of `out` from indices `starts[r] + arange(length)`, every counter computed once.
+    """Fill row r of `out` from indices `starts[r] + arange(length)`, computing each counter once.
 
-    Rows that begin at the same word of a counter are worked on together, in tiles of counters.
+    Rows that begin at the same word of a counter are computed together, in tiles of counters.
     """
     length = out.shape[1]
     per_counter = 16 // word.itemsize
@@ -166,18 +169,19 @@ def _fill_runs(
         columns = min(counters, _tile(xp, counters))
         group = max(1, _tile(xp, rows.size * counters) // counters)
         for row in range(0, rows.size, group):
-            chosen = rows[row : row + group]
-            first = starts[chosen] // np.uint64(per_counter)
+            some_rows = rows[row : row + group]
+            first = starts[some_rows] // np.uint64(per_counter)
             for column in range(0, counters, columns):
                 width = min(columns, counters - column)
                 bits = _consecutive_bits(xp, first + np.uint64(column), width, key, stream, word)
                 left = column * per_counter - phase  # the tile's first word, as an index in the row
                 begin, end = max(left, 0), min(left + bits.shape[1], length)
-                out[_as_index(xp, chosen), begin:end] = finish(bits[:, begin - left : end - left])
+                part = bits[:, begin - left : end - left]
+                out[_as_index(xp, some_rows), begin:end] = finish(part)
 
 
 def _as_index(xp: Namespace, rows: npt.NDArray[np.intp]) -> Any:
-    """Row numbers as an index: a slice if they are adjacent, since that takes no index array."""
+    """Return row numbers as an index: a slice where they are adjacent, else an array."""
     first, last = int(rows[0]), int(rows[-1])
     return slice(first, last + 1) if last - first + 1 == rows.size else xp.asarray(rows)
 
@@ -190,7 +194,7 @@ def _consecutive_bits(
     stream: Array,
     word: np.dtype[Any],
 ) -> Array:
-    """All words of counters `first[:, None] + arange(width)` in their order: (rows, words)."""
+    """Return all words of counters `first[:, None] + arange(width)` in order: (rows, words)."""
     low = xp.asarray(first & LOW)[:, None] + xp.arange(width, dtype=np.uint64)
     high = xp.asarray(first >> HALF)[:, None]
     if int((first & LOW).max()) + width > 1 << 32:  # a row crosses a multiple of 2^32

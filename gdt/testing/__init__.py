@@ -4,10 +4,10 @@
     for mesh in meshes():
         check_mesh(gdt.add, sample, mesh)
 
-For every choice of layouts the function runs twice: once on operands as `gdt.asarray` would place
-them, once with *poison* (NaN, the largest integer) in the padding of uneven operands, which nothing
-may ever see. Values, shape, dtype, shards and memory of the results are checked, that operands have
-not changed, and gradients: on one device against finite differences, in every layout against one
+For every choice of layouts the function runs twice: on operands as `gdt.asarray` places them, and
+with *poison* (NaN, the largest integer) in the padding of uneven operands, which must not reach any
+result. The oracle checks values, shape, dtype, shards and memory of the results; that operands have
+not changed; and gradients: on one device against finite differences, in every layout against one
 device.
 """
 

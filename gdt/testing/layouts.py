@@ -1,4 +1,4 @@
-"""Meshes and layouts to test on: all that there are, or a fixed spread of them."""
+"""Meshes and layouts to test on: all of them, or a fixed sample."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ def meshes(
     *,
     modes: Sequence[str] = ("folded", "mixed", "apart"),
 ) -> list[Mesh]:
-    """Meshes of these sizes in every storage mode: all coordinates in one block (`"folded"`), one
-    block per coordinate (`"apart"`), and, where there is one, something between (`"mixed"`).
+    """Return meshes of these sizes in every storage mode.
+
+    modes: `"folded"`, all coordinates in one block; `"apart"`, one block per coordinate; `"mixed"`,
+    a number of blocks between, where there is one.
 
     >>> [mesh.grid for mesh in gdt.testing.meshes([(2, 2)])]
     [(1, 1), (2, 1), (2, 2)]
     """
-    found = []
+    all_meshes = []
     for shape in sizes:
         size = math.prod(shape)
         blocks = {
@@ -32,43 +34,51 @@ def meshes(
         }
         counts = dict.fromkeys(blocks[m] for m in modes if m != "mixed" or 1 < blocks[m] < size)
         dims = list(zip("abc", shape, strict=False))
-        found += [create_mesh(dims, blocks=n, device_type="CPU") for n in counts]
-    return found
+        all_meshes += [create_mesh(dims, blocks=n, device_type="CPU") for n in counts]
+    return all_meshes
 
 
 def layouts(mesh: Mesh, rank: int, *, partial: bool = False) -> list[Layout]:
-    """Every layout of that rank, with all orders of several mesh axes on one array axis, and all
-    choices of partial sums if `partial`; the replicated one first.
+    """Return every layout of `rank` array axes on `mesh`, the replicated one first.
+
+    They include all orders of several mesh axes on one array axis, and with `partial` all choices
+    of partial sums.
 
     >>> len(gdt.testing.layouts(gdt.create_mesh([("a", 2), ("b", 2)]), 2))
     11
     """
-    found = []
-    nowhere, waits = -1, -2
-    places = [nowhere, *range(rank), *([waits] if partial else [])]
+    all_layouts = []
+    replicated, summed = -1, -2  # places of a mesh axis beside the array axes
+    places = [replicated, *range(rank), *([summed] if partial else [])]
     for assigned in itertools.product(places, repeat=mesh.ndim):
         on = [[a for a in range(mesh.ndim) if assigned[a] == d] for d in range(rank)]
-        sums = tuple("sum" if d == waits else None for d in assigned)
+        sums = tuple("sum" if d == summed else None for d in assigned)
         for dims in itertools.product(*[itertools.permutations(axes) for axes in on]):
-            found.append(Layout.of(mesh, dims, sums))
-    return found
+            all_layouts.append(Layout.of(mesh, dims, sums))
+    return all_layouts
 
 
 def choices(
     mesh: Mesh, ranks: Sequence[int], *, partial: bool = True, limit: int = 16, seed: int = 0
 ) -> list[tuple[Layout, ...]]:
-    """Layouts for operands of these ranks: all combinations, or `limit` of them spread at random
-    but always in the same way; all replicated comes first."""
+    """Return combinations of layouts for operands of these ranks, all replicated first.
+
+    limit: the largest number of combinations; of more, a sample that `seed` determines is taken.
+
+    >>> mesh = gdt.create_mesh([("a", 2)])
+    >>> [str(x) for (x,) in gdt.testing.choices(mesh, [1])]
+    ['[-]', "['a']", "[-] + sum over 'a'"]
+    """
     options = [layouts(mesh, rank, partial=partial) for rank in ranks]
     total = math.prod(map(len, options))
-    chosen: Sequence[int] = range(total)
+    numbers: Sequence[int] = range(total)
     if total > limit:
-        chosen = [0, *random.Random(seed).sample(range(1, total), limit - 1)]
-    found = []
-    for n in chosen:
+        numbers = [0, *random.Random(seed).sample(range(1, total), limit - 1)]
+    combinations = []
+    for n in numbers:
         combination, left = [], n
         for option in options:
             left, i = divmod(left, len(option))
             combination.append(option[i])
-        found.append(tuple(combination))
-    return found
+        combinations.append(tuple(combination))
+    return combinations

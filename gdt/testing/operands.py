@@ -1,4 +1,4 @@
-"""Operands that are hard to compute with, and what every array must satisfy."""
+"""Operands that are hard to compute with, and assertions that hold of every array."""
 
 from __future__ import annotations
 
@@ -15,11 +15,15 @@ from gdt.sharding.mesh import Mesh
 
 
 def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> DistributedArray:
-    """`value` in that layout, as hard to compute with as the layout allows.
+    """Return `value` in a layout, as hard to compute with as the layout allows.
 
-    A partial sum is made of parts that are all wrong by themselves (2x, -x, 0, ..., whose sum is
-    exact); with `poison`, padding holds NaN, the largest integer, or the negated last element of
-    bools.
+    The parts of a partial sum are all wrong by themselves (2x, -x, 0, ..., whose sum is exact).
+    poison: whether padding holds NaN, the largest integer, or the negation of a bool.
+
+    >>> import numpy as np
+    >>> layout = gdt.Layout(["a"], gdt.create_mesh([("a", 2)]))
+    >>> gdt.testing.placed(np.arange(3.0), layout, poison=True).blocks[0].tolist()
+    [[0.0, 1.0], [2.0, nan]]
     """
     x, mesh, blocks = distribute(value, layout.resolved), layout.mesh, []
     backend = backend_of(mesh)
@@ -41,8 +45,8 @@ def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> Distri
 
 
 def _weight(layout: Layout, grid: Sequence[int]) -> int:
-    """The share of a partial sum in one block: (2, -1, 0, ...) along every mesh axis of several
-    blocks."""
+    """Return the share of a partial sum in the block at `grid`: (2, -1, 0, ...) along every mesh
+    axis of several blocks."""
     weight = 1
     for a, reduction in enumerate(layout.reductions):
         if reduction == "sum" and layout.mesh.grid[a] > 1:
@@ -51,21 +55,22 @@ def _weight(layout: Layout, grid: Sequence[int]) -> int:
 
 
 def _part(whole: Any, weight: int, grid: Sequence[int], layout: Layout) -> Any:
-    """`weight * whole`; what that would not keep (bools, huge and infinite numbers) is in the first
-    block."""
-    first = not any(grid[a] for a, p in enumerate(layout.reductions) if p)
-    alone = whole if first else np.zeros_like(whole)
+    """Return `weight * whole`. Elements that this would change (bools, huge and infinite numbers)
+    are whole in the first block and 0 in the others."""
+    is_first = not any(grid[a] for a, p in enumerate(layout.reductions) if p)
+    unweighted = whole if is_first else np.zeros_like(whole)
     if whole.dtype.kind == "b":
-        return alone.copy()
+        return unweighted.copy()
     with np.errstate(all="ignore"):
         part = (whole * np.asarray(weight).astype(whole.dtype)).astype(whole.dtype)
         if whole.dtype.kind not in "fc":
             return part
-        return np.where(np.abs(whole) < np.finfo(whole.dtype).max / 64, part, alone)
+        return np.where(np.abs(whole) < np.finfo(whole.dtype).max / 64, part, unweighted)
 
 
 def _index(mesh: Mesh, grid: Sequence[int], axes: Axes, at: Sequence[int]) -> list[Any] | None:
-    """The mesh axes' part of the index of a shard in one block; None if another block holds it."""
+    """Return the index of a shard along the mesh axes of the block at `grid`, or None if another
+    block holds the shard. at: the shard's indices along the mesh axes `axes`."""
     index: list[Any] = [slice(None)] * mesh.ndim
     for a, c in zip(axes, at, strict=True):
         inside = c - grid[a] * mesh.box[a]
@@ -76,22 +81,32 @@ def _index(mesh: Mesh, grid: Sequence[int], axes: Axes, at: Sequence[int]) -> li
 
 
 def _poison(padding: np.ndarray) -> Any:
+    """Return the value that replaces padding of this dtype."""
     if padding.dtype.kind in "fc":
         return np.nan
     return ~padding if padding.dtype.kind == "b" else np.iinfo(padding.dtype).max
 
 
 def tolerance(dtypes: Sequence[np.dtype], length: int) -> float:
-    """Relative to the largest number, how far sums of `length` terms in another order may be apart.
+    """Return how far sums of `length` terms in different orders may differ, relatively.
 
-    Each addition rounds once, so the bound is `length * eps`; 16 more roundings are allowed to
-    transcendental functions, whose last digits depend on the length of a vector.
+    Each addition rounds once, so the bound is `length * eps`; 16 more roundings are allowed for
+    transcendental functions, whose last digits depend on the length of a vector. It is 0 for
+    dtypes that are not floating-point.
+
+    >>> import numpy as np
+    >>> gdt.testing.tolerance([np.dtype("float64")], 48) == 64 * 2.0**-52
+    True
     """
     eps = [float(np.finfo(d).eps) for d in dtypes if d.kind in "fc"]
     return (length + 16) * max(eps, default=0.0)
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, bound: float, what: str) -> None:
+    """Raise AssertionError, which begins with `what`, unless `got` is `want` within `bound`.
+
+    bound: relative to the largest finite element of `want`, or to 1; 0 asks for equality.
+    """
     if got.dtype.kind not in "fc" or not bound:
         assert np.array_equal(got, want, equal_nan=got.dtype.kind in "fc"), (
             f"{what}: got\n{got}\nexpected\n{want}"
@@ -105,9 +120,11 @@ def assert_close(got: np.ndarray, want: np.ndarray, bound: float, what: str) -> 
 
 
 def assert_consistent(x: DistributedArray) -> None:
-    """Raise AssertionError unless blocks and shards are what the array's type says.
+    """Raise AssertionError unless the blocks and shards of x agree with its type and value.
 
     Replicas on different devices must be bitwise equal.
+
+    >>> gdt.testing.assert_consistent(gdt.ones((3,)))
     """
     value, array_type = x.numpy(), x.type
     assert value.shape == array_type.shape and value.dtype == array_type.dtype, (

@@ -1,4 +1,4 @@
-"""Samples, and the oracle that checks functions on them."""
+"""Samples of arguments, and the oracle that checks functions on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gdt.testing.operands import assert_close, assert_consistent, placed, tolera
 
 Tree = Any  # a value, or nested lists, tuples and dicts of them
 
-STEP = 1e-6  # of finite differences, in units of the operands
+STEP = 1e-6  # the step of finite differences, in units of the operands
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,16 @@ class Sample:
         return [a for a in _leaves(self.args) if isinstance(a, np.ndarray)]
 
     def with_arrays(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments with other arrays in the places of its own."""
-        left = iter(arrays)
-        out: tuple[Any, ...] = _mapped(
-            lambda a: next(left) if isinstance(a, np.ndarray) else a, self.args
+        """Return the arguments with `arrays` in the places of the sample's own arrays."""
+        remaining = iter(arrays)
+        args: tuple[Any, ...] = _mapped(
+            lambda a: next(remaining) if isinstance(a, np.ndarray) else a, self.args
         )
-        return out
+        return args
 
 
 def _leaves(tree: Tree) -> Iterator[Any]:
+    """Yield the values of a tree."""
     if isinstance(tree, Mapping):
         tree = list(tree.values())
     if isinstance(tree, list | tuple):
@@ -74,18 +75,20 @@ def _leaves(tree: Tree) -> Iterator[Any]:
 
 
 def _mapped(f: Callable[[Any], Any], tree: Tree) -> Tree:
+    """Return the tree with `f(value)` in the place of each value of its lists and tuples."""
     if isinstance(tree, list | tuple):
         return sequence_like(tree, [_mapped(f, t) for t in tree])
     return f(tree)
 
 
 def _on_host(x: DistributedArray) -> list[np.ndarray]:
-    """Copies of the blocks of an array."""
+    """Return copies of the blocks of an array."""
     return [backend_of(x.mesh).to_host(b).copy() for b in x.blocks]
 
 
 class Oracle:
-    """What a function gives on one device for one sample: values, gradients, second derivatives."""
+    """The results of a function on one device for one sample: values, gradients and second
+    derivatives, with which `check` compares those in other layouts."""
 
     def __init__(self, function: Callable[..., Any], sample: Sample) -> None:
         self.function, self.sample = function, sample
@@ -93,8 +96,8 @@ class Oracle:
 
     @cached_property
     def expected(self) -> list[Any]:
-        """The leaves of the expected result: NumPy arrays, or whatever else the function
-        returns."""
+        """The leaves of the expected result: NumPy arrays, or other values as the function returns
+        them."""
         sample = self.sample
         if sample.expect is not None:
             return [
@@ -107,6 +110,7 @@ class Oracle:
         ]
 
     def _on_one_device(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        """Return the leaves of the function's result for `arrays` on one device."""
         operands = [distribute(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
         with default_mesh(self.one):
             return list(
@@ -115,7 +119,7 @@ class Oracle:
 
     @cached_property
     def bound(self) -> float:
-        """Tolerance of values."""
+        """The tolerance of values."""
         arrays = [*self.sample.arrays, *(v for v in self.expected if isinstance(v, np.ndarray))]
         return (
             0.0
@@ -127,17 +131,17 @@ class Oracle:
 
     @cached_property
     def precise(self) -> list[np.ndarray]:
-        """The arrays, with real floating-point numbers in float64."""
+        """The sample's arrays, with real floating-point numbers in float64."""
         return [a.astype(np.float64) if a.dtype.kind == "f" else a for a in self.sample.arrays]
 
     @cached_property
     def sources(self) -> list[int]:
-        """Positions among the arrays of those that have gradients."""
+        """The positions of the arrays that have gradients."""
         return [i for i, a in enumerate(self.sample.arrays) if a.dtype.kind == "f"]
 
     @cached_property
     def cotangents(self) -> list[np.ndarray | None]:
-        """For every output a fixed random cotangent; None where there is no gradient."""
+        """A fixed random cotangent for every output; None where there is no gradient."""
         rng = np.random.default_rng(1)
         outs = self._on_one_device(self.precise)
         return [
@@ -155,7 +159,7 @@ class Oracle:
         )
 
     def loss(self, operands: Sequence[DistributedArray]) -> DistributedArray:
-        """The sum of the outputs times their cotangents."""
+        """Return the sum of the outputs times their cotangents."""
         outs = _leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
         terms = [
             FUNCTIONS["sum"](v * c)
@@ -168,17 +172,17 @@ class Oracle:
         return total
 
     def gradient(self, operands: Sequence[DistributedArray]) -> list[DistributedArray]:
-        """Gradients of `loss` with respect to the sources."""
+        """Return the gradients of `loss` with respect to the sources."""
         with default_mesh(operands[0].mesh), GradientTape() as tape:
             loss = self.loss(operands)
-        found: list[DistributedArray] = tape.gradient(
+        gradients: list[DistributedArray] = tape.gradient(
             loss, [operands[i] for i in self.sources], unconnected="zero"
         )
-        return found
+        return gradients
 
     def slope(self, operands: Sequence[DistributedArray]) -> DistributedArray:
-        """The gradients' sum along fixed directions, a function of which second derivatives are
-        taken."""
+        """Return the derivative of `loss` along a fixed direction, of which `curvature` is the
+        gradient."""
         rng = np.random.default_rng(2)
         terms = [
             FUNCTIONS["sum"](g * rng.uniform(0.5, 1.5, g.shape)) for g in self.gradient(operands)
@@ -189,28 +193,30 @@ class Oracle:
         return total
 
     def curvature(self, operands: Sequence[DistributedArray]) -> list[DistributedArray]:
-        """Gradients of `slope` with respect to the sources."""
+        """Return the gradients of `slope` with respect to the sources."""
         with default_mesh(operands[0].mesh), GradientTape() as tape:
             slope = self.slope(operands)
-        found: list[DistributedArray] = tape.gradient(
+        gradients: list[DistributedArray] = tape.gradient(
             slope, [operands[i] for i in self.sources], unconnected="zero"
         )
-        return found
+        return gradients
 
     @cached_property
     def gradients(self) -> list[np.ndarray]:
-        """Gradients on one device, found equal to finite differences."""
+        """The gradients on one device, after a comparison with finite differences."""
         return self._compared(self.gradient, self.loss, "gradient")
 
     @cached_property
     def curvatures(self) -> list[np.ndarray]:
-        """Second derivatives on one device, found equal to finite differences of gradients."""
+        """The second derivatives on one device, after a comparison with finite differences."""
         return self._compared(self.curvature, self.slope, "second derivative")
 
     def _compared(
         self, gradient: Callable[..., Any], value: Callable[..., Any], what: str
     ) -> list[np.ndarray]:
-        found = [g.numpy() for g in gradient(self._placed_on_one(self.precise))]
+        """Return `gradient` on one device; raise AssertionError if it is not the derivative of
+        `value` along two random directions."""
+        gradients = [g.numpy() for g in gradient(self._placed_on_one(self.precise))]
         rng = np.random.default_rng(3)
         for _ in range(2):
             directions = [rng.standard_normal(self.precise[i].shape) for i in self.sources]
@@ -218,21 +224,20 @@ class Oracle:
                 float(value(self._placed_on_one(self._shifted(directions, s))))
                 for s in (STEP, -STEP)
             )
-            want, got = (
-                (up - down) / (2 * STEP),
-                sum(float((g * d).sum()) for g, d in zip(found, directions, strict=True)),
-            )
+            want = (up - down) / (2 * STEP)
+            got = sum(float((g * d).sum()) for g, d in zip(gradients, directions, strict=True))
             # Cancellation leaves eps * |value| / step, truncation is of the order of step ** 2.
-            slack = 1e-6 * max(1.0, abs(up), *(float(np.abs(g).sum()) for g in found))
+            slack = 1e-6 * max(1.0, abs(up), *(float(np.abs(g).sum()) for g in gradients))
             assert abs(got - want) <= slack, (
                 f"{what} along a direction is {got}, finite differences give {want}"
             )
-        return found
+        return gradients
 
     def _placed_on_one(self, arrays: Sequence[np.ndarray]) -> list[DistributedArray]:
         return [distribute(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
 
     def _shifted(self, directions: Sequence[np.ndarray], step: float) -> list[np.ndarray]:
+        """Return the arrays with `step * direction` added to the sources."""
         arrays = list(self.precise)
         for i, d in zip(self.sources, directions, strict=True):
             arrays[i] = arrays[i] + step * d
@@ -243,7 +248,9 @@ class Oracle:
     def check(
         self, mesh: Mesh, chosen: Sequence[Layout], *, gradients: bool = True, second: bool = False
     ) -> None:
-        """Raise AssertionError unless the function is right on operands in the layouts `chosen`."""
+        """Raise AssertionError unless the function is right on operands in the layouts `chosen`.
+
+        gradients, second: whether to check gradients and second derivatives, if there are any."""
         try:
             self._check_values(mesh, chosen)
             if gradients and self.differentiable:
@@ -306,12 +313,13 @@ class Oracle:
         want: Sequence[np.ndarray],
         what: str,
     ) -> None:
+        """Raise AssertionError unless `gradient` is `want`, in the layouts of its sources."""
         operands = [placed(a, w, poison=True) for a, w in zip(self.precise, chosen, strict=True)]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            found = gradient(operands)
+            gradients = gradient(operands)
         length = max(a.size for a in self.precise) * 8  # several sums follow each other
-        for g, i, expected in zip(found, self.sources, want, strict=True):
+        for g, i, expected in zip(gradients, self.sources, want, strict=True):
             source = operands[i]
             assert g.layout is source.layout.resolved, (
                 f"the {what} of {source.type} has layout {g.layout}"
@@ -339,8 +347,8 @@ def check(
     """Raise AssertionError unless `function` is right on the sample's arrays in the layouts
     `chosen`.
 
-    function: takes distributed arrays where the sample has NumPy arrays. second: second derivatives
-    too.
+    function: takes distributed arrays where the sample has NumPy arrays. second: whether to check
+    second derivatives as well as gradients.
 
     >>> import numpy as np
     >>> mesh = gdt.create_mesh([("x", 2)])
@@ -353,8 +361,14 @@ def check(
 def check_mesh(
     function: Callable[..., Any], sample: Sample, mesh: Mesh, *, limit: int = 64, seed: int = 0
 ) -> None:
-    """`check` in all layouts that the sample's arrays can have on a mesh, or `limit` choices of
-    them."""
+    """Run `check` in all layouts that the sample's arrays can have on `mesh`.
+
+    limit: the largest number of choices; of more, a sample that `seed` determines is taken.
+
+    >>> import numpy as np
+    >>> sample = gdt.testing.Sample((np.ones((3, 2)), 2.0), expect=np.add)
+    >>> gdt.testing.check_mesh(gdt.add, sample, gdt.create_mesh([("x", 2)]))
+    """
     oracle = Oracle(function, sample)
     for chosen in choices(mesh, [a.ndim for a in sample.arrays], limit=limit, seed=seed):
         oracle.check(mesh, chosen)

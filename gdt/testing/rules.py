@@ -1,4 +1,4 @@
-"""Proof of sharding rules: every strategy that a rule allows is run, and gives the right answer."""
+"""The proof of sharding rules: every strategy that a rule allows gives the right result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Type = ArrayType | None  # None: a Python scalar
 
 
 def bound_call(op: Op[..., Any], sample: Sample) -> tuple[list[Any], dict[str, Any]]:
-    """Operands (NumPy arrays and Python scalars) and statics of a sample, as the op binds them."""
+    """Return the operands (NumPy arrays and Python scalars) and the statics of a sample."""
     args, static = tuple(sample.args), dict(sample.static)
     if not op.declaration.variadic:
         args, static = op.bind_arguments(args, static)
@@ -30,7 +30,7 @@ def bound_call(op: Op[..., Any], sample: Sample) -> tuple[list[Any], dict[str, A
 
 
 def replicated_types(operands: Sequence[Any], mesh: Mesh) -> tuple[Type, ...]:
-    """Types of operands that are whole on every device."""
+    """Return the types of operands that are whole on every device."""
     return tuple(
         ArrayType.of(a.shape, a.dtype, Layout.replicated(mesh, a.ndim))
         if isinstance(a, np.ndarray)
@@ -42,7 +42,7 @@ def replicated_types(operands: Sequence[Any], mesh: Mesh) -> tuple[Type, ...]:
 def strategies_of(
     op: Op[..., Any], operands: Sequence[Any], static: dict[str, Any], mesh: Mesh
 ) -> Iterator[Strategy]:
-    """Every strategy that the op's rule allows on this mesh, for operands of these shapes."""
+    """Return every strategy that the op's rule allows on `mesh` for operands of these shapes."""
     types = replicated_types(operands, mesh)
     rule, sizes, _ = op.declaration.bound_rule(types, static)
     return legal_strategies(rule, types, sizes)
@@ -88,6 +88,7 @@ def _check_strategy(
     expected: Sequence[np.ndarray],
     bound: float,
 ) -> None:
+    """Raise AssertionError unless the op, run by `strategy`, gives the expected results."""
     arrays = [
         placed(a, layout, poison=True) if layout is not None else a
         for a, layout in zip(operands, strategy.target_layouts, strict=True)
@@ -99,8 +100,9 @@ def _check_strategy(
     with np.errstate(all="ignore"):
         results = plan.execute(blocks)
     assert len(results) == len(expected), f"{len(results)} results, expected {len(expected)}"
-    for kind, result, want in zip(plan.outs, results, expected, strict=True):
-        out = DistributedArray(kind, tuple(result))
-        assert out.shape == want.shape and out.dtype == want.dtype, f"{kind} is not {want.dtype}"
+    for out_type, result, want in zip(plan.outs, results, expected, strict=True):
+        out = DistributedArray(out_type, tuple(result))
+        same_type = out.shape == want.shape and out.dtype == want.dtype
+        assert same_type, f"{out_type} is not {want.dtype}"
         assert_consistent(out)
-        assert_close(out.numpy(), want, bound, f"result {kind}")
+        assert_close(out.numpy(), want, bound, f"result {out_type}")
