@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 import gdt
 from gdt import UNSHARDED, Layout, create_mesh
-from gdt.checkpoint import CheckpointManager, contents, restore, save, verify
+from gdt.checkpoint import CheckpointManager, contents, restore, save, saving, verify
 from gdt.checkpoint.checksums import checksums, damaged
 from gdt.errors import CheckpointError
 from gdt.optim import Adam
@@ -225,7 +225,7 @@ def test_verify_names_the_array_whose_bytes_have_changed(tmp_path: Path) -> None
     content[-1] ^= 1  # of the array that is written last
     path.write_bytes(content)
     with pytest.raises(
-        CheckpointError, match=r"a\.safetensors is damaged: bytes have changed in v"
+        CheckpointError, match=r"a\.safetensors is damaged: bytes have changed in w"
     ):
         verify(path)
 
@@ -279,6 +279,46 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         save(path, {"w": gdt.zeros((3,))})
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
     assert load_file(path)["w"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("damage", ["a shard is missing", "a shard is another", "the header"])
+def test_a_file_that_does_not_read_back_replaces_nothing(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, layout = tmp_path / "a.safetensors", Layout(["x"], gdt.create_mesh([("x", 4)]))
+    tree = {"w": gdt.asarray(np.arange(16.0), layout=layout), "n": 3}
+    save(path, tree)
+    before, pieces, header = path.read_bytes(), saving._pieces, saving._header
+    if damage == "the header":
+        monkeypatch.setattr(
+            saving, "_header", lambda entries, sums: header({**entries, "v": entries["n"]}, sums)
+        )
+    else:
+        is_missing = damage == "a shard is missing"
+
+        def damaged(value: Any, is_first: bool) -> Any:
+            for index, data in list(pieces(value, is_first))[is_missing:]:
+                yield index, data if is_missing else Forgetful(data)
+
+        monkeypatch.setattr(saving, "_pieces", damaged)
+    tree["w"] = tree["w"] + 1
+    with pytest.raises(CheckpointError, match=r"a\.safetensors cannot be written"):
+        save(path, tree)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+class Forgetful:
+    """Data of which the first element is another each time that it is read."""
+
+    def __init__(self, data: Any) -> None:
+        self.data, self.reads = np.array(data), 0
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+        self.reads += 1
+        data = self.data.copy()
+        data.reshape(-1)[0] += self.reads
+        return data.astype(dtype)
 
 
 def test_saving_puts_no_whole_array_together(tmp_path: Path) -> None:
@@ -387,6 +427,7 @@ def test_the_header_is_what_safetensors_specifies(tmp_path: Path) -> None:
         ({"a.b": gdt.ones((2,)), "a": {"b": gdt.zeros((2,))}}, "'a.b' is the name of two values"),
         ({"0": gdt.ones((2,)), 0: gdt.zeros((2,))}, "'0' is the name of two values"),
         ({"__metadata__": gdt.ones((2,))}, "'__metadata__' is a reserved name"),
+        ({"a": {"w\udc80": gdt.ones((2,))}}, r"'a\.w\\udc80' cannot be written as UTF-8"),
     ],
 )
 def test_names_that_a_file_cannot_hold(tmp_path: Path, tree: Tree, problem: str) -> None:
@@ -517,6 +558,33 @@ def test_what_is_no_regular_file_is_not_replaced(kind: str, tmp_path: Path) -> N
     with pytest.raises(CheckpointError, match=r"cannot be written \(it is not a regular file\)"):
         save(path, {"w": gdt.ones(2)})
     assert list(tmp_path.iterdir()) == [path] and not path.is_file()
+
+
+def test_a_directory_and_what_is_no_file_are_told_from_a_missing_file(tmp_path: Path) -> None:
+    tree = {"w": gdt.ones((2,))}
+    for read in (lambda p: restore(p, tree), verify, contents):
+        with pytest.raises(CheckpointError, match=r"there is no file .*/a$"):
+            read(tmp_path / "a")
+    with pytest.raises(CheckpointError, match="is a directory, not a file\n  It holds no checkpo"):
+        restore(tmp_path, tree)
+    save(tmp_path / "b.safetensors", tree)
+    with pytest.raises(CheckpointError, match=r"directory, not a file\n  It holds b\.safetensors"):
+        restore(tmp_path, tree)
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(CheckpointError, match="fifo is not a regular file"):
+        restore(tmp_path / "fifo", tree)
+
+
+def test_a_directory_called_like_a_newer_checkpoint_is_skipped(tmp_path: Path) -> None:
+    tree = {"w": gdt.ones((2,))}
+    manager = CheckpointManager(tree, tmp_path)
+    manager.save()
+    (tmp_path / "ckpt-2.safetensors").mkdir()
+    (tmp_path / "ckpt-3.safetensors").symlink_to(tmp_path / "nowhere")
+    assert manager.restore().name == "ckpt-1.safetensors"
+    assert manager.latest == manager.restore_or_initialize()
+    assert manager.save().name == "ckpt-4.safetensors"
+    assert [p.name for p in manager.checkpoints] == ["ckpt-1.safetensors", "ckpt-4.safetensors"]
 
 
 def test_a_managers_name_may_hold_any_character_of_a_file_name(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class CheckpointManager:
     @property
     def checkpoints(self) -> list[Path]:
         """The files there are, oldest first."""
-        return [path for _, path in self._numbered()]
+        return [path for _, path in self._numbered() if path.is_file()]
 
     @property
     def latest(self) -> Path | None:
@@ -115,6 +115,7 @@ class CheckpointManager:
         return self.restore(newest) if newest is not None else None
 
     def _numbered(self) -> list[tuple[int, Path]]:
+        """The numbers and paths of all that is named like a checkpoint, directories included."""
         form = re.compile(re.escape(self.name) + r"-(\d+)\.safetensors")
         files = self.directory.glob(f"{glob.escape(self.name)}-*.safetensors")
         found = [(form.fullmatch(p.name), p) for p in files]

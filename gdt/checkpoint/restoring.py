@@ -73,7 +73,9 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
 
 def _raise_together(failure: CheckpointError | None, path: Path) -> None:
     """Raise what this process failed with; or, if only others did, that they did."""
-    problems = gathered(processes.current().count, str(failure or ""), "checkpoint.restore")
+    problems = gathered(
+        processes.current().count, str(failure or ""), f"checkpoint.restore of {path}"
+    )
     if failure is not None:
         raise failure
     for i, problem in enumerate(problems):
@@ -84,7 +86,13 @@ def _raise_together(failure: CheckpointError | None, path: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path, op: str) -> Iterator[Any]:
-    if not path.is_file():
+    if path.is_dir():
+        files = sorted(path.glob("*.safetensors"))
+        hint = f"It holds {files[-1].name}, for one." if files else "It holds no checkpoint either."
+        raise error(CheckpointError, op, f"{path} is a directory, not a file", remedy=hint)
+    if path.exists() and not path.is_file():
+        raise error(CheckpointError, op, f"{path} is not a regular file")
+    if not path.exists():
         raise error(CheckpointError, op, f"there is no file {path}")
     try:
         with safe_open(path, framework="numpy") as file:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
+import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.backend import backend_of
-from gdt.checkpoint.checksums import checksums, slabs
+from gdt.checkpoint.checksums import checksum, checksums, slabs
 from gdt.checkpoint.entries import (
     CODES,
     Index,
@@ -25,10 +28,16 @@ from gdt.checkpoint.entries import (
     of_first_process,
     shape_of,
 )
+from gdt.checkpoint.restoring import contents
 from gdt.comm.messages import gathered
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.state import Tree
+
+SHOWN = 10  # lines of an error that lists entries
+T = TypeVar("T")
+# A part that a process has written: the name of its array, its bounds, and its checksum.
+Written = tuple[str, list[tuple[int, int]], str]
 
 
 @checked
@@ -40,6 +49,10 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     file once, so no whole array is put together in memory. Checksums (CRC-32) of up to 64 slabs of
     rows of each array are stored for `restore` and `verify`. Of a symbolic link, the target is
     written.
+
+    In several processes all must save the same names, types, layouts and counters to one path,
+    which they compare before anything is written. What was at `path` is replaced only by a file
+    that is complete and reads back as it was written.
 
     Raises CheckpointError that lists all entries of a tree that a file cannot hold (numbers that
     are no ints of 64 bits, text, None, arrays of NumPy, other objects), for a tree without arrays
@@ -56,8 +69,8 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     path = Path(path)
     values: dict[str, Any] = {}
     for slot in entries_of("save", tree):
-        if slot.name in values or slot.name == "__metadata__":
-            problem = "is the name of two values" if slot.name in values else "is a reserved name"
+        problem = _problem_of_name(slot.name, values)
+        if problem:
             raise error(
                 CheckpointError,
                 "save",
@@ -65,6 +78,8 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
                 remedy="Rename a key of the tree.",
             )
         values[slot.name] = slot.value
+    values = dict(sorted(values.items()))  # processes may have filled the tree in other orders
+    _agree(path, values)
     arrays = [x for x in values.values() if isinstance(x, DistributedArray)]
     _check_values(path, values)
     waiting = [x for x in arrays if any(x.layout.reductions)]
@@ -74,26 +89,69 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     temporary = target.with_name(of_first_process(own))
     steps = _Writing(target, temporary, values)
     try:
-        for step in (steps.reserve, steps.write_shards, steps.complete):
-            _in_all_processes(step, path, "save", "cannot be written")
+        _in_all_processes(steps.reserve, path)
+        written = _in_all_processes(steps.write_shards, path)
+        _in_all_processes(partial(steps.complete, list(itertools.chain(*written))), path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
     return path
 
 
-def _in_all_processes(step: Callable[[], None], path: Path, op: str, problem: str) -> None:
-    """Run a step in this process, and raise in all processes if it failed in one."""
-    cause: OSError | None = None
+def _problem_of_name(name: str, values: Mapping[str, Any]) -> str:
+    """Why a file that holds `values` cannot hold a value of this name too; empty if it can."""
+    if name in values:
+        return "is the name of two values"
+    if name == "__metadata__":
+        return "is a reserved name"
     try:
-        step()
-    except OSError as found:
-        cause = found
-    causes = gathered(processes.current().count, str(cause or ""), f"checkpoint.{op} of {path}")
-    for i, text in enumerate(causes):
+        name.encode()
+    except UnicodeEncodeError:
+        return "cannot be written as UTF-8"
+    return ""
+
+
+def _agree(path: Path, values: Mapping[str, Any]) -> None:
+    """Raise CheckpointError in all processes, before anything is written, if they save different
+    names, types, layouts or counters."""
+    count = processes.current().count
+    facts = {
+        name: f"{value.type} on {value.mesh}" if isinstance(value, DistributedArray) else str(value)
+        for name, value in values.items()
+    }
+    first, *others = gathered(count, facts, f"checkpoint.save of {path}")
+    for i, other in enumerate(others, 1):
+        differing = [n for n in sorted(first | other) if first.get(n) != other.get(n)]
+        if differing:
+            lines = [
+                f"{n}: {first.get(n, 'nothing')} in process 0, {other.get(n, 'nothing')} in {i}"
+                for n in differing[:SHOWN]
+            ]
+            more = [f"and {len(differing) - SHOWN} more"] if len(differing) > SHOWN else []
+            raise error(
+                CheckpointError,
+                "save",
+                f"processes save different trees to {path}\n  " + "\n  ".join([*lines, *more]),
+                remedy="Every process saves the same tree; nothing was written.",
+            )
+
+
+def _in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
+    """Run a step in this process, and raise in all processes if it failed in one; returns what it
+    returned in each process."""
+    cause, result = None, None
+    try:
+        result = step()
+    except (OSError, CheckpointError) as failure:
+        cause = failure
+    told = str(cause or ""), result
+    results = gathered(processes.current().count, told, f"checkpoint.save of {path}")
+    for i, (text, _) in enumerate(results):
         if text:
-            where = f" by process {i}" if len(causes) > 1 else ""
-            raise error(CheckpointError, op, f"{path} {problem}{where} ({text})") from cause
+            where = f" by process {i}" if len(results) > 1 else ""
+            problem = f"{path} cannot be written{where} ({text})"
+            raise error(CheckpointError, "save", problem) from cause
+    return [result for _, result in results]
 
 
 class _Writing:
@@ -103,7 +161,7 @@ class _Writing:
     def __init__(self, path: Path, temporary: Path, values: Mapping[str, Any]) -> None:
         self.path, self.temporary, self.values = path, temporary, values
         self.first = processes.current().index == 0
-        # Large elements first, so that all are aligned.
+        # Large elements first, so that all are aligned; then by name.
         self.order = sorted(values, key=lambda name: -dtype_of(values[name]).itemsize)
         self.entries: dict[str, Any] = {}
         offset = 0
@@ -129,21 +187,28 @@ class _Writing:
             with self.temporary.open("w+b") as file:
                 _reserve(file, self.size)
 
-    def write_shards(self) -> None:
-        """Put the shards of this process in their places in the file."""
+    def write_shards(self) -> list[Written]:
+        """Put the shards of this process in their places in the file; returns what it has
+        written."""
+        written: list[Written] = []
         with self.temporary.open("r+b") as file:
             for name in self.order:
                 if nbytes_of(self.values[name]):
                     target = self._mapped(file, name)
                     for index, data in _pieces(self.values[name], self.first):
                         target[index or ...] = data
+                        bounds = [(s.start, s.stop) for s in index]
+                        written.append((name, bounds, checksum(np.asarray(data, target.dtype))))
                     target.flush()
             os.fsync(file.fileno())
+        return written
 
-    def complete(self) -> None:
-        """Write the header, and give the file its name."""
+    def complete(self, written: Sequence[Written]) -> None:
+        """Write the header, and give the file its name once it is whole: nothing that exists is
+        replaced before."""
         if self.first:
             with self.temporary.open("r+b") as file:
+                self._check(file, written)
                 sums = {
                     name: checksums(self._mapped(file, name))
                     if nbytes_of(self.values[name])
@@ -154,8 +219,22 @@ class _Writing:
                 file.write(_header(self.entries, sums))
                 file.flush()
                 os.fsync(file.fileno())
+            if contents(self.temporary).keys() != self.entries.keys():
+                raise OSError("its header reads back otherwise than it was written")
             self.temporary.replace(self.path)
             _sync_directory(self.path.parent)
+
+    def _check(self, file: BinaryIO, written: Sequence[Written]) -> None:
+        """Raise OSError unless the file holds what all processes have written, and nothing else."""
+        missing = {name: math.prod(shape_of(value)) for name, value in self.values.items()}
+        for name, bounds, expected in written:
+            part = self._mapped(file, name)[tuple(slice(*b) for b in bounds)]
+            missing[name] -= part.size
+            if checksum(part) != expected:
+                raise OSError(f"{name} reads back otherwise than it was written")
+        incomplete = [name for name, count in missing.items() if count]
+        if incomplete:
+            raise OSError(f"not all of {', '.join(incomplete[:SHOWN])} has been written")
 
     def _mapped(self, file: BinaryIO, name: str) -> np.memmap[Any, Any]:
         value, offset = self.values[name], self.entries[name]["data_offsets"][0]

@@ -49,7 +49,7 @@ def packed_header(
     kind: bytes, number: int, what: str, nbytes: int, notes: int = 0, checksum: int = 0
 ) -> bytes:
     """The bytes that stand before a payload of `nbytes`; see `Message`."""
-    text = what.encode()
+    text = what.encode(errors="surrogatepass")
     text += b" " * (-(HEADER.size + len(text)) % 64)  # so that payloads are aligned
     return HEADER.pack(kind, number, len(text), nbytes, notes, checksum) + text
 
@@ -58,7 +58,7 @@ def unpacked(data: memoryview) -> Message:
     """A message from its bytes."""
     kind, number, length, _, notes, checksum = HEADER.unpack_from(data)
     end = HEADER.size + length
-    what = str(data[HEADER.size : end], "utf-8").rstrip()
+    what = str(data[HEADER.size : end], "utf-8", "surrogatepass").rstrip()
     return Message(kind, number, what, notes, checksum, data[end:])
 
 

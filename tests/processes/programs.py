@@ -28,7 +28,7 @@ from gdt.backend import backend_of
 from gdt.comm import nccl
 from gdt.comm.messages import connected
 from gdt.comm.transport import Transfer, transport_of
-from gdt.errors import DistributedError
+from gdt.errors import CheckpointError, DistributedError
 from gdt.nn.losses import sparse_softmax_cross_entropy
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.reduction import UFUNCS
@@ -223,6 +223,44 @@ def checkpoints(directory: str, count: str) -> dict[str, Any]:
         "saved": kept,
         "left": left,
     }
+
+
+def saves(directory: str) -> None:
+    """Saving trees in which the processes differ replaces nothing; their order may differ."""
+    mesh, other = gdt.create_mesh([("a", 4)]), gdt.distributed.process_index() == 1
+    split, whole = Layout(["a", None], mesh), Layout([None, None], mesh)
+    right = {
+        "w": gdt.random.normal((4, 4), key=1, layout=split),
+        "v": gdt.random.normal((4, 4), key=2, layout=split),
+        "epoch": 7,
+    }
+    path = Path(directory) / "saved.safetensors"
+    gdt.checkpoint.save(path, dict(reversed(right.items())) if other else right)
+    into = {"w": gdt.zeros((4, 4), layout=split), "v": gdt.zeros((4, 4), layout=whole), "epoch": 0}
+    gdt.checkpoint.restore(path, into)
+    for name in ("w", "v"):
+        np.testing.assert_array_equal(into[name].numpy(), right[name].numpy())
+    gdt.distributed.barrier()
+    before = path.read_bytes()
+    float32, wide = right["w"].astype("float32"), gdt.ones((4, 5), layout=split)
+    moved = gdt.relayout(right["w"], whole)
+    for changed, says in [
+        ({"epoch": 8}, "epoch: 7 in process 0, 8 in 1"),
+        ({"more": right["w"]}, "more: nothing in process 0, float64[4, 4]"),
+        ({"w": float32}, "w: float64[4, 4]  ['a', -] on Mesh(a=4) in process 0, float32[4, 4]"),
+        ({"w": moved}, "in process 0, float64[4, 4]  [-, -] on Mesh(a=4) in 1"),
+        ({"w": wide}, "in process 0, float64[4, 5]"),
+    ]:
+        try:
+            gdt.checkpoint.save(path, right | changed if other else right)
+        except CheckpointError as failure:
+            assert "save: processes save different trees to " in str(failure)
+            assert says in str(failure), str(failure)
+        else:
+            raise AssertionError(f"{says} was saved")
+        gdt.distributed.barrier()
+        assert path.read_bytes() == before
+        assert len(list(path.parent.iterdir())) == 1
 
 
 def values() -> dict[str, Any]:

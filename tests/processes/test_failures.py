@@ -155,6 +155,13 @@ def test_processes_that_do_different_things_are_told_so(what: str, ends: dict[st
         assert codes[0] == 0 or text in errors[0]
 
 
+def test_processes_that_save_different_trees_replace_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    (ended,) = run([{"name": "saves", "arguments": [str(folder)], "count": 2}], tmp_path)
+    assert ended.codes == [0, 0], ended.errors
+
+
 def test_the_order_in_which_a_dict_was_filled_does_not_matter(output: Path) -> None:
     (alone,) = results(1, "ordered", output)
     for found in results(2, "ordered", output):
