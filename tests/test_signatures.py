@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Sequence
-from inspect import Parameter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gdt
-from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.backward import BACKWARDS, Backward
 from gdt.engine.op import Op
-from gdt.engine.plan import takes_numbers
+from gdt.engine.plan import value_key
+from gdt.errors import ShapeError
+from gdt.ops.intervals import _move_intervals
 from gdt.programs.function import Arguments
 
 X = gdt.ones(2)
@@ -75,26 +75,34 @@ def test_a_static_annotated_by_an_alias_may_be_any_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "expected"),
+    ("one", "other"),
     [
-        (int, False), ("int", False), ("bool", False), ("tuple[int, ...]", False),
-        (tuple[int, ...], False), (Sequence[int], False), ("Axis", False), (int | None, False),
-        (float, True), ("float", True), ("int | float", True), ("Number", True), (Number, True),
-        ("typing.Any", True), (Any, True), (Parameter.empty, True), (Sequence[float], True),
-        ("tuple[Any, ...]", True), (list, True),
+        (0.0, -0.0), (1, True), (1, 1.0), (1.0, np.float32(1.0)), (1.0, np.float64(1.0)),
+        ((0.0,), (-0.0,)), ((1, 2), (True, 2)), ((1, (2, 3)), (1, (2.0, 3))), (0j, -0j), ("1", 1),
+        (None, 0), (np.int64(1), np.int32(1)), (float, np.float64),
     ],
 )  # fmt: skip
-def test_equal_statics_mean_the_same_only_where_the_annotation_says_so(
-    annotation: Any, expected: bool
-) -> None:
-    parameter = Parameter("by", Parameter.KEYWORD_ONLY, annotation=annotation)
-    assert takes_numbers([parameter]) is expected
+def test_keys_tell_values_that_are_equal_or_alike(one: Any, other: Any) -> None:
+    assert value_key(one) != value_key(other)
+    for value in (one, other):
+        assert value_key(value) == value_key(value)
+        assert hash(value_key(value)) == hash(value_key(value))
 
 
-def test_ops_on_the_way_of_every_step_have_the_short_keys() -> None:
-    for name in ("sum", "mean", "reshape", "transpose", "broadcast_to", "add", "argmax", "tril"):
-        found = FUNCTIONS[name]
-        assert isinstance(found, Op) and not found.takes_numbers, name
+def test_a_plan_is_for_statics_of_one_type_and_value() -> None:
+    x = gdt.ones((2, 3))
+    assert gdt.sum(x, axis=(1,)).shape == (2,)
+    assert gdt.reshape(x, (1, 6)).shape == (1, 6)
+    with pytest.raises(ShapeError):
+        gdt.reshape(x, (True, 6))
+
+
+def test_a_nan_is_no_new_static() -> None:
+    x, kept = gdt.ones(1), len(_move_intervals.plans)
+    for _ in range(3):
+        gdt.pad(x, (0, 1), constant_values=(0.0, float("nan")))
+    assert len(_move_intervals.plans) <= kept + 1
+    assert value_key((1.0, float("nan"))) == value_key((1.0, -float("nan")))
 
 
 def test_a_nan_is_as_good_as_another() -> None:

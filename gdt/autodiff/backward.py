@@ -17,7 +17,7 @@ from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.buckets import Buckets
 from gdt.caches import Cache
-from gdt.engine.plan import exactly
+from gdt.engine.plan import value_key
 from gdt.errors import GradientError, error
 from gdt.observe import OBSERVERS, is_recorded, observing
 from gdt.programs.instruction import array_of, held
@@ -193,11 +193,8 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
         else:
             values.append(out)
         if static:
-            if op.takes_numbers:
-                parts.append(tuple(static))
-                parts.extend(map(exactly, static.values()))
-            else:
-                parts.append(tuple(static.items()))
+            parts += static
+            parts += map(value_key, static.values())
     for group in (call.targets, call.seeds or (), call.sources, call.extras):
         parts.append(len(group))
         values += group
@@ -207,7 +204,7 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
         n = numbers.get(id(x))
         if n is None:
             if type(x) is not DistributedArray:
-                parts += exactly(x)
+                parts.append(value_key(x))
                 continue
             n = numbers[id(x)] = len(arrays)
             arrays.append(x)

@@ -37,7 +37,6 @@ class custom_vjp:
         )
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
-        self.takes_numbers = True
 
     def __reduce__(self) -> str:
         """By name, as functions are."""

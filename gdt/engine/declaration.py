@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gdt.engine.plan import takes_numbers
 from gdt.errors import ArgumentError, error
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import Rule, RuleSpec, bind, parse
@@ -38,7 +37,6 @@ class Declaration:
     statics: tuple[str, ...]
     required: frozenset[str]
     injected: frozenset[str]
-    takes_numbers: bool
     linear: tuple[tuple[str, ...], ...]
     reduce: str
     whole: frozenset[str]
@@ -113,7 +111,6 @@ def declaration_of(
         statics=tuple(p.name for p in statics),
         required=frozenset(p.name for p in statics if p.default is p.empty),
         injected=frozenset(p.name for p in named if p.name in INJECTED),
-        takes_numbers=takes_numbers(statics),
         linear=tuple(
             tuple(n.strip() for n in part.split("+")) for part in linear.split(",") if part.strip()
         ),

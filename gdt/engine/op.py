@@ -36,7 +36,7 @@ from gdt.array.registry import FUNCTIONS
 from gdt.caches import Cache
 from gdt.engine.builder import plan_of
 from gdt.engine.declaration import RuleOf, declaration_of, signature_of
-from gdt.engine.plan import PLAN_BYTES, Plan, exact_key
+from gdt.engine.plan import EXACT, PLAN_BYTES, Plan, value_key
 from gdt.errors import ArgumentError, GdtError, error
 from gdt.observe import OBSERVERS, is_recorded, ran
 from gdt.sharding.array_type import ArrayType
@@ -72,8 +72,6 @@ class Op(Generic[P, R_co]):
         self.name = self.__name__ = self.declaration.name
         self.__doc__, self.__module__ = body.__doc__, body.__module__
         self.count = -1 if self.declaration.variadic else len(self.declaration.operands)
-        # Then equal statics need not mean the same: 0.0 is -0.0, and 1 is True.
-        self.takes_numbers = self.declaration.takes_numbers
         self.plans: Cache[Plan] = Cache(PLAN_BYTES)
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
@@ -133,10 +131,11 @@ class Op(Generic[P, R_co]):
                 blocks.append(a)
             else:
                 return self._convert(args, static)
-        if static:
-            types.extend(static.items())
-            if self.takes_numbers:
-                types.extend(map(exact_key, static.values()))
+        for name, value in static.items():  # as in `key_of`, without a call
+            kind = type(value)
+            if kind is tuple:
+                kind = (*map(type, value),)  # type: ignore[assignment]
+            types += (name, (kind, value) if kind in EXACT else value_key(value))
         key = tuple(types)
         try:
             plan = self.plans.get(key)
@@ -280,8 +279,7 @@ class Op(Generic[P, R_co]):
 
     def key_of(self, static: Mapping[str, Any]) -> tuple[Any, ...]:
         """The part of the key of a plan that holds the statics."""
-        key = (*static.items(),)
-        return (*key, *map(exact_key, static.values())) if self.takes_numbers else key
+        return tuple([part for k, v in static.items() for part in (k, value_key(v))])
 
     def bind_arguments(
         self, args: tuple[Any, ...], static: dict[str, Any]

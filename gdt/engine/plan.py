@@ -7,9 +7,7 @@ learns the dtypes.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import Parameter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NewType
 
 import numpy as np
@@ -45,40 +43,23 @@ class Shards(NamedTuple):
     uneven: frozenset[str]
 
 
-def exact_key(value: Any) -> Any:
-    """What tells a number from those that are equal to it: 0.0 from -0.0, 1 from 1.0 and True; and
-    makes one NaN as good as another, which equal nothing. Of a tuple that of every item, of
-    anything else its type."""
-    if isinstance(value, tuple):
-        return tuple(map(exact_key, value))
-    is_told = isinstance(value, NUMBERS) and (
-        not value or value != value or isinstance(value, complex)
-    )
-    return (type(value), repr(value)) if is_told else type(value)
+# Types of which equal values mean the same; and tuples of such types, for tuples of such values.
+EXACT: set[Any] = {int, bool, str, type(None), type, ArrayType, Layout}
 
 
-def exactly(value: Any) -> tuple[Any, Any]:
-    """A value as part of a key that no other value has."""
-    is_nan = isinstance(value, NUMBERS) and value != value
-    return exact_key(value), None if is_nan else value
-
-
-# In annotations of statics of which equal values mean the same.
-EXACT = {
-    "int", "bool", "str", "None", "Sequence", "tuple", "Axis", "Axes", "Shape", "Layout",
-    "ArrayType", "Terms", "Movement", "Cut", "",
-}  # fmt: skip
-
-
-def takes_numbers(parameters: Iterable[Parameter]) -> bool:
-    """Whether one of these may be a number other than an int or a bool: that is whenever its
-    annotation does not say that it is something else."""
-    return any(not _is_exact(p.annotation) for p in parameters if p.name != "dtype")
-
-
-def _is_exact(annotation: Any) -> bool:
-    text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
-    return {name.rpartition(".")[2] for name in re.split(r"[^\w.]+", text)} <= EXACT
+def value_key(value: Any) -> Any:
+    """A key that two values share only if they are of one type and mean the same: 0.0 is not -0.0,
+    1 is not True, and any NaN is as good as another."""
+    kind: Any = type(value)
+    if kind is tuple and EXACT.issuperset(kinds := tuple(map(type, value))):
+        EXACT.add(kinds)
+        kind = kinds
+    if kind not in EXACT:
+        if isinstance(value, tuple):
+            value = tuple(map(value_key, value))
+        elif isinstance(value, NUMBERS):
+            value = repr(value)
+    return kind, value
 
 
 class Labels:

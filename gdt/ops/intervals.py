@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
 from gdt.comm.recut import RecutRunner
+from gdt.engine.plan import EXACT
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.observe import Collective
 from gdt.sharding.array_type import ArrayType
@@ -58,6 +59,9 @@ class Movement(NamedTuple):
     size: int
     fill: Any = 0
     axes: Axes | None = None
+
+
+EXACT.add(Movement)  # its fill is 0 or bytes
 
 
 def _index_of_view(array_type: ArrayType, how: Movement) -> tuple[slice, ...] | None:

@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.engine.plan import exact_key
+from gdt.engine.plan import value_key
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.intervals import move_intervals
 from gdt.sharding.array_type import ArrayType
@@ -55,7 +55,7 @@ def pad(
     if mode == "constant":
         values = _pairs(padded.type, constant_values, "constant_values")
         for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
-            ends = [(value, exact_key(value)) for value in (first, last)]
+            ends = [*map(value_key, (first, last))]
             if before and after and ends[0] != ends[1]:
                 padded = _constant(_constant(padded, dim, before, 0, first), dim, 0, after, last)
             elif before or after:

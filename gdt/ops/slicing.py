@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
+from gdt.engine.plan import EXACT
 from gdt.engine.planned import BlockPlan, on_each_block, planned_op
 from gdt.engine.source import reshaped
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
@@ -151,7 +152,8 @@ def _with_axes(array_type: ArrayType, entries: Sequence[Interval | None]) -> Arr
     )
 
 
-cut_of = lru_cache(maxsize=1 << 12)(Cut)  # one object for equal ones, which programs go by
+EXACT.add(Cut)
+cut_of = lru_cache(maxsize=1 << 12)(Cut)  # one object for equal ones, which plans go by
 
 
 @lru_cache(maxsize=1 << 12)

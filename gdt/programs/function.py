@@ -17,7 +17,7 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.engine.plan import exact_key, exactly
+from gdt.engine.plan import value_key
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
 from gdt.observe import HELD, OBSERVERS, observing
 from gdt.programs.program import Program
@@ -80,7 +80,7 @@ class Arguments:
                 parts.append(value.type)
                 self.places.append((owner, key))
             elif isinstance(value, PRIMITIVES):
-                parts.extend(exactly(value))
+                parts.append(value_key(value))
             elif isinstance(value, np.ndarray):
                 raise error(
                     FunctionError,
@@ -94,7 +94,7 @@ class Arguments:
                 parts += (dict, len(value), *value)
                 kinds = [*map(type, value)]
                 if kinds.count(str) != len(kinds):  # equal keys may differ if they are no texts
-                    parts += map(exact_key, value)
+                    parts += map(value_key, value)
                 if self._is_new(value):
                     self._add(value, value, (*path, key))
             elif kind is list or kind is tuple or hasattr(value, "_fields"):

@@ -15,7 +15,7 @@ import numpy as np
 from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
-from gdt.engine.plan import exact_key
+from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error
 from gdt.random.draws import Generator, generator
 from gdt.state import Place, Stateful, owner_of, places
@@ -379,9 +379,7 @@ def _is_same(now: Any, value: Any) -> bool:
     if type(now) is not type(value) or not isinstance(value, PRIMITIVES):
         # Methods are made anew whenever they are looked up.
         return isinstance(value, types.MethodType) and bool(now == value)
-    if now == value:
-        return bool(exact_key(now) == exact_key(value))
-    return bool(now != now and value != value)
+    return bool(value_key(now) == value_key(value))
 
 
 def same_bits(a: Any, b: Any) -> bool:
