@@ -1,4 +1,4 @@
-"""Turns what pytest-benchmark has written into tables, pictures and one HTML page.
+"""Turn a file of pytest-benchmark into tables, pictures and one HTML page.
 
 pytest bench --benchmark-only --benchmark-json run.json
 python -m gdt.benchmark run.json [--before old.json] [--output FOLDER]
@@ -23,7 +23,10 @@ except ModuleNotFoundError as e:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Read, show, write; a file that cannot be used ends with its error and status 1."""
+    """Read a run, show its tables, and write its page.
+
+    An unusable file ends the program with its error and status 1.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m gdt.benchmark",
         description=__doc__,

@@ -15,7 +15,7 @@ from gdt.benchmark.ratios import Change, Series
 from gdt.benchmark.records import Record
 from gdt.benchmark.tables import size_text, three_digits, time_text
 
-# Okabe and Ito, Color Universal Design (2008): told apart with any kind of colour vision.
+# Okabe and Ito, Color Universal Design (2008): distinct to any kind of colour vision.
 BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY = (
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
 )  # fmt: skip
@@ -51,19 +51,19 @@ PLACES = {
     "GPU, one GPU per device": (PURPLE, "D"),
 }
 OTHER_PLACE = (SKY, "v")
-INCHES_HANDLE, INCHES_LETTER = 0.65, 0.075  # of an entry of a legend
-COLUMNS = 5  # panels beside each other, at most
+INCHES_HANDLE, INCHES_LETTER = 0.65, 0.075  # widths in a legend's entry
+COLUMNS = 5  # the most panels beside each other
 Figures = dict[str, tuple[Figure, str]]
 
 
 def _grid(rows: int, columns: int, width: float, height: float) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of panels, each `width` x `height` inches."""
+    """Return a figure of `rows` x `columns` panels, each `width` x `height` inches."""
     figure = Figure(figsize=(max(width * columns, 6.0), height * rows), layout="constrained")
     return figure, [list(row) for row in figure.subplots(rows, columns, squeeze=False)]
 
 
 def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend of everything that any panel shows, above all of them."""
+    """Put one legend of all entries of all panels above them."""
     entries: dict[str, Any] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
@@ -77,19 +77,23 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
 
 
 def scaling(workloads: dict[str, Series], kind: str) -> Figures:
-    """Time, and efficiency relative to the ideal, over the number of devices."""
-    names, found = list(workloads), {}
+    """Draw time, and efficiency relative to the ideal, over the number of devices.
+
+    kind: `"strong"` or `"weak"`. One figure shows `COLUMNS` workloads.
+    """
+    names, figures = list(workloads), {}
     for start in range(0, len(names), COLUMNS):
-        chosen = names[start : start + COLUMNS]
+        shown = names[start : start + COLUMNS]
         number = f"-{start // COLUMNS + 1}" if len(names) > COLUMNS else ""
         with rc_context(STYLE):
-            figure = _scaling({name: workloads[name] for name in chosen})
-        what = f"{kind} scaling of {', '.join(chosen)}: time and efficiency by number of devices"
-        found[f"{kind}-scaling{number}"] = (figure, what)
-    return found
+            figure = _scaling({name: workloads[name] for name in shown})
+        what = f"{kind} scaling of {', '.join(shown)}: time and efficiency by number of devices"
+        figures[f"{kind}-scaling{number}"] = (figure, what)
+    return figures
 
 
 def _scaling(workloads: dict[str, Series]) -> Figure:
+    """Return a figure of two panels for each workload: time above, efficiency below."""
     figure, (above, below) = _grid(2, len(workloads), 2.7, 2.5)
     for top, bottom, (name, series) in zip(above, below, workloads.items(), strict=True):
         ideals = set()
@@ -124,6 +128,7 @@ def _scaling(workloads: dict[str, Series]) -> Figure:
 
 
 def _count_axis(axes: Axes, counts: Sequence[int]) -> None:
+    """Make the x axis logarithmic, with ticks at `counts`."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -144,9 +149,9 @@ COLLECTIVES = {
 def collectives(
     places: dict[str, dict[str, list[Record]]], copying: dict[str, float | None]
 ) -> Figures:
-    """Time over size for each place; where devices are apart also the rate of sending.
+    """Draw the time of collectives over size for each place, and the rate where devices are apart.
 
-    copying: bytes a second that a large copy moves there.
+    copying: for each place, the bytes a second that a large copy moves; None if not measured.
     """
     panels = [(place, False) for place in places]
     panels += [
@@ -167,6 +172,7 @@ def collectives(
 
 
 def _size_axis(axes: Axes, place: str, rate: bool, copying: float | None) -> None:
+    """Set title, scales and labels of a panel of times, or of rates with the line of a copy."""
     axes.set_title(place)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -187,7 +193,7 @@ def _size_axis(axes: Axes, place: str, rate: bool, copying: float | None) -> Non
 
 
 def _round_time(seconds: float) -> str:
-    """A power of ten with its unit, without a fraction."""
+    """Return a power of ten with its unit, without a fraction."""
     value, unit = time_text(seconds).split(" ")
     return f"{float(value.replace(',', '')):g} {unit}"
 
@@ -196,7 +202,7 @@ def _round_time(seconds: float) -> str:
 
 
 def dispatch(ops: dict[str, dict[str, Record]], device_type: str) -> Figures:
-    """The fastest call of each op: bare, of gdt, and of gdt under a tape."""
+    """Draw the fastest call of each op: of the array library, of gdt, and of gdt under a tape."""
     looks = {
         "array library": (GREY, "|"),
         "gdt": (BLUE, "o"),
@@ -223,7 +229,7 @@ def dispatch(ops: dict[str, dict[str, Record]], device_type: str) -> Figures:
 
 
 def steps(workloads: dict[str, list[tuple[str, Record]]]) -> Figures:
-    """Milliseconds of a training step, one panel a workload."""
+    """Draw the milliseconds of a training step, in one panel for each workload."""
     heights = [0.6 + 0.3 * len(rows) for rows in workloads.values()]
     with rc_context({**STYLE, "axes.grid.axis": "x"}):
         figure = Figure(figsize=(8, sum(heights)), layout="constrained")
@@ -254,7 +260,7 @@ def steps(workloads: dict[str, list[tuple[str, Record]]]) -> Figures:
 
 
 def comparison(changes: Sequence[Change]) -> Figures:
-    """Ratios of times with their intervals, of benchmarks that changed."""
+    """Draw the ratios of times of benchmarks that changed, with their intervals."""
     if not changes:
         return {}
     with rc_context({**STYLE, "axes.grid.axis": "x"}):
@@ -273,7 +279,7 @@ def comparison(changes: Sequence[Change]) -> Figures:
 
 
 def _ratio_axis(axes: Axes, label: str) -> None:
-    """A logarithmic axis with round numbers on it."""
+    """Make the x axis logarithmic, with ticks at round numbers."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     per_decade = (1, 2, 5) if high / low > 8 else (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 0.9)

@@ -1,4 +1,4 @@
-"""Two runs beside each other: which benchmarks changed by more than their noise."""
+"""The comparison of two runs: the benchmarks that changed by more than their noise."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from gdt.benchmark.records import BenchmarkRun
 from gdt.benchmark.tables import Row, Section, Table, percent, three_digits, time_text
 from gdt.errors import BenchmarkError, error
 
-SHOWN = 40  # lines of the picture, at most
-LIMITS = 0.1  # a change of the machine's own limits that is worth a notice
+SHOWN = 40  # the most lines of the picture
+LIMITS = 0.1  # relative change of the machine's own limits from which on there is a notice
 COMPARED = ("cpu", "cores", "vectors", "gpus", "blas", "blas_threads", "python", "numpy")
 
 
 def changes_of(before: BenchmarkRun, after: BenchmarkRun) -> list[Change]:
-    """The benchmarks that both runs have; BenchmarkError if there are none."""
+    """Return the changes of the benchmarks that both runs have; raise BenchmarkError if none."""
     old = {r.name: r for r in before.records}
-    found = [Change(old[r.name], r) for r in after.records if r.name in old]
-    if not found:
+    changes = [Change(old[r.name], r) for r in after.records if r.name in old]
+    if not changes:
         raise error(
             BenchmarkError,
             "compare",
@@ -28,11 +28,11 @@ def changes_of(before: BenchmarkRun, after: BenchmarkRun) -> list[Change]:
             },
             remedy="Run the same benchmarks from the same folder.",
         )
-    return found
+    return changes
 
 
 def section(before: BenchmarkRun, after: BenchmarkRun) -> tuple[Section, list[str]]:
-    """The comparison, and notices about what makes it doubtful."""
+    """Return the section that compares two runs, and notices about facts that make it doubtful."""
     changes = changes_of(before, after)
     slower = sorted((c for c in changes if c.verdict == "slower"), key=lambda c: -c.ratio)
     faster = sorted((c for c in changes if c.verdict == "faster"), key=lambda c: c.ratio)
@@ -61,11 +61,12 @@ def section(before: BenchmarkRun, after: BenchmarkRun) -> tuple[Section, list[st
         Table("Within the noise", [*headings, "changed"], [_row(c) for c in quiet], collapsed=True),
     ]
     shown = [table for table in tables if table.rows]
-    found = Section("Comparison of two runs", text, shown, charts.comparison(drawn))
-    return found, notices(before, after, changes)
+    compared = Section("Comparison of two runs", text, shown, charts.comparison(drawn))
+    return compared, notices(before, after, changes)
 
 
 def _row(c: Change) -> Row:
+    """Return the line of one benchmark."""
     cells = [
         c.short_name,
         time_text(c.before.median),
@@ -80,8 +81,8 @@ def _row(c: Change) -> Row:
 
 
 def notices(before: BenchmarkRun, after: BenchmarkRun, changes: list[Change]) -> list[str]:
-    """What a reader must know before he believes the ratios."""
-    found = []
+    """Return notices about facts that make the ratios doubtful: other machines, few rounds, ..."""
+    texts = []
     differ = [
         f"{name}: {old} before, {new} after"
         for name in COMPARED
@@ -90,27 +91,25 @@ def notices(before: BenchmarkRun, after: BenchmarkRun, changes: list[Change]) ->
         if old != new
     ]
     if differ:
-        found.append(
+        texts.append(
             "The two runs were not made on the same machine with the same libraries, so ratios do "
             f"not compare the code alone ({'; '.join(differ)})."
         )
     for c in changes:
         if c.after.kind == "limit" and abs(c.ratio - 1) > LIMITS:
-            found.append(
+            texts.append(
                 f"The machine itself changed between the runs: its own {c.after.workload} took "
                 f"{three_digits(c.ratio)} times as long on {c.after.device_type}."
             )
     few = [c for c in changes if min(c.before.rounds, c.after.rounds) < FEWEST_ROUNDS]
     if few:
-        found.append(
+        texts.append(
             f"{len(few)} benchmark(s) with fewer than {FEWEST_ROUNDS} rounds are not judged, such "
             f"as {few[0].short_name}."
         )
     both = {c.after.name for c in changes}
     for run, when in ((before, "before"), (after, "after")):
-        alone = [r.name for r in run.records if r.name not in both]
-        if alone:
-            found.append(
-                f"{len(alone)} benchmark(s) are only in the run {when}, such as {alone[0]}."
-            )
-    return found
+        only = [r.name for r in run.records if r.name not in both]
+        if only:
+            texts.append(f"{len(only)} benchmark(s) are only in the run {when}, such as {only[0]}.")
+    return texts

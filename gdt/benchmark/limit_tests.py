@@ -1,8 +1,8 @@
-"""Benchmarks of what the machine can do, to be imported into a test file of yours:
+"""Benchmarks of the machine's copy bandwidth and matmul rate, to be imported into a test file:
 
     from gdt.benchmark.limit_tests import test_copy_bandwidth, test_matmul_rate
 
-With them in a run, the report shows which fraction of those rates the other benchmarks reach.
+With them in a run, the report shows the fractions of these rates that other benchmarks reach.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pytest
 from gdt.backend import backend_of
 from gdt.benchmark.measure import Devices, measure
 
-COPIED = 128 << 20  # bytes: more than caches hold
-SIZE = {"cpu": 1024, "gpu": 8192}  # of square matrices: large enough for the full rate
+COPIED = 128 << 20  # bytes, more than caches hold
+SIZE = {"cpu": 1024, "gpu": 8192}  # rows of square matrices, enough for the full rate
 
 on_one_device = pytest.mark.parametrize(
     "devices", [Devices(1, "cpu"), Devices(1, "gpu")], ids=str, indirect=True
@@ -25,7 +25,7 @@ on_one_device = pytest.mark.parametrize(
 
 @on_one_device
 def test_copy_bandwidth(devices: Devices, benchmark: Any) -> None:
-    """A copy of 128 MiB by the array library."""
+    """Time a copy of 128 MiB by the array library."""
     benchmark.group = "limits"
     mesh = devices.mesh()
     xp = backend_of(mesh).xp
@@ -42,7 +42,7 @@ def test_copy_bandwidth(devices: Devices, benchmark: Any) -> None:
 
 @on_one_device
 def test_matmul_rate(devices: Devices, benchmark: Any) -> None:
-    """A float32 product of square matrices by the array library."""
+    """Time a float32 product of square matrices by the array library."""
     benchmark.group = "limits"
     mesh, n = devices.mesh(), SIZE[devices.kind]
     xp = backend_of(mesh).xp

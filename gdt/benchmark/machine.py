@@ -1,4 +1,4 @@
-"""What a measurement ran on: processor, cores, BLAS and its threads, versions."""
+"""The machine of a measurement: processor, cores, BLAS and its threads, versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ModuleNotFoundError as e:
 
 
 def machine() -> dict[str, Any]:
-    """Facts that two runs must share to be comparable, by name.
+    """Return by name the properties that two runs must share to be comparable.
 
     >>> sorted(gdt.benchmark.machine.machine())
     ['blas', 'blas_threads', 'cores', 'cpu', 'gdt', 'gpus', 'numpy', 'python', 'vectors']
@@ -44,18 +44,20 @@ def machine() -> dict[str, Any]:
 
 
 def _usable_cores() -> int:
-    """Cores that this process may use, which in a container are fewer than the machine has."""
+    """Return the number of cores that this process may use; a container may have fewer than the
+    machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _blas(info: dict[str, Any]) -> str:
+    """Return the name, version and kernels of a BLAS."""
     kernels = info.get("architecture")
     return f"{info['internal_api']} {info['version']}" + (f" ({kernels})" if kernels else "")
 
 
 def _built_with() -> str:
-    """Name of the BLAS that NumPy was built with, where it keeps its threads to itself."""
-    built: Any = np.show_config(mode="dicts")
-    return str(built["Build Dependencies"]["blas"]["name"])
+    """Return the name of the BLAS that NumPy was built with, for one that threadpoolctl misses."""
+    configuration: Any = np.show_config(mode="dicts")
+    return str(configuration["Build Dependencies"]["blas"]["name"])

@@ -1,4 +1,4 @@
-"""One measurement: the devices that it runs on, and what is written beside its time."""
+"""One measurement: its devices, its time, and the bytes and collectives recorded beside it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COUNTS = (1, 2, 4, 8)
 
 
 class Devices(NamedTuple):
-    """The devices that a benchmark runs on.
+    """The devices of a benchmark.
 
-    size: coordinates of the mesh. kind: `"cpu"` or `"gpu"`. apart: whether each has memory of its
-    own (a block each on the host, a GPU each); else all share the host's, or the first GPU's.
+    size: the number of coordinates of the mesh. kind: `"cpu"` or `"gpu"`. apart: whether each
+    coordinate has its own block on the host, or its own GPU; else all share one.
 
     >>> str(gdt.benchmark.Devices(8)), gdt.benchmark.Devices(8).mesh()
     ('cpu-folded-8', Mesh(x=8))
@@ -36,13 +36,14 @@ class Devices(NamedTuple):
 
     @property
     def missing(self) -> str:
-        """Why this machine cannot run it; empty if it can."""
-        wanted = 0 if self.kind == "cpu" else self.size if self.apart else 1
-        found = DEVICE_COUNTS["cuda"]() if wanted else 0
-        return f"needs {wanted} GPU(s), {found} found" if found < wanted else ""
+        """Why this machine lacks the devices; empty if it has them."""
+        needed = 0 if self.kind == "cpu" else self.size if self.apart else 1
+        available = DEVICE_COUNTS["cuda"]() if needed else 0
+        return f"needs {needed} GPU(s), {available} found" if available < needed else ""
 
     def mesh(self) -> Mesh:
-        """A mesh of one axis `"x"` over these devices; DeviceError if the machine lacks them."""
+        """Return a mesh of one axis `"x"` over the devices; raise DeviceError if there are too
+        few."""
         axes = [("x", self.size)]
         if self.kind == "cpu":
             blocks = self.size if self.apart else 1
@@ -54,7 +55,7 @@ class Devices(NamedTuple):
 def device_counts(
     counts: Iterable[int] = COUNTS, kinds: Iterable[str] = ("cpu", "gpu")
 ) -> list[Devices]:
-    """Parameters for the fixture `devices`: every count on every kind, in shared memory and apart.
+    """Return parameters for the fixture `devices`: every count on every kind, shared and apart.
 
     Raises BenchmarkError for a count below 1 or an unknown kind.
 
@@ -76,7 +77,7 @@ def device_counts(
         for kind in kinds
         for apart in (False, True)
         for count in counts
-        if count > 1 or not apart  # one device is apart from nothing
+        if count > 1 or not apart  # one device has nothing to share
     ]
 
 
@@ -91,23 +92,24 @@ def measure(
     memory_bytes: float | None = None,
     info: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Time `function(*args)` with pytest-benchmark's fixture, and record what it sends.
+    """Time `function(*args)` with pytest-benchmark's fixture, and record its collectives.
 
-    The call is timed until every device is done, and partial reductions that it returns are
-    resolved within that time. It runs twice before: once to make its plans, once to count its
-    collectives. Returns what the function returns.
+    benchmark: the fixture.
+    mesh: the devices of the call.
+    kind: the section of the report: `"strong"` or `"weak"` scaling, `"collective"`, `"step"`, ...
+    workload: the name of a line of the report, the same for every number of devices.
+    flops, memory_bytes: floating-point operations, and bytes that memory reads and writes at least,
+        in one call on all devices together; with them the report shows fractions of the machine's
+        rates.
+    info: more entries of the benchmark's `extra_info`.
+
+    The time of a call ends when every device has finished, with the partial reductions in its
+    result resolved. Before, the function is called twice: to build its plans, and to count its
+    collectives. Returns the result of the function.
 
     Raises BenchmarkError where several processes run the program: pytest-benchmark lets each choose
-    how often it calls the function, and they would wait for each other forever.
-
-    kind: what the report does with it: `"strong"` or `"weak"` scaling, `"collective"`, `"step"`,
-    ... workload: the name of a line of the report, the same for every number of devices.
-    flops, memory_bytes: floating-point operations, and bytes that memory reads and writes at least,
-        in one call on all devices together; with them the report shows the fraction of what the
-        machine can do.
-    info: more entries of the benchmark's `extra_info`.
+    its number of calls, and they would wait for each other forever.
     """
-
     count = processes.current().count
     if count > 1:
         problem = f"{count} processes would not agree on the number of calls"
@@ -137,8 +139,7 @@ def measure(
 
 
 def resolved(value: Any) -> Any:
-    """`value` with no reduction partial in any of its arrays; looks into lists, tuples and
-    dicts."""
+    """Return `value` with all arrays resolved, also in its lists, tuples and dicts."""
     if isinstance(value, DistributedArray):
         return value.resolve()
     if isinstance(value, dict):

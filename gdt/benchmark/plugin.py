@@ -5,7 +5,7 @@
         rows = gdt.random.normal((1024, 512), layout=layout)
         scaling.strong(lambda: rows @ rows.mT)
 
-runs on 1, 2, 4 and 8 devices of the host, and of the GPUs that the machine has.
+This test runs on 1, 2, 4 and 8 devices of the host, and of the machine's GPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gdt.sharding.mesh import Mesh, default_mesh
 
 
 class Scaling:
-    """What the fixture `scaling` gives to a test; see `strong` and `weak`."""
+    """The value of the fixture `scaling`, with a mesh and the methods `strong` and `weak`."""
 
     def __init__(self, devices: Devices, workload: str, benchmark: Any) -> None:
         self.devices, self.workload, self.benchmark = devices, workload, benchmark
@@ -29,19 +29,19 @@ class Scaling:
 
     @property
     def mesh(self) -> Mesh:
-        """A mesh of one axis `"x"`; its `size` is the number of devices."""
+        """The mesh of one axis `"x"`; its `size` is the number of devices."""
         return self._mesh
 
     def strong(self, function: Callable[..., Any], *args: Any, **facts: Any) -> Any:
-        """Time a call whose work is the same on any number of devices.
+        """Time `function(*args)`, whose work is the same on any number of devices.
 
-        facts: `flops` and `memory_bytes` of one call; see `gdt.benchmark.measure`, which says what
-        is timed and recorded.
+        facts: `flops` and `memory_bytes` of one call; see `gdt.benchmark.measure`.
         """
         return self._measure("strong", function, args, facts)
 
     def weak(self, function: Callable[..., Any], *args: Any, **facts: Any) -> Any:
-        """Time a call whose work is proportional to the number of devices; else as `strong`."""
+        """Time `function(*args)`, whose work is proportional to the number of devices; else as
+        `strong`."""
         return self._measure("weak", function, args, facts)
 
     def _measure(
@@ -61,20 +61,20 @@ class Scaling:
 
 @pytest.fixture(params=device_counts(), ids=str)
 def devices(request: pytest.FixtureRequest) -> Devices:
-    """The devices of one measurement; the test is skipped where the machine lacks them.
+    """Return the devices of one measurement; skip the test where the machine lacks them.
 
     Other counts: `@pytest.mark.parametrize("devices", gdt.benchmark.device_counts([1, 16]),
     ids=str, indirect=True)`.
     """
-    chosen: Devices = request.param
-    if chosen.missing:
-        pytest.skip(f"{chosen} {chosen.missing}")
-    return chosen
+    these: Devices = request.param
+    if these.missing:
+        pytest.skip(f"{these} {these.missing}")
+    return these
 
 
 @pytest.fixture
 def scaling(request: pytest.FixtureRequest, devices: Devices, benchmark: Any) -> Any:
-    """Measures a function on a mesh of `devices`; arrays without a layout are replicated on it."""
+    """Yield a Scaling on a mesh of `devices`, on which arrays without a layout are replicated."""
     node = request.node
     others = [str(v) for k, v in node.callspec.params.items() if k != "devices"]
     workload = " ".join([node.originalname.removeprefix("test_").replace("_", " "), *others])
@@ -83,7 +83,7 @@ def scaling(request: pytest.FixtureRequest, devices: Devices, benchmark: Any) ->
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say what to install where pytest-benchmark is missing."""
+    """Raise UsageError with the command that installs pytest-benchmark where it is missing."""
     if not config.pluginmanager.hasplugin("benchmark"):
         raise pytest.UsageError(
             "gdt.benchmark.plugin: pytest-benchmark is missing or switched off\n"
@@ -93,5 +93,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_benchmark_update_machine_info(machine_info: dict[str, Any]) -> None:
-    """Put what the report says about the machine beside pytest-benchmark's own."""
+    """Add the properties of the machine that the report shows."""
     machine_info["gdt"] = machine()

@@ -1,4 +1,4 @@
-"""Times as ratios: of p devices to one, and of a benchmark in two runs."""
+"""Ratios of times: of p devices to one device, and of one benchmark in two runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from gdt.benchmark.records import Record
 
-FEWEST_ROUNDS = 5  # below, quartiles say little
-SMALLEST = 0.05  # runs of the same code differ by this much without showing it in their quartiles
+FEWEST_ROUNDS = 5  # with fewer, quartiles mean little
+SMALLEST = 0.05  # relative difference up to which runs of the same code differ beyond quartiles
 
 
 class Point(NamedTuple):
@@ -18,7 +18,7 @@ class Point(NamedTuple):
 
     @property
     def speed_up(self) -> float:
-        """How many times as fast as on one device the same amount of work is done."""
+        """The speed on p devices divided by the speed on one, for equal amounts of work."""
         work = self.record.devices if self.record.kind == "weak" else 1
         return work * self.one.median / self.record.median
 
@@ -29,21 +29,21 @@ class Point(NamedTuple):
 
     @property
     def ideal(self) -> float:
-        """The efficiency that the hardware allows: 1 where every device is one of its own."""
+        """The efficiency that the hardware allows: 1 where every device has its own GPU."""
         return self.record.hardware / self.record.devices
 
     @property
     def of_ideal(self) -> float:
-        """The fraction of it that was reached."""
+        """The efficiency as a fraction of the ideal."""
         return self.efficiency / self.ideal
 
     @property
     def ideal_time(self) -> float:
-        """Seconds that it would take at the ideal efficiency."""
+        """The seconds of a call at the ideal efficiency."""
         return self.record.median * self.of_ideal
 
 
-Series = dict[str, list[Point]]  # of each place the points, by number of devices
+Series = dict[str, list[Point]]  # the points of each place, by number of devices
 
 
 class Change(NamedTuple):
@@ -59,18 +59,19 @@ class Change(NamedTuple):
 
     @property
     def low(self) -> float:
-        """The ratio between the quartiles that are closest to a speed-up."""
+        """The low end of the ratio's interval: lower quartile after / upper quartile before."""
         return self.after.lower_quartile / self.before.upper_quartile
 
     @property
     def high(self) -> float:
-        """The ratio between the quartiles that are closest to a slow-down."""
+        """The high end of the ratio's interval: upper quartile after / lower quartile before."""
         return self.after.upper_quartile / self.before.lower_quartile
 
     @property
     def verdict(self) -> str:
-        """`"slower"` or `"faster"` where the middle halves of the times do not overlap; else
-        `""`, as for changes of a few percent and where there are too few rounds to tell."""
+        """`"slower"` or `"faster"` where the middle halves of the times do not overlap; else `""`.
+
+        A change of a few percent, or of too few rounds, has the verdict `""` as well."""
         few = min(self.before.rounds, self.after.rounds) < FEWEST_ROUNDS
         if few or abs(self.ratio - 1) < SMALLEST:
             return ""
@@ -78,5 +79,5 @@ class Change(NamedTuple):
 
     @property
     def short_name(self) -> str:
-        """The test without its file."""
+        """The name of the test without its file and `test_`."""
         return self.after.name.split("::")[-1].removeprefix("test_")

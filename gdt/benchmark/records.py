@@ -1,4 +1,4 @@
-"""A run of benchmarks, read from the JSON that pytest-benchmark has written."""
+"""A run of benchmarks, read from pytest-benchmark's JSON."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ COMMAND = "pytest ... --benchmark-json RUN.json"
 
 @dataclass(frozen=True)
 class Record:
-    """One benchmark: what was measured, on which devices, and its times in seconds.
+    """One benchmark: its workload, its devices, and its times in seconds.
 
-    kind, workload, devices, ...: as `gdt.benchmark.measure` writes them; a benchmark that was not
-    measured with it has the kind `""`. sent_bytes: sent by all devices together in one call.
+    kind, workload, devices, ...: as `gdt.benchmark.measure` records them; a benchmark that was not
+    measured with it has the kind `""`. sent_bytes: the bytes that all devices send in one call.
     """
 
     name: str
@@ -45,17 +45,17 @@ class Record:
 
     @property
     def apart(self) -> bool:
-        """Whether every device has memory of its own."""
+        """Whether every device has its own memory."""
         return 1 < self.devices == self.blocks
 
     @property
     def hardware(self) -> int:
-        """How many physical devices compute: the host, or the GPUs."""
+        """The number of physical devices: the host counts as one."""
         return self.blocks if self.device_type == "GPU" else 1
 
     @property
     def place(self) -> str:
-        """The kind of devices, and whether they share memory."""
+        """The type of devices, and whether they share memory, as text."""
         unit = "block" if self.device_type == "CPU" else "GPU"
         shared = f"one {unit}" if self.blocks == 1 else f"{self.blocks} {unit}s"
         memory = f"one {unit} per device" if self.apart else f"devices share {shared}"
@@ -64,7 +64,7 @@ class Record:
 
 @dataclass(frozen=True)
 class BenchmarkRun:
-    """All benchmarks of one run, and what it ran on."""
+    """All benchmarks of one run, with its machine, commit and date."""
 
     path: Path
     machine: Mapping[str, str]
@@ -73,36 +73,36 @@ class BenchmarkRun:
     records: tuple[Record, ...]
 
     def of(self, kind: str) -> list[Record]:
-        """The benchmarks of a kind."""
+        """Return the benchmarks of a kind."""
         return [r for r in self.records if r.kind == kind]
 
 
 def read(path: str | Path) -> BenchmarkRun:
-    """The run that `pytest --benchmark-json` has written to `path`.
+    """Read the run that `pytest --benchmark-json` has written to `path`.
 
     Raises BenchmarkError if the file is missing, damaged, of another format, or empty.
     """
     path = Path(path)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as e:
         remedy = f"Write it with: {COMMAND}"
         raise error(BenchmarkError, "read", f"no file {path}", remedy=remedy) from e
     except (OSError, ValueError) as e:
         raise _damaged(path, f"cannot be read as JSON: {e}") from e
-    if not isinstance(found, dict) or not isinstance(found.get("benchmarks"), list):
+    if not isinstance(content, dict) or not isinstance(content.get("benchmarks"), list):
         raise _damaged(path, "is not of pytest-benchmark: it has no list of benchmarks")
-    if not found["benchmarks"]:
+    if not content["benchmarks"]:
         remedy = "Look at what pytest said: all were skipped, or failed."
         raise error(BenchmarkError, "read", f"{path} holds no benchmark", remedy=remedy)
-    commit = _dict(found.get("commit_info"))
+    commit = _dict(content.get("commit_info"))
     identity = str(commit.get("id") or "unknown")[:12]
     return BenchmarkRun(
         path,
-        _machine(_dict(found.get("machine_info"))),
+        _machine(_dict(content.get("machine_info"))),
         identity + (" with changes" if commit.get("dirty") else ""),
-        str(found.get("datetime") or "unknown")[:16].replace("T", " "),
-        tuple(_record(path, entry) for entry in found["benchmarks"]),
+        str(content.get("datetime") or "unknown")[:16].replace("T", " "),
+        tuple(_record(path, entry) for entry in content["benchmarks"]),
     )
 
 
@@ -111,19 +111,21 @@ def _damaged(path: Path, problem: str) -> BenchmarkError:
 
 
 def _dict(value: object) -> dict[str, Any]:
+    """Return `value` if it is a dict, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def _machine(info: dict[str, Any]) -> dict[str, str]:
-    """What gdt's plugin wrote, or the little that pytest-benchmark itself knows."""
-    facts = _dict(info.get("gdt")) or {
+    """Return the properties that gdt's plugin recorded, or those of pytest-benchmark itself."""
+    properties = _dict(info.get("gdt")) or {
         "cpu": _dict(info.get("cpu")).get("brand_raw", info.get("processor", "unknown")),
         "python": info.get("python_version", "unknown"),
     }
-    return {name: str(value) for name, value in facts.items()}
+    return {name: str(value) for name, value in properties.items()}
 
 
 def _record(path: Path, entry: object) -> Record:
+    """Return one benchmark of the file; raise BenchmarkError if it is damaged."""
     entry = _dict(entry)
     name = entry.get("fullname") or entry.get("name")
     if not name:
@@ -135,17 +137,17 @@ def _record(path: Path, entry: object) -> Record:
         if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             raise _damaged(path, f"is damaged: {key} of {name} is {value!r}, not a time")
         times[key] = float(value)
-    known = {
-        key: _known(path, name, key, types, info[key])
-        for key, types in _FACTS.items()
+    fields = {
+        key: _checked(path, name, key, types, info[key])
+        for key, types in _FIELDS.items()
         if info.get(key) is not None
     }
-    rounds = _known(path, name, "rounds", (int,), stats.get("rounds"))
+    rounds = _checked(path, name, "rounds", (int,), stats.get("rounds"))
     quartiles = times["q1"], times["median"], times["q3"]
-    return Record(str(name), times["min"], *quartiles, rounds, **known, info=info)
+    return Record(str(name), times["min"], *quartiles, rounds, **fields, info=info)
 
 
-_FACTS: dict[str, tuple[type, ...]] = {
+_FIELDS: dict[str, tuple[type, ...]] = {  # fields of a Record in `extra_info`, and their types
     "kind": (str,),
     "workload": (str,),
     "devices": (int,),
@@ -157,7 +159,8 @@ _FACTS: dict[str, tuple[type, ...]] = {
 }
 
 
-def _known(path: Path, name: str, key: str, types: tuple[type, ...], value: Any) -> Any:
+def _checked(path: Path, name: str, key: str, types: tuple[type, ...], value: Any) -> Any:
+    """Return `value`, or raise BenchmarkError if its type or range is wrong."""
     least = 0 if key == "sent_bytes" else 1
     if type(value) not in types or (types != (str,) and not least <= value < math.inf):
         raise _damaged(path, f"is damaged: {key} of {name} is {value!r}")

@@ -1,4 +1,4 @@
-"""A report on one run, or on two: a page with pictures, and the same tables in the terminal."""
+"""The report on one run, or on two: a page with pictures, and the same tables in a terminal."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rich.console import Console
 from rich.text import Text
 
 from gdt.benchmark import comparison, scaling, sections
-from gdt.benchmark.limits import limits_of
+from gdt.benchmark.limits import Limits, limits_of
 from gdt.benchmark.records import BenchmarkRun
 from gdt.benchmark.tables import Section
 
 DPI = 160
-NOISY = 0.25  # a spread that a quiet machine does not show
+NOISY = 0.25  # the spread above which the machine was probably busy
 NAMES = {"cpu": "processor", "vectors": "vector instructions", "cores": "cores", "gpus": "GPUs"}
 NAMES |= {"blas": "BLAS", "blas_threads": "BLAS threads", "python": "Python", "numpy": "NumPy"}
 
 
 @dataclass(frozen=True)
 class Report:
-    """What is written: facts by name, notices, and sections."""
+    """The content of a report: properties of the run by name, notices, and sections."""
 
     title: str
     facts: dict[str, str]
@@ -37,26 +37,36 @@ class Report:
 
 
 def report_on(run: BenchmarkRun, before: BenchmarkRun | None = None) -> Report:
-    """The report on a run, compared with the one before if there is one.
+    """Return the report on a run, compared with the run `before` if it is given.
 
-    Raises BenchmarkError if both are given and have no benchmark in common.
+    Raises BenchmarkError if the two runs have no benchmark in common.
     """
     limits = limits_of(run)
-    found: list[Section | None] = []
+    contents: list[Section | None] = []
     notices: list[str] = []
     if before is not None:
         compared, notices = comparison.section(before, run)
-        found.append(compared)
-    found.append(sections.limits_section(run, limits))
+        contents.append(compared)
+    contents.append(sections.limits_section(run, limits))
     for kind in scaling.TITLES:
         section, missing = scaling.section(run, kind, limits)
-        found.append(section)
+        contents.append(section)
         notices += missing
-    found.append(sections.collectives_section(run, limits))
-    found += sections.dispatch_sections(run)
-    found += [sections.steps_section(run), sections.others_section(run, limits)]
-    wanted = {r.device_type for r in run.records if r.flops or r.memory_bytes or r.sent_bytes}
-    for device_type in sorted(wanted - (limits.bandwidth.keys() & limits.matmul_rate.keys())):
+    contents.append(sections.collectives_section(run, limits))
+    contents += sections.dispatch_sections(run)
+    contents += [sections.steps_section(run), sections.others_section(run, limits)]
+    facts = {NAMES.get(name, name): value for name, value in run.machine.items() if value}
+    facts |= {"commit": run.commit, "measured": f"{run.date} UTC"}
+    title = f"gdt benchmarks: {run.path.stem}"
+    notices += _doubts(run, limits)
+    return Report(title, facts, notices, [s for s in contents if s is not None])
+
+
+def _doubts(run: BenchmarkRun, limits: Limits) -> list[str]:
+    """Return notices about limits that the run has not measured, and about its noise."""
+    notices = []
+    used = {r.device_type for r in run.records if r.flops or r.memory_bytes or r.sent_bytes}
+    for device_type in sorted(used - (limits.bandwidth.keys() & limits.matmul_rate.keys())):
         notices.append(
             f"The run has not measured the limits of the {device_type}, so fractions of them are "
             "left out; gdt.benchmark.limit_tests has benchmarks for them."
@@ -68,18 +78,16 @@ def report_on(run: BenchmarkRun, before: BenchmarkRun | None = None) -> Report:
             "machine was busy with something else, or they ran too briefly. Small differences "
             "mean nothing."
         )
-    facts = {NAMES.get(name, name): value for name, value in run.machine.items() if value}
-    facts |= {"commit": run.commit, "measured": f"{run.date} UTC"}
-    title = f"gdt benchmarks: {run.path.stem}"
-    return Report(title, facts, notices, [s for s in found if s is not None])
+    return notices
 
 
 # ---------------------------------------------------------------- writing
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Write `report.html`, which needs no other file, and its pictures as PNG files; the page's
-    path."""
+    """Write `report.html`, which needs no other file, and its pictures as PNG files.
+
+    Returns the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures = {}
     for section in report.sections:
@@ -95,13 +103,14 @@ def write(report: Report, folder: Path) -> Path:
 
 
 def _png(figure: Figure) -> bytes:
-    written = io.BytesIO()
-    figure.savefig(written, format="png", dpi=DPI)
-    return written.getvalue()
+    """Return a figure as a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()
 
 
 def _write_whole(path: Path, content: bytes) -> None:
-    """The file appears at once with all that it holds, or not at all."""
+    """Write a file so that it appears with its whole content, or not at all."""
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         try:
             file.write(content)

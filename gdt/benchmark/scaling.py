@@ -1,4 +1,4 @@
-"""Strong and weak scaling: speed-ups and efficiencies from the times of one run."""
+"""The sections of strong and weak scaling: speed-ups and efficiencies of one run."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ GPUS = "With a GPU for each device the ideal efficiency is 1."
 
 
 def points_of(run: BenchmarkRun, kind: str) -> tuple[dict[str, Series], list[str]]:
-    """The points of each workload, and notices about those that lack a time on one device."""
+    """Return the points of each workload, and notices about workloads without a time on one
+    device."""
     groups: dict[tuple[str, str], list[Record]] = {}
     for r in run.of(kind):
         groups.setdefault((r.name.split("[")[0], r.workload), []).append(r)
     workloads = [workload for _, workload in groups]
-    found: dict[str, Series] = {}
+    by_name: dict[str, Series] = {}
     notices = []
     for (test, workload), records in groups.items():
         name = workload if workloads.count(workload) == 1 else f"{workload} ({test})"
@@ -50,12 +51,12 @@ def points_of(run: BenchmarkRun, kind: str) -> tuple[dict[str, Series], list[str
                 "there is no time on 1 device to compare with."
             )
         if series:
-            found[name] = series
-    return found, notices
+            by_name[name] = series
+    return by_name, notices
 
 
 def section(run: BenchmarkRun, kind: str, limits: Limits) -> tuple[Section | None, list[str]]:
-    """The section about one kind of scaling, None if the run has nothing of it, and notices."""
+    """Return the section on one kind of scaling, None if the run has none, and notices."""
     workloads, notices = points_of(run, kind)
     if not workloads:
         return None, notices
@@ -79,7 +80,7 @@ NOTE = (
 
 
 def table(workloads: dict[str, Series], limits: Limits) -> Table:
-    """One line for each measurement."""
+    """Return the table with one line for each measurement."""
     rows = []
     for workload, series in workloads.items():
         first = True
@@ -90,6 +91,7 @@ def table(workloads: dict[str, Series], limits: Limits) -> Table:
 
 
 def _rows(workload: str, place: str, points: Sequence[Point], limits: Limits) -> list[Row]:
+    """Return the lines of one workload in one place."""
     rows = []
     shown = [p for p in points if p.record.apart or "share" in place]
     for i, point in enumerate(shown):

@@ -1,4 +1,4 @@
-"""The sections of a report other than scaling: limits, collectives, calls, steps and the rest."""
+"""The sections of a report other than scaling: limits, collectives, calls, steps and others."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BARE = "array library"
 
 
 def limits_section(run: BenchmarkRun, limits: Limits) -> Section | None:
-    """What the devices can do."""
+    """Return the section on the rates of the devices; None if they were not measured."""
     types = sorted({r.device_type for r in run.of("limit")})
     if not types:
         return None
 
     def rate(rates: dict[str, float], device_type: str, unit: str) -> str:
-        found = rates.get(device_type)
-        return "–" if found is None else f"{three_digits(found / 1e9)} {unit}"
+        value = rates.get(device_type)
+        return "–" if value is None else f"{three_digits(value / 1e9)} {unit}"
 
     rows = [
         Row([t, rate(limits.bandwidth, t, "GB/s"), rate(limits.matmul_rate, t, "GFLOP/s")])
@@ -39,7 +39,7 @@ def limits_section(run: BenchmarkRun, limits: Limits) -> Section | None:
 
 
 def collectives_section(run: BenchmarkRun, limits: Limits) -> Section | None:
-    """Times by size, and rates where devices are apart."""
+    """Return the section on times by size, and on rates where devices are apart."""
     places: dict[str, dict[str, list[Record]]] = {}
     usable = [r for r in run.of("collective") if isinstance(r.info.get("size"), int)]
     counts = sorted({r.devices for r in usable})
@@ -48,13 +48,14 @@ def collectives_section(run: BenchmarkRun, limits: Limits) -> Section | None:
         places.setdefault(place, {}).setdefault(r.workload, []).append(r)
     if not places:
         return None
-    order = [name for name in charts.COLLECTIVES if any(name in found for found in places.values())]
-    order += sorted({name for found in places.values() for name in found} - set(order))
-    places = {p: {n: found[n] for n in order if n in found} for p, found in sorted(places.items())}
+    names = {name for records in places.values() for name in records}
+    order = [name for name in charts.COLLECTIVES if name in names]
+    order += sorted(names - set(order))
+    places = {p: {n: rs[n] for n in order if n in rs} for p, rs in sorted(places.items())}
     tables = []
     for place, kinds in places.items():
         tables.append(_by_size(f"{place}: time of a call", kinds, _time))
-        if _moves_data(kinds):
+        if _any(kinds).apart:  # data really moves between devices
             tables.append(
                 _by_size(f"{place}: GB/s that all devices send", kinds, lambda r: _rate(r, limits))
             )
@@ -72,30 +73,28 @@ def collectives_section(run: BenchmarkRun, limits: Limits) -> Section | None:
     )
 
 
-def _moves_data(kinds: dict[str, list[Record]]) -> bool:
-    """Whether data really moves between devices."""
-    return _any(kinds).apart
-
-
 def _any(kinds: dict[str, list[Record]]) -> Record:
-    """One of the records of a place, all of which ran on the same devices."""
+    """Return one of the records of a place, which all ran on the same devices."""
     return next(iter(kinds.values()))[0]
 
 
 def _by_size(title: str, kinds: dict[str, list[Record]], cell: Callable[[Record], str]) -> Table:
+    """Return the table with a line for each size and a column for each collective."""
     sizes = sorted({r.info["size"] for records in kinds.values() for r in records})
     rows = []
     for size in sizes:
-        found = [next((r for r in rs if r.info["size"] == size), None) for rs in kinds.values()]
-        rows.append(Row([size_text(size), *("–" if r is None else cell(r) for r in found)]))
+        records = [next((r for r in rs if r.info["size"] == size), None) for rs in kinds.values()]
+        rows.append(Row([size_text(size), *("–" if r is None else cell(r) for r in records)]))
     return Table(title, ["size", *kinds], rows)
 
 
 def _time(r: Record) -> str:
+    """Return the median time as text."""
     return time_text(r.median)
 
 
 def _rate(r: Record, limits: Limits) -> str:
+    """Return the GB/s that all devices send, and the fraction of a copy's, as text."""
     sent = three_digits(r.sent_bytes / r.median / 1e9)
     possible = limits.copying(r)
     return sent if possible is None else f"{sent} ({percent(r.sent_bytes / r.median / possible)})"
@@ -105,8 +104,8 @@ def _rate(r: Record, limits: Limits) -> str:
 
 
 def dispatch_sections(run: BenchmarkRun) -> list[Section]:
-    """What a call costs beyond the array library's, one section for each type of device."""
-    found = []
+    """Return a section for each type of device on the cost of a call beyond the array library's."""
+    by_type = []
     for device_type in sorted({r.device_type for r in run.of("dispatch")}):
         ops: dict[str, dict[str, Record]] = {}
         for r in run.of("dispatch"):
@@ -114,7 +113,7 @@ def dispatch_sections(run: BenchmarkRun) -> list[Section]:
                 ops.setdefault(r.workload, {})[str(r.info.get("caller", "gdt"))] = r
         rows = [Row([op, *_costs(callers)]) for op, callers in ops.items()]
         headings = ["op", BARE, "gdt", "cost", "with tape", "cost with tape"]
-        found.append(
+        by_type.append(
             Section(
                 f"Dispatch on {device_type}",
                 "Microseconds of single calls on arrays of a few bytes per device, the fastest of "
@@ -124,10 +123,11 @@ def dispatch_sections(run: BenchmarkRun) -> list[Section]:
                 charts.dispatch(ops, device_type),
             )
         )
-    return found
+    return by_type
 
 
 def _costs(callers: dict[str, Record]) -> Iterable[str]:
+    """Yield the cells of one op: microseconds of each caller, and their costs."""
     best = {caller: r.minimum * 1e6 for caller, r in callers.items()}
     bare = best.get(BARE)
     yield "–" if bare is None else three_digits(bare)
@@ -141,16 +141,16 @@ def _costs(callers: dict[str, Record]) -> Iterable[str]:
 
 
 def steps_section(run: BenchmarkRun) -> Section | None:
-    """Training steps beside the baseline of their workload."""
+    """Return the section on training steps beside the baseline of their workload."""
     workloads: dict[str, list[tuple[str, Record]]] = {}
     for r in run.of("step"):
         workloads.setdefault(r.workload, []).append((_contender(r), r))
     if not workloads:
         return None
     rows = []
-    for workload, found in workloads.items():
-        baseline = next((r for _, r in found if r.info.get("contender") != "gdt"), None)
-        for i, (label, r) in enumerate(found):
+    for workload, contenders in workloads.items():
+        baseline = next((r for _, r in contenders if r.info.get("contender") != "gdt"), None)
+        for i, (label, r) in enumerate(contenders):
             cells = [
                 "" if i else workload,
                 label,
@@ -177,6 +177,7 @@ def steps_section(run: BenchmarkRun) -> Section | None:
 
 
 def _contender(r: Record) -> str:
+    """Return the label of a step: its contender, or gdt's scheme, mode and memory."""
     if r.info.get("contender") != "gdt":
         return str(r.info.get("contender", r.name))
     memory = r.place.split(", ")[1]
@@ -189,7 +190,7 @@ def _contender(r: Record) -> str:
 
 
 def others_section(run: BenchmarkRun, limits: Limits) -> Section | None:
-    """Benchmarks of other kinds, and those that gdt knows nothing about."""
+    """Return the section on benchmarks of other kinds, and on those without a kind."""
     records = [r for r in run.records if r.kind not in KINDS]
     if not records:
         return None

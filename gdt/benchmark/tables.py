@@ -1,4 +1,4 @@
-"""Tables and sections of a report, as they are shown in a terminal and on a page."""
+"""Tables and sections of a report, for a terminal and for a page."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STYLES = {"faster": "green", "slower": "red", "": ""}
 
 
 class Row(NamedTuple):
-    """Cells of one line.
+    """The cells of one line.
 
-    mark: `"faster"` or `"slower"` where it is to be seen. begins: whether a new group begins here.
+    mark: `"faster"` or `"slower"`, which colours the line. begins: whether a group begins here.
     """
 
     cells: Sequence[str]
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 class Table:
     """A table; the first `labels` columns hold words, the others numbers.
 
-    collapsed: whether a page shows it only when asked to, and a terminal does not.
+    collapsed: whether a page shows the table on a click only, and a terminal does not show it.
     """
 
     title: str
@@ -60,7 +60,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, what there is to know, tables, and pictures by name with a description."""
+    """A title, a text, tables, and pictures by name with a description."""
 
     title: str
     text: str
@@ -72,7 +72,7 @@ class Section:
 
 
 def three_digits(value: float) -> str:
-    """`value` with three significant digits.
+    """Return `value` with three significant digits.
 
     >>> [three_digits(v) for v in (0.01234, 1.2, 123456)]
     ['0.0123', '1.20', '123,456']
@@ -84,7 +84,7 @@ def three_digits(value: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """A time with its unit.
+    """Return a time with its unit.
 
     >>> [time_text(t) for t in (2.5e-7, 0.0123, 3)]
     ['250 ns', '12.3 ms', '3.00 s']
@@ -96,7 +96,7 @@ def time_text(seconds: float) -> str:
 
 
 def size_text(nbytes: float) -> str:
-    """A number of bytes with a binary unit; 0 is a dash.
+    """Return a number of bytes with a binary unit; 0 is a dash.
 
     >>> [size_text(n) for n in (0, 48, 1024, 3 << 19)]
     ['–', '48 B', '1 KiB', '1.5 MiB']
@@ -110,7 +110,7 @@ def size_text(nbytes: float) -> str:
 
 
 def percent(fraction: float | None) -> str:
-    """A fraction in percent; None is a dash.
+    """Return a fraction in percent; None is a dash.
 
     >>> percent(0.125), percent(1.3), percent(None)
     ('12.5 %', '130 %', '–')
