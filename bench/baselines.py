@@ -1,7 +1,7 @@
-"""The training steps written by hand in NumPy on one array: what gdt is measured against.
+"""The training steps written by hand in NumPy on one array: the baseline of all contenders.
 
-No array is allocated after the first step: every result goes into a buffer made in `__init__`.
-Parameters lie in one flat array, gradients in another, so that an optimizer is a loop over blocks.
+No array is allocated after the first step: every result goes into a buffer that `__init__` creates.
+Parameters lie in one flat array, gradients in another, so an optimizer is a loop over blocks.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ SCALAR = np.float32
 
 
 class Flat:
-    """Arrays of the given shapes as views of one flat array."""
+    """Arrays of several shapes as `views` of one array `flat`."""
 
     def __init__(self, shapes: list[tuple[int, ...]]) -> None:
         sizes = [int(np.prod(shape)) for shape in shapes]
@@ -25,7 +25,7 @@ class Flat:
 
 
 class SoftmaxCrossEntropy:
-    """The summed loss of a batch of logits, which it overwrites with their gradient."""
+    """The summed loss of a batch of logits; the call overwrites them with their gradient."""
 
     def __init__(self, batch: int, classes: int) -> None:
         self.largest = np.empty((batch, 1), np.float32)
@@ -83,7 +83,7 @@ class Adam:
 
 
 class MnistStep:
-    """Dense layers with ReLU between them, mean softmax cross-entropy, Adam."""
+    """The MNIST step: dense layers with ReLU, mean softmax cross-entropy, Adam."""
 
     def __init__(self, weights: list[Float], batch: int, learning_rate: float) -> None:
         shapes = [w.shape for w in weights]
@@ -133,7 +133,7 @@ class MnistStep:
 
 
 class ImdbStep:
-    """Dense, ReLU, parameter-free batch norm, dense; summed softmax cross-entropy, SGD."""
+    """The IMDB step: dense, ReLU, parameter-free batch norm, dense; summed cross-entropy, SGD."""
 
     def __init__(self, weights: list[Float], batch: int, learning_rate: float) -> None:
         shapes = [w.shape for w in weights]
@@ -181,7 +181,7 @@ class ImdbStep:
         return loss
 
     def normalise(self, h: Float, out: Float) -> None:
-        """out = (h - mean) / deviation over the batch."""
+        """Compute out = (h - mean) / deviation over the batch."""
         np.matmul(self.average, h, out=self.mean)
         np.subtract(h, self.mean, out=out)
         np.multiply(out, out, out=self.scratch)
@@ -191,7 +191,7 @@ class ImdbStep:
         np.divide(out, self.deviation, out=out)
 
     def normalise_backward(self, g: Float, normal: Float) -> None:
-        """g = (g - mean(g) - normal * mean(g * normal)) / deviation."""
+        """Compute g = (g - mean(g) - normal * mean(g * normal)) / deviation."""
         np.multiply(g, normal, out=self.scratch)
         np.matmul(self.average, self.scratch, out=self.slope)
         np.matmul(self.average, g, out=self.g_mean)
@@ -205,7 +205,7 @@ STEPS = {MNIST: MnistStep, IMDB: ImdbStep}
 
 
 def numpy_step(workload: worker.Workload) -> worker.Start:
-    """The in-place NumPy step, as a contender."""
+    """Return the contender of the NumPy step."""
     weights, batches = workload.weights(), workload.batches()
 
     def start() -> worker.Step:

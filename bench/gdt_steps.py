@@ -28,7 +28,8 @@ MESHES = {
 
 
 def layouts(scheme: str, mesh: gdt.Mesh, layers: int) -> tuple[gdt.Layout, list[gdt.Layout]]:
-    """Layout of the inputs, and of every weight; a bias follows its weight's last axis."""
+    """Return the layouts of the inputs and of every weight; a bias follows its weight's last
+    axis."""
     batch = mesh.axis_names[0]
     feature = "feature" if scheme == "spatial" else U
     model = "model" if scheme != "data" else U
@@ -39,8 +40,10 @@ def layouts(scheme: str, mesh: gdt.Mesh, layers: int) -> tuple[gdt.Layout, list[
 def trainer(
     scheme: str, mode: str = "eager", device_type: str = "CPU", blocks: int | None = None
 ) -> Callable[[Workload], Start]:
-    """How a workload is trained under one scheme, on a mesh of 8 coordinates made when it is; the
-    last two are `gdt.create_mesh`'s."""
+    """Return the contender of one scheme on 8 devices, which creates its mesh when it starts.
+
+    device_type, blocks: arguments of `gdt.create_mesh`.
+    """
 
     def prepare(workload: Workload) -> Start:
         mesh = gdt.create_mesh(MESHES[scheme], device_type=device_type, blocks=blocks)
@@ -50,10 +53,10 @@ def trainer(
 
 
 def trainer_on(mesh: gdt.Mesh, scheme: str, mode: str = "eager") -> Callable[[Workload], Start]:
-    """How a workload is trained on a mesh; data parallel, its first axis splits the batch."""
+    """Return the contender of one scheme on `mesh`; its first axis splits the batch."""
 
     def prepare(workload: Workload) -> Start:
-        imdb, layers = workload.name == IMDB.name, len(workload.sizes) - 1
+        is_imdb, layers = workload.name == IMDB.name, len(workload.sizes) - 1
         inputs, weights = layouts(scheme, mesh, layers)
         labels = inputs.delete([1])
         batches = [
@@ -73,10 +76,10 @@ def trainer_on(mesh: gdt.Mesh, scheme: str, mode: str = "eager") -> Callable[[Wo
                 x = x @ parameters[f"w{i}"] + parameters[f"b{i}"]
                 if i < layers - 1:
                     x = gdt.relu(x)
-                    if imdb:
+                    if is_imdb:
                         x, _, _ = gdt.batch_norm(x, epsilon=EPSILON)
             losses = gdt.sparse_softmax_cross_entropy_with_logits(y, x)
-            return gdt.sum(losses) if imdb else gdt.mean(losses)
+            return gdt.sum(losses) if is_imdb else gdt.mean(losses)
 
         value_and_grad = gdt.value_and_grad(loss)
 
@@ -87,7 +90,7 @@ def trainer_on(mesh: gdt.Mesh, scheme: str, mode: str = "eager") -> Callable[[Wo
             }
             rate = workload.learning_rate
             optimizer: gdt.optim.Optimizer = (
-                gdt.optim.SGD(rate) if imdb else gdt.optim.Adam(rate, BETA1, BETA2, ADAM_EPSILON)
+                gdt.optim.SGD(rate) if is_imdb else gdt.optim.Adam(rate, BETA1, BETA2, ADAM_EPSILON)
             )
 
             def train(
@@ -108,7 +111,8 @@ def trainer_on(mesh: gdt.Mesh, scheme: str, mode: str = "eager") -> Callable[[Wo
 
 
 def name_of(scheme: str, mode: str, place: str) -> str:
-    """Name of a contender: the scheme, and what differs from eager steps in one block."""
+    """Return the name of a contender: its scheme, then its mode and place unless they are eager and
+    folded."""
     return "-".join([scheme, *[part for part in (mode, place) if part not in ("eager", "folded")]])
 
 

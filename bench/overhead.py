@@ -1,10 +1,10 @@
-"""What a call costs beyond NumPy's: tiny ops on 8 virtual devices, with and without a tape.
+"""The cost of a call beyond NumPy's: tiny ops on 8 virtual devices, with and without a tape.
 
     python -m bench.overhead
 
-NumPy, gdt and gdt under a tape take turns, some thousand short runs each; the table shows the
-fastest run of each, in microseconds a call. The fastest is what the code takes when nothing else
-wants the machine; the medians are in brackets.
+NumPy, gdt and gdt under a tape take turns, some thousand short runs each. The table shows the
+fastest run of each, in microseconds a call, which is the time on an idle machine, and the median
+in brackets.
 """
 
 import gc
@@ -25,12 +25,12 @@ from bench.tiny import Call, TinyOp, tiny_ops
 from gdt.benchmark.machine import machine
 
 ROUNDS = 2000
-CALLS = 20  # in one timed run: long beside the clock's resolution, short beside a scheduler's tick
+CALLS = 20  # per run: long beside the clock's resolution, short beside a scheduler's tick
 RESULTS = Path(__file__).resolve().parent / "results/overhead.json"
 
 
 def timed(call: Call) -> float:
-    """Seconds that `CALLS` calls take."""
+    """Return the seconds of `CALLS` calls."""
     begin = time.perf_counter()
     for _ in range(CALLS):
         call()
@@ -38,7 +38,7 @@ def timed(call: Call) -> float:
 
 
 def timed_with_tape(call: Call) -> float:
-    """The same where every call is recorded; the tape itself is made before."""
+    """Return the seconds of `CALLS` calls that a tape records; creating the tape is not timed."""
     with gdt.GradientTape():
         return timed(call)
 
@@ -46,8 +46,11 @@ def timed_with_tape(call: Call) -> float:
 def measure(
     op: TinyOp, rounds: int = ROUNDS, settle: Callable[[], object] = lambda: None
 ) -> dict[str, dict[str, float]]:
-    """Microseconds a call of the array library, of gdt, and of gdt under a tape: `best` and
-    `median`. settle: called after each run, untimed."""
+    """Return the microseconds of a call, `best` and `median`, of the array library (`bare`), of gdt
+    and of gdt under a tape.
+
+    settle: called after each run, untimed.
+    """
     runs = {
         "bare": lambda: timed(op.bare),
         "gdt": lambda: timed(op.op),
@@ -70,6 +73,7 @@ def measure(
 
 
 def table(rows: dict[str, dict[str, dict[str, float]]]) -> Table:
+    """Return the table of all ops."""
     shown = Table(title="overhead of a call, us: best of many runs (median)")
     for heading in ("op", "NumPy", "gdt", "gdt - NumPy", "with tape", "with tape - NumPy"):
         shown.add_column(heading, justify="left" if heading == "op" else "right")
@@ -82,10 +86,12 @@ def table(rows: dict[str, dict[str, dict[str, float]]]) -> Table:
 
 
 def both(times: dict[str, float]) -> str:
+    """Return the best time, and the median in brackets."""
     return f"{times['best']:.2f} ({times['median']:.2f})"
 
 
 def above(times: dict[str, float], numpy: dict[str, float]) -> str:
+    """Return the difference to NumPy's times."""
     return both({key: times[key] - numpy[key] for key in times})
 
 
@@ -97,10 +103,10 @@ def main() -> None:
         for name, op in track(ops, "timing calls", console=console, transient=True)
     }
     console.print(table(rows))
-    facts = machine() | {"load": round(os.getloadavg()[0], 1)}
-    console.print(", ".join(f"{key} {value}" for key, value in facts.items()))
+    properties = machine() | {"load": round(os.getloadavg()[0], 1)}
+    console.print(", ".join(f"{key} {value}" for key, value in properties.items()))
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"machine": facts, "us": rows}, indent=2) + "\n")
+    RESULTS.write_text(json.dumps({"machine": properties, "us": rows}, indent=2) + "\n")
     console.print(f"written: bench/results/{RESULTS.name}")
 
 

@@ -1,11 +1,11 @@
-"""Times every contender whose environment exists, in one run, and prints the table of ratios.
+"""Time every contender whose environment exists, in one run, and print the table of ratios.
 
     python -m bench.report [--workload mnist] [--rounds 7] [--name steps] [--without DTensor]
 
-Each contender is a process of its own (see `bench.worker`). Rounds go around all of them, so that
-whatever else the machine does meets everyone: a ratio is the median, over rounds, of a contender's
-median in a round to NumPy's in the same round. Slow contenders take part in the first rounds only.
-On a busy machine look at the quiet column: the ratio of the lower quartiles of the rounds.
+Each contender is a process of its own (see `bench.worker`). In each round all contenders take
+turns, so that other load of the machine meets all of them. A ratio is the median, over rounds, of a
+contender's median time divided by NumPy's in the same round. Slow contenders take part in the first
+rounds only. On a busy machine look at the quiet column: the ratio of the lower quartiles.
 """
 
 import argparse
@@ -37,7 +37,12 @@ LOSS_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class Contender:
-    """One row of a table: who computes, how arrays are split, how the process is started."""
+    """One row of a table: the library, the split of the arrays, and the command of its process.
+
+    environment: the folder of its virtual environment; "" for this one. name: the contender's name
+    in `module`. slow: whether it takes part in the first rounds only. variables: environment
+    variables of the process.
+    """
 
     library: str
     scheme: str
@@ -46,30 +51,30 @@ class Contender:
     name: str
     slow: bool = False
     options: tuple[str, ...] = ()
-    variables: tuple[tuple[str, str], ...] = ()  # of its environment
+    variables: tuple[tuple[str, str], ...] = ()
 
     @property
     def python(self) -> Path:
-        """The interpreter of its environment; "" is the one that runs this report."""
+        """The interpreter of its environment."""
         return ROOT / self.environment / "bin/python" if self.environment else Path(sys.executable)
 
     @property
     def present(self) -> bool:
-        """Whether `make peers` has finished its environment."""
+        """Whether its environment exists: `make peers` has finished it."""
         return not self.environment or (ROOT / self.environment / "peers.stamp").exists()
 
 
 def contenders(workload: str) -> list[Contender]:
-    """All rows for a workload, NumPy first; the MNIST network is only trained data parallel."""
+    """Return all rows for a workload, NumPy first; MNIST is only trained data parallel."""
     schemes = ["data", "model", "spatial"] if workload == "imdb" else ["data"]
-    strategies: list[tuple[str, tuple[tuple[str, str], ...]]] = [("", ())]
+    variants: list[tuple[str, tuple[tuple[str, str], ...]]] = [("", ())]
     if loops.are_compiled():
-        strategies.append((" without numba", ((loops.VARIABLE, "0"),)))
+        variants.append((" without numba", ((loops.VARIABLE, "0"),)))
     gdt = [
         Contender(
-            f"{library}{how}", f"{s}, 8 devices", "", "bench.gdt_steps", s + mode, variables=v
+            f"{library}{suffix}", f"{s}, 8 devices", "", "bench.gdt_steps", s + mode, variables=v
         )
-        for how, v in strategies
+        for suffix, v in variants
         for library, mode in (("gdt", ""), ("gdt.function", "-captured"))
         for s in schemes
     ]
@@ -101,7 +106,7 @@ def contenders(workload: str) -> list[Contender]:
 
 
 class Running:
-    """A contender's process, started and warmed up, and what it has measured."""
+    """A contender's process, started and warmed up, with the medians and losses of its rounds."""
 
     def __init__(self, contender: Contender, workload: str) -> None:
         self.contender = contender
@@ -127,6 +132,7 @@ class Running:
         self.losses: list[float] = []
 
     def answer(self) -> dict[str, Any]:
+        """Return the process's next line; exit with its errors if it has ended."""
         line = self.process.stdout.readline()
         if not line:
             self.errors.seek(0)
@@ -136,14 +142,16 @@ class Running:
         return json.loads(line)
 
     def run_round(self) -> None:
+        """Let the process train one round, and store its median time and its loss."""
         time.sleep(SETTLE_SECONDS)
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        measured = self.answer()
-        self.medians.append(median(measured["ms"]))
-        self.losses.append(measured["loss"])
+        results = self.answer()
+        self.medians.append(median(results["ms"]))
+        self.losses.append(results["loss"])
 
     def close(self) -> None:
+        """End the process."""
         self.process.stdin.close()
         self.process.wait()
 
@@ -155,7 +163,10 @@ def measure(
     console: Console,
     rows: Sequence[Contender] | None = None,
 ) -> list[dict[str, Any]]:
-    """One dictionary a contender: its names and versions, ms a step, ratio to NumPy, loss."""
+    """Return a summary of each contender: its names and versions, ms a step, ratio to NumPy, loss.
+
+    without: parts of the names of libraries to leave out. rows: the contenders; by default all.
+    """
     present = [
         c
         for c in (contenders(workload) if rows is None else rows)
@@ -179,6 +190,7 @@ def measure(
 
 
 def summary(one: Running, numpy: Running) -> dict[str, Any]:
+    """Return the results of one contender; exit if its loss is not NumPy's."""
     ratios = [a / b for a, b in zip(one.medians, numpy.medians, strict=False)]
     expected = numpy.losses[0]
     if any(abs(loss - expected) > LOSS_TOLERANCE * expected for loss in one.losses):
@@ -195,10 +207,12 @@ def summary(one: Running, numpy: Running) -> dict[str, Any]:
 
 
 def lower_quartile(values: list[float]) -> float:
+    """Return the lower quartile, or the value if there is one."""
     return quantiles(values, method="inclusive")[0] if len(values) > 1 else values[0]
 
 
 def table(workload: str, rows: list[dict[str, Any]]) -> Table:
+    """Return the table of one workload."""
     sizes = "-".join(map(str, WORKLOADS[workload].sizes))
     shown = Table(title=f"{workload}: {sizes}, batch {WORKLOADS[workload].batch}")
     for heading in ("contender", "arrays", "ms a step", "x NumPy", "quiet", "loss"):
@@ -228,8 +242,8 @@ def main() -> None:
         result["workloads"][workload] = rows
         versions |= {name: v for row in rows for name, v in row["versions"].items()}
         console.print(table(workload, rows))
-    facts = [f"{key} {value}" for key, value in (result["machine"] | versions).items()]
-    console.print(", ".join(facts))
+    properties = result["machine"] | versions
+    console.print(", ".join(f"{key} {value}" for key, value in properties.items()))
 
     path = ROOT / "bench/results" / f"{options.name}.json"
     path.parent.mkdir(exist_ok=True)

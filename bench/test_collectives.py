@@ -1,6 +1,6 @@
-"""Collectives between 8 devices, by the size of the array that is moved.
+"""Benchmarks of collectives between 8 devices, by the size of the array that moves.
 
-The time is that of the public call that needs the collective, with finding its plan.
+The time is that of the public call that needs the collective, lookup of its plan included.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ def size_name(nbytes: int) -> str:
 
 def all_reduce(mesh, x):
     partial = placed(x, gdt.Layout([None], mesh, partial=["x"]))
-    # An array keeps its resolved value, so every call needs another one.
+    # An array stores its resolved value, so every call needs another array.
     return lambda: gdt.DistributedArray(partial.type, partial.blocks).resolve()
 
 

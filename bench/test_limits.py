@@ -1,4 +1,4 @@
-"""What the machine can do: the rates that the report compares every other measurement with."""
+"""Benchmarks of the machine's rates, with which the report compares the other benchmarks."""
 
 from gdt.benchmark.limit_tests import test_copy_bandwidth, test_matmul_rate
 

@@ -1,7 +1,7 @@
-"""pytest-benchmark of single tiny calls: one group an op, NumPy's call on the block beside gdt's.
+"""Benchmarks of single tiny calls: one group for each op, NumPy's call on the block beside gdt's.
 
-Every round is one call; look at `min`. The table that subtracts them is `python -m bench.overhead`.
-On a GPU a call is what the host does until it has launched the kernels.
+Every round is one call; look at `min`. `python -m bench.overhead` prints the differences. On a GPU
+the time of a call ends when the host has launched the kernels.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""Strong scaling (the same work on more devices) and weak scaling (as much more work)."""
+"""Benchmarks of strong scaling (the same work on p devices) and weak scaling (p times the work)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,8 +18,7 @@ ITEM = 4  # bytes of a float32
 
 
 class Work(NamedTuple):
-    """What is called, with its floating-point operations and the bytes that memory moves at
-    least."""
+    """A call, with its floating-point operations and the bytes that memory moves at least."""
 
     call: Callable[[], Any]
     flops: float | None = None
@@ -32,37 +31,37 @@ def array(mesh, shape, *specs):
 
 
 def elementwise(mesh: gdt.Mesh, factor: int) -> Work:
-    """Nothing is sent."""
+    """relu(x * y + z) of split rows, which sends nothing."""
     x, y, z = (array(mesh, (factor * ROWS, COLUMNS), "x", None) for _ in range(3))
     return Work(lambda: gdt.relu(x * y + z), memory_bytes=4 * ITEM * x.size)
 
 
 def column_sums(mesh: gdt.Mesh, factor: int) -> Work:
-    """One all-reduce of a row."""
+    """The sum of split rows: one all-reduce of a row."""
     x = array(mesh, (factor * ROWS, COLUMNS), "x", None)
     return Work(lambda: gdt.sum(x, axis=0), memory_bytes=ITEM * x.size)
 
 
 def matmul_rows(mesh: gdt.Mesh, factor: int) -> Work:
-    """Nothing is sent."""
+    """The product of split rows with a whole matrix, which sends nothing."""
     x = array(mesh, (factor * ROWS, WIDTH), "x", None)
     w = array(mesh, (WIDTH, WIDTH), None, None)
     return Work(lambda: x @ w, flops=2 * x.size * WIDTH)
 
 
 def matmul_contraction(mesh: gdt.Mesh, factor: int) -> Work:
-    """One all-reduce of the product."""
+    """A product whose contraction is split: one all-reduce of the product."""
     x = array(mesh, (WIDTH, factor * ROWS), None, "x")
     w = array(mesh, (factor * ROWS, WIDTH), "x", None)
     return Work(lambda: x @ w, flops=2 * x.size * WIDTH)
 
 
 def training_step(mesh: gdt.Mesh, factor: int) -> Work:
-    """Data parallel MNIST with Adam: one all-reduce of all gradients and the loss."""
+    """A step of data parallel MNIST with Adam: one all-reduce of all gradients and the loss."""
     workload = replace(MNIST, batch=factor * MNIST.batch)
     step = trainer_on(mesh, "data")(workload)()
     first, *others = (n * m for n, m in zip(MNIST.sizes[:-1], MNIST.sizes[1:], strict=True))
-    # Forwards and both gradients; nobody asks for the inputs' gradient.
+    # The forward pass and both gradients; the first layer needs no gradient of its inputs.
     return Work(lambda: step(0), flops=workload.batch * (4 * first + 6 * sum(others)))
 
 

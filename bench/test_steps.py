@@ -1,5 +1,5 @@
-"""pytest-benchmark of the training steps that run in this environment: gdt's, with all coordinates
-in one block, with one block each and on GPUs, beside NumPy's."""
+"""Benchmarks of the training steps that run in this environment: gdt's, with all coordinates in one
+block, with one block each and on GPUs, beside NumPy's."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tiny ops as gdt runs them on 8 devices, each beside the array library's bare call on its block.
+"""Tiny ops of gdt on 8 devices, each beside the array library's bare call on its block.
 
 The blocks are so small that a call's time is its overhead.
 """
@@ -18,16 +18,16 @@ ROWS, COLUMNS = 2, 4  # of every device
 
 
 class TinyOp(NamedTuple):
-    """`bare` is NumPy's (or CuPy's) call on the block, or blocks, of the operands of `op`."""
+    """A call `op` of gdt, and NumPy's (or CuPy's) call `bare` on the blocks of its operands."""
 
     op: Call
     bare: Call
 
 
 def tiny_ops(mesh: gdt.Mesh | None = None) -> dict[str, TinyOp]:
-    """An op of every kind, none of which sends anything; on 8 virtual devices if no mesh is given.
+    """Return an op of every family, none of which sends anything.
 
-    The axis of the mesh has 8 coordinates in one block.
+    mesh: has one axis of 8 coordinates in one block; by default 8 virtual devices.
     """
     if mesh is None:
         mesh = gdt.create_mesh({"batch": DEVICES}, device_type="CPU")

@@ -1,9 +1,9 @@
-"""What every contender's process does: for each line on standard input, train and print JSON.
+"""The process of a contender: for each line on standard input it trains a round and prints JSON.
 
     echo | python -m bench.baselines imdb numpy
 
-A round starts from the workload's initial weights, so that its loss is the same for every contender
-in every round, and trains `WARM_STEPS` steps before it times `SAMPLES` runs of `SAMPLE_STEPS` each.
+A round starts from the workload's initial weights, so its loss is the same for every contender in
+every round. It trains `WARM_STEPS` steps, and then times `SAMPLES` runs of `SAMPLE_STEPS` each.
 """
 
 import argparse
@@ -18,16 +18,17 @@ from bench.workloads import WORKLOADS, Workload
 WARM_STEPS, SAMPLES, SAMPLE_STEPS = 20, 20, 5
 
 Step = Callable[[int], Any]
-"""Trains on batch number `index`; returns the loss as something that `float` waits for."""
+"""A function that trains on batch number `index` and returns the loss, for which `float` waits."""
 
 Start = Callable[[], Step]
-"""Puts the initial weights in place."""
+"""A function that resets the weights to the initial ones and returns a step."""
 
 
 def run_round(
     start: Start, samples: int = SAMPLES, sample_steps: int = SAMPLE_STEPS
 ) -> dict[str, Any]:
-    """`loss` of the last warm-up step, and `ms` per step of each sample."""
+    """Train one round; return the `loss` of the last warm-up step and the `ms` per step of each
+    sample."""
     step = start()
     for index in range(WARM_STEPS):
         loss = step(index)
@@ -47,7 +48,7 @@ def serve(
     versions: Mapping[str, str],
     samples: int = SAMPLES,
 ) -> None:
-    """A contender's command line: greets with versions, then answers each line with a round."""
+    """Run a contender's command line: print the versions, then answer each line with a round."""
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("contender", choices=contenders)

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 Float = NDArray[np.float32]
 Batch = tuple[Float, NDArray[np.int64]]
 
-EPSILON = 1e-5  # of the batch normalisation
+EPSILON = 1e-5  # of batch normalisation
 BETA1, BETA2, ADAM_EPSILON = 0.9, 0.999, 1e-7
 BATCHES = 16
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A multi-layer perceptron and its training; inputs are synthetic, labels a teacher's."""
+    """A multilayer perceptron and its training; inputs are synthetic, labels those of a teacher."""
 
     name: str
     sizes: tuple[int, ...]
@@ -24,7 +24,7 @@ class Workload:
     learning_rate: float
 
     def weights(self) -> list[Float]:
-        """Glorot-uniform matrices and zero biases, in the order w0, b0, w1, b1, ..."""
+        """Return Glorot-uniform matrices and zero biases, in the order w0, b0, w1, b1, ..."""
         rng = np.random.default_rng(0)
         parameters = []
         for fan_in, fan_out in pairwise(self.sizes):
@@ -34,7 +34,7 @@ class Workload:
         return parameters
 
     def batches(self) -> list[Batch]:
-        """Pairs of inputs (batch, features), a fifth of them non-zero, and labels (batch,)."""
+        """Return pairs of inputs (batch, features), a fifth non-zero, and labels (batch,)."""
         rng = np.random.default_rng(1)
         features, classes = self.sizes[0], self.sizes[-1]
         teacher = rng.standard_normal((features, classes))

@@ -1,9 +1,9 @@
-"""Sentiment of movie reviews: one program, trained data parallel, model parallel and spatially
+"""The sentiment of movie reviews: one program, trained data parallel, model parallel and spatially
 parallel.
 
-The model and the training say nothing about devices; the layouts of a `Scheme` alone decide. Every
-scheme continues the training of the one before from its checkpoint. After the TensorFlow tutorial
-"Distributed training with DTensors" (tensorflow.org/tutorials/distribute/dtensor_ml_tutorial).
+Only the layouts of a `Scheme` depend on devices; model and training do not. Each scheme continues
+the training of the one before from its checkpoint. Follows the TensorFlow tutorial "Distributed
+training with DTensors" (tensorflow.org/tutorials/distribute/dtensor_ml_tutorial).
 
     python -m examples.imdb [--data-dir aclImdb] [--output outputs]
 """
@@ -28,7 +28,7 @@ TOKENS, HIDDEN, CLASSES, BATCH, HELD_OUT = 1200, 48, 2, 64, 5000
 
 
 class MLP(nn.Module):
-    """Dense, ReLU, batch normalisation, dense."""
+    """A dense layer with ReLU, batch normalisation, and a dense layer."""
 
     def __init__(self, hidden: Layout, output: Layout) -> None:
         self.dense1 = nn.Dense(TOKENS, HIDDEN, hidden, activation="relu", key=1)
@@ -40,7 +40,7 @@ class MLP(nn.Module):
 
 
 class Scheme(NamedTuple):
-    """A mesh, and how the input and the two weights are split over it."""
+    """A mesh, and the sharding specs of the input and of the two weights."""
 
     name: str
     mesh: list[tuple[str, int]]
@@ -75,7 +75,8 @@ SCHEMES = [
 
 
 def load(data_dir: Path | None) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
-    """Training and held-out reviews: tf-idf of the 1,200 commonest words (n, 1200), and labels."""
+    """Return training and held-out reviews: tf-idf of the 1,200 commonest words (n, 1200), and
+    labels (n,)."""
     texts, labels = gdt.data.imdb(data_dir)
     vectorizer = TfidfVectorizer(max_features=TOKENS, dtype=np.float32)
     train = vectorizer.fit_transform(texts[:-HELD_OUT]).toarray()
@@ -90,7 +91,7 @@ def train(
     epochs: int = 2,
     blocks: int | None = None,
 ) -> Run:
-    """Continue from the newest checkpoint, if there is one, on the mesh and layouts of a scheme."""
+    """Train on the mesh and layouts of a scheme, from the newest checkpoint if there is one."""
     began, mesh = time.perf_counter(), gdt.create_mesh(scheme.mesh, blocks=blocks)
 
     def place(x: np.ndarray, y: np.ndarray) -> tuple[gdt.DistributedArray, gdt.DistributedArray]:
@@ -118,7 +119,7 @@ def train(
 
 
 def run(data_dir: Path | None, output: Path) -> list[Run]:
-    """Train under every scheme, one continuing the other, and draw what happened."""
+    """Train under every scheme, one continuing the other, and draw loss and accuracy."""
     checkpoints = output / "imdb-checkpoints"
     if gdt.distributed.process_index() == 0:
         shutil.rmtree(checkpoints, ignore_errors=True)
@@ -132,9 +133,9 @@ def run(data_dir: Path | None, output: Path) -> list[Run]:
 
 def main() -> None:
     """Read the command line, train, and print the table of results."""
-    chosen = options(__doc__, "imdb")
-    with only_run_in(chosen.output):
-        console.print(table(run(chosen.imdb_dir, chosen.output)))
+    arguments = options(__doc__, "imdb")
+    with only_run_in(arguments.output):
+        console.print(table(run(arguments.imdb_dir, arguments.output)))
 
 
 if __name__ == "__main__":

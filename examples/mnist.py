@@ -1,6 +1,6 @@
 """Handwritten digits: a multilayer perceptron trained data parallel with Adam.
 
-After the TensorFlow guide "Distributed training with Core APIs and DTensor"
+Follows the TensorFlow guide "Distributed training with Core APIs and DTensor"
 (tensorflow.org/guide/core/distribution): 784-700-500-10, Xavier weights, batches of 128.
 
     python -m examples.mnist [--data-dir MNIST] [--output outputs] [--full]
@@ -43,9 +43,10 @@ class MLP(nn.Module):
 
 
 def load(data_dir: Path | None, full: bool = False) -> tuple[Split, Split]:
-    """Training and test images (n, 784) in [0, 1], and labels: all, or 5,000 of each.
+    """Return training and test images (n, 784) in [0, 1], and labels (n,).
 
-    The test images are a random sample: the first half of the test set is the harder one.
+    full: whether to return all images; else 5,000 of each. The test images are then a random
+    sample, since the first half of the test set is harder.
     """
     (x, y), (x_test, y_test) = (gdt.data.mnist(split, data_dir) for split in ("train", "test"))
     if not full:
@@ -55,11 +56,12 @@ def load(data_dir: Path | None, full: bool = False) -> tuple[Split, Split]:
 
 
 def pixels(images: np.ndarray) -> np.ndarray:
+    """Return uint8 images (n, 28, 28) as float32 rows (n, 784) in [0, 1]."""
     return images.reshape(len(images), -1).astype(np.float32) / 255
 
 
 def train(mesh: Mesh, data: tuple[Split, Split], epochs: int = 3) -> Run:
-    """Whole weights on every device, each batch split over all of them."""
+    """Train data parallel: every device has the whole weights and a part of each batch."""
     began = time.perf_counter()
 
     def place(x: np.ndarray, y: np.ndarray) -> tuple[gdt.DistributedArray, gdt.DistributedArray]:
@@ -94,9 +96,9 @@ def run(data_dir: Path | None, output: Path, full: bool = False) -> list[Run]:
 
 def main() -> None:
     """Read the command line, train, and print the table of results."""
-    chosen = options(__doc__, "mnist")
-    with only_run_in(chosen.output):
-        console.print(table(run(chosen.mnist_dir, chosen.output, chosen.full)))
+    arguments = options(__doc__, "mnist")
+    with only_run_in(arguments.output):
+        console.print(table(run(arguments.mnist_dir, arguments.output, arguments.full)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the examples share: options, pictures and the table of results."""
+"""Options, pictures and the table of results, for both examples."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ console = Console()
 
 
 class Run(NamedTuple):
-    """One training: its name, mesh, history and model, and the seconds that it took."""
+    """One training: its name, mesh, history, model, and duration in seconds."""
 
     name: str
     mesh: Mesh
@@ -78,7 +78,7 @@ def only_run_in(output: Path) -> Iterator[None]:
 
 
 def options(description: str | None, *datasets: str) -> argparse.Namespace:
-    """The command line of an example: `output`, `full`, and a folder for each data set."""
+    """Parse the command line of an example: `output`, `full`, and a folder for each data set."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -98,12 +98,12 @@ def options(description: str | None, *datasets: str) -> argparse.Namespace:
 
 
 def plot(runs: Sequence[Run], path: Path) -> Path:
-    """Loss of every step, and accuracy after every epoch, of trainings that follow each other."""
+    """Draw the loss of every step and the accuracy of every epoch of successive trainings."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     step, epoch = 0, 0
     before: Run | None = None
     for run, colour in zip(runs, COLOURS, strict=False):
-        losses = np.array([found["loss"] for found in run.history.steps])
+        losses = np.array([results["loss"] for results in run.history.steps])
         steps = step + np.arange(1, len(losses) + 1)
         left.plot(steps, losses, color=colour, alpha=0.2, linewidth=0.8)
         left.plot(steps, smoothed(losses), color=colour, linewidth=1.8, label=run.name)
@@ -130,7 +130,7 @@ def plot(runs: Sequence[Run], path: Path) -> Path:
 
 
 def smoothed(values: np.ndarray) -> np.ndarray:
-    """Mean of each value and its neighbours, a twentieth of all."""
+    """Return the mean of each value and its neighbours, a twentieth of all values."""
     reach = len(values) // 40
     totals = np.cumsum(np.concatenate([[0.0], values]))
     at = np.arange(len(values))
@@ -139,15 +139,17 @@ def smoothed(values: np.ndarray) -> np.ndarray:
 
 
 def table(runs: Sequence[Run]) -> Table:
-    """A line for each training: losses and accuracies of its first and last epoch."""
-    found = Table(title="Trainings on 8 virtual devices", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    found.add_column("training")  # wraps where a terminal is narrow
-    found.add_column("mesh", no_wrap=True)
+    """Return a table with a line for each training: loss, accuracies and time."""
+    results = Table(
+        title="Trainings on 8 virtual devices", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    results.add_column("training")  # wraps where a terminal is narrow
+    results.add_column("mesh", no_wrap=True)
     for name in ("loss", "accuracy", "held out", "time"):
-        found.add_column(name, justify="right", no_wrap=True)
+        results.add_column(name, justify="right", no_wrap=True)
     for run in runs:
         first, last = run.history.epochs[0], run.history.epochs[-1]
-        found.add_row(
+        results.add_row(
             run.name,
             "x".join(map(str, run.mesh.sizes)),
             f"{first['loss']:.3f} → {last['loss']:.3f}",
@@ -155,4 +157,4 @@ def table(runs: Sequence[Run]) -> Table:
             f"[bold]{last['val_accuracy']:.3f}[/bold]",
             f"{run.seconds:.0f} s",
         )
-    return found
+    return results

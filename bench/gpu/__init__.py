@@ -1,1 +1,1 @@
-"""What is measured on an NVIDIA GPU: `make bench-gpu`."""
+"""Measurements on an NVIDIA GPU: `make bench-gpu`."""

@@ -1,7 +1,8 @@
-"""gdt's kernels at the sizes at which they are measured, and what they are measured against.
+"""gdt's kernels at the sizes of the benchmark, and their references.
 
-A product counts its floating-point operations and is set beside cuBLAS; every other kernel is bound
-by memory, counts the bytes that it has to read and write, and is set beside a large copy.
+The rate of a product counts floating-point operations and is compared with cuBLAS. Every other
+kernel is bound by memory: its rate counts the bytes that it must read and write, and is compared
+with a large copy.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from gdt.sharding.mesh import Mesh
 
 Run = Callable[[], Any]
 Timer = Callable[[Run], float]
-"""Seconds that a device takes for what a function launches on it."""
+"""A function that returns the seconds that a device takes for the launches of a run."""
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, "float64": 8}
 COPIED = 1 << 30  # bytes
-PASSES = {  # how often a kernel reads or writes an array of its shape
+PASSES = {  # the number of times that a kernel reads or writes an array of its shape
     "batch norm: moments": 1,
     "batch norm: apply": 2,
     "batch norm: gradient": 5,  # its sums read x and dy, and its result needs both again
@@ -41,7 +42,7 @@ PASSES = {  # how often a kernel reads or writes an array of its shape
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel at one size. `shape` is (n, n, n) of a product, else that of its largest array."""
+    """A kernel at one size. shape: (m, n, k) of a product, else the shape of its largest array."""
 
     kernel: str
     dtype: str
@@ -49,21 +50,22 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As tables say it."""
+        """The kernel, dtype and shape as text."""
         return f"{self.kernel}, {self.dtype}, {' x '.join(map(str, self.shape))}"
 
     @property
     def is_product(self) -> bool:
+        """Whether the kernel is a matrix product."""
         return self.kernel == "matmul"
 
     @property
     def work(self) -> float:
-        """Floating-point operations of a product; bytes that anything else must move."""
+        """The floating-point operations of a product; the bytes that any other kernel must move."""
         size = math.prod(self.shape)
         return 2 * size if self.is_product else PASSES[self.kernel] * size * ITEM_BYTES[self.dtype]
 
     def as_json(self) -> dict[str, Any]:
-        """For another library's process."""
+        """Return the case as JSON, for another library's process."""
         return asdict(self) | {"name": self.name, "shape": list(self.shape)}
 
 
@@ -85,7 +87,7 @@ CASES = (
 
 
 class Bench:
-    """Prepares cases on the first device of a mesh, on which it is made and used."""
+    """The preparation of cases on the first device of a mesh, which must be the current device."""
 
     def __init__(self, mesh: Mesh) -> None:
         self.backend: Backend = backend_of(mesh)
@@ -93,8 +95,9 @@ class Bench:
         self.runner: Any = self.backend.runner
 
     def prepare(self, case: Case) -> Run:
-        """A function that launches the case's kernels, its operands being made before; KernelError
-        if this GPU has none for it."""
+        """Create the case's operands; return a function that launches its kernels.
+
+        Raises KernelError if this GPU has no kernel for the case."""
         prepare = {
             "matmul": self._matmul,
             "batch norm: moments": self._batch_norm,
@@ -115,7 +118,7 @@ class Bench:
         return self._launching(calls)
 
     def reference(self, case: Case) -> Run | None:
-        """cuBLAS's product; None for what it is not asked, and for what is no product."""
+        """Return a run of cuBLAS's product; None for tf32, and for a case that is no product."""
         if not case.is_product or case.dtype == "tf32":
             return None
         x, w, out = self._factors(case)
@@ -130,7 +133,7 @@ class Bench:
         return run
 
     def copy(self, nbytes: int = COPIED) -> Run:
-        """A large copy, which reads and writes that many bytes each."""
+        """Return a run of a large copy, which reads and writes `nbytes` each."""
         source, target = self.xp.ones(nbytes, np.uint8), self.xp.ones(nbytes, np.uint8)
         return lambda: self.xp.copyto(target, source)
 
@@ -161,7 +164,7 @@ class Bench:
         draw = lambda *shape: self.xp.asarray(
             np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
         )
-        # The second factor lies in memory as its transpose does: wgmma takes tf32 only so.
+        # The second factor is stored by columns, the only order in which wgmma takes tf32.
         w = draw(n, k).T if case.dtype == "tf32" else draw(k, n)
         return draw(m, k), w, self.xp.empty((m, n), dtype)
 
@@ -218,10 +221,10 @@ class Bench:
             "adam": (4, (0.9, 0.999, 1.0, 1e-3, 1e-7)),
         }[case.kernel]
         arrays = [self._full(0.5, *case.shape) for _ in range(operands)]
-        together = [(*arrays, *arrays[:-1])]
+        tensors = [(*arrays, *arrays[:-1])]
         scalars = {C_TYPES[case.dtype]: self.xp.asarray(np.array(numbers, case.dtype))}
         launch = {"sgd": launches.sgd, "momentum": launches.momentum, "adam": launches.adam}
-        return launch[case.kernel](together, scalars, to_device=self.backend.upload)
+        return launch[case.kernel](tensors, scalars, to_device=self.backend.upload)
 
     def _sum(self, case: Case) -> list[KernelCall]:
         rows, columns = case.shape

@@ -1,9 +1,9 @@
-"""Measures gdt on the GPUs of this machine, writes bench/results/<device>.json, prints the tables.
+"""Measure gdt on the GPUs of this machine, write bench/results/<device>.json, print the tables.
 
     python -m bench.gpu.report [--rounds 5] [--without PyTorch]
 
-PyTorch, Triton (which `torch.compile` generates) and JAX take part where `make peers-gpu` has made
-their environments, each in a process of its own.
+PyTorch, Triton (which `torch.compile` generates) and JAX take part where `make peers-gpu` has
+created their environments, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from gdt.errors import KernelError
 
 REPEATS, WARMUP = 20, 3
 DISPATCH_ROUNDS = 300
-SAMPLE_STEPS = 100  # in one timed run, at the end of which the host waits once
+SAMPLE_STEPS = 100  # steps in one timed run, at the end of which the host waits once
 UNITS = {True: ("TFLOP/s", 1e12), False: ("GB/s", 1e9)}
 
 
 def by_events(run: Run) -> float:
-    """The median, over runs, of the seconds between CUDA events around them."""
+    """Return the median, over several runs, of the seconds between CUDA events around a run."""
     from cupyx.profiler import benchmark  # noqa: PLC0415
 
     times = benchmark(run, n_repeat=REPEATS, n_warmup=WARMUP).gpu_times
@@ -53,7 +53,7 @@ def by_events(run: Run) -> float:
 
 @dataclass
 class Row:
-    """One kernel at one size: seconds, and those of what it is set beside."""
+    """The seconds of one kernel at one size, of its reference, and of other libraries by name."""
 
     case: Case
     seconds: float
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def fraction(self) -> float | None:
-        """Its rate as a part of the reference's."""
+        """The kernel's rate as a fraction of the reference's."""
         return self.reference / self.seconds if self.reference else None
 
 
@@ -73,9 +73,10 @@ def measured_kernels(
     peers: Mapping[str, Mapping[str, float]],
     copied: int = COPIED,
 ) -> list[Row]:
-    """Cases for which the GPU has no kernel are left out.
+    """Measure the cases for which the GPU has kernels.
 
-    peers: by name of a case, the seconds that other libraries take.
+    seconds: times a run. peers: the seconds of other libraries, by name of the case and of the
+    library. copied: the bytes of the copy that is the reference.
     """
     bandwidth = 2 * copied / seconds(bench.copy(copied))  # bytes a second, read and written
     rows = []
@@ -95,23 +96,23 @@ def measured_kernels(
 
 
 def kernels_of_peers(cases: Iterable[Case], without: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Seconds by case and library, of the libraries that are installed."""
-    found: dict[str, dict[str, float]] = {}
-    asked = json.dumps([case.as_json() for case in cases])
+    """Return the seconds of the installed libraries, by name of the case and of the library."""
+    seconds: dict[str, dict[str, float]] = {}
+    text = json.dumps([case.as_json() for case in cases])
     for contender in peers("kernels", "kernels"):
         if not contender.present or any(part in contender.library for part in without):
             continue
         command = [contender.python, "-m", contender.module]
-        done = subprocess.run(
-            command, cwd=ROOT, input=asked, text=True, check=True, stdout=subprocess.PIPE
+        process = subprocess.run(
+            command, cwd=ROOT, input=text, text=True, check=True, stdout=subprocess.PIPE
         )
-        for name, times in json.loads(done.stdout).items():
-            found.setdefault(name, {}).update(times)
-    return found
+        for name, times in json.loads(process.stdout).items():
+            seconds.setdefault(name, {}).update(times)
+    return seconds
 
 
 def kernel_table(rows: Sequence[Row]) -> str:
-    """Markdown: rates, fractions, and how much longer other libraries take."""
+    """Return a Markdown table of rates, fractions of the reference, and other libraries' times."""
     libraries = sorted({library for row in rows for library in row.peers})
     lines = [
         ["kernel", "rate", "of cuBLAS or of a copy", *[f"{name}, x time" for name in libraries]],
@@ -133,7 +134,7 @@ def kernel_table(rows: Sequence[Row]) -> str:
 
 
 def measured_calls(mesh: gdt.Mesh, rounds: int) -> dict[str, dict[str, float]]:
-    """Microseconds of host time for a call of a tiny op: gdt's, with a tape, and CuPy's own."""
+    """Return the microseconds of host time of tiny ops: of gdt, with a tape, and of CuPy."""
     return {
         name: {
             key: times["best"]
@@ -144,6 +145,7 @@ def measured_calls(mesh: gdt.Mesh, rounds: int) -> dict[str, dict[str, float]]:
 
 
 def call_table(rows: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a Markdown table of the microseconds of calls."""
     lines = ["| op | CuPy, us | gdt, us | with a tape, us |", "| --- | ---: | ---: | ---: |"]
     lines += [
         f"| {name} | {r['bare']:.1f} | {r['gdt']:.1f} | {r['tape']:.1f} |"
@@ -156,7 +158,10 @@ def call_table(rows: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def peers(torch: str, jax: str) -> list[Contender]:
-    """PyTorch and JAX, with the modules `bench.peers.torch_<torch>` and `bench.peers.jax_<jax>`."""
+    """Return the contenders PyTorch and JAX.
+
+    torch, jax: their modules are `bench.peers.torch_<torch>` and `bench.peers.jax_<jax>`.
+    """
     jax_environments = [".venv-jax-cuda13", ".venv-jax-cuda12"]
     existing = [e for e in jax_environments if (ROOT / e).exists()] or jax_environments
     return [
@@ -166,7 +171,7 @@ def peers(torch: str, jax: str) -> list[Contender]:
 
 
 def step_contenders() -> list[Contender]:
-    """All who train, NumPy first, whose losses the others must reach."""
+    """Return all contenders of training steps, NumPy first, whose losses the others must reach."""
     options = ("--sample-steps", str(SAMPLE_STEPS))
     torch, jax = peers("steps", "steps")
     of_torch = {
@@ -191,6 +196,7 @@ def step_contenders() -> list[Contender]:
 
 
 def step_table(workloads: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """Return a Markdown table of the microseconds of training steps."""
     names = list(dict.fromkeys(row["library"] for rows in workloads.values() for row in rows))
     lines = [f"| step | {' | '.join(f'{n}, us' for n in names)} |"]
     lines.append(f"| --- |{' ---: |' * len(names)}")
@@ -204,18 +210,16 @@ def step_table(workloads: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def device_facts(mesh: gdt.Mesh) -> dict[str, Any]:
-    """What the figures belong to: device, libraries, and the commit."""
-    found = {f.name: f.text for f in findings()}
-    device = mesh.devices[0]
-    described = found.get(device, "a simulated GPU")
-    facts = {name: found[name] for name in ("NVIDIA driver", "CuPy", "NVRTC (CUDA toolkit)")}
-    return (
-        {"device": described.split(",")[0], "described": described} | facts | machine() | commit()
-    )
+    """Return the properties of the device, the libraries, the machine and the commit."""
+    texts = {f.name: f.text for f in findings()}
+    described = texts.get(mesh.devices[0], "a simulated GPU")
+    libraries = {name: texts[name] for name in ("NVIDIA driver", "CuPy", "NVRTC (CUDA toolkit)")}
+    device = {"device": described.split(",")[0], "described": described}
+    return device | libraries | machine() | commit()
 
 
 def commit() -> dict[str, str]:
-    """The commit that is measured; "+" marks one with changes."""
+    """Return the commit of this checkout; "+" marks uncommitted changes."""
     try:
         described = subprocess.run(
             ["git", "describe", "--always", "--dirty=+"],
@@ -227,13 +231,13 @@ def commit() -> dict[str, str]:
 
 
 def file_name(device: str) -> str:
-    """`nvidia-h100-80gb-hbm3.json` of "NVIDIA H100 80GB HBM3"."""
+    """Return the file of a device: `nvidia-h100-80gb-hbm3.json` of "NVIDIA H100 80GB HBM3"."""
     words = re.findall(r"[a-z0-9]+", device.lower())
     return "-".join(["nvidia", *[w for w in words if w != "nvidia"]]) + ".json"
 
 
 def tables(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """What goes into the README."""
+    """Return the Markdown tables for the README."""
     facts = result["facts"]
     parts = [
         f"Measured on one {facts['device']} at commit {facts['commit']}, CuPy {facts['CuPy']}, "
@@ -247,7 +251,7 @@ def tables(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
 
 
 def written(result: Mapping[str, Any], folder: Path) -> Path:
-    """The file of the device, written whole or not at all."""
+    """Write the file of the device, whole or not at all; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(result["facts"]["device"])
     temporary = path.with_suffix(".tmp")
@@ -265,7 +269,8 @@ def collected(
     rounds: int = DISPATCH_ROUNDS,
     copied: int = COPIED,
 ) -> tuple[dict[str, Any], list[Row]]:
-    """Everything that is measured in this process, with what others have measured."""
+    """Measure kernels and calls in this process; return all results, with those of the other
+    processes, and the rows of the kernels."""
     rows = measured_kernels(Bench(mesh), cases, seconds, peer_kernels, copied)
     kernels = [
         r.case.as_json()

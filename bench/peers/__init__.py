@@ -1,1 +1,1 @@
-"""The same steps in other libraries, each run in an environment of its own (`make peers`)."""
+"""The same steps in other libraries, each in its own environment (`make peers`)."""

@@ -1,7 +1,7 @@
 """The kernels of `bench.gpu.kernels` in JAX, compiled by `jax.jit`.
 
-Reads cases from standard input, as JSON, and prints seconds by case. A call is timed until its
-result is ready, over as many calls as make the host's share small.
+The program reads cases from standard input, as JSON, and prints seconds by case. The time of a call
+ends when its result is ready; several calls are timed together, which makes the host's share small.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ ARRAYS = {"sgd": 2, "momentum": 3, "adam": 4, "batch norm: gradient": 2}  # of t
 
 
 def operands(kernel: str, dtype: str, shape: list[int]) -> list[jax.Array]:
-    kind = jnp.dtype({"tf32": "float32"}.get(dtype, dtype))
-    draw = lambda *sizes: jax.random.normal(jax.random.key(0), sizes).astype(kind)
+    element = jnp.dtype({"tf32": "float32"}.get(dtype, dtype))
+    draw = lambda *sizes: jax.random.normal(jax.random.key(0), sizes).astype(element)
     if kernel == "matmul":
         m, n, k = shape
         return [draw(m, k), draw(k, n)]
@@ -73,11 +73,11 @@ def seconds(kernel: str, dtype: str, shape: list[int]) -> float:
     with jax.default_matmul_precision(precision):
         if kernel in ("uniform", "normal"):
             draw = jax.jit(getattr(jax.random, kernel), static_argnums=(1, 2))
-            key, kind = jax.random.key(0), jnp.dtype(dtype)
-            run: Run = lambda: draw(key, tuple(shape), kind)
+            key, element = jax.random.key(0), jnp.dtype(dtype)
+            run: Run = lambda: draw(key, tuple(shape), element)
         else:
-            function, given = jax.jit(FUNCTIONS[kernel]), operands(kernel, dtype, shape)
-            run = lambda: function(*given)
+            function, arrays = jax.jit(FUNCTIONS[kernel]), operands(kernel, dtype, shape)
+            run = lambda: function(*arrays)
         jax.block_until_ready(run())
         times = []
         for _ in range(REPEATS):
@@ -89,10 +89,10 @@ def seconds(kernel: str, dtype: str, shape: list[int]) -> float:
 
 def main() -> None:
     jax.config.update("jax_enable_x64", True)
-    found = {}
+    times = {}
     for case in json.load(sys.stdin):
-        found[case["name"]] = {"JAX jit": seconds(case["kernel"], case["dtype"], case["shape"])}
-    print(json.dumps(found))
+        times[case["name"]] = {"JAX jit": seconds(case["kernel"], case["dtype"], case["shape"])}
+    print(json.dumps(times))
 
 
 if __name__ == "__main__":

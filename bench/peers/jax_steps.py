@@ -68,7 +68,7 @@ def sgd_step(
 def contender(
     mesh_axes: dict[str, int], x_spec: P, parameter_specs: Sequence[P]
 ) -> Callable[[Workload], worker.Start]:
-    """The step on a mesh; the last of `parameter_specs` stands for all that follow."""
+    """Return the contender on a mesh; the last of `parameter_specs` stands for all that follow."""
 
     def build(workload: Workload) -> worker.Start:
         jax.config.update("jax_default_matmul_precision", "highest")  # on GPUs tf32 otherwise

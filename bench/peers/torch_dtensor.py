@@ -17,15 +17,15 @@ from bench import worker
 from bench.peers.torch_steps import loss_function, training
 from bench.workloads import WORKLOADS, Workload
 
-SAMPLES = 4  # a step takes some hundred times as long as the other contenders'
+SAMPLES = 4  # few, since a step takes a hundred times as long as the other contenders'
 PATIENCE = timedelta(hours=2)  # the ranks wait in a collective while other contenders run
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """A mesh and, for each array, its placement along every mesh axis.
+    """A mesh, and for each array its placement along every mesh axis.
 
-    The last of `parameters` stands for all that follow.
+    The last placement of `parameters` stands for all that follow.
     """
 
     mesh_axes: dict[str, int]
@@ -34,7 +34,7 @@ class Scheme:
     parameters: list[list[Placement]]
 
     def __call__(self, workload: Workload) -> worker.Start:
-        """This process is rank 0; the others run the same rounds for as long as it lives."""
+        """Start the other ranks, which run the same rounds as this process, rank 0."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
@@ -70,7 +70,7 @@ class Scheme:
 
 
 def follow(scheme: Scheme, workload: str, rank: int) -> None:
-    """The whole life of a rank that is not the first."""
+    """Run rounds for ever, as a rank that is not the first."""
     start = scheme.join(WORKLOADS[workload], rank)
     while True:
         worker.run_round(start, SAMPLES)

@@ -1,7 +1,7 @@
-"""The kernels of `bench.gpu.kernels` in PyTorch: eager, and compiled, which Triton's kernels are.
+"""The kernels of `bench.gpu.kernels` in PyTorch: eager, and compiled to Triton's kernels.
 
-Reads cases from standard input, as JSON, and prints seconds by case and by way of running it. On a
-machine without a GPU everything runs on the CPU, to see that it does.
+The program reads cases from standard input, as JSON, and prints seconds by case and by mode. On a
+machine without a GPU everything runs on the CPU, as a test of the program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Run = Callable[[], Any]
 
 
 def seconds(run: Run) -> float:
-    """The median of the times between events, or of the clock where there is no GPU."""
+    """Return the median of the times between events, or of the clock where there is no GPU."""
     for _ in range(3):
         run()
     times = []
@@ -47,7 +47,7 @@ def seconds(run: Run) -> float:
 
 
 def function_of(kernel: str) -> Callable[..., Any]:
-    """What the kernel computes, as a function of tensors."""
+    """Return the kernel's formula as a function of tensors."""
 
     def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> Any:
         loss = functional.cross_entropy(logits, labels, reduction="sum")
@@ -74,8 +74,8 @@ def function_of(kernel: str) -> Callable[..., Any]:
 
 
 def operands(kernel: str, dtype: str, shape: list[int]) -> list[torch.Tensor]:
-    kind = getattr(torch, {"tf32": "float32"}.get(dtype, dtype))
-    draw = lambda *sizes: torch.randn(*sizes, device=DEVICE).to(kind)
+    element = getattr(torch, {"tf32": "float32"}.get(dtype, dtype))
+    draw = lambda *sizes: torch.randn(*sizes, device=DEVICE).to(element)
     if kernel == "matmul":
         m, n, k = shape
         return [draw(m, k), draw(k, n)]
@@ -90,7 +90,7 @@ def operands(kernel: str, dtype: str, shape: list[int]) -> list[torch.Tensor]:
 
 
 def prepared(case: dict[str, Any]) -> dict[str, Run]:
-    """By way of running it, what is timed."""
+    """Return the runs to time, by mode."""
     kernel, dtype, shape = case["kernel"], case["dtype"], case["shape"]
     torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
     if kernel in UPDATES:
@@ -100,25 +100,25 @@ def prepared(case: dict[str, Any]) -> dict[str, Run]:
     if kernel in ("uniform", "normal"):
         out = torch.empty(*shape, device=DEVICE)
         return {"PyTorch": out.uniform_ if kernel == "uniform" else out.normal_}
-    function, given = function_of(kernel), operands(kernel, dtype, shape)
-    found: dict[str, Run] = {"PyTorch": lambda: function(*given)}
+    function, tensors = function_of(kernel), operands(kernel, dtype, shape)
+    runs: dict[str, Run] = {"PyTorch": lambda: function(*tensors)}
     if kernel not in ("matmul", "cross-entropy and gradient"):
         compiled = torch.compile(function)
-        found["torch.compile (Triton)"] = lambda: compiled(*given)
+        runs["torch.compile (Triton)"] = lambda: compiled(*tensors)
     if kernel == "cross-entropy and gradient":
         loss = torch.compile(lambda x, y: functional.cross_entropy(x, y, reduction="sum"))
-        found["torch.compile (Triton)"] = lambda: torch.autograd.grad(loss(*given), given[0])
-    return found
+        runs["torch.compile (Triton)"] = lambda: torch.autograd.grad(loss(*tensors), tensors[0])
+    return runs
 
 
 def main() -> None:
-    found = {}
+    times = {}
     for case in json.load(sys.stdin):
-        found[case["name"]] = {strategy: seconds(run) for strategy, run in prepared(case).items()}
+        times[case["name"]] = {mode: seconds(run) for mode, run in prepared(case).items()}
         torch._dynamo.reset()
         if DEVICE == "cuda":
             torch.cuda.empty_cache()
-    print(json.dumps(found))
+    print(json.dumps(times))
 
 
 if __name__ == "__main__":

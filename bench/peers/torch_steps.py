@@ -40,8 +40,11 @@ def training(
     fused: bool = False,
     graphs: bool = False,
 ) -> worker.Step:
-    """The step on the given parameters; `fused` is the optimizer's, and `graphs` says that
-    `loss_of` runs CUDA graphs, which overwrite their results."""
+    """Return the step on `parameters`.
+
+    fused: whether the optimizer is. graphs: whether `loss_of` runs CUDA graphs, which overwrite
+    their results.
+    """
     rate = workload.learning_rate
     if workload is MNIST:
         update = torch.optim.Adam(parameters, lr=rate, eps=ADAM_EPSILON, fused=fused)
@@ -63,6 +66,9 @@ def training(
 def contender(
     fused: bool, compiled: bool = False, device: str = "cpu", graphs: bool = False
 ) -> Callable[[Workload], worker.Start]:
+    """Return the contender on `device`, with a compiled loss if `compiled`; `graphs` compiles it to
+    CUDA graphs."""
+
     def build(workload: Workload) -> worker.Start:
         batches = [
             (torch.from_numpy(x).to(device), torch.from_numpy(y).to(device))
