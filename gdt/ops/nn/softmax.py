@@ -29,7 +29,7 @@ Block = Any
 
 
 def floating(xp: Any, x: Block) -> Block:
-    """A block in the dtype that exponentials are added up in: float16 as float32."""
+    """`x` in the dtype in which exponentials are added up: float16 as float32."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
@@ -42,16 +42,16 @@ def _statistics_rule(array_type: ArrayType, *, axis: tuple[int, ...]) -> str:
 
 
 def largest_element(xp: Any, x: Block, axis: Any) -> Block:
-    """The largest element with kept dims; -inf of none."""
+    """The largest element over `axis`, with kept dims; -inf where there are no elements."""
     if x.size:
         return x.max(axis=axis, keepdims=True)
-    gone = {a + x.ndim for a in axis}
-    shape = tuple(1 if i in gone else n for i, n in enumerate(x.shape))
+    reduced = {a + x.ndim for a in axis}
+    shape = tuple(1 if i in reduced else n for i, n in enumerate(x.shape))
     return xp.full(shape, -np.inf, x.dtype)
 
 
 def largest_and_sum(xp: Any, x: Block, axis: Any, keepdims: bool) -> tuple[Block, Block]:
-    """The largest element m, and the sum of exp(x - m); 0 where all elements are -inf."""
+    """The largest element m over `axis`, and the sum of exp(x - m); 0 where all are -inf."""
     largest = largest_element(xp, x, axis)
     below = x - xp.where(largest == -np.inf, largest.dtype.type(0), largest)
     xp.exp(below, out=below)
@@ -60,7 +60,8 @@ def largest_and_sum(xp: Any, x: Block, axis: Any, keepdims: bool) -> tuple[Block
 
 
 def merge_largest_and_sum(xp: Any, largest: Block, total: Block, *, axis: int) -> tuple[Block, ...]:
-    """Put the sums of all shards below the same largest element, and add them up."""
+    """Merge the largest elements and sums of shards, which stand along `axis`: rescale every sum to
+    the largest element of all shards, and add the sums up."""
     top = largest.max(axis=axis, keepdims=True)
     with np.errstate(invalid="ignore"):  # inf - inf: that row is NaN, as it is where rows are whole
         total = total * xp.exp(largest - xp.where(top == -np.inf, top.dtype.type(0), top))
@@ -110,7 +111,7 @@ def softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
 
 @op("..., ..., ... -> ...")
 def softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
-    """`softmax` of x with its own `softmax_statistics`."""
+    """exp(x - largest) / total, for the `softmax_statistics` of x."""
     y = x - largest
     xp.exp(y, out=y)
     y /= total
@@ -128,7 +129,7 @@ def log_softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
 
 @op("..., ..., ... -> ...")
 def log_softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
-    """`log_softmax` of x with its own `softmax_statistics`."""
+    """x - largest - log(total), for the `softmax_statistics` of x."""
     y = x - largest
     y -= xp.log(total)
     return y if y.dtype == x.dtype else y.astype(x.dtype)
@@ -164,13 +165,10 @@ softmax_gradient_of_whole.vjp(joint=_softmax_gradient_vjp)
 
 
 def softmax_gradient(g: DistributedArray, y: DistributedArray, axis: Axis) -> DistributedArray:
-    """The cotangent of x from that of y = softmax(x)."""
-    out: DistributedArray
+    """The cotangent of x from the cotangent g of y = softmax(x)."""
     if _is_split(y, axis) or g.shape != y.shape:
-        out = y * (g - sum_(g * y, axis=axis, keepdims=True))
-    else:
-        out = softmax_gradient_of_whole(g, y, axis=axis)
-    return out
+        return y * (g - sum_(g * y, axis=axis, keepdims=True))
+    return softmax_gradient_of_whole(g, y, axis=axis)
 
 
 def _softmax_vjp(g: Any, out: Any, x: Any, *, axis: Axis) -> Any:
@@ -188,8 +186,8 @@ log_softmax_of_whole.vjp(_log_softmax_vjp)
 def _reduced_axes(x: DistributedArray, statistic: DistributedArray) -> tuple[int, ...]:
     return tuple(
         i - x.ndim
-        for i, (n, kept) in enumerate(zip(x.shape, statistic.shape, strict=True))
-        if n != kept
+        for i, (n, reduced_size) in enumerate(zip(x.shape, statistic.shape, strict=True))
+        if n != reduced_size
     )
 
 
@@ -215,7 +213,10 @@ def _is_split(x: DistributedArray, axis: Axis) -> bool:
 
 
 def as_floating(name: str, x: Any) -> DistributedArray:
-    """The operand as an array of floating-point numbers: integers and bools become float64."""
+    """`x` as an array of floating-point numbers: integers and bools become float64.
+
+    Raises DtypeError for complex numbers, in the name of the function `name`.
+    """
     if type(x) is DistributedArray and x.dtype.kind == "f":
         return x
     (x,) = as_operands(name, x=x)
@@ -228,35 +229,34 @@ def as_floating(name: str, x: Any) -> DistributedArray:
 def softmax(x: Any, axis: Axis = -1) -> DistributedArray:
     """exp(x) / sum(exp(x)) over `axis` (an int, a tuple, or None for all axes), without overflow.
 
-    Integers give float64; float16 is added up in float32. Where `axis` is split, the devices gather
-    one largest element and one sum per row, and no row.
+    The result has the shape of x. Integers give float64; float16 is added up in float32. Where
+    `axis` is split, the devices gather one largest element and one sum per row, and no row.
+    Raises AxisError for an axis that x does not have, DtypeError for complex numbers.
 
     >>> gdt.softmax(gdt.asarray([[0.0, 0.0], [1000.0, 0.0]])).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
     """
     x = as_floating("softmax", x)
-    out: DistributedArray
     if _is_split(x, axis):
-        out = softmax_from(x, *softmax_statistics(x, axis=axis))
-    else:
-        out = softmax_of_whole(x, axis=axis)
-    return out
+        largest, total = softmax_statistics(x, axis=axis)
+        return softmax_from(x, largest, total)
+    return softmax_of_whole(x, axis=axis)
 
 
 @public
 def log_softmax(x: Any, axis: Axis = -1) -> DistributedArray:
     """log(softmax(x)) over `axis`, accurate where the softmax is close to 0.
 
+    Shapes, dtypes, communication and errors are those of `gdt.softmax`.
+
     >>> gdt.log_softmax(gdt.asarray([0.0, -1000.0])).tolist()
     [0.0, -1000.0]
     """
     x = as_floating("log_softmax", x)
-    out: DistributedArray
     if _is_split(x, axis):
-        out = log_softmax_from(x, *softmax_statistics(x, axis=axis))
-    else:
-        out = log_softmax_of_whole(x, axis=axis)
-    return out
+        largest, total = softmax_statistics(x, axis=axis)
+        return log_softmax_from(x, largest, total)
+    return log_softmax_of_whole(x, axis=axis)
 
 
 # ---------------------------------------------------------------- logsumexp
@@ -307,7 +307,8 @@ def logsumexp(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedA
     -inf, and for no elements.
 
     Integers give float64; float16 is added up in float32. Over split axes it is one all-gather of
-    the largest elements and the sums.
+    the largest elements and the sums. keepdims: whether the reduced axes stay, with length 1.
+    Raises AxisError for an axis that x does not have, DtypeError for complex numbers.
 
     >>> float(gdt.logsumexp(gdt.asarray([1000.0, 1000.0]))) - 1000.0
     0.693147180559...

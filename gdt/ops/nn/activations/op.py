@@ -28,14 +28,14 @@ ROOT_HALF = math.sqrt(0.5)
 ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)  # of the standard normal
 CUBIC = 0.044715  # of the tanh form of gelu (Hendrycks and Gimpel 2016)
-LONGEST_KEPT = 4096  # zeros of a row
+LONGEST_CACHED = 4096  # zeros of a row
 SATURATED = (
     40.0  # beyond it exp(-x^2 / 2) and 1 - tanh(x) are 0 in float64, and x^3 is finite in float16
 )
 
 
 def _real(name: str) -> Callable[..., dict[str, Any]]:
-    """Checks that the operand is real."""
+    """A check that the operand of the op of that name is real; DtypeError otherwise."""
 
     def prepare(array_type: ArrayType, **static: Any) -> dict[str, Any]:
         if array_type.dtype.kind == "c":
@@ -48,7 +48,7 @@ def _real(name: str) -> Callable[..., dict[str, Any]]:
 
 
 def _floating(xp: Any, x: Block) -> Block:
-    """Integers as the floating-point numbers that NumPy's ufuncs would make of them."""
+    """`x` as floating-point numbers, of the dtype that NumPy's ufuncs make of integers."""
     return x if x.dtype.kind == "f" else x.astype(xp.result_type(x.dtype, xp.float16))
 
 
@@ -57,14 +57,14 @@ def _target(xp: Any, x: Block, out: Block) -> Block:
 
 
 def _zeros(xp: Any, shape: tuple[int, ...], dtype: np.dtype) -> Block:
-    """A row of zeros; on the host those of a short row are kept from call to call."""
-    if xp is np and math.prod(shape) <= LONGEST_KEPT:
-        return _kept_zeros(shape, dtype)
+    """A row of zeros; a short row is cached on the host."""
+    if xp is np and math.prod(shape) <= LONGEST_CACHED:
+        return _cached_zeros(shape, dtype)
     return xp.zeros(shape, dtype)
 
 
 @lru_cache(maxsize=256)
-def _kept_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+def _cached_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     zeros = np.zeros(shape, dtype)
     zeros.flags.writeable = False
     return zeros
@@ -75,7 +75,9 @@ def _kept_zeros(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 @op(UNARY, prepare=_real("relu"))
 def relu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
-    """max(x, 0), with NaN kept; the gradient at 0 is 0.
+    """max(x, 0), and NaN for NaN; the gradient at 0 is 0.
+
+    Element-wise, of any shape; the dtype is that of `x`. Raises DtypeError for complex numbers.
 
     >>> gdt.relu([-1.0, 2.0]).tolist()
     [0.0, 2.0]
@@ -86,7 +88,7 @@ def relu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
 
 @op(BINARY, linear="g")
 def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) -> Block:
-    """g * (y > 0): the gradient of relu from its value y."""
+    """g * (y > 0): the gradient of y = relu(x)."""
     # A product of floats and bools would cast piece by piece.
     return xp.multiply(g, (y > 0).astype(g.dtype), out=out)
 
@@ -106,6 +108,10 @@ def leaky_relu(
 ) -> Block:
     """x where it is positive, else `negative_slope * x`; the default is Keras's.
 
+    Source: Maas et al. 2013, "Rectifier nonlinearities improve neural network acoustic models".
+    Integers give floating-point numbers, of the size that NumPy gives them. Raises DtypeError for
+    complex numbers.
+
     >>> gdt.leaky_relu([-1.0, 2.0], negative_slope=0.1).tolist()
     [-0.1, 2.0]
     """
@@ -120,6 +126,10 @@ leaky_relu.vjp(lambda g, out, x, negative_slope=0.2: g * where(x > 0, 1.0, negat
 @op(UNARY, prepare=_real("elu"))
 def elu(xp: Any, x: Block, /, alpha: float = 1.0, *, out: Memory | None = None) -> Block:
     """x where it is positive, else `alpha * (exp(x) - 1)`.
+
+    Source: Clevert et al. 2016, "Fast and accurate deep network learning by exponential linear
+    units". Integers give floating-point numbers, of the size that NumPy gives them. Raises
+    DtypeError for complex numbers.
 
     >>> gdt.elu([-1000.0, 2.0]).tolist()
     [-1.0, 2.0]
@@ -152,6 +162,9 @@ def _sigmoid(xp: Any, x: Block, out: Block) -> Block:
 def sigmoid(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """1 / (1 + exp(-x)), without overflow.
 
+    Integers give floating-point numbers, of the size that NumPy gives them. Raises DtypeError for
+    complex numbers.
+
     >>> gdt.sigmoid([-1000.0, 0.0]).tolist()
     [0.0, 0.5]
     """
@@ -160,7 +173,7 @@ def sigmoid(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
 
 @op(BINARY, linear="g")
 def sigmoid_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) -> Block:
-    """g * y * (1 - y): the gradient of sigmoid from its value y."""
+    """g * y * (1 - y): the gradient of y = sigmoid(x)."""
     if out is None:
         return g * (y * (1 - y))
     xp.subtract(1, y, out=out)
@@ -178,6 +191,9 @@ sigmoid_gradient.vjp(
 @op(UNARY, prepare=_real("softplus"))
 def softplus(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """log(1 + exp(x)), without overflow.
+
+    Integers give floating-point numbers, of the size that NumPy gives them. Raises DtypeError for
+    complex numbers.
 
     >>> gdt.softplus([-1000.0, 1000.0]).tolist()
     [0.0, 1000.0]
@@ -198,6 +214,10 @@ softplus.vjp(lambda g, out, x: g * sigmoid(x))
 @op(UNARY, prepare=_real("silu"))
 def silu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """x * sigmoid(x), also called swish.
+
+    Source: Elfwing et al. 2018, "Sigmoid-weighted linear units".
+    Integers give floating-point numbers, of the size that NumPy gives them. Raises DtypeError for
+    complex numbers.
 
     >>> gdt.silu([-1000.0, 1000.0]).tolist()
     [-0.0, 1000.0]
@@ -233,7 +253,8 @@ silu_slope.vjp(_silu_slope_vjp)
 def erf(xp: Any, x: Block, /) -> Block:
     """The error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
-    Within 1 ulp in float64, 7 in float32; see `gdt.ops.error_function` for the source.
+    Within 1 ulp in float64, 7 in float32; `gdt.ops.nn.activations.error_function` has the source.
+    Integers give floating-point numbers. Raises DtypeError for complex numbers.
 
     >>> gdt.erf([0.0, 10.0]).tolist()
     [0.0, 1.0]
@@ -264,6 +285,8 @@ def gelu(xp: Any, x: Block, /, approximate: bool = False) -> Block:
 
     approximate: use 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) for the CDF. The default
         is that of `keras.activations.gelu`, the exact form; JAX's `jax.nn.gelu` approximates.
+
+    Integers give floating-point numbers. Raises DtypeError for complex numbers.
 
     >>> gdt.gelu([-100.0, 0.0, 100.0]).tolist()
     [-0.0, 0.0, 100.0]

@@ -63,9 +63,11 @@ def normalize(
 
 
 def _update(ufunc: Any, y: Block, other: Block, shape: tuple[int, ...]) -> Block:
-    """ufunc(y, other), in the memory of y where it fits there."""
-    kept = type(other) in (int, float) or (hasattr(other, "dtype") and other.dtype == y.dtype)
-    return ufunc(y, other, out=y if kept and y.shape == shape else None)
+    """ufunc(y, other), in the memory of y if the result has its dtype and shape."""
+    keeps_dtype = type(other) in (int, float) or (
+        hasattr(other, "dtype") and other.dtype == y.dtype
+    )
+    return ufunc(y, other, out=y if keeps_dtype and y.shape == shape else None)
 
 
 def _factor(xp: Any, variance: Block, scale: Block, epsilon: float) -> Block:
@@ -98,10 +100,11 @@ normalize.specialize(normalize_loop)
 def batch_normalization(
     x: Any, mean: Any, variance: Any, offset: Any, scale: Any, epsilon: float = 1e-3
 ) -> DistributedArray:
-    """(x - mean) / sqrt(variance + epsilon) * scale + offset, as `tf.nn.batch_normalization`.
+    """Normalise with given statistics: (x - mean) / sqrt(variance + epsilon) * scale + offset.
 
-    mean, variance, offset, scale: broadcast to x; offset and scale may be None or numbers. No
-    statistics are computed: see `gdt.batch_norm`, and `gdt.moments`.
+    mean, variance, offset, scale: arrays that broadcast to x, commonly (channels,); offset and
+    scale may be None or numbers. `gdt.batch_norm` computes statistics, and so does `gdt.moments`.
+    Raises ShapeError for operands that do not broadcast. Source: `tf.nn.batch_normalization`.
 
     >>> gdt.batch_normalization([3.0, 5.0], 4.0, 1.0, None, 2.0, epsilon=0.0).tolist()
     [-2.0, 2.0]
@@ -128,8 +131,8 @@ def _prepare_pair(g: ArrayType, xhat: ArrayType, *, axes: Axis, keepdims: bool) 
 def batch_norm_sums(
     xp: Any, g: Block, xhat: Block, /, axes: Axis, keepdims: bool
 ) -> tuple[Block, Block]:
-    """sum(g) and sum(g * xhat) over `axes`: what the gradient of batch normalisation needs of the
-    whole batch. Both are partial over a split batch, and travel together."""
+    """sum(g) and sum(g * xhat) over `axes`: the statistics of the whole batch in the gradient of
+    batch normalisation. Both are partial over a split batch, and travel together."""
     return add_reduce(xp, g, axes, keepdims), add_reduce(xp, g * xhat, axes, keepdims)
 
 
@@ -211,8 +214,8 @@ batch_norm_gradient.specialize(batch_norm_gradient_loop)
 def normalize_batch(
     x: DistributedArray, scale: Factor, offset: Factor, *, epsilon: float, axes: tuple[int, ...]
 ) -> tuple[DistributedArray, DistributedArray, DistributedArray]:
-    """Normalised x, and the mean and variance that it was normalised with, in kept dims where
-    `axes` are not the leading ones."""
+    """Normalise x, and return it with its mean and variance, which keep reduced dims unless `axes`
+    are the leading ones."""
     keepdims = not _are_leading(axes, x.ndim)
     mean, variance = moments(x, axes=axes, keepdims=keepdims)
     return normalize(x, mean, variance, offset, scale, epsilon=epsilon), mean, variance
@@ -232,7 +235,7 @@ def _normalize_batch_vjp(
     epsilon: float,
     axes: tuple[int, ...],
 ) -> tuple[Any, ...]:
-    (g_y, g_mean, g_variance), (y, mean, variance) = g, out
+    (g_y, g_mean, g_variance), (y, mean, variance) = g, out  # (batch, channels), (channels,) twice
     g_x = g_scale = g_offset = None
     if g_y is not None:
         keepdims = not _are_leading(axes, x.ndim)
@@ -260,16 +263,20 @@ normalize_batch.vjp(joint=_normalize_batch_vjp)
 def _as_factor(
     value: Any, default: float, name: str, x: DistributedArray, over: tuple[int, ...]
 ) -> Factor:
-    """scale or offset as a number, or as an array that broadcasts to `x`."""
+    """The argument `name`, a scale or an offset, as a number or as an array that broadcasts to x.
+
+    over: the axes that are normalised over. Raises ShapeError for an array of another shape than
+    that of the other axes.
+    """
     if value is None or type(value) in (int, float):
         return default if value is None else float(value)
     x, factor = as_operands("batch_norm", x=x, **{name: value})
-    kept = tuple(n for i, n in enumerate(x.shape) if i - x.ndim not in over)
-    if factor.ndim and factor.shape != kept:
+    channels = tuple(n for i, n in enumerate(x.shape) if i - x.ndim not in over)
+    if factor.ndim and factor.shape != channels:
         raise error(
             ShapeError,
             "batch_norm",
-            f"{name} has shape {list(factor.shape)}, not {list(kept)}",
+            f"{name} has shape {list(factor.shape)}, not {list(channels)}",
             operands={"x": x.type, name: factor.type},
         )
     return kept_dims(factor, x, over) if factor.ndim and not _are_leading(over, x.ndim) else factor
@@ -283,11 +290,16 @@ def batch_norm(
     epsilon: float = 1e-3,
     axes: Axis = None,
 ) -> tuple[DistributedArray, DistributedArray, DistributedArray]:
-    """Normalise x by its own mean and variance over `axes`: (y, mean, variance).
+    """Normalise x by its own mean and variance over `axes`, and return (y, mean, variance).
 
-    x: floating-point; axes: all but the last if not given. scale, offset: arrays of the shape of
-    the other axes, numbers, or None for 1 and 0. Over a split batch the statistics are those of the
+    x: floating-point, commonly (batch, channels). axes: all but the last if not given. scale,
+    offset: arrays of the shape of the other axes, numbers, or None for 1 and 0. y has the shape of
+    x, mean and variance that of the other axes. Over a split batch the statistics are those of the
     global batch: one all-gather forwards, and one reduction of two sums backwards.
+
+    Raises DtypeError for an x that is not floating-point, AxisError for an axis that x does not
+    have, ShapeError for a scale or offset of another shape. Source: Ioffe and Szegedy 2015, "Batch
+    normalization".
 
     >>> y, mean, variance = gdt.batch_norm(gdt.asarray([[1.0], [3.0]]), epsilon=0.0)
     >>> y.tolist(), mean.tolist(), variance.tolist()
@@ -303,5 +315,5 @@ def batch_norm(
     y, mean, variance = normalize_batch(x, scale, offset, epsilon=epsilon, axes=over)
     if _are_leading(over, x.ndim):
         return y, mean, variance
-    kept = tuple(n for i, n in enumerate(x.shape) if i - x.ndim not in over)
-    return y, reshape(mean, kept), reshape(variance, kept)
+    channels = tuple(n for i, n in enumerate(x.shape) if i - x.ndim not in over)
+    return y, reshape(mean, channels), reshape(variance, channels)

@@ -40,7 +40,7 @@ def _floating_pair(name: str, labels: Any, logits: Any) -> list[DistributedArray
 
 @op("..., ... -> ...")
 def weighted_log(xp: Any, weight: Block, logarithm: Block, /) -> Block:
-    """weight * logarithm, and 0 where the weight is 0, whatever the logarithm."""
+    """weight * logarithm; 0 where the weight is 0, even if the logarithm is infinite."""
     with np.errstate(invalid="ignore"):
         product = weight * logarithm
     return xp.where(weight == 0, product.dtype.type(0), product)
@@ -54,10 +54,15 @@ weighted_log.vjp(
 
 @public
 def softmax_cross_entropy_with_logits(labels: Any, logits: Any, axis: int = -1) -> DistributedArray:
-    """-sum(labels * log(softmax(logits))) over `axis`, as `tf.nn` has it.
+    """Softmax cross-entropy: -sum(labels * log(softmax(logits))) over `axis`, the classes.
 
-    labels, logits: of one shape; labels are weights of the classes, commonly a distribution. A
-    class of weight 0 adds 0, even if its logit is -inf. Split classes leave the sum partial.
+    labels, logits: of one shape, commonly (batch, classes); labels are weights of the classes,
+    commonly a distribution; logits are floating-point. Result: the shape without `axis`, commonly
+    (batch,). A class of weight 0 adds 0, even if its logit is -inf. Split classes leave the sum
+    partial.
+
+    Raises ShapeError where labels and logits differ in shape, DtypeError for logits that are not
+    floating-point. Source: `tf.nn.softmax_cross_entropy_with_logits`.
 
     >>> gdt.softmax_cross_entropy_with_logits([[0.5, 0.5]], gdt.asarray([[0.0, 0.0]])).tolist()
     [0.693147180559...]
@@ -85,10 +90,12 @@ logistic_loss.vjp(
 
 @public
 def sigmoid_cross_entropy_with_logits(labels: Any, logits: Any) -> DistributedArray:
-    """-labels * log(sigmoid(logits)) - (1 - labels) * log(1 - sigmoid(logits)), elementwise,
-    without overflow, as `tf.nn` has it.
+    """Logistic loss of every element, without overflow: -labels * log(sigmoid(logits)) -
+    (1 - labels) * log(1 - sigmoid(logits)).
 
-    labels, logits: of one shape; labels in [0, 1], logits floating-point.
+    labels, logits: of one shape, which the result has too; labels in [0, 1], logits floating-point.
+    Raises ShapeError where labels and logits differ in shape, DtypeError for logits that are not
+    floating-point. Source: `tf.nn.sigmoid_cross_entropy_with_logits`.
 
     >>> gdt.sigmoid_cross_entropy_with_logits([1.0, 0.0], gdt.asarray([1000.0, 0.0])).tolist()
     [0.0, 0.693147180559...]

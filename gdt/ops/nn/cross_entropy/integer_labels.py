@@ -12,43 +12,49 @@ from gdt.errors import IndexRangeError, error
 
 Block = Any
 
-LARGEST_KEPT = 1 << 16  # elements of a block whose row starts are kept
+LARGEST_CACHED = 1 << 16  # elements of a block whose row starts are cached
 UNSIGNED = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}  # dtypes by their bytes
 NAME = "sparse_softmax_cross_entropy_with_logits"
 
 
 class Targets(NamedTuple):
-    """Labels that all point at a class; which of them are not to be ignored, and which were no
-    class (None: all, and none)."""
+    """Labels that are all a class, with two masks of their shape.
+
+    counted: the rows that are not ignored; None if no row is. outside: the rows whose label was no
+    class, and is 0 now; None if there is none.
+    """
 
     labels: Block
-    kept: Block | None
+    counted: Block | None
     outside: Block | None
 
 
 def checked_targets(
     xp: Any, labels: Block, classes: int, shards: Shards, ignore_index: int | None
 ) -> Targets:
-    """Labels, checked. On the host one that is no class is an IndexRangeError; on a GPU, where
-    finding out would wait for the device, its loss is NaN and its gradient 0, as in the kernels."""
-    kept = None
+    """Check that labels are classes.
+
+    Raises IndexRangeError on the host. On a GPU, where finding out would wait for the device, the
+    loss of such a row is NaN and its gradient 0, as in the kernels.
+    """
+    counted = None
     if ignore_index is not None:
-        kept = labels != ignore_index
-        labels = labels * kept
+        counted = labels != ignore_index
+        labels = labels * counted
     # Of unsigned numbers a negative label is a huge one.
     unsigned = labels.view(UNSIGNED[labels.dtype.itemsize])
     if xp is np and (not labels.size or np.maximum.reduce(unsigned, axis=None) < classes):
-        return Targets(labels, kept, None)
+        return Targets(labels, counted, None)
     outside = unsigned >= classes
     labels_inside = xp.where(outside, 0, labels)
     if xp is not np:
-        return Targets(labels_inside, kept, outside)
+        return Targets(labels_inside, counted, outside)
     _raise_outside(labels, outside & _valid_rows(xp, labels, shards), classes)
-    return Targets(labels_inside, kept, None)  # they were padding
+    return Targets(labels_inside, counted, None)  # they were padding
 
 
 def _valid_rows(xp: Any, labels: Block, shards: Shards) -> Block:
-    """Which rows of a block are no padding."""
+    """A mask of the rows of a block that are no padding, in the shape of the labels."""
     mesh_ndim = shards.valid["k"].ndim
     rank, valid = labels.ndim - mesh_ndim, xp.ones(labels.shape, bool)
     for d in range(rank):
@@ -72,21 +78,22 @@ def _raise_outside(labels: Block, outside: Block, classes: int) -> None:
 def picked(xp: Any, rows: Block, labels: Block) -> Block:
     """rows[..., labels]: one element of every row."""
     classes = rows.shape[-1]
-    flat = rows.reshape(-1)
+    flat = rows.reshape(-1)  # (rows * classes,)
     return flat.take(positions(xp, labels, flat.size, classes)).reshape(labels.shape)
 
 
 def positions(xp: Any, labels: Block, size: int, classes: int) -> Block:
-    """Where the element of each label is among the `size` elements of rows of classes, as a
-    vector. Labels are classes, so int64 holds them, which uint64 and int64 together are not."""
-    index = labels.reshape(-1).astype(np.int64, copy=False)
+    """Positions of `rows[..., labels]` in rows of classes that are flattened to `size` elements:
+    (rows,)."""
+    # Classes are few enough for int64, and uint64 + int64 would be float64.
+    index = labels.reshape(-1).astype(np.int64, copy=False)  # (rows,)
     return index + _row_starts(xp, size, classes)
 
 
 def _row_starts(xp: Any, size: int, classes: int) -> Block:
-    """Where each row begins in the `size` elements of a block; of small blocks kept from call to
-    call."""
-    if xp is np and size <= LARGEST_KEPT:
+    """The position at which each row begins in a block of `size` elements; cached for small blocks
+    on the host."""
+    if xp is np and size <= LARGEST_CACHED:
         return _host_row_starts(size, max(classes, 1))
     return xp.arange(0, size, max(classes, 1))
 
@@ -97,12 +104,13 @@ def _host_row_starts(size: int, classes: int) -> np.ndarray:
 
 
 def beside(numbers: Block, ndim: int) -> Block:
-    """Numbers per coordinate, shaped to broadcast to blocks of `ndim` axes."""
+    """One number per coordinate, in a shape that broadcasts to blocks of `ndim` axes."""
     return numbers.reshape(numbers.shape + (1,) * (ndim - numbers.ndim))
 
 
 def local_labels(xp: Any, labels: Block, shards: Shards) -> tuple[Block, Block]:
-    """Labels as positions in this shard of the classes, and whether they are in it."""
+    """Labels as positions in this shard of the classes (0 for those outside it), and a mask of
+    those in it."""
     start = beside(shards.start["k"], labels.ndim)
     local = labels.astype(np.int64) - start
     here = (local >= 0) & (local < beside(shards.valid["k"], labels.ndim))

@@ -89,9 +89,10 @@ def _loss_of_whole(
     ignore_index: int | None,
     shards: Shards,
 ) -> tuple[Block, Block, Block, Block]:
-    """The loss, the largest logit of every row, the exponentials below it, and their sum."""
+    """The loss, the largest logit m of every row, the exponentials exp(x - m), and their sum:
+    (...), (..., 1), (..., classes), (..., 1)."""
     classes = logits.shape[-1]
-    labels, kept, outside = checked_targets(xp, labels, classes, shards, ignore_index)
+    labels, counted, outside = checked_targets(xp, labels, classes, shards, ignore_index)
     below = floating(xp, logits)
     largest = row_maximum(xp, below)
     below = below - largest
@@ -105,8 +106,8 @@ def _loss_of_whole(
     total = add_reduce(xp, below, (-1,), True)
     loss = xp.log(total).reshape(target.shape)
     loss -= target
-    if kept is not None:
-        loss = xp.where(kept, loss, 0)
+    if counted is not None:
+        loss = xp.where(counted, loss, 0)
     return loss if loss.dtype == logits.dtype else loss.astype(logits.dtype), largest, below, total
 
 
@@ -157,19 +158,19 @@ fused_cross_entropy.kernel(whole_kernel(NAME))
 
 
 def _merge(
-    xp: Any, largest: Block, total: Block, target: Block, *kept: Block, axis: int
+    xp: Any, largest: Block, total: Block, target: Block, *counted: Block, axis: int
 ) -> tuple[Block, ...]:
     largest, total = merge_largest_and_sum(xp, largest, total, axis=axis)
     target = target.sum(axis=axis, keepdims=True)
-    return largest, total, target, *(k.max(axis=axis, keepdims=True) for k in kept)
+    return largest, total, target, *(k.max(axis=axis, keepdims=True) for k in counted)
 
 
 def _finish(
-    xp: Any, largest: Block, total: Block, target: Block, *kept: Block, dtype: np.dtype[Any]
+    xp: Any, largest: Block, total: Block, target: Block, *counted: Block, dtype: np.dtype[Any]
 ) -> tuple[Block, Block, Block]:
     loss = xp.log(total) + largest - target
-    if kept:
-        loss = xp.where(kept[0], loss, 0)
+    if counted:
+        loss = xp.where(counted[0], loss, 0)
     return loss.reshape(loss.shape[:-1]).astype(dtype, copy=False), largest, total
 
 
@@ -199,7 +200,7 @@ def cross_entropy_of_split(
 ) -> tuple[Block, ...]:
     """`sparse_softmax_cross_entropy_with_logits` over split classes, with the largest logit of
     every row and the sum of exponentials below it, which its gradient takes."""
-    labels, kept, outside = checked_targets(xp, labels, shards.size["k"], shards, ignore_index)
+    labels, counted, outside = checked_targets(xp, labels, shards.size["k"], shards, ignore_index)
     logits = floating(xp, logits)
     largest, total = largest_and_sum(xp, logits, (-1,), True)
     local, here = local_labels(xp, labels, shards)
@@ -211,7 +212,9 @@ def cross_entropy_of_split(
         target = (1.0 - label_smoothing) * target + label_smoothing * mean
     statistics = (largest, total, target[..., None])
     return (
-        statistics if kept is None else (*statistics, xp.broadcast_to(kept[..., None], total.shape))
+        statistics
+        if counted is None
+        else (*statistics, xp.broadcast_to(counted[..., None], total.shape))
     )
 
 
@@ -219,7 +222,8 @@ cross_entropy_of_split.kernel(split_kernel(NAME))
 
 
 def _mean_of_split(xp: Any, logits: Block, shards: Shards) -> Block:
-    """What this shard of the classes adds to the mean of every row; its padding holds -inf."""
+    """The sum of this shard's logits in every row, divided by the number of all classes; padding
+    counts as 0, though it holds -inf."""
     valid = beside(shards.valid["k"], logits.ndim)
     real = xp.where(xp.arange(logits.shape[-1]) < valid, logits, 0)
     return real.sum(axis=-1) / shards.size["k"]
@@ -237,9 +241,9 @@ def _minus_labels(
     """g * (softmax - labels as one-hot rows, smoothed)."""
     classes = shards.size["k"]
     if ignore_index is not None or shards.uneven or xp is not np:  # else the loss has checked them
-        labels, kept, outside = checked_targets(xp, labels, classes, shards, ignore_index)
-        if kept is not None:
-            g = xp.where(kept, g, 0)
+        labels, counted, outside = checked_targets(xp, labels, classes, shards, ignore_index)
+        if counted is not None:
+            g = xp.where(counted, g, 0)
         if outside is not None:
             g = xp.where(outside, 0, g)
     if label_smoothing:
@@ -317,7 +321,7 @@ def _fused_gradient_vjp(
 ) -> tuple[Any, ...]:
     ones = g * 0.0 + 1.0
     unit = fused_cross_entropy_gradient(ones, labels, logits, largest, total, **static)
-    # The largest logits and the sums are those of the logits: `softmax_from` knows what follows.
+    # `largest` and `total` depend on the logits too: the gradient of `softmax_from` counts that.
     weight = c * expand_dims(_unless_ignored(g, labels, static), -1)
     softmax = softmax_from(logits, largest, total)
     g_logits = like(softmax_gradient(weight, softmax, -1), logits)
@@ -355,15 +359,17 @@ cross_entropy_of_split.vjp(joint=_fused_vjp)
 def sparse_softmax_cross_entropy_with_logits(
     labels: Any, logits: Any, *, label_smoothing: float = 0.0, ignore_index: int | None = None
 ) -> DistributedArray:
-    """-log(softmax(logits)[label]) of every row, as `tf.nn` has it.
+    """Softmax cross-entropy with integer labels: -log(softmax(logits)[label]) of every row.
 
-    labels: integers of any kind, of shape (...); logits: floating-point, (..., classes).
+    labels: integers of any size, (...); logits: floating-point, (..., classes). Result: (...), in
+    the dtype of the logits.
     label_smoothing: the share of the target that all classes divide evenly. ignore_index: a label
-    of rows whose loss and gradient are 0.
+        of rows whose loss and gradient are 0.
 
-    Raises IndexRangeError for a label that is no class; on a GPU, where finding out would wait for
-    the device, at the next read by the host: until then the loss of such a row is NaN, and its
-    gradient 0. Split rows or classes stay split.
+    Raises ShapeError where the labels' shape is not that of the rows, DtypeError for labels that
+    are no integers, and IndexRangeError for a label that is no class: at once on the host; on a GPU
+    at the next read by the host, and until then the loss of such a row is NaN and its gradient 0.
+    Split rows or classes stay split. Source: `tf.nn.sparse_softmax_cross_entropy_with_logits`.
 
     >>> logits = gdt.asarray([[0.0, 0.0], [0.0, 1000.0]])
     >>> gdt.sparse_softmax_cross_entropy_with_logits([0, 1], logits).tolist()
@@ -394,7 +400,7 @@ def sparse_softmax_cross_entropy_with_logits(
 
 
 def _family(logits: DistributedArray) -> Op[..., tuple[DistributedArray, ...]]:
-    """The op for logits of that layout on those devices."""
+    """The op for logits of this layout on these devices."""
     if logits.layout.dims[-1]:
         return cross_entropy_of_split
     has_kernels = backend_of(logits.mesh).runner is not None
