@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from gdt.array.array import DistributedArray
 from gdt.errors import DtypeError, error, frame_of_user
-from gdt.observe import COUNTED, met_host
+from gdt.observe import COUNTED, OBSERVERS, met_host
 
 Facts = tuple[tuple[int, ...], str]  # shape and name of the dtype
 Tree = Any
@@ -32,14 +32,15 @@ class Counter:
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
-        met_host(f"read {type(instance).__name__}.{self._name}", COUNTED)
+        if OBSERVERS.get():
+            met_host(f"read {type(instance).__name__}.{self._name}", COUNTED)
         try:
             return vars(instance)[self._name]
         except KeyError:
             raise AttributeError(self._name) from None
 
     def __set__(self, instance: Any, value: int) -> None:
-        if self._name in vars(instance):
+        if OBSERVERS.get() and self._name in vars(instance):
             met_host(f"set {type(instance).__name__}.{self._name}", COUNTED)
         vars(instance)[self._name] = value
 

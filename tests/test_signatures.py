@@ -16,7 +16,7 @@ from gdt.engine.op import Op
 from gdt.engine.plan import value_key
 from gdt.errors import ShapeError
 from gdt.ops.intervals import _move_intervals
-from gdt.programs.function import Arguments
+from gdt.programs.signature import Arguments
 
 X = gdt.ones(2)
 LIST: list[Any] = []

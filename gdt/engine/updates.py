@@ -181,8 +181,15 @@ def is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
 
 
 def is_only_owned(mapping: Mapping[str, Any], name: str) -> bool:
-    """`is_owned` of an array of one block."""
-    return _is_alone(mapping, name) and _owns(mapping[name], 0)
+    """`is_owned` of an array of one block, with `_is_alone` written out: steps ask it for each of
+    their parameters."""
+    count = sys.getrefcount
+    return (
+        count(mapping[name]) == ONE_REFERENCE
+        and count(mapping[name].blocks) == ONE_REFERENCE
+        and mapping[name]._resolved is None
+        and _owns(mapping[name], 0)
+    )
 
 
 def _is_alone(mapping: Mapping[str, Any], name: str) -> bool:
@@ -208,7 +215,7 @@ def _owns(array: DistributedArray, i: int) -> bool:
             return False
         if not pooled and not _has_memory(array.blocks[i].base):
             return False
-    elif not _has_memory(array.blocks[i]):
+    elif not array.blocks[i].flags.owndata:
         return False
     return getattr(array.blocks[i].flags, "writeable", True)  # CuPy's all are
 

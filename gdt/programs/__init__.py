@@ -10,10 +10,29 @@ declared as an input or a constant; otherwise recording fails.
 **Two replays.** The gradients of a tape (`gdt.autodiff.backward`): calls, layouts and Python
 scalars of a step are their signature. The first time a signature is seen gradients run op by op,
 the second time they are recorded too, and from then on the program runs. While an observer is
-active they run op by op. And whole steps (`gdt.function`): a program whose inputs are the arrays of
-the arguments and of the step's state (`step_state`), which are read anew in every call and written
-back. Everything else in arguments and state is part of the signature of a recording; all other
-Python values are constants of it.
+active they run op by op. And whole steps (`gdt.function`), as follows.
+
+**Recorded steps.** A step's arrays come from its arguments and its state: the trees that `state=`
+names, or those in its variables (`variables`). They are read from their places (`gdt.state.Place`:
+`owner[key]`) anew in every call, and what the step puts in a place is put there by a replay. All
+else in arguments (`signature`) and state (`step_state`) is part of the signature. The first call
+with a signature runs as written, which makes plans and an optimizer's state; the second is
+recorded. A `Recording` is one compiled function (`replay`): guards, each the comparison of a value
+of the state with what it was, as `attributes["rate"] is rate`; the program; and a line for each
+place that it writes. Where a guard fails, other recordings are tried, and then the call is recorded
+anew. All other Python values are constants of a recording, as with `jax.jit`.
+
+**What is refused.** A recorded step must not do what a replay cannot repeat. `observe.met_host`
+tells the recorder of values read on the host, data taken from there, and counters and batches that
+Python asks for; the error names the user's line. When the step has run, its variables and the
+containers in them are compared with what they held: arrays may have taken the places of arrays, and
+all other changes are refused, as is an array that no place holds. After an error in a call that
+runs as written or is recorded, the state is put back (`State.put_back`), counters and random
+numbers too.
+
+**Verification** proves what guards promise: every call of number `verify` is replayed, is run as
+written on a copy of the state, and must have left the same bits everywhere. The replay works on the
+real arrays, so that overwritten parameters and CUDA graphs are verified as they are.
 
 **What the host computes anew** in every step (learning rates, counters, streams of random numbers)
 goes through `gdt.observe.from_host`, so that the program calls it again. Whether a donated operand

@@ -17,15 +17,14 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.engine.plan import value_key
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
 from gdt.observe import HELD, OBSERVERS, observing
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
 from gdt.programs.replay import OUTDATED, Input, Recording, Result, replaced, templated
-from gdt.programs.step_state import PRIMITIVES, State, name_of, read, same_bits
-from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
-from gdt.sharding.mesh import chosen_mesh
+from gdt.programs.signature import Arguments
+from gdt.programs.step_state import State, name_of, same_bits
+from gdt.programs.variables import read
 from gdt.state import Place, Stateful, places
 
 __all__ = ["Function", "RerecordedWarning", "function"]
@@ -40,86 +39,6 @@ Tree = Any
 
 class RerecordedWarning(UserWarning):
     """A function is recorded anew in most of its calls, which costs more than it saves."""
-
-
-# ---------------------------------------------------------------- arguments
-
-
-class Arguments:
-    """The arguments of a call: `key`, all but the values in arrays; `places`, owner and key of
-    every array; `objects`, what is no array, number or container, by name; `containers`, lists and
-    dicts.
-    """
-
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
-        self.places: list[tuple[Any, Any]] = []
-        self.objects: list[tuple[str, Any]] = []
-        self.containers: list[Any] = []
-        self._numbers: dict[int, int] = {}  # of the containers, by identity
-        # Every part says how many follow: no two calls that differ are to have one key.
-        settings = (chosen_mesh(), MATMUL_BACKEND.get(), MATMUL_PRECISION.get())
-        self._parts: list[Any] = [*settings, *np.geterr().values(), len(args), *kwargs]
-        self._name = name
-        try:
-            self._add(args, range(len(args)), ())
-            if kwargs:
-                self._add(kwargs, kwargs, ())
-        except RecursionError:
-            raise error(
-                FunctionError, name, "an argument is nested too deep", remedy="Pass flat lists."
-            ) from None
-        self.key = tuple(self._parts)
-
-    def _add(self, owner: Any, keys: Any, path: tuple[Any, ...]) -> None:
-        """Take in what a container holds under these keys."""
-        parts = self._parts
-        for key in keys:
-            value = owner[key]
-            kind = type(value)
-            if kind is DistributedArray:
-                parts.append(value.type)
-                self.places.append((owner, key))
-            elif isinstance(value, PRIMITIVES):
-                parts.append(value_key(value))
-            elif isinstance(value, np.ndarray):
-                raise error(
-                    FunctionError,
-                    self._name,
-                    f"{_spelled((*path, key))} is a NumPy array {value.dtype}{list(value.shape)}, "
-                    f"in the call in {line_of_user()}",
-                    remedy="Pass gdt.asarray(x, layout=...): a recorded step reads its operands "
-                    "anew.",
-                )
-            elif kind is dict:
-                parts += (dict, len(value), *value)
-                kinds = [*map(type, value)]
-                if kinds.count(str) != len(kinds):  # equal keys may differ if they are no texts
-                    parts += map(value_key, value)
-                if self._is_new(value):
-                    self._add(value, value, (*path, key))
-            elif kind is list or kind is tuple or hasattr(value, "_fields"):
-                parts += (kind, len(value))
-                if kind is not list or self._is_new(value):
-                    self._add(value, range(len(value)), (*path, key))
-            else:
-                parts.append(id(value))
-                self.objects.append((_spelled((*path, key)), value))
-
-    def _is_new(self, container: Any) -> bool:
-        """Whether it has not been given before; the key has its number among the containers, which
-        tells one that is given twice from two."""
-        count = len(self.containers)
-        number = self._numbers.setdefault(id(container), count)
-        self._parts.append(number)
-        if number == count:
-            self.containers.append(container)
-        return number == count
-
-
-def _spelled(path: tuple[Any, ...]) -> str:
-    """An argument, or a part of one, as messages name it."""
-    first, *keys = path
-    return f"argument {first!r}" + "".join([f"[{key!r}]" for key in keys])
 
 
 # ---------------------------------------------------------------- recording
@@ -210,18 +129,16 @@ class Function:
         is_verified = self._verify and next(self._calls) % self._verify == 0
         if recordings is None:
             return self._first_call(arguments, args, kwargs)
-        if is_verified and recordings:
-            return self._verified(arguments, recordings, args, kwargs)
-        return self._run(arguments, recordings, args, kwargs)
-
-    def _run(
-        self, arguments: Arguments, recordings: list[Recording], args: Any, kwargs: Any
-    ) -> Any:
+        before = self._copied_state(arguments) if is_verified and recordings else None
         for recording in recordings:
             result = recording.replay(arguments.places, arguments.containers)
             if result is not OUTDATED:
-                return result
-        return self._record(arguments, recordings, args, kwargs)
+                break
+        else:
+            result = self._record(arguments, recordings, args, kwargs)
+        if before is not None:
+            self._verify_result(result, before, arguments, args, kwargs)
+        return result
 
     def _state(self, arguments: Arguments) -> State:
         return State(self._function, self._named, arguments.objects, arguments.containers)
@@ -287,13 +204,17 @@ class Function:
             )
         return returned
 
-    def _verified(
-        self, arguments: Arguments, recordings: list[Recording], args: Any, kwargs: Any
-    ) -> Any:
-        """Replay the call, run it as written too, and compare all that both leave."""
-        before = self._state(arguments)
-        before.copy_arrays()
-        returned = self._run(arguments, recordings, args, kwargs)
+    def _copied_state(self, arguments: Arguments) -> State:
+        """What the state is before a call, as copies: a replay may overwrite the arrays."""
+        state = self._state(arguments)
+        state.copy_arrays()
+        return state
+
+    def _verify_result(
+        self, returned: Tree, before: State, arguments: Arguments, args: Any, kwargs: Any
+    ) -> None:
+        """Take a call that has been replayed again as it is written; FunctionError names what
+        differs in what both return and leave."""
         replayed = self._state(arguments)
         before.put_back()
         with _restoring(before), _without_traces(_arrays(arguments, before)):
@@ -312,7 +233,6 @@ class Function:
                 "argument, or keep it in a Module, dict or list that the step or state= names.",
             )
         replayed.put_back()
-        return returned
 
     def _refuse_host_random(self, before: Sequence[Any]) -> None:
         for (name, was), (_, now) in zip(before, _host_random_state(), strict=True):

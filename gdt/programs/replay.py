@@ -13,7 +13,8 @@ from gdt.programs.graphs.cuda_graph import StepGraph, step_graph
 from gdt.programs.instruction import array_of
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
-from gdt.programs.step_state import MISSING_KEY, State
+from gdt.programs.step_state import State
+from gdt.programs.variables import MISSING_KEY
 from gdt.sharding.array_type import ArrayType
 from gdt.state import Place, with_values
 

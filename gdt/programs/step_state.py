@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
 import sys
@@ -17,94 +16,11 @@ from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error
+from gdt.programs.variables import MISSING, Cell, read, variables
 from gdt.random.draws import Generator, generator
 from gdt.state import Place, Stateful, owner_of, places
 
 PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
-MISSING = object()
-MISSING_KEY = (KeyError, IndexError, AttributeError, ValueError)  # ValueError: an empty cell
-
-
-class Cell:
-    """A variable of an enclosing function, as an owner of one value."""
-
-    def __init__(self, cell: Any) -> None:
-        self.cell = cell
-
-    def __getitem__(self, key: str) -> Any:
-        return self.cell.cell_contents
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.cell.cell_contents = value
-
-    def __delitem__(self, key: str) -> None:
-        del self.cell.cell_contents
-
-
-def read(place: Place) -> Any:
-    """What is kept at a place now; MISSING if nothing is."""
-    try:
-        return place.value
-    except MISSING_KEY:
-        return MISSING
-
-
-# ---------------------------------------------------------------- variables
-
-
-def variables(function: Any) -> Iterator[Place]:
-    """The variables of a function: of enclosing functions, defaults, what it is bound to, and the
-    global variables that its code names; and likewise those of functions among them, but of global
-    variables only those of its own module."""
-    waiting, seen, module = [function], set[int](), None
-    while waiting:
-        value = waiting.pop(0)
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        found: list[Place] = []
-        if isinstance(value, functools.partial):
-            found = [Place(f"argument {i}", value.args, i) for i in range(len(value.args))]
-            found += [Place(name, value.keywords, name) for name in value.keywords]
-            waiting.append(value.func)
-        elif isinstance(value, types.MethodType):
-            found = [Place("self", (value.__self__,), 0)]
-            waiting.append(value.__func__)
-        elif isinstance(value, types.FunctionType):
-            module = value.__globals__ if module is None else module
-            found = [*_of_function(value, value.__globals__ is module)]
-        else:
-            waiting.append(getattr(value, "__wrapped__", None))
-        yield from found
-        waiting += [v for v in map(read, found) if _is_function(v)]
-
-
-def _of_function(function: types.FunctionType, has_globals: bool) -> Iterator[Place]:
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield Place(name, Cell(cell), name)
-    defaults = function.__defaults__ or ()
-    yield from [Place(f"default {i}", defaults, i) for i in range(len(defaults))]
-    named = function.__kwdefaults__ or {}
-    yield from [Place(f"default {name}", named, name) for name in named]
-    if has_globals:
-        names = sorted(_names(function.__code__))
-        yield from [Place(name, function.__globals__, name) for name in names]
-
-
-def _is_function(value: Any) -> bool:
-    kinds = types.FunctionType, types.MethodType, functools.partial
-    return isinstance(value, kinds) or isinstance(getattr(value, "__wrapped__", None), kinds)
-
-
-def _names(code: types.CodeType) -> set[str]:
-    """The names of global variables, and of attributes, in a function and those in it."""
-    inner = [
-        _names(constant) for constant in code.co_consts if isinstance(constant, types.CodeType)
-    ]
-    return {*code.co_names}.union(*inner)
-
-
-# ---------------------------------------------------------------- state
 
 
 class Contents(NamedTuple):
