@@ -119,6 +119,13 @@ def test_a_scalar_that_changes_is_part_of_the_signature() -> None:
     assert found == [1.0, 4.0, 12.0, 12.0, 12.0]
 
 
+def test_statics_that_are_equal_but_differ_are_told_apart() -> None:
+    x = -gdt.ones(3)
+    for slope in (0.0, -0.0) * 3:
+        gradient = gdt.grad(lambda x, slope=slope: gdt.sum(gdt.leaky_relu(x, slope)))(x)
+        assert np.signbit(gradient.numpy()).tolist() == [str(slope)[0] == "-"] * 3
+
+
 def test_a_gradient_that_draws_or_reads_is_never_replayed() -> None:
     @gdt.custom_vjp
     def noisy(x: DistributedArray) -> DistributedArray:

@@ -65,6 +65,26 @@ def test_gradients_do_not_depend_on_buckets(
             np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
+def test_a_gradient_waits_for_every_use_of_its_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    mesh = gdt.create_mesh(SIZES, blocks=4)
+    rng = np.random.default_rng(0)
+    x = gdt.asarray(rng.standard_normal((8, 4)), layout=Layout([("a", "b"), None], mesh))
+    weights = [
+        gdt.asarray(rng.standard_normal((4, 4)), layout=Layout.replicated(mesh, 2))
+        for _ in range(2)
+    ]
+
+    def loss(w: list[gdt.DistributedArray]) -> gdt.DistributedArray:
+        h = gdt.tanh(gdt.tanh(x @ w[0]) @ w[1])
+        return gdt.sum(h @ w[0])
+
+    want = [g.numpy() for g in gdt.grad(loss)(weights)]
+    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", Cache(0))
+    monkeypatch.setattr(buckets, "SIZE", 1)
+    for a, b in zip(gdt.grad(loss)(weights), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
 def test_small_gradients_are_one_reduction_and_large_ones_as_many_as_they_fill_buckets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,6 +36,11 @@ def test_facts_that_tf_dtensor_has() -> None:
     assert SPLIT.global_shape_from_local_shape([2, 5, 2]) == [8, 5, 4]
 
 
+def test_deleting_an_axis_keeps_what_is_partial() -> None:
+    layout = Layout(["x", None], MESH, partial={"y": "max"})
+    assert layout.delete([0]) is Layout([None], MESH, partial={"y": "max"})
+
+
 def test_constructors_that_tf_dtensor_has() -> None:
     assert Layout.replicated(MESH, rank=2) is Layout([None, None], MESH)
     assert Layout.batch_sharded(MESH, "x", rank=2) is Layout(["x", None], MESH)
