@@ -50,16 +50,16 @@ def checked(function: F, name: str = "", *, eager: bool = False) -> F:
         except GdtError:
             raise
         except MISFITS as cause:
-            found = blamed(function, name, args, kwargs, cause)
-            if found is None:
+            misfit_error = blamed(function, name, args, kwargs, cause)
+            if misfit_error is None:
                 raise
-            raise found from cause
+            raise misfit_error from cause
 
     return call  # type: ignore[return-value]
 
 
 def _compared_first(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`function`, which is called only if its arguments fit."""
+    """`function`, called only if its arguments fit."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         wrong = misfit(function, name, args, kwargs)
@@ -71,9 +71,10 @@ def _compared_first(function: Callable[..., Any], name: str) -> Callable[..., An
 
 
 def checked_class(*hot: str, eager: bool = False) -> Callable[[C], C]:
-    """A decorator that checks the constructor and the public methods of a class, but for `hot`.
+    """A decorator of a class that checks its constructor and its public methods.
 
-    eager: whether what the constructor is given is checked before it is kept.
+    hot: methods to leave unchecked, because they run often. eager: whether the constructor's
+        arguments are compared with their annotations before it runs.
     """
 
     def decorate(cls: C) -> C:
@@ -103,15 +104,16 @@ CONSTRUCTORS = {
 def misfit(
     function: Callable[..., Any], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> ArgumentError | None:
-    """The first argument that does not fit the signature or the annotations; None if all do."""
+    """An error that names the first argument that does not fit the signature or the annotations;
+    None if all fit."""
     signature = inspect.signature(function)
     try:
-        given = signature.bind(*args, **kwargs).arguments
+        arguments = signature.bind(*args, **kwargs).arguments
     except TypeError as cause:
         shown = ", ".join(p for p in signature.parameters if p != "self")
         return error(ArgumentError, name, str(cause), remedy=f"Its arguments are ({shown}).")
     values: dict[str, Any] = {}
-    for parameter, value in given.items():
+    for parameter, value in arguments.items():
         if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:
             values |= {f"{parameter}[{i}]": v for i, v in enumerate(value)}
         elif signature.parameters[parameter].kind is not inspect.Parameter.VAR_KEYWORD:
@@ -122,13 +124,14 @@ def misfit(
 def misfit_value(
     function: Callable[..., Any], name: str, values: Mapping[str, Any]
 ) -> ArgumentError | None:
-    """The first of these arguments that is not what the function's annotation of it says."""
+    """An error that names the first of these arguments that does not fit its annotation; None if
+    all fit."""
     hints = _hints(function)
     for label, value in values.items():
         hint = hints.get(label.split("[")[0], Any)
         if not fits(value, hint):
-            wanted = inspect.formatannotation(hint).replace("collections.abc.", "")
-            problem = f"{label} is {shown_value(value)}, not {wanted}"
+            annotation = inspect.formatannotation(hint).replace("collections.abc.", "")
+            problem = f"{label} is {shown_value(value)}, not {annotation}"
             return error(ArgumentError, name, problem)
     return None
 
@@ -140,25 +143,29 @@ def blamed(
     kwargs: Mapping[str, Any],
     cause: Exception,
 ) -> GdtError | None:
-    """What the arguments did wrong, for an error of Python's that they caused; None if it may be an
-    error of a function or a mapping that the user gave, which is passed on as it is."""
+    """The error to raise in place of `cause`, an error of Python's that the arguments caused.
+
+    None if a function or a mapping of the user's may have raised `cause`, which is then passed on.
+    """
     if isinstance(cause, MemoryError):
         return out_of_memory(name, cause)
-    found = misfit(function, name, args, kwargs)
-    if found is not None:
-        return found
-    given = inspect.signature(function).bind(*args, **kwargs).arguments
-    held = vars(given["self"]).values() if hasattr(given.get("self"), "__dict__") else ()
+    misfit_error = misfit(function, name, args, kwargs)
+    if misfit_error is not None:
+        return misfit_error
+    arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+    attributes = (
+        vars(arguments["self"]).values() if hasattr(arguments.get("self"), "__dict__") else ()
+    )
     takes_functions = any("Callable" in str(h) for h in _hints(function).values())
-    if takes_functions or any(map(callable, held)) or isinstance(cause, LookupError):
+    if takes_functions or any(map(callable, attributes)) or isinstance(cause, LookupError):
         return None
-    return of_all_arguments(name, given, cause)
+    return of_all_arguments(name, arguments, cause)
 
 
-def of_all_arguments(name: str, given: Mapping[str, Any], cause: Exception) -> ArgumentError:
-    """These arguments do not go together."""
+def of_all_arguments(name: str, arguments: Mapping[str, Any], cause: Exception) -> ArgumentError:
+    """An error that says that these arguments do not go together."""
     problem = f"cannot take these arguments ({type(cause).__name__}: {cause})"
-    shown = {parameter: shown_value(v) for parameter, v in given.items() if parameter != "self"}
+    shown = {parameter: shown_value(v) for parameter, v in arguments.items() if parameter != "self"}
     return error(ArgumentError, name, problem, operands=shown)
 
 
@@ -179,7 +186,7 @@ def shown_value(value: object) -> str:
 
 
 def out_of_memory(name: str, cause: MemoryError) -> DeviceError:
-    """The host's memory does not suffice for what `name` was to make."""
+    """An error that says that the host's memory does not suffice for the result of `name`."""
     return error(DeviceError, name, f"not enough memory ({cause})")
 
 
@@ -194,7 +201,7 @@ NUMBERS = {
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Whether a value is what an annotation says. Annotations that say too little fit all."""
+    """Whether a value fits an annotation. Every value fits one that names no class, such as Any."""
     if hint is Any or isinstance(hint, TypeVar | str):
         return True
     if hint is None or hint is type(None):
@@ -215,7 +222,7 @@ def fits(value: object, hint: Any) -> bool:
 
 
 def _fits_inside(value: Any, kind: type, inside: tuple[Any, ...]) -> bool:
-    """Whether the elements of a container are what its annotation says."""
+    """Whether the elements of a container fit the annotations `inside` that of the container."""
     if not inside:
         return True
     if issubclass(kind, Mapping):

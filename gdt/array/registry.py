@@ -10,11 +10,12 @@ from gdt.arguments import checked
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}  # filled as they are declared
+FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by name; `public` and `gdt.op` add to them
 
 
 def public(function: F) -> F:
-    """Make a plain function of ops one of gdt's public functions (and of the array's methods)."""
+    """Register a plain function of ops as a public function, which methods of arrays and NumPy's
+    protocols find by its name. A decorator; the function's arguments are checked."""
     if inspect.isfunction(function):
         function = checked(function)
     FUNCTIONS[function.__name__.rstrip("_")] = function

@@ -71,12 +71,13 @@ class Groups(NamedTuple):
 
     @property
     def order(self) -> list[Label]:
-        """In which products are written."""
+        """The labels in the order in which products are written."""
         return self.batch + self.rows + self.columns
 
     def looped(self, out: list[Label]) -> Groups:
-        """With as many leading labels of the output in the stack as it takes to write in its order;
-        as they are where that leaves no matrix to multiply."""
+        """The groups with leading labels of the output moved to the stack, as many as it takes for
+        products to be written in the output's order; the groups as they are if that leaves no
+        matrix to multiply."""
         for count in range(1, len(out) - len(self.batch)):
             first = out[:count]
             rest = [[n for n in group if n not in first] for group in self]
@@ -90,12 +91,12 @@ class Groups(NamedTuple):
 def arrange(
     terms: tuple[Terms, ...], left_shape: Shape, right_shape: Shape, order: Order = None
 ) -> tuple[str, ...]:
-    """How to contract two blocks with these labels, the last of which are the output's: the lines
-    of a function of `x`, `w` and `target`, which names NumPy, `xp.matmul` and
-    `xp.ascontiguousarray`.
+    """The lines of a function of `x`, `w` and `target` that contracts two blocks. They name NumPy,
+    `xp.matmul` and `xp.ascontiguousarray`.
 
-    None labels dims of length 1. Labels of both operands that the output lacks are summed over.
-    order: of the output's dims in memory, slowest first, if it is another.
+    terms: the labels of both blocks and of the output; None labels a dim of length 1. A label of
+        both blocks that the output lacks is summed over. order: the output's dims in memory,
+        slowest first, where that is not their own order.
     """
     left, right, out = terms
     if order is None:
@@ -119,8 +120,10 @@ def _lines(
     right_shape: Shape,
     finish: str,
 ) -> list[str]:
-    """The lines that contract the blocks with the names `x` and `w`; `finish` makes of the product
-    what they return."""
+    """The lines that contract the blocks with the names `x` and `w`.
+
+    finish: source that follows the product in what the lines return.
+    """
     first, second = Factor(left, left_shape, right + out), Factor(right, right_shape, left + out)
     labels = [n for n in out if n is not None]
     groups = Groups(
@@ -143,7 +146,8 @@ def _lines(
 def _product(
     product: str, sizes: Mapping[Label, int], groups: Groups, out: Terms, finish: str
 ) -> list[str]:
-    """The lines that make a block with the labels `out` of a product, whose call has no end yet."""
+    """The lines that make a block with the labels `out` of `product`, the source of a call without
+    its closing bracket."""
     batch, rows, columns = ([sizes[n] for n in group] for group in groups)
     product_shape = (*batch, math.prod(rows), math.prod(columns))
     out_shape = tuple(sizes[n] if n is not None else 1 for n in out)
@@ -185,7 +189,7 @@ def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
 def contract_on_host(
     body: Any, x: Block, w: Block, /, *, labels: Labels, **_: Any
 ) -> Callable[..., Block] | None:
-    """What contracts blocks of these shapes in one frame."""
+    """A function that contracts blocks of these shapes in one frame."""
     if not are_arrays(x, w):
         return None
     lines = arrange(labels.terms, x.shape, w.shape, labels.order)
@@ -204,14 +208,15 @@ def _defined(signature: str, lines: Sequence[str], names: dict[str, Any]) -> Any
 
 
 def _on_tensor_cores(dtype: np.dtype, arch: str) -> bool:
-    """Whether products of `dtype` run on tensor cores: of float32, where it is asked for."""
+    """Whether products of `dtype` run on tensor cores. Those of float32 do where the precision
+    "tensorfloat32" is set."""
     if dtype != np.float32:
         return dtype.itemsize == 2
     return MATMUL_PRECISION.get() == "tensorfloat32" and arch not in launches.WITHOUT["matmul_mma"]
 
 
 class KernelProducts:
-    """What `contract` needs of a namespace, with products by the kernels of matmul.cu and
+    """The part of a namespace that `contract` uses, with products by the kernels of matmul.cu and
     matmul_hopper.cu."""
 
     def __init__(self, launcher: Launcher) -> None:

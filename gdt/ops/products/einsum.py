@@ -26,8 +26,7 @@ def einsum(subscripts: str, *operands: Any) -> DistributedArray:
     """Products of the operands, summed over labels: `"bij,jk->bik"` is a batched matmul.
 
     subscripts: one letter per axis, `...` for axes that broadcast; without `->` the result has the
-    axes
-        of `...`, then the letters that occur once, in alphabetical order. A letter that occurs
+        axes of `...`, then the letters that occur once, in alphabetical order. A letter that occurs
         twice in one operand takes its diagonal.
 
     Two operands are one contraction (see `gdt.matmul` for what split axes do); more are contracted
@@ -43,18 +42,18 @@ def einsum(subscripts: str, *operands: Any) -> DistributedArray:
     if not operands:
         raise error(ShapeError, "einsum", f"{subscripts!r} without operands")
     arrays = as_operands("einsum", **{f"operand {i}": a for i, a in enumerate(operands)})
-    if len({a.dtype for a in arrays}) > 1:  # sums of one operand alone are in that of the result
+    if len({a.dtype for a in arrays}) > 1:  # for a sum of one operand alone too
         common = np.result_type(*[a.dtype for a in arrays])
         arrays = [astype(a, common) for a in arrays]
     terms, out = _read(subscripts, tuple([a.type for a in arrays]))
-    singled = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
-    (x, have), *rest = singled
+    diagonals = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
+    (x, labels), *rest = diagonals
     for i, (w, term) in enumerate(rest):
         needed = {*out, *(n for _, later in rest[i + 1 :] for n in later)}
-        kept = tuple(n for n in dict.fromkeys((*have, *term)) if n in needed)
-        target = out if i == len(rest) - 1 else kept
-        x, have = contract_labels(x, w, have, term, target), target
-    return x if have == out else _reduced(x, have, out)
+        remaining = tuple(n for n in dict.fromkeys((*labels, *term)) if n in needed)
+        target = out if i == len(rest) - 1 else remaining
+        x, labels = contract_labels(x, w, labels, term, target), target
+    return x if labels == out else _reduced(x, labels, out)
 
 
 Term = tuple[str, ...]
@@ -68,15 +67,15 @@ def _check_text(subscripts: object) -> None:
 
 @lru_cache(maxsize=1 << 10)
 def _read(subscripts: str, kinds: tuple[ArrayType, ...]) -> tuple[list[Term], Term]:
-    """Labels of every operand's axes and of the result's, which fit the operands."""
+    """Labels of every operand's axes and of the result's; ShapeError if they do not fit."""
     terms, out = _labels(subscripts, kinds)
     _check_sizes(subscripts, terms, kinds)
     return terms, out
 
 
 def _labels(subscripts: str, kinds: Sequence[ArrayType]) -> tuple[list[Term], Term]:
-    """Labels of every operand's axes and of the result's; axes of `...` are `_1`, `_2` from the
-    right."""
+    """Labels of every operand's axes and of the result's. The axes of `...` are labelled `_1`, `_2`
+    and so on from the right."""
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     written = left.split(",")
     if len(written) != len(kinds):
@@ -98,9 +97,9 @@ def _labels(subscripts: str, kinds: Sequence[ArrayType]) -> tuple[list[Term], Te
         letters = left.replace(",", "").replace(".", "")
         once = tuple(n for n in sorted(set(letters)) if letters.count(n) == 1)
         out = (*_expanded("...", batch), *once)
-    held = {n for term in terms for n in term}
+    operand_labels = {n for term in terms for n in term}
     for n in out:
-        if n not in held and n.isalpha():
+        if n not in operand_labels and n.isalpha():
             raise _error(
                 subscripts, f"label {n!r} of the result is not one of the operands'", kinds
             )
@@ -120,11 +119,11 @@ def _check_sizes(subscripts: str, terms: list[Term], kinds: Sequence[ArrayType])
     sizes: dict[str, int] = {}
     for i, (term, x) in enumerate(zip(terms, kinds, strict=True)):
         for n, size in zip(term, x.shape, strict=True):
-            known = sizes.setdefault(n, size)
-            if known == 1:
+            other = sizes.setdefault(n, size)
+            if other == 1:
                 sizes[n] = size
-            elif size not in (1, known):
-                problem = f"label {n!r} is {size} in operand {i} but {known} before"
+            elif size not in (1, other):
+                problem = f"label {n!r} is {size} in operand {i} but {other} before"
                 raise _error(subscripts, problem, kinds)
 
 
@@ -134,7 +133,7 @@ def _error(subscripts: str, problem: str, kinds: Sequence[ArrayType]) -> ShapeEr
 
 
 def _without_repeats(x: DistributedArray, term: Term) -> tuple[DistributedArray, Term]:
-    """Diagonals of the labels that occur more than once."""
+    """`x` with the diagonal of every label that occurs more than once, and its labels then."""
     for n in dict.fromkeys(term):
         while term.count(n) > 1:
             first = term.index(n)
@@ -147,10 +146,10 @@ def _without_repeats(x: DistributedArray, term: Term) -> tuple[DistributedArray,
     return x, term
 
 
-def _reduced(x: DistributedArray, have: Term, out: Term) -> DistributedArray:
+def _reduced(x: DistributedArray, labels: Term, out: Term) -> DistributedArray:
     """Sum over the labels that `out` lacks, and put the others in its order."""
-    gone = tuple(i for i, n in enumerate(have) if n not in out)
-    if gone:
-        x = sum_(x, axis=gone, dtype=np.dtype(x.dtype))
-        have = tuple(n for n in have if n in out)
-    return transpose(x, tuple(have.index(n) for n in out))
+    summed = tuple(i for i, n in enumerate(labels) if n not in out)
+    if summed:
+        x = sum_(x, axis=summed, dtype=np.dtype(x.dtype))
+        labels = tuple(n for n in labels if n in out)
+    return transpose(x, tuple(labels.index(n) for n in out))

@@ -68,10 +68,11 @@ def contraction(
     labels: Labels = FROM_ENGINE,
     out: Memory | None = None,
 ) -> Block:
-    """The product of two arrays, summed over the labels that the result lacks.
+    """Product of two arrays, summed over the labels that the result lacks.
 
     terms: labels of the axes of x, of w and of the result, each once per term; None is an axis of
-    length 1 that broadcasts. Split labels: as in `gdt.matrix_product`.
+    length 1 that broadcasts. Split labels: as in `gdt.matrix_product`. Raises ShapeError for a
+    label of two sizes.
 
     >>> x, w = gdt.ones((2, 3)), gdt.ones((4, 3))
     >>> gdt.contraction(x, w, terms=(("i", "k"), ("j", "k"), ("j", "i"))).shape
@@ -88,12 +89,12 @@ def _cotangent(
     g: DistributedArray, other: DistributedArray, x: DistributedArray, terms: Terms
 ) -> DistributedArray:
     """The cotangent of the operand `x`; `terms` are the labels of g, of other and of x."""
-    known = {*terms[0], *terms[1]}
-    kept = tuple(n for n in terms[2] if n is not None and n in known)
-    product = contraction(g, other, terms=(terms[0], terms[1], kept))
-    sizes = [s if n in kept else 1 for n, s in zip(terms[2], x.shape, strict=True)]
-    out: DistributedArray = reshape(product, tuple(sizes))
-    return like(out if out.shape == x.shape else broadcast_to(out, x.shape), x)
+    labels = {*terms[0], *terms[1]}
+    product_labels = tuple(n for n in terms[2] if n is not None and n in labels)
+    product = contraction(g, other, terms=(terms[0], terms[1], product_labels))
+    sizes = [s if n in product_labels else 1 for n, s in zip(terms[2], x.shape, strict=True)]
+    cotangent = reshape(product, tuple(sizes))
+    return like(cotangent if cotangent.shape == x.shape else broadcast_to(cotangent, x.shape), x)
 
 
 contraction.vjp(
@@ -105,7 +106,8 @@ contraction.vjp(
 def contract_labels(
     x: DistributedArray, w: DistributedArray, left: Term, right: Term, out: Term
 ) -> DistributedArray:
-    """`contraction` of operands whose axes of length 1 broadcast against the other's."""
+    """`contraction` of two operands, of which an axis of length 1 broadcasts against the axis of
+    the other operand with the same label."""
     terms = _broadcast(left, right, x.type.shape, w.type.shape)
     return contraction(x, w, terms=(*terms, out))
 
@@ -114,7 +116,7 @@ def contract_labels(
 def _broadcast(
     left: Term, right: Term, x_shape: tuple[int, ...], w_shape: tuple[int, ...]
 ) -> tuple[Term, Term]:
-    """The labels of two operands, with None for axes of length 1 that broadcast."""
+    """The labels of two operands, with None for every axis of length 1 that broadcasts."""
     pairs = [*zip(left, x_shape, strict=True), *zip(right, w_shape, strict=True)]
     sizes: dict[str | None, int] = {}
     for label, size in pairs:
@@ -128,14 +130,14 @@ def _broadcast(
 
 @public
 def matmul(x: Any, w: Any) -> DistributedArray:
-    """Matrix product, what `x @ w` is, with NumPy's meaning.
+    """Matrix product: `x @ w`.
 
     x: (..., i, k), w: (..., k, j), result: (..., i, j); the leading axes broadcast. A vector x is
     one row, a vector w one column, and the result lacks that axis. dtypes promote as in NumPy.
     Split leading axes, i or j: no communication. Split k: each device sums its part, and the result
     stays a partial sum until its value is needed.
 
-    Raises ShapeError for scalars, and for shapes that do not fit.
+    Raises ShapeError for scalars, and for shapes that do not fit. Source: NumPy's `matmul`.
 
     >>> mesh = gdt.create_mesh([("data", 4)])
     >>> x = gdt.ones((8, 4), layout=gdt.Layout(["data", gdt.UNSHARDED], mesh))
@@ -185,32 +187,32 @@ def _misfit(
 def tensordot(
     x: Any, w: Any, axes: int | tuple[int | Sequence[int], int | Sequence[int]] = 2
 ) -> DistributedArray:
-    """The product of x and w, summed over pairs of axes.
+    """Product of x and w, summed over pairs of axes.
 
     axes: the axes of x and those of w, pair by pair; or a count: the last ones of x and the first
-    ones of w. The result has the other axes of x, then those of w.
+    ones of w. The result has the other axes of x, then those of w. Raises ShapeError for axes that
+    do not pair, or whose lengths differ. Source: NumPy's `tensordot`.
 
     >>> gdt.tensordot(gdt.ones((2, 3)), gdt.ones((3, 4)), axes=1).tolist()
     [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]]
     """
     x, w = as_operands("tensordot", x=x, w=w)
-    # By their exact types: True is equal to 1, and no axis.
+    # The cache compares by ==, and True == 1 is no axis: only ints, and pairs of ints, go there.
     pair = type(axes) is tuple and [type(i) for i in axes] == [int, int]
-    read = _known_terms if pair or type(axes) is int else _terms
+    read = _cached_terms if pair or type(axes) is int else _terms
     return contraction(x, w, terms=read(x.type, w.type, axes))
 
 
 def _terms(x: ArrayType, w: ArrayType, axes: Any) -> Terms:
-    """Labels of the axes of operands of these types, equal for those that are summed over, and of
-    the result."""
+    """Labels of the axes of x, of w and of the result. Axes that are summed over share a label."""
     if isinstance(axes, int | np.integer):
         if not 0 <= axes <= min(x.ndim, w.ndim):
             raise _misfit("tensordot", f"the operands do not have {axes} axes to sum over", x, w)
         pairs = [list(range(x.ndim - axes, x.ndim)), list(range(axes))]
     else:
         pairs = [
-            [checked_axis(a, i, "tensordot") for i in np.atleast_1d(given).tolist()]
-            for a, given in zip((x, w), axes, strict=True)
+            [checked_axis(a, i, "tensordot") for i in np.atleast_1d(numbers).tolist()]
+            for a, numbers in zip((x, w), axes, strict=True)
         ]
     if len(pairs[0]) != len(pairs[1]) or any(len(set(p)) < len(p) for p in pairs):
         raise _misfit("tensordot", f"axes {axes} do not name as many axes of x as of w", x, w)
@@ -226,13 +228,15 @@ def _terms(x: ArrayType, w: ArrayType, axes: Any) -> Terms:
     return tuple(left), tuple(right), out
 
 
-_known_terms = lru_cache(maxsize=1 << 10)(_terms)
+_cached_terms = lru_cache(maxsize=1 << 10)(_terms)
 
 
 @public
 def dot(x: Any, w: Any) -> DistributedArray:
-    """NumPy's `dot`: the sum over the last axis of x and the last but one of w; products with
-    scalars.
+    """Product of x and w, summed over the last axis of x and the last but one of w.
+
+    x: (..., k), w: (..., k, j) or (k,), result: (..., ..., j); a scalar multiplies the other
+    operand. Raises ShapeError for axes of different lengths. Source: NumPy's `dot`.
 
     >>> float(gdt.dot([1.0, 2.0], [3.0, 4.0]))
     11.0
@@ -245,7 +249,10 @@ def dot(x: Any, w: Any) -> DistributedArray:
 
 @public
 def inner(x: Any, w: Any) -> DistributedArray:
-    """The sum over the last axes of x and w; products with scalars.
+    """Product of x and w, summed over the last axis of both.
+
+    x: (..., k), w: (..., k); the result has the other axes of x, then those of w. A scalar
+    multiplies the other operand. Raises ShapeError for axes of different lengths.
 
     >>> gdt.inner([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0]).tolist()
     [3.0, 7.0]
@@ -258,7 +265,9 @@ def inner(x: Any, w: Any) -> DistributedArray:
 
 @public
 def vdot(x: Any, w: Any) -> DistributedArray:
-    """The scalar product of the flattened arrays, with the complex conjugate of x.
+    """Scalar product of the flattened arrays, with the complex conjugate of x; rank 0.
+
+    Raises ShapeError for operands of different sizes.
 
     >>> float(gdt.vdot([[1.0, 2.0]], [[3.0], [4.0]]))
     11.0
@@ -271,7 +280,9 @@ def vdot(x: Any, w: Any) -> DistributedArray:
 
 @public
 def outer(x: Any, w: Any) -> DistributedArray:
-    """Every element of x times every element of w: (x.size, w.size).
+    """Product of every element of x with every element of w: (x.size, w.size).
+
+    Operands are flattened; dtypes promote as in NumPy.
 
     >>> gdt.outer([1, 2], [3, 4]).tolist()
     [[3, 4], [6, 8]]
@@ -287,7 +298,8 @@ def outer(x: Any, w: Any) -> DistributedArray:
 def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> DistributedArray:
     """The elements `x[..., i, ..., i + offset, ...]` of two axes, as a new last axis.
 
-    It is split as `axis1` is; over a split `axis2` it is a partial sum.
+    The new axis is split as `axis1` is; over a split `axis2` the result is a partial sum. Raises
+    AxisError for axes that x does not have, ShapeError if both are one axis.
 
     >>> gdt.diagonal(gdt.asarray([[1, 2], [3, 4]])).tolist()
     [1, 4]
@@ -299,20 +311,19 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Distrib
     first, start = max(0, -offset), max(0, offset)
     length = max(0, min(x.shape[rows] - first, x.shape[columns] - start))
     x = getitem(x, (*[slice(None)] * rows, slice(first, first + length)))
-    places = np.arange(start, start + length).reshape(
+    columns_of_rows = np.arange(start, start + length).reshape(
         [length if d == rows else 1 for d in range(x.ndim)]
     )
-    indices = checked_indices(x.type, places, columns, "diagonal", is_constant=True)
-    held = take_along_axis_in_range(x, indices, axis=columns)
+    indices = checked_indices(x.type, columns_of_rows, columns, "diagonal", is_constant=True)
+    elements = take_along_axis_in_range(x, indices, axis=columns)
     order = [d for d in range(x.ndim) if d not in (rows, columns)]
-    out: DistributedArray = transpose(held, (*order, columns, rows))
-    out = reshape(out, tuple(x.shape[d] for d in (*order, rows)))
-    return out
+    last = transpose(elements, (*order, columns, rows))  # (..., 1, length)
+    return reshape(last, tuple(x.shape[d] for d in (*order, rows)))  # (..., length)
 
 
 @public
 def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> DistributedArray:
-    """The sum of a diagonal.
+    """Sum of a diagonal, of which `gdt.diagonal` describes the arguments and errors.
 
     >>> float(gdt.trace(gdt.asarray([[1.0, 2.0], [3.0, 4.0]])))
     5.0

@@ -22,7 +22,7 @@ Block = Any
 
 
 class Channels(NamedTuple):
-    """Where the channels of a block are among its dims, and their sizes."""
+    """The channels of a block: their place among its dims, and their sizes."""
 
     mesh_ndim: int
     dims: tuple[int, ...]  # of the block behind the mesh axes
@@ -44,7 +44,8 @@ class Channels(NamedTuple):
         return launcher.contiguous(x).reshape(*x.shape[: self.mesh_ndim], *self.sizes)
 
     def vector(self, launcher: Launcher, a: Block) -> Block:
-        """What has a number for each channel, as (mesh axes..., channels) in the dtype of sums."""
+        """`a`, which has one number per channel, as (mesh axes..., channels) in the dtype of
+        sums."""
         shape = a.shape[self.mesh_ndim :]
         kept = shape[self.first : self.last]
         if math.prod(shape) != math.prod(kept):
@@ -156,7 +157,7 @@ def moments_kernel(
 
 
 def _valid_rows(launcher: Launcher, x: Block, outer: int, shards: Shards) -> Block:
-    """How many of `outer` are no padding: int32, one for each item."""
+    """The number of rows along `outer` that are no padding: int32, one for each item."""
     xp, mesh_ndim = launcher.xp, launcher.mesh_ndim
     each = shards.valid["d0"] * (outer // x.shape[mesh_ndim])
     return xp.ascontiguousarray(xp.broadcast_to(each, x.shape[:mesh_ndim]).reshape(-1), np.int32)
