@@ -8,7 +8,7 @@ JOBS   ?= auto
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-kernels test-cupy test-memory test-processes test-gpu need-gpu bench-gpu peers-gpu bench bench-report peers clean
+.PHONY: demo test test-kernels test-cupy test-memory test-processes soak test-gpu need-gpu bench-gpu peers-gpu bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -36,6 +36,11 @@ test-memory: $(VENV)/test.stamp
 # Every op and every relayout in two and four processes.
 test-processes: $(VENV)/test.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "processes_full or not gpu" tests/processes
+
+# Trainings of four processes that die, stop or do different things: none goes on in silence, none hangs.
+SECONDS ?= 120
+soak: $(VENV)/test.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.processes.soak --seconds $(SECONDS)
 
 # On a machine with an NVIDIA GPU. GPU=cuda12 or GPU=cuda13 says what to install; by itself it is what
 # the driver can run.

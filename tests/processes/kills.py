@@ -12,7 +12,8 @@ import random
 import signal
 import sys
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,11 +57,11 @@ def train() -> None:
         x.numpy()
 
 
-def started(over: str, count: int) -> Forked:
-    """Processes that train."""
+def started(over: str, count: int, program: Callable[[], Any] = train) -> Forked:
+    """Processes that run a program."""
     if over == "sockets":
-        return Forked(count, train)
-    return ForkedUnderMpi(count, train, is_wrapped=over == WAYS[2])
+        return Forked(count, program)
+    return ForkedUnderMpi(count, program, is_wrapped=over == WAYS[2])
 
 
 def kill(processes: Forked, victim: int, kind: int, after: float) -> float | None:
@@ -116,6 +117,9 @@ def main() -> None:
         f"after {found.ended} the others ended, at the latest after {found.longest:.2f} s; "
         f"{found.named} were named"
     )
+    # Without a shell in between, mpiexec kills the others before they can say why they end.
+    named = found.named if options.over != WAYS[1] else found.kills
+    sys.exit(found.ended < found.kills or named < found.kills)
 
 
 if __name__ == "__main__":

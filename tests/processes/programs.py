@@ -120,12 +120,18 @@ def collectives() -> int:
     return checked
 
 
-def trainings(data: str, steps: str) -> dict[str, Any]:
-    """Losses, layouts and collectives of the examples' models, under every scheme."""
-    # What the examples draw and count words with takes longer to import than they train here.
+def examples() -> list[Any]:
+    """The modules of the examples. What they draw and count words with takes longer to import than
+    they train here."""
+    importlib.import_module("examples")  # which asks whether those libraries are there
     for library in ("matplotlib", "sklearn", "sklearn.feature_extraction.text"):
         sys.modules[library] = MagicMock()
-    imdb, mnist = map(importlib.import_module, ("examples.imdb", "examples.mnist"))
+    return [importlib.import_module(f"examples.{name}") for name in ("imdb", "mnist")]
+
+
+def trainings(data: str, steps: str) -> dict[str, Any]:
+    """Losses, layouts and collectives of the examples' models, under every scheme."""
+    imdb, mnist = examples()
 
     def reviews(mesh: gdt.Mesh, feature: str | None, model: str | None) -> gdt.nn.Module:
         return imdb.MLP(Layout([feature, model], mesh), Layout([model, None], mesh))

@@ -294,6 +294,9 @@ def test_a_silent_process_is_named_when_time_is_up() -> None:
         "all_gather: nothing came from process 1 (host here, pid 101) for 0.3 s"
     )
     assert "all_gather over 'x'" in str(found.value)
+    began = time.monotonic()
+    waiting.close("DistributedError")  # the others hear of it, but nobody waits for a silent one
+    assert time.monotonic() - began < messages.LINGER / 2
     a.close()
     b.close()
 
