@@ -1,19 +1,20 @@
-// Batch normalisation: local moments, their merge, and the two passes over the data of forward and
-// backward.
+// Batch normalisation: local moments, their merge, and the passes of forward and backward.
 //
-//   y  = (x - mean) rstd scale + offset, then ReLU if asked for        rstd = 1 / sqrt(variance +
-//   eps) dx = rstd scale (g - (sum(g) + xhat sum(g xhat)) / count)          g = dy, or 0 where ReLU
-//   was shut
+//   rstd = 1 / sqrt(variance + eps)
+//   xhat = (x - mean) rstd
+//   y    = xhat scale + offset, then ReLU if `relu`
+//   g    = dy, or 0 where the ReLU gave 0
+//   dx   = rstd scale (g - (sum(g) + xhat sum(g xhat)) / count)
 //
 // Arguments. x, y, dy, dx: (items..., outer, channels, inner), contiguous per item: images in
 // channel order have inner = height * width, features and channels-last images inner = 1. mean,
 // rstd, scale, offset: (items..., channels), with strides of their own; scale and offset may be
-// null (1 and 0). `valid` (over items, or null) is how many of `outer` are not padding. Statistics
-// are kept in A: float32, or float64 for float64 data.
+// null (1 and 0). `valid`: (items), the number of indices of `outer` that are not padding, or null.
+// Statistics have the type A: float32, or float64 for float64 data.
 //
-// bn_moments_* and bn_sums_* cut the data into `splits` and leave one part for each: (items,
-// splits, 3 or 2, channels). bn_merge adds parts up in order, by Chan's formula; parts of other
-// devices, gathered, are merged by the same kernel.
+// bn_moments_* and bn_sums_* cut the data into `splits` and store one part for each: (items,
+// splits, 3 or 2, channels). bn_merge merges parts in order by Chan's formula, those of one device
+// and the gathered parts of several.
 //
 // Launch. *_planes (inner > 1): block THREADS, grid (channels, splits, items). *_columns (inner =
 // 1): block (WARP, ROWS), grid (channels / WARP, splits, items). bn_merge: block THREADS, grid
@@ -28,8 +29,8 @@ namespace {
 template <typename A> struct Moments {  // m2: the sum of squared distances from the mean
   A count, mean, m2;
 };
-// Chan, Golub, LeVeque 1979, eq. 2.1; symmetric in a and b to the bit, as a shuffle's two ends need
-// it.
+// Chan, Golub, LeVeque 1979, eq. 2.1; symmetric in a and b to the bit, since both ends of a shuffle
+// compute it.
 template <typename A>
 __device__ __forceinline__ Moments<A> merge_moments(const Moments<A>& a, const Moments<A>& b) {
   const A count = a.count + b.count;
@@ -73,7 +74,7 @@ template <typename A> struct SumsOf {
 struct Split {
   int first, step;
 };
-// A whole block for one channel; its threads run along inner and then on to the next row.
+// A whole block for one channel; its threads take the elements of inner, then the next row.
 template <typename Of, typename Load>
 __device__ typename Of::State reduce_planes(int outer, int inner, const Split& rows, Load load) {
   GDT_SHARED(typename Of::State, scratch, [THREADS / WARP]);
@@ -92,7 +93,7 @@ __device__ typename Of::State reduce_planes(int outer, int inner, const Split& r
   };
   return block_reduce<THREADS / WARP>(state, merge, scratch, static_cast<int>(threadIdx.x));
 }
-// A warp's width of channels for a block; ROWS threads share a channel. Thread y = 0 has the result.
+// WARP channels for a block; ROWS threads share a channel. Thread y = 0 has the result.
 template <typename Of, typename Load>
 __device__ typename Of::State reduce_columns(int outer, bool inside, const Split& rows, Load load) {
   GDT_SHARED(typename Of::State, scratch, [ROWS][WARP]);
@@ -122,7 +123,7 @@ template <typename A>
 __device__ __forceinline__ Sums<A> gradient_term(const Channel<A>& c, A x, A dy, bool relu) {
   return {relu && !(normalised(c, x) > A(0)) ? A(0) : dy, (x - c.mean) * c.rstd};
 }
-// Where in (outer, channels, inner) an element is, from a division for the first of a pack.
+// The place of an element in (outer, channels, inner), with one division for each pack.
 struct Position {
   int channels, inner, channel, column;
   __device__ Position(int i, int channels, int inner)
@@ -254,7 +255,7 @@ __global__ void __launch_bounds__(WARP* ROWS)
 }
 
 // sums: (items..., 2, channels) over the whole batch; count: (items..., channels), as bn_merge
-// wrote it.
+// writes it.
 template <typename T, typename A>
 __global__ void __launch_bounds__(THREADS)
     bn_backward(const T* __restrict__ x, Strides x_strides, const T* __restrict__ dy,

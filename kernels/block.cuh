@@ -1,5 +1,5 @@
-// What every kernel file shares: blocks with leading axes, 16-bit floats, packs of 16 bytes,
-// reductions of a block.
+// Shared by all kernel files: blocks with leading axes, 16-bit floats, packs of 16 bytes, and
+// reductions of a block of threads.
 //
 // An operand of a kernel is a block: leading axes (the mesh axes of a device, then batch axes),
 // then the local array. The leading axes of all operands have the same sizes (`Axes`), and each
@@ -31,7 +31,7 @@ __device__ __forceinline__ long long offset(int item, const Axes& axes, const St
 }
 
 // ---- numbers ------------------------------------------------------------------------------------
-// An element widened to the type that sums are kept in, and rounded back.
+// An element widened to the type of sums, and rounded back.
 __device__ __forceinline__ float widen(half_t x) { return ptx::to_float(x); }
 __device__ __forceinline__ float widen(bfloat16_t x) { return ptx::to_float(x); }
 template <typename T> __device__ __forceinline__ T widen(T x) { return x; }

@@ -1,16 +1,16 @@
-// Matrix products: out = activation(alpha x w + bias + accumulate out), batched, with any side
-// transposed in place.
+// Matrix products: out = activation(alpha x w + bias + accumulate out), batched; each factor may be
+// stored transposed.
 //
-// Arguments. x: (items..., m, k), or stored (items..., k, m) where X_T; w: (items..., k, n), or
-// (items..., n, k) where W_T; rows of x_row and w_row elements, items by strides (0 where
-// replicated). out, aux, pre: (items, m, n), bias: (items..., n). bias, aux and pre may be null.
-// pre receives what the activation is applied to.
-//   activation: NONE; RELU; GELU (by erf); RELU_BACKWARD: times [aux > 0]; GELU_BACKWARD: times
-//   gelu'(aux)
+// Arguments. x: (items..., m, k), stored (items..., k, m) if X_T; w: (items..., k, n), stored
+// (items..., n, k) if W_T. Rows in memory begin x_row and w_row elements apart; the items' strides
+// are 0 where an operand is replicated. out, aux, pre: (items, m, n), bias: (items..., n). bias,
+// aux and pre may be null. pre receives the argument of the activation.
+//   activation: NONE; RELU; GELU (by erf);
+//               RELU_BACKWARD: times [aux > 0]; GELU_BACKWARD: times gelu'(aux)
 //
-// A long contraction with a small result is cut into gridDim.y pieces of `chunk`: each leaves its
-// sum in `parts`, (pieces, items, m, n), and matmul_finish adds them in order: the result does not
-// depend on timing.
+// A long contraction with a small result is cut into gridDim.y pieces of `chunk`: each stores its
+// sum in `parts`, (pieces, items, m, n), and matmul_finish adds the parts in order, so the result
+// does not depend on timing.
 //
 // matmul_simt: float32 and float64, every architecture. Tile TILE x TILE x SIMT_K; 256 threads,
 // each TILE/16 rows by TILE/16 columns in registers; two buffers in shared memory, so that one tile
@@ -21,8 +21,9 @@
 //
 // matmul_mma: half_t, bfloat16_t and float as tf32, float32 accumulation, sm_80 and later. Tile
 // TILE x TILE x 64 bytes of k, STAGES tiles in flight by cp.async, 8 warps of (TILE/2) x (TILE/4),
-// mma.sync. A side keeps its own orientation in shared memory; ldmatrix turns it where needed. Rows
-// that are not multiples of 16 bytes, or do not begin on one, are copied element by element.
+// mma.sync. A factor has the same orientation in shared memory as in global memory; ldmatrix
+// transposes where needed. Rows whose length or start is no multiple of 16 bytes are copied element
+// by element.
 //
 // Launch: block THREADS, grid (tiles of m x n, pieces, items); matmul_finish: grid (m n / THREADS,
 // items). Not yet measured on a GPU.
@@ -35,9 +36,9 @@ constexpr int MMA_K_BYTES = 64;
 
 namespace {
 // ---- tiles --------------------------------------------------------------------------------------
-// A slab of ROWS x TILE sums in shared memory goes to the sink: neighbours in a row of the result
-// are written by neighbouring threads, and the epilogue is compiled once. `row_of(r)` says which
-// row of the result a row of the slab is.
+// Pass a slab of ROWS x TILE sums in shared memory to the sink: neighbours in a row of the result
+// are written by neighbouring threads, and the epilogue is compiled once. `row_of(r)` is the row of
+// the result of row r of the slab.
 template <int ROWS, int TILE, typename A, typename O, typename RowOf>
 __device__ __forceinline__ void drain(const Sink<A, O>& sink, const A* slab, int first_column,
                                       RowOf row_of) {
@@ -47,12 +48,12 @@ __device__ __forceinline__ void drain(const Sink<A, O>& sink, const A* slab, int
     sink(row_of(i / TILE), first_column + i % TILE, Pack<A, 1>{{slab[i]}});
   __syncthreads();
 }
-// One side of a product: `lines` (rows of x, columns of w) by k. ALONG_K: neighbours in memory are
-// neighbours in k.
+// One factor of a product: `lines` (rows of x, columns of w) by k. ALONG_K: neighbours in memory
+// are neighbours in k.
 template <typename T, bool ALONG_K> struct Side {
   const T* start;
   long long row;
-  int lines, end;  // lines, and where this piece's k ends
+  int lines, end;  // lines, and the end of this piece's k
   bool packs;      // rows begin on 16 bytes
 
   __device__ Side(const T* start, long long row, int lines, int end)
@@ -62,7 +63,7 @@ template <typename T, bool ALONG_K> struct Side {
         end(end),
         packs(misalignment(start) == 0 &&
               row * static_cast<long long>(sizeof(T)) % PACK_BYTES == 0) {}
-  // How many of the elements from (line, k) on, along memory, exist; and where they are.
+  // The number of existing elements from (line, k) on, along memory, and their address.
   __device__ __forceinline__ int left(int line, int k) const {
     if (line >= lines || k >= end) return 0;
     return ALONG_K ? end - k : lines - line;
@@ -86,7 +87,7 @@ template <typename T, bool ALONG_K> struct Side {
 template <typename T, int TILE, bool ALONG_K> struct SimtFeed {
   static constexpr int N = TILE * SIMT_K / THREADS;
   const T* p;
-  int line, k, left;  // place in the tile; how many lines exist from there on
+  int line, k, left;  // the place in the tile, and the number of existing lines from there on
   bool packs;
 
   __device__ SimtFeed(const T* start, long long row, int lines, int first_line, int first_k, int t)
@@ -111,8 +112,8 @@ template <typename T, int TILE, bool ALONG_K> struct SimtFeed {
     for (int i = 0; i < N; i++) tile[ALONG_K ? k + i : k][ALONG_K ? line : line + i] = pack.of[i];
   }
 };
-// Which line of the tile is a thread's i-th: strips of 4, 64 apart, so that shared memory is read
-// in packs.
+// The line of the tile that is a thread's i-th: strips of 4, 64 apart, so that shared memory is
+// read in packs.
 __device__ __forceinline__ int strip(int thread, int i) { return i / 4 * 64 + thread * 4 + i % 4; }
 }  // namespace
 
@@ -146,7 +147,7 @@ __global__ void __launch_bounds__(THREADS, 2)
       feed_x.advance(x_row), feed_w.advance(w_row);
       next_x = feed_x.load(left - SIMT_K), next_w = feed_w.load(left - SIMT_K);
     }
-#pragma unroll 1  // more would spill: the sums alone are half of the registers
+#pragma unroll 1  // unrolled, it spills: the sums alone are half of the registers
     for (int step = 0; step < SIMT_K; step++) {
       T a[EACH], b[EACH];
 #pragma unroll
@@ -290,7 +291,7 @@ __global__ void __launch_bounds__(THREADS)
   const Corner corner = tile_corner<TILE, TILE>(blockIdx.x, m, n);
   const Side<T, !X_T> side_x(x + offset(item, axes, x_strides), x_row, m, end);
   const Side<T, W_T> side_w(w + offset(item, axes, w_strides), w_row, n, end);
-  auto fetch = [&](int step) {  // past the end: an empty group, so that waiting counts the same
+  auto fetch = [&](int step) {  // an empty group past the end, so that waiting counts the same
     const int from = first + step * K;
     if (from < end) {
       TileX::fetch(tile_x(step % STAGES), side_x, corner.row, from, t);
@@ -303,7 +304,7 @@ __global__ void __launch_bounds__(THREADS)
   for (int step = 0; step < STAGES - 1; step++) fetch(step);
   for (int step = 0; first + step * K < end; step++) {
     ptx::copy_async_wait<STAGES - 2>();
-    __syncthreads();  // this step's tiles are there, and everyone has left those of the step before
+    __syncthreads();  // this step's tiles have arrived; no thread reads those of the step before
     fetch(step + STAGES - 1);
     T *xs = tile_x(step % STAGES), *ws = tile_w(step % STAGES);
 #pragma unroll
@@ -325,7 +326,7 @@ __global__ void __launch_bounds__(THREADS)
       make_sink(out, item_bias, aux, pre, parts, alpha, accumulate, activation, m, n, item,
                 static_cast<int>(gridDim.z), blockIdx.y);
   float* slab = reinterpret_cast<float*>(shared);
-  __syncthreads();  // everyone has left the last tiles
+  __syncthreads();  // no thread reads the last tiles any more
 #pragma unroll
   for (int i = 0; i < DOWN; i++) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// What the matmul kernels share: the epilogue, where sums go, and the order of tiles.
+// Shared by the matmul kernels: the epilogue, the destination of sums, and the order of tiles.
 #pragma once
 #include "block.cuh"
 
@@ -11,7 +11,7 @@ constexpr int GELU_BACKWARD = 4;
 constexpr int SATURATED = 40;  // beyond it exp(-x^2 / 2) is 0 even in float64
 
 namespace {
-// ---- what is done with a finished sum -----------------------------------------------------------
+// ---- the epilogue of a finished sum -------------------------------------------------------------
 template <typename A> __device__ __forceinline__ A normal_cdf(A x) {
   return A(0.5) * (A(1) + erf(x * A(0.70710678118654752440)));
 }
@@ -54,12 +54,12 @@ template <typename A, typename O> struct Epilogue {
     store(out + at, result);
   }
 };
-// Where sums go: to the epilogue, or, of one piece among several, to its part.
+// The destination of sums: the epilogue, or the part of one piece among several.
 template <typename A, typename O> struct Sink {
   Epilogue<A, O> epilogue;
-  A* part;  // null: there is one piece
+  A* part;  // null where there is one piece
   int m, n;
-  // Whether N columns from a multiple of N on can be passed at once.
+  // Whether N columns, from a multiple of N on, can be stored at once.
   template <int N> __device__ __forceinline__ bool packs() const {
     auto fits = [](const void* p, int bytes) {
       return reinterpret_cast<unsigned long long>(p) % bytes == 0;
@@ -77,7 +77,7 @@ template <typename A, typename O> struct Sink {
     else epilogue(at, column, sums);
   }
 };
-// Of one of `items` items, one of its pieces.
+// The sink of piece number `piece` of item number `item`.
 template <typename A, typename O>
 __device__ __forceinline__ Sink<A, O> make_sink(O* out, const O* bias, const O* aux, O* pre,
                                                 A* parts, A alpha, int accumulate, int activation,
@@ -95,8 +95,8 @@ __device__ __forceinline__ Sink<A, O> make_sink(O* out, const O* bias, const O* 
 struct Corner {
   int row, column;
 };
-// Number of a tile -> its first row and column, in groups of GROUP rows of tiles, down the columns
-// of a group.
+// The first row and column of a tile by its number: tiles are numbered in groups of GROUP rows of
+// tiles, down the columns of a group.
 template <int ROWS, int COLUMNS>
 __device__ __forceinline__ Corner tile_corner(int tile, int m, int n) {
   const int down = (m + ROWS - 1) / ROWS, across = (n + COLUMNS - 1) / COLUMNS;

@@ -1,17 +1,16 @@
-// Matrix products on Hopper (sm_90a): TMA, mbarrier and wgmma. What is computed, and the arguments,
-// are those of matmul.cu, for half_t and bfloat16_t in all orientations, and for float as tf32
-// where both sides run along k; float32 accumulation.
+// Matrix products on Hopper (sm_90a): TMA, mbarrier and wgmma. Formulas and arguments are those of
+// matmul.cu, for half_t and bfloat16_t in all orientations, and for float as tf32 where the memory
+// of both factors runs along k; float32 accumulation.
 //
-// x and w come as tensor maps over (along memory, rows, items); their items lie in steps of the
-// map's third axis, x_strides and w_strides of them apart. A box of x is 128 bytes along memory by
-// TILE_M rows where it runs along k, else by the tile's length in k; a box of w likewise with
-// TILE_N.
+// x and w are tensor maps over (along memory, rows, items); x_strides and w_strides count steps of
+// the map's third axis. A box of x is 128 bytes along memory by TILE_M rows where memory runs along
+// k, else by the tile's length in k; a box of w likewise with TILE_N.
 //
 // A block has three warpgroups and works on one tile of TILE_M x TILE_N after another. The first
-// warpgroup feeds: one thread has the tensor memory accelerator copy both sides of the next 128
-// bytes of k into one of STAGES slots of shared memory, and goes on while slots are free, into the
-// next tile too. The other two multiply, 64 rows each, and free a slot when the products of the
-// next are under way:
+// warpgroup is the feeder: one of its threads starts copies, by the tensor memory accelerator, of
+// the next 128 bytes of k of both factors into one of STAGES slots of shared memory. It continues
+// while slots are free, also with the next tile. The other two warpgroups multiply 64 rows each,
+// and free a slot when the products of the next slot have begun:
 //
 //                      filled[slot]                              sums in registers
 //   feeder --> slot 0 | slot 1 | ... --> multiplier 1: rows  0 to  63  -->  slab of a warp --> out
@@ -21,23 +20,23 @@
 //   slot, rows along k:  x: TILE_M rows of 128 bytes, w: TILE_N rows of 128 bytes
 //   slot, across k:      for each 64 lines, one row of 128 bytes for each k
 //
-// Launch: block HOPPER_THREADS, one block a multiprocessor, as many as there is work; the work is
-// (tiles of m x n, pieces, items), the tiles changing fastest. Dynamic shared memory: the slots,
-// then a slab for each multiplying warp. Not yet measured on a GPU.
+// Launch: block HOPPER_THREADS; grid: one block for each multiprocessor, but no more than there are
+// tasks, which are (tiles of m x n, pieces, items), tiles fastest. Dynamic shared memory: the
+// slots, then a slab for each multiplying warp. Not yet measured on a GPU.
 #include "matmul.cuh"
 
 constexpr int HOPPER_THREADS = 384;
 constexpr int WARPGROUP = 128;
 constexpr int MULTIPLIERS = 2;
 constexpr int TILE_M = 128;
-constexpr int ROW_BYTES = 128;    // of a tile in shared memory: what the swizzle spans
-constexpr int STEP_BYTES = 32;    // of k that one wgmma takes
+constexpr int ROW_BYTES = 128;    // a row of a tile in shared memory, which the swizzle spans
+constexpr int STEP_BYTES = 32;    // the part of k of one wgmma
 constexpr int ATOM_BYTES = 1024;  // eight rows, after which the swizzle repeats
 constexpr int SLOTS_BYTES = 196608;
 constexpr int SLAB_COLUMNS = 64;
 constexpr int SLAB_ROWS = 16;
 constexpr int SLABS_BYTES = 32768;
-constexpr int PACK = 4;  // elements that go to the result at once
+constexpr int PACK = 4;  // elements that are stored at once
 constexpr int FEEDER_REGISTERS = 40;
 constexpr int MULTIPLIER_REGISTERS = 232;
 
@@ -65,14 +64,14 @@ template <int STAGES> struct Turn {
     if (++slot == STAGES) slot = 0, parity ^= 1;
   }
 };
-// Where wgmma finds a tile that was copied with the swizzle of 128 bytes: after 8 rows it goes on
-// `stride` bytes further, and after 64 lines, where rows run across k, `leading` bytes.
+// The descriptor of a tile that was copied with the swizzle of 128 bytes: 8 rows are `stride` bytes
+// apart, and 64 lines, where rows run across k, `leading` bytes.
 __device__ __forceinline__ uint64_t describe_tile(const void* tile, int leading, int stride) {
   constexpr uint64_t SWIZZLE_128 = 1ull << 62;
   return ptx::shared_address(tile) >> 4 | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(stride >> 4) << 32 | SWIZZLE_128;
 }
-// One side of a tile in a slot: LINES (rows of x, columns of w) by 128 bytes of k. ALONG_K:
+// One factor's tile in a slot: LINES (rows of x, columns of w) by 128 bytes of k. ALONG_K:
 // neighbours in memory are neighbours in k.
 template <typename T, int LINES, bool ALONG_K> struct SharedTile {
   static constexpr int ROW = ROW_BYTES / sizeof(T), K = ROW, BYTES = LINES * ROW_BYTES;
@@ -94,9 +93,9 @@ template <typename T, int LINES, bool ALONG_K> struct SharedTile {
     return describe_tile(tile + at, BOX, ATOM_BYTES);
   }
 };
-// The 64 x COLUMNS sums of a warpgroup go to the sink, 64 columns at a time through each warp's
-// slab, from which a row's neighbours are read together. Bits of the row are mixed into the column,
-// so that the threads of a warp meet different banks.
+// Pass the 64 x COLUMNS sums of a warpgroup to the sink, 64 columns at a time, through each warp's
+// slab, from which neighbours in a row are read together. Bits of the row are mixed into the
+// column, so that the threads of a warp use different banks.
 template <int COLUMNS, typename O>
 __device__ __forceinline__ void drain(const float (&sums)[COLUMNS / 2], float* slab,
                                       const Sink<float, O>& sink, Corner corner, int lane) {
@@ -104,7 +103,7 @@ __device__ __forceinline__ void drain(const float (&sums)[COLUMNS / 2], float* s
   const bool packs = sink.template packs<PACK>();
 #pragma unroll 1  // the epilogue is compiled once
   for (int first = 0; first < COLUMNS; first += SLAB_COLUMNS) {
-    __syncwarp();  // everyone has left the slab
+    __syncwarp();  // no thread reads the slab any more
 #pragma unroll
     for (int i = 0; i < COLUMNS / 2; i += 2)  // an index known to the compiler: sums stay registers
       if (i / (SLAB_COLUMNS / 2) * SLAB_COLUMNS == first)
@@ -174,7 +173,7 @@ __global__ void __launch_bounds__(HOPPER_THREADS, 1)
     for (int number = first_task; number < tasks; number += task_step) {
       const Task task = find_task<TILE_N>(number, m, n, k, chunk, pieces);
       float sums[TILE_N / 2];
-      int before = -1;  // the slot whose products may still be under way
+      int before = -1;  // the slot whose products may not have ended
       for (int at = task.first; at < task.end; at += K, turn.next()) {
         const unsigned char* slot = shared + turn.slot * SLOT;
         ptx::barrier_wait(&filled[turn.slot], turn.parity);

@@ -1,9 +1,8 @@
-// Device primitives beyond CUDA C, each a small function: PTX here; the tests' ptx_cpu.hpp executes
-// the same functions on a CPU. Kernels never write asm themselves, so one source runs in both
-// places.
+// Device primitives beyond CUDA C, each a small function: in PTX here, and for the CPU in
+// ptx_cpu.hpp of the tests. Kernels contain no asm themselves, so one source runs on both.
 #pragma once
-// Describes an array in global memory, of up to three axes, to the tensor memory accelerator: as
-// the driver encodes it, or, for the CPU, as `gdt.cuda.tensor_map` does.
+// A description of an array in global memory, of up to three axes, for the tensor memory
+// accelerator. The driver encodes it; for the CPU `gdt.cuda.tensor_map` does.
 struct __align__(64) TensorMap {
   unsigned long long words[16];
 };
@@ -112,14 +111,14 @@ INLINE void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
                : "memory");
 }
-// Arrives, and makes the phase wait for that many copied bytes too.
+// Arrive, and make the phase wait for `bytes` copied bytes as well.
 INLINE void barrier_arrive_expecting(uint64_t* barrier, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
 }
-// Until the phase of this parity is over; a new barrier is in phase 0, after one of parity 1.
+// Wait until the phase of this parity is over; a new barrier is in phase 0, after one of parity 1.
 INLINE void barrier_wait(uint64_t* barrier, unsigned parity) {
   asm volatile(
       "{\n.reg .pred over;\nAGAIN_%=:\n"
@@ -128,9 +127,9 @@ INLINE void barrier_wait(uint64_t* barrier, unsigned parity) {
       "r"(parity)
       : "memory");
 }
-// Copies the map's box from (c0, c1, c2) on, c0 along memory, and tells the barrier its bytes. Rows
-// of 128 bytes; the 16 bytes numbered i of row r are put at i ^ r % 8. Outside of the array: zeros.
-// `shared` is a multiple of 1024.
+// Copy the map's box that begins at (c0, c1, c2), c0 along memory; its bytes arrive at the barrier.
+// Rows have 128 bytes; the 16 bytes number i of row r are stored at i ^ r % 8. Elements outside of
+// the array are 0. `shared` is a multiple of 1024.
 INLINE void copy_tile(void* shared, const TensorMap* map, uint64_t* barrier, int c0, int c1,
                       int c2) {
   asm volatile(
@@ -151,11 +150,11 @@ template <int REGISTERS> INLINE void lower_registers() {
 }
 INLINE void warpgroup_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 INLINE void warpgroup_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until all but the last GROUPS groups are done; the sums of those are not to be touched yet.
+// Wait until all but the last GROUPS groups are done; the sums of these must not be used yet.
 template <int GROUPS> INLINE void warpgroup_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
 }
-// Until all groups are done, and d may be used.
+// Wait until all groups are done, so that d may be used.
 template <int N> INLINE void warpgroup_finish(float (&d)[N]) {
   warpgroup_wait<0>();
 #pragma unroll

@@ -1,12 +1,12 @@
-// Counter-based random numbers: each element is a function of key, stream and its global index, and
-// nothing else.
+// Counter-based random numbers: each element is a function of key, stream and its global index.
 //
 // Philox-4x32-10 (Salmon, Moraes, Dror, Shaw 2011) makes four words of
 //   counter (c mod 2^32, c >> 32, s mod 2^32, s >> 32) and key (k mod 2^32, k >> 32).
 // Element i of a draw of 32 bits is word (i mod 4) of counter i / 4; of a draw of 64 bits, words
-// 0 1 (even i) or 2 3 (odd i) of counter i / 2, the earlier one on top. Formulas, constants and the
-// order of operations are those of gdt/random/bits.py and gdt/random/normal_quantile.py, and the file is
-// compiled with --fmad=false, so that every result equals the CPU's to the bit.
+// 0 1 (even i) or 2 3 (odd i) of counter i / 2, the earlier word in the upper half. Formulas,
+// constants and the order of operations are those of gdt/random/bits.py and
+// gdt/random/normal_quantile.py, and the file is compiled with --fmad=false, so every result equals
+// the CPU's to the bit.
 //
 //   random_bits       uint32 or uint64
 //   random_uniform    the top 11, 24 or 53 bits, times 2^-11, 2^-24 or 2^-53
@@ -15,9 +15,9 @@
 //   random_normal     the inverse CDF of (bits + 1/2) / 2^w
 //   random_truncated  the inverse CDF of the middle TRUNCATED_MASS, in [-2, 2]
 //
-// Arguments. key, stream: uint64, one for each row, or one for all (steps 0). out: (rows, length);
-// start (int64, over rows): the global index of a row's first element; a contiguous block is one
-// row.
+// Arguments. key, stream: uint64, one for each row, or one for all rows (steps 0). out: (rows,
+// length). start: (rows), int64, the global index of a row's first element; a contiguous block is
+// one row.
 //
 // Launch: block THREADS, grid (length / (THREADS * elements of a counter), rows); a thread makes
 // the elements of one counter. Not yet measured on a GPU.
@@ -52,7 +52,7 @@ template <> __device__ __forceinline__ unsigned element_bits<unsigned>(const Wor
 template <> __device__ __forceinline__ u64 element_bits<u64>(const Words& words, int i) {
   return static_cast<u64>(words.of[2 * i]) << 32 | words.of[2 * i + 1];
 }
-// Calls f(bits) for every element of the row, and stores what it returns.
+// Store f(bits) of every element of the row.
 template <typename B, typename T, typename F>
 __device__ __forceinline__ void fill_row(T* out, const long long* start, const u64* key,
                                          int key_step, const u64* stream, int stream_step,
@@ -162,8 +162,7 @@ __device__ __forceinline__ double tail(double root) {
                     1.51986665636164571966e-02, 5.47593808499534494600e-04,
                     1.05075007164441684324e-09);
 }
-// The quantile of probability 1/2 + q; `outside` is 1/2 - |q|, which the caller may know with more
-// digits.
+// The quantile of probability 1/2 + q; `outside` is 1/2 - |q|, which may have more digits than q.
 template <typename R> __device__ __forceinline__ R quantile(R q, R outside) {
   const R size = q < R(0) ? -q : q;
   if (!(size > R(0.425))) return centre(q * q * R(-1) + R(0.180625), q);
@@ -176,7 +175,7 @@ __device__ __forceinline__ R half_integer(typename Format<R>::Integer i, R scale
 }
 constexpr double TRUNCATED_MASS = 0.9544997361036416;
 
-// Digits of the uniform numbers of each dtype, and what they are computed in.
+// The digits of the uniform numbers of each dtype, and the type of the arithmetic.
 template <typename T> struct Uniform {
   static constexpr int DIGITS = sizeof(T) == 8 ? 53 : sizeof(T) == 4 ? 24 : 11;
 };
@@ -190,7 +189,7 @@ __global__ void __launch_bounds__(THREADS)
   fill_row<B>(out, start, key, key_step, stream, stream_step, length, [](B bits) { return bits; });
 }
 
-// T: the result; B: the word drawn (unsigned for all but float64); R: what is computed in.
+// T: the result; B: the word drawn (unsigned for all but float64); R: the type of the arithmetic.
 template <typename T, typename B, typename R>
 __global__ void __launch_bounds__(THREADS)
     random_uniform(T* __restrict__ out, const long long* __restrict__ start,

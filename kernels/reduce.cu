@@ -2,14 +2,16 @@
 //
 // Arguments. x: (items..., outer, n, inner), contiguous per item; the axis of n elements is
 // reduced, into out: (items, outer, inner). Values are combined in A, and rounded to T once. index:
-// (items, outer, inner), the position along n plus start[item] (null: 0), so that the winners of
-// several devices can be compared; count[item] (null: n) is how many of n are not padding.
+// (items, outer, inner), the position along n plus start[item] (null: 0), which is a global
+// position where several devices share the axis; count[item] (null: n) is the number of indices of
+// n that are not padding.
 //
-// A long axis is cut into `splits`, each leaving a part (splits, items * outer * inner) of type A
-// (and index); reduce_finish and arg_finish combine parts in order, and so they do with the
-// gathered parts of several devices.
+// A long axis is cut into `splits`, each of which stores a part (splits, items * outer * inner) of
+// type A (and index); reduce_finish and arg_finish combine parts in order, those of one device and
+// the gathered parts of several.
 //
-// Launch. *_rows (inner = 1): block (WARP, ROWS), grid (outer / ROWS, splits, items), a warp a row.
+// Launch. *_rows (inner = 1): block (WARP, ROWS), grid (outer / ROWS, splits, items); one warp for
+// each row.
 // *_columns: block (WARP, ROWS), grid (outer * ceil(inner / WARP), splits, items). *_finish: block
 // THREADS, grid (size / THREADS). Not yet measured on a GPU.
 #include "block.cuh"
@@ -19,7 +21,7 @@ constexpr int ROWS = 8;
 
 namespace {
 template <typename A> __device__ __forceinline__ bool is_nan(A x) { return x != x; }
-// Whole numbers have no infinity.
+// Integers have no infinity.
 template <> __device__ __forceinline__ int infinity<int>() { return 2147483647; }
 template <> __device__ __forceinline__ long long infinity<long long>() {
   return 9223372036854775807ll;
@@ -61,7 +63,7 @@ __device__ __forceinline__ Winner<A> win(const Winner<A>& a, const Winner<A>& b)
   return a.index < b.index ? a : b;
 }
 
-// What thread (x, y) of the grid does: element e of outer * inner, first and step along n.
+// The work of thread (x, y) of the grid: element e of outer * inner, first and step along n.
 struct Place {
   long long base;  // of element (outer, 0, inner)
   int element, first, step;
@@ -78,7 +80,7 @@ __device__ __forceinline__ Place place_column(int n, int inner) {
   return {static_cast<long long>(row) * n * inner + column, row * inner + column,
           int(blockIdx.y * ROWS + threadIdx.y), int(gridDim.y * ROWS), column < inner};
 }
-// Combines the ROWS threads of a column; the result is thread y = 0's.
+// Combine the ROWS threads of a column; thread y = 0 has the result.
 template <typename State, typename Merge> __device__ State merge_column(State state, Merge merge) {
   GDT_SHARED(State, scratch, [ROWS][WARP]);
   scratch[threadIdx.y][threadIdx.x] = state;

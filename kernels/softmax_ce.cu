@@ -1,22 +1,24 @@
 // Cross-entropy of softmax(logits) against integer labels, with label smoothing and an index to
 // ignore.
 //
-//   loss[r]        = lse[r] - (1 - smoothing) logits[r, y] - smoothing * mean(logits[r, :]),   y =
-//   labels[r] gradient[r, c] = scale[r] (exp(logits[r, c] - lse[r]) - (1 - smoothing) [c == y] -
-//   smoothing / total)
+//   y              = labels[r]
+//   lse[r]         = log(sum(exp(logits[r, :])))
+//   loss[r]        = lse[r] - (1 - smoothing) logits[r, y] - smoothing mean(logits[r, :])
+//   gradient[r, c] = scale[r] (exp(logits[r, c] - lse[r])
+//                              - (1 - smoothing) [c == y] - smoothing / total)
 //
 // Arguments. logits: (items..., rows, classes), rows contiguous; labels: (items..., rows); scale:
 // (items..., rows), or one number for all rows (scale_step 0), or null for 1. loss, lse: (items,
 // rows); gradient: (items, rows, classes), may be the logits themselves. Rows with y == ignore have
-// loss and gradient 0. A label outside [0, total) gets loss NaN and gradient 0, is never read
-// through, and leaves (row << 32 | label) of the first such row in `error`, which starts as all
-// ones; a label beyond 32 bits as the nearest of 32.
+// loss and gradient 0. A label outside [0, total) is never used as an index: its row has loss NaN
+// and gradient 0, and `error`, which starts with all bits set, becomes (row << 32 | label) of the
+// first such row; a label beyond 32 bits is stored as the nearest number of 32.
 //
 // Whole rows: softmax_ce reads a row once where it fits shared memory (`cached`), else twice, and
 // writes it once. Classes split over devices: softmax_ce_parts writes (max, sum, logit of the
-// label, sum of logits) for the local classes [start, start + count); parts are gathered,
-// softmax_ce_merge combines them in order, and softmax_ce_gradient finishes. start and count are
-// arrays over items, or null for 0 and `classes`.
+// label, sum of logits) for the local classes [start, start + count); after an all-gather of the
+// parts, softmax_ce_merge combines them in order, and softmax_ce_gradient computes the gradient.
+// start and count: (items), or null for 0 and `classes`.
 //
 // Launch: block (ROW_THREADS, ROWS_PER_BLOCK), grid (rows / ROWS_PER_BLOCK, items); ROW_THREADS =
 // 32 with 4 rows for short rows, 256 with 1 row for long ones. Shared: `cached` ? ROWS_PER_BLOCK *
@@ -25,10 +27,10 @@
 
 constexpr int MERGE_THREADS = 256;
 constexpr int INT_LIMIT = 2147483647;
-constexpr int RESIDENT = 1024;  // threads of a multiprocessor: for more, ptxas spills
+constexpr int RESIDENT = 1024;  // threads of a multiprocessor; with more, ptxas spills
 
 namespace {
-template <typename A> struct Row {  // of the elements seen: max, sum of exp(x - max), sum of x
+template <typename A> struct Row {  // max, sum of exp(x - max), and sum of x, of some elements
   A max, sum, total;
 };
 template <typename A> __device__ __forceinline__ Row<A> empty_row() {
@@ -44,7 +46,7 @@ template <typename A> __device__ __forceinline__ void include(Row<A>& row, A x) 
   row.total += x;
   if (x <= row.max) {
     row.sum += x == -infinity<A>() ? A(0) : exp(x - row.max);
-  } else {  // also where x is NaN, which then stays
+  } else {  // also where x is NaN, which stays NaN
     row.sum = row.sum * exp(row.max - x) + A(1);
     row.max = x;
   }
@@ -80,12 +82,12 @@ __device__ __forceinline__ A row_loss(A lse, A logit, A total, A smoothing, int 
 }
 
 template <typename A>
-struct Target {  // what is subtracted from the softmax: `floor` everywhere, `peak` at `at`
+struct Target {  // subtracted from the softmax: `floor` everywhere, and `peak` at `at`
   long long at;
   A floor, peak;
 };
-// Reads `from` (global or shared memory), writes `to`; `packs`: both lie alike relative to 16
-// bytes.
+// Read `from` (global or shared memory), write `to`. packs: both have the same offset from a
+// multiple of 16 bytes.
 template <typename T, typename A>
 __device__ __forceinline__ void write_gradient(const T* from, T* to, int n, int thread, int threads,
                                                bool packs, A lse, A scale,
@@ -101,7 +103,7 @@ __device__ __forceinline__ void write_gradient(const T* from, T* to, int n, int 
   });
 }
 
-// Bytes of shared memory for one row, with room to lie as the row lies relative to 16 bytes.
+// The bytes of shared memory for one row, with room for the row's offset from 16 bytes.
 template <typename T> __device__ __forceinline__ int row_bytes(int classes) {
   return static_cast<int>((classes * sizeof(T) / PACK_BYTES + 2) * PACK_BYTES);
 }
@@ -142,8 +144,8 @@ __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
   if (!gradient) return;
   const A given = scale ? scale[offset(item, axes, scale_strides) + row * scale_step] : A(1);
   T* out = gradient + at * classes;
-  // All must have read x[y], and the copy may be read in other packs than it was written in. Where
-  // a row has several warps, they have met in reduce_row.
+  // All threads must have read x[y], and the copy may be read in other packs than it was written
+  // in. The warps of one row have synchronised in reduce_row.
   if (ROW_THREADS == WARP) __syncwarp();
   write_gradient(cached ? copy : x, out, classes, thread, ROW_THREADS,
                  misalignment(x) == misalignment(out), row_lse,
@@ -183,7 +185,7 @@ __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
 }
 
 // parts: (count, rows, 4), merged in the order of the first axis; labels, loss, lse: (rows). One
-// thread a row.
+// thread for each row.
 template <typename A, typename L>
 __global__ void __launch_bounds__(MERGE_THREADS)
     softmax_ce_merge(const A* __restrict__ parts, const L* __restrict__ labels,
@@ -203,8 +205,8 @@ __global__ void __launch_bounds__(MERGE_THREADS)
   loss[row] = labelled_loss(y, row_loss(lse[row], logit, whole.total, smoothing, total));
 }
 
-// lse: (items..., rows), of all classes; `total` is their number. Classes past count have gradient
-// 0.
+// lse: (items..., rows), of all classes; total: the number of all classes. Local classes past count
+// have gradient 0.
 template <typename T, typename A, typename L, int ROW_THREADS, int ROWS_PER_BLOCK>
 __global__ void __launch_bounds__(ROW_THREADS* ROWS_PER_BLOCK,
                                   RESIDENT / ROW_THREADS / ROWS_PER_BLOCK)

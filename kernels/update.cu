@@ -1,35 +1,34 @@
-// Optimizer steps over all parameters of a model in one launch: SGD, SGD with momentum or
-// Nesterov's, Adam and AdamW. Formulas and state are those of gdt.optim, whose bodies these kernels
-// replace.
+// Optimizer steps of all parameters of a model in one launch: SGD, SGD with momentum or Nesterov's
+// momentum, Adam and AdamW. Formulas and state are those of the ops' bodies in gdt.optim.
 //
-// `table` is (tensors, TABLE_COLUMNS) of 64-bit numbers in device memory, one row a tensor: the
-// addresses of the parameter, the first and the second moment and the gradient; the addresses where
-// the new parameter and moments go, which may be the old ones; the number of elements; and the
-// first block that works on the tensor. The address of a moment that an optimizer lacks is 0. All
-// arrays of a tensor are contiguous. `scalars` are what changes from step to step, in device
-// memory, since a captured step cannot hold them itself.
+// Arguments. `table`: (tensors, TABLE_COLUMNS) of 64-bit numbers in device memory. The row of a
+// tensor holds the addresses of the parameter, the first moment, the second moment and the
+// gradient; the addresses of the new parameter and moments, which may be the old ones; the number
+// of elements; and the first block that works on the tensor. The address of a moment that an
+// optimizer lacks is 0. All arrays of a tensor are contiguous. `scalars`: the numbers that change
+// from step to step, in device memory, so that they are no part of a captured step.
 //
 // Launch: block THREADS, grid (blocks of all tensors together); a block works on CHUNK elements of
 // one tensor. Not yet measured on a GPU.
 #include "block.cuh"
 
 constexpr int THREADS = 256;
-constexpr int RESIDENT = 3;  // blocks on a multiprocessor: for more, ptxas spills
+constexpr int RESIDENT = 3;  // blocks on a multiprocessor; with more, ptxas spills
 constexpr int CHUNK = 4096;
 constexpr int SIZE_COLUMN = 7;
 constexpr int FIRST_BLOCK_COLUMN = 8;
 constexpr int TABLE_COLUMNS = 9;
 
 namespace {
-template <typename T> struct Piece {  // what one block works on
+template <typename T> struct Piece {  // the elements of one block
   const T *parameter, *moment, *second, *gradient;
   T *new_parameter, *new_moment, *new_second;
   int size;
-  bool packs;  // all arrays lie alike relative to 16 bytes
+  bool packs;  // whether all arrays have the same offset from a multiple of 16 bytes
 };
 template <typename T> __device__ Piece<T> find_piece(const unsigned long long* table, int tensors) {
   const unsigned long long block = blockIdx.x;
-  int low = 0, high = tensors - 1;  // the last tensor whose first block is not after this one
+  int low = 0, high = tensors - 1;  // search the last tensor whose first block is not after this
   while (low < high) {
     const int middle = (low + high + 1) / 2;
     if (table[middle * TABLE_COLUMNS + FIRST_BLOCK_COLUMN] <= block) low = middle;
