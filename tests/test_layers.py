@@ -45,6 +45,14 @@ def test_the_floors_are_what_is_there() -> None:
     assert rooms - {"__init__"} == set(FLOORS)
 
 
+def test_the_figure_of_the_architecture_shows_the_floors() -> None:
+    page = (ROOT.parent / "docs/architecture.md").read_text()
+    figure = page.partition("## The packages")[2].partition("\nRead in this order")[0]
+    lines = [line.strip() for line in figure.splitlines() if line.startswith("    ")]
+    names = [name for line in lines for name in line.split("  ")[0].split(", ")]
+    assert names == FLOORS[::-1]
+
+
 @pytest.mark.parametrize("path", FILES, ids=dotted)
 def test_imports_point_downwards(path: Path) -> None:
     own = dotted(path).split(".")[0]

@@ -240,9 +240,9 @@ def flatten(
 
 
 def _by_key(tree: Mapping[Any, Any], keys: Sequence[Any], values: Iterable[Any]) -> dict[Any, Any]:
-    """A dict of the values of these keys, in the order that `tree` has them in."""
-    found = dict(zip(keys, values, strict=True))
-    return {key: found[key] for key in tree}
+    """Return a dict of these keys and values, in the order of the keys of `tree`."""
+    by_key = dict(zip(keys, values, strict=True))
+    return {key: by_key[key] for key in tree}
 
 
 def _joined(

@@ -353,6 +353,11 @@ def check(call: KernelCall, folder: Path | None = None) -> list[Any]:
 
 
 def _check_argument(kernel: str, p: Parameter, argument: Any, strided: bool) -> Any:
+    """Return one argument as its parameter takes it, or raise KernelError.
+
+    strided: whether the kernel takes the strides of this array.
+    """
+
     def refuse(problem: str) -> KernelError:
         return error(KernelError, kernel, f"argument {p.name!r} {problem}", operands={"takes": p})
 

@@ -75,6 +75,7 @@ class Nvrtc:
             self.library.nvrtcDestroyProgram(ctypes.byref(program))
 
     def _lowered(self, program: ctypes.c_void_p, expression: str) -> str:
+        """Return the mangled name of a kernel, in the compiled program."""
         name = ctypes.c_char_p()
         self._check(
             self.library.nvrtcGetLoweredName(program, expression.encode(), ctypes.byref(name))

@@ -67,6 +67,7 @@ def show_config() -> None:
 
 
 def _host() -> Iterator[Finding]:
+    """Yield the findings about Python, NumPy, the CPU and processes."""
     yield Finding("gdt", _version("gdt") or "a checkout that is not installed")
     yield Finding("Python", f"{platform.python_version()} on {platform.platform()}")
     yield Finding("NumPy", np.__version__)
@@ -82,6 +83,7 @@ def _host() -> Iterator[Finding]:
 
 
 def _cuda() -> Iterator[Finding]:
+    """Yield the findings about the driver and the libraries of CUDA."""
     driver = cuda_driver.driver()
     runs = f"runs CUDA up to {driver.version[0]}.{driver.version[1]}" if driver.version else ""
     state = "; ".join(filter(None, [runs, driver.problem]))
@@ -114,6 +116,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _gpus() -> Iterator[Finding]:
+    """Yield a finding for each GPU, or the reason why there is none."""
     count = cuda_driver.usable_gpus()
     if not count:
         yield Finding("GPUs", "none that can be used: meshes are on the CPU")

@@ -175,6 +175,7 @@ class _NanCheck(Observer):
         self._check(name, [f"operand {i}" for i in range(len(args))], args, out)
 
     def _check(self, name: str, operands: Sequence[str], args: Sequence[Any], out: Any) -> None:
+        """Raise NanError if a result of `name` is not finite; operands: the names of `args`."""
         for result in out if isinstance(out, tuple) else (out,):
             problem = _not_finite(result)
             if problem:

@@ -95,6 +95,7 @@ class BatchNorm(Module):
         moving_average.update([(attributes, name)], value, float(self.momentum))
 
     def _evaluate(self, x: Any) -> Any:
+        """Return x normalised with the running moments; raise DtypeError if there are none."""
         if self.size is None:
             raise error(
                 DtypeError,

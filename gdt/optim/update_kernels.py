@@ -29,6 +29,7 @@ def declare(op: UpdateOp, launch: Callable[..., list[KernelCall]]) -> None:
         outs: Sequence[Blocks],
         **flags: Any,
     ) -> None:
+        """Update all parameters in one launch; flags: the statics of the op."""
         tensors = [
             (*map(launcher.contiguous, xs), *out) for xs, out in zip(operands, outs, strict=True)
         ]
@@ -62,7 +63,7 @@ def _scalars(launcher: Launcher, values: Sequence[Any], dtype: np.dtype) -> Bloc
 
 def _table(launcher: Launcher, table: np.ndarray) -> Block:
     """Return the table on the device; the one of the last step if no address has changed."""
-    kept = launcher.kept.get("table")
-    if kept is None or not np.array_equal(kept[0], table):
-        kept = launcher.kept["table"] = table, launcher.backend.upload(table)
-    return kept[1]
+    tables = launcher.kept.get("table")  # on the host and on the device
+    if tables is None or not np.array_equal(tables[0], table):
+        tables = launcher.kept["table"] = table, launcher.backend.upload(table)
+    return tables[1]

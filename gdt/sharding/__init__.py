@@ -42,8 +42,8 @@ first axis alone 5|4. `recut` moves the intervals between such boundaries, and s
 concatenation, flip, roll and pad are recuts as well.
 
 **Processes and devices.** `processes` holds the index and the number of the processes that run the
-program, `devices` the names of devices. The blocks of a mesh, row-major, are shared equally by the
-processes.
+program, `devices` the names of devices. `grid` splits the coordinates of a mesh into equal blocks,
+which the processes share equally, row-major.
 
 A newcomer reads `mesh`, `layout`, `array_type`, `rule`, `routes`.
 """

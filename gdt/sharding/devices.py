@@ -101,6 +101,7 @@ def checked_devices(devices: Sequence[str], kind: str | None, op: str) -> tuple[
 
 
 def _checked_device(device: object, op: str) -> str:
+    """Return the short form of a device's name, or raise DeviceError if there is no such device."""
     form = re.fullmatch(r"([a-z]+):(\d+)", device.lower()) if isinstance(device, str) else None
     kind = form.group(1).replace("gpu", "cuda") if form is not None else ""
     if form is None or kind not in ("cpu", *DEVICE_COUNTS):
@@ -117,6 +118,7 @@ def _checked_device(device: object, op: str) -> str:
 
 
 def _not_there(device: object, kind: str, op: str) -> DeviceError:
+    """Return the error for a device of a known kind that does not exist."""
     count = DEVICE_COUNTS[kind]()
     problem = f"device {device!r} does not exist: {count} device(s) found"
     remedy = f"There are {kind}:0 to {kind}:{count - 1}."

@@ -29,6 +29,7 @@ class Immutable:
         self._refuse(f"{name} cannot be deleted")
 
     def _refuse(self, problem: str) -> NoReturn:
+        """Raise ImmutableError."""
         class_name = type(self).__name__
         raise error(
             ImmutableError,

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import ClassVar, NamedTuple
@@ -31,13 +31,13 @@ from gdt.arguments import checked, checked_class
 from gdt.errors import MeshError, error
 from gdt.sharding import devices as device_kinds
 from gdt.sharding import processes
+from gdt.sharding.grid import MeshDims, block_grid, check_owners, checked_dims
 from gdt.sharding.immutable import Immutable
 
 __all__ = ["Mesh", "create_mesh", "default_mesh", "get_default_mesh"]
 
 
 LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
-MeshDims = Sequence[tuple[str, int]] | Mapping[str, int]
 
 
 class MeshDimension(NamedTuple):
@@ -88,7 +88,8 @@ class Mesh(Immutable):
         grid: tuple[int, ...],
         num_processes: int = 1,
     ) -> Mesh:
-        # A process that was forked inherits meshes of another one.
+        """Return the one mesh of these attributes, without checking them."""
+        # A forked process inherits the meshes of its parent, so the process is part of the key.
         process = processes.current().index
         key = (axis_names, sizes, devices, name, grid, num_processes, process)
         mesh = cls._interned.get(key)
@@ -342,19 +343,39 @@ def create_mesh(
         )
         dims = [("x", len(listed))]
     else:
-        dims = _checked_dims(mesh_dims)
+        dims = checked_dims(mesh_dims)
     names, sizes = tuple(n for n, _ in dims), tuple(s for _, s in dims)
     size = math.prod(sizes)
     if size > LARGEST:
         raise error(MeshError, op, f"{size:,} coordinates are more than {LARGEST:,}")
     if not isinstance(mesh_name, str) or "|" in mesh_name:
         raise error(MeshError, op, f"mesh_name is {mesh_name!r}; it is a string without '|'")
+    listed = _listed_devices(devices, device_kind, sizes, op)
+    virtual = listed[0].startswith("cpu")
+    if not virtual and blocks is not None and blocks != len(listed):
+        raise error(MeshError, op, f"blocks={blocks}, but {len(listed)} GPU(s) hold one block each")
+    owners = _num_processes(size)
+    count = len(listed) if not virtual else owners if blocks is None else blocks
+    check_owners(sizes, count, owners, op)
+    grid = block_grid(sizes, count, op)
+    hosted = size // len(listed)
+    of_coordinates = tuple(listed[i // hosted] for i in range(size))
+    return Mesh._of(names, sizes, of_coordinates, mesh_name, grid, owners)
+
+
+def _listed_devices(
+    devices: Sequence[str] | None, device_kind: str | None, sizes: tuple[int, ...], op: str
+) -> tuple[str, ...]:
+    """Return the devices of a mesh of these sizes, `devices` or the default ones.
+
+    Raises MeshError where the mesh's coordinates do not fit them.
+    """
+    size = math.prod(sizes)
     if devices is None:
         listed = device_kinds.default_devices(device_kind, size)
     else:
         listed = device_kinds.checked_devices(devices, device_kind, op)
-    virtual = listed[0].startswith("cpu")
-    if (virtual and len(listed) != size) or size % len(listed):
+    if (listed[0].startswith("cpu") and len(listed) != size) or size % len(listed):
         shape = f"{'x'.join(map(str, sizes))} = " if len(sizes) > 1 else ""
         raise error(
             MeshError,
@@ -363,93 +384,12 @@ def create_mesh(
             operands={"devices": ", ".join(listed)},
             remedy="Name one virtual device per coordinate, or GPUs whose number divides the mesh.",
         )
-    if not virtual and blocks is not None and blocks != len(listed):
-        raise error(MeshError, op, f"blocks={blocks}, but {len(listed)} GPU(s) hold one block each")
-    owners = _num_processes(size)
-    count = len(listed) if not virtual else owners if blocks is None else blocks
-    _check_owners(sizes, count, owners, op)
-    grid = _grid(sizes, count, op)
-    hosted = size // len(listed)
-    of_coordinates = tuple(listed[i // hosted] for i in range(size))
-    return Mesh._of(names, sizes, of_coordinates, mesh_name, grid, owners)
+    return listed
 
 
 def _num_processes(size: int) -> int:
     """Return how many processes own a mesh of `size` coordinates."""
     return processes.current().count if size > 1 else 1
-
-
-def _check_owners(sizes: tuple[int, ...], blocks: int, owners: int, op: str) -> None:
-    """Raise MeshError unless each process can own an equal box of the mesh, of whole blocks."""
-    if math.prod(sizes) % owners or (isinstance(blocks, int) and blocks % owners):
-        wrong = "coordinates" if math.prod(sizes) % owners else "blocks"
-        count = math.prod(sizes) if wrong == "coordinates" else blocks
-        raise error(
-            MeshError,
-            op,
-            f"{count} {wrong} cannot be shared equally by {owners} processes",
-            operands={"mesh": "x".join(map(str, sizes))},
-            remedy=f"Use a multiple of {owners}, or start another number of processes.",
-        )
-    _grid(sizes, owners, op)
-
-
-def _checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
-    """Return the (name, size) pairs of `mesh_dims`, or raise MeshError."""
-    op = "create_mesh"
-    pairs: Iterable[tuple[str, int]] = (
-        mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
-    )
-    dims: list[tuple[str, int]] = []
-    for pair in pairs:
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise error(MeshError, op, f"{pair!r} is not a pair of an axis name and a size")
-        name, size = pair
-        if not name.isidentifier() or name in ("unsharded", "match"):
-            raise error(
-                MeshError,
-                op,
-                f"{name!r} cannot name a mesh axis",
-                remedy="Use an identifier, such as 'batch'.",
-            )
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-            raise error(
-                MeshError, op, f"axis {name!r} has size {size!r}; a size is an int of at least 1"
-            )
-        if name in (n for n, _ in dims):
-            raise error(MeshError, op, f"two mesh axes are called {name!r}")
-        dims.append((name, int(size)))
-    if not dims:
-        raise error(
-            MeshError, op, "a mesh needs at least one axis", remedy='Use [("x", 1)] for one device.'
-        )
-    return dims
-
-
-def _grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
-    """Return the number of blocks along each mesh axis, so that each hosts a contiguous box.
-
-    Major axes are cut first. Raises MeshError where `blocks` equal boxes are impossible."""
-    if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
-        raise error(MeshError, op, f"blocks is {blocks!r}; it is an int of at least 1")
-    grid, left = [], blocks
-    for size in sizes:
-        # A cut axis must end before the next one begins, else a block would not be a box.
-        cut = left if size % left == 0 else size if left % size == 0 else 0
-        if cut == 0:
-            shape = "x".join(map(str, sizes))
-            raise error(
-                MeshError,
-                op,
-                f"{math.prod(sizes)} coordinates of a mesh of {shape} cannot be split contiguously "
-                f"into {blocks} equal boxes",
-                remedy="Use a number of physical devices that divides the leading mesh axes.",
-            )
-        grid.append(cut)
-        left //= cut
-    if left != 1:
-        raise error(MeshError, op, f"{blocks} blocks are more than {math.prod(sizes)} coordinates")
-    return tuple(grid)
 
 
 _default_mesh: ContextVar[Mesh | None] = ContextVar("gdt.default_mesh", default=None)

@@ -168,6 +168,7 @@ def _bind_dim(
 def _shape_error(
     op: str, problem: str, rule: Rule, types: Sequence[ArrayType | None], names: Sequence[str]
 ) -> ShapeError:
+    """Return the error for operands of these types whose shapes do not fit the rule."""
     operands = {
         n: t if t is not None else "Python scalar" for n, t in zip(names, types, strict=True)
     }

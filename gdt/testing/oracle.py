@@ -270,6 +270,7 @@ class Oracle:
             raise
 
     def _check_values(self, mesh: Mesh, chosen: Sequence[Layout]) -> None:
+        """Check the results in these layouts, without and with poison in the padding."""
         with default_mesh(mesh):
             with np.errstate(all="ignore" if self.sample.warns else None):
                 self._check_run(chosen, poison=False)
@@ -278,6 +279,7 @@ class Oracle:
                 self._check_run(chosen, poison=True)
 
     def _check_run(self, chosen: Sequence[Layout], *, poison: bool) -> None:
+        """Raise AssertionError unless the results are right and the operands unchanged."""
         state = "poisoned padding: " if poison else ""
         operands = [
             placed(a, w, poison=poison) for a, w in zip(self.sample.arrays, chosen, strict=True)
