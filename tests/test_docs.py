@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -99,6 +100,25 @@ def test_public_names_have_docstrings() -> None:
         if callable(value) and not (value.__doc__ or "").strip()
     ]
     assert not without, f"no docstring: {', '.join(sorted(without))}"
+
+
+CHAPTERS = [
+    name for name in modules() if name.startswith(("gdt.ops", "gdt.arguments", "gdt.array.reg"))
+]
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_docstrings_of_ops_begin_with_a_verb_or_a_noun(name: str) -> None:
+    tree = ast.parse(Path(str(importlib.import_module(name).__file__)).read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    for node in ast.walk(tree):
+        text = (ast.get_docstring(node) or "") if isinstance(node, documented) else ""
+        assert not re.match(r"(What|That of|Those of|Where|From|Of|In) ", text), text
+
+
+@pytest.mark.parametrize("name", gdt.ops.PUBLIC)
+def test_public_functions_of_arrays_have_an_example(name: str) -> None:
+    assert ">>> " in getattr(gdt, name).__doc__
 
 
 def test_public_methods_have_docstrings() -> None:

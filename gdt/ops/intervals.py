@@ -21,7 +21,7 @@ Pieces = tuple[Piece, ...]
 
 
 def resized(array_type: ArrayType, dim: int, size: int, axes: Axes) -> ArrayType:
-    """`kind` with axis `dim` of another size, split over the mesh axes `axes`."""
+    """The type `array_type` with axis `dim` of another size, split over the mesh axes `axes`."""
     shape = (*array_type.shape[:dim], size, *array_type.shape[dim + 1 :])
     return ArrayType.of(shape, array_type.dtype, _split(array_type.layout, dim, axes))
 
@@ -65,8 +65,8 @@ EXACT.add(Movement)  # its fill is 0 or bytes
 
 
 def _index_of_view(array_type: ArrayType, how: Movement) -> tuple[slice, ...] | None:
-    """Of one interval of an axis that is whole and stays so, where it is in a block; None of
-    anything else."""
+    """The index in a block of the only interval of a movement along an axis that is whole and stays
+    whole; None for any other movement."""
     dim, pieces, size, _, axes = how
     if axes is not None or len(pieces) != 1 or array_type.layout.dims[dim]:
         return None
@@ -84,7 +84,8 @@ def interval(at: int, count: int, step: int) -> slice:
 
 @lru_cache(maxsize=1 << 12)
 def plan_movement(types: tuple[ArrayType, ...], how: Movement) -> BlockPlan:
-    """How blocks of arrays of these types make the array that a movement makes of the arrays."""
+    """The plan of a movement of arrays of these types: their layouts, the type of the result, and a
+    function of their blocks."""
     dim, pieces, size, fill, axes = how
     index = _index_of_view(types[0], how) if len(types) == 1 else None
     if index is not None:
@@ -120,7 +121,8 @@ def _vjp(g: Any, out: Any, *arrays: Any, how: Movement) -> tuple[Any, ...]:
 def moved_back(
     g: DistributedArray, array_type: ArrayType, dim: int, pieces: Sequence[Piece]
 ) -> DistributedArray:
-    """The cotangent of an array of type `kind`, from that of what these pieces of it have made."""
+    """The cotangent of an array of that type, from the cotangent of the array that these pieces of
+    it make."""
     axes = _free_axes(g.layout, array_type.layout, dim)
     return move_intervals(
         [g], dim, [p.transposed() for p in pieces], array_type.shape[dim], axes=axes

@@ -102,7 +102,7 @@ def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
 
 
 def _types(arrays: Any) -> tuple[ArrayType, ...] | None:
-    """The types of the members of a list, if these are distributed arrays."""
+    """The types of a list of distributed arrays; None for anything else."""
     if type(arrays) not in (list, tuple):
         return None
     types = []
@@ -115,8 +115,10 @@ def _types(arrays: Any) -> tuple[ArrayType, ...] | None:
 
 @lru_cache(maxsize=1 << 12)
 def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement | None:
-    """What joins arrays of these types, None if their meshes or dtypes are not one; ShapeError if
-    they do not fit."""
+    """The movement that joins arrays of these types; None if their meshes or dtypes differ.
+
+    Raises ShapeError for shapes that differ along another axis than `axis`.
+    """
     if len({(t.mesh, t.dtype) for t in types}) != 1:
         return None
     first = types[0]
@@ -356,7 +358,7 @@ def atleast_2d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
 def _each(
     name: str, arrays: Sequence[Any], function: Callable[[DistributedArray], DistributedArray]
 ) -> DistributedArray | tuple[DistributedArray, ...]:
-    """The function of every array; of one array not in a tuple."""
+    """The results of `function` for every array: one array for one, a tuple for several."""
     if not arrays:
         raise error(ArgumentError, name, "got no arrays")
     done = tuple(map(function, as_operands(name, **{f"x{i}": a for i, a in enumerate(arrays)})))

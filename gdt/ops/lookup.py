@@ -41,7 +41,7 @@ def checked_axis(array_type: ArrayType, axis: Any, name: str) -> int:
 def checked_indices(
     array_type: ArrayType, indices: Any, axis: int, name: str, *, is_constant: bool = False
 ) -> DistributedArray:
-    """`indices` as an array of integers that all point into axis `axis` of an array of type `kind`.
+    """`indices` as an array of integers that all point into axis `axis` of an array of that type.
 
     is_constant: whether they are the same in every run of a program.
 
@@ -109,7 +109,7 @@ def _check_range(array_type: ArrayType, indices: Any, axis: int, name: str) -> N
 
 
 class Located(NamedTuple):
-    """Where a block holds the elements that indices name.
+    """The places in a block of the elements that indices name.
 
     coordinates: for each mesh axis that splits the indexed axis in this block, the place along it.
     offset: place along the shard. held: where the block holds them at all; None if everywhere.

@@ -124,7 +124,16 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
 
 @public
 def relayout_like(x: Any, like: DistributedArray) -> DistributedArray:
-    """`x` in the layout of `like`."""
+    """`x` in the layout of `like`, on the mesh of `like`.
+
+    Raises LayoutError for arrays of different ranks, and DtypeError for a `like` that is no
+    distributed array.
+
+    >>> mesh = gdt.create_mesh([("x", 2)])
+    >>> rows = gdt.ones((4, 2), layout=gdt.Layout(["x", None], mesh))
+    >>> gdt.relayout_like(gdt.zeros((4, 2)), rows).layout == rows.layout
+    True
+    """
     if not isinstance(like, DistributedArray):
         raise error(DtypeError, "relayout_like", f"a {type(like).__name__} has no layout")
     return relayout(x, like.layout)

@@ -126,7 +126,8 @@ def _checked(layout: object, name: str) -> Layout:
 def call_with_layout(
     fn: Callable[..., Any], layout: Layout | None, *args: Any, **kwargs: Any
 ) -> Any:
-    """`fn(*args, **kwargs)` with the arrays that it returns in `layout`; None calls it as it is.
+    """Call `fn(*args, **kwargs)` so that the arrays that it returns are in `layout`; None calls it
+    as it is.
 
     It runs with the layout's mesh as the default. A function with an argument `layout`, such as
     `gdt.ones`, is given it, so that each device makes its own shard; what others return (an array,
@@ -188,9 +189,11 @@ def pack(tensors: Sequence[Any], layout: Layout) -> DistributedArray:
 
 @public
 def unpack(x: DistributedArray) -> list[Any]:
-    """What every device of this process holds, row-major by mesh coordinate: the inverse of `pack`.
+    """The parts of every device of this process, row-major by mesh coordinate: the inverse of
+    `gdt.pack`.
 
-    Read-only views without padding; of a partial reduction its operands.
+    Parts are read-only views without padding; those of a partial reduction are its operands. Raises
+    DtypeError for an `x` that is no distributed array.
 
     >>> layout = gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))
     >>> [part.tolist() for part in gdt.unpack(gdt.arange(3, layout=layout))]
@@ -202,7 +205,7 @@ def unpack(x: DistributedArray) -> list[Any]:
 
 
 class Part(NamedTuple):
-    """What is known in every process of the part that one device holds."""
+    """The facts about the part that one device holds, which every process knows."""
 
     coordinate: tuple[int, ...]
     dtype: np.dtype
@@ -269,14 +272,14 @@ def _part(part: Any, coordinate: tuple[int, ...], backend: Any, name: str) -> Bl
 
 
 def _waiting(coordinate: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
-    """The coordinate along mesh axes that wait for a reduction."""
+    """The part of a coordinate along mesh axes with a partial reduction."""
     return tuple(c for c, p in zip(coordinate, layout.reductions, strict=True) if p)
 
 
 def _facts(
     arrays: Sequence[Block], coordinates: Sequence[tuple[int, ...]], layout: Layout, name: str
 ) -> list[Part]:
-    """What there is to know of the parts of all devices, of every process that owns the mesh."""
+    """The facts about the parts of all devices, gathered from every process that owns the mesh."""
     backend, several = backend_of(layout.mesh), layout.mesh.num_processes
     own = [
         (c, a.dtype, a.shape, _digest(backend.to_host(a)) if several > 1 else None)
@@ -330,8 +333,8 @@ def _check_replicas(
     array_type: ArrayType,
     name: str,
 ) -> None:
-    """LayoutError if replicas differ: those of one process are compared, those of several have
-    equal digests. owners: the blocks in which the arrays lie."""
+    """Raise LayoutError if replicas differ: those of one process are compared element by element,
+    those of several by their digests. owners: the blocks in which the arrays lie."""
     first = dict[tuple[Any, ...], int]()
     apart = array_type.mesh.num_processes > 1
     for i, part in enumerate(parts):

@@ -147,7 +147,14 @@ reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape))
 
 @public
 def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedArray:
-    """Insert axes of length 1 at the positions `axis` of the result."""
+    """Insert axes of length 1 at the positions `axis` of the result; a view, split as before.
+
+    axis: an int or a tuple of ints. Raises AxisError for a position that the result does not have,
+    ShapeError for one that is named twice.
+
+    >>> gdt.expand_dims(gdt.ones(3), 0).shape
+    (1, 3)
+    """
     if type(axis) is int:
         sizes = [*x.shape]
         if -len(sizes) - 1 <= axis <= len(sizes):
@@ -177,7 +184,13 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
 
 @public
 def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> DistributedArray:
-    """Remove axes of length 1: those named, or all of them for None."""
+    """Remove axes of length 1: those that `axis` names, or all of them for None; a view.
+
+    Raises ShapeError for an axis of another length.
+
+    >>> gdt.squeeze(gdt.ones((1, 3))).shape
+    (3,)
+    """
     if type(axis) is int:
         kept = [*x.shape]
         if -len(kept) <= axis < len(kept) and kept.pop(axis) == 1:

@@ -58,7 +58,8 @@ class Interval(NamedTuple):
 
 
 def read_interval(array_type: ArrayType, item: int | slice, axis: int) -> Interval:
-    """What an int or a slice takes of axis `axis` of an array of type `kind`."""
+    """The interval of axis `axis` that an int or a slice names; IndexRangeError for an int out of
+    range."""
     size = array_type.shape[axis]
     if isinstance(item, int):
         if not -size <= item < size:
@@ -82,8 +83,11 @@ def read_interval(array_type: ArrayType, item: int | slice, axis: int) -> Interv
 def with_all_axes(
     array_type: ArrayType, items: Sequence[Any], used: Sequence[int]
 ) -> list[tuple[Any, int]]:
-    """The parts of an index, of which each covers so many axes, beside the first axis of each;
-    slices stand for `...` and for axes that are not mentioned."""
+    """Pairs of an item of an index and the first axis that it covers; slices stand for `...` and
+    for axes that are not mentioned.
+
+    used: the number of axes that each item covers.
+    """
     dots = [n for n, i in enumerate(items) if i is Ellipsis]
     if len(dots) > 1:
         problem = "an index has one `...` at most"
@@ -107,15 +111,15 @@ def with_all_axes(
 
 
 class CutStep(NamedTuple):
-    """An axis of an array of type `array_type` is cut to an interval."""
+    """The cut of one axis of an array of type `array_type` to an interval."""
 
     array_type: ArrayType
     how: Movement
 
 
 class Cut:
-    """What is done to an array of one type: axes are cut to intervals, one after the other; then
-    axes of length 1 come and go. One entry for every axis, and a None for every new axis.
+    """An index of an array of one type: axes are cut to intervals, one after the other; then axes
+    of length 1 come and go. One entry for every axis, and a None for every new axis.
 
     whole: the type before axes come and go. out: the type of the result.
     """
@@ -158,7 +162,7 @@ cut_of = lru_cache(maxsize=1 << 12)(Cut)  # one object for equal ones, which pla
 
 @lru_cache(maxsize=1 << 12)
 def cut_of_key(array_type: ArrayType, key: Key) -> Cut:
-    """What an index does to an array of that type; IndexRangeError for one that does not fit."""
+    """The cut that an index makes of an array of that type; IndexRangeError if it does not fit."""
     items = [slice(*i) if type(i) is tuple else i for i in key]
     used = [0 if i is None or i is Ellipsis else 1 for i in items]
     pairs = with_all_axes(array_type, items, used)
@@ -168,7 +172,7 @@ def cut_of_key(array_type: ArrayType, key: Key) -> Cut:
 
 
 def cut(x: DistributedArray, how: Cut) -> DistributedArray:
-    """`x`, whose type is that of the cut, as it is cut; itself if it stays whole."""
+    """The cut of `x`, an array of the cut's type; `x` itself if it stays whole."""
     out: DistributedArray = x if how.is_whole else _cut(x, how=how)
     return out
 
@@ -201,7 +205,7 @@ def _in_turn(functions: Sequence[Callable[[Any], Any]]) -> Callable[[Any], Any]:
 
 
 def _as_one_index(how: Cut) -> Callable[[Any], Any] | None:
-    """A function that indexes a block, where that is all; else None."""
+    """A function that indexes a block, if that is all that the cut takes; else None."""
     if any(step.array_type.layout.dims[step.how.dim] for step in how.steps):
         return None
     mesh_ndim = how.whole.mesh.ndim

@@ -64,7 +64,7 @@ def _take_rule(x: ArrayType, indices: ArrayType, *, axis: int) -> str:
 def take_in_range(
     xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Shards = FROM_ENGINE
 ) -> Block:
-    """`take` of indices that are known to be in range.
+    """`gdt.take` with indices that are in range; they are not checked.
 
     axis: counted from the front.
 
@@ -102,7 +102,8 @@ def take_in_range(
 
 
 def _nothing(xp: Any, dtype: np.dtype) -> Block:
-    """What a device adds to an element that another one holds: -0.0 leaves -0.0 as it is."""
+    """The number that a device adds to an element that another device holds: -0.0, since 0.0 would
+    change -0.0."""
     zero: Any = {"f": -0.0, "c": complex(-0.0, -0.0)}.get(dtype.kind, 0)
     return xp.full((), zero, dtype)
 
@@ -223,7 +224,7 @@ def _along(array_type: ArrayType | None, dims: dict[str, int], axis: int, name: 
 def take_along_axis_in_range(
     xp: Any, x: Block, indices: Block, /, axis: int, *, shards: Shards = FROM_ENGINE
 ) -> Block:
-    """`take_along_axis` of indices that are known to be in range.
+    """`gdt.take_along_axis` with indices that are in range; they are not checked.
 
     axis: counted from the front.
 

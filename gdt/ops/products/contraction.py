@@ -264,11 +264,12 @@ def matrix_product(
 
     x: (..., i, k), w: (k, j), result: (..., i, j); dtypes promote as in NumPy.
     Split i or j: no communication. Split k: each device sums its part, and the result stays a
-    partial sum until its value is needed.
+    partial sum until its value is needed. Raises ShapeError for shapes that do not fit.
 
     >>> mesh = gdt.create_mesh([("data", 4)])
     >>> x = gdt.ones((8, 4), layout=gdt.Layout(["data", gdt.UNSHARDED], mesh))
-    >>> (x @ gdt.ones((4, 2), layout=gdt.Layout.replicated(mesh, 2))).layout.sharding_specs
+    >>> w = gdt.ones((4, 2), layout=gdt.Layout.replicated(mesh, 2))
+    >>> gdt.matrix_product(x, w).layout.sharding_specs
     ['data', 'unsharded']
     """
     return contract(xp, x, w, labels, out)

@@ -62,9 +62,10 @@ def _label(bits: int) -> str:
 def _explain_labels(
     name: str, shape: tuple[int, ...], mesh_ndim: int, shards: Shards
 ) -> Callable[[int], Exception | None]:
-    """From a flag, `row << 32 | label`, to the error that names the label's global index.
+    """A function from a flag, `row << 32 | label`, to the error that names the label's global
+    index; to None for a row that is padding.
 
-    shape: of the block of rows. None if the row is padding.
+    shape: that of the block of rows.
     """
 
     def explain(flag: int) -> Exception | None:
