@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache
+from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 from gdt.array.array import DistributedArray
@@ -100,69 +102,92 @@ class Place(NamedTuple):
 
 
 Slot = Place  # of an array or a counter
+SLOTS = {DistributedArray, int}
+
+# Most values of a tree; asking whether something is a Mapping takes longer.
+LEAVES = {DistributedArray, int, float, bool, str, type(None), FunctionType}
 
 
 def owner_of(value: Any) -> Any:
     """What keeps the values of a container; None if `value` is none."""
     if isinstance(value, Stateful):
         return vars(value)
-    return value if isinstance(value, list | tuple | dict | Mapping) else None
+    if type(value) in LEAVES or not isinstance(value, list | tuple | Mapping):
+        return None
+    return value
 
 
 def places(
     tree: Tree,
     name: str = "",
-    on_cycle: Callable[[Place], None] = lambda place: None,
+    *,
+    types: Set[type] | None = None,
+    on_cycle: Callable[[str], None] = lambda name: None,
     closed: set[int] | None = None,
 ) -> Iterator[Place]:
     """Every place in a tree, depth first in the order of definition, each container once.
 
-    name: of the tree itself. on_cycle: called with a place that holds a container around it.
-    closed: identities of containers to leave out; those of the tree are added.
+    name: of the tree itself. types: of values whose places alone are yielded; None for all.
+    on_cycle: called with the name of a container within itself. closed: identities of containers to
+    leave out; those of the tree are added.
     """
     closed = set() if closed is None else closed
-    if owner_of(tree) is None or id(tree) in closed:
-        return
-    opened = {id(tree): _inside(tree, Place(name, None, None))}
-    while opened:
-        last = next(reversed(opened))
-        place = next(opened[last], None)
-        if place is None:
-            del opened[last]
-            closed.add(last)
-            continue
-        yield place
-        value = place.value
-        if owner_of(value) is None or id(value) in closed:
-            continue
-        if id(value) in opened:
-            on_cycle(place)
+    around: dict[int, _Opened] = {}
+    if owner_of(tree) is not None and id(tree) not in closed:
+        around[id(tree)] = _Opened.of(tree, name, None, True, "")
+    while around:
+        last = next(reversed(around))
+        items, owner, prefix, stateful, untrained, trainable, private = around[last]
+        for key, value in items:
+            kind = type(value)
+            is_leaf = kind in LEAVES or owner_of(value) is None
+            if is_leaf and types is not None and kind not in types:
+                continue
+            inner, is_trained, hidden = f"{prefix}{key}", trainable, private
+            if untrained is not None:
+                is_trained = trainable and key not in untrained
+                hidden = key if key[0] == "_" else ""
+            if types is None or kind in types:
+                yield Place(inner, owner, key, stateful, is_trained, hidden)
+            if is_leaf or id(value) in closed:
+                continue
+            if id(value) in around:
+                on_cycle(inner)
+                continue
+            around[id(value)] = _Opened.of(value, inner, stateful, is_trained, hidden)
+            break
         else:
-            opened[id(value)] = _inside(value, place)
+            del around[last]
+            closed.add(last)
 
 
-def _inside(container: Any, at: Place) -> Iterator[Place]:
-    """The places of the container that lies `at` a place."""
-    owner, prefix = owner_of(container), f"{at.name}." if at.name else ""
-    if isinstance(container, Stateful):
-        trainable, untrained = at.trainable and container.trainable, container.untrained
-        for key in list(owner):
-            is_trained = trainable and key not in untrained
-            private = key if key[0] == "_" else ""
-            yield Place(prefix + key, owner, key, container, is_trained, private)
-    else:
-        for key in list(owner) if isinstance(owner, Mapping) else range(len(owner)):
-            yield Place(f"{prefix}{key}", owner, key, *at[3:])
+class _Opened(NamedTuple):
+    """A container whose places are being yielded. untrained: of a Stateful object, its names of
+    arrays that are not trained; else None."""
+
+    items: Iterator[tuple[Any, Any]]
+    owner: Any
+    prefix: str
+    stateful: Stateful | None
+    untrained: Sequence[str] | None
+    trainable: bool
+    private: str
+
+    @classmethod
+    def of(cls, container: Any, name: str, stateful: Any, trainable: bool, private: str) -> _Opened:
+        """The container at a place of that name, before its first item."""
+        prefix, untrained = f"{name}." if name else "", None
+        if isinstance(container, Stateful):
+            stateful, untrained = container, container.untrained
+            trainable, container = trainable and container.trainable, vars(container)
+        pairs = container.items() if isinstance(container, Mapping) else enumerate(container)
+        return cls(iter([*pairs]), container, prefix, stateful, untrained, trainable, private)
 
 
 Other = Callable[[str, Any], None]  # told the name of a value that is no slot, and the value
 
 
-def _ignore(name: str, value: Any) -> None:
-    """What else a tree holds is no state."""
-
-
-def slots(tree: Tree, other: Other = _ignore) -> Iterator[Slot]:
+def slots(tree: Tree, other: Other | None = None) -> Iterator[Slot]:
     """The places of a tree's arrays and counters, in the order of definition.
 
     Counters are those of Stateful objects, and each int in a list or mapping.
@@ -173,25 +198,29 @@ def slots(tree: Tree, other: Other = _ignore) -> Iterator[Slot]:
     """
     if isinstance(tree, DistributedArray):
         raise _without_place("")
-    if owner_of(tree) is None:
+    if other is not None and owner_of(tree) is None:
         other("", tree)
-    for place in places(tree):
-        value = place.value
-        if isinstance(value, DistributedArray):
+    for place in places(tree, types=None if other else SLOTS):
+        value = place.owner[place.key]
+        if type(value) is DistributedArray:
             if place.private:
                 _warn_of_private(_full_name(place.stateful), place.private)
             elif isinstance(place.owner, tuple):
                 raise _without_place(place.name.rpartition(".")[0])
             else:
                 yield place
-        elif place.is_counter:
+        elif type(value) is int and _counts(place):
             yield place._replace(trainable=False)
-        elif owner_of(value) is None and not place.private:
-            is_attribute = place.stateful is not None and place.owner is vars(place.stateful)
-            if type(value) is int and not is_attribute and not isinstance(place.owner, tuple):
-                yield place._replace(trainable=False)
-            elif place.stateful is None:
-                other(place.name, value)
+        elif other is not None and place.stateful is None and owner_of(value) is None:
+            other(place.name, value)
+
+
+def _counts(place: Place) -> bool:
+    """Whether an int at a place is a counter."""
+    stateful = place.stateful
+    if stateful is not None and place.owner is vars(stateful):
+        return place.key in stateful.counters
+    return not (place.private or isinstance(place.owner, tuple))
 
 
 def _without_place(name: str) -> DtypeError:
@@ -201,19 +230,6 @@ def _without_place(name: str) -> DtypeError:
         f"{name or 'an array'} has no place where another could be put",
         remedy="Keep arrays in a Module, a dict or a list, not alone or in a tuple.",
     )
-
-
-def parts(container: Any, within: tuple[int, ...] = ()) -> Iterator[tuple[str, Stateful]]:
-    """The stateful objects in nested lists, tuples and dicts, by name, but not what they hold."""
-    if id(container) in within:
-        return
-    items = container.items() if isinstance(container, Mapping) else enumerate(container)
-    for key, value in list(items):
-        if isinstance(value, Stateful):
-            yield str(key), value
-        elif isinstance(value, Mapping | list | tuple):
-            for name, part in parts(value, (*within, id(container))):
-                yield f"{key}.{name}", part
 
 
 def _full_name(stateful: object) -> str:
@@ -264,17 +280,49 @@ def mismatches(wanted: Mapping[str, Facts], given: Mapping[str, Facts]) -> list[
     return found + [f"{name}: given, and not wanted" for name in given if name not in wanted]
 
 
-def sequence_like(like: Any, items: Iterable[Any]) -> Any:
-    """A list or tuple of the type of `like` with other items; of a named tuple a named tuple."""
-    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
+# ---------------------------------------------------------------- values
+
+
+def is_container(value: Any) -> bool:
+    """Whether a value is a list, tuple or mapping: part of a tree, and no leaf."""
+    return type(value) not in LEAVES and isinstance(value, list | tuple | Mapping)
+
+
+def leaves(tree: Tree) -> Iterator[Any]:
+    """The values of a tree that are no lists, tuples or mappings, in the order of definition."""
+    if not is_container(tree):
+        yield tree
+        return
+    for value in tree.values() if isinstance(tree, Mapping) else tree:
+        yield from leaves(value)
+
+
+def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False) -> Tree:
+    """The tree with `function(leaf)` in the place of every leaf; its containers are new.
+
+    by_name: whether leaves of a mapping come in the order of their keys' names.
+    """
+    if not is_container(tree):
+        return function(tree)
+    keys: Any = tree if isinstance(tree, Mapping) else range(len(tree))
+    values = {
+        key: function(value)
+        if type(value := tree[key]) in LEAVES
+        else mapped(function, value, by_name=by_name)
+        for key in (sorted(keys, key=str) if by_name and keys is tree else keys)
+    }
+    if type(tree) is dict and not by_name:
+        return values
+    return with_values(tree, [values[key] for key in keys])
 
 
 def with_values(like: Any, values: Iterable[Any]) -> Any:
-    """A container of the class of `like`, and with its keys, that holds other values."""
+    """A container of the class of `like`, and with its keys, that holds other values; of a mapping
+    that is neither a dict nor a UserDict, a dict."""
     if not isinstance(like, Mapping):
-        return sequence_like(like, values)
+        return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
     pairs = zip(like, values, strict=True)
-    if type(like) is dict:
+    if type(like) is dict or not isinstance(like, dict | UserDict):
         return dict(pairs)
     copied: Any = copy.copy(like)
     for key, value in pairs:  # the `update` of a Counter would add them

@@ -15,6 +15,7 @@ import gdt
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.sharding.mesh import Mesh
+from gdt.state import leaves
 from gdt.testing import Sample, choices
 from gdt.testing.operands import placed
 
@@ -66,12 +67,6 @@ class TwoCalls(NamedTuple):
     def types(self) -> list[gdt.ArrayType]:
         """The types of the operands, for messages."""
         return [x.type for x in self.first]
-
-
-def leaves(tree: Any) -> list[Any]:
-    if isinstance(tree, list | tuple):
-        return [leaf for t in tree for leaf in leaves(t)]
-    return [tree]
 
 
 def same(a: Any, b: Any) -> bool:

@@ -593,6 +593,17 @@ def test_verification_finds_stale_state_and_leaves_that_of_the_step_as_written()
     assert (w["w"].tolist(), w["v"].tolist()) == ([16.0] * 2, [3.0] * 2)
 
 
+def test_verification_finds_another_structure() -> None:
+    extra = types.SimpleNamespace(count=0)
+    step = gdt.function(lambda x: [x] * (1 + extra.count), verify=1)
+    for _ in range(3):
+        step(gdt.ones(1))
+    for count in (1, -1):
+        extra.count = count
+        with pytest.raises(FunctionError, match=r"differ in (its structure|what it returns.0.0)"):
+            step(gdt.ones(1))
+
+
 def test_verification_leaves_no_trace() -> None:
     def trained(verify: int) -> list[Any]:
         gdt.random.seed(1)

@@ -6,6 +6,7 @@ The tape is a list of calls in the order in which they ran; `backward` goes thro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients,
 from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import _relayout
-from gdt.state import sequence_like
+from gdt.state import leaves, mapped
 
 __all__ = ["GradientTape", "grad", "stop_gradient", "value_and_grad", "vjp"]
 
@@ -222,43 +223,43 @@ def flatten(
         # As parameters are mostly kept; what follows takes longer.
         keys = sorted(tree, key=str)
         return [tree[key] for key in keys], partial(_by_key, tree, keys)
-    if isinstance(tree, Mapping):
-        keys = sorted(tree, key=str)
-        parts = [flatten(tree[key], others=others) for key in keys]
-        return _joined(parts, partial(_by_key, tree, keys))
-    if isinstance(tree, list | tuple):
-        parts = [flatten(v, others=others) for v in tree]
-        return _joined(parts, lambda values: sequence_like(tree, values))
-    if others:
-        return [], lambda new: tree
-    raise error(
-        DtypeError,
-        "gradient",
-        f"a {type(tree).__name__} is no distributed array, nor a list, tuple or dict of them",
-        remedy="Make an array with gdt.asarray before the tape.",
-    )
+    arrays: list[DistributedArray] = []
+
+    def numbered(leaf: Any) -> Any:
+        """The array's number, or what else a leaf stands for."""
+        if isinstance(leaf, DistributedArray):
+            arrays.append(leaf)
+            return _Number(len(arrays) - 1)
+        if hasattr(leaf, "parameters"):
+            return mapped(numbered, leaf.parameters(), by_name=True)
+        if others:
+            return leaf
+        raise error(
+            DtypeError,
+            "gradient",
+            f"a {type(leaf).__name__} is no distributed array, nor a list, tuple or dict of them",
+            remedy="Make an array with gdt.asarray before the tape.",
+        )
+
+    template = mapped(numbered, tree, by_name=True)
+
+    def rebuild(new: Sequence[Any]) -> Tree:
+        return mapped(lambda leaf: new[leaf.number] if type(leaf) is _Number else leaf, template)
+
+    return arrays, rebuild
+
+
+@dataclass(frozen=True)
+class _Number:
+    """The place of an array in a tree, by its number among those of the tree."""
+
+    number: int
 
 
 def _by_key(tree: Mapping[Any, Any], keys: Sequence[Any], values: Iterable[Any]) -> dict[Any, Any]:
     """Return a dict of these keys and values, in the order of the keys of `tree`."""
     by_key = dict(zip(keys, values, strict=True))
     return {key: by_key[key] for key in tree}
-
-
-def _joined(
-    parts: Sequence[tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]],
-    build: Callable[[list[Tree]], Tree],
-) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
-    arrays = [a for p, _ in parts for a in p]
-
-    def rebuild(new: Sequence[Any]) -> Tree:
-        values, start = [], 0
-        for p, make in parts:
-            values.append(make(new[start : start + len(p)]))
-            start += len(p)
-        return build(values)
-
-    return arrays, rebuild
 
 
 # ---------------------------------------------------------------- functions
@@ -272,14 +273,22 @@ def _renamed(tree: Tree) -> Tree:
     `parameters()` stays as it is.
     """
     if type(tree) is DistributedArray:
-        alias = DistributedArray(tree.type, tree.blocks)
-        for observer in OBSERVERS.get():
-            if isinstance(observer, GradientTape):
-                observer.on_op(_relayout, (tree,), {"layout": tree.layout}, alias)
-        return alias
-    if type(tree) is dict:
-        return {k: _renamed(v) for k, v in tree.items()}
-    return type(tree)(map(_renamed, tree)) if type(tree) in (list, tuple) else tree
+        return _alias(tree)
+    is_remade = type(tree) in (dict, list, tuple) or any(
+        isinstance(leaf, DistributedArray) for leaf in leaves(tree)
+    )
+    return mapped(_alias, tree) if is_remade else tree
+
+
+def _alias(leaf: Any) -> Any:
+    """Return a new array object of the same values, or what is no array as it is."""
+    if type(leaf) is not DistributedArray:
+        return leaf
+    alias = DistributedArray(leaf.type, leaf.blocks)
+    for observer in OBSERVERS.get():
+        if isinstance(observer, GradientTape):
+            observer.on_op(_relayout, (leaf,), {"layout": leaf.layout}, alias)
+    return alias
 
 
 def _argument(args: tuple[Any, ...], argnums: object) -> Any:
@@ -350,14 +359,12 @@ def value_and_grad(
                 operands={"value": what},
                 remedy="Reduce it with gdt.sum or gdt.mean; return (value, aux) with has_aux=True.",
             )
+        if not has_aux:
+            gradient = tape.gradient(value, sources)
+            return value.resolve(), gradient
         extras, rebuild = flatten(aux, others=True)
         gradient = tape.gradient(value, sources, together_with=extras)
-        value = value.resolve()
-        return (
-            ((value, rebuild([x.resolve() for x in extras])), gradient)
-            if has_aux
-            else (value, gradient)
-        )
+        return (value.resolve(), rebuild([x.resolve() for x in extras])), gradient
 
     return wrapped
 

@@ -13,6 +13,7 @@ from gdt.ops.placement import synchronize
 from gdt.sharding import processes
 from gdt.sharding.devices import DEVICE_COUNTS
 from gdt.sharding.mesh import Mesh, create_mesh
+from gdt.state import mapped
 
 COUNTS = (1, 2, 4, 8)
 
@@ -140,10 +141,4 @@ def measure(
 
 def resolved(value: Any) -> Any:
     """Return `value` with all arrays resolved, also in its lists, tuples and dicts."""
-    if isinstance(value, DistributedArray):
-        return value.resolve()
-    if isinstance(value, dict):
-        return {k: resolved(v) for k, v in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(resolved, value))
-    return value
+    return mapped(lambda v: v.resolve() if isinstance(v, DistributedArray) else v, value)

@@ -11,7 +11,7 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import CheckpointError, error
 from gdt.ops.creation import asarray
-from gdt.state import Facts, Stateful, check_untied, mismatches, parts, slots, trainable_slots
+from gdt.state import Facts, Stateful, check_untied, mismatches, places, slots, trainable_slots
 
 
 @checked_class()
@@ -85,7 +85,12 @@ class Module(Stateful):
 
     def modules(self) -> Iterator[tuple[str, Module]]:
         """Return an iterator of (name, module): this module under "", and all its parts, once."""
-        return _modules(self, "", set())
+        seen: set[int] = set()
+        held = [("", self), *[(p.name, p.value) for p in places(self)]]
+        for name, part in held:
+            if isinstance(part, Module) and id(part) not in seen:
+                seen.add(id(part))
+                yield name, part
 
     # ---- mode
 
@@ -121,20 +126,10 @@ def _facts(state: Mapping[str, Any]) -> dict[str, Facts]:
 
 
 def _parts(module: Module) -> Iterator[tuple[str, Module]]:
-    """Yield the modules among the attributes of `module`, also in lists and dicts, by name."""
-    for name, part in parts(vars(module)):
-        if isinstance(part, Module):
-            yield name, part
-
-
-def _modules(module: Module, name: str, seen: set[int]) -> Iterator[tuple[str, Module]]:
-    """Yield `module` and its parts by name, except those whose identities are in `seen`."""
-    if id(module) in seen:
-        return
-    seen.add(id(module))
-    yield name, module
-    for inner, part in _parts(module):
-        yield from _modules(part, f"{name}.{inner}" if name else inner, seen)
+    """The modules that are attributes of a module, or lie in containers that are."""
+    for place in places(module):
+        if place.stateful is module and isinstance(place.value, Module):
+            yield place.name, place.value
 
 
 def _lines(module: Module, name: str, seen: dict[int, str], path: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import default_mesh
 from gdt.sharding.reduction import UFUNCS
-from gdt.state import sequence_like
+from gdt.state import mapped
 
 __all__ = [
     "call_with_layout",
@@ -157,11 +157,7 @@ def _takes_layout(fn: Callable[..., Any]) -> bool:
 
 
 def _in_layout(value: Any, layout: Layout) -> Any:
-    if isinstance(value, tuple | list):
-        return sequence_like(value, [_in_layout(v, layout) for v in value])
-    if isinstance(value, Mapping):
-        return {k: _in_layout(v, layout) for k, v in value.items()}
-    return relayout(value, layout)
+    return mapped(lambda leaf: relayout(leaf, layout), value)
 
 
 # ---------------------------------------------------------------- parts

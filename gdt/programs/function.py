@@ -25,7 +25,7 @@ from gdt.programs.replay import OUTDATED, Input, Recording, Result, replaced, te
 from gdt.programs.signature import Arguments
 from gdt.programs.step_state import State, name_of, same_bits
 from gdt.programs.variables import read
-from gdt.state import Place, Stateful, places
+from gdt.state import Place, Stateful, is_container, places
 
 __all__ = ["Function", "RerecordedWarning", "function"]
 
@@ -285,17 +285,12 @@ def _host_random_state() -> list[tuple[str, Any]]:
 
 def _difference(one: Tree, other: Tree) -> tuple[str, Any, Any] | None:
     """Where two returned trees differ by a bit, and what both have there."""
-    leaves = [
-        [(p.name, p.value) for p in places((tree,), "what it returns")] for tree in (one, other)
-    ]
-    for (name, a), (_, b) in zip(*leaves, strict=False):
-        if type(a) is not type(b) or (_is_leaf(a) and not same_bits(a, b)):
+    trees = [[(p.name, p.value) for p in places((t,), "what it returns")] for t in (one, other)]
+    for (name, a), (twin, b) in itertools.zip_longest(*trees, fillvalue=("its structure", None)):
+        is_alike = type(a) is type(b) and (is_container(a) or same_bits(a, b))
+        if name != twin or not is_alike:
             return name, a, b
     return None
-
-
-def _is_leaf(value: Any) -> bool:
-    return not isinstance(value, dict | list | tuple)
 
 
 # ---------------------------------------------------------------- the decorator

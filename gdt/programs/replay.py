@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
@@ -16,14 +17,15 @@ from gdt.programs.recorder import Recorder
 from gdt.programs.step_state import State
 from gdt.programs.variables import MISSING_KEY
 from gdt.sharding.array_type import ArrayType
-from gdt.state import Place, with_values
+from gdt.state import Place, mapped
 
 OUTDATED = object()  # what a replay returns if something is not what it was
 
 Tree = Any
 
 
-class Result(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Result:
     """An array that a function makes: which of the program's outputs it is, and which of them is
     its value with nothing partial, -1 if the function did not ask for that."""
 
@@ -60,31 +62,26 @@ class Result(NamedTuple):
 
 def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
     """The returned tree with a `Result` for every array, which are added to `results`."""
+
+    def template(leaf: Any) -> Any:
+        if isinstance(leaf, DistributedArray):
+            return Result.of(leaf, results)
+        if leaf is None or isinstance(leaf, str):
+            return leaf
+        raise error(
+            FunctionError,
+            name,
+            f"it returns a value of type {type(leaf).__name__}, which a recorded step cannot "
+            "compute",
+            remedy="Return arrays, None, or lists, tuples and dicts of them.",
+        )
+
     try:
-        return _templated(tree, results, name)
+        return mapped(template, tree)
     except RecursionError:
         raise _not_rebuilt(name, "a tree that is nested too deep, or that holds itself") from None
-
-
-def _templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
-    if isinstance(tree, DistributedArray):
-        return Result.of(tree, results)
-    if tree is None or isinstance(tree, str):
-        return tree
-    if isinstance(tree, dict | list | tuple):
-        values = [*tree.values()] if isinstance(tree, dict) else tree
-        parts = [_templated(value, results, name) for value in values]
-        try:
-            return with_values(tree, parts)
-        except (TypeError, ValueError, AttributeError) as e:
-            kind = type(tree).__name__
-            raise _not_rebuilt(name, f"a {kind}, which is not made of its items ({e})") from e
-    raise error(
-        FunctionError,
-        name,
-        f"it returns a value of type {type(tree).__name__}, which a recorded step cannot compute",
-        remedy="Return arrays, None, or lists, tuples and dicts of them.",
-    )
+    except (TypeError, ValueError, AttributeError) as e:
+        raise _not_rebuilt(name, f"a container which is not made of its items ({e})") from e
 
 
 def _not_rebuilt(name: str, what: str) -> FunctionError:
@@ -96,22 +93,19 @@ def _not_rebuilt(name: str, what: str) -> FunctionError:
     )
 
 
-def _filled(template: Tree, outputs: Sequence[Any]) -> Tree:
-    """The tree that a template stands for."""
-    if type(template) is Result:
-        return template.array(outputs)
-    if isinstance(template, dict | list | tuple):
-        values = template.values() if isinstance(template, dict) else template
-        return with_values(template, [_filled(value, outputs) for value in values])
-    return template
-
-
 def _returned(template: Tree, namespace: dict[str, Any]) -> str:
-    """The expression of `_filled(template, outputs)`."""
+    """The expression of the tree that a template stands for."""
     if type(template) is Result:
         return template.source("returned", namespace)
-    namespace |= {"filled": _filled, "template": template}
-    return "filled(template, outputs)"
+
+    def filled(outputs: Sequence[Any]) -> Tree:
+        def array(leaf: Any) -> Any:
+            return leaf.array(outputs) if type(leaf) is Result else leaf
+
+        return mapped(array, template)
+
+    namespace["filled"] = filled
+    return "filled(outputs)"
 
 
 class Input(NamedTuple):

@@ -6,7 +6,7 @@ import inspect
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,7 +47,7 @@ class Contents(NamedTuple):
             return
         if isinstance(owner, list):
             owner[:] = self.values.values()
-        elif not isinstance(owner, tuple):
+        elif isinstance(owner, MutableMapping):
             if [*now] != [*self.values]:
                 for key in now:
                     del owner[key]
@@ -116,7 +116,10 @@ class State:
             self.arrays.append(root)
             return
         tree = value if is_variable or owner_of(value) is not None else _attributes(value)
-        found = [(p, p.value) for p in places(tree, root.name, self._refuse_cycle, self.entered)]
+        found = [
+            (p, p.value)
+            for p in places(tree, root.name, on_cycle=self._refuse_cycle, closed=self.entered)
+        ]
         trees = [(root.name, tree), *[(p.name, v) for p, v in found]]
         trees = [(name, t) for name, t in trees if owner_of(t) is not None]
         self._contents += [Contents.of(name, t) for name, t in trees]
@@ -135,11 +138,11 @@ class State:
                 self._contents.append(Contents.of(place.name, held))
         self.structures += [(name, owner_of(t), _keys(owner_of(t))) for name, t in trees]
 
-    def _refuse_cycle(self, place: Place) -> None:
+    def _refuse_cycle(self, name: str) -> None:
         raise error(
             FunctionError,
             self._name,
-            f"{place.name}, in the state of the step at {self._line}, holds itself",
+            f"{name}, in the state of the step at {self._line}, holds itself",
             remedy="Keep arrays in trees without cycles, or name those that it needs: state=[...].",
         )
 

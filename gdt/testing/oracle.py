@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,7 @@ from gdt.autodiff.tape import GradientTape
 from gdt.backend import backend_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, create_mesh, default_mesh
-from gdt.state import sequence_like
+from gdt.state import leaves, mapped
 from gdt.testing.layouts import choices
 from gdt.testing.operands import assert_close, assert_consistent, placed, tolerance
 
@@ -52,33 +52,15 @@ class Sample:
     @property
     def arrays(self) -> list[np.ndarray]:
         """The operands that are arrays, in order."""
-        return [a for a in _leaves(self.args) if isinstance(a, np.ndarray)]
+        return [a for a in leaves(self.args) if isinstance(a, np.ndarray)]
 
     def with_arrays(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
         """Return the arguments with `arrays` in the places of the sample's own arrays."""
         remaining = iter(arrays)
-        args: tuple[Any, ...] = _mapped(
+        args: tuple[Any, ...] = mapped(
             lambda a: next(remaining) if isinstance(a, np.ndarray) else a, self.args
         )
         return args
-
-
-def _leaves(tree: Tree) -> Iterator[Any]:
-    """Yield the values of a tree."""
-    if isinstance(tree, Mapping):
-        tree = list(tree.values())
-    if isinstance(tree, list | tuple):
-        for t in tree:
-            yield from _leaves(t)
-    else:
-        yield tree
-
-
-def _mapped(f: Callable[[Any], Any], tree: Tree) -> Tree:
-    """Return the tree with `f(value)` in the place of each value of its lists and tuples."""
-    if isinstance(tree, list | tuple):
-        return sequence_like(tree, [_mapped(f, t) for t in tree])
-    return f(tree)
 
 
 def _on_host(x: DistributedArray) -> list[np.ndarray]:
@@ -102,7 +84,7 @@ class Oracle:
         if sample.expect is not None:
             return [
                 np.asarray(v) if isinstance(v, np.generic) else v
-                for v in _leaves(sample.expect(*sample.args, **sample.static))
+                for v in leaves(sample.expect(*sample.args, **sample.static))
             ]
         return [
             v.numpy() if isinstance(v, DistributedArray) else v
@@ -114,7 +96,7 @@ class Oracle:
         operands = [distribute(a, Layout.replicated(self.one, a.ndim)) for a in arrays]
         with default_mesh(self.one):
             return list(
-                _leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
+                leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
             )
 
     @cached_property
@@ -160,7 +142,7 @@ class Oracle:
 
     def loss(self, operands: Sequence[DistributedArray]) -> DistributedArray:
         """Return the sum of the outputs times their cotangents."""
-        outs = _leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
+        outs = leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
         terms = [
             FUNCTIONS["sum"](v * c)
             for v, c in zip(outs, self.cotangents, strict=True)
@@ -285,9 +267,7 @@ class Oracle:
             placed(a, w, poison=poison) for a, w in zip(self.sample.arrays, chosen, strict=True)
         ]
         before = [_on_host(x) for x in operands]
-        outs = list(
-            _leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
-        )
+        outs = list(leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static)))
         assert len(outs) == len(self.expected), (
             f"{len(outs)} results, expected {len(self.expected)}"
         )
