@@ -1,8 +1,7 @@
-"""Checksums of an array in a file, slab by slab: what is read in part can be verified in part.
+"""Checksums of an array in a file, slab by slab, so that a reader of a part can verify that part.
 
 A slab is a run of rows (indices of the first axis), contiguous in the file. An array has up to
-`SLABS` of them, so that a reader of some rows can verify those slabs that it has read whole, and
-need not read more.
+`SLABS` of them. A reader of some rows verifies the slabs that it has read whole.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ from typing import Any
 import numpy as np
 
 SLABS = 64
-"""Slabs of an array: so many processes can each verify a share of its rows."""
+"""The most slabs of an array: up to so many processes can each verify a share of its rows."""
 
 Bounds = tuple[tuple[int, int], ...]  # start and stop along each axis
 
 
 def slabs(shape: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and last row (not included) of every slab of an array of that shape; none if it is
-    empty.
+    """Yield the first row and the end of every slab of an array of that shape; none if it is empty.
 
     >>> list(slabs((130, 3)))[:2], len(list(slabs((130, 3)))), list(slabs(()))
     ([(0, 3), (3, 6)], 44, [(0, 1)])
@@ -35,24 +33,24 @@ def slabs(shape: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def checksum(part: np.ndarray) -> str:
-    """CRC-32 of an array's bytes in row-major order, as eight hexadecimal digits."""
+    """Return the CRC-32 of an array's bytes in row-major order, as eight hexadecimal digits."""
     return f"{zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data):08x}"
 
 
 def checksums(whole: np.ndarray) -> list[str]:
-    """The checksum of every slab."""
+    """Return the checksum of every slab."""
     rows = whole if whole.ndim else whole.reshape(1)
     return [checksum(rows[start:stop]) for start, stop in slabs(whole.shape)]
 
 
 def damaged(sums: Sequence[str], shape: Sequence[int], pieces: Mapping[Bounds, Any]) -> bool:
-    """Whether a slab that `pieces` cover has another checksum than `sums` say.
+    """Return whether a slab that `pieces` cover has another checksum than `sums` says.
 
-    pieces: disjoint parts of an array of that shape, by their bounds. Slabs of which a part is
-    missing are not looked at.
+    sums: the checksum of every slab. pieces: disjoint parts of an array of that shape, by their
+    bounds. Slabs of which a part is missing are ignored.
     """
     pieces = {bounds: piece for bounds, piece in pieces.items() if piece.size}
-    for (start, stop), wanted in zip(slabs(shape), sums, strict=True):
+    for (start, stop), expected in zip(slabs(shape), sums, strict=True):
         slab, filled = None, 0
         for bounds, piece in pieces.items():
             first, last = bounds[0] if bounds else (0, 1)
@@ -65,6 +63,6 @@ def damaged(sums: Sequence[str], shape: Sequence[int], pieces: Mapping[Bounds, A
             inside = tuple(slice(a, b) for a, b in bounds[1:])
             slab[(slice(low - start, high - start), *inside)] = rows
             filled += rows.size
-        if slab is not None and filled == slab.size and checksum(slab) != wanted:
+        if slab is not None and filled == slab.size and checksum(slab) != expected:
             return True
     return False

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: arrays and counters by name, and the dtypes that a file has for them."""
+"""The entries of a checkpoint: arrays and counters by name, and their dtypes in a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Pieces = dict[Bounds, np.ndarray]  # parts of an array of a file, by their bound
 
 
 def entries_of(op: str, tree: Tree) -> list[Slot]:
-    """The slots of a tree; CheckpointError that lists all else, or if there is none."""
+    """Return the slots of a tree's arrays and counters.
+
+    Raises CheckpointError, which lists all other values of the tree, and if there is no slot.
+    """
     others: list[str] = []
     places = list(slots(tree, lambda name, value: others.append(_described(name, value))))
     remedy = "A tree holds Modules, Optimizers, arrays and ints in dicts and lists"
@@ -44,7 +47,7 @@ def entries_of(op: str, tree: Tree) -> list[Slot]:
 
 
 def _described(name: str, value: Any) -> str:
-    """`model.rate: 0.5`, `state: a TrainState`"""
+    """Return a value as an error lists it: `model.rate: 0.5`, `state: a TrainState`."""
     if isinstance(value, np.ndarray):
         shown = f"a NumPy array, {value.dtype}{list(value.shape)}"
     else:
@@ -55,7 +58,7 @@ def _described(name: str, value: Any) -> str:
 
 
 def of_first_process(value: Any) -> Any:
-    """The value that process 0 has."""
+    """Return the value that process 0 passes."""
     return gathered(processes.current().count, value, "checkpoint")[0]
 
 

@@ -1,4 +1,4 @@
-"""Several checkpoints of one tree, numbered, of which the newest are kept."""
+"""CheckpointManager: numbered checkpoints of one tree, of which the newest stay."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from gdt.state import Tree
 
 
 def _is_running(writer: str) -> bool:
-    """Whether the process that writes a temporary file, named `process-thread`, is alive."""
+    """Return whether the process of a temporary file's writer, `process-thread`, is alive."""
     try:
         os.kill(int(writer.split("-", maxsplit=1)[0]), 0)
     except (ProcessLookupError, ValueError):
         return False
-    except PermissionError:  # somebody else's, and alive
+    except PermissionError:  # another user's process, which is alive
         return True
     return True
 
 
 @checked_class(eager=True)
 class CheckpointManager:
-    """Numbered checkpoints of one tree in a directory, of which the newest are kept.
+    """Numbered checkpoints of one tree in a directory, of which the newest stay.
 
-    tree: as for `save`; what it holds at the time of each call is saved or replaced.
-    max_to_keep: how many files stay; None keeps all. Follows `tf.train.CheckpointManager`.
+    tree: as for `gdt.checkpoint.save`; each call saves or replaces its arrays of that time.
+    directory: of the files. name: the files' names are `{name}-1.safetensors` and so on.
+    max_to_keep: the number of files that stay; None keeps all.
+
+    Follows `tf.train.CheckpointManager`. Raises ArgumentError for a `max_to_keep` below 1, and for
+    a name that is no name of a file.
 
     >>> import tempfile
     >>> tree = {"w": gdt.ones((2,))}
@@ -62,12 +66,8 @@ class CheckpointManager:
                 f"name is {name!r}, which is no name of a file",
                 remedy="Folders go into `directory`.",
             )
-        self.tree, self.directory, self.max_to_keep, self.name = (
-            tree,
-            Path(directory),
-            max_to_keep,
-            name,
-        )
+        self.tree, self.directory = tree, Path(directory)
+        self.max_to_keep, self.name = max_to_keep, name
 
     def __repr__(self) -> str:
         where = f"{str(self.directory)!r}, max_to_keep={self.max_to_keep}, name={self.name!r}"
@@ -75,7 +75,7 @@ class CheckpointManager:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """The files there are, oldest first."""
+        """The files of the checkpoints, oldest first."""
         return [path for _, path in self._numbered() if path.is_file()]
 
     @property
@@ -84,8 +84,7 @@ class CheckpointManager:
         return next(reversed(self.checkpoints), None)
 
     def save(self) -> Path:
-        """Write the next checkpoint, then remove what is more than `max_to_keep`; returns its
-        path."""
+        """Write the next checkpoint, remove the oldest beyond `max_to_keep`, return its path."""
         numbered = self._numbered()
         number = of_first_process(numbered[-1][0] + 1 if numbered else 1)
         path = save(self.directory / f"{self.name}-{number}.safetensors", self.tree)
@@ -98,25 +97,25 @@ class CheckpointManager:
         return path
 
     def restore(self, path: str | os.PathLike[str] | None = None) -> Path:
-        """Restore the newest checkpoint, or the one at `path`; returns its path.
+        """Restore the newest checkpoint, or the one at `path`; return its path.
 
         Raises CheckpointError if there is none, and as `gdt.checkpoint.restore` does.
         """
-        found = Path(path) if path is not None else of_first_process(self.latest)
-        if found is None:
+        file = Path(path) if path is not None else of_first_process(self.latest)
+        if file is None:
             raise error(
                 CheckpointError, "CheckpointManager.restore", f"no checkpoint in {self.directory}"
             )
-        return restore(found, self.tree).path
+        return restore(file, self.tree).path
 
     def restore_or_initialize(self) -> Path | None:
-        """Restore the newest checkpoint if there is one; None, and nothing changed, if not."""
+        """Restore the newest checkpoint and return its path; without one return None."""
         newest = of_first_process(self.latest)
         return self.restore(newest) if newest is not None else None
 
     def _numbered(self) -> list[tuple[int, Path]]:
-        """The numbers and paths of all that is named like a checkpoint, directories included."""
+        """Return the numbers and paths of all files and directories named like a checkpoint."""
         form = re.compile(re.escape(self.name) + r"-(\d+)\.safetensors")
-        files = self.directory.glob(f"{glob.escape(self.name)}-*.safetensors")
-        found = [(form.fullmatch(p.name), p) for p in files]
-        return sorted((int(m.group(1)), p) for m, p in found if m)
+        paths = self.directory.glob(f"{glob.escape(self.name)}-*.safetensors")
+        matches = [(form.fullmatch(p.name), p) for p in paths]
+        return sorted((int(m.group(1)), p) for m, p in matches if m)

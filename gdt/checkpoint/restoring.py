@@ -1,4 +1,4 @@
-"""Reading a checkpoint: each process reads the slices that its devices hold, and verifies them."""
+"""Read a checkpoint: each process reads the slices of its devices, and verifies them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ from gdt.state import Facts, Slot, Tree, mismatches
 
 
 class Restored(NamedTuple):
-    """What `restore` did: the file, how many arrays it put in place, and the bytes it read for
-    them."""
+    """The result of `restore`.
+
+    path: the file. arrays: the number of restored arrays and counters. bytes_read: the bytes that
+    this process read for them.
+    """
 
     path: Path
     arrays: int
@@ -36,17 +39,24 @@ class Restored(NamedTuple):
 
 @checked
 def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) -> Restored:
-    """Put the arrays of a checkpoint in the place of those of a tree, in the layouts these have.
+    """Replace the arrays of a tree by those of a checkpoint, in the layouts of the tree's arrays.
 
-    into: a tree as for `save`, on any mesh. From each array only the slices that this process's
-    devices hold are read, each once. partial: whether the file may hold more than the tree.
+    into: a tree as for `save`, on any mesh. partial: whether the file may hold more than the tree.
 
-    What is read is compared with the file's checksums: in one process every byte, in one of several
-    every slab of rows (an array has up to 64) that it reads whole. `verify` reads the rest too.
+    A process reads each slice that its devices hold once, and nothing else. It compares them with
+    the file's checksums: a single process every byte, one of several every slab of rows (an array
+    has up to 64) that it reads whole. `verify` reads and compares everything.
 
     Raises CheckpointError that names the file if it is missing, truncated or no safetensors file,
     one that lists every name, shape and dtype that differs, and one that names the arrays whose
-    bytes have changed; nothing is changed then.
+    bytes have changed. Then nothing is changed.
+
+    >>> import tempfile
+    >>> path = gdt.checkpoint.save(tempfile.mkdtemp() + "/w.safetensors", {"w": gdt.ones((4,))})
+    >>> mesh = gdt.create_mesh([("x", 2)])
+    >>> tree = {"w": gdt.zeros((4,), layout=gdt.Layout(["x"], mesh))}
+    >>> gdt.checkpoint.restore(path, tree).arrays, tree["w"].tolist(), str(tree["w"].layout)
+    (1, [1.0, 1.0, 1.0, 1.0], "['x']")
     """
     path, places = Path(path), entries_of("restore", into)
     new: list[Any] = []
@@ -63,8 +73,8 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
                     wrong.append(slot.name)
             if wrong:
                 raise _damage(path, "restore", wrong)
-    except CheckpointError as found:
-        failure = found
+    except CheckpointError as problem:
+        failure = problem
     _raise_together(failure, path)
     for slot, value in zip(places, new, strict=True):
         slot.owner[slot.key] = value
@@ -72,7 +82,7 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
 
 
 def _raise_together(failure: CheckpointError | None, path: Path) -> None:
-    """Raise what this process failed with; or, if only others did, that they did."""
+    """Raise this process's failure, or a CheckpointError if only other processes failed."""
     problems = gathered(
         processes.current().count, str(failure or ""), f"checkpoint.restore of {path}"
     )
@@ -86,6 +96,7 @@ def _raise_together(failure: CheckpointError | None, path: Path) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path, op: str) -> Iterator[Any]:
+    """Open a safetensors file, or raise CheckpointError."""
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
         hint = f"It holds {files[-1].name}, for one." if files else "It holds no checkpoint either."
@@ -108,21 +119,31 @@ def _opened(path: Path, op: str) -> Iterator[Any]:
 
 @checked
 def contents(path: str | os.PathLike[str]) -> dict[str, Facts]:
-    """Shape and dtype of every array in a checkpoint, by name."""
+    """Return the shape and the name of the dtype of every array in a checkpoint, by name.
+
+    Raises CheckpointError if the file is missing, damaged or no safetensors file.
+
+    >>> import tempfile
+    >>> path = gdt.checkpoint.save(tempfile.mkdtemp() + "/w.safetensors", {"w": gdt.ones((4,))})
+    >>> gdt.checkpoint.contents(path)
+    {'w': ((4,), 'float64')}
+    """
     with _opened(Path(path), "contents") as file:
         return {name: _facts(file, name) for name in file.keys()}  # noqa: SIM118
 
 
 def _facts(file: Any, name: str) -> Facts:
-    found = file.get_slice(name)
-    code = found.get_dtype()
-    return tuple(found.get_shape()), DTYPES.get(code, code)
+    """Return the shape and the name of the dtype of an array in a file."""
+    header = file.get_slice(name)
+    code = header.get_dtype()
+    return tuple(header.get_shape()), DTYPES.get(code, code)
 
 
 def _check_facts(path: Path, places: Sequence[Slot], file: Any, partial: bool) -> None:
-    wanted = {s.name: (shape_of(s.value), dtype_of(s.value).name) for s in places}
-    given = {name: _facts(file, name) for name in file.keys() if not partial or name in wanted}  # noqa: SIM118
-    wrong = mismatches(wanted, given)
+    """Raise CheckpointError unless the file's names, shapes and dtypes are those of `places`."""
+    targets = {s.name: (shape_of(s.value), dtype_of(s.value).name) for s in places}
+    entries = {name: _facts(file, name) for name in file.keys() if not partial or name in targets}  # noqa: SIM118
+    wrong = mismatches(targets, entries)
     if wrong:
         raise error(
             CheckpointError,
@@ -134,17 +155,17 @@ def _check_facts(path: Path, places: Sequence[Slot], file: Any, partial: bool) -
 
 
 def _checksums_of(file: Any) -> dict[str, list[str]]:
-    """The checksums in a file's metadata, by array; empty for files of other programs.
+    """Return the checksums in a file's metadata, by array; none for files of other programs.
 
-    Raises OSError if they are not those of the arrays that there are.
+    Raises OSError if they do not fit the file's arrays.
     """
     metadata = file.metadata() or {}
     if "crc32" not in metadata and metadata.get("format") != "gdt":
         return {}
     try:
         sums: Any = json.loads(metadata["crc32"])
-        wanted = {n: sum(1 for _ in slabs(_facts(file, n)[0])) for n in file.keys()}  # noqa: SIM118
-        if {name: len(listed) for name, listed in sums.items()} == wanted:
+        counts = {n: sum(1 for _ in slabs(_facts(file, n)[0])) for n in file.keys()}  # noqa: SIM118
+        if {name: len(listed) for name, listed in sums.items()} == counts:
             return sums  # type: ignore[no-any-return]
     except (KeyError, ValueError, TypeError, AttributeError):
         pass
@@ -157,17 +178,17 @@ def _damage(path: Path, op: str, names: Sequence[str]) -> CheckpointError:
 
 
 def _read(file: Any, name: str, like: Any) -> tuple[Any, Pieces]:
-    """What is to stand in the place of `like`, and the pieces of the file that it is made of."""
+    """Return the value that replaces `like`, and the pieces of the file that it consists of."""
     if isinstance(like, int):
         number = np.asarray(file.get_tensor(name))
         return int(number), {(): number}
     array_type = like.type.with_layout(like.layout.resolved)
-    read: Pieces = {}
+    pieces: Pieces = {}
     blocks = []
     for i, at in enumerate(array_type.mesh.blocks):
         with backend_of(array_type.mesh).on(array_type.mesh, i):
-            blocks.append(_read_block(file, name, array_type, at, read))
-    return DistributedArray(array_type, tuple(blocks)), read
+            blocks.append(_read_block(file, name, array_type, at, pieces))
+    return DistributedArray(array_type, tuple(blocks)), pieces
 
 
 def _read_block(
@@ -175,10 +196,12 @@ def _read_block(
     name: str,
     array_type: ArrayType,
     at: tuple[int, ...],
-    read: Pieces,
+    pieces: Pieces,
 ) -> Any:
-    """The block at grid coordinate `at`, from slices of the file; `read` holds those read
-    before."""
+    """Return the block at grid coordinate `at`, from slices of the file.
+
+    pieces: the slices that were read before, to which those that are missing are added.
+    """
     mesh, backend = array_type.mesh, backend_of(array_type.mesh)
     block = backend.empty(array_type.block_shape, array_type.dtype, array_type.memory_order)
     mesh_ndim = block.shape[: mesh.ndim]
@@ -186,9 +209,9 @@ def _read_block(
         coordinate = tuple(g * b + i for g, b, i in zip(at, mesh.box, inside, strict=True))
         index = array_type.shard_slices(coordinate)
         key = tuple((s.start, s.stop) for s in index)
-        if key not in read:
-            read[key] = _slice(file, name, array_type, index)
-        block[inside] = backend.asarray(_padded(read[key], array_type.local_shape))
+        if key not in pieces:
+            pieces[key] = _slice(file, name, array_type, index)
+        block[inside] = backend.asarray(_padded(pieces[key], array_type.local_shape))
     return block
 
 
@@ -200,7 +223,7 @@ def _slice(file: Any, name: str, array_type: ArrayType, index: Index) -> np.ndar
 
 
 def _padded(piece: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A shard with its padding, which repeats the last elements; 1 if it has none."""
+    """Return a shard with its padding, which repeats the last element; 1 in an empty shard."""
     if piece.shape == shape:
         return piece
     if not piece.size:
@@ -210,9 +233,14 @@ def _padded(piece: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 @checked
 def verify(path: str | os.PathLike[str]) -> None:
-    """Read a whole checkpoint and compare its checksums; CheckpointError names a damaged file and
-    the arrays in which bytes have changed. Files of other programs have no checksums and pass if
-    readable.
+    """Read a whole checkpoint, and compare it with its checksums.
+
+    Raises CheckpointError that names a damaged file and the arrays whose bytes have changed. A file
+    of another program, which has no checksums, passes if it is readable.
+
+    >>> import tempfile
+    >>> path = gdt.checkpoint.save(tempfile.mkdtemp() + "/w.safetensors", {"w": gdt.ones((4,))})
+    >>> gdt.checkpoint.verify(path)
     """
     path = Path(path)
     with _opened(path, "verify") as file:

@@ -76,8 +76,13 @@ def _uniform(name: str, summary: str, limit: Callable[[int, int], float]) -> Ini
         bound = limit(*fans(shape))
         return random.uniform(tuple(shape), -bound, bound, dtype, layout=layout, key=key)
 
-    initializer.__name__, initializer.__doc__ = name, summary
+    initializer.__name__, initializer.__doc__ = name, _documented(name, summary)
     return checked(initializer)
+
+
+def _documented(name: str, summary: str) -> str:
+    """Return a docstring: a summary and an example."""
+    return f"{summary}\n\n>>> gdt.nn.initializers.{name}((2, 3), key=0).shape\n(2, 3)\n"
 
 
 def _truncated(name: str, summary: str, variance: Callable[[int, int], float]) -> Initializer:
@@ -89,7 +94,7 @@ def _truncated(name: str, summary: str, variance: Callable[[int, int], float]) -
         deviation = math.sqrt(variance(*fans(shape))) / TRUNCATED_DEVIATION
         return truncated_normal(shape, dtype, layout, key, deviation=deviation)
 
-    initializer.__name__, initializer.__doc__ = name, summary
+    initializer.__name__, initializer.__doc__ = name, _documented(name, summary)
     return checked(initializer)
 
 

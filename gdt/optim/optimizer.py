@@ -78,6 +78,10 @@ class Optimizer(Stateful):
     model an optimizer of its own, and call `init` before using one for another model.
 
     Raises ArgumentError for a learning rate that is negative or not finite.
+
+    >>> optimizer = gdt.optim.SGD(0.1, momentum=0.9).init({"w": gdt.ones((2,))})
+    >>> optimizer.steps, list(optimizer.state["velocity"])
+    (0, ['w'])
     """
 
     trainable = False  # the state has no parameters

@@ -106,6 +106,9 @@ def assert_close(got: np.ndarray, want: np.ndarray, bound: float, what: str) -> 
     """Raise AssertionError, which begins with `what`, unless `got` is `want` within `bound`.
 
     bound: relative to the largest finite element of `want`, or to 1; 0 asks for equality.
+
+    >>> import numpy as np
+    >>> gdt.testing.assert_close(np.array([1.0]), np.array([1.0 + 1e-9]), 1e-6, "sum")
     """
     if got.dtype.kind not in "fc" or not bound:
         assert np.array_equal(got, want, equal_nan=got.dtype.kind in "fc"), (

@@ -70,7 +70,13 @@ def _on_host(x: DistributedArray) -> list[np.ndarray]:
 
 class Oracle:
     """The results of a function on one device for one sample: values, gradients and second
-    derivatives, with which `check` compares those in other layouts."""
+    derivatives, with which `check` compares those in other layouts.
+
+    >>> import numpy as np
+    >>> sample = gdt.testing.Sample((np.array([3.0]),), expect=np.square)
+    >>> gdt.testing.Oracle(gdt.square, sample).expected[0].tolist()
+    [9.0]
+    """
 
     def __init__(self, function: Callable[..., Any], sample: Sample) -> None:
         self.function, self.sample = function, sample
