@@ -80,6 +80,7 @@ def test_a_static_annotated_by_an_alias_may_be_any_number() -> None:
         (0.0, -0.0), (1, True), (1, 1.0), (1.0, np.float32(1.0)), (1.0, np.float64(1.0)),
         ((0.0,), (-0.0,)), ((1, 2), (True, 2)), ((1, (2, 3)), (1, (2.0, 3))), (0j, -0j), ("1", 1),
         (None, 0), (np.int64(1), np.int32(1)), (float, np.float64),
+        ((np.int64(0),), (np.float64(0.0),)), ((np.int64(0),), (0,)),
     ],
 )  # fmt: skip
 def test_keys_tell_values_that_are_equal_or_alike(one: Any, other: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array.registry import FUNCTIONS
+from gdt.array.registry import FUNCTIONS, UNCHECKED
 from gdt.backend.cupy import on_gpu
 from gdt.errors import DtypeError, ShapeError, error
 
@@ -68,7 +68,7 @@ def _operator(name: str) -> Callable[[A, object], A]:
         kind = type(other)
         if kind is not type(self) and kind not in COMMON_OPERANDS and not is_array_like(other):
             return NotImplemented
-        return FUNCTIONS[name](self, other)
+        return UNCHECKED[name](self, other)
 
     method.__doc__ = f"See `gdt.{name}`."
     return method

@@ -11,12 +11,16 @@ from gdt.arguments import checked
 F = TypeVar("F", bound=Callable[..., Any])
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by name; `public` and `gdt.op` add to them
+# The same without a look at the arguments when a call fails: for operators, which look first.
+UNCHECKED: dict[str, Callable[..., Any]] = {}
 
 
 def public(function: F) -> F:
     """Register a plain function of ops as a public function, which methods of arrays and NumPy's
     protocols find by its name. A decorator; the function's arguments are checked."""
+    name = function.__name__.rstrip("_")
+    UNCHECKED[name] = function
     if inspect.isfunction(function):
         function = checked(function)
-    FUNCTIONS[function.__name__.rstrip("_")] = function
+    FUNCTIONS[name] = function
     return function

@@ -119,9 +119,13 @@ def loop(parameters: str) -> Callable[[Callable[..., Any]], Loop]:
 def vectors(*blocks: Block) -> Sequence[Block] | None:
     """Views of blocks of one shape and order in memory, as vectors; None if they have gaps, or
     other orders."""
-    found = [b.ravel() for b in blocks if b.flags.c_contiguous]
-    if len(found) == len(blocks):
-        return found
+    views = []
+    for block in blocks:  # a comprehension costs as much as two blocks
+        if not block.flags.c_contiguous:
+            break
+        views.append(block.ravel())
+    else:
+        return views
     order = order_in_memory(blocks[0])
     if order is None or any(b.strides != blocks[0].strides for b in blocks):
         return None

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.operands import SCALARS, bind_arguments, converted, hashable_statics
-from gdt.array.registry import FUNCTIONS
+from gdt.array.registry import FUNCTIONS, UNCHECKED
 from gdt.caches import Cache
 from gdt.engine.builder import plan_of
 from gdt.engine.declaration import RuleOf, declaration_of, signature_of
@@ -122,7 +122,7 @@ class Op(Generic[P, R_co]):
         types: list[Any] = []
         blocks: list[Any] = []  # the only ones; a list here costs less than a comprehension below
         for a in args:
-            kind = type(a)
+            kind: Any = type(a)
             if kind is DistributedArray:
                 types.append(a.type)
                 blocks.append(a.blocks[0])
@@ -131,11 +131,12 @@ class Op(Generic[P, R_co]):
                 blocks.append(a)
             else:
                 return self._convert(args, static)
-        for name, value in static.items():  # as in `key_of`, without a call
-            kind = type(value)
-            if kind is tuple:
-                kind = (*map(type, value),)  # type: ignore[assignment]
-            types += (name, (kind, value) if kind in EXACT else value_key(value))
+        if static:
+            for name, value in static.items():  # as in `key_of`, without a call
+                kind = type(value)
+                if kind is tuple:
+                    kind = (*map(type, value),)
+                types += (name, kind, value) if kind in EXACT else (name, *value_key(value))
         key = tuple(types)
         try:
             plan = self.plans.get(key)
@@ -279,7 +280,7 @@ class Op(Generic[P, R_co]):
 
     def key_of(self, static: Mapping[str, Any]) -> tuple[Any, ...]:
         """The part of the key of a plan that holds the statics."""
-        return tuple([part for k, v in static.items() for part in (k, value_key(v))])
+        return tuple([part for k, v in static.items() for part in (k, *value_key(v))])
 
     def bind_arguments(
         self, args: tuple[Any, ...], static: dict[str, Any]
@@ -345,7 +346,7 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
 
 def declared(new: O) -> O:
     """Make a new op known by its name, to gdt's functions and to programs."""
-    OPS[new.name] = FUNCTIONS[new.name] = new
+    OPS[new.name] = FUNCTIONS[new.name] = UNCHECKED[new.name] = new
     return new
 
 

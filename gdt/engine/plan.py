@@ -45,9 +45,10 @@ class Shards(NamedTuple):
 
 # Types of which equal values mean the same; and tuples of such types, for tuples of such values.
 EXACT: set[Any] = {int, bool, str, type(None), type, ArrayType, Layout}
+EXACT |= {type(np.dtype(code)) for code in np.typecodes["All"]}
 
 
-def value_key(value: Any) -> Any:
+def value_key(value: Any) -> tuple[Any, Any]:
     """A key that two values share only if they are of one type and mean the same: 0.0 is not -0.0,
     1 is not True, and any NaN is as good as another."""
     kind: Any = type(value)

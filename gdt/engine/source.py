@@ -148,8 +148,13 @@ def written(expression: Expression, operands: Sequence[str], names: Names) -> st
 
 
 def compiled(expression: Expression, count: int) -> Callable[..., Any]:
-    """A function of `count` operands that returns what the expression says; its attribute
-    `expression` is that."""
+    """A function of `count` operands that returns what the expression says. It is the function
+    that the expression calls, if that is all; of any other, its attribute `expression` says what it
+    does."""
+    if isinstance(expression, CallExpression):
+        function, arguments, keywords = expression
+        if not keywords and list(arguments) == [Operand(n) for n in range(count)]:
+            return function.value  # type: ignore[no-any-return]
     operands = [f"x{i}" for i in range(count)]
     names = Names(["run", *operands])
     source = f"def run({', '.join(operands)}):\n    return {written(expression, operands, names)}"

@@ -174,57 +174,29 @@ def _launched_for_all(
 
 def is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
     """For every block of the array in `mapping[name]`, whether nothing else refers to it."""
-    if _is_alone(mapping, name):
-        array = mapping[name]
-        return [_owns(array, i) for i in range(len(array.blocks))]
-    return [False] * len(mapping[name].blocks)
+    return [is_only_owned(mapping, name, i) for i in range(len(mapping[name].blocks))]
 
 
-def is_only_owned(mapping: Mapping[str, Any], name: str) -> bool:
-    """`is_owned` of an array of one block, with `_is_alone` written out: steps ask it for each of
-    their parameters."""
+def is_only_owned(mapping: Mapping[str, Any], name: str, i: int = 0) -> bool:
+    """Whether nothing else refers to the array in `mapping[name]`, to its tuple of blocks, to its
+    block `i`, or to that block's memory, which is no file's and no other object's."""
     count = sys.getrefcount
-    return (
-        count(mapping[name]) == ONE_REFERENCE
-        and count(mapping[name].blocks) == ONE_REFERENCE
-        and mapping[name]._resolved is None
-        and _owns(mapping[name], 0)
-    )
-
-
-def _is_alone(mapping: Mapping[str, Any], name: str) -> bool:
-    """Whether nothing else refers to the array in `mapping[name]`, or to its tuple of blocks."""
-    count = sys.getrefcount
-    return (
-        count(mapping[name]) == ONE_REFERENCE
-        and count(mapping[name].blocks) == ONE_REFERENCE
-        and mapping[name]._resolved is None
-    )
-
-
-def _owns(array: DistributedArray, i: int) -> bool:
-    """Whether nothing but an array refers to its block `i`, and to that one's memory, which is no
-    file's and no other object's."""
-    count = sys.getrefcount
+    if (
+        count(mapping[name]) != ONE_REFERENCE
+        or count(mapping[name].blocks) != ONE_REFERENCE
+        or mapping[name]._resolved is not None
+    ):
+        return False
+    array = mapping[name]
     if count(array.blocks[i]) != ONE_REFERENCE:
         return False
-    if array.blocks[i].base is not None:
+    if array.blocks[i].base is None:
+        has_memory = array.blocks[i].flags.owndata
+    else:
         # In no variable, which CPython 3.14 counts once and others twice.
-        pooled = _is_of_pool(array, i)
+        pooled = backend_of(array.type.layout.mesh).owns(array.blocks[i].base)
         if count(array.blocks[i].base) != ONE_REFERENCE + pooled:
             return False
-        if not pooled and not _has_memory(array.blocks[i].base):
-            return False
-    elif not array.blocks[i].flags.owndata:
-        return False
-    return getattr(array.blocks[i].flags, "writeable", True)  # CuPy's all are
-
-
-def _is_of_pool(array: DistributedArray, i: int) -> bool:
-    """Whether the memory of block `i` is the backend's, which then refers to it too."""
-    return backend_of(array.mesh).owns(array.blocks[i].base)
-
-
-def _has_memory(block: Any) -> bool:
-    """Whether that is an array with memory of its own."""
-    return getattr(getattr(block, "flags", None), "owndata", False)
+        flags = getattr(array.blocks[i].base, "flags", None)
+        has_memory = pooled or getattr(flags, "owndata", False)
+    return has_memory and getattr(array.blocks[i].flags, "writeable", True)  # CuPy's all are

@@ -14,7 +14,16 @@ from gdt.array.registry import FUNCTIONS, public
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.ops.lookup import checked_indices
 from gdt.ops.shapes import reshape, transpose
-from gdt.ops.slicing import Interval, cut, cut_of, cut_of_key, key_of, read_interval, with_all_axes
+from gdt.ops.slicing import (
+    Interval,
+    _cut,
+    cut,
+    cut_of,
+    cut_of_key,
+    key_of,
+    read_interval,
+    with_all_axes,
+)
 from gdt.ops.taking import take_in_range
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
@@ -46,7 +55,8 @@ def getitem(x: Any, index: Any) -> DistributedArray:
     """
     key = key_of(index)
     if key is not None and type(x) is DistributedArray:
-        return cut(x, cut_of_key(x.type, key))
+        how = cut_of_key(x.type, key)
+        return x if how.is_whole else _cut(x, how=how)
     (x,) = as_operands("getitem", x=x)
     x, index = _with_axes_for_truths(x, index)
     entries = _entries(x.type, index)

@@ -157,10 +157,4 @@ def move_intervals(
     would be lost): give the array twice.
     """
     kept = tuple([p for p in pieces if p.count > 0])
-    return moved(arrays, Movement(dim, kept, size, fill, axes))
-
-
-def moved(arrays: Sequence[DistributedArray], how: Movement) -> DistributedArray:
-    """The array that a movement, whose pieces are not empty, makes."""
-    out: DistributedArray = _move_intervals(*arrays, how=how)
-    return out
+    return _move_intervals(*arrays, how=Movement(dim, kept, size, fill, axes))

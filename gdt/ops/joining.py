@@ -18,7 +18,7 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.indexing import getitem
-from gdt.ops.intervals import Movement, move_intervals, moved
+from gdt.ops.intervals import Movement, _move_intervals, move_intervals
 from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, transpose
@@ -91,14 +91,14 @@ def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
     types = _types(arrays) if type(axis) is int else None
     how = None if types is None else _end_to_end(types, axis)
     if how is not None:
-        return moved(arrays, how) if len(arrays) > 1 else arrays[0]
+        return _move_intervals(*arrays, how=how) if len(arrays) > 1 else arrays[0]
     operands = _operands(arrays, "concat")
     if axis is None:
         operands, axis = [reshape(a, (a.size,)) for a in operands], 0
     if type(axis) is not int:
         axis = checked_axis(operands[0].type, axis, "concat")
     how = _end_to_end(tuple([a.type for a in operands]), axis)
-    return operands[0] if len(operands) == 1 else moved(operands, how)  # type: ignore[arg-type]
+    return operands[0] if len(operands) == 1 else _move_intervals(*operands, how=how)
 
 
 def _types(arrays: Any) -> tuple[ArrayType, ...] | None:

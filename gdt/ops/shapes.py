@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,13 @@ def reshape(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_ENGIN
     [[0, 1, 2], [3, 4, 5]]
     """
     return x.reshape(block_shape)
+
+
+@reshape.specialize
+def _(
+    body: Callable[..., Block], x: Block, /, shape: Shape, block_shape: tuple[int, ...]
+) -> Callable[[Block], Block]:
+    return methodcaller("reshape", block_shape)
 
 
 reshape.vjp(lambda g, out, x, *, shape: reshape(g, x.shape))

@@ -42,7 +42,8 @@ class Instruction(NamedTuple):
 
 def held(array: DistributedArray) -> Held:
     """What a register holds of an array."""
-    return held_of(array.blocks)
+    blocks = array.blocks
+    return blocks[0] if len(blocks) == 1 else tuple(blocks)
 
 
 def held_of(blocks: Sequence[Block]) -> Held:
