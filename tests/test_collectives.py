@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.array.array import move_to_layouts
 from gdt.comm.transport import transport_of
 from gdt.observe import Collective
 
@@ -150,3 +151,32 @@ def test_split_classes_gather_statistics_and_no_rows() -> None:
         gdt.cumsum(logits, axis=-1)
     assert [c.kind for c in counter] == ["all_gather"] * 5
     assert all(c.bytes <= 4 * 3 * 3 * 8 * rows for c in counter)
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_partial_reductions_of_different_kinds_are_not_bundled(blocks: int) -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=blocks)
+    values = np.arange(-6.0, 6.0)
+    x = gdt.asarray(values, layout=gdt.Layout(["x"], mesh))
+    partial = [gdt.sum(x), gdt.max(x), gdt.min(x), gdt.prod(x + 7.0), gdt.sum(x * x)]
+    with gdt.count_collectives() as counter:
+        moved = move_to_layouts(partial, [p.layout.resolved for p in partial])
+    expected = [values.sum(), values.max(), values.min(), np.prod(values + 7.0), values @ values]
+    assert [float(m) for m in moved] == expected
+    kinds = sorted((c.kind, c.reduction, c.arrays) for c in counter)
+    assert kinds == [("all_reduce", r, 1 + (r == "sum")) for r in ("max", "min", "prod", "sum")]
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_an_operand_that_is_given_twice_is_reduced_once(blocks: int) -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=blocks)
+    x = gdt.asarray(np.arange(8.0).reshape(4, 2), layout=gdt.Layout(["x", None], mesh))
+    for combine in (gdt.maximum, gdt.hypot, gdt.minimum):
+        total = gdt.sum(x, axis=0)
+        assert any(total.layout.reductions)
+        with gdt.count_collectives() as counter:
+            combined = combine(total, total)
+        assert [(c.kind, c.arrays, c.bytes) for c in counter] == [("all_reduce", 1, 96)]
+        whole = gdt.asarray([12.0, 16.0])
+        np.testing.assert_array_equal(combined.numpy(), combine(whole, whole).numpy())
+        assert total.resolve().numpy().tolist() == whole.tolist()

@@ -357,10 +357,12 @@ def test_a_process_takes_the_ranks_of_its_own_blocks(monkeypatch: pytest.MonkeyP
 
 
 class Ranks(NamedTuple):
-    """The transports of four processes with one block each, and the NCCL that they share."""
+    """The transports of four processes with one block each, the NCCL that they share, and the
+    meshes, which transports do not keep."""
 
     transports: list[NcclTransport]
     nccl: SharedNccl
+    meshes: list[Mesh]
 
     def each(self, call: Callable[[int, NcclTransport], Any]) -> list[Any]:
         """What every process returns, all at the same time."""
@@ -375,12 +377,13 @@ def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     for i, j in itertools.combinations(range(count), 2):
         ends[i][j], ends[j][i] = socket.socketpair()
     peers, nccl, found = [Peer(i, "here", i) for i in range(count)], SharedNccl(count), []
+    meshes = []
     for i in range(count):
         monkeypatch.setattr(processes, "_current", processes.Processes(i, ("here",) * count))
         messages = Messages(i, peers, ends[i], 20.0)
-        own = create_mesh(DIMS, blocks=count)
-        found.append(NcclTransport(own, nccl, HostBackend(), messages, pointer=address))
-    yield Ranks(found, nccl)
+        meshes.append(create_mesh(DIMS, blocks=count))
+        found.append(NcclTransport(meshes[-1], nccl, HostBackend(), messages, pointer=address))
+    yield Ranks(found, nccl, meshes)
     for sockets in ends:
         for end in sockets.values():
             end.close()

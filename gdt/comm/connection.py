@@ -75,7 +75,7 @@ class Connection:
         self.goodbye: str | None = None  # the reason that the peer gave when it ended
         self.ended = 0.0  # when
         self.closed = False
-        self.is_silent = False  # whether nothing came from the peer in time
+        self.silent: set[int] = set()  # processes of which the peer said that nothing came in time
         self._start(HEADER.size)
 
     def fileno(self) -> int:
@@ -111,6 +111,7 @@ class Connection:
         self._start(HEADER.size)
         if message.kind == GOODBYE:
             self.goodbye, self.ended = message.what, time.monotonic()
+            self.silent.update(json.loads(bytes(message.payload) or b"[]"))
         elif message.kind == NOTES:
             self.notes.append((message.notes, message.checksum))
         elif message.kind == HISTORY:

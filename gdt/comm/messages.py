@@ -73,6 +73,7 @@ class Messages:
         self.connections = {i: Connection(peers[i], s) for i, s in sockets.items()}
         self.number = 0  # of the step
         self.history = History()
+        self.silent: set[int] = set()  # processes from which nothing came in time
         self.failure: DistributedError | None = None
 
     @property
@@ -218,8 +219,8 @@ class Messages:
     # ---- what can go wrong
 
     def check(self, missing: Iterable[int], what: str) -> None:
-        """Raise if a process died or has done other things, or if one that is waited for has
-        ended."""
+        """Raise if a process has died, failed or done other things, or if one that is waited for
+        has ended."""
         for connection in self.connections.values():
             if connection.history is not None or self._has_other_notes(connection):
                 raise self.disagreement(what, {})
@@ -230,10 +231,12 @@ class Messages:
                     f"{connection.peer} has died",
                     "See what it printed last; it may have been killed, or have run out of memory.",
                 )
-        for i in missing:
-            connection = self.connections[i]
-            late = time.monotonic() - connection.ended >= self.grace
-            if connection.goodbye is not None and late and not connection.arrived:
+        waited_for = set(missing)
+        for i, connection in self.connections.items():
+            if connection.goodbye is None or time.monotonic() - connection.ended < self.grace:
+                continue
+            # One that has failed is not waited for, but others will fail or wait for it.
+            if connection.goodbye or (i in waited_for and not connection.arrived):
                 reason = f": {connection.goodbye}" if connection.goodbye else ""
                 raise self.failed(
                     what,
@@ -243,8 +246,7 @@ class Messages:
 
     def timed_out(self, missing: Iterable[int], what: str) -> DistributedError:
         """The error of a step that took too long."""
-        for i in missing:
-            self.connections[i].is_silent = True
+        self.silent.update(missing)
         names = ", ".join(str(self.peers[i]) for i in sorted(missing)) or "the other processes"
         return self.failed(
             what,
@@ -287,7 +289,8 @@ class Messages:
     def close(self, reason: str = "") -> None:
         """Say goodbye, with the reason if the program failed; and then see to it that the others
         can tell before a launcher ends them."""
-        goodbye = memoryview(self.header(reason, 0, GOODBYE))
+        silent = json.dumps(sorted(self.silent)).encode()
+        goodbye = memoryview(self.header(reason, len(silent), GOODBYE) + silent)
         for connection in self.connections.values():
             connection.outgoing.append(goodbye)
         end = time.monotonic() + LINGER
@@ -310,7 +313,8 @@ class Messages:
 
     def _is_needed(self, reason: str) -> bool:
         """Whether a process is still to hear from this one, or to say that it has understood."""
-        others = [c for c in self.connections.values() if not c.closed and not c.is_silent]
+        silent = self.silent.union(*(c.silent for c in self.connections.values()))
+        others = [c for i, c in self.connections.items() if not c.closed and i not in silent]
         return any(c.outgoing or (reason and c.goodbye is None) for c in others)
 
 

@@ -301,6 +301,27 @@ def test_a_silent_process_is_named_when_time_is_up() -> None:
     b.close()
 
 
+def test_nobody_lingers_for_a_process_that_was_silent_to_another() -> None:
+    sockets = {(i, j): socket.socketpair() for i in range(3) for j in range(i)}
+    ends = [
+        Messages(i, peers(3), {j: sockets[max(i, j), min(i, j)][i < j] for j in {0, 1, 2} - {i}}, s)
+        for i, s in enumerate([0.3, 20.0, 20.0])
+    ]
+    began = time.monotonic()
+
+    def fail(end: Messages) -> str:
+        with pytest.raises(DistributedError) as found:
+            end.gather(1, "all_gather")
+        end.close("DistributedError")
+        return str(found.value)
+
+    texts = together(*(lambda end=end: fail(end) for end in ends[:2]))  # process 2 is stopped
+    assert "nothing came from process 2 " in texts[0]
+    assert "process 0 (host here, pid 100) has ended: DistributedError" in texts[1]
+    assert time.monotonic() - began < messages.LINGER / 2
+    ends[2].close()
+
+
 def test_the_reason_of_an_end_is_told(pair: tuple[Messages, Messages]) -> None:
     a, b = pair
     closing = threading.Thread(target=b.close, args=["MemoryError: 3 GB"])
