@@ -4,11 +4,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 JOBS   ?= auto
+# What is exhaustive may take long: a hang there ends after half an hour.
+FULL   := -o faulthandler_timeout=1800
 
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-kernels test-cupy test-memory test-processes soak test-gpu need-gpu bench-gpu peers-gpu bench bench-report peers clean
+.PHONY: demo test test-layouts test-kernels test-cupy test-memory test-processes soak test-gpu need-gpu bench-gpu peers-gpu bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -20,22 +22,26 @@ test: $(VENV)/test.stamp $(VENV)/nvrtc-13.0
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --benchmark-disable
 	$(BIN)/python tests/check_wheel.py
 
+# Every op and function in many more layouts of its operands than in `make test`.
+test-layouts: $(VENV)/test.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -n $(JOBS) -m layouts_full
+
 test-kernels: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "kernels_full or not gpu" tests/kernels
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -n $(JOBS) -m "kernels_full or not gpu" tests/kernels
 
 # Every sample on arrays that refuse what CuPy refuses, as both versions of CuPy have it.
 test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m cupy_full
-	OPENBLAS_NUM_THREADS=1 $(VENV)-cupy13/bin/python -m pytest -n $(JOBS) -m "cupy_full or not gpu" \
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -n $(JOBS) -m cupy_full
+	OPENBLAS_NUM_THREADS=1 $(VENV)-cupy13/bin/python -m pytest $(FULL) -n $(JOBS) -m "cupy_full or not gpu" \
 		tests/test_strict.py tests/test_cupy_contract.py tests/test_cuda_graph.py
 
 # The memory that 5,000 shapes and 2,000 meshes leave behind.
 test-memory: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m memory_full tests/test_caches.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m memory_full tests/test_caches.py
 
 # Every op and every relayout in two and four processes.
 test-processes: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "processes_full or not gpu" tests/processes
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m "processes_full or not gpu" tests/processes
 
 # Trainings of four processes that die, stop or do different things: none goes on in silence, none hangs.
 SECONDS ?= 120

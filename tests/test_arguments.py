@@ -46,7 +46,7 @@ HOSTILE: dict[str, Any] = {
     "layout": gdt.Layout([None] * 3, OTHER),
 }
 
-# What these are given is called, and fails in its own way.
+# Functions that call what they are given, which fails with errors of its own.
 USERS_FUNCTIONS = {
     ("optim.with_warmup", "function"),
     ("nn.Flatten", "unknown argument"),  # it has no constructor of its own

@@ -79,7 +79,10 @@ def chain(node: ast.AST) -> list[str] | None:
 def uses() -> Iterator[tuple[str, list[str], ast.Call | None]]:
     """Where, what, and the call if it is one."""
     for path in SOURCES:
-        tree = ast.parse(path.read_text())
+        text = path.read_text()
+        if not any(f"{root}." in text for root in ROOTS):
+            continue
+        tree = ast.parse(text)
         called = {id(n.func): n for n in ast.walk(tree) if isinstance(n, ast.Call)}
         inner = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
         for node in ast.walk(tree):

@@ -48,7 +48,7 @@ random = np.random.default_rng(1)
 x, y, g = random.normal(size=(3, 6, 8))
 mean, variance, sums, scale, offset = np.abs(random.normal(size=(5, 1, 8)))
 labels = np.arange(6)
-images, more = random.normal(size=(2, 3, 2, 5, 8))  # outer, lead, rows, columns
+images, more = random.normal(size=(2, 3, 2, 5, 8))  # outer, mesh, rows, columns
 vector = np.abs(random.normal(size=(5, 1, 2, 1, 8)))
 rate, momentum, beta1, beta2, keep, epsilon = 0.1, 0.9, 0.8, 0.7, 0.99, 1e-3
 
@@ -73,12 +73,12 @@ CALLS: dict[str, list[tuple[bool, tuple[Any, ...], dict[str, Any]]]] = {
         for kept in (False, True)
     ],
     "cross_entropy_gradient": [
-        (True, (g[:, 0], labels.astype(kind), x), {"shards": CLASSES})
-        for kind in ("int64", "int8", "uint64")
+        (True, (g[:, 0], labels.astype(dtype), x), {"shards": CLASSES})
+        for dtype in ("int64", "int8", "uint64")
     ],
     "cross_entropy_of_whole": [
-        (False, (labels.astype(kind), x), {"shards": CLASSES})
-        for kind in ("int64", "int8", "uint32", "uint64")
+        (False, (labels.astype(dtype), x), {"shards": CLASSES})
+        for dtype in ("int64", "int8", "uint32", "uint64")
     ],
     "moments": [
         (False, (a,), {"axes": axes, "keepdims": kept, "shards": shards, "dtype": a.dtype})
@@ -197,7 +197,7 @@ def check_body_runs(name: str, operands: tuple[Any, ...], static: dict[str, Any]
 
 
 @pytest.mark.parametrize("name", WITH_LOOPS)
-def test_operands_may_lie_in_memory_in_any_way(name: str) -> None:
+def test_operands_may_lie_in_memory_in_any_order(name: str) -> None:
     def scattered(a: Any) -> Any:
         if not isinstance(a, np.ndarray):
             return a
@@ -371,7 +371,7 @@ def test_a_number_where_a_loop_takes_an_array() -> None:
 def test_ops_without_loops(name: str, mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loops, "WANTED", False)
     monkeypatch.setattr(Loop, "_compile", None)
-    check_all(name, mesh, limit=4, gradients=2, second=0)
+    check_all(name, mesh, limit=2, gradients=1, second=0)
 
 
 # ---------------------------------------------------------------- with numba and without

@@ -254,7 +254,9 @@ def test_replicas_are_stored_once_after_every_op_of_a_step(
     dims: dict[str, int], apart: bool
 ) -> None:
     network, step = training(dims, apart, Adam(0.01))
-    for _ in range(2):  # plans are made in the first step, and run a shorter way in the second
+    for _ in range(
+        2
+    ):  # plans are made in the first step, and run on their fast paths in the second
         blocks = Blocks()
         with observing(blocks):
             step()

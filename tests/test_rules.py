@@ -1,5 +1,5 @@
-"""Rules are proved by brute force: every way that a rule allows gives the right answer, and the
-right ways that no rule lists are known by name."""
+"""Rules are proved by brute force: every strategy of a rule gives the right answer, and the
+right ones that no rule lists are known by name."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Placement = int | str | None  # split on that axis, a partial reduction, or whol
 
 @pytest.mark.parametrize("mesh", PAIRS, ids=["folded", "apart"])
 @pytest.mark.parametrize("name", PROVED)
-def test_every_way_that_a_rule_allows_is_right(name: str, mesh: Mesh) -> None:
+def test_every_strategy_of_a_rule_is_right(name: str, mesh: Mesh) -> None:
     for sample in SAMPLES[name]:
         if bound_call(OPS[name], sample)[0]:
             assert check_rule(OPS[name], sample, mesh) > 0
 
 
 @pytest.mark.parametrize("name", PROVED)
-def test_ways_on_two_mesh_axes_are_right(name: str) -> None:
+def test_strategies_on_two_mesh_axes_are_right(name: str) -> None:
     (mesh,) = meshes([(2, 2)], modes=["apart"])
     for sample in SAMPLES[name][:1]:
         check_rule(OPS[name], sample, mesh)
@@ -304,7 +304,7 @@ MISSED = {
 
 
 @pytest.mark.parametrize("name", PROVED)
-def test_rules_list_every_way_that_is_right(name: str) -> None:
+def test_rules_list_every_strategy_that_is_right(name: str) -> None:
     found = {strategy for sample in SAMPLES[name] for strategy in missed(OPS[name], sample)}
     assert found == set(MISSED.get(name, {}))
 

@@ -19,13 +19,14 @@ ROOT = Path(gdt.__file__).parent.parent
 (README_EXAMPLE,) = re.findall(
     r"```python\n(# test_scaling.py\n.*?)```", (ROOT / "README.md").read_text(), re.S
 )
-QUICK = ["--benchmark-max-time=0.001", "--benchmark-min-rounds=3"]
+FAST = ["--benchmark-max-time=0.001", "--benchmark-min-rounds=3"]
 
 
 @pytest.fixture
 def run(pytester, monkeypatch):
     """Runs a test file and returns pytest's result and the measurements by parameter."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:zarr")  # whose plugin imports zarr and CuPy
     # Under xdist pytest-benchmark measures nothing, nor in pytest runs that a worker starts.
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
@@ -34,7 +35,7 @@ def run(pytester, monkeypatch):
 
     def run_file(text, *options):
         file, json_file = pytester.makepyfile(text), pytester.path / "run.json"
-        given = options if "no:benchmark" in options else (*options, *QUICK, json_option(json_file))
+        given = options if "no:benchmark" in options else (*options, *FAST, json_option(json_file))
         result = pytester.runpytest_subprocess(file, "-p", "no:cacheprovider", *given)
         found = json.loads(json_file.read_text()) if json_file.exists() else {"benchmarks": []}
         return result, {b["param"]: b for b in found["benchmarks"]}, found

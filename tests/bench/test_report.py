@@ -398,7 +398,7 @@ def test_suites_of_the_repository_make_a_whole_report(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     path = tmp_path / "run.json"
     fast = ["--benchmark-max-time=0.0001", "--benchmark-min-rounds=1", "--benchmark-only"]
-    fast += ["--benchmark-quiet", "-q", "-p", "no:cacheprovider"]
+    fast += ["--benchmark-quiet", "-q", "-p", "no:cacheprovider", "-p", "no:zarr"]
     chosen = (
         "limits or (strong or weak) and sums or 1KiB or ops and add or imdb and (data or numpy)"
     )

@@ -1,6 +1,6 @@
 """The emulated device `emu:i`: NumPy arrays are its memory, and g++ executes its kernels.
 
-A mesh on it takes the way of a GPU through the engine, kernels included, on any machine. Several
+A mesh on it runs as a GPU does in the engine, kernels included, on any machine. Several
 coordinates may share `emu:0` in one block; `emu:0`, `emu:1`, ... hold a block each.
 """
 

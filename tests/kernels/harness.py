@@ -75,11 +75,11 @@ def name(case: dict[str, Any]) -> str:
 def group(instance: Instance) -> list[Instance]:
     """The instances that share a library: those of one file and one data type."""
     known = set(C_TYPES.values())
-    kind = next((a for a in instance.arguments if a in known), "")
+    c_type = next((a for a in instance.arguments if a in known), "")
     return [
         i
         for i in launches.instances(instance.file)
-        if next((a for a in i.arguments if a in known), "") == kind
+        if next((a for a in i.arguments if a in known), "") == c_type
     ]
 
 

@@ -30,14 +30,14 @@ OPTIONS: dict[str, Any] = {
     "outer": [1, 2, 37],
     "channels": [1, 3, 33],
     "inner": [1, 2, 7, 300],
-    "lead": ["none", "data", "model and data"],
+    "leading": ["none", "data", "model and data"],
     "affine": ["none", "scale", "both"],
     "relu": [False, True],
     "misaligned": [False, True],
     "uneven": [False, True],
     "order": SCHEDULES,
 }
-LEADS = {  # leading axes of the data, and of what belongs to channels
+LEADING = {  # leading axes of the data, and of what belongs to channels
     "none": ((), ()),
     "data": ((3,), (1,)),
     "model and data": ((3, 2), (1, 2)),
@@ -53,7 +53,7 @@ def check_forward_and_backward(
     outer: int,
     channels: int,
     inner: int,
-    lead: str,
+    leading: str,
     affine: str,
     relu: bool,
     misaligned: bool,
@@ -62,18 +62,18 @@ def check_forward_and_backward(
 ) -> None:
     """Moments of each coordinate, merged over the data axis, applied; then the gradient."""
     rng = np.random.default_rng(0)
-    data_lead, channel_lead = LEADS[lead]
-    depth, wide = len(data_lead), wide_dtype(dtype)
-    items, groups = int(np.prod(data_lead)), int(np.prod(channel_lead))
-    x = normal(rng, (*data_lead, outer, channels, inner), dtype, misaligned)
+    data_leading, channel_leading = LEADING[leading]
+    depth, wide = len(data_leading), wide_dtype(dtype)
+    items, groups = int(np.prod(data_leading)), int(np.prod(channel_leading))
+    x = normal(rng, (*data_leading, outer, channels, inner), dtype, misaligned)
     x += np.asarray(3, x.dtype)
     dy = normal(rng, x.shape, dtype, misaligned)
     valid = np.full(items, outer, np.int32)
     if uneven and items > 1:
         valid[-1] = outer - 1
         valid[0] = 0
-    scale = normal(rng, (*channel_lead, channels), wide.name) if affine != "none" else None
-    bias = normal(rng, (*channel_lead, channels), wide.name) if affine == "both" else None
+    scale = normal(rng, (*channel_leading, channels), wide.name) if affine != "none" else None
+    bias = normal(rng, (*channel_leading, channels), wide.name) if affine == "both" else None
 
     moments = empty((items, 3, channels), wide)
     execute(launches.bn_moments(x, moments, None, None, empty, valid=valid, mesh_ndim=depth))
@@ -81,13 +81,13 @@ def check_forward_and_backward(
     merged = empty((groups, 3, channels), wide)
     variance, rstd = empty((groups, channels), wide), empty((groups, channels), wide)
     execute(launches.bn_merge(gathered, merged, variance, rstd, EPS))
-    mean = np.ascontiguousarray(merged[:, 1]).reshape(*channel_lead, channels)
-    count = np.ascontiguousarray(merged[:, 0]).reshape(*channel_lead, channels)
-    rstd = rstd.reshape(*channel_lead, channels)
+    mean = np.ascontiguousarray(merged[:, 1]).reshape(*channel_leading, channels)
+    count = np.ascontiguousarray(merged[:, 0]).reshape(*channel_leading, channels)
+    rstd = rstd.reshape(*channel_leading, channels)
     y = garbage(x.shape, x.dtype)
     execute(launches.bn_apply(x, mean, rstd, scale, bias, y, relu=relu, mesh_ndim=depth))
 
-    mask = (np.arange(outer) < valid[:, None]).reshape(*data_lead, outer, 1, 1)
+    mask = (np.arange(outer) < valid[:, None]).reshape(*data_leading, outer, 1, 1)
     axes = ((0,) if depth else ()) + (depth, depth + 2)
     f8 = lambda a: a.astype(np.float64)
     spread = lambda a: f8(a)[..., None, :, None]
@@ -120,7 +120,7 @@ def check_forward_and_backward(
     g = np.where(shut, 0, f8(dy))
     local = np.stack([(g * mask).sum((-3, -1)), (g * normalised * mask).sum((-3, -1))], -2)
     assert_close(sums.reshape(local.shape), local, dtype, outer * inner, 4 * largest)
-    total = sums.reshape(*data_lead, 2, channels)
+    total = sums.reshape(*data_leading, 2, channels)
     if depth:
         total = total.sum(0, keepdims=True, dtype=wide)
     dx = garbage(x.shape, x.dtype)

@@ -46,7 +46,7 @@ SHARED_OF_BLOCK = {  # CUDA C++ Programming Guide, "technical specifications per
 CALL_BYTES = 64
 FILES = sorted(p.name for p in kernels.source_folder().glob("*.cu"))
 SLOW = {"matmul_hopper.cu": 3}  # many instances: one in three, all of them under kernels_full
-QUICK = {"sm_75", "sm_90a"}  # the oldest and the main target; the others are marked kernels_full
+DEFAULT = {"sm_75", "sm_90a"}  # the oldest and the main target; the others are marked kernels_full
 PATTERNS = {  # instructions that a kernel must, or must not, be made of
     "softmax_ce": ["LDG.E.128", "STG.E.128"],
     "bn_apply": ["LDG.E.128", "STG.E.128"],
@@ -70,7 +70,7 @@ def targets() -> list[Any]:
     """File, architecture, and every how many instances are compiled."""
     full = pytest.mark.kernels_full
     every = [
-        pytest.param(file, arch, 1, marks=() if arch in QUICK and file not in SLOW else full)
+        pytest.param(file, arch, 1, marks=() if arch in DEFAULT and file not in SLOW else full)
         for file in FILES
         for arch in ARCHITECTURES
         if launches.instances(file, arch)

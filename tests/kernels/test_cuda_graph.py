@@ -117,13 +117,13 @@ def test_labels_that_are_no_classes_are_found_by_a_launch(mesh: gdt.Mesh) -> Non
 def test_numbers_that_lie_together_are_read_where_they_are(mesh: gdt.Mesh) -> None:
     launcher = Launcher("adam_step", 2, backend_of(mesh))
     whole = strict_kernels.CUPY.asarray(np.arange(6, dtype=np.float32))
-    kind, address = np.dtype(np.float32), whole.data.ptr
+    dtype, address = np.dtype(np.float32), whole.data.ptr
     numbers = [whole[i] for i in (1, 2, 3)]
-    found = _scalars(launcher, numbers, kind)
+    found = _scalars(launcher, numbers, dtype)
     assert found.get().tolist() == [1, 2, 3]
     assert found.data.ptr == address + 4
     for others in ([whole[2], whole[1]], [whole[1], whole[3]], [whole[1], whole[2].copy()]):
-        found = _scalars(launcher, others, kind)
+        found = _scalars(launcher, others, dtype)
         assert found.get().tolist() == [float(x) for x in others]
         assert not address <= found.data.ptr < address + whole.nbytes
     assert _scalars(launcher, numbers, np.dtype(np.float64)).dtype == np.float64

@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {
     "k": [1, 7, 64, 99],
     "x_t": [False, True],
     "w_t": [False, True],
-    "lead": ["none", "both", "w replicated", "x replicated"],
+    "leading": ["none", "both", "w replicated", "x replicated"],
     "activation": launches.ACTIVATIONS,
     "extras": ["none", "bias", "bias, accumulate", "bias, pre"],
     "tile": [64, 128],
@@ -47,7 +47,7 @@ MMA_OPTIONS = {
     "wide_result": [False, True],
     "async_mode": ["early", "late", "tossed"],
 } | OPTIONS
-LEADS = {
+LEADING = {
     "none": ((), ()),
     "both": ((2,), (2,)),
     "w replicated": ((2, 2), (1, 2)),
@@ -58,7 +58,7 @@ TF32_EPSILON = 2.0**-11
 
 def operand(
     rng: Any,
-    lead: tuple[int, ...],
+    leading: tuple[int, ...],
     rows: int,
     columns: int,
     turned: bool,
@@ -68,9 +68,9 @@ def operand(
 ) -> Any:
     """pad: rows in memory begin on multiples of so many elements."""
     if turned:
-        return operand(rng, lead, columns, rows, False, dtype, misaligned, pad).swapaxes(-1, -2)
+        return operand(rng, leading, columns, rows, False, dtype, misaligned, pad).swapaxes(-1, -2)
     row = -(-columns // pad) * pad
-    return normal(rng, (*lead, rows, row), dtype, misaligned)[..., :columns]
+    return normal(rng, (*leading, rows, row), dtype, misaligned)[..., :columns]
 
 
 def reference(
@@ -95,7 +95,7 @@ def check_matmul(
     k: int,
     x_t: bool,
     w_t: bool,
-    lead: str,
+    leading: str,
     activation: str,
     extras: str,
     tile: int,
@@ -110,13 +110,13 @@ def check_matmul(
 ) -> list[KernelCall]:
     """The calls that were compared with the reference."""
     rng = np.random.default_rng(0)
-    x_lead, w_lead = LEADS[lead]
-    out_lead = np.broadcast_shapes(x_lead, w_lead)
-    x = operand(rng, x_lead, m, k, x_t, dtype, misaligned, pad)
-    w = operand(rng, w_lead, k, n, w_t, dtype, misaligned, pad)
+    x_leading, w_leading = LEADING[leading]
+    out_leading = np.broadcast_shapes(x_leading, w_leading)
+    x = operand(rng, x_leading, m, k, x_t, dtype, misaligned, pad)
+    w = operand(rng, w_leading, k, n, w_t, dtype, misaligned, pad)
     out_dtype = "float32" if wide_result else dtype
-    out = garbage((*out_lead, m, n), DTYPES[out_dtype])
-    bias = normal(rng, (*w_lead, n), out_dtype) if "bias" in extras else None
+    out = garbage((*out_leading, m, n), DTYPES[out_dtype])
+    bias = normal(rng, (*w_leading, n), out_dtype) if "bias" in extras else None
     old = np.zeros(1)
     if "accumulate" in extras:
         out[...] = normal(rng, out.shape, out_dtype)
@@ -127,7 +127,7 @@ def check_matmul(
         x, w, out, empty,
         bias=bias, aux=aux, pre=pre, alpha=0.75, accumulate="accumulate" in extras,
         activation=activation, tensor_cores=tensor_cores, arch=arch,
-        multiprocessors=multiprocessors, mesh_ndim=len(x_lead),
+        multiprocessors=multiprocessors, mesh_ndim=len(x_leading),
         tile=64 if dtype == "float64" else tile, pieces=pieces,
     )  # fmt: skip
     execute(calls)
@@ -173,7 +173,7 @@ def test_matmul_on_tensor_cores_in_full(dtype: str) -> None:
         "dtype": [dtype],
         "async_mode": ["tossed"],
         "wide_result": [False],
-        "lead": ["none", "w replicated"],
+        "leading": ["none", "w replicated"],
         "activation": ["none", "gelu_backward"],
         "extras": ["none", "bias, pre"],
     }

@@ -1,4 +1,4 @@
-"""matmul_hopper.cu against float64 NumPy, and what makes it give way to matmul.cu."""
+"""matmul_hopper.cu against float64 NumPy, and what it leaves to matmul.cu."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS: dict[str, Any] = {
     "k": [2, 64, 99, 200],
     "x_t": [False, True],
     "w_t": [False, True],
-    "lead": ["none", "both", "w replicated", "x replicated"],
+    "leading": ["none", "both", "w replicated", "x replicated"],
     "activation": launches.ACTIVATIONS,
     "extras": ["none", "bias", "bias, accumulate", "bias, pre"],
     "tile": [128, 256],
@@ -69,7 +69,7 @@ def test_matmul_on_hopper_in_full(options: dict[str, Any]) -> None:
         "m": [130],
         "n": [3, 264],
         "k": [200],
-        "lead": ["w replicated"],
+        "leading": ["w replicated"],
         "activation": ["none", "gelu_backward"],
         "extras": ["none", "bias, pre"],
         "multiprocessors": [3],
@@ -84,7 +84,7 @@ def test_matmul_on_hopper_in_full(options: dict[str, Any]) -> None:
 def test_matmul_on_hopper_under_sanitizers(sanitizer: str) -> None:
     for async_mode in ("early", "late", "tossed"):
         check_wgmma(
-            dtype="bfloat16", m=130, n=67, k=200, x_t=True, w_t=True, lead="w replicated",
+            dtype="bfloat16", m=130, n=67, k=200, x_t=True, w_t=True, leading="w replicated",
             activation="relu", extras="bias", tile=128, pieces=2, multiprocessors=3,
             execute=Execute("random", async_mode, sanitizer),
         )  # fmt: skip
@@ -93,7 +93,7 @@ def test_matmul_on_hopper_under_sanitizers(sanitizer: str) -> None:
 def test_copies_of_a_slot_wrap_around_with_long_contractions() -> None:
     for tile in (128, 256):  # 6 and 4 slots
         check_wgmma(
-            dtype="float16", m=64, n=64, k=64 * 15 + 8, x_t=False, w_t=False, lead="none",
+            dtype="float16", m=64, n=64, k=64 * 15 + 8, x_t=False, w_t=False, leading="none",
             activation="none", extras="none", tile=tile, pieces=1, execute=Execute(),
         )  # fmt: skip
 

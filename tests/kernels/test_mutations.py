@@ -99,7 +99,7 @@ def wgmma(execute: Execute) -> None:
         (70, 264, 328, False, 256, 1),
     ):
         check_wgmma(
-            dtype="bfloat16", m=m, n=n, k=k, x_t=turned, w_t=turned, lead="w replicated",
+            dtype="bfloat16", m=m, n=n, k=k, x_t=turned, w_t=turned, leading="w replicated",
             activation="relu", extras="bias", tile=tile, pieces=pieces, multiprocessors=2,
             execute=execute,
         )  # fmt: skip
@@ -260,7 +260,7 @@ def strategies() -> Iterator[Execute]:
 
 
 def found_by(check: Callable[[Execute], None], folder: Path) -> str | None:
-    """The first way of running that shows the bug."""
+    """The first schedule or sanitizer that shows the bug."""
     for execute in strategies():
         execute.folder = folder
         try:
@@ -271,7 +271,7 @@ def found_by(check: Callable[[Execute], None], folder: Path) -> str | None:
     return None
 
 
-def test_every_kernel_is_broken_in_three_ways() -> None:
+def test_every_kernel_has_three_mutations() -> None:
     counts = Counter(kernel for _, _, kernel, *_ in MUTATIONS)
     files = sorted(kernels.source_folder().glob("*.cu"))
     assert set(counts) == {k for f in files for k in kernels.declarations(f.name)}

@@ -1,4 +1,4 @@
-"""The way of the kernel tests to a GPU and back, with copies on the host in the place of a GPU."""
+"""How kernel tests get to a GPU and back, with copies on the host in the place of a GPU."""
 
 from __future__ import annotations
 

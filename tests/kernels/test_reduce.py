@@ -33,7 +33,7 @@ OPTIONS: dict[str, Any] = {
     "outer": [1, 3, 17],
     "n": [1, 5, 64, 3000],
     "inner": [1, 2, 40],
-    "lead": [(), (2,), (1, 3)],
+    "leading": [(), (2,), (1, 3)],
     "uneven": [False, True],
     "special": ["none", "nan", "ties"],
     "order": SCHEDULES,
@@ -43,10 +43,10 @@ NUMPY_ARG = {"Max": np.argmax, "Min": np.argmin}
 
 
 def data(
-    dtype: str, outer: int, n: int, inner: int, lead: tuple[int, ...], special: str
+    dtype: str, outer: int, n: int, inner: int, leading: tuple[int, ...], special: str
 ) -> np.ndarray[Any, Any]:
     rng = np.random.default_rng(0)
-    shape = (*lead, outer, n, inner)
+    shape = (*leading, outer, n, inner)
     if dtype in WHOLE:
         limits = np.iinfo(dtype)
         low, high = (0, 3) if special == "ties" else (limits.min // 4096, limits.max // 4096)
@@ -74,20 +74,20 @@ def check_values(
     outer: int,
     n: int,
     inner: int,
-    lead: tuple[int, ...],
+    leading: tuple[int, ...],
     uneven: bool,
     special: str,
     execute: Execute,
 ) -> None:
-    x = data(dtype, outer, n, inner, lead, special)
-    items = int(np.prod(lead))
+    x = data(dtype, outer, n, inner, leading, special)
+    items = int(np.prod(leading))
     count = np.full(items, n, np.int32)
     if uneven:
         count[-1] = max(1, n - 3)
     out_dtype = x.dtype if dtype in DTYPES or op != "Sum" else np.dtype(np.int64)
-    out = garbage((*lead, outer, inner), out_dtype)
+    out = garbage((*leading, outer, inner), out_dtype)
     execute(
-        launches.reduce(op, x, out, empty, count=count if uneven else None, mesh_ndim=len(lead))
+        launches.reduce(op, x, out, empty, count=count if uneven else None, mesh_ndim=len(leading))
     )
     parts = x.reshape(items, outer, n, inner)
     for got, part, m in zip(out.reshape(items, outer, inner), parts, count, strict=True):
@@ -106,18 +106,18 @@ def check_arguments(
     outer: int,
     n: int,
     inner: int,
-    lead: tuple[int, ...],
+    leading: tuple[int, ...],
     uneven: bool,
     special: str,
     execute: Execute,
 ) -> None:
-    x = data(dtype, outer, n, inner, lead, special)
-    items = int(np.prod(lead))
+    x = data(dtype, outer, n, inner, leading, special)
+    items = int(np.prod(leading))
     count = np.full(items, n, np.int32)
     start = 1000 * np.arange(items, dtype=np.int32)
     if uneven:
         count[-1] = max(1, n - 3)
-    index = garbage((*lead, outer, inner), np.dtype(np.int64))
+    index = garbage((*leading, outer, inner), np.dtype(np.int64))
     c_type = C_TYPES[dtype]
     wide = C_DTYPES[launches.SUM_TYPES[c_type]] if dtype in DTYPES else dtype
     value = garbage(index.shape, np.dtype(wide))
@@ -130,7 +130,7 @@ def check_arguments(
             empty,
             start=start,
             count=count if uneven else None,
-            mesh_ndim=len(lead),
+            mesh_ndim=len(leading),
         )
     )
     for i in range(items):

@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = {
     "label_dtype": ["int32", "int64"],
     "rows": [1, 5, 9],
     "classes": [1, 3, 10, 37, 1027],
-    "lead": ["none", "split", "replicated labels"],
+    "leading": ["none", "split", "replicated labels"],
     "smoothing": [0.0, 0.1],
     "scale": ["none", "one", "rows"],
     "misaligned": [False, True],
@@ -57,13 +57,13 @@ def reference(x: Any, labels: Any, scale: Any, smoothing: float) -> tuple[Any, A
     return loss, lse, np.where((kept & valid)[..., None], gradient, 0.0)
 
 
-def shapes(lead: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def shapes(leading: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Leading axes of the logits and of the labels."""
     return {
         "none": ((), ()),
         "split": ((3, 2), (3, 2)),
         "replicated labels": ((3, 2), (3, 1)),
-    }[lead]
+    }[leading]
 
 
 def check_whole_rows(
@@ -71,7 +71,7 @@ def check_whole_rows(
     label_dtype: str,
     rows: int,
     classes: int,
-    lead: str,
+    leading: str,
     smoothing: float,
     scale: str,
     misaligned: bool,
@@ -80,23 +80,25 @@ def check_whole_rows(
     execute: Execute,
 ) -> None:
     rng = np.random.default_rng(0)
-    logits_lead, labels_lead = shapes(lead)
-    logits = normal(rng, (*logits_lead, rows, classes), dtype, misaligned)
-    labels = rng.integers(0, classes, (*labels_lead, rows)).astype(label_dtype)
+    logits_leading, labels_leading = shapes(leading)
+    logits = normal(rng, (*logits_leading, rows, classes), dtype, misaligned)
+    labels = rng.integers(0, classes, (*labels_leading, rows)).astype(label_dtype)
     if rows > 4:
         labels[..., 2] = IGNORE
     wide = np.dtype("float64" if dtype == "float64" else "float32")
     factors = None
     if scale != "none":
-        factors = rng.standard_normal((*labels_lead, rows if scale == "rows" else 1)).astype(wide)
+        factors = rng.standard_normal((*labels_leading, rows if scale == "rows" else 1)).astype(
+            wide
+        )
     used = np.ones((1,)) if factors is None else factors.astype(np.float64)
     want = reference(
         logits.astype(np.float64),
-        np.broadcast_to(labels, (*logits_lead, rows)),
-        np.broadcast_to(used, (*logits_lead, rows)),
+        np.broadcast_to(labels, (*logits_leading, rows)),
+        np.broadcast_to(used, (*logits_leading, rows)),
         smoothing,
     )
-    loss, lse = (garbage((*logits_lead, rows), wide) for _ in range(2))
+    loss, lse = (garbage((*logits_leading, rows), wide) for _ in range(2))
     out = {"none": None, "apart": garbage(logits.shape, logits.dtype), "in place": logits}[gradient]
     flag = np.full(1, 2**64 - 1, np.uint64)
     execute(
@@ -108,7 +110,7 @@ def check_whole_rows(
             out,
             flag,
             scale=factors,
-            mesh_ndim=len(logits_lead),
+            mesh_ndim=len(logits_leading),
             smoothing=smoothing,
             ignore=IGNORE,
             shared_limit=launches.ROW_CACHE_BYTES if cached else 0,
