@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import types
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,27 @@ def test_state_stays_in_its_memory_and_a_launch_waits_for_nothing() -> None:
     assert len(engine.CUPY.transfers) == waits
     # Nothing but the two arrays that each call returns.
     assert engine.CUPY.machine.allocations == allocations + 4 * 2
+
+
+def test_verification_launches_the_graphs_and_leaves_them_as_they_are() -> None:
+    kept, scale = {"total": gdt.zeros(3)}, types.SimpleNamespace(factor=1.0)
+
+    @gdt.function(verify=1)
+    def step(x: DistributedArray) -> DistributedArray:
+        kept["total"] = kept["total"] + x * scale.factor
+        return kept["total"] * 2
+
+    for _ in range(WARM + 1):
+        step(gdt.ones(3))
+    before = {what: calls_of(what) for what in ("begin_capture", "launch")}
+    for n in range(4):
+        assert step(gdt.ones(3)).tolist() == [2.0 * (WARM + n + 2)] * 3
+    assert calls_of("begin_capture") == before["begin_capture"]
+    assert calls_of("launch") == before["launch"] + 4
+    scale.factor = 2.0  # in no place of the state
+    with pytest.raises(FunctionError, match="differ in what it returns"):
+        step(gdt.ones(3))
+    assert kept["total"].tolist() == [WARM + 5 + 2.0] * 3
 
 
 def test_what_somebody_has_kept_does_not_change() -> None:

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-import pickle
-import random
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
-
-import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
@@ -129,7 +125,10 @@ class Function:
         is_verified = self._verify and next(self._calls) % self._verify == 0
         if recordings is None:
             return self._first_call(arguments, args, kwargs)
-        before = self._copied_state(arguments) if is_verified and recordings else None
+        before = None
+        if is_verified and recordings:
+            before = self._state(arguments)
+            before.copy_arrays()
         for recording in recordings:
             result = recording.replay(arguments.places, arguments.containers)
             if result is not OUTDATED:
@@ -171,13 +170,11 @@ class Function:
             for place, n in [*given, *[(p, -1) for p in state.arrays]]
             if isinstance(array := read(place), DistributedArray)
         ]
-        host = _host_random_state()
         with _restoring(state):
             arrays = [array for *_, array in before]
             with _without_traces(arrays), observing(recorder):
                 returned = self._function(*args, **kwargs)
             state.refuse_changes()
-            self._refuse_host_random(host)
             results: list[DistributedArray] = []
             template = templated(returned, results, self._name)
             inputs = [
@@ -187,7 +184,9 @@ class Function:
             outputs = [recorder.find(r) for r in results]
             program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
             if program is None:
-                raise self._unknown(recorder, outputs)
+                found = recorder.first_unknown(outputs)
+                problem = f"{found} that is kept in a place that no state names"
+                raise error(FunctionError, self._name, problem, remedy=HELD)
         state.forget()
         containers = arguments.containers
         recordings.insert(
@@ -203,12 +202,6 @@ class Function:
                 "themselves"
             )
         return returned
-
-    def _copied_state(self, arguments: Arguments) -> State:
-        """What the state is before a call, as copies: a replay may overwrite the arrays."""
-        state = self._state(arguments)
-        state.copy_arrays()
-        return state
 
     def _verify_result(
         self, returned: Tree, before: State, arguments: Arguments, args: Any, kwargs: Any
@@ -234,18 +227,6 @@ class Function:
             )
         replayed.put_back()
 
-    def _refuse_host_random(self, before: Sequence[Any]) -> None:
-        for (name, was), (_, now) in zip(before, _host_random_state(), strict=True):
-            if was != now:
-                code = getattr(self._function, "__code__", None)
-                where = f" at line {code.co_firstlineno} of {code.co_filename}" if code else ""
-                raise error(
-                    FunctionError,
-                    self._name,
-                    f"the recorded step{where} draws from {name}",
-                    remedy="Draw from gdt.random, or outside of the step.",
-                )
-
     def _warn(self, problem: str) -> None:
         if not self._has_warned:
             self._has_warned = True
@@ -254,11 +235,6 @@ class Function:
                 RerecordedWarning,
                 stacklevel=frame_of_user()[1],
             )
-
-    def _unknown(self, recorder: Recorder, outputs: Sequence[int]) -> Exception:
-        found = recorder.first_unknown(outputs)
-        problem = f"{found} that is kept in a place that no state names"
-        return error(FunctionError, self._name, problem, remedy=HELD)
 
 
 def _arrays(arguments: Arguments, state: State) -> list[DistributedArray]:
@@ -273,14 +249,6 @@ def _written(
     """What has been put at a place; None if that is still what was there before."""
     now = read(place)
     return None if now is before else Result.of(now, results)
-
-
-def _host_random_state() -> list[tuple[str, Any]]:
-    """Where Python's and NumPy's random numbers are."""
-    return [
-        ("the module random", random.getstate()),
-        ("numpy.random", pickle.dumps(np.random.get_state(legacy=False))),
-    ]
 
 
 def _difference(one: Tree, other: Tree) -> tuple[str, Any, Any] | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import operator
+import itertools
+import pickle
+import random
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -22,50 +24,54 @@ from gdt.state import Place, Stateful, owner_of, places
 
 PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
 
+# What a step may put at a place, and what a recording relies on there. state: arrays in the place
+# of arrays; all else is guarded. argument: the same, but it is part of the signature. counter:
+# anything, as gdt counts there. constant: nothing.
+Role = Literal["state", "argument", "counter", "constant"]
 
-class Contents(NamedTuple):
-    """What a container held: by key, and the keys of what gdt counts in it."""
+
+class Kept(NamedTuple):
+    """What a place held."""
+
+    place: Place
+    value: Any
+    role: Role
+
+
+class Structure(NamedTuple):
+    """The keys that a container had."""
 
     name: str
     owner: Any
-    values: dict[Any, Any]
-    counters: Sequence[str] = ()
+    keys: list[Any]
+    role: Role
 
     @classmethod
-    def of(cls, name: str, container: Any) -> Contents:
-        """What a container, or a generator, holds now."""
-        if isinstance(container, Generator):
-            return cls(name, vars(container), _by_key(vars(container)), ("_state",))
-        counters = container.counters if isinstance(container, Stateful) else ()
-        owner = owner_of(container)
-        return cls(name, owner, _by_key(owner), counters)
+    def of(cls, name: str, owner: Any, role: Role) -> Structure:
+        """Those that it has now."""
+        return cls(name, owner, _keys(owner), role)
 
-    def put_back(self) -> None:
-        """Let the container hold that again."""
-        owner, now = self.owner, _by_key(self.owner)
-        if _is_like(now, self.values):
-            return
-        if isinstance(owner, list):
-            owner[:] = self.values.values()
-        elif isinstance(owner, MutableMapping):
-            if [*now] != [*self.values]:
-                for key in now:
-                    del owner[key]
-            for key, value in self.values.items():
-                owner[key] = value
-
-
-def _by_key(owner: Any) -> dict[Any, Any]:
-    return dict(owner.items() if isinstance(owner, Mapping) else enumerate(owner))
+    def is_changed(self) -> bool:
+        """Whether it has others now."""
+        now = _keys(self.owner)
+        return len(now) != len(self.keys) or not all(map(_is_same, now, self.keys))
 
 
 def _keys(owner: Any) -> list[Any]:
     return [*owner] if isinstance(owner, Mapping) else [*range(len(owner))]
 
 
-def _is_like(now: dict[Any, Any], values: dict[Any, Any]) -> bool:
-    """Whether two dicts have the same keys, in order, and the very same values."""
-    return [*now] == [*values] and all(map(operator.is_, now.values(), values.values()))
+class HostRandom:
+    """The random numbers of Python and NumPy, as an owner of their states."""
+
+    def __getitem__(self, name: str) -> bytes:
+        return pickle.dumps(random.getstate() if name == "random" else np.random.get_state())
+
+    def __setitem__(self, name: str, state: bytes) -> None:
+        (random.setstate if name == "random" else np.random.set_state)(pickle.loads(state))
+
+
+HOST_RANDOM = HostRandom()
 
 
 class State:
@@ -74,9 +80,8 @@ class State:
     named: what `state=` names; None for what the variables of the step hold. objects: arguments
     that are no arrays, numbers or containers, by name. containers: those among the arguments.
 
-    arrays: places of arrays. values: all other places in trees that hold arrays, with what is
-    there. structures: those trees' containers, with their keys. A tree without arrays is constant,
-    and looked at only for what the step itself changes in it.
+    What a variable holds is state if there is an array, a Stateful object or a generator in it.
+    Other variables are constants, and looked at for what the step itself changes in them.
     """
 
     def __init__(
@@ -87,56 +92,44 @@ class State:
         containers: Sequence[Any] = (),
     ) -> None:
         self._name, self._line = name_of(function), _line_of(function)
-        self.arrays: list[Place] = []
-        self.values: list[tuple[Place, Any]] = []
-        self.structures: list[tuple[str, Any, list[Any]]] = []
-        self._variables: list[tuple[Place, Any]] = []
-        self._constants: list[tuple[Place, Any]] = []  # variables, where others are the state
-        self._contents: list[Contents] = []
+        self._kept: list[Kept] = []
+        self._structures: list[Structure] = []
         self.entered: set[int] = set()  # identities of all containers
         roots = [*variables(function)]
         if named is not None:
-            self._constants = [(place, read(place)) for place in roots]
+            self._kept += [Kept(place, read(place), "constant") for place in roots]
             roots = [Place(f"state[{i}]", named, i) for i in range(len(named))]
         for name, value in objects:
             roots += [Place(name, (value,), 0), *variables(value)]
-        for place in roots:
-            self._enter(place)
-        self._enter(Place("gdt.random", (generator,), 0))
+        for root in roots:
+            self._enter(root)
         for container in containers:
             if id(container) not in self.entered:
-                self._contents.append(Contents.of("an argument", container))
+                self._structures.append(Structure.of("an argument", container, "argument"))
+                inside = [Place(f"argument[{k!r}]", container, k) for k in _keys(container)]
+                self._kept += [Kept(place, place.value, "argument") for place in inside]
+        self._keep_draws("gdt.random", generator)
+        for name in ("random", "numpy.random"):
+            self._kept.append(Kept(Place(name, HOST_RANDOM, name), HOST_RANDOM[name], "constant"))
 
     def _enter(self, root: Place) -> None:
         """Take in what a variable holds, or what is named in a tuple."""
-        value, is_variable = read(root), not isinstance(root.owner, tuple)
-        if is_variable:
-            self._variables.append((root, value))
-        if isinstance(value, DistributedArray):
-            self.arrays.append(root)
-            return
-        tree = value if is_variable or owner_of(value) is not None else _attributes(value)
-        found = [
-            (p, p.value)
-            for p in places(tree, root.name, on_cycle=self._refuse_cycle, closed=self.entered)
-        ]
-        trees = [(root.name, tree), *[(p.name, v) for p, v in found]]
-        trees = [(name, t) for name, t in trees if owner_of(t) is not None]
-        self._contents += [Contents.of(name, t) for name, t in trees]
-        if is_variable and not any(isinstance(v, STATE) for v in (value, *[v for _, v in found])):
-            return
-        if isinstance(value, Generator):
-            self._contents.append(Contents.of(root.name, value))
-        if is_variable:
-            self.values.append((root, value))
+        value, is_named = read(root), isinstance(root.owner, tuple)
+        tree = _attributes(value) if is_named and owner_of(value) is None else value
+        inside = places(tree, root.name, on_cycle=self._refuse_cycle, closed=self.entered)
+        found = [(root, value), *[(place, place.value) for place in inside]]
+        is_state = is_named or any(isinstance(held, STATE) for _, held in found)
+        role: Role = "state" if is_state else "constant"
         for place, held in found:
-            if isinstance(held, DistributedArray):
-                self.arrays.append(place)
-            elif not place.is_counter and not isinstance(place.owner, tuple):
-                self.values.append((place, held))
+            self._kept.append(Kept(place, held, "counter" if place.is_counter else role))
+            owner = owner_of(tree if place is root else held)
+            if owner is not None:
+                self._structures.append(Structure.of(place.name, owner, role))
             if isinstance(held, Generator):
-                self._contents.append(Contents.of(place.name, held))
-        self.structures += [(name, owner_of(t), _keys(owner_of(t))) for name, t in trees]
+                self._keep_draws(place.name, held)
+
+    def _keep_draws(self, name: str, source: Generator) -> None:
+        self._kept.append(Kept(Place(name, vars(source), "_state"), source.state, "counter"))
 
     def _refuse_cycle(self, name: str) -> None:
         raise error(
@@ -146,85 +139,82 @@ class State:
             remedy="Keep arrays in trees without cycles, or name those that it needs: state=[...].",
         )
 
+    @property
+    def arrays(self) -> list[Place]:
+        """The places of arrays."""
+        return [
+            place
+            for place, value, role in self._kept
+            if role == "state" and isinstance(value, DistributedArray)
+        ]
+
     # ---- before and after a call
 
     def put_back(self) -> None:
         """Let everything be again what it was, counters and random numbers too."""
-        for place, value in self._variables + self._constants:
-            if read(place) is value:
+        for _, owner, keys, _ in [s for s in self._structures if s.is_changed()]:
+            values = {
+                kept.place.key: kept.value for kept in self._kept if kept.place.owner is owner
+            }
+            if isinstance(owner, list):
+                owner[:] = values.values()
+            elif isinstance(owner, MutableMapping):
+                for key in _keys(owner):
+                    del owner[key]
+                for key in keys:
+                    owner[key] = values[key]
+        for place, value, _ in self._kept:
+            if read(place) is value or isinstance(place.owner, tuple | types.MappingProxyType):
                 continue
             if value is MISSING:
                 del place.owner[place.key]
             else:
                 place.owner[place.key] = value
-        for contents in self._contents:
-            contents.put_back()
 
     def refuse_changes(self) -> None:
         """Raise FunctionError for what a step has changed that a replay would not."""
-        for place, was in self._variables:
-            self._refuse_change(f"variable {place.name}", was, read(place))
-        for place, was in self._constants:
-            if not _is_same(now := read(place), was):
-                raise self._changed(f"variable {place.name}, {_shown(was)}, to {_shown(now)}")
-        for contents in self._contents:
-            now = _by_key(contents.owner)
-            if [*now] != [*contents.values]:
-                problem = f"{len(contents.values)} entries of {contents.name}, now {len(now)}"
-                raise self._changed(problem)
-            for key, was in contents.values.items():
-                if key not in contents.counters:
-                    self._refuse_change(f"{contents.name}[{key!r}]", was, now[key])
+        for structure in self._structures:
+            if structure.is_changed():
+                count = f"{len(structure.keys)} entries, to {len(structure.owner)}"
+                raise self._changed(structure.name, count)
+        for place, was, role in self._kept:
+            now, is_array = read(place), isinstance(was, DistributedArray)
+            may_be_another = role != "constant" and is_array and isinstance(now, DistributedArray)
+            if not (role == "counter" or may_be_another or _is_same(now, was)):
+                raise self._changed(place.name, f"{_shown(was)}, to {_shown(now)}")
 
-    def _refuse_change(self, name: str, was: Any, now: Any) -> None:
-        is_array = isinstance(was, DistributedArray) and isinstance(now, DistributedArray)
-        if not (is_array or _is_same(now, was)):
-            raise self._changed(f"{name}, {_shown(was)}, to {_shown(now)}")
-
-    def _changed(self, problem: str) -> FunctionError:
+    def _changed(self, name: str, change: str) -> FunctionError:
         return error(
             FunctionError,
             self._name,
-            f"the step at {self._line} changes {problem}",
+            f"the step at {self._line} changes {name}, {change}",
             remedy="A replay puts arrays in the places of arrays, and does nothing else in Python: "
             "return it, or change it outside of the step.",
         )
 
     def forget(self) -> None:
-        """Drop what was only there to be put back: arrays may be large."""
-        self._variables.clear()
-        self._constants.clear()
-        self._contents.clear()
+        """Drop all but what a recording relies on: arrays may be large."""
+        self._structures = [s for s in self._structures if s.role == "state"]
+        self._kept = [kept for kept in self._kept if _is_guarded(*kept)]
 
     # ---- verification
 
     def copy_arrays(self) -> None:
-        """Put back copies of the arrays, so that a replay may overwrite these."""
+        """Keep copies of the arrays, so that a replay may overwrite these."""
         copies: dict[int, DistributedArray] = {}
-
-        def copied(value: Any) -> Any:
-            if not isinstance(value, DistributedArray):
-                return value
-            if id(value) not in copies:
-                copies[id(value)] = _copy(value)
-            return copies[id(value)]
-
-        self._variables = [(place, copied(value)) for place, value in self._variables]
-        for _, _, values, _ in self._contents:
-            values.update({key: copied(value) for key, value in values.items()})
+        for i, (place, value, role) in enumerate(self._kept):
+            if isinstance(value, DistributedArray):
+                if id(value) not in copies:
+                    copies[id(value)] = _copy(value)
+                self._kept[i] = Kept(place, copies[id(value)], role)
 
     def difference(self, other: State) -> tuple[str, Any, Any] | None:
         """The name of the first thing that differs by a bit in two states, and what both hold."""
-        pairs = zip(self._leaves(), other._leaves(), strict=False)
-        return next(((n, a, b) for (n, a), (_, b) in pairs if not same_bits(a, b)), None)
-
-    def _leaves(self) -> Iterator[tuple[str, Any]]:
-        for place, value in self._variables:
-            yield place.name, value
-        for name, _, values, _ in self._contents:
-            yield f"the number of entries of {name}", len(values)
-            for key, value in values.items():
-                yield f"{name}[{key!r}]", value
+        pairs = itertools.zip_longest(self._kept, other._kept, fillvalue=NOTHING)
+        for (place, value, _), (twin, wanted, _) in pairs:
+            if place.name != twin.name or not same_bits(value, wanted):
+                return place.name, value, wanted
+        return None
 
     # ---- guards
 
@@ -239,25 +229,31 @@ class State:
                 namespace[names[id(thing)]] = thing
             return names[id(thing)]
 
-        checks = [f"{_expression(place, name)} is {name(value)}" for place, value in self.values]
+        checks = [f"{_expression(place, name)} is {name(value)}" for place, value, _ in self._kept]
         checks += [
             f"[*{name(owner)}] == {name(keys)}" if isinstance(owner, Mapping)
             else f"len({name(owner)}) == {len(keys)}"
-            for _, owner, keys in self.structures
+            for _, owner, keys, _ in self._structures
         ]  # fmt: skip
         # Numbers may be equal without being one object.
         return f"{' and '.join(dict.fromkeys(checks)) or True} or changed() is None"
 
     def changed(self) -> str | None:
         """The name of something that a recording relies on and that is not what it was; or None."""
-        for place, value in self.values:
-            if not _is_same(read(place), value):
-                return place.name
-        for name, owner, keys in self.structures:
-            now = _keys(owner)
-            if len(now) != len(keys) or not all(map(_is_same, now, keys)):
-                return f"the keys of {name}"
-        return None
+        others = [
+            kept.place.name for kept in self._kept if not _is_same(read(kept.place), kept.value)
+        ]
+        others += [f"the keys of {s.name}" for s in self._structures if s.is_changed()]
+        return others[0] if others else None
+
+
+NOTHING = Kept(Place("its structure", {}, None), None, "constant")
+
+
+def _is_guarded(place: Place, value: Any, role: Role) -> bool:
+    """Whether a recording relies on the very value at a place."""
+    is_fixed = isinstance(value, DistributedArray) or isinstance(place.owner, tuple)
+    return role == "state" and not is_fixed
 
 
 STATE = (DistributedArray, Stateful, Generator)
