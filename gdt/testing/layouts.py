@@ -59,26 +59,40 @@ def layouts(mesh: Mesh, rank: int, *, partial: bool = False) -> list[Layout]:
 
 
 def choices(
-    mesh: Mesh, ranks: Sequence[int], *, partial: bool = True, limit: int = 16, seed: int = 0
+    mesh: Mesh,
+    ranks: Sequence[int],
+    *,
+    partial: bool = True,
+    limit: int = 16,
+    seed: int = 0,
+    reductions: Sequence[str] = ("sum",),
 ) -> list[tuple[Layout, ...]]:
     """Return combinations of layouts for operands of these ranks, all replicated first.
 
     limit: the largest number of combinations; of more, a sample that `seed` determines is taken.
+    reductions: of partial operands, one drawn for each.
 
     >>> mesh = gdt.create_mesh([("a", 2)])
     >>> [str(x) for (x,) in gdt.testing.choices(mesh, [1])]
     ['[-]', "['a']", "[-] + sum over 'a'"]
     """
+    rng = random.Random(seed)
     options = [layouts(mesh, rank, partial=partial) for rank in ranks]
     total = math.prod(map(len, options))
     numbers: Sequence[int] = range(total)
     if total > limit:
-        numbers = [0, *random.Random(seed).sample(range(1, total), limit - 1)]
+        numbers = [0, *rng.sample(range(1, total), limit - 1)]
     combinations = []
     for n in numbers:
         combination, left = [], n
         for option in options:
             left, i = divmod(left, len(option))
-            combination.append(option[i])
+            combination.append(_reduced_by(option[i], rng.choice(reductions)))
         combinations.append(tuple(combination))
     return combinations
+
+
+def _reduced_by(layout: Layout, reduction: str) -> Layout:
+    """Return the layout with `reduction` in place of its partial sums."""
+    reductions = tuple([reduction if r else None for r in layout.reductions])
+    return Layout.of(layout.mesh, layout.dims, reductions)

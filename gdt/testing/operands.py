@@ -12,12 +12,15 @@ from gdt.array.placing import distribute
 from gdt.backend import backend_of
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
+from gdt.sharding.reduction import identity
 
 
 def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> DistributedArray:
     """Return `value` in a layout, as hard to compute with as the layout allows.
 
-    The parts of a partial sum are all wrong by themselves (2x, -x, 0, ..., whose sum is exact).
+    The parts of a partial array are all wrong by themselves: 2x, -x, 0, ... of a sum, -x, -1, 1 ...
+    of a product, alternate elements of a maximum or minimum. Bools, and numbers that a factor would
+    make infinite, are in the first part.
     poison: whether padding holds NaN, the largest integer, or the negation of a bool.
 
     >>> import numpy as np
@@ -28,10 +31,11 @@ def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> Distri
     x, mesh, blocks = distribute(value, layout.resolved), layout.mesh, []
     backend = backend_of(mesh)
     array_type = x.type.with_layout(layout)
-    apart = any(p and mesh.grid[a] > 1 for a, p in enumerate(layout.reductions))
     for i, grid in enumerate(mesh.blocks):
-        whole = backend.to_host(x.blocks[i]).copy()
-        block = _part(whole, _weight(layout, grid), grid, layout) if apart else whole
+        block = backend.to_host(x.blocks[i]).copy()
+        for a, reduction in enumerate(layout.reductions):
+            if reduction and mesh.grid[a] > 1:
+                block = _part(block, mesh.grid[a], grid[a], reduction)
         if poison:
             for d in array_type.uneven:
                 for at, valid in array_type.padded_shards(d):
@@ -44,25 +48,23 @@ def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> Distri
     return DistributedArray(array_type, tuple(blocks))
 
 
-def _weight(layout: Layout, grid: Sequence[int]) -> int:
-    """Return the share of a partial sum in the block at `grid`: (2, -1, 0, ...) along every mesh
-    axis of several blocks."""
-    weight = 1
-    for a, reduction in enumerate(layout.reductions):
-        if reduction == "sum" and layout.mesh.grid[a] > 1:
-            weight *= (2, -1, *[0] * layout.mesh.grid[a])[grid[a]]
-    return weight
-
-
-def _part(whole: Any, weight: int, grid: Sequence[int], layout: Layout) -> Any:
-    """Return `weight * whole`. Elements that this would change (bools, huge and infinite numbers)
-    are whole in the first block and 0 in the others."""
-    is_first = not any(grid[a] for a, p in enumerate(layout.reductions) if p)
+def _part(whole: Any, axis_grid: int, block: int, reduction: str) -> Any:
+    """Return the part of one block, of `axis_grid` along a mesh axis, that the others complete."""
+    is_first = block == 0
+    if reduction in ("max", "min"):  # the elements of the first two blocks take turns
+        turns = np.arange(whole.size).reshape(whole.shape) % 2 == block
+        return np.where(turns, whole, identity(reduction, whole.dtype)).astype(whole.dtype)
+    if reduction == "prod":
+        part = whole if is_first else np.ones_like(whole)
+        if whole.dtype.kind == "b" or block > 1:
+            return part.copy()
+        return np.where(np.isnan(whole), part, np.negative(part))  # a product keeps no NaN's sign
     unweighted = whole if is_first else np.zeros_like(whole)
     if whole.dtype.kind == "b":
         return unweighted.copy()
+    weight = np.asarray((2, -1, *[0] * axis_grid)[block]).astype(whole.dtype)
     with np.errstate(all="ignore"):
-        part = (whole * np.asarray(weight).astype(whole.dtype)).astype(whole.dtype)
+        part = (whole * weight).astype(whole.dtype)
         if whole.dtype.kind not in "fc":
             return part
         return np.where(np.abs(whole) < np.finfo(whole.dtype).max / 64, part, unweighted)
