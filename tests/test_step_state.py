@@ -380,6 +380,30 @@ def in_a_bound_object() -> Any:
     return Trainer().step
 
 
+class Called(Trainer):
+    def __call__(self, x: DistributedArray) -> DistributedArray:
+        return self.step(x)
+
+
+def in_an_object_that_is_called() -> Any:
+    return Called()
+
+
+class Summed(nn.Module):
+    untrained = ("total",)
+
+    def __init__(self) -> None:
+        self.total = gdt.zeros(1)
+
+    def __call__(self, x: DistributedArray) -> DistributedArray:
+        self.total = self.total + x
+        return self.total * 1
+
+
+def in_a_module_that_is_called() -> Any:
+    return Summed()
+
+
 def in_a_namespace() -> Any:
     trainer = types.SimpleNamespace(total=gdt.zeros(1))
     return types.MethodType(Trainer.step, types.SimpleNamespace(**vars(trainer), factor=1.0))
@@ -403,7 +427,8 @@ def behind_a_function_of_functions() -> Any:
 
 PLACES = [
     in_a_named_tuple, in_a_mapping, in_an_ordered_dict, in_a_variable, in_what_a_helper_names,
-    in_a_default, in_a_partial, in_a_bound_object, in_a_namespace, behind_a_function_of_functions,
+    in_a_default, in_a_partial, in_a_bound_object, in_an_object_that_is_called,
+    in_a_module_that_is_called, in_a_namespace, behind_a_function_of_functions,
 ]  # fmt: skip
 
 

@@ -276,10 +276,10 @@ def function(
     1. The arrays of a step come from its arguments and from its state. The state is what `state`
        names (Modules, optimizers, dicts, lists, objects with attributes); where there is none,
        the arrays, Modules, optimizers, generators and trees of them in the variables of `f`: those
-       of enclosing functions, defaults, the object that a method is bound to, and the global
-       variables that its code names; likewise in the variables of functions among these, but for
-       global variables of other files. Arrays are read anew in every call, and what the step puts
-       in their place is put there.
+       of enclosing functions, defaults, the object that a method is bound to (or that `f` is), and
+       the global variables that its code names; likewise in the variables of functions among
+       these, but for global variables of other files. Arrays are read anew in every call, and what
+       the step puts in their place is put there.
     2. All else in arguments and state (numbers, texts, structure, `model.training`,
        hyperparameters) is part of a call's signature. The first call with a signature runs as
        written, the second is recorded, later ones are replayed. Learning rates that are schedules,

@@ -95,7 +95,7 @@ class State:
         self._kept: list[Kept] = []
         self._structures: list[Structure] = []
         self.entered: set[int] = set()  # identities of all containers
-        roots = [*variables(function)]
+        roots = [Place("self", (function,), 0), *variables(function)]  # that may be a Module
         if named is not None:
             self._kept += [Kept(place, read(place), "constant") for place in roots]
             roots = [Place(f"state[{i}]", named, i) for i in range(len(named))]
