@@ -81,7 +81,7 @@ REFUSED: dict[str, tuple[Action, str]] = {
     "calls": (lambda t: t.dropout.calls, f"(?s)cannot read Dropout.calls.*{COUNTS}"),
     "epoch": (lambda t: t.batches.epoch, f"(?s)cannot read Batches.epoch.*{COUNTS}"),
     "an epoch": (lambda t: iter(t.batches), "cannot begin an epoch of batches"),
-    "a batch": (lambda t: next(t.rows), "cannot take the next batch"),
+    "a batch": (lambda t: next(t.rows), "cannot take the next value of training.rows .Epoch."),
     "an optimizer of its own": (
         lambda t: gdt.optim.SGD(0.1).update(t.w, t.w), "in a place that no state names .SGD."),
     "an array elsewhere": (
@@ -113,6 +113,31 @@ def test_what_a_replay_could_not_do_again_is_refused(name: str) -> None:
     assert seen[0] == seen[1]
     rest = [batch[0].tolist() for batch in training.rows]
     assert rest == [b[0].tolist() for b in Training().rows][name == "a batch" :]
+
+
+NUMBERS = iter(range(100))
+
+
+@pytest.mark.parametrize("where", ["closure", "global", "list", "generator", "named"])
+def test_the_next_value_of_an_iterator_is_refused(where: str) -> None:
+    x, numbers, kept = gdt.ones(2), iter(range(100)), [iter(range(100))]
+    generator = (n for n in range(100))
+    steps = {
+        "closure": lambda: x * next(numbers),
+        "global": lambda: x * next(NUMBERS),
+        "list": lambda: x * next(kept[0]),
+        "generator": lambda: x * generator.send(None),
+        "named": lambda: x * next(numbers),
+    }
+    step = steps[where]
+    recorded = gdt.function(step, state=[{"x": x}] if where == "named" else None)
+    recorded()
+    line = step.__code__.co_firstlineno
+    for _ in range(2):
+        with pytest.raises(FunctionError, match=rf"cannot take the next value of .* line {line}"):
+            recorded()
+    if where == "closure":
+        assert next(numbers) == 1 and type(kept[0]) is type(iter(range(1)))
 
 
 LAST = 0

@@ -172,7 +172,7 @@ class Function:
         ]
         with _restoring(state):
             arrays = [array for *_, array in before]
-            with _without_traces(arrays), observing(recorder):
+            with _without_traces(arrays), state.refusing_iterators(), observing(recorder):
                 returned = self._function(*args, **kwargs)
             state.refuse_changes()
             results: list[DistributedArray] = []
@@ -285,12 +285,12 @@ def function(
        written, the second is recorded, later ones are replayed. Learning rates that are schedules,
        counts of steps and random numbers go on as without recording.
     3. All other values of Python are constants of the recording, as with `jax.jit`: numbers in
-       variables and in objects that are no state, iterators, clocks, files. A FunctionError with
-       the user's line says where a recorded step takes NumPy arrays or lists from the host, reads
-       values there (`float`, `.numpy()`, `.item()`), draws from another generator than gdt's,
-       reads or sets what gdt counts (`optimizer.steps`, `batches.epoch`, the next batch of
-       `gdt.data.Batches`), reads an array in a place that is no state, or changes anything in its
-       variables and state but arrays.
+       variables and in objects that are no state, clocks, files. A FunctionError with the user's
+       line says where a recorded step takes NumPy arrays or lists from the host, reads values there
+       (`float`, `.numpy()`, `.item()`), draws from another generator than gdt's, takes the next
+       value of an iterator in a variable, reads or sets what gdt counts (`optimizer.steps`,
+       `batches.epoch`, the next batch of `gdt.data.Batches`), reads an array in a place that is no
+       state, or changes anything in its variables and state but arrays.
 
     verify: every call of that number also runs as written, on a copy of the state, and
     FunctionError names the first result or part of the state that differs by a bit. Parameters,

@@ -8,7 +8,8 @@ import pickle
 import random
 import sys
 import types
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.engine.plan import value_key
-from gdt.errors import FunctionError, error
+from gdt.errors import FunctionError, error, line_of_user
 from gdt.programs.variables import MISSING, Cell, read, variables
 from gdt.random.draws import Generator, generator
 from gdt.state import Place, Stateful, owner_of, places
@@ -72,6 +73,33 @@ class HostRandom:
 
 
 HOST_RANDOM = HostRandom()
+
+
+class RefusedIterator:
+    """Stands in for an iterator while a step is recorded: its next value is a FunctionError."""
+
+    def __init__(self, iterator: Iterator[Any], variable: str, step: str) -> None:
+        self._iterator, self._variable, self._step = iterator, variable, step
+
+    def __iter__(self) -> RefusedIterator:
+        return self
+
+    def __next__(self) -> Any:
+        kind = type(self._iterator).__name__
+        problem = f"take the next value of {self._variable} ({kind}), as {line_of_user()} does"
+        raise error(
+            FunctionError,
+            self._step,
+            f"a recorded step cannot {problem}",
+            remedy="Take it outside of the step, and pass it as an argument.",
+        )
+
+    def send(self, value: Any) -> Any:
+        """Refuse what a generator would do with a value."""
+        return next(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._iterator, name)
 
 
 class State:
@@ -147,6 +175,22 @@ class State:
             for place, value, role in self._kept
             if role == "state" and isinstance(value, DistributedArray)
         ]
+
+    @contextmanager
+    def refusing_iterators(self) -> Iterator[None]:
+        """Refuse, in this context, to take the next value of an iterator in a variable: a replay
+        would not take it."""
+        refusing = []
+        for place, value, _ in self._kept:
+            if isinstance(value, Iterator) and not isinstance(place.owner, tuple):
+                place.owner[place.key] = refused = RefusedIterator(value, place.name, self._name)
+                refusing.append((place, value, refused))
+        try:
+            yield
+        finally:
+            for place, iterator, refused in refusing:
+                if read(place) is refused:  # the step may have put something else there
+                    place.owner[place.key] = iterator
 
     # ---- before and after a call
 
