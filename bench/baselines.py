@@ -34,7 +34,7 @@ class SoftmaxCrossEntropy:
         self.row_starts = np.arange(batch) * classes
 
     def __call__(self, logits: Float, labels: NDArray[np.int64]) -> float:
-        """logits: (batch, classes), contiguous; labels: (batch,)."""
+        """Return the loss. logits: (batch, classes), contiguous; labels: (batch,)."""
         at_label = self.row_starts + labels
         flat = logits.reshape(-1)
         np.maximum.reduce(logits, axis=1, keepdims=True, out=self.largest)
@@ -100,13 +100,13 @@ class MnistStep:
         self.adam = Adam(self.parameters.flat.size, learning_rate)
 
     def __call__(self, x: Float, labels: NDArray[np.int64]) -> float:
-        """Trains on one batch and returns its loss."""
+        """Train on one batch and return its loss."""
         loss = self.backward(x, labels)
         self.adam(self.parameters.flat, self.gradients.flat)
         return loss
 
     def backward(self, x: Float, labels: NDArray[np.int64]) -> float:
-        """Fills `gradients` and returns the loss."""
+        """Fill `gradients` and return the loss."""
         batch = len(labels)
         inputs = [x, *self.outputs[:-1]]
         w, dw = self.parameters.views[::2], self.gradients.views[::2]
@@ -152,14 +152,14 @@ class ImdbStep:
         self.learning_rate = SCALAR(learning_rate)
 
     def __call__(self, x: Float, labels: NDArray[np.int64]) -> float:
-        """Trains on one batch and returns its loss."""
+        """Train on one batch and return its loss."""
         loss = self.backward(x, labels)
         np.multiply(self.gradients.flat, self.learning_rate, out=self.gradients.flat)
         np.subtract(self.parameters.flat, self.gradients.flat, out=self.parameters.flat)
         return loss
 
     def backward(self, x: Float, labels: NDArray[np.int64]) -> float:
-        """Fills `gradients` and returns the loss."""
+        """Fill `gradients` and return the loss."""
         w0, b0, w1, b1 = self.parameters.views
         dw0, db0, dw1, db1 = self.gradients.views
         h, normal, g = self.hidden, self.normal, self.g

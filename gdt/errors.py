@@ -21,7 +21,7 @@ import numpy as np
 
 
 class GdtError(Exception):
-    """Base class of every error that gdt raises on purpose."""
+    """The base class of every error that gdt raises on purpose."""
 
 
 class MeshError(GdtError, ValueError):

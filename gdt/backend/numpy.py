@@ -31,7 +31,7 @@ ONE_REFERENCE = _references_of_a_listed_object()
 
 
 class BufferPool:
-    """Recycles the memory of large blocks.
+    """A pool that recycles the memory of large blocks.
 
     Fresh pages from the operating system cost as much as the arithmetic that fills them. A buffer
     is free again when only the pool refers to it: arrays keep the buffer that they view alive.

@@ -54,7 +54,7 @@ class Change(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Median time after, divided by before."""
+        """The median time after, divided by the median time before."""
         return self.after.median / self.before.median
 
     @property

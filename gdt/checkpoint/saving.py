@@ -1,4 +1,4 @@
-"""Writing a checkpoint: every process writes the shards that it holds, each to its place."""
+"""Write a checkpoint: every process writes the shards of its devices to their places."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     """Write all arrays and counters of a tree to one safetensors file, and return its path.
 
     tree: a Module, an Optimizer, or nested dicts and lists of them, of arrays and of ints; names
-    are joined with dots, as in `model.dense1.weight`. Every shard is written to its place in the
-    file once, so no whole array is put together in memory. Checksums (CRC-32) of up to 64 slabs of
-    rows of each array are stored for `restore` and `verify`. Of a symbolic link, the target is
-    written.
+        are joined with dots, as in `model.dense1.weight`.
+    path: of the file; of a symbolic link, the target is written.
 
-    In several processes all must save the same names, types, layouts and counters to one path,
-    which they compare before anything is written. What was at `path` is replaced only by a file
-    that is complete and reads back as it was written.
+    Every shard is written to its place in the file once, so no whole array is assembled in memory.
+    The file also stores checksums (CRC-32) of up to 64 slabs of rows of each array, for `restore`
+    and `verify`. A file at `path` is replaced only when the new file is complete and reads back as
+    it was written. Several processes must save the same names, types, layouts and counters to one
+    path, which they compare before anything is written.
 
     Raises CheckpointError that lists all entries of a tree that a file cannot hold (numbers that
     are no ints of 64 bits, text, None, arrays of NumPy, other objects), for a tree without arrays
-    and counters, for a dtype that safetensors lacks, or if the file cannot be written; what was at
-    `path` before is still there then.
+    and counters, for a dtype that safetensors lacks, and if the file cannot be written. Then a file
+    at `path` is unchanged.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/weights.safetensors"
@@ -82,11 +82,11 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     _agree(path, values)
     arrays = [x for x in values.values() if isinstance(x, DistributedArray)]
     _check_values(path, values)
-    waiting = [x for x in arrays if any(x.layout.reductions)]
-    move_to_layouts(waiting, [x.layout.resolved for x in waiting])
+    partial_arrays = [x for x in arrays if any(x.layout.reductions)]
+    move_to_layouts(partial_arrays, [x.layout.resolved for x in partial_arrays])
     target = Path(os.path.realpath(path))
-    own = f".{target.name}.{os.getpid()}-{threading.get_ident()}.tmp"
-    temporary = target.with_name(of_first_process(own))
+    name = f".{target.name}.{os.getpid()}-{threading.get_ident()}.tmp"
+    temporary = target.with_name(of_first_process(name))
     steps = _Writing(target, temporary, values)
     try:
         _in_all_processes(steps.reserve, path)
@@ -99,7 +99,7 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
 
 
 def _problem_of_name(name: str, values: Mapping[str, Any]) -> str:
-    """Why a file that holds `values` cannot hold a value of this name too; empty if it can."""
+    """Return why a file with `values` cannot have an entry `name` as well; "" if it can."""
     if name in values:
         return "is the name of two values"
     if name == "__metadata__":
@@ -112,8 +112,8 @@ def _problem_of_name(name: str, values: Mapping[str, Any]) -> str:
 
 
 def _agree(path: Path, values: Mapping[str, Any]) -> None:
-    """Raise CheckpointError in all processes, before anything is written, if they save different
-    names, types, layouts or counters."""
+    """Raise CheckpointError in all processes if they save different names, types, layouts or
+    counters."""
     count = processes.current().count
     facts = {
         name: f"{value.type} on {value.mesh}" if isinstance(value, DistributedArray) else str(value)
@@ -137,15 +137,16 @@ def _agree(path: Path, values: Mapping[str, Any]) -> None:
 
 
 def _in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
-    """Run a step in this process, and raise in all processes if it failed in one; returns what it
-    returned in each process."""
+    """Run `step` in every process; return the result of each process.
+
+    Raises CheckpointError in all processes if the step failed in one."""
     cause, result = None, None
     try:
         result = step()
     except (OSError, CheckpointError) as failure:
         cause = failure
-    told = str(cause or ""), result
-    results = gathered(processes.current().count, told, f"checkpoint.save of {path}")
+    own = str(cause or ""), result
+    results = gathered(processes.current().count, own, f"checkpoint.save of {path}")
     for i, (text, _) in enumerate(results):
         if text:
             where = f" by process {i}" if len(results) > 1 else ""
@@ -155,8 +156,8 @@ def _in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
 
 
 class _Writing:
-    """The steps in which a file is written; processes take each together. Process 0 makes the file,
-    every process writes the shards that it holds, and process 0 completes it."""
+    """The steps of writing a file, which all processes take together: process 0 creates the file,
+    every process writes the shards of its devices, and process 0 completes the file."""
 
     def __init__(self, path: Path, temporary: Path, values: Mapping[str, Any]) -> None:
         self.path, self.temporary, self.values = path, temporary, values
@@ -173,13 +174,13 @@ class _Writing:
                 "data_offsets": [offset, offset + nbytes],
             }
             offset += nbytes
-        # The header goes last: it holds the checksums, whose length is known before.
+        # The header is written last, since it holds the checksums; their length is known now.
         blank = {name: ["0" * 8 for _ in slabs(shape_of(values[name]))] for name in self.order}
         self.start = len(_header(self.entries, blank))
         self.size = self.start + offset
 
     def reserve(self) -> None:
-        """Make the file in its full size."""
+        """Create the file in its full size."""
         if self.first:
             if self.path.exists() and not self.path.is_file():
                 raise OSError("it is not a regular file")
@@ -188,8 +189,7 @@ class _Writing:
                 _reserve(file, self.size)
 
     def write_shards(self) -> list[Written]:
-        """Put the shards of this process in their places in the file; returns what it has
-        written."""
+        """Write the shards of this process to their places in the file, and list them."""
         written: list[Written] = []
         with self.temporary.open("r+b") as file:
             for name in self.order:
@@ -204,8 +204,8 @@ class _Writing:
         return written
 
     def complete(self, written: Sequence[Written]) -> None:
-        """Write the header, and give the file its name once it is whole: nothing that exists is
-        replaced before."""
+        """Write the header, and rename the file when it is complete; an existing file is replaced
+        in this last moment."""
         if self.first:
             with self.temporary.open("r+b") as file:
                 self._check(file, written)
@@ -225,7 +225,7 @@ class _Writing:
             _sync_directory(self.path.parent)
 
     def _check(self, file: BinaryIO, written: Sequence[Written]) -> None:
-        """Raise OSError unless the file holds what all processes have written, and nothing else."""
+        """Raise OSError unless the file consists of the parts that all processes have written."""
         missing = {name: math.prod(shape_of(value)) for name, value in self.values.items()}
         for name, bounds, expected in written:
             part = self._mapped(file, name)[tuple(slice(*b) for b in bounds)]
@@ -278,7 +278,7 @@ def _header(entries: Mapping[str, Any], sums: Mapping[str, list[str]]) -> bytes:
 
 
 def _reserve(file: BinaryIO, size: int) -> None:
-    """Take the space on disk now: a full disk is an error here, and not a signal in a mapping."""
+    """Allocate the space on disk, so that a full disk is an error, not a signal in a mapping."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
     else:
@@ -286,9 +286,12 @@ def _reserve(file: BinaryIO, size: int) -> None:
 
 
 def _pieces(value: Any, first_process: bool) -> Iterator[tuple[Index, Any]]:
-    """Every distinct shard that this process is to write: (where it lies in the global array, data
-    on the host). Of replicas, the first device's is written; what all processes have, by process
-    0."""
+    """Yield every distinct shard that this process writes: (index in the global array, data on the
+    host).
+
+    Of replicas the first device's is written. Process 0 writes counters, and arrays that every
+    process has.
+    """
     if isinstance(value, int):
         if first_process:
             yield (), value
@@ -308,7 +311,7 @@ def _key(index: Index) -> tuple[Any, ...]:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Bring a rename to disk."""
+    """Flush a rename in a directory to disk."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

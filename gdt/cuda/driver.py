@@ -22,7 +22,7 @@ INSTALL_CUPY = (
 
 
 class Driver(NamedTuple):
-    """What the NVIDIA driver reports.
+    """The report of the NVIDIA driver.
 
     version: the newest CUDA that the driver runs, such as (13, 0); None without a driver.
     device_count: the number of GPUs that this process may use (`CUDA_VISIBLE_DEVICES` hides

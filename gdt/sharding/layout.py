@@ -33,7 +33,7 @@ Axes = tuple[int, ...]  # mesh axes by position, major first
 
 @checked_class("of")
 class Layout(Immutable):
-    """How each axis of an array is split over the axes of a mesh.
+    """The way in which each axis of an array is split over the axes of a mesh.
 
     sharding_specs: for every array axis `gdt.UNSHARDED` (or None), the name of a mesh axis, or a
         tuple of names, major first, to split one array axis over several mesh axes.
@@ -218,7 +218,7 @@ class Layout(Immutable):
 
     @cached_property
     def resolved(self) -> Layout:
-        """This layout with nothing partial."""
+        """The layout of the same splits with nothing partial."""
         return Layout.of(self.mesh, self.dims)
 
     def delete(self, dims: Sequence[int]) -> Layout:
