@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import pickle
-import shutil
 import struct
 import subprocess
 import sys
@@ -73,18 +73,24 @@ def build(
     parts = [file, path.read_text(), headers, shim, names, flags]
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
     out = BUILD_FOLDER / f"{path.stem}-{sanitizer or 'plain'}-{key}.so"
-    if out.exists():
-        return out
     BUILD_FOLDER.mkdir(exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=BUILD_FOLDER))
-    (work / "unit.cpp").write_text(translation_unit(path, names, kernels.structs(file, folder)))
-    command = ["g++", *flags, f"-I{HERE}", f"-I{path.parent}", "unit.cpp", "-o", "unit.so"]
-    done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise LaunchError(f"{' '.join(command)}\n{done.stderr[:4000]}")
-    os.replace(work / "unit.so", out)
-    shutil.rmtree(work)
+    unit = translation_unit(path, names, kernels.structs(file, folder))
+    with open(out.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of tests want the same library at once
+        if not out.exists():
+            compile_unit(unit, ["g++", *flags, f"-I{HERE}", f"-I{path.parent}"], out)
     return out
+
+
+def compile_unit(unit: str, command: Sequence[str], out: Path) -> None:
+    """Compile the text of a translation unit; `out` is written whole or not at all."""
+    with tempfile.TemporaryDirectory(dir=BUILD_FOLDER) as work:
+        (Path(work) / "unit.cpp").write_text(unit)
+        command = [*command, "unit.cpp", "-o", "unit.so"]
+        done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise LaunchError(f"{' '.join(command)}\n{done.stderr[:4000]}")
+        os.replace(Path(work) / "unit.so", out)
 
 
 UNIT = """#include "cuda_cpu.hpp"
