@@ -50,6 +50,9 @@ def initialize(
     `JAX_NUM_PROCESSES` and `JAX_PROCESS_ID`. Without any there is one process.
     timeout: seconds to wait for other processes, here and in every later step.
 
+    The address must belong to a network that is trusted: greetings of others are refused, but a
+    process of gdt that nobody has started on purpose could take the place of one that comes later.
+
     Raises DistributedError if it was called before, if a mesh exists, for arguments that do not fit
     together, and for processes that cannot be reached. Follows `jax.distributed.initialize`.
 
@@ -220,7 +223,10 @@ def process_count() -> int:
 
 
 def barrier(name: str = "barrier") -> None:
-    """Wait until all processes are here; DistributedError if one of them is in another barrier.
+    """Wait until all processes are here.
+
+    Raises DistributedError if one of them has ended, is elsewhere, or has done something else than
+    the others before; the error names the first call that differs.
 
     >>> gdt.distributed.barrier("epoch")
     """
@@ -232,9 +238,10 @@ def barrier(name: str = "barrier") -> None:
 def broadcast(value: Any) -> Any:
     """The value that process 0 gives, in every process: a seed from the clock, say, or a name.
 
-    value: anything that can be pickled; those of the other processes are not looked at. All
-    processes must call it. Raises ArgumentError for what cannot be pickled, and DistributedError if
-    a process is elsewhere or has ended.
+    value: None, numbers, text, bytes, paths, dtypes and arrays of NumPy, in lists, tuples and
+    dicts; the values of the other processes are not looked at. All processes must call it. Raises
+    ArgumentError for anything else (nothing is pickled), and DistributedError if a process is
+    elsewhere or has ended.
     Follows `jax.experimental.multihost_utils.broadcast_one_to_all`.
 
     >>> gdt.distributed.broadcast({"seed": 7})

@@ -22,14 +22,30 @@ a second use sends nothing. On GPUs packing, NCCL and unpacking run on the commu
 **Processes on hosts.** Every two processes are connected by a socket (`rendezvous`), also where
 data goes through MPI or NCCL: a socket that closes without a goodbye tells the others that a
 process has died, which MPI does not. A host that loses its power or network is noticed after
-9 seconds of silence (TCP's keep-alive). A message carries the number and the description of its
-step; a message of another step means that the processes run different programs, which is an error
-in both of them instead of a hang. Messages also say which random numbers were drawn, and which
-arrays were created with which contents (`agreement`), for meshes of all processes. Reductions are
-computed from messages in coordinate order, and not by MPI: its max and min lose NaN, it has no
-float16, and its order of sums is its own. So the bits do not depend on how many processes hold the
-blocks. Small facts (shapes for `pack`, shown elements, numbers of checkpoints) travel by
-`Messages.gather`.
+9 seconds of silence (TCP's keep-alive). A process that is silent for the time-out given to
+`initialize`, or that says goodbye with an error, ends the others as well. Reductions are computed
+from messages in coordinate order, and not by MPI: its max and min lose NaN, it has no float16, and
+its order of sums is its own. So the bits do not depend on how many processes hold the blocks. Small
+facts (shapes for `pack`, shown elements, numbers of checkpoints) travel by `Messages.gather`, as
+JSON: nothing that comes from a socket is unpickled.
+
+**Processes agree, or stop.** All processes run the same program, and each keeps its own part of
+every array, so a difference need not show in the data. Each process therefore notes what it does on
+meshes of several processes (`agreement.History`): every op with its types, statics and Python
+numbers; which ops have made what a collective reduces; every array that is made, with a checksum of
+contents that come from the host; every draw of random numbers; every step of an optimizer with its
+numbers and the names of its parameters. A message carries the number and the description of its
+step, and the number and one running checksum of the notes. Where they differ, every process sends
+its newest notes to the others, and raises an error that names the first note that differs, with
+both sides' calls and lines. Between GPUs data carries no description, so the checksums travel
+through the sockets, at every fetch and after every 16th collective, and nobody waits for them.
+
+A note is made where a plan runs, so that a recorded program makes the notes of the step that it
+replays: processes may record and replay at different times. Meshes of one process have no notes,
+and their plans do not ask. Gradients and updates travel in the order of their names, since
+processes may have filled a dict in different orders. Not compared are arrays on GPUs that are given
+to `asarray`, calls in other threads than the main one, which of two arrays of one type is fetched,
+and what a program does after its last exchange.
 
 **NCCL.** Its max and min lose NaN as well, so floating-point numbers travel as integers of the same
 order (`encoding`), which also carries bools and 16-bit integers; complex products and extrema are
