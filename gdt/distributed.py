@@ -61,13 +61,13 @@ def initialize(
     """
     global _is_initialized  # noqa: PLW0603  # a fact of the process
     _check_state(timeout)
-    given = (coordinator_address, num_processes, process_id)
-    if given == (None, None, None) and mpi.launched():
+    arguments = (coordinator_address, num_processes, process_id)
+    if arguments == (None, None, None) and mpi.launched():
         _connect(_over_mpi(timeout))
     else:
-        named = given if given != (None, None, None) else _from_environment()
-        if named != (None, None, None):
-            address, count, index = _checked(*named)
+        settings = arguments if arguments != (None, None, None) else _from_environment()
+        if settings != (None, None, None):
+            address, count, index = _checked(*settings)
             if count > 1:
                 _connect(Messages(index, *meet(address, count, index, timeout), timeout))
     _is_initialized = True
@@ -80,12 +80,12 @@ def _check_state(timeout: object) -> None:
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         problem = f"timeout is {timeout!r}; it is a positive number of seconds"
         raise error(DistributedError, "initialize", problem)
-    made = [m for m in Mesh.interned() if m.size > 1]
-    if made:
+    meshes = [m for m in Mesh.interned() if m.size > 1]
+    if meshes:
         raise error(
             DistributedError,
             "initialize",
-            f"there is a mesh already, {made[0]}, which belongs to this process alone",
+            f"there is a mesh already, {meshes[0]}, which belongs to this process alone",
             remedy="Call gdt.distributed.initialize() before the first mesh is made.",
         )
 
@@ -187,7 +187,8 @@ if hasattr(os, "register_at_fork"):  # where processes can fork
 
 
 def _failure_of_collectives() -> DistributedError | None:
-    """What the collectives that are under way end with: others wait for this process's part."""
+    """The error of the collectives that are under way, None if they end well: other processes wait
+    for this one's part."""
     try:
         wait_for_all()
     except DistributedError as failure:

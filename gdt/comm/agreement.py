@@ -194,8 +194,8 @@ def step_text(history: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=1024)
 def described(name: str, array_type: ArrayType) -> str:
     """An array of that type, and the public function that was given its value."""
-    given = f", given to {name}" if name else ""
-    return f"{array_type} on {array_type.mesh} as {array_type.mesh.grid}{given}"
+    source = f", given to {name}" if name else ""
+    return f"{array_type} on {array_type.mesh} as {array_type.mesh.grid}{source}"
 
 
 def call_text(name: str, types: Sequence[ArrayType | None], static: Mapping[str, Any]) -> str:

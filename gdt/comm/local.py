@@ -1,6 +1,6 @@
 """Collectives inside one block: they are movements of its leading mesh axes.
 
-`lead` is the number of mesh axes, `axes` some of them (major first), `dim` an axis of the array.
+`mesh_ndim` is the number of mesh axes, `axes` some of them (major first), `dim` an array axis.
 """
 
 from __future__ import annotations

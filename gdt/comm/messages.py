@@ -188,9 +188,9 @@ class Messages:
         ):
             self.listen(0.05)
         histories = {i: c.history for i, c in self.connections.items() if c.history is not None}
-        processes, found = self._first_difference({self.index: own} | histories, steps)
-        operands = {str(self.peers[i]): s for i, s in zip(processes, found.sides, strict=True)}
-        return self.failed(what, found.problem, found.remedy, operands)
+        processes, first = self._first_difference({self.index: own} | histories, steps)
+        operands = {str(self.peers[i]): s for i, s in zip(processes, first.sides, strict=True)}
+        return self.failed(what, first.problem, first.remedy, operands)
 
     def _first_difference(
         self, histories: Mapping[int, dict[str, Any]], steps: Mapping[int, str]
@@ -202,9 +202,9 @@ class Messages:
         pairs.sort(key=lambda pair: self.index not in pair)
         for i, j in pairs:
             is_same_step = steps[i] == steps[j]
-            found = difference(histories[i], histories[j], is_same_step)
-            if found is not None:
-                return (i, j), found
+            calls = difference(histories[i], histories[j], is_same_step)
+            if calls is not None:
+                return (i, j), calls
         pairs = [(self.index, i) for i in steps if i != self.index]
         for i, j in pairs:
             if steps[i] != steps[j]:

@@ -1,8 +1,8 @@
 """NCCL: collectives between the GPUs of one process or of several, one block on each.
 
 They run on the devices' communication streams, between what was computed before and what is
-computed after. NCCL differs from NumPy in what is mended here: its max and min lose NaN, and it
-knows no bool and no 16-bit or complex numbers.
+computed after. NCCL differs from NumPy, which `encoding` makes up for: its max and min lose NaN,
+and it knows no bool and no 16-bit or complex numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ OPS = {"sum": "NCCL_SUM", "prod": "NCCL_PROD", "max": "NCCL_MAX", "min": "NCCL_M
 
 
 class NcclTransport(Ranks):
-    """What moves data between blocks on GPUs."""
+    """Moves data between blocks on GPUs."""
 
     # ---- collectives
 
@@ -56,15 +56,15 @@ class NcclTransport(Ranks):
             return self._on_devices(lambda i: combined([m[0] for m in gathered[i]], reduction))
         flat = self._on_devices(lambda i: self._contiguous(blocks[i]).reshape(-1))
         sent = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
-        found = self._on_devices(lambda i: self.xp.empty_like(sent[i]))
-        kind, op = self._type(sent[0].dtype), getattr(self.nccl, OPS[how.reduction])
+        received = self._on_devices(lambda i: self.xp.empty_like(sent[i]))
+        datatype, op = self._type(sent[0].dtype), getattr(self.nccl, OPS[how.reduction])
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            addresses = self.pointer(sent[i]), self.pointer(found[i])
-            communicator.allReduce(*addresses, sent[i].size, kind, op, stream)
+            addresses = self.pointer(sent[i]), self.pointer(received[i])
+            communicator.allReduce(*addresses, sent[i].size, datatype, op, stream)
 
         self._run(axes, what, issue)
-        return self._on_devices(lambda i: how.decode(found[i]).reshape(blocks[i].shape))
+        return self._on_devices(lambda i: how.decode(received[i]).reshape(blocks[i].shape))
 
     def all_gather(
         self, bundles: Sequence[Sequence[Block]], axes: Axes, types: Types = ()
@@ -91,22 +91,22 @@ class NcclTransport(Ranks):
         self, bundles: Sequence[Sequence[Block]], axes: Axes, what: str
     ) -> list[list[list[Block]]]:
         """For every own block, the bundles of its group, in coordinate order."""
-        size, kind = len(self._groups(axes)[0]), self.nccl.NCCL_UINT8
+        size, datatype = len(self._groups(axes)[0]), self.nccl.NCCL_UINT8
         sent = self._on_devices(lambda i: [self._bytes(b) for b in bundles[i]])
-        found = self._on_devices(
+        received = self._on_devices(
             lambda i: [self.xp.empty((size, b.size), np.uint8) for b in sent[i]]
         )
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            for own, every in zip(sent[i], found[i], strict=True):
+            for own, every in zip(sent[i], received[i], strict=True):
                 if own.size:
                     addresses = self.pointer(own), self.pointer(every)
-                    communicator.allGather(*addresses, own.size, kind, stream)
+                    communicator.allGather(*addresses, own.size, datatype, stream)
 
         self._run(axes, what, issue)
 
         def members(i: int) -> list[list[Block]]:
-            pairs = list(zip(bundles[i], found[i], strict=True))
+            pairs = list(zip(bundles[i], received[i], strict=True))
             return [
                 [every[k].view(b.dtype).reshape(b.shape) for b, every in pairs] for k in range(size)
             ]
@@ -131,57 +131,57 @@ class NcclTransport(Ranks):
         rows = size, blocks[0].size // size
         flat = self._on_devices(lambda i: self._contiguous(split[i]).reshape(rows))
         sent = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
-        found = self._on_devices(lambda i: self.xp.empty_like(sent[i][0]))
-        kind, op = self._type(sent[0].dtype), getattr(self.nccl, OPS[how.reduction])
+        received = self._on_devices(lambda i: self.xp.empty_like(sent[i][0]))
+        datatype, op = self._type(sent[0].dtype), getattr(self.nccl, OPS[how.reduction])
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            addresses = self.pointer(sent[i]), self.pointer(found[i])
-            communicator.reduceScatter(*addresses, found[i].size, kind, op, stream)
+            addresses = self.pointer(sent[i]), self.pointer(received[i])
+            communicator.reduceScatter(*addresses, received[i].size, datatype, op, stream)
 
         self._run((axis,), what, issue)
-        return self._on_devices(lambda i: how.decode(found[i]).reshape(split[i].shape[1:]))
+        return self._on_devices(lambda i: how.decode(received[i]).reshape(split[i].shape[1:]))
 
     def all_to_all(self, blocks: Sequence[Block], axis: int, types: Types = ()) -> list[Block]:
         groups = self._groups((axis,))
-        size, kind = len(groups[0]), self.nccl.NCCL_UINT8
+        size, datatype = len(groups[0]), self.nccl.NCCL_UINT8
         self._count("all_to_all", groups, (size - 1) * blocks[0].nbytes)
         rows = size, blocks[0].nbytes // size
         sent = self._on_devices(lambda i: self._bytes(blocks[i]).reshape(rows))
-        found = self._on_devices(lambda i: self.xp.empty_like(sent[i]))
+        received = self._on_devices(lambda i: self.xp.empty_like(sent[i]))
 
         def issue(i: int, communicator: Any, stream: int) -> None:
             for peer in range(size):
                 count = sent[i][peer].size
-                communicator.send(self.pointer(sent[i][peer]), count, kind, peer, stream)
-                communicator.recv(self.pointer(found[i][peer]), count, kind, peer, stream)
+                communicator.send(self.pointer(sent[i][peer]), count, datatype, peer, stream)
+                communicator.recv(self.pointer(received[i][peer]), count, datatype, peer, stream)
 
         if sent[0].size:
             self._run((axis,), self._what("all_to_all", (axis,)), issue)
 
         def whole(i: int) -> Block:
             shape = (blocks[i].shape[0] // size, *blocks[i].shape[1:])
-            parts = [part.view(blocks[i].dtype).reshape(shape) for part in found[i]]
+            parts = [part.view(blocks[i].dtype).reshape(shape) for part in received[i]]
             return self.xp.concatenate(parts, axis + 1)
 
         return self._on_devices(whole)
 
     def broadcast(self, blocks: Sequence[Block], axes: Axes) -> list[Block]:
-        groups, kind = self._groups(axes), self.nccl.NCCL_UINT8
+        groups, datatype = self._groups(axes), self.nccl.NCCL_UINT8
         self._count("broadcast", groups, (len(groups[0]) - 1) * blocks[0].nbytes)
-        found = self._on_devices(lambda i: self._contiguous(blocks[i]))
+        copies = self._on_devices(lambda i: self._contiguous(blocks[i]))
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            address = self.pointer(found[i])
-            communicator.broadcast(address, address, found[i].nbytes, kind, 0, stream)
+            address = self.pointer(copies[i])
+            communicator.broadcast(address, address, copies[i].nbytes, datatype, 0, stream)
 
-        if found[0].size:
+        if copies[0].size:
             self._run(axes, self._what("broadcast", axes), issue)
-        return found
+        return copies
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
         self._count_exchange(sends)
         every = tuple(range(self.mesh.ndim))
-        kind = self.nccl.NCCL_UINT8
+        datatype = self.nccl.NCCL_UINT8
         outgoing: list[list[tuple[int, Block]]] = [[] for _ in self.own]
         incoming: list[list[tuple[int, Block, Block]]] = [[] for _ in self.own]
 
@@ -195,9 +195,9 @@ class NcclTransport(Ranks):
 
         def issue(i: int, communicator: Any, stream: int) -> None:
             for peer, data in outgoing[i]:
-                communicator.send(self.pointer(data), data.size, kind, peer, stream)
+                communicator.send(self.pointer(data), data.size, datatype, peer, stream)
             for peer, _, data in incoming[i]:
-                communicator.recv(self.pointer(data), data.size, kind, peer, stream)
+                communicator.recv(self.pointer(data), data.size, datatype, peer, stream)
 
         def unpack(i: int) -> None:
             for _, block, data in incoming[i]:

@@ -74,9 +74,9 @@ class ProcessTransport(CopyTransport):
             for n, group, cut in zip(self.own, self._by_own(groups), parts, strict=True)
             for target, part in zip(group, cut, strict=True)
         }
-        found = self._deliver(pieces, groups, what, types)
+        piece_of = self._deliver(pieces, groups, what, types)
         totals = [
-            [combined([found[source, n] for source in group], reduction)]
+            [combined([piece_of[source, n] for source in group], reduction)]
             for n, group in zip(self.own, self._by_own(groups), strict=True)
         ]
         spread = self._spread(totals, groups, what, types)
@@ -99,16 +99,16 @@ class ProcessTransport(CopyTransport):
         what: str,
         types: Types = (),
     ) -> Mapping[int, Sequence[Block]]:
-        found: dict[int, Sequence[Block]] = dict(zip(self.own, bundles, strict=True))
+        bundle_of: dict[int, Sequence[Block]] = dict(zip(self.own, bundles, strict=True))
         outgoing: dict[int, list[Block]] = {}
         for n, group in zip(self.own, self._by_own(groups), strict=True):
             for other in self._others(group):
-                outgoing.setdefault(other, []).extend(found[n])
-        wanted = sorted(n for g in groups for n in g if n not in self.own)
-        received = self._exchange(outgoing, wanted, self._what(what, bundles[0], types))
-        for n in wanted:
-            found[n] = [received[self._owner(n)].next(b.shape, b.dtype) for b in bundles[0]]
-        return found
+                outgoing.setdefault(other, []).extend(bundle_of[n])
+        sources = sorted(n for g in groups for n in g if n not in self.own)
+        received = self._exchange(outgoing, sources, self._what(what, bundles[0], types))
+        for n in sources:
+            bundle_of[n] = [received[self._owner(n)].next(b.shape, b.dtype) for b in bundles[0]]
+        return bundle_of
 
     def _deliver(
         self,
@@ -122,15 +122,15 @@ class ProcessTransport(CopyTransport):
             if target not in self.own:
                 outgoing.setdefault(self._owner(target), []).append(piece)
         like = next(iter(pieces.values()))
-        wanted = sorted(
+        pairs = sorted(
             (n, target) for g in groups for n in g for target in g
             if n not in self.own and target in self.own
         )  # fmt: skip
-        received = self._exchange(outgoing, [n for n, _ in wanted], self._what(what, [like], types))
-        found = dict(pieces)
-        for n, target in wanted:
-            found[n, target] = received[self._owner(n)].next(like.shape, like.dtype)
-        return found
+        received = self._exchange(outgoing, [n for n, _ in pairs], self._what(what, [like], types))
+        piece_of = dict(pieces)
+        for n, target in pairs:
+            piece_of[n, target] = received[self._owner(n)].next(like.shape, like.dtype)
+        return piece_of
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
         self._count_exchange(sends)
@@ -141,9 +141,9 @@ class ProcessTransport(CopyTransport):
                 inside.setdefault((source, target), deque()).append(block)
             else:
                 outgoing.setdefault(self._owner(target), []).append(block)
-        wanted = [source for source, _, _ in receives if source not in self.own]
+        sources = [source for source, _, _ in receives if source not in self.own]
         received = self._exchange(
-            outgoing, wanted, f"exchange of {what} on {self.mesh} as {self.mesh.grid}"
+            outgoing, sources, f"exchange of {what} on {self.mesh} as {self.mesh.grid}"
         )
         for source, target, block in receives:
             if source in self.own:
@@ -152,9 +152,9 @@ class ProcessTransport(CopyTransport):
                 block[...] = received[self._owner(source)].next(block.shape, block.dtype)
 
     def _exchange(
-        self, outgoing: Mapping[int, Sequence[Block]], wanted: Sequence[int], what: str
+        self, outgoing: Mapping[int, Sequence[Block]], blocks: Sequence[int], what: str
     ) -> dict[int, Parts]:
-        """Send blocks to processes, and receive from those that hold the blocks `wanted`."""
-        sources = {self._owner(n) for n in wanted}
-        found = self.messages.exchange(outgoing, sources, what)
-        return {source: Parts(payload) for source, payload in found.items()}
+        """Send blocks to processes, and receive from the owners of the blocks of these numbers."""
+        owners = {self._owner(n) for n in blocks}
+        payloads = self.messages.exchange(outgoing, owners, what)
+        return {owner: Parts(payload) for owner, payload in payloads.items()}

@@ -26,8 +26,8 @@ POLL = 0.0005  # seconds between two looks at collectives that have not ended
 
 
 class Running(NamedTuple):
-    """A collective that was begun: what it is, the events of its end on every device, and the other
-    processes that take part."""
+    """A collective that was begun: its description, the events of its end on every device, and the
+    other processes that take part."""
 
     what: str
     events: list[Any]
@@ -60,12 +60,12 @@ class Ranks(BlockTransport):
         self.begun = 0  # collectives
 
     def _on_devices(self, make: Callable[[int], Any]) -> list[Any]:
-        """What `make` returns for every own block, on its device."""
-        found = []
+        """Return `make(i)` for every own block `i`, called on its device."""
+        results = []
         for i in range(len(self.own)):
             with self.backend.on(self.mesh, i):
-                found.append(make(i))
-        return found
+                results.append(make(i))
+        return results
 
     # ---- communicators and streams
 
@@ -108,8 +108,8 @@ class Ranks(BlockTransport):
     def _communicators(self, axes: Axes, what: str) -> list[Any]:
         """The communicator of every own block with those that differ along `axes` alone."""
         if axes not in self.communicators:
-            made = self._split(axes, what) if self._splits() else self._joined(axes, what)
-            self.communicators[axes] = made
+            make = self._split if self._splits() else self._joined
+            self.communicators[axes] = make(axes, what)
         return self.communicators[axes]
 
     def _splits(self) -> bool:
@@ -139,17 +139,17 @@ class Ranks(BlockTransport):
         groups = self._groups(axes)
         drawn = {g[0]: self.nccl.get_unique_id() for g in groups if g[0] in self.own}
         parts = [drawn] if self.messages is None else self.messages.gather(drawn, what)
-        identifiers = {first: found for part in parts for first, found in part.items()}
-        made: list[Any] = [None] * len(self.own)
+        identifiers = {first: identifier for part in parts for first, identifier in part.items()}
+        communicators: list[Any] = [None] * len(self.own)
 
         def create(i: int) -> None:
             group = next(g for g in groups if self.first + i in g)
             rank, identifier = group.index(self.first + i), identifiers[group[0]]
             with self.backend.on(self.mesh, i):
-                made[i] = self.nccl.NcclCommunicator(len(group), identifier, rank)
+                communicators[i] = self.nccl.NcclCommunicator(len(group), identifier, rank)
 
         self._grouped(f"{what}, whose communicators are made", create)
-        return made
+        return communicators
 
     # ---- failures
 
@@ -188,8 +188,8 @@ class Ranks(BlockTransport):
 
     def _check(self, what: str, others: set[int]) -> None:
         try:
-            for made in self.communicators.values():
-                for communicator in made:
+            for communicators in self.communicators.values():
+                for communicator in communicators:
                     communicator.check_async_error()
             if self.messages is not None:
                 self.messages.listen(0)
@@ -202,14 +202,14 @@ class Ranks(BlockTransport):
 
     @staticmethod
     def _gone(messages: Messages, others: set[int]) -> list[int]:
-        """Those that have ended so long ago that their part of what runs is missing."""
+        """The processes that have ended so long ago that their part of a collective is missing."""
         ended = [i for i in others if messages.connections[i].goodbye is not None]
         return [i for i in ended if time.monotonic() - messages.connections[i].ended > LATE]
 
     def _abort(self) -> None:
         """Give up all communicators, so that nothing waits for them any more."""
-        for made in self.communicators.values():
-            for communicator in made:
+        for communicators in self.communicators.values():
+            for communicator in communicators:
                 communicator.abort()
         self.communicators.clear()
         self.running.clear()

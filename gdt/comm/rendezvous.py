@@ -56,11 +56,11 @@ def meet(
         with ExitStack() as opened:  # closed if there is an error
             if index == 0:
                 with listener or _listening(address) as server:
-                    found = _welcome(server, count, end, opened)
+                    processes = _welcome(server, count, end, opened)
             else:
-                found = _join(address, count, index, end, opened)
+                processes = _join(address, count, index, end, opened)
             opened.pop_all()
-            return found
+            return processes
     except OSError as cause:
         place = f"{address[0]}:{address[1]}"
         raise _error(

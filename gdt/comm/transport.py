@@ -1,4 +1,4 @@
-"""Transports: what moves data between the blocks of a mesh.
+"""Transports, which move data between the blocks of a mesh.
 
 A transport sees blocks only: `blocks[i]` belongs to grid coordinate `mesh.blocks[i]`, the i-th
 block of this process. Each method takes and returns one entry per block of this process, is called
@@ -22,7 +22,7 @@ from gdt.sharding.reduction import UFUNCS
 
 Block = Any
 Axes = tuple[int, ...]
-Types = tuple[ArrayType, ...]  # of the whole arrays that are moved, where they are known
+Types = tuple[ArrayType, ...]  # of the whole arrays that move; empty where nobody says
 
 
 class Transfer(NamedTuple):
@@ -37,7 +37,7 @@ class Transfer(NamedTuple):
 
 
 class Transport(Protocol):
-    """What a mesh of several blocks needs from NCCL, MPI or plain copies.
+    """The collectives that a mesh of several blocks needs from NCCL, MPI or plain copies.
 
     types: of the whole arrays, which processes compare where they send a description.
     """
@@ -72,7 +72,7 @@ class Transport(Protocol):
         """Send from blocks of this process, and fill blocks of this process, point to point.
 
         The i-th of the sends from one block to another fills the i-th of the receives between
-        them. what: the type of the array that is made.
+        them. what: the type of the array that it makes.
         """
 
     def wait(self) -> None:
@@ -81,7 +81,7 @@ class Transport(Protocol):
 
 
 class BlockTransport:
-    """What all transports know of the blocks of their mesh, and how they count."""
+    """Base of the transports: the numbers of the blocks of a mesh, and the counters."""
 
     all_calls: ClassVar[int] = 0  # of the transports of all meshes, those that are gone included
 
@@ -180,14 +180,14 @@ class CopyTransport(BlockTransport):
         size = len(groups[0])
         nbytes = sum(block.nbytes for block in bundles[0])
         self._count("all_gather", groups, size * (size - 1) * nbytes)
-        found = self._spread(bundles, groups, f"all_gather over {self._named(axes)}", types)
+        bundle_of = self._spread(bundles, groups, f"all_gather over {self._named(axes)}", types)
         grid = [self.mesh.grid[a] for a in axes]
         out: list[list[Block]] = [[] for _ in bundles]
         for group in groups:
             own = [n for n in group if n in self.own]
             for k in range(len(bundles[0])):
                 members = {
-                    tuple(self.mesh.all_blocks[n][a] for a in axes): found[n][k] for n in group
+                    tuple(self.mesh.all_blocks[n][a] for a in axes): bundle_of[n][k] for n in group
                 }
                 whole = joined(np, members, axes, grid)
                 for n in own:
@@ -209,12 +209,14 @@ class CopyTransport(BlockTransport):
                 group, np.split(blocks[n - self.first], size, axis), strict=True
             )
         }
-        found = self._deliver(pieces, groups, f"reduce_scatter over {self._named((axis,))}", types)
+        piece_of = self._deliver(
+            pieces, groups, f"reduce_scatter over {self._named((axis,))}", types
+        )
         out: list[Block] = list(blocks)
         for group in groups:
             for n in group:
                 if n in self.own:
-                    total = combined([found[source, n] for source in group], reduction)
+                    total = combined([piece_of[source, n] for source in group], reduction)
                     out[n - self.first] = total if total.flags.owndata else total.copy()
         return out
 
@@ -229,24 +231,26 @@ class CopyTransport(BlockTransport):
             if n in self.own
             for target, piece in zip(group, np.split(blocks[n - self.first], size), strict=True)
         }
-        found = self._deliver(pieces, groups, f"all_to_all over {self._named((axis,))}", types)
+        piece_of = self._deliver(pieces, groups, f"all_to_all over {self._named((axis,))}", types)
         out: list[Block] = list(blocks)
         for group in groups:
             for n in group:
                 if n in self.own:
-                    parts = [found[source, n] for source in group]
+                    parts = [piece_of[source, n] for source in group]
                     out[n - self.first] = np.concatenate(parts, axis + 1)
         return out
 
     def broadcast(self, blocks: Sequence[Block], axes: Axes) -> list[Block]:
         groups = self._groups(axes)
         self._count("broadcast", groups, (len(groups[0]) - 1) * blocks[0].nbytes)
-        found = self._spread([[b] for b in blocks], groups, f"broadcast over {self._named(axes)}")
+        bundle_of = self._spread(
+            [[b] for b in blocks], groups, f"broadcast over {self._named(axes)}"
+        )
         out: list[Block] = list(blocks)
         for group in groups:
             for n in group:
                 if n in self.own and n != group[0]:
-                    out[n - self.first] = found[group[0]][0].copy()
+                    out[n - self.first] = bundle_of[group[0]][0].copy()
         return out
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
@@ -290,10 +294,10 @@ def register_transport(kind: str, make: Callable[[Mesh], Transport]) -> None:
 
 def transport_of(mesh: Mesh) -> Transport:
     """The transport between the blocks of `mesh`."""
-    found = _transports.get(mesh)
-    if found is None:
-        found = _transports.setdefault(mesh, _makers.get(mesh.device_kind, CopyTransport)(mesh))
-    return found
+    transport = _transports.get(mesh)
+    if transport is None:
+        transport = _transports.setdefault(mesh, _makers.get(mesh.device_kind, CopyTransport)(mesh))
+    return transport
 
 
 def sent() -> int:
