@@ -10,7 +10,7 @@ FULL   := -o faulthandler_timeout=1800
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-layouts test-kernels test-cupy test-memory test-processes soak test-gpu need-gpu bench-gpu peers-gpu bench bench-report peers clean
+.PHONY: demo test test-layouts test-kernels test-cupy test-memory test-processes soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -52,17 +52,21 @@ soak: $(VENV)/test.stamp
 # the driver can run.
 GPU ?= $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p' \
 	| sed 's/^1[3-9]$$/cuda13/; s/^12$$/cuda12/')
-ON_GPU := GDT_TEST_DEVICE=cuda $(VENV)-$(GPU)/bin/python
-KERNEL_TESTS := $(addprefix tests/kernels/test_, $(addsuffix .py, \
-	batchnorm engine matmul matmul_hopper models random reduce samples softmax_ce update))
-
 test-gpu: need-gpu $(VENV)-$(GPU)/test-gpu.stamp
-	$(ON_GPU) -m pytest $(KERNEL_TESTS)
-	$(ON_GPU) -m pytest -m gpu
+	$(VENV)-$(GPU)/bin/python -m tests.gpu.run --patience 10 kernels functions train two_ranks nccl
 
 # Writes bench/results/<device>.json and prints the README's tables; peers-gpu adds PyTorch and JAX.
 bench-gpu: need-gpu $(VENV)-$(GPU)/test-gpu.stamp
 	$(VENV)-$(GPU)/bin/python -m bench.gpu.report
+
+# On a machine that has a GPU and its own Python, and no network (see tests/gpu): everything, or
+# STAGES. What it lacks is packed by gpu-bundle where there is a network, and brought there.
+BUNDLE ?= build/gpu-bundle
+gpu:
+	$(PYTHON) -m tests.gpu.run --bundle $(BUNDLE) $(STAGES)
+
+gpu-bundle: $(VENV)/test.stamp
+	$(BIN)/python -m tests.gpu.bundle $(BUNDLE)
 
 peers-gpu: need-gpu $(VENV)-jax-$(GPU)/peers.stamp $(VENV)-torch/peers.stamp
 

@@ -10,14 +10,15 @@
 // type A (and index); reduce_finish and arg_finish combine parts in order, those of one device and
 // the gathered parts of several.
 //
-// Launch. *_rows (inner = 1): block (WARP, ROWS), grid (outer / ROWS, splits, items); one warp for
-// each row.
+// Launch. *_rows (inner = 1): block (WARP, ROWS), grid (outer / ROWS, splits, items), one warp for
+// each row; where rows are few, block (WARP * ROWS), grid (outer, splits, items), one block for each.
 // *_columns: block (WARP, ROWS), grid (outer * ceil(inner / WARP), splits, items). *_finish: block
 // THREADS, grid (size / THREADS). Not yet measured on a GPU.
 #include "block.cuh"
 
 constexpr int THREADS = 256;
 constexpr int ROWS = 8;
+constexpr int LOADS = 4;  // of a thread, under way at the same time
 
 namespace {
 template <typename A> __device__ __forceinline__ bool is_nan(A x) { return x != x; }
@@ -70,9 +71,9 @@ struct Place {
   bool inside;
 };
 __device__ __forceinline__ Place place_row(int outer, int n) {
-  const int row = blockIdx.x * ROWS + threadIdx.y;
-  return {static_cast<long long>(row) * n, row, int(blockIdx.y * WARP + threadIdx.x),
-          int(gridDim.y * WARP), row < outer};
+  const int row = blockIdx.x * blockDim.y + threadIdx.y;
+  return {static_cast<long long>(row) * n, row, int(blockIdx.y * blockDim.x + threadIdx.x),
+          int(gridDim.y * blockDim.x), row < outer};
 }
 __device__ __forceinline__ Place place_column(int n, int inner) {
   const int tiles = (inner + WARP - 1) / WARP, row = blockIdx.x / tiles,
@@ -89,18 +90,37 @@ template <typename State, typename Merge> __device__ State merge_column(State st
     for (int y = 1; y < ROWS; y++) state = merge(state, scratch[y][threadIdx.x]);
   return state;
 }
+// Combines the threads of a row: those of a warp, or all of the block; the result is thread x = 0's.
+template <typename State, typename Merge> __device__ State merge_row(State state, Merge merge) {
+  if (blockDim.y > 1) return warp_reduce(state, merge);
+  GDT_SHARED(State, scratch, [ROWS]);
+  return block_reduce<ROWS>(state, merge, scratch, threadIdx.x);
+}
+// Hands the elements of a thread to `take`, with their positions along n, in order.
+template <typename T, typename Take>
+__device__ __forceinline__ void scan(const T* x, const Place& p, int n, int inner, Take take) {
+  long long i = p.first;
+  for (; p.inside && i + (LOADS - 1ll) * p.step < n; i += LOADS * 1ll * p.step) {
+    T loaded[LOADS];
+#pragma unroll
+    for (int k = 0; k < LOADS; k++) loaded[k] = x[p.base + (i + 1ll * k * p.step) * inner];
+#pragma unroll
+    for (int k = 0; k < LOADS; k++) take(loaded[k], i + 1ll * k * p.step);
+  }
+  for (; p.inside && i < n; i += p.step) take(x[p.base + i * inner], i);
+}
 template <typename O, typename T, typename A>
 __device__ __forceinline__ A scan_values(const T* x, const Place& p, int n, int inner) {
   A state = O::template empty<A>();
-  for (long long i = p.first; p.inside && i < n; i += p.step)
-    state = O::merge(state, A(widen(x[p.base + i * inner])));
+  scan(x, p, n, inner, [&](T value, long long) { state = O::merge(state, A(widen(value))); });
   return state;
 }
 template <typename O, typename T, typename A>
 __device__ __forceinline__ Winner<A> scan_winners(const T* x, const Place& p, int n, int inner) {
   Winner<A> state = {A(0), -1};
-  for (long long i = p.first; p.inside && i < n; i += p.step)
-    state = win<O>(state, Winner<A>{A(widen(x[p.base + i * inner])), i});
+  scan(x, p, n, inner, [&](T value, long long i) {
+    state = win<O>(state, Winner<A>{A(widen(value)), i});
+  });
   return state;
 }
 // Element `p.element` of part blockIdx.y.
@@ -116,7 +136,7 @@ __global__ void __launch_bounds__(WARP* ROWS)
   const Place p = place_row(outer, n);
   const int item = blockIdx.z;
   A value = scan_values<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, 1);
-  value = warp_reduce(value, [](A a, A b) { return O::merge(a, b); });
+  value = merge_row(value, [](A a, A b) { return O::merge(a, b); });
   if (p.inside && threadIdx.x == 0) parts[part_index(p, outer)] = value;
 }
 
@@ -141,7 +161,7 @@ __global__ void __launch_bounds__(WARP* ROWS)
   const int item = blockIdx.z;
   Winner<A> best =
       scan_winners<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, 1);
-  best = warp_reduce(best, [](const Winner<A>& a, const Winner<A>& b) { return win<O>(a, b); });
+  best = merge_row(best, [](const Winner<A>& a, const Winner<A>& b) { return win<O>(a, b); });
   if (!p.inside || threadIdx.x != 0) return;
   parts[part_index(p, outer)] = best.value;
   index[part_index(p, outer)] = best.index < 0 ? -1 : best.index + (start ? start[item] : 0);

@@ -15,7 +15,9 @@ import pytest
 
 import gdt
 from gdt import backend
+from gdt.backend import timing
 from gdt.backend.cupy import CupyBackend, load_cupy
+from gdt.backend.timing import device_time
 from gdt.cuda import driver as cuda_driver
 from gdt.debug import configuration
 from gdt.errors import DeviceError, DtypeError, GdtError, MeshError, MoveError, OutOfMemoryError
@@ -306,6 +308,112 @@ def test_a_step_waits_for_no_device() -> None:
             optimizer.update(model, tape.gradient(loss, model.parameters()))
             waits = engine.CUPY.transfers[before:]
             assert step == 0 or not waits, waits[0]
+
+
+def test_a_stream_follows_another_of_a_device_that_is_not_current() -> None:
+    here = CupyBackend(StrictCupy(2))
+    before = here.compute_stream(1)
+    with here._scopes[1]:
+        stream = here.xp.cuda.Stream(non_blocking=True)
+    here.follow(1, before, stream)
+    (recorded, _, event), (waiting, _, waited_for) = here.xp.calls
+    assert (recorded, waiting) == (before, stream)
+    assert event is waited_for
+    assert event.device_id == 1
+
+
+def test_a_captured_step_waits_for_the_last_where_a_device_has_another_stream() -> None:
+    """Of the second device, which is not the current one."""
+    mesh = engine.mesh({"x": 2}, devices=2)
+    x = gdt.arange(4.0, layout=gdt.Layout(["x"], mesh))
+    step = gdt.function(gdt.exp)
+    for _ in range(5):
+        want = step(x)
+    engine.CUPY.order.faults.clear()
+    with engine.CUPY.cuda.Device(1):
+        stream = engine.CUPY.cuda.Stream(non_blocking=True)
+    with stream:
+        assert step(x).tolist() == want.tolist()
+    assert not engine.CUPY.order.faults
+
+
+# ---------------------------------------------------------------- time
+
+
+class Clocks:
+    """A GPU and a host, each with a clock: the host asks, the GPU begins when it is free."""
+
+    FILL, LAUNCH = 100e-6, 5e-6  # of `LEAD_BYTES` on the GPU; of any launch on the host
+
+    def __init__(self) -> None:
+        self.host = self.device = 0.0
+        self.cuda = self
+
+    def launch(self, seconds: float, cost: float = LAUNCH) -> None:
+        self.host += cost
+        self.device = max(self.device, self.host) + seconds
+
+    def wait(self) -> None:
+        self.host = max(self.host, self.device)
+
+    def get_current_stream(self) -> Clocks:
+        return self
+
+    def empty(self, *_: Any) -> Clocks:
+        return self
+
+    def fill(self, value: int) -> None:
+        self.launch(self.FILL)
+
+    def Event(self) -> Any:
+        return Mark(self)
+
+    def record(self, event: Any) -> Any:
+        event.time = max(self.device, self.host)
+        return event
+
+    def get_elapsed_time(self, begin: Any, end: Any) -> float:
+        return float(end.time - begin.time) * 1e3
+
+
+class Mark:
+    """An event of such a GPU."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self.clocks, self.time = clocks, 0.0
+
+    done = property(lambda self: self.clocks.host >= self.time)
+
+    def synchronize(self) -> None:
+        self.clocks.wait()
+
+
+@pytest.mark.parametrize("cost", [1e-6, 20e-6, 500e-6])
+def test_the_time_of_a_device_holds_none_of_the_hosts(cost: float) -> None:
+    clocks = Clocks()
+    measured = device_time(clocks, lambda: clocks.launch(3e-6, cost))
+    assert measured.is_unbiased
+    assert measured.seconds == pytest.approx(3e-6)
+
+
+def test_a_run_that_waits_for_the_device_is_told_from_others() -> None:
+    clocks = Clocks()
+
+    def run() -> None:
+        clocks.launch(3e-6)
+        clocks.wait()
+
+    measured = device_time(clocks, run)
+    assert not measured.is_unbiased
+    assert 7e-6 < measured.seconds < 9e-6
+
+
+def test_backends_time_what_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "LEAD_BYTES", 8)
+    monkeypatch.setattr(timing, "FILLS_MAX", 1)
+    for here in (CupyBackend(StrictCupy(1)), backend.NUMPY):
+        x = here.xp.asarray(np.ones(9))
+        assert 0 < here.seconds(lambda here=here, x=x: here.xp.exp(x)) < 1
 
 
 # ---------------------------------------------------------------- what is reported

@@ -5,6 +5,8 @@ What needs no hardware also runs on the strict devices of `tests/strict`, in eve
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import zlib
 from collections.abc import Iterator
@@ -19,12 +21,20 @@ from bench.gdt_steps import trainer_on
 from bench.workloads import WORKLOADS, Workload
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
-from gdt.backend.cupy import load_cupy
+from gdt.backend.cupy import CupyBackend, load_cupy
+from gdt.backend.graphs import Graph
+from gdt.comm import nccl
+from gdt.comm.transport import transport_of
 from gdt.cuda import driver as cuda_driver
-from gdt.testing import Oracle, choices
+from gdt.sharding.reduction import UFUNCS
+from gdt.testing import Oracle, choices, layouts
 
+from . import twin
+from .gpu.stages import SHARED_GPU
+from .kernels.strict_kernels import CUPY
 from .kernels.test_cuda_graph import check_training
-from .processes.launch import command, ended, results, start
+from .needs import need_compiler
+from .processes.launch import command, ended, start
 from .processes.test_processes import COUNTS, STEPS, training_data
 from .samples import SAMPLES
 from .strict import engine
@@ -32,6 +42,7 @@ from .test_function import OPTIMIZERS
 from .test_training_equivalence import SCHEMES, TRAININGS, losses
 
 engine.register()
+twin.register()
 GPU = pytest.param("cuda:0", marks=pytest.mark.gpu)
 # The kernel returns (log-sum-exp, 1) where the body returns (largest, total): the same softmax.
 OTHER_STATISTICS = {"fused_cross_entropy"}
@@ -42,11 +53,17 @@ RELATIVE = 1e-4  # of losses: a GPU adds in another order, in every step
 def device(request: pytest.FixtureRequest) -> str:
     """A device; a GPU that is asked for and not there fails the test, or skips it."""
     name: str = request.param
+    if name.startswith("cuda"):
+        need_gpu()
+    return name
+
+
+def need_gpu() -> None:
+    """Fail where a GPU is asked for and not there; skip where none is asked for."""
     problem, remedy = cuda_driver.missing()
-    if name.startswith("cuda") and problem:
+    if problem:
         wanted = os.environ.get("GDT_TEST_DEVICE") == "cuda"
         (pytest.fail if wanted else pytest.skip)(f"{problem}: {remedy}")
-    return name
 
 
 @pytest.fixture
@@ -162,6 +179,89 @@ def test_a_step_waits_for_the_device_only_where_values_are_read(mesh: gdt.Mesh) 
     assert np.isfinite(float(y))
 
 
+# ---------------------------------------------------------------- several devices of one process
+
+
+@pytest.fixture(params=["stricttwin", pytest.param("twin", marks=pytest.mark.gpu)])
+def twins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[gdt.Mesh]:
+    """Four devices that are streams of one GPU, simulated or real."""
+    if request.param == "twin":
+        need_gpu()
+        for name, value in SHARED_GPU.items():
+            monkeypatch.setenv(name, value)
+        version = nccl.load().get_version()
+        if version < 23000:
+            pytest.skip(f"NCCL {version} refuses several ranks on one GPU, 2.30 is needed")
+    else:
+        need_compiler()
+    on = gdt.create_mesh([("x", 2), ("y", 2)], devices=[f"{request.param}:{i}" for i in range(4)])
+    with gdt.default_mesh(on):
+        yield on
+    faults, CUPY.order.faults[:] = [*CUPY.order.faults], []
+    assert not faults
+
+
+def test_relayouts_between_devices_keep_every_value(twins: gdt.Mesh) -> None:
+    whole = np.arange(35.0).reshape(5, 7)
+    every = layouts(twins, 2, partial=True)
+    for have, want in itertools.islice(itertools.product(every, every), 0, None, 5):
+        moved = gdt.relayout(gdt.asarray(whole, layout=have), want)
+        np.testing.assert_array_equal(moved.numpy(), whole)
+    calls = transport_of(twins).calls
+    assert {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "exchange"} <= calls.keys()
+
+
+@pytest.mark.parametrize("reduction", UFUNCS)
+@pytest.mark.parametrize("dtype", ["bool", "float16", "int16", "uint8", "float64"])
+def test_reductions_between_devices_are_numpys(dtype: str, reduction: str, twins: gdt.Mesh) -> None:
+    whole = np.random.default_rng(0).integers(0, 7, (4, 4)).astype(dtype)
+    have = gdt.Layout([None, None], twins, partial=dict.fromkeys("xy", reduction))
+    moved = gdt.relayout(gdt.asarray(whole, layout=have), gdt.Layout(["x", None], twins))
+    np.testing.assert_array_equal(moved.numpy(), whole)
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - OTHER_STATISTICS)[::4])
+def test_functions_of_arrays_on_several_devices_equal_numpys(name: str, twins: gdt.Mesh) -> None:
+    sample = SAMPLES[name][0]
+    oracle = Oracle(FUNCTIONS[name], sample)
+    for chosen in choices(twins, [a.ndim for a in sample.arrays], limit=2, seed=len(name)):
+        oracle.check(twins, chosen)
+
+
+@pytest.mark.parametrize(("name", "count"), [("adam", 2), ("sgd", 4)])
+def test_graphs_between_collectives_are_bitwise_the_eager_steps(
+    name: str, count: int, twins: gdt.Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launched, launch = [], Graph.launch
+    monkeypatch.setattr(Graph, "launch", lambda graph: launched.append(launch(graph)))
+    on = gdt.create_mesh([("x", 2), ("y", 2)], devices=twins.devices[:count])
+    with gdt.default_mesh(on):
+        check_training(name, on)
+    assert len(launched) > STEPS  # a step has collectives, and so several graphs
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_losses_on_several_devices_are_those_of_the_cpu(
+    name: str, scheme: str, twins: gdt.Mesh
+) -> None:
+    steps = 2 if twins.device_kind == "stricttwin" else None
+    on = gdt.create_mesh([("a", 2), ("b", 2)], devices=twins.devices)
+    host = gdt.create_mesh([("a", 1)], device_type="CPU")
+    want = losses(name, host, (None, None, None), steps)
+    np.testing.assert_allclose(losses(name, on, SCHEMES[scheme][1], steps), want, RELATIVE)
+
+
+def test_a_read_that_waits_for_no_other_stream_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the tests above can fail."""
+    need_compiler()
+    on = gdt.create_mesh([("x", 4)], devices=["stricttwin:1"])
+    monkeypatch.setattr(twin.TwinBackend, "to_host", CupyBackend.to_host)
+    assert gdt.ones(4, layout=gdt.Layout(["x"], on)).tolist() == [1] * 4
+    faults, CUPY.order.faults[:] = [*CUPY.order.faults], []
+    assert "read before it was written" in faults
+
+
 # ---------------------------------------------------------------- several processes on one GPU
 
 
@@ -169,11 +269,6 @@ def in_processes(count: int, name: str, output: Path, *arguments: object, **more
     """Run a program of `tests.processes.programs`, each process on the devices that it sees."""
     codes, errors = ended(start(count, *command(name, output, *arguments), **more), 600)
     assert codes == [0] * count, "\n".join(errors)
-
-
-# NCCL runs several ranks on one GPU since 2.30 (its environment variables, "experimental"); each
-# rank has thread blocks of its own, which all have to fit.
-SHARED_GPU = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
 
 
 @on_hardware
@@ -191,28 +286,26 @@ def test_ranks_of_nccl_share_a_gpu(count: int, device: str, tmp_path: Path) -> N
     in_processes(count, "collectives", tmp_path / "shared", **SHARED_GPU)
 
 
-def trained(folder: Path) -> dict[int, list[Any]]:
-    """What every process of every number of processes found in the examples' trainings."""
-    folder.mkdir()
-    data = training_data(folder)
-    return {n: results(n, "trainings", folder / str(n), data, STEPS) for n in COUNTS}
+def trained(count: int, output: Path, data: Path, **more: str) -> list[Any]:
+    """What every process found in the examples' trainings."""
+    in_processes(count, "trainings", output, data, STEPS, **more)
+    return [json.loads(Path(f"{output}.{i}").read_text()) for i in range(count)]
 
 
-@on_hardware
-def test_trainings_of_processes_that_share_a_gpu(
-    device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    host = trained(tmp_path / "host")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    for name, value in SHARED_GPU.items():
-        monkeypatch.setenv(name, value)
-    shared = trained(tmp_path / "shared")
-    for count, processes in shared.items():
-        for found, want in zip(processes, host[count], strict=True):
-            for training in want:
-                for what in ("losses", "recorded"):
-                    np.testing.assert_allclose(
-                        found[training][what], want[training][what], RELATIVE, err_msg=training
-                    )
-                assert found[training]["collectives"] == want[training]["collectives"]
+@pytest.mark.parametrize(
+    ("device", "count"),
+    [("strict:0", 1), *[pytest.param("cuda:0", n, marks=pytest.mark.gpu) for n in COUNTS]],
+    indirect=["device"],
+)
+def test_trainings_of_processes_that_share_a_gpu(count: int, device: str, tmp_path: Path) -> None:
+    """On hosts without a GPU both are trained by processes of the host."""
+    data = training_data(tmp_path)
+    host = trained(count, tmp_path / "host", data, CUDA_VISIBLE_DEVICES="")
+    shared = trained(count, tmp_path / "shared", data, **SHARED_GPU)
+    for found, want in zip(shared, host, strict=True):
+        for training in want:
+            for what in ("losses", "recorded"):
+                np.testing.assert_allclose(
+                    found[training][what], want[training][what], RELATIVE, err_msg=training
+                )
+            assert found[training]["collectives"] == want[training]["collectives"]

@@ -16,6 +16,8 @@ from gdt.sharding.mesh import Mesh
 from gdt.sharding.recut import Piece, Recut
 from gdt.testing import layouts, meshes
 
+from .strict import engine
+
 
 def line(size: int, mesh: Mesh, *, split: bool = True) -> ArrayType:
     return ArrayType.of((size,), np.dtype(np.int64), Layout.of(mesh, ((0,) if split else (),)))
@@ -89,6 +91,26 @@ def test_the_transposed_pieces_undo_a_move() -> None:
             taken = [piece.at + i * piece.step for i in range(piece.count)]
             assert [back[i] for i in taken] == [x[i] for i in taken]
             assert math.isclose(back.sum(), sum(x[i] for i in taken))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize("count", [8, 9, 40])
+def test_joins_of_many_arrays_are_captured(count: int, dtype: str) -> None:
+    """As CuPy joins more than eight, a graph cannot hold it."""
+    engine.register()
+    kinds = ["float32", "float64" if dtype == "mixed" else "float32"]
+    whole = [np.arange(2.0 * i, 2 * i + 2).astype(kinds[i % 2]) for i in range(count)]
+    with gdt.default_mesh(engine.mesh({"x": 2})):
+        arrays = [gdt.asarray(a) for a in whole]
+        step = gdt.function(lambda *xs: (gdt.concat(xs), gdt.stack(xs, axis=1)))
+        for _ in range(6):
+            joined, stacked = step(*arrays)
+        launches = sum(what == "launch" for _, what, _ in engine.CUPY.calls)
+        step(*arrays)
+        assert sum(what == "launch" for _, what, _ in engine.CUPY.calls) == launches + 1
+    np.testing.assert_array_equal(joined.numpy(), np.concatenate(whole))
+    np.testing.assert_array_equal(stacked.numpy(), np.stack(whole, 1))
+    assert joined.dtype == np.concatenate(whole).dtype
 
 
 def test_joining_sends_nothing_where_shards_stay_whole() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ Timer = Callable[[Run], float]
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, "float64": 8}
 COPIED = 1 << 30  # bytes
+DRAWN = 1 << 20  # normal numbers, which larger arrays repeat
 PASSES = {  # the number of times that a kernel reads or writes an array of its shape
     "batch norm: moments": 1,
     "batch norm: apply": 2,
@@ -117,6 +119,10 @@ class Bench:
                 raise error(KernelError, case.name, f"no kernel for {self.runner.arch}")
         return self._launching(calls)
 
+    def free(self) -> None:
+        """Give back the memory of operands that nobody refers to."""
+        self.xp.get_default_memory_pool().free_all_blocks()
+
     def reference(self, case: Case) -> Run | None:
         """Return a run of cuBLAS's product; None for tf32, and for a case that is no product."""
         if not case.is_product or case.dtype == "tf32":
@@ -154,6 +160,15 @@ class Bench:
     def _full(self, value: float, *shape: int, dtype: Any = np.float32) -> Any:
         return self.xp.full(shape, value, dtype)
 
+    def _normal(self, *shape: int, dtype: Any = np.float32) -> Any:
+        """Normal numbers: how fast a GPU is depends on the bits that it moves, by its power, and on
+        the branches that values take. A large array repeats some of them."""
+        size, dtype = math.prod(shape), np.dtype(dtype)
+        drawn = np.random.default_rng(0).standard_normal(min(size, DRAWN), np.float32).astype(dtype)
+        bits = self.xp.asarray(drawn.view(f"u{dtype.itemsize}"))
+        repeated = self.xp.tile(bits, -(-size // len(drawn)))[:size]
+        return repeated.view(dtype).reshape(shape)
+
     def _factors(self, case: Case) -> tuple[Any, Any, Any]:
         m, n, k = case.shape
         dtype = {"tf32": "float32"}.get(case.dtype, case.dtype)
@@ -161,9 +176,7 @@ class Bench:
             import ml_dtypes  # noqa: PLC0415
 
             dtype = ml_dtypes.bfloat16
-        draw = lambda *shape: self.xp.asarray(
-            np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtype)
-        )
+        draw = partial(self._normal, dtype=dtype)
         # The second factor is stored by columns, the only order in which wgmma takes tf32.
         w = draw(n, k).T if case.dtype == "tf32" else draw(k, n)
         return draw(m, k), w, self.xp.empty((m, n), dtype)
@@ -183,7 +196,7 @@ class Bench:
 
     def _batch_norm(self, case: Case) -> list[KernelCall]:
         rows, channels = case.shape
-        x = self._full(1.5, rows, channels, 1)
+        x = self._normal(rows, channels, 1)
         merged = self._full(1, 1, 3, channels)
         variance, rstd = (self._full(1, 1, channels) for _ in range(2))
         if case.kernel.endswith("moments"):
@@ -194,7 +207,7 @@ class Bench:
             return launches.bn_apply(x, mean, rstd, None, None, y)
         sums, count = self._full(0, 1, 2, channels), self._full(rows, channels)
         totals = sums.reshape(2, channels)
-        dy = self._full(0.5, rows, channels, 1)
+        dy = self._normal(rows, channels, 1)
         return [
             *launches.bn_sums(x, dy, mean, rstd, None, None, sums, self._empty),
             *launches.bn_backward(x, dy, mean, rstd, None, None, totals, count, y),
@@ -207,7 +220,7 @@ class Bench:
             import ml_dtypes  # noqa: PLC0415
 
             dtype = ml_dtypes.bfloat16
-        logits = self._full(0.5, rows, classes, dtype=dtype)
+        logits = self._normal(rows, classes, dtype=dtype)
         labels = self.xp.arange(rows, dtype=np.int64) % classes
         loss, lse = self._full(0, rows), self._full(0, rows)
         flag = self.xp.full(1, np.uint64(2**64 - 1), np.uint64)
@@ -220,7 +233,9 @@ class Bench:
             "momentum": (3, (0.1, 0.9)),
             "adam": (4, (0.9, 0.999, 1.0, 1e-3, 1e-7)),
         }[case.kernel]
-        arrays = [self._full(0.5, *case.shape) for _ in range(operands)]
+        arrays = [self._normal(*case.shape) for _ in range(operands)]
+        if case.kernel == "adam":
+            arrays[2] = abs(arrays[2])  # the mean of squares
         tensors = [(*arrays, *arrays[:-1])]
         scalars = {C_TYPES[case.dtype]: self.xp.asarray(np.array(numbers, case.dtype))}
         launch = {"sgd": launches.sgd, "momentum": launches.momentum, "adam": launches.adam}
@@ -228,7 +243,7 @@ class Bench:
 
     def _sum(self, case: Case) -> list[KernelCall]:
         rows, columns = case.shape
-        x, out = self._full(1, rows, columns, 1), self._full(0, rows, 1)
+        x, out = self._normal(rows, columns, 1), self._full(0, rows, 1)
         return launches.reduce("Sum", x, out, self._empty)
 
     def _random(self, case: Case) -> list[KernelCall]:

@@ -1,25 +1,26 @@
-"""Measure gdt on the GPUs of this machine, write bench/results/<device>.json, print the tables.
+"""Measure gdt on a GPU of this machine, part by part, and print the tables.
 
-    python -m bench.gpu.report [--rounds 5] [--without PyTorch]
+    python -m bench.gpu.report [--parts kernels,calls,steps,peers] [--rounds 5]
+        [--without PyTorch] [--output bench/results]
 
-PyTorch, Triton (which `torch.compile` generates) and JAX take part where `make peers-gpu` has
-created their environments, each in a process of its own.
+The file OUTPUT/<device>.json is written after every case; the parts of an earlier run of the same
+commit stay in it. A case that fails is named there, and costs no other its result. PyTorch, Triton
+(which `torch.compile` generates) and JAX take part where this Python has them, or `make peers-gpu`
+has created their environments; each in processes of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
-from rich.progress import track
 
 import gdt
 from bench import overhead
@@ -29,119 +30,184 @@ from bench.report import ROOT, Contender
 from bench.tiny import tiny_ops
 from bench.workloads import WORKLOADS
 from gdt.backend import backend_of
+from gdt.backend.timing import device_time
 from gdt.benchmark.machine import machine
 from gdt.cuda import driver as cuda_driver
 from gdt.debug.configuration import findings
 from gdt.errors import KernelError
 
-REPEATS, WARMUP = 20, 3
+ROUNDS = 7  # of ten runs each, of which the median counts
 DISPATCH_ROUNDS = 300
 SAMPLE_STEPS = 100  # steps in one timed run, at the end of which the host waits once
 UNITS = {True: ("TFLOP/s", 1e12), False: ("GB/s", 1e9)}
+PARTS = ("kernels", "calls", "steps", "peers")
+
+Json = dict[str, Any]
 
 
-def by_events(run: Run) -> float:
-    """Return the median, over several runs, of the seconds between CUDA events around a run."""
-    from cupyx.profiler import benchmark  # noqa: PLC0415
+def device_timer(cupy: Any) -> Timer:
+    """Return a timer of the device; it raises an error where the host's time is in the result."""
 
-    times = benchmark(run, n_repeat=REPEATS, n_warmup=WARMUP).gpu_times
-    return float(np.median(times))
+    def seconds(run: Run) -> float:
+        measured = device_time(cupy, run, ROUNDS)
+        if not measured.is_unbiased:
+            raise RuntimeError("the host is slower than the device: its time would be measured")
+        return measured.seconds
+
+    return seconds
+
+
+# ---------------------------------------------------------------- the file
+
+
+class Report:
+    """The results of a device, kept in a file that is written after each of them.
+
+    facts: what the results belong to. Results of the same device and commit that the file holds
+    already are taken over.
+    """
+
+    def __init__(self, folder: Path, facts: Mapping[str, Any]) -> None:
+        self.path = folder / file_name(facts["device"])
+        self.result: Json = {"facts": dict(facts), "failures": {}} | {part: {} for part in PARTS}
+        if self.path.exists():
+            earlier = json.loads(self.path.read_text())
+            if all(earlier["facts"][key] == facts[key] for key in ("device", "commit")):
+                self.result = earlier | {"facts": dict(facts)}
+
+    def measure(self, part: str, name: str, run: Callable[[], Any]) -> None:
+        """Keep the result of `run` under a name, unless it is None, or its failure."""
+        failures, key = self.result["failures"], f"{part}: {name}"
+        failures.pop(key, None)
+        self.result[part].pop(name, None)
+        try:
+            if (measured := run()) is not None:
+                self.result[part][name] = measured
+        except (Exception, SystemExit) as problem:  # the others are measured all the same
+            failures[key] = f"{type(problem).__name__}: {str(problem).strip()[-500:]}"
+        self.write()
+
+    def write(self) -> None:
+        """Write the file whole, or leave it as it was."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(self.result, indent=2) + "\n")
+        temporary.replace(self.path)
 
 
 # ---------------------------------------------------------------- kernels
 
 
-@dataclass
-class Row:
-    """The seconds of one kernel at one size, of its reference, and of other libraries by name."""
-
-    case: Case
-    seconds: float
-    reference: float | None
-    peers: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def fraction(self) -> float | None:
-        """The kernel's rate as a fraction of the reference's."""
-        return self.reference / self.seconds if self.reference else None
+def measure_kernels(
+    report: Report, bench: Bench, cases: Sequence[Case], seconds: Timer, copied: int = COPIED
+) -> None:
+    """Measure a copy, and the cases for which the GPU has kernels."""
+    report.measure(
+        "kernels", "copy", lambda: {"bandwidth": 2 * copied / seconds(bench.copy(copied))}
+    )
+    for case in cases:
+        report.measure("kernels", case.name, lambda case=case: kernel_row(bench, case, seconds))
+        bench.free()
 
 
-def measured_kernels(
-    bench: Bench,
-    cases: Sequence[Case],
-    seconds: Timer,
-    peers: Mapping[str, Mapping[str, float]],
-    copied: int = COPIED,
-) -> list[Row]:
-    """Measure the cases for which the GPU has kernels.
-
-    seconds: times a run. peers: the seconds of other libraries, by name of the case and of the
-    library. copied: the bytes of the copy that is the reference.
-    """
-    bandwidth = 2 * copied / seconds(bench.copy(copied))  # bytes a second, read and written
-    rows = []
-    for case in track(cases, "timing kernels", transient=True):
-        try:
-            run = bench.prepare(case)
-        except KernelError:
-            continue
-        reference = bench.reference(case)
-        own = seconds(run)
-        other = seconds(reference) if reference is not None else None
-        if not case.is_product:
-            other = case.work / bandwidth
-        rows.append(Row(case, own, other, dict(peers.get(case.name, {}))))
-        del run, reference
-    return rows
+def kernel_row(bench: Bench, case: Case, seconds: Timer) -> Json | None:
+    """Return the seconds of a kernel, and of cuBLAS for its product; None without a kernel."""
+    try:
+        run = bench.prepare(case)
+    except KernelError:
+        return None
+    own = seconds(run)
+    del run  # and the memory of its operands
+    reference = bench.reference(case)
+    other = seconds(reference) if reference is not None else None
+    return case.as_json() | {"seconds": own, "reference": other}
 
 
-def kernels_of_peers(cases: Iterable[Case], without: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the seconds of the installed libraries, by name of the case and of the library."""
-    seconds: dict[str, dict[str, float]] = {}
-    text = json.dumps([case.as_json() for case in cases])
-    for contender in peers("kernels", "kernels"):
-        if not contender.present or any(part in contender.library for part in without):
-            continue
-        command = [contender.python, "-m", contender.module]
-        process = subprocess.run(
-            command, cwd=ROOT, input=text, text=True, check=True, stdout=subprocess.PIPE
-        )
-        for name, times in json.loads(process.stdout).items():
-            seconds.setdefault(name, {}).update(times)
-    return seconds
+def fraction(row: Mapping[str, Any], bandwidth: float | None) -> float | None:
+    """Return the rate of a kernel as a fraction of cuBLAS's, or of the bandwidth of a copy."""
+    case = Case(row["kernel"], row["dtype"], tuple(row["shape"]))
+    reference = row["reference"]
+    if not case.is_product and bandwidth:
+        reference = case.work / bandwidth
+    return reference / row["seconds"] if reference else None
 
 
-def kernel_table(rows: Sequence[Row]) -> str:
+def kernel_table(result: Mapping[str, Any]) -> str:
     """Return a Markdown table of rates, fractions of the reference, and other libraries' times."""
-    libraries = sorted({library for row in rows for library in row.peers})
+    rows = {name: row for name, row in result["kernels"].items() if name != "copy"}
+    bandwidth = result["kernels"].get("copy", {}).get("bandwidth")
+    peers = {name: result["peers"].get(name, {}) for name in rows}
+    libraries = sorted({library for times in peers.values() for library in times})
     lines = [
         ["kernel", "rate", "of cuBLAS or of a copy", *[f"{name}, x time" for name in libraries]],
         ["---", "---:", "---:", *["---:"] * len(libraries)],
     ]
-    for row in rows:
-        unit, scale = UNITS[row.case.is_product]
-        rate = f"{row.case.work / row.seconds / scale:,.0f} {unit}"
+    for name, row in rows.items():
+        case = Case(row["kernel"], row["dtype"], tuple(row["shape"]))
+        unit, scale = UNITS[case.is_product]
+        rate = f"{case.work / row['seconds'] / scale:,.0f} {unit}"
+        part = fraction(row, bandwidth)
         ratios = [
-            f"{row.peers[name] / row.seconds:.2f}" if name in row.peers else "-"
-            for name in libraries
+            f"{peers[name][library] / row['seconds']:.2f}" if library in peers[name] else "-"
+            for library in libraries
         ]
-        fraction = "-" if row.fraction is None else f"{row.fraction:.0%}"
-        lines.append([row.case.name, rate, fraction, *ratios])
+        lines.append([name, rate, "-" if part is None else f"{part:.0%}", *ratios])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# ---------------------------------------------------------------- kernels of other libraries
+
+
+def measure_peers(report: Report, cases: Sequence[Case], without: Sequence[str]) -> None:
+    """Measure the cases in the libraries that are installed."""
+    for contender in peers("kernels", "kernels"):
+        if contender.present and not any(part in contender.library for part in without):
+            for name, times in kernels_of_peer(contender, cases):
+                if isinstance(times, str):
+                    report.result["failures"][f"peers: {name}, {contender.library}"] = times
+                else:
+                    report.result["peers"].setdefault(name, {}).update(times)
+                report.write()
+
+
+def kernels_of_peer(
+    contender: Contender, cases: Sequence[Case]
+) -> Iterator[tuple[str, dict[str, float] | str]]:
+    """Yield the name of each case with the seconds of its modes, or with what failed.
+
+    A process that dies is started again for the cases after that at which it died.
+    """
+    left = list(cases)
+    while left:
+        with subprocess.Popen(
+            [contender.python, "-m", contender.module],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as process:  # fmt: skip
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(json.dumps([case.as_json() for case in left]))
+            process.stdin.close()
+            for line in process.stdout:
+                answer = json.loads(line)
+                left.pop(0)
+                yield answer["name"], answer.get("failure") or answer["seconds"]
+        code = process.returncode
+        if left:
+            yield left.pop(0).name, f"the process ended with {code}"
 
 
 # ---------------------------------------------------------------- calls
 
 
-def measured_calls(mesh: gdt.Mesh, rounds: int) -> dict[str, dict[str, float]]:
-    """Return the microseconds of host time of tiny ops: of gdt, with a tape, and of CuPy."""
-    return {
-        name: {
-            key: times["best"]
-            for key, times in overhead.measure(op, rounds, gdt.synchronize).items()
-        }
-        for name, op in track(tiny_ops(mesh).items(), "timing calls", transient=True)
-    }
+def measure_calls(report: Report, mesh: gdt.Mesh, rounds: int) -> None:
+    """Measure the microseconds of host time of tiny ops: of gdt, with a tape, and of CuPy."""
+
+    def best(op: Any) -> dict[str, float]:
+        times = overhead.measure(op, rounds, gdt.synchronize)
+        return {key: row["best"] for key, row in times.items()}
+
+    for name, op in tiny_ops(mesh).items():
+        report.measure("calls", name, lambda op=op: best(op))
 
 
 def call_table(rows: Mapping[str, Mapping[str, float]]) -> str:
@@ -162,12 +228,25 @@ def peers(torch: str, jax: str) -> list[Contender]:
 
     torch, jax: their modules are `bench.peers.torch_<torch>` and `bench.peers.jax_<jax>`.
     """
-    jax_environments = [".venv-jax-cuda13", ".venv-jax-cuda12"]
-    existing = [e for e in jax_environments if (ROOT / e).exists()] or jax_environments
+    environments = [".venv-jax-cuda13", ".venv-jax-cuda12"]
     return [
-        Contender("PyTorch", "one GPU", ".venv-torch", f"bench.peers.torch_{torch}", ""),
-        Contender("JAX jit", "one GPU", existing[0], f"bench.peers.jax_{jax}", "one-device"),
-    ]
+        Contender(
+            "PyTorch", "one GPU", environment_of("torch", [".venv-torch"]),
+            f"bench.peers.torch_{torch}", "",
+        ),
+        Contender(
+            "JAX jit", "one GPU", environment_of("jax", environments), f"bench.peers.jax_{jax}",
+            "one-device",
+        ),
+    ]  # fmt: skip
+
+
+def environment_of(package: str, environments: Sequence[str]) -> str:
+    """Return the environment with a package: one that was created for it, or "", this one."""
+    existing = [e for e in environments if (ROOT / e / "peers.stamp").exists()]
+    if not existing and importlib.util.find_spec(package):
+        return ""
+    return [*existing, *environments][0]
 
 
 def step_contenders() -> list[Contender]:
@@ -195,14 +274,35 @@ def step_contenders() -> list[Contender]:
     ]
 
 
-def step_table(workloads: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def measure_steps(report: Report, rounds: int, without: Sequence[str]) -> None:
+    """Measure the milliseconds of a training step, of one contender after the other: a library may
+    take the GPU's memory for itself, or die."""
+    numpy, *others = step_contenders()
+    for workload in WORKLOADS:
+        for contender in (numpy, *others):
+            if not contender.present or any(part in contender.library for part in without):
+                continue
+            rows = [numpy] if contender is numpy else [numpy, contender]
+            report.measure(
+                "steps",
+                f"{workload}, {contender.library}",
+                lambda workload=workload, rows=rows: (
+                    steps_report.measure(workload, rounds, [], Console(quiet=True), rows)[-1]
+                    | {"workload": workload}
+                ),
+            )
+
+
+def step_table(steps: Iterable[Mapping[str, Any]]) -> str:
     """Return a Markdown table of the microseconds of training steps."""
-    names = list(dict.fromkeys(row["library"] for rows in workloads.values() for row in rows))
+    times: dict[str, dict[str, str]] = {}
+    for row in steps:
+        times.setdefault(row["workload"], {})[row["library"]] = f"{row['ms'] * 1e3:.0f}"
+    names = list(dict.fromkeys(name for row in times.values() for name in row))
     lines = [f"| step | {' | '.join(f'{n}, us' for n in names)} |"]
     lines.append(f"| --- |{' ---: |' * len(names)}")
-    for workload, rows in workloads.items():
-        by_name = {row["library"]: f"{row['ms'] * 1e3:.0f}" for row in rows}
-        lines.append(f"| {workload} | {' | '.join(by_name.get(n, '-') for n in names)} |")
+    for workload, row in times.items():
+        lines.append(f"| {workload} | {' | '.join(row.get(n, '-') for n in names)} |")
     return "\n".join(lines)
 
 
@@ -236,75 +336,53 @@ def file_name(device: str) -> str:
     return "-".join(["nvidia", *[w for w in words if w != "nvidia"]]) + ".json"
 
 
-def tables(result: Mapping[str, Any], rows: Sequence[Row]) -> str:
-    """Return the Markdown tables for the README."""
+def tables(result: Mapping[str, Any]) -> str:
+    """Return the Markdown tables for the README, and what failed."""
     facts = result["facts"]
     parts = [
         f"Measured on one {facts['device']} at commit {facts['commit']}, CuPy {facts['CuPy']}, "
-        f"{facts['NVIDIA driver']}.",
-        kernel_table(rows),
-        call_table(result["calls"]),
+        f"{facts['NVIDIA driver']}."
     ]
+    if result["kernels"]:
+        parts.append(kernel_table(result))
+    if result["calls"]:
+        parts.append(call_table(result["calls"]))
     if result["steps"]:
-        parts.append(step_table(result["steps"]))
+        parts.append(step_table(result["steps"].values()))
+    parts += [f"{name}: {problem}" for name, problem in result["failures"].items()]
     return "\n\n".join(parts)
-
-
-def written(result: Mapping[str, Any], folder: Path) -> Path:
-    """Write the file of the device, whole or not at all; return its path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(result["facts"]["device"])
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(result, indent=2) + "\n")
-    temporary.replace(path)
-    return path
-
-
-def collected(
-    mesh: gdt.Mesh,
-    cases: Sequence[Case],
-    seconds: Timer,
-    peer_kernels: Mapping[str, Mapping[str, float]],
-    steps: Mapping[str, Any],
-    rounds: int = DISPATCH_ROUNDS,
-    copied: int = COPIED,
-) -> tuple[dict[str, Any], list[Row]]:
-    """Measure kernels and calls in this process; return all results, with those of the other
-    processes, and the rows of the kernels."""
-    rows = measured_kernels(Bench(mesh), cases, seconds, peer_kernels, copied)
-    kernels = [
-        r.case.as_json()
-        | {"seconds": r.seconds, "reference": r.reference, "fraction": r.fraction, "peers": r.peers}
-        for r in rows
-    ]
-    calls = measured_calls(mesh, rounds)
-    facts = device_facts(mesh)
-    return {"facts": facts, "kernels": kernels, "calls": calls, "steps": dict(steps)}, rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--without", action="append", default=[], help="part of a library's name")
+    parser.add_argument("--output", type=Path, default=ROOT / "bench/results")
     options = parser.parse_args()
+    parts = options.parts.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no part {', '.join(sorted(unknown))}: there are {', '.join(PARTS)}")
     problem, remedy = cuda_driver.missing()
     if problem:
         raise SystemExit(f"bench.gpu.report: {problem}\n  {remedy}")
-    console = Console()
-    peer_kernels = kernels_of_peers(CASES, options.without)
-    steps = {
-        workload: steps_report.measure(
-            workload, options.rounds, options.without, console, step_contenders()
-        )
-        for workload in WORKLOADS
-    }
     mesh = gdt.create_mesh({"batch": 8}, devices=["cuda:0"])
-    if backend_of(mesh).runner is None:
+    backend = backend_of(mesh)
+    if backend.runner is None:
         raise SystemExit("bench.gpu.report: there are no kernels for this GPU")
-    result, rows = collected(mesh, CASES, by_events, peer_kernels, steps)
-    path = written(result, ROOT / "bench/results")
-    print(tables(result, rows))
-    console.print(f"written: {path.relative_to(ROOT)}")
+    report = Report(options.output, device_facts(mesh))
+    if "kernels" in parts:
+        measure_kernels(report, Bench(mesh), CASES, device_timer(backend.xp))
+    if "calls" in parts:
+        measure_calls(report, mesh, DISPATCH_ROUNDS)
+    if "steps" in parts:
+        measure_steps(report, options.rounds, options.without)
+    if "peers" in parts:
+        measure_peers(report, CASES, options.without)
+    print(tables(report.result))
+    print(f"written: {report.path}")
+    if any(name.split(":")[0] in parts for name in report.result["failures"]):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

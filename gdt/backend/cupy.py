@@ -23,6 +23,7 @@ from gdt.backend.graphs import CAPTURED, Graph
 from gdt.backend.numpy import Order
 from gdt.backend.protocol import KernelRunner
 from gdt.backend.scope import Scope
+from gdt.backend.timing import device_time
 from gdt.cuda.compiler import CudaRunner, architecture
 from gdt.cuda.driver import INSTALL_CUPY
 from gdt.errors import DeviceError, DtypeError, KernelError, error
@@ -67,14 +68,16 @@ def _version(number: int) -> str:
 class CupyBackend:
     """All GPUs of this process.
 
-    cupy: the module, or one that stands in for it.
+    cupy: the module, or one that stands in for it. scopes: of the devices, by their numbers; by
+    default every GPU is a device.
     """
 
     recycled_size = math.inf  # CuPy's pool recycles what bodies allocate
+    most_joined = 8.0  # of more, CuPy sends a table of addresses, which a graph cannot hold
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: Any, scopes: Sequence[Scope] = ()) -> None:
         self.xp = cupy
-        self._scopes = [Scope(cupy, i) for i in range(cupy.cuda.runtime.getDeviceCount())]
+        self._scopes = scopes or [Scope(cupy, i) for i in range(cupy.cuda.runtime.getDeviceCount())]
         self._communication: dict[int, Any] = {}
         self.runner: KernelRunner | None = self._runner()
         self._flags = DeviceFlags(cupy, self._scopes)
@@ -121,6 +124,11 @@ class CupyBackend:
                     scope.device.synchronize()
         self._flags.check()
 
+    def seconds(self, run: Callable[[], Any]) -> float:
+        """Return the seconds that the current device computes for one `run`, without the host's
+        time for launching it."""
+        return device_time(self.xp, run).seconds
+
     def upload(self, value: np.ndarray) -> Array:
         """Return a copy of `value` on the current device, for kernels.
 
@@ -153,6 +161,10 @@ class CupyBackend:
         """
         return self._scopes[device_of(mesh, block)]
 
+    def gpu(self, device: int) -> int:
+        """Return the number that CUDA gives to `device`."""
+        return int(self._scopes[device].device.id)
+
     def placed(self, mesh: Mesh, block: int, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function` as it runs on the device of block number `block` of `mesh`."""
         scope = self._scopes[device_of(mesh, block)]
@@ -178,7 +190,7 @@ class CupyBackend:
 
     def compute_stream(self, device: int) -> Any:
         """Return the stream on which `device` computes: CuPy's current one."""
-        return self.xp.cuda.get_current_stream(device)
+        return self._scopes[device].stream
 
     def communication_stream(self, device: int) -> Any:
         """Return the stream on which `device` communicates."""
@@ -215,21 +227,20 @@ class CupyBackend:
         with ExitStack() as entered:
             for device in _devices(mesh):
                 compute, stream = self.compute_stream(device), self.communication_stream(device)
-                with self._scopes[device]:
-                    stream.wait_event(compute.record(self._event()))
-                    entered.enter_context(stream)
+                self.follow(device, compute, stream)
+                entered.enter_context(self._scopes[device].computing_on(stream))
             yield
 
     def join(self, mesh: Mesh) -> None:
         """Let later computation of the devices of `mesh` wait for their communication streams."""
         for device in _devices(mesh):
-            compute, stream = self.compute_stream(device), self.communication_stream(device)
-            with self._scopes[device]:
-                compute.wait_event(stream.record(self._event()))
+            self.follow(device, self.communication_stream(device), self.compute_stream(device))
 
-    def follow(self, before: Any, stream: Any) -> None:
-        """Let later work of `stream` wait for the work that is on the stream `before` now."""
-        stream.wait_event(before.record(self._event()))
+    def follow(self, device: int, before: Any, stream: Any) -> None:
+        """Let later work of `stream` wait for the work that is on the stream `before` now. Both are
+        streams of `device`, which need not be the current one."""
+        with self._scopes[device]:
+            stream.wait_event(before.record(self._event()))
 
     def _event(self) -> Any:
         return self.xp.cuda.Event(disable_timing=True)
@@ -257,8 +268,7 @@ class CupyBackend:
         graph = self._graph(devices) if after is None else after.next()
         with self._scopes[devices[0]], self.xp.cuda.using_allocator(graph.pool.malloc):
             for device, stream in graph.streams.items():
-                with self._scopes[device]:
-                    stream.wait_event(self.compute_stream(device).record(self._event()))
+                self.follow(device, self.compute_stream(device), stream)
             token = CAPTURED.set(graph)
             try:
                 with graph.recording():

@@ -49,8 +49,9 @@ class Graph:
         with ExitStack() as current:
             try:
                 for device, stream in self.streams.items():
-                    with self._scopes[device]:
-                        current.enter_context(stream)
+                    scope = self._scopes[device]
+                    current.enter_context(scope.computing_on(stream))
+                    with scope:
                         stream.begin_capture()
                     begun.append(device)
                 yield

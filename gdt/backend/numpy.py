@@ -6,6 +6,7 @@ import itertools
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
@@ -17,6 +18,7 @@ from gdt.observe import report_synchronization
 
 HERE = nullcontext()
 CACHE_LINE = 64  # bytes
+TIMED_RUNS = 5
 Order = tuple[int, ...] | None  # axes in the order of memory, slowest first; None: as in the shape
 
 
@@ -140,6 +142,7 @@ class NumpyBackend:
     xp: Any = np
     runner: Any = None
     flags: Any = None
+    most_joined = math.inf
 
     def __init__(self) -> None:
         self.pool = BufferPool()
@@ -157,6 +160,15 @@ class NumpyBackend:
         copied = self.empty(array.shape, array.dtype, order)
         copied[...] = array
         return copied
+
+    def seconds(self, run: Callable[[], Any]) -> float:
+        """Return the seconds of one `run`: the shortest of a few."""
+        times = []
+        for _ in range(TIMED_RUNS):
+            began = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - began)
+        return min(times)
 
     def upload(self, value: np.ndarray) -> np.ndarray:
         """Return `value`: kernels of the host read it where it is."""

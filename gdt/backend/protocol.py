@@ -38,6 +38,7 @@ class Backend(Protocol):
     runner: the runner of kernels; None where every op runs its body.
     flags: the errors that kernels note; a backend with a runner has flags.
     recycled_size: the bytes from which on a body gets memory of `empty` to write into.
+    most_joined: the number of arrays that one `concatenate` may join in a captured graph.
 
     An attribute that is slow to create may be a cached property.
     """
@@ -46,6 +47,7 @@ class Backend(Protocol):
     runner: KernelRunner | None
     flags: ErrorFlags | None
     recycled_size: float
+    most_joined: float
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> Array:
         """Return an uninitialised array on the current device. order: of its axes in memory,
@@ -66,6 +68,9 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Wait until all work has ended, and raise the error that a kernel noted."""
+
+    def seconds(self, run: Callable[[], Any]) -> float:
+        """Return the seconds that the current device computes for one `run`."""
 
     def owns(self, buffer: object) -> bool:
         """Return whether `buffer` is recycled memory, to which the backend itself refers."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -41,6 +43,19 @@ class Scope:
                     raise failure from cause
         finally:
             self.device.__exit__(kind, cause, traceback)
+
+    @property
+    def stream(self) -> Any:
+        """The stream on which the device computes: CuPy's current one."""
+        return self._cupy.cuda.get_current_stream(self.device.id)
+
+    @contextmanager
+    def computing_on(self, stream: Any) -> Iterator[None]:
+        """Let the device compute on `stream` in this context, in which it need not be current."""
+        with ExitStack() as entered:
+            with self:
+                entered.enter_context(stream)
+            yield
 
     def _translated(self, cause: BaseException) -> GdtError | None:
         """Return gdt's error for a failure of CUDA; None for any other exception."""

@@ -62,7 +62,7 @@ class RecutRunner:
         that of the result."""
         backend, fill, (padding,) = backend_of(self.recut.mesh), self.recut.fill, self.recut.padding
         memory = self.recut.want.block_shape, self.recut.want.dtype, self.recut.want.memory_order
-        if self.recut.is_join:
+        if self.recut.is_join and len(self.recut.have) <= backend.most_joined:
             join, axis = backend.xp.concatenate, self.recut.mesh.ndim + self.recut.dim
             if math.prod(memory[0]) * self.recut.want.dtype.itemsize < backend.recycled_size:
                 return backend.placed(self.recut.mesh, 0, lambda *sources: join(sources, axis))

@@ -32,9 +32,8 @@ from gdt.cuda.tensor_map import TensorMap
 from gdt.errors import KernelError, error
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
-# Bytes of dynamic shared memory beyond which a function's limit must be raised. Without that it has
-# 48 KiB for dynamic and static memory, of which the latter takes 1 KiB at most with its alignment.
-STATIC_SHARED_LIMIT = 46 << 10
+# Bytes of shared memory, static and dynamic, beyond which a function's limit must be raised.
+SHARED_LIMIT = 48 << 10
 GRID_LIMIT = (2**31 - 1, 65535, 65535)
 BASE_OPTIONS = (
     "-std=c++17",
@@ -435,17 +434,17 @@ class CudaRunner:
     cupy: Any
     arch: str
     _functions: dict[tuple[int, Instance], Any] = field(default_factory=dict)
-    _shared: dict[int, int] = field(default_factory=dict)  # bytes allowed, by function
+    _allowed: dict[int, int] = field(default_factory=dict)  # bytes of dynamic shared memory
 
     def run(self, call: KernelCall) -> None:
         """Check the arguments and launch, without waiting for the end."""
         arguments = tuple(map(_for_cupy, check(call)))
         function = self._function(call)
-        if call.shared > self._shared.get(function.ptr, STATIC_SHARED_LIMIT):
+        if call.shared > self._allowed[function.ptr]:
             driver = self.cupy.cuda.driver
             limit = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             driver.funcSetAttribute(function.ptr, limit, call.shared)
-            self._shared[function.ptr] = call.shared
+            self._allowed[function.ptr] = call.shared
         function(call.grid, call.block, arguments, shared_mem=call.shared)
 
     @cached_property
@@ -462,5 +461,10 @@ class CudaRunner:
             module = self.cupy.cuda.function.Module()
             module.load(cubin.code)
             function = module.get_function(cubin.names[str(call.instance)])
+            driver = self.cupy.cuda.driver
+            static = driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
+            self._allowed[function.ptr] = SHARED_LIMIT - driver.funcGetAttribute(
+                static, function.ptr
+            )
             self._functions[key] = function
         return function

@@ -15,7 +15,6 @@ never come here.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any, TypeVar
@@ -32,8 +31,6 @@ from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
 
 Block = Any
 T = TypeVar("T")
-
-REPETITIONS = 5  # of a product that is timed
 
 
 @lru_cache(maxsize=64)
@@ -183,20 +180,8 @@ class KernelBody:
         _, reason = self._tried(xs, out)
         if reason:
             return reason
-        kernel, body = (self._seconds(f, xs, out) for f in (self.kernel, self.body))
+        seconds = self.launcher.backend.seconds
+        kernel, body = (seconds(partial(f, *xs, **out)) for f in (self.kernel, self.body))
         if kernel <= body:
             return ""
         return f"measured: {body * 1e6:.0f} us, the kernel {kernel * 1e6:.0f} us"
-
-    def _seconds(
-        self, function: Callable[..., Any], xs: Sequence[Block], out: Mapping[str, Any]
-    ) -> float:
-        """The shortest of a few runs."""
-        times = []
-        for _ in range(REPETITIONS):
-            self.launcher.backend.synchronize()
-            began = time.perf_counter()
-            function(*xs, **out)
-            self.launcher.backend.synchronize()
-            times.append(time.perf_counter() - began)
-        return min(times)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cupyx.profiler import benchmark
 
 import gdt
 from bench import gdt_steps, report
@@ -21,6 +19,7 @@ from bench.gpu import report as gpu_report
 from bench.gpu.kernels import CASES, PASSES, Bench, Case
 from bench.tiny import TINY_OPS
 from bench.workloads import WORKLOADS
+from gdt.backend.timing import DeviceTime
 from tests.kernels import strict_kernels
 from tests.needs import need_compiler
 
@@ -72,14 +71,33 @@ def test_products_are_those_of_the_reference(dtype: str, mesh: gdt.Mesh) -> None
     np.testing.assert_allclose(out.get(), want, rtol=0, atol=0.05 if dtype == "float16" else 1e-4)
 
 
+def report_of(mesh: gdt.Mesh, folder: Path) -> gpu_report.Report:
+    return gpu_report.Report(folder, gpu_report.device_facts(mesh))
+
+
+def written(of: gpu_report.Report) -> Any:
+    """What the file holds."""
+    return json.loads(of.path.read_text())
+
+
 def test_what_a_gpu_has_no_kernel_for_is_left_out(
-    mesh: gdt.Mesh, monkeypatch: pytest.MonkeyPatch
+    mesh: gdt.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = Bench(mesh)
+    bench, results = Bench(mesh), report_of(mesh, tmp_path)
     monkeypatch.setattr(bench.runner, "arch", "sm_75")  # which lacks matmul_mma
     cases = [Case("matmul", "float16", (40, 24, 32)), Case("adam", "float32", (33,))]
-    rows = gpu_report.measured_kernels(bench, cases, once, {}, COPIED)
-    assert [row.case.kernel for row in rows] == ["adam"]
+    gpu_report.measure_kernels(results, bench, cases, once, COPIED)
+    assert list(written(results)["kernels"]) == ["copy", cases[1].name]
+    assert not written(results)["failures"]
+
+
+def test_operands_are_normal_numbers(mesh: gdt.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "DRAWN", 1000)
+    values = Bench(mesh)._normal(50, 50, dtype=np.float16).get().astype(float)
+    assert values.shape == (50, 50)
+    assert abs(values.mean()) < 0.2
+    assert 0.8 < values.std() < 1.2
+    assert values.ravel()[1000:2000].tolist() == values.ravel()[:1000].tolist()
 
 
 def test_work_is_what_must_be_done() -> None:
@@ -92,30 +110,123 @@ def test_work_is_what_must_be_done() -> None:
 
 def test_the_file_and_the_tables_hold_what_was_measured(mesh: gdt.Mesh, tmp_path: Path) -> None:
     cases = [small(c) for c in CASES if c.kernel in ("matmul", "adam") and c.shape[0] != 8192]
-    peers = {cases[0].name: {"PyTorch": 2.0, "JAX jit": 0.5}}
-    steps = {"mnist": [{"library": "gdt captured", "ms": 0.05}, {"library": "JAX jit", "ms": 0.1}]}
-    result, rows = gpu_report.collected(mesh, cases, once, peers, steps, rounds=2, copied=COPIED)
-    path = gpu_report.written(result, tmp_path)
-    assert path.name == "nvidia-a-simulated-gpu.json"
-    assert json.loads(path.read_text()) == result
+    results = report_of(mesh, tmp_path)
+    gpu_report.measure_kernels(results, Bench(mesh), cases, once, COPIED)
+    gpu_report.measure_calls(results, mesh, rounds=2)
+    results.result["peers"] = {cases[0].name: {"PyTorch": 2.0, "JAX jit": 0.5}}
+    for library, ms in (("gdt captured", 0.05), ("JAX jit", 0.1)):
+        row = {"workload": "mnist", "library": library, "ms": ms}
+        results.measure("steps", f"mnist, {library}", lambda row=row: row)
+    assert results.path.name == "nvidia-a-simulated-gpu.json"
+    result = written(results)
+    assert result == results.result
     assert result["facts"]["commit"]
     assert set(result["calls"]) == set(TINY_OPS)
     assert all(us > 0 for row in result["calls"].values() for us in row.values())
-    adam = next(row for row in rows if row.case.kernel == "adam")
-    assert adam.fraction == pytest.approx(adam.case.work / (2 * COPIED))
-    text = gpu_report.tables(result, rows)
+    adam = next(row for row in result["kernels"].values() if row.get("kernel") == "adam")
+    bandwidth = result["kernels"]["copy"]["bandwidth"]
+    work = Case("adam", "float32", tuple(adam["shape"])).work
+    assert gpu_report.fraction(adam, bandwidth) == pytest.approx(work / (2 * COPIED))
+    text = gpu_report.tables(result)
     first = next(line for line in text.splitlines() if line.startswith(f"| {cases[0].name} |"))
     assert first.endswith("| 100% | 0.50 | 2.00 |")
     assert "| mnist | 50 | 100 |" in text
     assert "Measured on one a simulated GPU at commit" in text
 
 
+def test_what_fails_costs_no_other_its_result(mesh: gdt.Mesh, tmp_path: Path) -> None:
+    cases = [small(c) for c in CASES if c.kernel in ("sgd", "momentum", "adam")]
+    results, seen = report_of(mesh, tmp_path), []
+
+    def fails_at_the_second(run: Any) -> float:
+        seen.append([*written(results)["kernels"]] if results.path.exists() else [])
+        if len(seen) == 3:  # after a copy and a kernel
+            raise RuntimeError("out of luck")
+        return once(run)
+
+    gpu_report.measure_kernels(results, Bench(mesh), cases, fails_at_the_second, COPIED)
+    assert seen == [[], ["copy"], ["copy", cases[0].name], ["copy", cases[0].name]]
+    result = written(results)
+    assert list(result["kernels"]) == ["copy", cases[0].name, cases[2].name]
+    assert result["failures"] == {f"kernels: {cases[1].name}": "RuntimeError: out of luck"}
+    assert f"kernels: {cases[1].name}: RuntimeError: out of luck" in gpu_report.tables(result)
+    again = report_of(mesh, tmp_path)  # of the same commit: what was measured is there
+    gpu_report.measure_kernels(again, Bench(mesh), cases[1:2], once, COPIED)
+    assert len(written(again)["kernels"]) == 4
+    assert not written(again)["failures"]
+    other = gpu_report.Report(tmp_path, gpu_report.device_facts(mesh) | {"commit": "another"})
+    assert not other.result["kernels"]
+
+
+def test_contenders_that_die_cost_no_other_its_result(
+    mesh: gdt.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contenders = [
+        gpu_report.Contender(library, "one GPU", "", "bench.gdt_steps", "")
+        for library in ("NumPy in place", "gdt eager", "another")
+    ]
+
+    def measure(workload: str, rounds: int, without: Any, console: Any, rows: Any) -> Any:
+        if rows[-1].library == "gdt eager":
+            raise SystemExit("gdt eager (one GPU) died:")
+        return [{"library": row.library, "ms": 1.0} for row in rows]
+
+    monkeypatch.setattr(gpu_report, "step_contenders", lambda: contenders)
+    monkeypatch.setattr(gpu_report.steps_report, "measure", measure)
+    results = report_of(mesh, tmp_path)
+    gpu_report.measure_steps(results, 2, ["no such library"])
+    assert {row["library"] for row in written(results)["steps"].values()} == {
+        "NumPy in place",
+        "another",
+    }
+    assert len(written(results)["failures"]) == len(WORKLOADS)
+    assert "| mnist | 1000 | 1000 |" in gpu_report.tables(written(results))
+
+
+PEER = """
+import json, os, sys
+for case in json.load(sys.stdin):
+    if case["kernel"] == "momentum":
+        os._exit(3)
+    answer = {"failure": "too large"} if case["kernel"] == "sgd" else {"seconds": {"Peer": 1.0}}
+    print(json.dumps({"name": case["name"]} | answer), flush=True)
+"""
+
+
+def test_a_library_that_dies_at_one_kernel_is_asked_for_the_others(
+    mesh: gdt.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a_peer.py").write_text(PEER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    peer = gpu_report.Contender("Peer", "one GPU", "", "a_peer", "")
+    monkeypatch.setattr(gpu_report, "peers", lambda torch, jax: [peer])
+    cases = [Case(kernel, "float32", (8,)) for kernel in ("sgd", "momentum", "adam", "uniform")]
+    results = report_of(mesh, tmp_path)
+    gpu_report.measure_peers(results, cases, [])
+    assert written(results)["peers"] == {case.name: {"Peer": 1.0} for case in cases[2:]}
+    assert written(results)["failures"] == {
+        f"peers: {cases[0].name}, Peer": "too large",
+        f"peers: {cases[1].name}, Peer": "the process ended with 3",
+    }
+
+
 def test_units_are_those_of_the_work() -> None:
-    product = gpu_report.Row(Case("matmul", "float32", (1000,) * 3), 1e-3, 0.5e-3)
-    update = gpu_report.Row(Case("adam", "float32", (1000,)), 1e-6, None)
-    lines = gpu_report.kernel_table([product, update]).splitlines()
+    product = Case("matmul", "float32", (1000,) * 3).as_json() | {
+        "seconds": 1e-3, "reference": 0.5e-3
+    }  # fmt: skip
+    update = Case("adam", "float32", (1000,)).as_json() | {"seconds": 1e-6, "reference": None}
+    rows = {row["name"]: row for row in (product, update)}
+    lines = gpu_report.kernel_table({"kernels": rows, "peers": {}}).splitlines()
     assert lines[2] == "| matmul, float32, 1000 x 1000 x 1000 | 2 TFLOP/s | 50% |"
     assert lines[3] == "| adam, float32, 1000 | 28 GB/s | - |"
+
+
+def test_libraries_of_this_python_take_part_without_an_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpu_report, "ROOT", Path("/nowhere"))
+    assert gpu_report.environment_of("json", [".venv-json"]) == ""
+    assert gpu_report.environment_of("no_such_library", [".venv-a", ".venv-b"]) == ".venv-a"
 
 
 def test_contenders_exist() -> None:
@@ -154,7 +265,11 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         gpu_report.main()
 
 
-def test_the_timer_is_cupys() -> None:
-    """Which runs on a GPU alone; here its parameters are looked at."""
-    inspect.signature(benchmark).bind(once, n_repeat=gpu_report.REPEATS, n_warmup=3)
+def test_the_timer_refuses_times_that_hold_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([DeviceTime(2e-6, True), DeviceTime(9e-6, False)])
+    monkeypatch.setattr(gpu_report, "device_time", lambda cupy, run, rounds: next(times))
+    seconds = gpu_report.device_timer(None)
+    assert seconds(once) == 2e-6
+    with pytest.raises(RuntimeError, match="the host is slower"):
+        seconds(once)
     assert kernels.COPIED > 1 << 29  # more than the caches of any GPU hold

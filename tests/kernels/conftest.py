@@ -11,6 +11,7 @@ from .emulation import EmulatedBackend, emulated_devices
 
 # Properties of a test's report that hold a row of a table.
 MUTATION, SHARE = "mutations", "calls that ran a kernel"
+DIFFERENCE = "largest differences between the GPU and the CPU"  # a property: kernel, difference
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,14 +28,29 @@ def emulated() -> Iterator[EmulatedBackend]:
         yield backend
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Report how far the GPU was from the CPU in this test, from whichever process runs it."""
+    on_gpu.LARGEST.clear()
+    try:
+        return (yield)
+    finally:
+        item.user_properties += [(DIFFERENCE, row) for row in on_gpu.LARGEST.items()]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the tables that tests have made, whichever processes ran them."""
-    if on_gpu.LARGEST:
-        terminalreporter.section("largest differences between the GPU and the CPU")
-        for kernel, difference in sorted(on_gpu.LARGEST.items()):
-            terminalreporter.line(f"{kernel:24} {difference:.1e} of the largest result")
     reports = [r for kind in ("passed", "failed") for r in terminalreporter.getreports(kind)]
     calls = [r for r in reports if r.when == "call"]
+    differences: dict[str, float] = {}
+    for kernel, difference in (
+        row for r in calls for n, row in r.user_properties if n == DIFFERENCE
+    ):
+        differences[kernel] = max(difference, differences.get(kernel, 0.0))
+    if differences:
+        terminalreporter.section(DIFFERENCE)
+        for kernel, difference in sorted(differences.items()):
+            terminalreporter.line(f"{kernel:24} {difference:.1e} of the largest result")
     for table in (MUTATION, SHARE):
         rows = [row for r in calls for name, row in r.user_properties if name == table]
         if rows:

@@ -178,6 +178,7 @@ def gpu() -> tuple[Device, str]:
 
 
 LARGEST: dict[str, float] = {}
+"""The largest differences of the test that runs; it reports them (`conftest`)."""
 
 
 def run(calls: Sequence[KernelCall], host: Callable[[Sequence[KernelCall]], None]) -> None:

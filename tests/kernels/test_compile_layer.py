@@ -387,6 +387,8 @@ class FakeCupy:
     """Records what CudaRunner asks of CuPy's driver API."""
 
     CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+    CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1
+    static = 1 << 10  # bytes of a function's static shared memory
 
     def __init__(self) -> None:
         self.launches: list[Any] = []
@@ -396,6 +398,10 @@ class FakeCupy:
 
     def getDevice(self) -> int:
         return self.device
+
+    def funcGetAttribute(self, attribute: int, function: int) -> int:
+        assert (attribute, function) == (self.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, 4096)
+        return self.static
 
     def funcSetAttribute(self, function: int, attribute: int, value: int) -> None:
         self.attributes.append((function, attribute, value))
@@ -430,7 +436,25 @@ def test_the_cuda_runner_loads_once_and_passes_checked_arguments() -> None:
 def test_more_than_48_kib_of_shared_memory_are_asked_for_as_they_grow() -> None:
     cupy = FakeCupy()
     runner = kernels.CudaRunner(cupy, "sm_90a")
-    for shared in (46 << 10, 64 << 10, 60 << 10, 90 << 10, 90 << 10):
+    for shared in (47 << 10, 64 << 10, 60 << 10, 90 << 10, 90 << 10):
         runner.run(replace(call(None, *good()[1:]), shared=shared))
-    assert [launched[-1] >> 10 for launched in cupy.launches] == [46, 64, 60, 90, 90]
+    assert [launched[-1] >> 10 for launched in cupy.launches] == [47, 64, 60, 90, 90]
     assert cupy.attributes == [(4096, 8, 64 << 10), (4096, 8, 90 << 10)]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("static", [0, 1 << 10, 16 << 10])
+def test_static_and_dynamic_shared_memory_share_the_48_kib(static: int) -> None:
+    cupy = FakeCupy()
+    cupy.static = static
+    runner, room = kernels.CudaRunner(cupy, "sm_90a"), (48 << 10) - static
+    for shared in (room, room + 1):
+        runner.run(replace(call(None, *good()[1:]), shared=shared))
+    assert cupy.attributes == [(4096, 8, room + 1)]
+
+
+def test_cupy_tells_of_shared_memory_as_it_is_asked() -> None:
+    driver = pytest.importorskip("cupy").cuda.driver
+    assert driver.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES == 1  # cuda.h
+    assert driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES == 8
+    assert driver.funcGetAttribute.__doc__.startswith("funcGetAttribute(int attribute, intptr_t f)")

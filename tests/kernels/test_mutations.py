@@ -58,13 +58,13 @@ def batchnorm_columns(execute: Execute) -> None:
 
 
 def reduce_values(execute: Execute) -> None:
-    for inner in (1, 40):
-        check_values("Sum", "float32", 9, 700, inner, (2,), True, "none", execute)
+    for n, inner in ((700, 1), (100, 1), (700, 40)):  # a block a row, a warp a row, columns
+        check_values("Sum", "float32", 9, n, inner, (2,), True, "none", execute)
 
 
 def reduce_arguments(execute: Execute) -> None:
-    for inner in (1, 40):
-        check_arguments("Max", "float32", 9, 700, inner, (2,), True, "ties", execute)
+    for n, inner in ((700, 1), (100, 1), (700, 40)):
+        check_arguments("Max", "float32", 9, n, inner, (2,), True, "ties", execute)
 
 
 def update(*steps: str) -> Callable[[Execute], None]:
@@ -175,6 +175,9 @@ MUTATIONS = [
     (*VALUES, "reduce_rows", "block.cuh", "int with = WARP / 2; with;", "int with = WARP / 4; with;"),
     (*VALUES, "reduce_rows", None, "row < outer};", "row <= outer};"),
     (*VALUES, "reduce_rows", None, "count ? count[item] : n, 1", "n, 1"),
+    (*VALUES, "reduce_rows", None, "block_reduce<ROWS>", "block_reduce<ROWS / 2>"),
+    (*VALUES, "reduce_rows", None, "blockIdx.y * blockDim.x + threadIdx.x", "blockIdx.y * WARP + threadIdx.x"),
+    (*VALUES, "reduce_columns", None, "k < LOADS; k++) take", "k < LOADS - 1; k++) take"),
     (*VALUES, "reduce_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
     (*VALUES, "reduce_columns", None, "for (int y = 1; y < ROWS; y++)", "for (int y = 1; y < ROWS - 1; y++)"),
     (*VALUES, "reduce_columns", None, "column < inner};", "column <= inner};"),
@@ -184,8 +187,9 @@ MUTATIONS = [
     (*ARGUMENTS, "arg_rows", "block.cuh", "int with = WARP / 2; with;", "int with = WARP / 4; with;"),
     (*ARGUMENTS, "arg_rows", None, "a.index < b.index ? a : b", "a.index > b.index ? a : b"),
     (*ARGUMENTS, "arg_rows", None, "(start ? start[item] : 0)", "(start ? start[0] : 0)"),
+    (*ARGUMENTS, "arg_columns", None, "take(loaded[k], i + 1ll * k * p.step)", "take(loaded[k], i)"),
     (*ARGUMENTS, "arg_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
-    (*ARGUMENTS, "arg_columns", None, "p.inside && i < n; i += p.step)\n    state = win", "p.inside && i < n - 1; i += p.step)\n    state = win"),
+    (*ARGUMENTS, "arg_columns", None, "p.inside && i < n; i += p.step) take", "p.inside && i < n - 1; i += p.step) take"),
     (*ARGUMENTS, "arg_columns", None, "blockIdx.x / tiles", "blockIdx.x / (tiles + 1)"),
     (*ARGUMENTS, "arg_finish", None, "if (i >= size) return;", "if (i > size) return;"),
     (*ARGUMENTS, "arg_finish", None, "part < count; part++) {", "part < count - 1; part++) {"),

@@ -181,6 +181,39 @@ def test_sums_of_16_bit_numbers_are_rounded_once(dtype: str, small: float, inner
     assert (out == x[0, :, 0].astype(np.float64).sum().astype(x.dtype)).all()
 
 
+MULTIPROCESSORS = 132  # of an H100
+
+
+@pytest.mark.parametrize("argument", [False, True])
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 1 << 28, 1), (5, 1 << 25, 1), (1000, 1 << 18, 1), (1 << 16, 1 << 12, 1), (1, 1 << 22, 64),
+     (1, 1 << 18, 1024)],
+)  # fmt: skip
+def test_a_gigabyte_is_reduced_by_enough_warps(shape: tuple[int, ...], argument: bool) -> None:
+    outer, _, inner = shape
+    x = np.empty(shape, np.float32)  # whose pages nobody touches
+    if argument:
+        value, index = np.empty((outer, inner), np.float32), np.empty((outer, inner), np.int64)
+        first, _ = launches.arg_reduce("Max", x, value, index, np.empty)
+    else:
+        first, _ = launches.reduce("Sum", x, np.empty((outer, inner), np.float32), np.empty)
+    warps = int(np.prod(first.grid) * np.prod(first.block)) // 32
+    if inner == 1 and len(first.block) == 2:  # a warp a row
+        warps = min(warps, outer * first.grid[1])
+    assert warps >= 8 * MULTIPROCESSORS
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype"), [("Sum", "float32"), ("Max", "float16"), ("Min", "int64")]
+)
+def test_one_long_row_is_reduced_by_many_blocks(op: str, dtype: str) -> None:
+    n = 20 * 2048 + 77
+    check_values(op, dtype, 1, n, 1, (), False, "none", Execute("random"))
+    if op != "Sum":
+        check_arguments(op, dtype, 1, n, 1, (), True, "ties", Execute("reverse"))
+
+
 def test_empty_axis_gives_the_identity() -> None:
     x = np.zeros((3, 0, 2), np.float32)
     for op, want in (("Sum", 0), ("Max", -np.inf), ("Min", np.inf)):

@@ -50,8 +50,10 @@ class StrictArray:
         raise TypeError(f"numpy.{function.__name__} is given an array of the device")
 
     def get(self, stream: Any = None, order: str = "C", out: Any = None) -> np.ndarray:
-        self._machine.wait("get")
-        unwrapped(self, self._machine)
+        machine = self._machine
+        machine.wait("get")
+        unwrapped(self, machine)
+        machine.order.waited([machine.stream(machine.current).ptr])
         return self._host.copy(order)
 
     def item(self) -> Any:

@@ -32,6 +32,10 @@ OF_CUBLAS = {"matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum"}
 OF_THRUST = {"sort", "argsort", "lexsort", "partition", "argpartition", "msort", "median"}
 """The functions that call Thrust, which waits for the device."""
 
+JOINS = {"concatenate", "stack", "vstack", "hstack", "dstack", "column_stack"}
+MOST_JOINED = 8  # arrays that CuPy joins by a copy of each (_core/_routines_manipulation.pyx)
+ONE_KERNEL_BYTES = 2 << 20  # of an array on average, below which one kernel joins more than that
+
 
 def version() -> tuple[int, ...]:
     """Major and minor version of the installed CuPy."""
@@ -95,6 +99,14 @@ def check_capture(name: str, first: Any, machine: Any) -> None:
         raise NotImplementedError(problem)
     if name in OF_THRUST:
         raise refused()
+    if name in JOINS and len(first) > MOST_JOINED and _is_one_kernel(first):
+        raise RuntimeError(f"{name}: a table of addresses is copied from the host during a capture")
+
+
+def _is_one_kernel(arrays: Sequence[Any]) -> bool:
+    """Whether CuPy joins these arrays by one kernel, to which it sends their addresses."""
+    small = sum(a.nbytes for a in arrays) < len(arrays) * ONE_KERNEL_BYTES
+    return small and len({a.dtype for a in arrays}) == 1
 
 
 def loop(name: str, operands: Sequence[Any], dtype: Any) -> tuple[str, str]:

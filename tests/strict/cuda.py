@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -45,10 +46,9 @@ class Machine(threading.local):
 
     def stream(self, device: int) -> Stream:
         """The current stream of a device."""
-        chosen: Stream | None = self.streams.get(device)
+        chosen: Stream | None = self.streams.get(device) or self.null.get(device)
         if chosen is None:
-            chosen = self.null.setdefault(device, Stream(self))
-            chosen.device_id = device
+            chosen = self.null.setdefault(device, Stream(self, device_id=device))
         return chosen
 
     def launch(
@@ -117,14 +117,18 @@ class Device:
 
     def synchronize(self) -> None:
         self._machine.wait("Device.synchronize")
+        self._machine.order.waited(self._machine.order.streams[self.id])
 
 
 class Stream:
     """`cupy.cuda.Stream`; what is asked of it is written down as (stream, what, event)."""
 
-    def __init__(self, machine: Machine, non_blocking: bool = False):
-        self._machine, self.device_id, self.ptr = machine, machine.current, id(self)
-        self.identity = self.ptr
+    def __init__(
+        self, machine: Machine, non_blocking: bool = False, device_id: int | None = None
+    ) -> None:
+        self._machine, self.ptr, self.identity = machine, id(self), id(self)
+        self.device_id = machine.current if device_id is None else device_id
+        machine.order.streams[self.device_id].add(self.ptr)
         self.non_blocking, self._before = non_blocking, []  # type: ignore[var-annotated]
 
     def __enter__(self) -> Stream:
@@ -139,7 +143,7 @@ class Stream:
         event = event or Event(self._machine)
         assert event.device_id == self.device_id, "an event is recorded on its own device"
         self._machine.calls.append((self, "record", event))
-        event.captured = self.capture
+        event.captured, event.time = self.capture, time.perf_counter()
         event.ended = self._machine.order.recorded(self.ptr)
         return event
 
@@ -201,7 +205,7 @@ class Event:
         interprocess: bool = False,
     ):  # fmt: skip
         self._machine, self.device_id = machine, machine.current
-        self.done = True  # what the host computes has ended
+        self.done, self.time = True, 0.0  # what the host computes has ended
         self.captured: Capture | None = None  # in which it was recorded
         self.ended: Counter[int] = Counter()  # by stream, what has when it happens
 
@@ -277,6 +281,9 @@ class Cuda:
 
     def Event(self, **options: bool) -> Event:
         return Event(self.machine, **options)
+
+    def get_elapsed_time(self, start_event: Event, end_event: Event) -> float:
+        return (end_event.time - start_event.time) * 1e3
 
     def MemoryPool(self) -> MemoryPool:
         return MemoryPool()

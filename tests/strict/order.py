@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 Stream = int  # its address
 Uses = dict[Stream, int]  # the last use of every stream
@@ -14,7 +15,9 @@ class Order:
     its end when what is asked of stream a next begins. faults: what nothing orders."""
 
     def __init__(self) -> None:
-        self.clocks: dict[Stream, Counter[Stream]] = defaultdict(Counter)
+        self._ended: Counter[Stream] = Counter()  # for which the host has waited
+        self.clocks: dict[Stream, Counter[Stream]] = defaultdict(self._ended.copy)
+        self.streams: dict[int, set[Stream]] = defaultdict(set)  # by device
         self.faults: list[str] = []
         self.given_back: dict[Stream, list[Uses]] = defaultdict(list)
         self._memories: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()
@@ -32,6 +35,13 @@ class Order:
     def waits(self, stream: Stream, event: Counter[Stream]) -> None:
         """The stream begins what it is asked next when the event has happened."""
         self.clocks[stream] |= event
+
+    def waited(self, streams: Iterable[Stream]) -> None:
+        """The host has waited for streams: what is asked next, of any, comes after their work."""
+        for stream in streams:
+            self._ended |= self.clocks[stream]
+        for other in self.clocks:
+            self.clocks[other] |= self._ended
 
     def allocated(self, address: int, nbytes: int, stream: Stream) -> Memory:
         """Memory at an address that a stream was given, and has written. CuPy's pool may give it

@@ -34,6 +34,7 @@ SUM_TYPES = {  # the C type in which values of each C type are summed
 }
 FLOATS = ("float", "double", "half_t", "bfloat16_t")
 ENOUGH_BLOCKS = 264  # two blocks for each multiprocessor of an H100
+REDUCTION_BLOCKS = 1056  # eight blocks: in a reduction a thread does little but wait for memory
 SPLITS_MAX = 64  # parts into which one reduction is cut, at most
 INT_LIMIT = 2**31 - 2**20  # largest index of a kernel; a step of a whole grid past it fits an int
 
@@ -58,12 +59,14 @@ def ceil_div(n: int, by: int) -> int:
     return -(-n // by)
 
 
-def split_count(blocks: int, steps: int, enough: int = ENOUGH_BLOCKS) -> int:
-    """Return the number of parts into which to cut a reduction of `steps` steps.
+def split_count(
+    blocks: int, steps: int, enough: int = REDUCTION_BLOCKS, most: int = SPLITS_MAX
+) -> int:
+    """Return the number of parts, `most` at most, into which to cut a reduction of `steps` steps.
 
     blocks: the number of blocks without cutting. enough: the number of blocks that fill the GPU.
     """
-    return max(1, min(ceil_div(enough, max(1, blocks)), SPLITS_MAX, steps))
+    return max(1, min(ceil_div(enough, max(1, blocks)), most, steps))
 
 
 def named_call(

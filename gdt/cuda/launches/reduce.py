@@ -8,6 +8,7 @@ from itertools import product
 from gdt.cuda.compiler import C_DTYPES, Instance, KernelCall, constants
 from gdt.cuda.launches.calls import (
     FLOATS,
+    REDUCTION_BLOCKS,
     SUM_TYPES,
     Array,
     Empty,
@@ -21,6 +22,7 @@ from gdt.cuda.launches.calls import (
 )
 
 FILE = "reduce.cu"
+PARTS_MAX = 264  # two for each multiprocessor of an H100
 STEPS_OF_THREAD = 8  # a reduction is split where a thread would take more steps
 
 
@@ -41,23 +43,26 @@ def reduce_instances() -> Iterator[Instance]:
 
 def _reduction(
     stem: str, op: str, x: Array, wide: str, mesh_ndim: int, items: int
-) -> tuple[Instance, tuple[int, ...], dict[str, int]]:
-    """Return the kernel, grid and size arguments of a reduction over n.
+) -> tuple[Instance, tuple[int, ...], tuple[int, ...], dict[str, int]]:
+    """Return the kernel, grid, block and size arguments of a reduction over n.
 
     x: (lead..., outer, n, inner). stem: the kernel's name before `_rows` (inner is 1) or
     `_columns`. wide: the C type of the result. The second size of the grid is the number of parts.
     """
     outer, n, inner = x.shape[mesh_ndim:]
     warp, rows = constants(FILE)["WARP"], constants(FILE)["ROWS"]
-    types = (op, c_type(x), wide)
+    types, sizes = (op, c_type(x), wide), {"outer": outer, "n": n}
     if inner == 1:
-        blocks = ceil_div(outer, rows)
-        grid = (blocks, split_count(blocks * items, ceil_div(n, warp * STEPS_OF_THREAD)), items)
-        return Instance(FILE, f"{stem}_rows", types), grid, {"outer": outer, "n": n}
+        is_shared = outer * items < REDUCTION_BLOCKS and n >= warp * rows
+        block = (warp * rows,) if is_shared else (warp, rows)  # of a row, or of `rows` rows
+        blocks = outer if is_shared else ceil_div(outer, rows)
+        steps = ceil_div(n, block[0] * STEPS_OF_THREAD)
+        grid = (blocks, split_count(blocks * items, steps, most=PARTS_MAX), items)
+        return Instance(FILE, f"{stem}_rows", types), grid, block, sizes
     blocks = outer * ceil_div(inner, warp)
-    grid = (blocks, split_count(blocks * items, ceil_div(n, rows * STEPS_OF_THREAD)), items)
-    sizes = {"outer": outer, "n": n, "inner": inner}
-    return Instance(FILE, f"{stem}_columns", types), grid, sizes
+    steps = ceil_div(n, rows * STEPS_OF_THREAD)
+    grid = (blocks, split_count(blocks * items, steps, most=PARTS_MAX), items)
+    return Instance(FILE, f"{stem}_columns", types), grid, (warp, rows), sizes | {"inner": inner}
 
 
 def _wide_type(op: str, x: Array) -> str:
@@ -82,7 +87,7 @@ def reduce(
     """
     wide = _wide_type(op, x)
     leading = Leading(mesh_ndim, x)
-    instance, grid, sizes = _reduction("reduce", op, x, wide, mesh_ndim, leading.items)
+    instance, grid, block, sizes = _reduction("reduce", op, x, wide, mesh_ndim, leading.items)
     if out.size == 0:
         return []
     check_size(instance, out.size)
@@ -90,7 +95,7 @@ def reduce(
     first = named_call(
         instance,
         grid,
-        (constants(FILE)["WARP"], constants(FILE)["ROWS"]),
+        block,
         x=x,
         x_strides=leading.strides(instance, x),
         count=count,
@@ -131,7 +136,7 @@ def arg_reduce(
     """
     wide = _wide_type(op, x)
     leading = Leading(mesh_ndim, x)
-    instance, grid, sizes = _reduction("arg", op, x, wide, mesh_ndim, leading.items)
+    instance, grid, block, sizes = _reduction("arg", op, x, wide, mesh_ndim, leading.items)
     if index.size == 0:
         return []
     check_size(instance, index.size)
@@ -140,7 +145,7 @@ def arg_reduce(
     first = named_call(
         instance,
         grid,
-        (constants(FILE)["WARP"], constants(FILE)["ROWS"]),
+        block,
         x=x,
         x_strides=leading.strides(instance, x),
         start=start,

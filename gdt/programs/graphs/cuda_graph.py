@@ -123,9 +123,10 @@ class StepGraph:
         """Let this call wait for the last one, where CuPy's current stream is another now."""
         backend = self._memory.backend
         streams = [backend.compute_stream(device) for device in self._memory.devices]
-        for before, now in zip(self._streams, streams, strict=False):
+        changed = zip(self._memory.devices, self._streams, streams, strict=False)
+        for device, before, now in changed:
             if before.ptr != now.ptr:
-                backend.follow(before, now)
+                backend.follow(device, before, now)
         self._streams = streams
 
     def _flags(self, program: Program, free: Mapping[int, bool]) -> list[bool]:
@@ -356,7 +357,7 @@ def step_graph(
     if not isinstance(backend, CupyBackend) or not is_one_kind:
         return None
     memory = GraphMemory(backend, mesh)
-    if not _devices(program, values) <= {tuple(memory.devices)}:
+    if not _gpus(program, values) <= {tuple(map(backend.gpu, memory.devices))}:
         return None
     found = device_program(program, values)
     if found is None:
@@ -364,7 +365,7 @@ def step_graph(
     return StepGraph(name, found, memory, values, states, is_argument)
 
 
-def _devices(program: Program, values: Sequence[Held]) -> set[tuple[int, ...]]:
+def _gpus(program: Program, values: Sequence[Held]) -> set[tuple[int, ...]]:
     """The GPUs of the blocks of each array that is computed with; -1 for those of the host."""
     read = {r for k in program.instructions for r in (*k.inputs, *k.outputs)}
     held = [blocks_of(values[r]) for r in read | {*program.inputs, *program.outputs}]
