@@ -512,6 +512,17 @@ def test_an_argument_may_hold_itself() -> None:
     assert [step(other).tolist() for _ in range(3)] == [[6.0]] * 3
 
 
+def test_another_object_where_one_was_is_not_taken_for_it() -> None:
+    """Objects are told apart by their identity, which another one may have when one is gone."""
+    step = gdt.function(lambda trainer, x: x * trainer.total * trainer.factor)
+    for n in range(12):
+        trainer = Trainer()
+        trainer.total = gdt.full(1, float(n))
+        for _ in range(3):
+            assert step(trainer, gdt.ones(1)).tolist() == [n]
+        del trainer
+
+
 def test_a_generator_that_the_step_makes_itself_is_recorded() -> None:
     def numbers() -> Iterator[float]:
         yield from (1.0, 2.0, 3.0)

@@ -102,6 +102,8 @@ class Function:
         self._function, self._named, self._verify = function, state, verify
         self._name = name_of(function)
         self._recordings: dict[Any, list[Recording]] = {}  # by the keys of arguments
+        # Alive, so that no others have the identities that are in those keys.
+        self._objects: dict[Any, list[tuple[str, Any]]] = {}
         self._count = 0
         self._calls = itertools.count(1)
         self._has_warned = False
@@ -154,8 +156,9 @@ class Function:
                 "as written; numbers that change from call to call are arrays: gdt.asarray(number)"
             )
         while len(self._recordings) >= MOST_SIGNATURES:
-            del self._recordings[next(iter(self._recordings))]
-        self._recordings[arguments.key] = []
+            oldest = next(iter(self._recordings))
+            del self._recordings[oldest], self._objects[oldest]
+        self._recordings[arguments.key], self._objects[arguments.key] = [], arguments.objects
         return result
 
     def _record(
