@@ -1,4 +1,4 @@
-"""Settings for a `with` block: what an implicit fetch does, and what multiplies matrices.
+"""Settings for a `with` block: the policy of implicit fetches, and the kernels of matrix products.
 
 Each setting is a context variable, so a thread or an asynchronous task has its own.
 """

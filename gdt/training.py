@@ -237,7 +237,7 @@ def _pair(batch: Any) -> tuple[Any, Any]:
 def evaluating(model: Module) -> Iterator[Module]:
     """Put the model in evaluation mode inside the `with` block, and restore every part's mode.
 
-    Raises ArgumentError for what is no Module.
+    Raises ArgumentError for an argument that is no Module.
 
     >>> model = gdt.nn.Dropout(0.5, key=0)
     >>> with gdt.training.evaluating(model):

@@ -281,7 +281,7 @@ def _renamed(tree: Tree) -> Tree:
 
 
 def _alias(leaf: Any) -> Any:
-    """Return a new array object of the same values, or what is no array as it is."""
+    """Return a new array object of the same values; return any other value itself."""
     if type(leaf) is not DistributedArray:
         return leaf
     alias = DistributedArray(leaf.type, leaf.blocks)

@@ -83,7 +83,7 @@ def as_array(value: Any, mesh: Mesh, dtype: Any = None) -> Array:
 
     Its bytes are in the host's order, which kernels, collectives and files take for granted.
 
-    Raises TypeError or ValueError for what is no array.
+    Raises TypeError or ValueError for an argument that is no array.
     """
     if not on_gpu(value):
         return in_own_byte_order(np.asarray(value, dtype))

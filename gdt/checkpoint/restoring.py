@@ -200,7 +200,7 @@ def _read_block(
 ) -> Any:
     """Return the block at grid coordinate `at`, from slices of the file.
 
-    pieces: the slices that were read before, to which those that are missing are added.
+    pieces: the slices that were read before; the missing ones are added.
     """
     mesh, backend = array_type.mesh, backend_of(array_type.mesh)
     block = backend.empty(array_type.block_shape, array_type.dtype, array_type.memory_order)

@@ -42,7 +42,7 @@ def _library() -> Any:
 
 @cache
 def driver() -> Driver:
-    """Return what the driver of this machine reports."""
+    """Return the report of the driver of this machine."""
     try:
         library = _library()
     except OSError:

@@ -298,7 +298,7 @@ def _in_dtype(g: DistributedArray, dtype: np.dtype) -> DistributedArray:
 
 
 def _by_name(tree: Tree) -> Mapping[str, Any]:
-    """Return gradients by the names of their parameters; raise DtypeError for what is no array."""
+    """Return gradients by the names of their parameters, or raise DtypeError."""
     named = tree if _is_flat(tree) else {slot.name: slot.value for slot in slots(tree)}
     for name, g in named.items():
         if g is not None and not isinstance(g, DistributedArray):

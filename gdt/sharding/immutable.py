@@ -15,7 +15,7 @@ class Immutable:
     since it writes to the object's `__dict__`.
     """
 
-    instead: ClassVar[str]  # what a user does instead of an assignment; the remedy of the error
+    instead: ClassVar[str]  # the remedy of the error: how a user gets another object
 
     def _set(self, **attributes: Any) -> None:
         """Set the attributes of a new object."""

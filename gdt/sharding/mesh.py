@@ -421,7 +421,7 @@ def get_default_mesh() -> Mesh:
 def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
     """Replicate on `mesh` the arrays that this `with` block creates without a layout.
 
-    Raises MeshError for what is no Mesh.
+    Raises MeshError for an argument that is no Mesh.
 
     >>> with gdt.default_mesh(gdt.create_mesh([("batch", 8)])):
     ...     gdt.ones((4, 4)).layout.mesh

@@ -243,7 +243,7 @@ Option = str | frozenset[int] | None
 def _options(
     rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], axis: int
 ) -> list[Option]:
-    """Return what mesh axis `axis` may do, given what it does in the operands' layouts."""
+    """Return the options of mesh axis `axis`, which depend on its uses by the operands."""
     options: dict[Option, None] = {}  # a set in order of insertion
     for n, (term, array_type) in enumerate(zip(rule.ins, types, strict=True)):
         if array_type is None:
