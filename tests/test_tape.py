@@ -12,6 +12,7 @@ import pytest
 
 import gdt
 from gdt.autodiff.backward import GradientWarning
+from gdt.engine.op import Op
 from gdt.errors import GdtError, GradientError
 
 WHOLE = np.arange(1.0, 13.0).reshape(3, 4)
@@ -199,3 +200,18 @@ def test_scalars_that_do_not_depend_on_the_sources_and_printing_are_silent() -> 
         return total * float(gdt.sum(x)) * x.sum().item()
 
     assert gdt.grad(loss)(gdt.ones(3)).tolist() == [9.0, 9.0, 9.0]
+
+
+def test_a_gradient_through_an_op_that_declares_none_is_an_error() -> None:
+    def doubled(xp, x, /):
+        return x * 2
+
+    double, constant = Op(doubled, "... -> ..."), Op(doubled, "... -> ...")
+    constant.vjp(None)
+    x = gdt.ones(3)
+    with pytest.raises(
+        GradientError, match=r"doubled: .* declares no gradient\n  operand 0: float64"
+    ):
+        gdt.grad(lambda x: gdt.sum(double(x) + x))(x)
+    assert gdt.grad(lambda x: gdt.sum(double(gdt.stop_gradient(x)) + x))(x).tolist() == [1.0] * 3
+    assert gdt.grad(lambda x: gdt.sum(constant(x) + x))(x).tolist() == [1.0] * 3

@@ -349,6 +349,15 @@ def _cotangents(
         cotangents = op.joint_vjp(g, out, *args, **static)
         return [(args[i], cotangents[i]) for i in positions]
     vjps = op.vjps
+    if positions and not vjps:
+        raise error(
+            GradientError,
+            op.name,
+            "the target depends on the sources through it, and it declares no gradient",
+            operands={f"operand {i}": args[i].type for i in positions},
+            remedy=f"Declare it, {op.name}.vjp(...), or call it on gdt.stop_gradient(x), where the "
+            "result counts as a constant.",
+        )
     return [
         (args[i], vjps[i](g, out, *args, **static))
         for i in positions
