@@ -205,7 +205,14 @@ class Messages:
             calls = difference(histories[i], histories[j], is_same_step)
             if calls is not None:
                 return (i, j), calls
-        pairs = [(self.index, i) for i in steps if i != self.index]
+        pairs = [(i, j) for i in steps for j in steps if i < j]
+        # The others may be a step ahead, so those that take one step differently come first.
+        pairs.sort(
+            key=lambda pair: (
+                _number(steps[pair[0]]) != _number(steps[pair[1]]),
+                self.index not in pair,
+            )
+        )
         for i, j in pairs:
             if steps[i] != steps[j]:
                 first, second = [
@@ -246,14 +253,19 @@ class Messages:
 
     def timed_out(self, missing: Iterable[int], what: str) -> DistributedError:
         """The error of a step that took too long."""
-        self.silent.update(missing)
-        names = ", ".join(str(self.peers[i]) for i in sorted(missing)) or "the other processes"
+        silent = {*missing, *self.unsent()}
+        self.silent |= silent
+        names = ", ".join(str(self.peers[i]) for i in sorted(silent))
         return self.failed(
             what,
             f"nothing came from {names} for {self.timeout:g} s",
             "Do all processes run the same program? Give slow ones more time with "
             "gdt.distributed.initialize(timeout=...).",
         )
+
+    def unsent(self) -> list[int]:
+        """The processes that have not taken all that this one has sent them."""
+        return [i for i, c in self.connections.items() if c.outgoing]
 
     def failed(
         self, what: str, problem: str, remedy: str, operands: Mapping[str, object] | None = None
@@ -316,6 +328,11 @@ class Messages:
         silent = self.silent.union(*(c.silent for c in self.connections.values()))
         others = [c for i, c in self.connections.items() if not c.closed and i not in silent]
         return any(c.outgoing or (reason and c.goodbye is None) for c in others)
+
+
+def _number(step: str) -> str:
+    """The number of a step, of its description."""
+    return step.partition(",")[0]
 
 
 _connected: Messages | None = None

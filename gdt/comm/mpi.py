@@ -70,6 +70,10 @@ class MpiMessages(Messages):
     mpi: Mpi
     grace = 1.0  # a goodbye may be faster than the last message
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._sending: dict[int, Any] = {}  # requests that are under way, by process
+
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
     ) -> dict[int, memoryview]:
@@ -84,7 +88,7 @@ class MpiMessages(Messages):
         self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
     ) -> dict[int, memoryview]:
         world = self.mpi.world
-        sending = [world.Isend(self._packed(a, what), i) for i, a in outgoing.items()]
+        self._sending = {i: world.Isend(self._packed(a, what), i) for i, a in outgoing.items()}
         receiving: dict[int, tuple[np.ndarray, Any]] = {}
         payloads: dict[int, memoryview] = {}
         missing = set(sources)
@@ -98,8 +102,9 @@ class MpiMessages(Messages):
                 data, _ = receiving.pop(i)
                 payloads[i] = self.checked(i, unpacked(data.data), what)
                 missing.discard(i)
-            sending[:] = [request for request in sending if not request.Test()]
-            return not missing and not sending
+            for i in [i for i, request in self._sending.items() if request.Test()]:
+                del self._sending[i]
+            return not missing and not self._sending
 
         self.wait(done, missing, what)
         return payloads
@@ -116,6 +121,9 @@ class MpiMessages(Messages):
                 return failure
         problem = f"MPI has failed ({type(cause).__name__})"
         return self.failed(what, problem, "See what the other processes printed last.")
+
+    def unsent(self) -> list[int]:
+        return [*self._sending]
 
     def _packed(self, arrays: Payload, what: str) -> np.ndarray:
         parts = [bytes_of(a) for a in arrays]

@@ -301,6 +301,40 @@ def test_a_silent_process_is_named_when_time_is_up() -> None:
     b.close()
 
 
+def test_a_process_that_takes_nothing_is_named_when_time_is_up() -> None:
+    a, b = socket.socketpair()
+    sending = Messages(0, peers(2), {1: a}, 0.3)
+    with pytest.raises(DistributedError, match="nothing came from process 1 "):
+        sending.exchange({1: [np.zeros(1 << 22)]}, [], "all_gather")
+    a.close()
+    b.close()
+
+
+def test_a_process_that_is_a_step_ahead_is_not_the_one_that_differs() -> None:
+    sockets = {(i, j): socket.socketpair() for i in range(3) for j in range(i)}
+    ends = [
+        Messages(i, peers(3), {j: sockets[max(i, j), min(i, j)][i < j] for j in {0, 1, 2} - {i}}, 9)
+        for i in range(3)
+    ]
+
+    def differ(end: Messages, what: str, step: int) -> str:
+        end.number = step - 1
+        with pytest.raises(DistributedError) as found:
+            end.gather(1, what)
+        end.close("DistributedError")
+        return str(found.value)
+
+    texts = together(
+        lambda: differ(ends[0], "all_reduce", 17),
+        lambda: differ(ends[1], "all_gather", 18),
+        lambda: differ(ends[2], "all_to_all", 18),
+    )
+    for text in texts:
+        assert "the processes run different programs" in text
+        assert "process 1 (host here, pid 101): step 18, all_gather, line " in text
+        assert "process 2 (host here, pid 102): step 18, all_to_all, line " in text
+
+
 def test_nobody_lingers_for_a_process_that_was_silent_to_another() -> None:
     sockets = {(i, j): socket.socketpair() for i in range(3) for j in range(i)}
     ends = [
