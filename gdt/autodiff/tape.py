@@ -64,7 +64,7 @@ class GradientTape(Observer):
                 GradientError,
                 "GradientTape",
                 "this tape has been used up",
-                remedy="Create a new tape.",
+                remedy="Make a new tape.",
             )
         if self in OBSERVERS.get():
             raise error(GradientError, "GradientTape", "this tape is recording already")
