@@ -22,6 +22,7 @@ from gdt.ops import (
     printing,
     ranges,
     reductions,
+    rounding,
     scans,
     shapes,
     statistics,
@@ -61,6 +62,7 @@ from gdt.ops.products.einsum import *
 from gdt.ops.products.op import *
 from gdt.ops.ranges import *
 from gdt.ops.reductions import *
+from gdt.ops.rounding import *
 from gdt.ops.scans import *
 from gdt.ops.shapes import *
 from gdt.ops.statistics import *
@@ -85,6 +87,7 @@ _CHAPTERS = (
     printing,
     ranges,
     reductions,
+    rounding,
     scans,
     shapes,
     statistics,

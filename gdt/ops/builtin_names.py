@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gdt.ops.elementwise import abs_ as abs
-from gdt.ops.elementwise import round_ as round
 from gdt.ops.extrema import max_ as max
 from gdt.ops.extrema import min_ as min
 from gdt.ops.reductions import all_ as all
 from gdt.ops.reductions import any_ as any
 from gdt.ops.reductions import sum_ as sum
+from gdt.ops.rounding import abs_ as abs
+from gdt.ops.rounding import round_ as round
 
 __all__ = ["abs", "all", "any", "max", "min", "round", "sum"]

@@ -11,8 +11,9 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.ops.comparison import equal, isfinite, isnan, less_equal, logical_and, logical_or, where
 from gdt.ops.creation import full
-from gdt.ops.elementwise import abs_, astype
+from gdt.ops.elementwise import astype
 from gdt.ops.reductions import all_
+from gdt.ops.rounding import abs_
 from gdt.sharding.layout import Layout
 
 __all__ = ["allclose", "array_equal", "isclose"]

@@ -1,4 +1,4 @@
-"""Element-wise arithmetic, rounding, complex parts and casts, as NumPy's ufuncs do them.
+"""Element-wise arithmetic, complex parts and casts, as NumPy's ufuncs do them.
 
 Operands promote and broadcast as in NumPy: Python scalars are weak (`float32 * 0.5` is float32),
 NumPy scalars and arrays are not. Gradients of complex functions follow JAX: no conjugation on the
@@ -28,11 +28,8 @@ __all__ = [
     "add",
     "astype",
     "cbrt",
-    "ceil",
     "conj",
-    "copysign",
     "divide",
-    "floor",
     "floor_divide",
     "hypot",
     "imag",
@@ -42,12 +39,9 @@ __all__ = [
     "real",
     "reciprocal",
     "remainder",
-    "rint",
-    "sign",
     "sqrt",
     "square",
     "subtract",
-    "trunc",
 ]
 
 
@@ -101,7 +95,7 @@ def unary(
 
     body.__dict__["ufunc"] = function
     chosen = body if of is _itself else body_of
-    return _declare(chosen, name, documented(summary, facts, calls), UNARY, linear)
+    return declare(chosen, name, documented(summary, facts, calls), UNARY, linear)
 
 
 def binary(
@@ -128,12 +122,13 @@ def binary(
 
     body.__dict__["ufunc"] = name
     chosen = body if of is _itself else body_of
-    return _declare(chosen, name, documented(summary, facts, calls), rule, linear)
+    return declare(chosen, name, documented(summary, facts, calls), rule, linear)
 
 
-def _declare(
+def declare(
     body: Callable[..., Any], name: str, doc: str, rule: Any, linear: str
 ) -> Op[..., DistributedArray]:
+    """Declare an op of this body under another name than the body's, with this docstring."""
     body.__name__, body.__doc__, body.__module__ = name, doc, __name__
     return op(rule, linear=linear)(body)
 
@@ -173,7 +168,7 @@ def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
     return found if found.isnative else found.newbyteorder("=")
 
 
-def _cast_into(xp: Any, x: Block, out: Block) -> Block:
+def cast_into(xp: Any, x: Block, out: Block) -> Block:
     xp.copyto(out, x, casting="unsafe")
     return out
 
@@ -181,13 +176,13 @@ def _cast_into(xp: Any, x: Block, out: Block) -> Block:
 @op(UNARY, prepare=_prepare_cast)
 def cast(xp: Any, x: Block, /, dtype: Any, *, out: Memory | None = None) -> Block:
     """The values as another dtype: what `astype` runs where rounding may lose something."""
-    return x.astype(dtype) if out is None else _cast_into(xp, x, out)
+    return x.astype(dtype) if out is None else cast_into(xp, x, out)
 
 
 @op(UNARY, linear="x", prepare=_prepare_cast)
 def widen(xp: Any, x: Block, /, dtype: Any, *, out: Memory | None = None) -> Block:
     """The values as a dtype of at least their precision: what `astype` runs where it is linear."""
-    return x.astype(dtype) if out is None else _cast_into(xp, x, out)
+    return x.astype(dtype) if out is None else cast_into(xp, x, out)
 
 
 def _cast_vjp(g: Any, out: Any, x: Any, *, dtype: Any) -> Any:
@@ -331,84 +326,6 @@ hypot = binary(
     dtypes=f"{FLOATING} {REAL}",
 )
 hypot.vjp(lambda g, out, x, y: like(g * x / out, x), lambda g, out, x, y: like(g * y / out, y))
-
-# ---------------------------------------------------------------- signs and rounding
-
-sign = unary(
-    "sign",
-    "-1, 0 or 1; x / |x| for complex numbers.",
-    ("sign([-5, 0, 2])", [-1, 0, 1]),
-    dtypes="The dtype is that of `x`. Raises DtypeError for bools.",
-)
-sign.vjp(lambda g, out, x: None if x.dtype.kind == "c" else zero(g, out, x))
-
-abs_ = unary(
-    "abs",
-    "The absolute value; the gradient at 0 is 0.",
-    ("abs([-1.5, 2.0])", [1.5, 2.0]),
-    dtypes="The dtype is that of `x`; complex numbers give real ones.",
-)
-
-
-def _abs_vjp(g: Any, out: Any, x: Any) -> Any:
-    if x.dtype.kind == "c":
-        return g * conj(x) / (out + (out == 0))  # 0 where x is 0
-    return g * sign(x)
-
-
-abs_.vjp(_abs_vjp)
-
-copysign = binary(
-    "copysign",
-    "|x| with the sign of y.",
-    ("copysign(2.0, -0.0)", -2.0),
-    dtypes=f"{FLOATING} {REAL}",
-)
-copysign.vjp(
-    lambda g, out, x, y: like(g * copysign(1.0, x) * copysign(1.0, out), x),
-    lambda g, out, x, y: zero(g, out, y),
-)
-
-
-def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Unary:
-    """Declare a function that makes whole numbers. Integers stay integers, of which CuPy 13 and
-    NumPy 2.0 would make floating-point numbers."""
-
-    def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
-        if x.dtype.kind in "bui":
-            return x.astype(x.dtype) if out is None else _cast_into(xp, x, out)
-        return getattr(xp, name)(x, out=out)
-
-    facts = (
-        "Element-wise: the result has the shape and the dtype of `x`, and is split alike. " + REAL
-    )
-    return _declare(body, name, documented(summary, facts, calls), UNARY, "")
-
-
-floor = _whole("floor", "The largest integer not above x.", ("floor([-1.5, 1.5])", [-2.0, 1.0]))
-ceil = _whole("ceil", "The smallest integer not below x.", ("ceil([-1.5, 1.5])", [-1.0, 2.0]))
-trunc = _whole("trunc", "x without its fraction.", ("trunc([-1.5, 1.5])", [-1.0, 1.0]))
-rint = unary(
-    "rint",
-    "The nearest integer, of two the even one.",
-    ("rint([0.5, 1.6])", [0.0, 2.0]),
-    dtypes=FLOATING,
-)
-for _step in (floor, ceil, trunc, rint):
-    _step.vjp(zero)
-
-
-@op(UNARY)
-def round_(xp: Any, x: Block, /, decimals: int = 0, *, out: Memory | None = None) -> Block:
-    """x rounded to `decimals` decimal places, of two the even one.
-
-    >>> gdt.round([0.25, 1.35, 2.5], 1).tolist()
-    [0.2, 1.4, 2.5]
-    """
-    return xp.round(x, decimals, out=out)
-
-
-round_.vjp(zero)
 
 # ---------------------------------------------------------------- complex parts
 
