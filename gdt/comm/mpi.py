@@ -123,6 +123,7 @@ class MpiMessages(Messages):
         return self.failed(what, problem, "See what the other processes printed last.")
 
     def unsent(self) -> list[int]:
+        """The processes with a message that is still on its way to them."""
         return [*self._sending]
 
     def _packed(self, arrays: Payload, what: str) -> np.ndarray:
