@@ -44,6 +44,13 @@ def nonlinear(xp: Any, x: Any, /) -> Any:
 
 partial_passes = Op(nonlinear, "... -> ...", linear="x")
 
+
+def itself(xp: Any, x: Any, /) -> Any:
+    return x[...]
+
+
+undeclared_view = Op(itself, "... -> ...", linear="x")
+
 DEFECTS: dict[str, tuple[Callable[..., Any], Sample, str]] = {
     "a value of one shard": (first_shard_total, Sample((X,), expect=np.sum, grad=False), "result"),
     "another dtype": (
@@ -60,6 +67,8 @@ DEFECTS: dict[str, tuple[Callable[..., Any], Sample, str]] = {
         "poisoned|result"),
     "a partial sum that is taken for a value": (
         partial_passes, Sample((X,), expect=np.exp, grad=False), "result"),
+    "a view that is not declared": (
+        undeclared_view, Sample((X,), expect=lambda x: x, grad=False), "view of x"),
     "a result that is nearly exact": (
         lambda x: x + 1e3 - 1e3,
         Sample((X,), expect=lambda x: x, exact=True, grad=False),

@@ -25,8 +25,9 @@ class Declaration:
     operands, statics: names of the body's parameters before and after `/`. injected: those that the
     engine fills in, of `INJECTED`. linear: groups of operands in which the op is linear together.
     donated: positions of operands whose memory the outputs may take; output i takes the place of
-    donated operand i. scratch: the position of an operand that the op may use up, or -1. The other
-    fields are the options of `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
+    donated operand i. scratch: the position of an operand that the op may use up, or -1. views:
+    names of the operands whose memory the outputs may share. The other fields are the options of
+    `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Declaration:
     prepare: Callable[..., dict[str, Any]] | None
     donated: tuple[int, ...]
     scratch: int
+    views: frozenset[str]
     kernel: Callable[..., Any] | None = None
     has_library: bool = False
     specialization: Callable[..., Any] | None = None
@@ -53,6 +55,10 @@ class Declaration:
     def operand_name(self, i: int) -> str:
         """Name of the operand at that position, as errors say it."""
         return self.operands[i] if i < len(self.operands) else f"operand {i}"
+
+    def is_viewed(self, i: int) -> bool:
+        """Whether outputs may share the memory of the operand at that position."""
+        return bool(self.views) and (self.variadic or self.operand_name(i) in self.views)
 
     def bound_rule(
         self, types: Sequence[ArrayType | None], static: dict[str, Any]
@@ -90,6 +96,7 @@ def declaration_of(
     finish: Callable[..., Any] | None = None,
     donate: str = "",
     scratch: str = "",
+    view: str = "",
     prepare: Callable[..., dict[str, Any]] | None = None,
     takes_namespace: bool = True,
 ) -> Declaration:
@@ -122,6 +129,7 @@ def declaration_of(
         prepare=prepare,
         donated=tuple(operands.index(n.strip()) for n in donate.split(",") if n.strip()),
         scratch=operands.index(scratch) if scratch else -1,
+        views=frozenset(view.split()),
     )
 
 

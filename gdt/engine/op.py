@@ -336,6 +336,7 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
         with length 1), `finish(xp, *statistics)` makes the outputs. Without `merge`, `finish`
         scales what a block holds of a sum, and must be linear. It may name statics, and `count`,
         the number of elements reduced.
+    view: operands whose memory the outputs may share, as that of a transpose does.
     prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body sees
     them.
     """

@@ -1,6 +1,6 @@
 """Ops that move blocks, or make them of nothing: declared with a planner in place of a rule.
 
-    @planned_op
+    @planned_op()
     def _copy(x, /):
         return BlockPlan((None,), (x,), [np.copy] * len(x.mesh.blocks))
 
@@ -49,8 +49,8 @@ class BlockPlan(NamedTuple):
 class PlannedOp(Op[..., DistributedArray]):
     """An op with a planner in place of a rule; see `planned_op`."""
 
-    def __init__(self, planner: Callable[..., BlockPlan]) -> None:
-        super().__init__(planner, "", takes_namespace=False)
+    def __init__(self, planner: Callable[..., BlockPlan], view: str = "") -> None:
+        super().__init__(planner, "", view=view, takes_namespace=False)
         self.planner = planner
 
     def __reduce__(self) -> str:  # type: ignore[override]
@@ -63,12 +63,14 @@ class PlannedOp(Op[..., DistributedArray]):
         return _plan_of(types, self.planner(*types, **static))
 
 
-def planned_op(planner: Callable[..., BlockPlan]) -> PlannedOp:
-    """Declare an op by its planner: `(*types, **statics) -> BlockPlan`, a decorator.
+def planned_op(*, view: str = "") -> Callable[[Callable[..., BlockPlan]], PlannedOp]:
+    """Declare an op by its planner: a decorator of `(*types, **statics) -> BlockPlan`.
 
     The planner's positional parameters are the operands, the keyword-only ones the statics.
+
+    view: operands whose memory the output may share.
     """
-    return PlannedOp(planner)
+    return lambda planner: PlannedOp(planner, view)
 
 
 def _plan_of(types: tuple[ArrayType | None, ...], planned: BlockPlan) -> Plan:

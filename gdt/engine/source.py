@@ -157,14 +157,33 @@ def compiled(expression: Expression, count: int) -> Callable[..., Any]:
             return function.value  # type: ignore[no-any-return]
     operands = [f"x{i}" for i in range(count)]
     names = Names(["run", *operands])
-    source = f"def run({', '.join(operands)}):\n    return {written(expression, operands, names)}"
-    exec(code_of(source), names)
-    run = names.pop("run")  # else it would be alive for as long as it refers to itself
+    lines = [f"return {written(expression, operands, names)}"]
+    run = define(f"run({', '.join(operands)})", lines, names)
     run.expression = expression
     return cast(Callable[..., Any], run)
 
 
+def define(
+    signature: str, lines: Iterable[str], names: dict[str, Any], file: str = "<gdt plan>"
+) -> Any:
+    """Define a Python function of that signature by the lines of its body, in which `names` says
+    what global names stand for. Its attribute `source` is all of its source.
+
+    file: the name of its file in tracebacks.
+
+    >>> double = define("double(x)", ["y = x + x", "return y"], {})
+    >>> double(2), double.source
+    (4, 'def double(x):\\n    y = x + x\\n    return y')
+    """
+    source = "\n    ".join([f"def {signature}:", *lines])
+    exec(code_of(source, file), names)
+    # Popped, else the function would refer to itself, and live until a collection of cycles.
+    function = names.pop(signature.partition("(")[0])
+    function.source = source
+    return function
+
+
 @remembered(2000)  # most plans of other shapes have the same source
-def code_of(source: str) -> CodeType:
-    """Compiled source of a plan."""
-    return compile(source, "<gdt plan>", "exec")
+def code_of(source: str, file: str) -> CodeType:
+    """Compile source."""
+    return compile(source, file, "exec")

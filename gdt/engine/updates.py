@@ -15,7 +15,7 @@ from gdt.caches import Cache
 from gdt.engine.declaration import RuleOf
 from gdt.engine.op import Op, declared
 from gdt.engine.plan import PLAN_BYTES, Block, Plan
-from gdt.engine.source import Names, code_of, written
+from gdt.engine.source import Names, define, written
 from gdt.observe import OBSERVERS, is_recorded
 
 
@@ -116,15 +116,13 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
     made = written(plan.fast_update.expression, operands, names)  # type: ignore[union-attr]
     names |= known
     lines = [
-        "def run(group, block, scalars):",
-        f"    {', '.join(f'(o{d}, k{d})' for d in donated)}, = group",
-        *[f"    scalar{i} = scalars[{i}]" for i in range(count)],
-        *[f"    free{d} = is_owned(o{d}, k{d})" for d in donated],
-        f"    made = {made}",
-        *[f"    o{d}[k{d}] = array(kinds[{d}], (made[{d}],))" for d in donated],
+        f"{', '.join(f'(o{d}, k{d})' for d in donated)}, = group",
+        *[f"scalar{i} = scalars[{i}]" for i in range(count)],
+        *[f"free{d} = is_owned(o{d}, k{d})" for d in donated],
+        f"made = {made}",
+        *[f"o{d}[k{d}] = array(kinds[{d}], (made[{d}],))" for d in donated],
     ]
-    exec(code_of("\n".join(lines)), names)
-    return names.pop("run")  # type: ignore[no-any-return]
+    return define("run(group, block, scalars)", lines, names)  # type: ignore[no-any-return]
 
 
 def _remember_all(

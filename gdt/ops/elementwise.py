@@ -330,7 +330,7 @@ hypot.vjp(lambda g, out, x, y: like(g * x / out, x), lambda g, out, x, y: like(g
 # ---------------------------------------------------------------- complex parts
 
 
-@op(UNARY, linear="x")
+@op(UNARY, linear="x", view="x")
 def real(xp: Any, x: Block, /) -> Block:
     """The real part; `x` itself if it is real.
 
@@ -343,7 +343,7 @@ def real(xp: Any, x: Block, /) -> Block:
 real.vjp(lambda g, out, x: astype(g, x.dtype))
 
 
-@op(UNARY, linear="x")
+@op(UNARY, linear="x", view="x")
 def imag(xp: Any, x: Block, /) -> Block:
     """The imaginary part; zeros if `x` is real.
 

@@ -106,7 +106,7 @@ def plan_movement(types: tuple[ArrayType, ...], how: Movement) -> BlockPlan:
     return BlockPlan([layout] * len(types), recut.want, [run.inside_block], None, collectives)
 
 
-@planned_op
+@planned_op(view="types")
 def _move_intervals(*types: ArrayType, how: Movement) -> BlockPlan:
     return plan_movement(types, how)
 

@@ -27,7 +27,7 @@ __all__ = ["relayout", "relayout_like"]
 Block = Any
 
 
-@planned_op
+@planned_op(view="x")
 def _relayout(x: ArrayType, /, *, layout: Layout) -> BlockPlan:
     steps = route(x, layout)
     functions = () if x.mesh.divided else [mover(steps) or _itself]
@@ -38,7 +38,7 @@ def _relayout(x: ArrayType, /, *, layout: Layout) -> BlockPlan:
     return BlockPlan([None], x.with_layout(layout), functions, together)
 
 
-@planned_op
+@planned_op()
 def _copy_to_mesh(x: ArrayType, /, *, layout: Layout) -> BlockPlan:
     """The values of an array with nothing partial on another mesh, by way of the host."""
 
@@ -59,7 +59,7 @@ _copy_to_mesh.vjp(
 
 
 @public
-@planned_op
+@planned_op()
 def copy(x: ArrayType, /) -> BlockPlan:
     """The array in memory of its own; see `DistributedArray.copy`."""
     duplicate = partial(backend_of(x.mesh).asarray, copy=True, order=x.memory_order)

@@ -131,7 +131,7 @@ def _groups(have: Sequence[int], want: Sequence[int]) -> list[tuple[list[int], l
     return groups
 
 
-@op(_reshape_rule, linear="x", prepare=_prepare_reshape)
+@op(_reshape_rule, linear="x", prepare=_prepare_reshape, view="x")
 def reshape(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_ENGINE) -> Block:
     """The elements in row-major order in another shape; one size may be -1.
 
@@ -249,7 +249,7 @@ def _transpose_rule(array_type: ArrayType, *, axes: tuple[int, ...]) -> str:
     return f"{' '.join(names)} -> {' '.join(names[a] for a in axes)}"
 
 
-@op(_transpose_rule, linear="x", prepare=_prepare_transpose)
+@op(_transpose_rule, linear="x", prepare=_prepare_transpose, view="x")
 def transpose(xp: Any, x: Block, /, axes: Sequence[int] | None = None) -> Block:
     """The array with its axes in another order (None: reversed); a view, split as before.
 
@@ -294,7 +294,7 @@ def _broadcast_rule(array_type: ArrayType, *, shape: tuple[int, ...]) -> RuleSpe
     return RuleSpec(f"{' '.join(have)} -> {' '.join(names)}", dict(zip(names, shape, strict=True)))
 
 
-@op(_broadcast_rule, linear="x", prepare=_prepare_broadcast)
+@op(_broadcast_rule, linear="x", prepare=_prepare_broadcast, view="x")
 def broadcast_to(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_ENGINE) -> Block:
     """The array repeated along new axes and axes of length 1 until it has `shape`; takes no memory.
 

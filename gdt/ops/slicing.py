@@ -177,7 +177,7 @@ def cut(x: DistributedArray, how: Cut) -> DistributedArray:
     return out
 
 
-@planned_op
+@planned_op(view="x")
 def _cut(x: ArrayType, /, *, how: Cut) -> BlockPlan:
     mesh, out = x.mesh, how.out
     index = _as_one_index(how)

@@ -13,9 +13,8 @@ def aliases(values: Sequence[Any], instructions: Iterable[Instruction]) -> list[
     """Of every register, those that share its memory in some run, itself among them.
 
     values: what each register held when the instructions ran. A reshaping is a view in one run and
-    a copy in another, since arrays of one type may lie in memory differently. So what has as many
-    elements as an operand counts as a view of it, and so does all that is made of one that is moved
-    first, as moving may reshape it and drop the padding.
+    a copy in another, since arrays of one type may lie in memory differently. So what ops declare
+    as views counts, whether it was one or not.
     """
     groups = [{register} for register in range(len(values))]
 
@@ -30,14 +29,10 @@ def aliases(values: Sequence[Any], instructions: Iterable[Instruction]) -> list[
         for owner in owners_of(value):
             join(first.setdefault(id(owner), register), register)
     for k in instructions:
-        if k.donated or k.is_new:
-            continue
-        several = k.inputs == k.moved and len(k.inputs) == len(k.outputs)  # each to its own output
-        pairs = zip(k.inputs, k.outputs, strict=True) if several else product(k.inputs, k.outputs)
+        each = k.views == k.inputs and len(k.inputs) == len(k.outputs)  # to its own output
+        pairs = zip(k.inputs, k.outputs, strict=True) if each else product(k.views, k.outputs)
         for one, other in pairs:
-            operand, made = _elements(values[one]), _elements(values[other])
-            is_moved = one in k.moved and _dtypes(operand) == _dtypes(made)
-            if operand and (is_moved or operand == made):
+            if _is_array(values[one]):
                 join(one, other)
     return groups
 
@@ -54,13 +49,9 @@ def _owner(block: Any) -> Any:
     return block
 
 
-def _elements(value: Any) -> list[tuple[int, Any]]:
-    """How many elements of which dtype each block of an array has; of a scalar, nothing."""
-    return [(b.size, b.dtype) for b in blocks_of(value) if hasattr(b, "dtype")]
-
-
-def _dtypes(elements: Sequence[tuple[int, Any]]) -> set[Any]:
-    return {dtype for _, dtype in elements}
+def _is_array(value: Any) -> bool:
+    """Whether a register holds blocks, not a scalar."""
+    return all(hasattr(block, "dtype") for block in blocks_of(value))
 
 
 def blocks_of(value: Any) -> tuple[Any, ...]:

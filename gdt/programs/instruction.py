@@ -19,10 +19,9 @@ class Instruction(NamedTuple):
     several: whether it returns a tuple of results, one for each register. donated: of an update,
     which is called with a tuple of its inputs and one of flags, the registers that it may
     overwrite, `scratch` the one that it may use up, or -1, and `plan` what it is made of.
-    is_effect: whether it runs even if nobody reads what it writes. is_new: whether what it makes
-    has memory of its own in every run. moved: the registers that it moves, before it reads them.
-    communicates: whether devices send each other something in it, or wait for that. line: the
-    user's line that it comes from.
+    is_effect: whether it runs even if nobody reads what it writes. views: of the registers that it
+    reads, those whose memory the ones that it writes may share. communicates: whether devices send
+    each other something in it, or wait for that. line: the user's line that it comes from.
     """
 
     name: str
@@ -33,8 +32,7 @@ class Instruction(NamedTuple):
     donated: tuple[int, ...] = ()
     scratch: int = -1
     is_effect: bool = False
-    is_new: bool = False
-    moved: tuple[int, ...] = ()
+    views: tuple[int, ...] = ()
     communicates: bool = False
     line: str = ""
     plan: Plan | None = None

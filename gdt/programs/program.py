@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from gdt.engine.source import Names, written
+from gdt.engine.source import Names, define, written
 from gdt.programs.instruction import Held, Instruction
 
 PROGRAM_FILE = "<gdt program>"
@@ -52,15 +52,15 @@ class Program:
         namespace.update({name(r): value for r, value in constants.items()})
         lines = []
         for at, k in enumerate(instructions):
-            lines.append(f"    {self._line(k, at, name, namespace, alone)}")
+            lines.append(self._line(k, at, name, namespace, alone))
             self.at_line[len(lines) + 1] = k
             if at in ends:
-                lines.append(f"    del {', '.join(map(name, ends[at]))}")
-        lines.append(f"    return ({''.join(f'{name(r)}, ' for r in outputs)})")
+                lines.append(f"del {', '.join(map(name, ends[at]))}")
+        lines.append(f"return ({''.join(f'{name(r)}, ' for r in outputs)})")
         parameters = [*map(name, self.inputs), *[f"free{r}" for r in self.donated]]
-        self.source = "\n".join([f"def run({', '.join(parameters)}):", *lines])
-        exec(compile(self.source, PROGRAM_FILE, "exec"), namespace)
-        self.run: Callable[..., tuple[Held, ...]] = namespace.pop("run")  # else it refers to itself
+        run = define(f"run({', '.join(parameters)})", lines, namespace, PROGRAM_FILE)
+        self.run: Callable[..., tuple[Held, ...]] = run
+        self.source: str = run.source
 
     def _line(
         self,

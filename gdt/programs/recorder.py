@@ -20,7 +20,6 @@ from gdt.comm.relayout import JOIN
 from gdt.comm.transport import sent
 from gdt.engine.op import Op
 from gdt.engine.plan import Plan
-from gdt.engine.planned import PlannedOp
 from gdt.observe import Observer, observing_only
 from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
@@ -63,11 +62,9 @@ class Recorder(Observer):
             return
         plan, args = self._with_moved_constants(op, args, static)
         inputs = [held(a) if type(a) is DistributedArray else a for a in args]
-        is_moved = isinstance(op, PlannedOp)
         self._note(
             op.name, plan.fast, inputs, [held(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
-            is_new="out" in op.declaration.injected,
-            moved=[x for x, route in zip(inputs, plan.routes, strict=True) if route or is_moved],
+            views=[x for i, x in enumerate(inputs) if op.declaration.is_viewed(i)],
         )  # fmt: skip
 
     def _with_moved_constants(
@@ -98,11 +95,8 @@ class Recorder(Observer):
     ) -> None:
         made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
         if inputs:
-            self._note(
-                name, _on_registers(function), read, made, True,
-                is_new=op is not None and "out" in op.declaration.injected,
-                moved=read if op is None or isinstance(op, PlannedOp) else (),
-            )  # fmt: skip
+            views = [x for i, x in enumerate(read) if op is None or op.declaration.is_viewed(i)]
+            self._note(name, _on_registers(function), read, made, True, views=views)
         else:
             self._has_sent()
             self.constants.update(map(self._register, made))
@@ -149,8 +143,7 @@ class Recorder(Observer):
         donated: Sequence[int] = (),
         scratch: int = -1,
         is_effect: bool = False,
-        is_new: bool = False,
-        moved: Iterable[Any] = (),
+        views: Iterable[Any] = (),
         plan: Plan | None = None,
     ) -> None:
         if processes.current().count > 1:
@@ -171,8 +164,8 @@ class Recorder(Observer):
         self.instructions.append(
             Instruction(
                 name, function, read, written, several,
-                donated=overwritten, scratch=used_up, is_effect=is_effect, is_new=is_new,
-                moved=tuple([self._read(x) for x in moved]), communicates=communicates,
+                donated=overwritten, scratch=used_up, is_effect=is_effect,
+                views=tuple([self._read(x) for x in views]), communicates=communicates,
                 line=self.line(), plan=plan,
             )
         )  # fmt: skip

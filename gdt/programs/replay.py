@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
+from gdt.engine.source import define
 from gdt.engine.updates import is_only_owned, is_owned
 from gdt.errors import FunctionError, error
 from gdt.programs.graphs.cuda_graph import StepGraph, step_graph
@@ -163,21 +164,17 @@ class Recording:
             test = f"== {id(container)}" if is_shared else "not in entered"
             guards.append(f"id(containers[{n}]) {test}")
         lines = [
-            "def replay(places, containers):",
-            *[f"    o{n}, k{n} = places[{i.argument}]" for n, i in _arguments(inputs)],
-            "    try:",
-            *[f"        if not ({guard}):\n            return OUTDATED" for guard in guards],
-            "    except missing:",
-            "        return OUTDATED",
+            *[f"o{n}, k{n} = places[{i.argument}]" for n, i in _arguments(inputs)],
+            "try:",
+            *[f"    if not ({guard}):\n            return OUTDATED" for guard in guards],
+            "except missing:",
+            "    return OUTDATED",
             *_run(used, program, self.graph, namespace),
-            f"    return {_returned(template, namespace)}",
+            f"return {_returned(template, namespace)}",
         ]
-        self.source = "\n".join(lines)
-        exec(compile(self.source, "<gdt replay>", "exec"), namespace)
-        # Popped, else it would refer to itself, and be alive until a collection of cycles.
-        self.replay: Callable[[Sequence[tuple[Any, Any]], Sequence[Any]], Tree] = namespace.pop(
-            "replay"
-        )
+        replay = define("replay(places, containers)", lines, namespace, "<gdt replay>")
+        self.replay: Callable[[Sequence[tuple[Any, Any]], Sequence[Any]], Tree] = replay
+        self.source: str = replay.source
 
 
 def _arguments(inputs: Sequence[Input]) -> list[tuple[int, Input]]:
@@ -228,7 +225,7 @@ def _run(
     if graph is None:
         namespace["run"] = program.run
         asked = {r: "is_only_owned" if r in alone else "is_owned" for r in program.donated}
-        lines = [f"    free{r} = {asked[r]}(o{first[r]}, k{first[r]})" for r in program.donated]
+        lines = [f"free{r} = {asked[r]}(o{first[r]}, k{first[r]})" for r in program.donated]
         operands = ", ".join(blocks + [f"free{r}" for r in program.donated])
     else:
         namespace["run"] = graph.run
@@ -236,9 +233,9 @@ def _run(
         free = [f"{at}: all(is_owned(o{n}, k{n}))" for at, n in states]
         # Asked before the list of blocks, which refers to them, is made.
         blocks = [f"o{first[r]}[k{first[r]}].blocks" for r in program.inputs]
-        lines, operands = [f"    free = {{{', '.join(free)}}}"], f"[{', '.join(blocks)}], free"
-    lines.append(f"    outputs = run({operands})")
+        lines, operands = [f"free = {{{', '.join(free)}}}"], f"[{', '.join(blocks)}], free"
+    lines.append(f"outputs = run({operands})")
     for n, i in enumerate(inputs):
         if i.written:
-            lines.append(f"    o{n}[k{n}] = {i.written.source(f'w{n}', namespace)}")
+            lines.append(f"o{n}[k{n}] = {i.written.source(f'w{n}', namespace)}")
     return lines

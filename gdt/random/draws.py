@@ -191,7 +191,7 @@ def split(key: Key, n: int = 2) -> DistributedArray:
 # ---------------------------------------------------------------- draws
 
 
-@planned_op
+@planned_op()
 def _draw(
     key: ArrayType,
     stream: Any,
@@ -213,7 +213,7 @@ def _draw(
     return BlockPlan([None, None], array_type, [partial(draw, block) for block in blocks])
 
 
-@planned_op
+@planned_op()
 def _permute(key: ArrayType, stream: Any, /, *, n: int) -> BlockPlan:
     """The integers below `n` in random order, replicated."""
     mesh, xp = key.mesh, backend_of(key.mesh).xp

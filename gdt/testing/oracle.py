@@ -15,11 +15,13 @@ from gdt.array.placing import distribute
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.tape import GradientTape
 from gdt.backend import backend_of
+from gdt.observe import observing
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, create_mesh, default_mesh
 from gdt.state import leaves, mapped
 from gdt.testing.layouts import choices
 from gdt.testing.operands import assert_close, assert_consistent, placed, tolerance
+from gdt.testing.views import ViewObserver
 
 Tree = Any  # a value, or nested lists, tuples and dicts of them
 
@@ -276,7 +278,9 @@ class Oracle:
             placed(a, w, poison=poison) for a, w in zip(self.sample.arrays, chosen, strict=True)
         ]
         before = [_on_host(x) for x in operands]
-        outs = list(leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static)))
+        with observing(ViewObserver()):
+            out = self.function(*self.sample.with_arrays(operands), **self.sample.static)
+        outs = list(leaves(out))
         assert len(outs) == len(self.expected), (
             f"{len(outs)} results, expected {len(self.expected)}"
         )

@@ -20,7 +20,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.launcher import Launcher
 from gdt.engine.op import op
 from gdt.engine.plan import Labels, Memory
-from gdt.engine.source import code_of
+from gdt.engine.source import define
 from gdt.engine.specialization import are_arrays
 from gdt.ops.elementwise import like
 from gdt.settings import MATMUL_PRECISION
@@ -182,7 +182,7 @@ def contract(xp: Any, x: Block, w: Block, labels: Labels, out: Block) -> Block:
     """Contract two blocks; bool and integer blocks as NumPy's matmul does."""
     if labels.function is None:
         lines = arrange(labels.terms, x.shape, w.shape, labels.order)
-        labels.function = _defined("product(xp, x, w, target)", lines, {"np": np})
+        labels.function = define("product(xp, x, w, target)", lines, {"np": np})
     return labels.function(xp, x, w, out)
 
 
@@ -193,18 +193,11 @@ def contract_on_host(
     if not are_arrays(x, w):
         return None
     lines = arrange(labels.terms, x.shape, w.shape, labels.order)
-    product: Callable[..., Block] = _defined(
+    product: Callable[..., Block] = define(
         "product(x, w, *, out=None)", ["target = out", *lines], {"np": np, "xp": np}
     )
     product.__name__ = body.func.__name__
     return product
-
-
-def _defined(signature: str, lines: Sequence[str], names: dict[str, Any]) -> Any:
-    """The function with that signature and these lines, which may use `names`."""
-    source = "\n    ".join([f"def {signature}:", *lines])
-    exec(code_of(source), names)
-    return names.pop("product")  # else it would refer to itself
 
 
 def _on_tensor_cores(dtype: np.dtype, arch: str) -> bool:
