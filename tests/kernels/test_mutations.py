@@ -58,12 +58,12 @@ def batchnorm_columns(execute: Execute) -> None:
 
 
 def reduce_values(execute: Execute) -> None:
-    for n, inner in ((700, 1), (100, 1), (700, 40)):  # a block a row, a warp a row, columns
+    for n, inner in ((3000, 1), (100, 1), (700, 40)):  # a block a row, a warp a row, columns
         check_values("Sum", "float32", 9, n, inner, (2,), True, "none", execute)
 
 
 def reduce_arguments(execute: Execute) -> None:
-    for n, inner in ((700, 1), (100, 1), (700, 40)):
+    for n, inner in ((3000, 1), (100, 1), (700, 40)):
         check_arguments("Max", "float32", 9, n, inner, (2,), True, "ties", execute)
 
 
@@ -189,7 +189,7 @@ MUTATIONS = [
     (*ARGUMENTS, "arg_rows", None, "(start ? start[item] : 0)", "(start ? start[0] : 0)"),
     (*ARGUMENTS, "arg_columns", None, "take(loaded[k], i + 1ll * k * p.step)", "take(loaded[k], i)"),
     (*ARGUMENTS, "arg_columns", None, "= state;\n  __syncthreads();", "= state;\n"),
-    (*ARGUMENTS, "arg_columns", None, "p.inside && i < n; i += p.step) take", "p.inside && i < n - 1; i += p.step) take"),
+    (*ARGUMENTS, "arg_columns", None, "p.inside && i < n; i += p.step) take", "p.inside && i < n - p.step; i += p.step) take"),
     (*ARGUMENTS, "arg_columns", None, "blockIdx.x / tiles", "blockIdx.x / (tiles + 1)"),
     (*ARGUMENTS, "arg_finish", None, "if (i >= size) return;", "if (i > size) return;"),
     (*ARGUMENTS, "arg_finish", None, "part < count; part++) {", "part < count - 1; part++) {"),
