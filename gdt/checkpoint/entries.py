@@ -63,12 +63,15 @@ def of_first_process(value: Any) -> Any:
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
+    """The shape that a file has for an array, or for a counter."""
     return () if isinstance(value, int) else value.shape
 
 
 def dtype_of(value: Any) -> np.dtype:
+    """The dtype that a file has for an array, or for a counter; little-endian."""
     return np.dtype("<i8") if isinstance(value, int) else value.dtype.newbyteorder("<")
 
 
 def nbytes_of(value: Any) -> int:
+    """The bytes of an array, or of a counter, in a file."""
     return math.prod(shape_of(value)) * dtype_of(value).itemsize
