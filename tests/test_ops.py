@@ -27,14 +27,21 @@ def mesh_id(mesh: Mesh) -> str:
     return "x".join(map(str, mesh.sizes)) + "-" + "x".join(map(str, mesh.grid))
 
 
-def check_all(name: str, mesh: Mesh, limit: int, gradients: int, second: int) -> None:
+def check_all(
+    name: str, mesh: Mesh, limit: int, gradients: int, second: int, *, first: int = 0
+) -> None:
+    """Check every sample of a function in up to `limit` combinations of layouts.
+
+    gradients, second: how many of them are checked with gradients, with second derivatives.
+    first: the first combination that is checked; combination 0 replicates all operands.
+    """
     for n, sample in enumerate(SAMPLES[name]):
         oracle = Oracle(FUNCTIONS[name], sample)
         # Other layouts for every sample and storage mode, but the same in every run.
         seed = zlib.crc32(f"{name} {n} {mesh.sizes} {mesh.grid}".encode())
         ranks = [a.ndim for a in sample.arrays]
         every = choices(mesh, ranks, limit=limit, seed=seed, reductions=list(UFUNCS))
-        for i, chosen in enumerate(every):
+        for i, chosen in enumerate(every[first:] or every):
             oracle.check(mesh, chosen, gradients=i < gradients, second=i < second)
 
 
@@ -63,7 +70,7 @@ def test_function_equals_itself_on_whole_arrays(name: str, mesh: Mesh) -> None:
 @pytest.mark.parametrize("mesh", LARGE_MESHES, ids=mesh_id)
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_function_on_three_mesh_axes(name: str, mesh: Mesh) -> None:
-    check_all(name, mesh, limit=2, gradients=1, second=0)
+    check_all(name, mesh, limit=2, gradients=1, second=0, first=1)
 
 
 @pytest.mark.parametrize("mesh", [MESHES[0], MESHES[-1]], ids=mesh_id)
