@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,15 @@ import pytest
 from gdt.cuda import launches
 from gdt.cuda.compiler import KernelCall
 
-from . import on_gpu, test_batchnorm, test_matmul, test_matmul_hopper, test_reduce, test_update
+from . import (
+    conftest,
+    on_gpu,
+    test_batchnorm,
+    test_matmul,
+    test_matmul_hopper,
+    test_reduce,
+    test_update,
+)
 from .harness import Execute, covering
 from .on_gpu import Compared, Device
 
@@ -71,3 +80,15 @@ def test_a_gpu_that_is_asked_for_and_not_there_fails(monkeypatch: pytest.MonkeyP
     on_gpu.gpu.cache_clear()
     with pytest.raises(pytest.fail.Exception, match="GDT_TEST_DEVICE=cuda: no driver"):
         on_gpu.run([], Execute()._on_host)
+
+
+def test_a_test_reports_its_largest_differences() -> None:
+    """In its properties, which come from whichever process has run it."""
+    item = SimpleNamespace(user_properties=[])
+    call = conftest.pytest_runtest_call(item)  # type: ignore[arg-type]
+    next(call)
+    on_gpu.LARGEST["reduce_rows"] = 0.5
+    with pytest.raises(StopIteration):
+        call.send(None)
+    assert item.user_properties == [(conftest.DIFFERENCE, ("reduce_rows", 0.5))]
+    on_gpu.LARGEST.clear()
