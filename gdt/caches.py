@@ -2,11 +2,11 @@
 
 Plans, routes, recorded programs and their like are made once for operands of given types, and found
 again by key. A program that meets ever new shapes would fill the memory with them. So every cache
-has two generations: what was used since the last turn, and what was used before it. As soon as the
-new entries of all caches together take half of the budget, the caches turn: the older generations
-are forgotten, and the newer ones become the older ones. An entry that is used again is moved to the
-newer generation. So the entries that were used least recently are those that go, and finding an
-entry costs no more than a dictionary does.
+has two generations: the entries used since the last turn, and the entries used before it. As soon
+as the new entries of all caches together take half of the budget, the caches turn: the older
+generations are forgotten, and the newer ones become the older ones. An entry that is used again
+moves to the newer generation. So the least recently used entries are forgotten first, and a lookup
+costs no more than in a dictionary.
 
 How many bytes an entry takes is estimated by the cache that holds it.
 """
@@ -27,8 +27,8 @@ R = TypeVar("R")
 class Cache(dict[Any, V]):
     """A dictionary whose entries are forgotten when they have not been used for long.
 
-    `cache.get(key)` finds an entry of the newer generation, `cache[key]` one of either, and raises
-    KeyError for one that is not there.
+    `cache.get(key)` looks in the newer generation only. `cache[key]` looks in both, and raises
+    KeyError if neither has the key.
 
     nbytes: an estimate of the bytes that an entry takes.
     """
@@ -53,7 +53,7 @@ class Cache(dict[Any, V]):
         BUDGET.add(self.nbytes)
 
     def recall(self, key: Any) -> V | None:
-        """Return the entry of either generation, or None."""
+        """Return the entry for `key` from either generation, or None."""
         try:
             return self[key]
         except KeyError:
@@ -73,7 +73,7 @@ class Cache(dict[Any, V]):
 class Budget:
     """The memory that all caches together may take.
 
-    nbytes: of all entries, as their caches estimate them.
+    nbytes: the size of that memory; the caches estimate how much of it their entries take.
     """
 
     def __init__(self, nbytes: int) -> None:

@@ -89,7 +89,7 @@ class Place(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What is kept there now."""
+        """The value at this place now."""
         return self.owner[self.key]
 
     @property
@@ -109,7 +109,7 @@ LEAVES = {DistributedArray, int, float, bool, str, type(None), FunctionType}
 
 
 def owner_of(value: Any) -> Any:
-    """What keeps the values of a container; None if `value` is none."""
+    """The object that holds the values of a container, by key; None for a leaf."""
     if isinstance(value, Stateful):
         return vars(value)
     if type(value) in LEAVES or not isinstance(value, list | tuple | Mapping):

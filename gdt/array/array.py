@@ -134,10 +134,10 @@ class DistributedArray(ArrayMethods):
 
     @property
     def shards(self) -> list[Shard]:
-        """What every device of this process holds, row-major by coordinate; read-only views.
+        """The shards on the devices of this process, row-major by coordinate, as read-only views.
 
-        Of arrays on GPUs they are CuPy's arrays, which have no flag that forbids writing. A partial
-        reduction is shown as it is: each shard is a part of it.
+        The data of a shard on a GPU is a CuPy array, which no flag protects from writing. A partial
+        reduction is not resolved: each shard holds its device's part of the sum.
         """
         met_host("read values on the host")
         return shards_of(self.type, self.blocks)

@@ -24,8 +24,8 @@ Block = Any
 
 
 class Shard(NamedTuple):
-    """What one device holds: its name, its mesh coordinate, the part of the global array, the
-    data."""
+    """The part of an array that one device holds: the device's name, its mesh coordinate, the index
+    of the part in the global array, and the data."""
 
     device: str
     coordinate: tuple[int, ...]
@@ -72,7 +72,7 @@ def _gathered(array_type: ArrayType, blocks: Sequence[Block]) -> tuple[ArrayType
 
 
 def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
-    """What every device of this process holds, row-major by coordinate; read-only views."""
+    """The shards on the devices of this process, row-major by coordinate, as read-only views."""
     mesh, backend, found = array_type.mesh, backend_of(array_type.mesh), []
     position = {at: i for i, at in enumerate(mesh.blocks)}
     split = {a for axes in array_type.layout.dims for a in axes}

@@ -48,7 +48,10 @@ def call_ufunc(
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """What `__array_ufunc__` returns; DtypeError for a ufunc, method or argument that gdt lacks."""
+    """Call gdt's function for a ufunc of NumPy, as `__array_ufunc__` does.
+
+    Raises DtypeError for a ufunc, a method of it, or an argument that gdt lacks.
+    """
     axis = kwargs.get("axis", 0)  # of a reduction; None says all axes
     kwargs = {k: v for k, v in kwargs.items() if v is not None}
     function = functions.get(UFUNC_NAMES.get(ufunc.__name__, ufunc.__name__))
@@ -74,10 +77,11 @@ def call_function(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """What `__array_function__` returns: gdt's function of that name, where there is one.
+    """Call gdt's function for a function of NumPy, as `__array_function__` does.
 
-    Any other runs as NumPy wrote it: it takes facts such as `x.ndim` from the array, calls what
-    gdt has, and fetches the values for the rest, which `gdt.implicit_fetch` allows or forbids.
+    A function that gdt lacks runs as NumPy wrote it. It reads facts such as `x.ndim` from the
+    array, calls gdt's functions where there are any, and otherwise fetches the values, which
+    `gdt.implicit_fetch` allows or forbids.
     """
     name = function.__name__
     own = functions.get(FUNCTION_NAMES.get(name, name)) if function.__module__ == "numpy" else None

@@ -14,11 +14,11 @@ from gdt.errors import DtypeError, ShapeError, error
 
 A = TypeVar("A")
 
-COMMON_OPERANDS = frozenset({float, int})  # beside arrays: what is looked for first
+COMMON_OPERANDS = frozenset({float, int})  # the operands, beside arrays, that are tested for first
 
 
 def _forward(name: str) -> Callable[..., Any]:
-    """A method that calls the public function of that name."""
+    """Make a method that calls the public function `name`."""
 
     def method(self: Any, *args: Any, **static: Any) -> Any:
         return FUNCTIONS[name](self, *args, **static)
@@ -33,7 +33,7 @@ def _unary(name: str) -> Callable[[A], A]:
 
 
 def _reflected(name: str) -> Callable[[A, object], A]:
-    """A method that calls the public function of that name with `self` as its second operand."""
+    """Make a method that calls the public function `name` with `self` as the second operand."""
 
     def method(self: Any, other: object) -> Any:
         return FUNCTIONS[name](other, self) if is_array_like(other) else NotImplemented
@@ -44,11 +44,15 @@ def _reflected(name: str) -> Callable[[A, object], A]:
 
 
 def _numpy_method(name: str) -> Callable[..., Any]:
-    """A method that NumPy's function of that name calls, with None for what it was not given."""
+    """Make a method that calls the public function `name`.
+
+    NumPy's function of that name calls this method, with `out=None` and `dtype=None` where its
+    caller passes neither.
+    """
 
     def method(self: Any, *args: Any, **static: Any) -> Any:
-        given = {k: v for k, v in static.items() if k not in ("out", "dtype") or v is not None}
-        if "out" in given:
+        static = {k: v for k, v in static.items() if k not in ("out", "dtype") or v is not None}
+        if "out" in static:
             raise error(
                 DtypeError,
                 name,
@@ -56,7 +60,7 @@ def _numpy_method(name: str) -> Callable[..., Any]:
                 operands={"x": self.type},
                 remedy=f"Write out = x.{name}(...).",
             )
-        return FUNCTIONS[name](self, *args, **given)
+        return FUNCTIONS[name](self, *args, **static)
 
     method.__name__ = name
     method.__doc__ = f"See `gdt.{name}`."
@@ -65,8 +69,8 @@ def _numpy_method(name: str) -> Callable[..., Any]:
 
 def _operator(name: str) -> Callable[[A, object], A]:
     def method(self: Any, other: object) -> Any:
-        kind = type(other)
-        if kind is not type(self) and kind not in COMMON_OPERANDS and not is_array_like(other):
+        cls = type(other)
+        if cls is not type(self) and cls not in COMMON_OPERANDS and not is_array_like(other):
             return NotImplemented
         return UNCHECKED[name](self, other)
 
@@ -105,7 +109,7 @@ def _in_place(name: str, symbol: str) -> Callable[[A, object], A]:
 
 
 def _divmod(*, reflected: bool = False) -> Callable[..., Any]:
-    """A method for the floor and the remainder of self / other; of other / self if `reflected`."""
+    """Make a method for floor and remainder of self / other; of other / self if `reflected`."""
 
     def method(self: Any, other: Any) -> Any:
         if not is_array_like(other):
@@ -117,7 +121,7 @@ def _divmod(*, reflected: bool = False) -> Callable[..., Any]:
 
 
 class ArrayMethods:
-    """What a `DistributedArray` does by calling public functions, with itself as first operand."""
+    """The operators and methods of a `DistributedArray` that call public functions on the array."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]

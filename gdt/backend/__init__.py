@@ -18,7 +18,7 @@ the block's shape names, and any order gives the same values (except for the las
 of a large array with its own transpose, for which BLAS has another kernel where both are one
 memory). Scans, arg-reductions and copies along another axis cost what they cost NumPy on the whole
 array, which may be more than on shards that lie apart. Memory for kernels (CuPy's, and that of the
-emulated devices) lies by rows of the block, as kernels expect it.
+emulated devices) is row-major over the block's axes, as kernels expect.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def register_backend(
 ) -> None:
     """Register a kind of device, so that meshes may name `kind:0` to `kind:{device_count() - 1}`.
 
-    make: returns the backend; it is called once, when an array is first placed on such a mesh.
+    make: a function that returns the backend; it is called once, when a mesh first needs it.
     Each device holds one block.
     """
     DEVICE_COUNTS[kind] = device_count
@@ -79,9 +79,10 @@ def synchronize() -> None:
 
 
 def as_array(value: Any, mesh: Mesh, dtype: Any = None) -> Array:
-    """Return `value` as a whole array for `mesh`: on a GPU if `value` and `mesh` are, else NumPy's.
+    """Return `value` as one array that is not split, ready to be placed on `mesh`.
 
-    Its bytes are in the host's order, which kernels, collectives and files take for granted.
+    If `value` and `mesh` are on GPUs, the array is CuPy's, else NumPy's. Its elements have the
+    host's byte order, which kernels, collectives and files take for granted.
 
     Raises TypeError or ValueError for an argument that is no array.
     """

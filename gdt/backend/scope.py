@@ -1,4 +1,4 @@
-"""The context in which one GPU is current, and the errors of CUDA in gdt's words."""
+"""The context in which one GPU is current, and in which errors of CUDA become errors of gdt."""
 
 from __future__ import annotations
 
@@ -65,7 +65,10 @@ class Scope:
             return None
         status = getattr(cause, "status", 0)
         if status in CAPTURE:
-            problem, remedy = f"cannot be captured: {cause}", "Reading values, and waiting, cannot."
+            problem, remedy = (
+                f"cannot be captured: {cause}",
+                "Read values and wait outside the graph.",
+            )
         elif status in FATAL:
             problem = f"the device has failed: {cause}"
             remedy = (
@@ -73,7 +76,7 @@ class Scope:
                 "CUDA_LAUNCH_BLOCKING=1 shows which operation fails."
             )
         else:
-            problem, remedy = f"CUDA refuses: {cause}", "gdt.show_config() tells what was found."
+            problem, remedy = f"CUDA refuses: {cause}", "gdt.show_config() lists the GPUs."
         return error(DeviceError, self.name, problem, remedy=remedy)
 
     def _out_of_memory(self, cause: BaseException) -> GdtError:

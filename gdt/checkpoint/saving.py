@@ -37,7 +37,7 @@ from gdt.state import Tree
 SHOWN = 10  # lines of an error that lists entries
 T = TypeVar("T")
 # A part that a process has written: the name of its array, its bounds, and its checksum.
-Written = tuple[str, list[tuple[int, int]], str]
+Part = tuple[str, list[tuple[int, int]], str]
 
 
 @checked
@@ -46,18 +46,18 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
 
     tree: a Module, an Optimizer, or nested dicts and lists of them, of arrays and of ints; names
         are joined with dots, as in `model.dense1.weight`.
-    path: of the file; of a symbolic link, the target is written.
+    path: the file to write; if it is a symbolic link, the target is written.
 
     Every shard is written to its place in the file once, so no whole array is assembled in memory.
     The file also stores checksums (CRC-32) of up to 64 slabs of rows of each array, for `restore`
     and `verify`. A file at `path` is replaced only when the new file is complete and reads back as
     it was written. Several processes must save the same names, types, layouts and counters to one
-    path, which they compare before anything is written.
+    path; they compare them before anything is written.
 
-    Raises CheckpointError that lists all entries of a tree that a file cannot hold (numbers that
-    are no ints of 64 bits, text, None, arrays of NumPy, other objects), for a tree without arrays
-    and counters, for a dtype that safetensors lacks, and if the file cannot be written. Then a file
-    at `path` is unchanged.
+    Raises CheckpointError for entries that a file cannot hold (numbers that are no ints of 64 bits,
+    text, None, arrays of NumPy, other objects), all of which it lists; for a tree without arrays
+    and counters; for a dtype that safetensors lacks; and if the file cannot be written. After an
+    error an existing file at `path` is unchanged.
 
     >>> import tempfile
     >>> path = tempfile.mkdtemp() + "/weights.safetensors"
@@ -87,11 +87,11 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     target = Path(os.path.realpath(path))
     name = f".{target.name}.{os.getpid()}-{threading.get_ident()}.tmp"
     temporary = target.with_name(of_first_process(name))
-    steps = _Writing(target, temporary, values)
+    writer = _Writer(target, temporary, values)
     try:
-        _in_all_processes(steps.reserve, path)
-        written = _in_all_processes(steps.write_shards, path)
-        _in_all_processes(partial(steps.complete, list(itertools.chain(*written))), path)
+        _in_all_processes(writer.reserve, path)
+        parts = _in_all_processes(writer.write_shards, path)
+        _in_all_processes(partial(writer.complete, list(itertools.chain(*parts))), path)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -121,13 +121,13 @@ def _agree(path: Path, values: Mapping[str, Any]) -> None:
     }
     first, *others = gathered(count, facts, f"checkpoint.save of {path}")
     for i, other in enumerate(others, 1):
-        differing = [n for n in sorted(first | other) if first.get(n) != other.get(n)]
-        if differing:
+        names = [n for n in sorted(first | other) if first.get(n) != other.get(n)]
+        if names:
             lines = [
                 f"{n}: {first.get(n, 'nothing')} in process 0, {other.get(n, 'nothing')} in {i}"
-                for n in differing[:SHOWN]
+                for n in names[:SHOWN]
             ]
-            more = [f"and {len(differing) - SHOWN} more"] if len(differing) > SHOWN else []
+            more = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
             raise error(
                 CheckpointError,
                 "save",
@@ -155,14 +155,14 @@ def _in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
     return [result for _, result in results]
 
 
-class _Writing:
+class _Writer:
     """The steps of writing a file, which all processes take together: process 0 creates the file,
     every process writes the shards of its devices, and process 0 completes the file."""
 
     def __init__(self, path: Path, temporary: Path, values: Mapping[str, Any]) -> None:
         self.path, self.temporary, self.values = path, temporary, values
         self.first = processes.current().index == 0
-        # Large elements first, so that all are aligned; then by name.
+        # Arrays of large elements come first, so that all are aligned; equal sizes stay by name.
         self.order = sorted(values, key=lambda name: -dtype_of(values[name]).itemsize)
         self.entries: dict[str, Any] = {}
         offset = 0
@@ -180,7 +180,7 @@ class _Writing:
         self.size = self.start + offset
 
     def reserve(self) -> None:
-        """Create the file in its full size."""
+        """Create the temporary file at its full size."""
         if self.first:
             if self.path.exists() and not self.path.is_file():
                 raise OSError("it is not a regular file")
@@ -188,9 +188,9 @@ class _Writing:
             with self.temporary.open("w+b") as file:
                 _reserve(file, self.size)
 
-    def write_shards(self) -> list[Written]:
-        """Write the shards of this process to their places in the file, and list them."""
-        written: list[Written] = []
+    def write_shards(self) -> list[Part]:
+        """Write the shards of this process to their places in the file; list the parts written."""
+        parts: list[Part] = []
         with self.temporary.open("r+b") as file:
             for name in self.order:
                 if nbytes_of(self.values[name]):
@@ -198,17 +198,16 @@ class _Writing:
                     for index, data in _pieces(self.values[name], self.first):
                         target[index or ...] = data
                         bounds = [(s.start, s.stop) for s in index]
-                        written.append((name, bounds, checksum(np.asarray(data, target.dtype))))
+                        parts.append((name, bounds, checksum(np.asarray(data, target.dtype))))
                     target.flush()
             os.fsync(file.fileno())
-        return written
+        return parts
 
-    def complete(self, written: Sequence[Written]) -> None:
-        """Write the header, and rename the file when it is complete; an existing file is replaced
-        in this last moment."""
+    def complete(self, parts: Sequence[Part]) -> None:
+        """Write the header and rename the temporary file; only this replaces an existing file."""
         if self.first:
             with self.temporary.open("r+b") as file:
-                self._check(file, written)
+                self._check(file, parts)
                 sums = {
                     name: checksums(self._mapped(file, name))
                     if nbytes_of(self.values[name])
@@ -224,10 +223,10 @@ class _Writing:
             self.temporary.replace(self.path)
             _sync_directory(self.path.parent)
 
-    def _check(self, file: BinaryIO, written: Sequence[Written]) -> None:
+    def _check(self, file: BinaryIO, parts: Sequence[Part]) -> None:
         """Raise OSError unless the file consists of the parts that all processes have written."""
         missing = {name: math.prod(shape_of(value)) for name, value in self.values.items()}
-        for name, bounds, expected in written:
+        for name, bounds, expected in parts:
             part = self._mapped(file, name)[tuple(slice(*b) for b in bounds)]
             missing[name] -= part.size
             if checksum(part) != expected:
@@ -289,8 +288,8 @@ def _pieces(value: Any, first_process: bool) -> Iterator[tuple[Index, Any]]:
     """Yield every distinct shard that this process writes: (index in the global array, data on the
     host).
 
-    Of replicas the first device's is written. Process 0 writes counters, and arrays that every
-    process has.
+    Of several replicas the first device's is written. Process 0 writes counters, and arrays that
+    every process has.
     """
     if isinstance(value, int):
         if first_process:

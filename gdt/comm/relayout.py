@@ -154,8 +154,8 @@ def report(kind: str, transition: Transition, together: Sequence[Transition]) ->
 
 
 def transitions_inside(transitions: Sequence[Transition]) -> list[Transition]:
-    """Those of a route that change the only block of a mesh: there a sum over devices is summed
-    already, and waits to be summed as it is."""
+    """The transitions of a route that change the only block of a mesh. That block holds sums over
+    devices as one sum, so neither an all-reduce nor its opposite, "pend", changes it."""
     return [s for s in transitions if s.kind not in ("all_reduce", "pend")]
 
 

@@ -45,7 +45,7 @@ class PlanBlocks:
     # ---- what is done before the body
 
     def before(self, n: int, block: int) -> Callable[[Block], Block] | None:
-        """What is done to a block of operand `n` before a body gets it; None if nothing."""
+        """The function that prepares a block of operand `n` for the body; None if not needed."""
         fills, shape = self.fills(n, block), self.aligned(n)
         if fills:
             return partial(_filled, fills, shape)

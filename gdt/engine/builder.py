@@ -221,7 +221,7 @@ class PlanBuilder:
         return {"out": self.backend.empty(*self.buffer)} if self.buffer else {}
 
     def _targets(self, xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
-        """What donated operands are updated into: themselves where they are free."""
+        """The memory that an update writes to: the donated operand's where it is free, else new."""
         order = self.blocks.moved[0].memory_order  # type: ignore[union-attr]
         empty = self.backend.empty
         if len(free) == 1:

@@ -13,7 +13,7 @@ Block = Any
 
 
 class Buffer(NamedTuple):
-    """What memory a body writes into, as `Backend.empty` takes it."""
+    """The memory that a body writes into: the arguments of `Backend.empty`."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -21,7 +21,7 @@ class Buffer(NamedTuple):
 
 
 def as_tuple(outputs: Any) -> tuple[Block, ...]:
-    """What a body returns, of one output too."""
+    """The outputs of a body as a tuple, also where there is only one."""
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 

@@ -40,7 +40,7 @@ def _known(file: str, arch: str) -> frozenset[Instance]:
 
 
 class Launcher:
-    """What the kernel of an op works with, for one plan and one block.
+    """The memory, launches and cached values of an op's kernel, for one plan and one block.
 
     xp: the array namespace of the backend. lead: number of mesh axes, which blocks have in front.
     launched: the kernels of the call that runs now. kept: what the kernel keeps between calls.
@@ -78,7 +78,7 @@ class Launcher:
         return error(KernelError, self.op, problem)
 
     def keep(self, name: str, make: Callable[[], T]) -> T:
-        """What `make` returned the first time: a constant of the plan."""
+        """Return the constant `name` of the plan, which `make` computes at the first request."""
         if name not in self.kept:
             self.kept[name] = make()
         kept: T = self.kept[name]
@@ -166,7 +166,7 @@ class KernelBody:
         return outs
 
     def _tried(self, xs: Sequence[Block], out: Mapping[str, Any]) -> tuple[Any, str]:
-        """What the kernel makes, or why it does not apply."""
+        """Run the kernel: (its result, ""), or (None, the reason why it does not apply)."""
         self.launcher.launched.clear()
         try:
             return self.kernel(*xs, **out), ""

@@ -180,7 +180,7 @@ class Op(Generic[P, R_co]):
     def _blamed(
         self, args: Sequence[Any], static: Mapping[str, Any], cause: Exception
     ) -> Exception:
-        """What the arguments did wrong, for an error of Python's that they caused."""
+        """The error that says which argument is wrong, for the exception that it caused."""
         if isinstance(cause, MemoryError):
             return out_of_memory(self.name, cause)
         given = {self.declaration.operand_name(i): a for i, a in enumerate(args)} | dict(static)

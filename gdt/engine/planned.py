@@ -27,16 +27,17 @@ from gdt.sharding.mesh import Mesh
 
 
 class BlockPlan(NamedTuple):
-    """What a planner makes.
+    """The plan of a call, as the planner of an op without a rule returns it.
 
-    layouts: to which the operands are moved first; None leaves an operand as it is. out: the type
-    of the output. functions: for every block of this process, what makes the output's block of the
-    operands' blocks there; Python scalars are given as they are. together: for blocks that send
-    each other something, one function of the lists of all blocks. collectives: what runs in it,
-    unless it tells observers by itself.
+    layouts: the layout to which each operand is moved first; None leaves an operand as it is.
+    out: the type of the output.
+    functions: for every block of this process, a function that takes the operands' blocks there
+        (and Python scalars as they are) and returns the output's block.
+    together: for blocks that send data to each other, one function of the lists of all blocks.
+    collectives: the collectives that `together` runs, unless it tells observers by itself.
 
-    Of meshes of one block `functions` is the fast path; `together`, if there is one too, is taken
-    where somebody watches moves.
+    On a mesh of one block `functions` is the fast path; `together`, if there is one too, runs where
+    an observer watches moves.
     """
 
     layouts: Sequence[Layout | None]

@@ -68,7 +68,7 @@ class SingleBlock:
         return compiled(expression, len(self.blocks.moved))
 
     def _prepared(self, n: int, transitions: Sequence[Mover]) -> Expression:
-        """What the body gets of operand `n`."""
+        """The expression of operand `n` after its transitions, as the body takes it."""
         operand: Expression = Operand(n)
         for transition in (*transitions, self.folded.before(n, 0)):
             if transition is not None:

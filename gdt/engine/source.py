@@ -33,7 +33,7 @@ class Value(NamedTuple):
 
 
 class CallExpression(NamedTuple):
-    """What `function` returns."""
+    """A call of `function`, as an expression of generated source."""
 
     function: Value
     arguments: Sequence[Expression]
@@ -71,13 +71,13 @@ Expression = Operand | Value | CallExpression | Reshaped | Unpacked | Tuple | Ch
 
 
 class Names(dict[str, Any]):
-    """What global names in source stand for; none of them is one of `taken`."""
+    """The global names of generated source and their values; no name is one of `taken`."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self.taken = {*taken, *keyword.kwlist}
 
     def add(self, name: str, value: Any) -> str:
-        """A name for a value: the wanted one, with a number if that stands for something else."""
+        """Add a value and return its name: `name`, with a number if another value has that name."""
         if not name.isidentifier():
             name = "function"
         found, number = name, 1

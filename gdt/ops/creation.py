@@ -1,4 +1,7 @@
-"""Creating arrays: from the host, and by rule, each device making only its own shards."""
+"""Create arrays from values of the host, or from a shape and a function of indices.
+
+Where a function or one number gives the elements, each device makes only its own shards.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +55,10 @@ def asarray(
 
     layout: how to split it; replicated on the default mesh if not given. A distributed array keeps
         its own layout.
-        In several processes every one passes the whole value, and DistributedError tells where they
-        differ; of the parts that processes have, `gdt.pack` makes an array.
-    copy: None copies host memory, as True does; False lets the array share it where its layout
-        allows, and then the caller must not write to it.
+        With several processes, every process passes the whole value, and DistributedError tells
+        where the values differ. `gdt.pack` makes an array from parts that the processes have.
+    copy: None and True copy host memory. False lets the array share that memory where the layout
+        allows; then the caller must not write to it.
 
     Raises ShapeError for lists that are no array, DtypeError for elements that are no numbers and
     for masked arrays, LayoutError for a layout of another rank.
@@ -64,10 +67,10 @@ def asarray(
     dtype('int64')
     """
     if isinstance(value, DistributedArray):
-        moved = value if layout is None else relayout(value, layout)
-        if dtype is not None and moved.dtype != checked_dtype(dtype, "asarray"):
-            moved = moved.astype(dtype)
-        return moved.copy() if copy else moved
+        x = value if layout is None else relayout(value, layout)
+        if dtype is not None and x.dtype != checked_dtype(dtype, "asarray"):
+            x = x.astype(dtype)
+        return x.copy() if copy else x
     if layout is None and dtype is None and copy is not False:
         return as_operand(value, checked_layout(None, 0, "asarray").mesh, "asarray", "value")
     refuse_mask(value, "asarray", "value")
@@ -79,10 +82,10 @@ def asarray(
         raise error(ShapeError, "asarray", f"the value is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
         raise error(DtypeError, "asarray", f"the value has dtype {whole.dtype}, which is no number")
-    checked = checked_layout(layout, whole.ndim, "asarray")
+    target_layout = checked_layout(layout, whole.ndim, "asarray")
     is_constant = isinstance(value, NUMBERS)
     return distribute(
-        whole, checked, copy=copy is not False, given="asarray", is_constant=is_constant
+        whole, target_layout, copy=copy is not False, given="asarray", is_constant=is_constant
     )
 
 
@@ -90,13 +93,13 @@ def asarray(
 
 
 def shard_starts(array_type: ArrayType, grid: Sequence[int], dim: int) -> np.ndarray:
-    """The global index along `dim` at which each shard of a block begins, shaped as the block's
-    mesh axes. Shards that are all padding begin beyond the axis."""
+    """The global index along `dim` at which each shard of the block at `grid` begins, shaped as the
+    block's mesh axes. Shards of padding alone begin beyond the end of the axis."""
     mesh, axes = array_type.mesh, array_type.layout.dims[dim]
     shard = np.zeros((1,) * mesh.ndim, np.int64)
     for a in axes:
-        along = np.arange(mesh.box[a]) + grid[a] * mesh.box[a]
-        shard = shard * mesh.sizes[a] + along.reshape(
+        coordinates = np.arange(mesh.box[a]) + grid[a] * mesh.box[a]
+        shard = shard * mesh.sizes[a] + coordinates.reshape(
             [-1 if k == a else 1 for k in range(mesh.ndim)]
         )
     return shard * array_type.local_shape[dim]
@@ -105,14 +108,14 @@ def shard_starts(array_type: ArrayType, grid: Sequence[int], dim: int) -> np.nda
 def _indices(array_type: ArrayType, grid: Sequence[int]) -> list[np.ndarray]:
     """The global indices of a block's elements along every axis; padding repeats the last index.
 
-    Array `d` has a length other than 1 along the mesh axes and along axis d alone, so that all of
-    them broadcast to the block.
+    The array for axis d has length 1 along all other axes but the mesh axes, so that the arrays
+    broadcast to the block.
     """
     indices = []
     for d, (size, chunk) in enumerate(zip(array_type.shape, array_type.local_shape, strict=True)):
         start = shard_starts(array_type, grid, d)
-        along = np.arange(chunk).reshape([-1 if k == d else 1 for k in range(array_type.ndim)])
-        index = start.reshape(start.shape + (1,) * array_type.ndim) + along
+        offsets = np.arange(chunk).reshape([-1 if k == d else 1 for k in range(array_type.ndim)])
+        index = start.reshape(start.shape + (1,) * array_type.ndim) + offsets
         indices.append(np.minimum(index, size - 1))  # (mesh axes..., 1, ..., chunk, ..., 1)
     return indices
 
@@ -120,10 +123,11 @@ def _indices(array_type: ArrayType, grid: Sequence[int]) -> list[np.ndarray]:
 def from_blocks(
     array_type: ArrayType, make: Callable[[Any, Sequence[int]], Block], value: Any = None
 ) -> DistributedArray:
-    """An array of that type from its blocks.
+    """Make an array of `array_type` block by block.
 
-    make: `make(backend, grid)` returns the block at that grid coordinate, in the resolved layout of
-        `array_type`. value: the value of all elements, which processes compare.
+    make: `make(backend, grid)` returns the block at grid coordinate `grid`, in the resolved layout
+        of `array_type`.
+    value: the number that all elements equal, if there is one; processes compare it.
     """
     resolved, backend = (
         array_type.with_layout(array_type.layout.resolved),
@@ -141,7 +145,7 @@ def from_blocks(
 
 
 def from_indices(array_type: ArrayType, values: Callable[..., Any]) -> DistributedArray:
-    """An array of `values(xp, *indices)`: a function of the global index along every axis."""
+    """Make an array of `values(xp, *indices)`, a function of the global index along every axis."""
     resolved = array_type.with_layout(array_type.layout.resolved)
 
     def make(backend: Any, grid: Sequence[int]) -> Block:
@@ -154,7 +158,7 @@ def from_indices(array_type: ArrayType, values: Callable[..., Any]) -> Distribut
 
 
 def type_of_shape(shape: Shape, dtype: Any, layout: Layout | None, name: str) -> ArrayType:
-    """The type of an array that the function of that name makes, with its arguments checked.
+    """The type of the array that the public function `name` makes of `shape`, `dtype` and `layout`.
 
     Raises ShapeError, DtypeError or LayoutError for an argument that does not fit.
     """
@@ -171,8 +175,8 @@ def full(
 ) -> DistributedArray:
     """An array of that shape filled with a number, or with an array that broadcasts to the shape.
 
-    The dtype is that of `fill_value` unless given. Raises ShapeError for a shape that is none, or
-    to which `fill_value` does not broadcast, and ArgumentError for a value that is no number.
+    The dtype is that of `fill_value` unless given. Raises ShapeError for an invalid shape or one to
+    which `fill_value` does not broadcast, and ArgumentError for a value that is no number.
 
     >>> gdt.full((2,), 7).tolist()
     [7, 7]
@@ -199,7 +203,7 @@ def _constant(array_type: ArrayType, value: Any) -> DistributedArray:
 def zeros(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
     """Zeros of that shape; float64 if no dtype is given, replicated if no layout is.
 
-    Raises ShapeError for a shape that is none, DtypeError for a dtype that is no number.
+    Raises ShapeError for an invalid shape, DtypeError for a dtype that is no number.
 
     >>> gdt.zeros(2).tolist()
     [0.0, 0.0]
@@ -211,7 +215,7 @@ def zeros(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> 
 def ones(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
     """Ones of that shape; float64 if no dtype is given, replicated if no layout is.
 
-    Raises ShapeError for a shape that is none, DtypeError for a dtype that is no number.
+    Raises ShapeError for an invalid shape, DtypeError for a dtype that is no number.
 
     >>> gdt.ones((1, 2), dtype=int).tolist()
     [[1, 1]]
@@ -221,9 +225,9 @@ def ones(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> D
 
 @public
 def empty(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
-    """An array of that shape with unset elements: whatever recycled memory holds.
+    """An array of that shape whose elements are not set: they hold whatever the memory held.
 
-    Raises ShapeError for a shape that is none, DtypeError for a dtype that is no number.
+    Raises ShapeError for an invalid shape, DtypeError for a dtype that is no number.
 
     >>> gdt.empty((2, 3)).shape
     (2, 3)
@@ -243,10 +247,9 @@ def empty(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> 
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, *, layout: Layout | None = None
 ) -> DistributedArray:
-    """An array filled with `fill_value`, in the shape, dtype and layout of `x`, with nothing
-    partial.
+    """An array filled with `fill_value`, in the shape, dtype and resolved layout of `x`.
 
-    dtype, layout: others than those of `x`. Raises what `gdt.full` raises.
+    dtype, layout: in place of those of `x`. Raises the errors of `gdt.full`.
 
     >>> gdt.full_like(gdt.zeros(2), 7).tolist()
     [7.0, 7.0]
@@ -256,9 +259,9 @@ def full_like(
 
 @public
 def zeros_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
-    """Zeros in the shape, dtype and layout of `x`, with nothing partial.
+    """Zeros in the shape, dtype and resolved layout of `x`.
 
-    dtype, layout: others than those of `x`.
+    dtype, layout: in place of those of `x`.
 
     >>> gdt.zeros_like(gdt.ones(2)).tolist()
     [0.0, 0.0]
@@ -268,9 +271,9 @@ def zeros_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> Di
 
 @public
 def ones_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
-    """Ones in the shape, dtype and layout of `x`, with nothing partial.
+    """Ones in the shape, dtype and resolved layout of `x`.
 
-    dtype, layout: others than those of `x`.
+    dtype, layout: in place of those of `x`.
 
     >>> gdt.ones_like(gdt.zeros(2)).tolist()
     [1.0, 1.0]
@@ -280,9 +283,9 @@ def ones_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> Dis
 
 @public
 def empty_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
-    """Unset elements in the shape, dtype and layout of `x`, with nothing partial.
+    """An array whose elements are not set, in the shape, dtype and resolved layout of `x`.
 
-    dtype, layout: others than those of `x`.
+    dtype, layout: in place of those of `x`.
 
     >>> gdt.empty_like(gdt.ones((2, 3))).shape
     (2, 3)

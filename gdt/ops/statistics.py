@@ -1,4 +1,4 @@
-"""Mean and variance together, and what follows from them.
+"""Moments (mean and variance together), variance and standard deviation.
 
 Variances are never sums of squares minus squared sums, which cancel: every shard centres its own
 elements, and Chan's formula merges (mean, variance) pairs, so float32 data of mean 10,000 and
@@ -65,25 +65,27 @@ def _merge(
     *,
     axis: int,
 ) -> tuple[Block, ...]:
-    """Chan, Golub, LeVeque 1979, eq. 2.1, for any number of parts at once.
+    """Merge the means and variances of any number of parts along `axis`.
+
+    Source: Chan, Golub, LeVeque 1979, eq. 2.1, which merges two parts.
 
     rest: the difference between each part's mean and its rounded mean. elements: the number of
         elements of each part; the parts are equally large if it is None.
     """
     add = xp.add.reduce
     first = mean[(slice(None),) * axis + (slice(1),)]
-    off = mean - first  # exact where the means are close to each other
-    off += rest
+    offset = mean - first  # exact where the means are close to each other
+    offset += rest
     if elements is None:
         share, total = 1.0 / mean.shape[axis], None
-        average = add(off, axis=axis, keepdims=True)
+        average = add(offset, axis=axis, keepdims=True)
         average *= share
     else:
         total = add(elements, axis=axis, keepdims=True)
         share = elements / xp.maximum(total, 1)
-        average = add(share * off, axis=axis, keepdims=True)
-    off -= average
-    spread = _squared(off)
+        average = add(share * offset, axis=axis, keepdims=True)
+    offset -= average
+    spread = _squared(offset)
     spread += variance
     spread *= share
     spread = add(spread, axis=axis, keepdims=True)
@@ -93,7 +95,7 @@ def _merge(
 
 
 def _squared(x: Block) -> Block:
-    """The squared modulus."""
+    """The squared modulus of every element."""
     if x.dtype.kind == "c":
         return x.real * x.real + x.imag * x.imag
     return x * x
@@ -103,8 +105,8 @@ def _as_result(
     xp: Any, mean: Block, variance: Block, *others: Block, dtype: np.dtype[Any]
 ) -> tuple[Block, Block]:
     if len(others) == 2:  # shards that differ in size have counted their elements
-        none = others[1] == 0
-        mean, variance = xp.where(none, np.nan, mean), xp.where(none, np.nan, variance)
+        is_empty = others[1] == 0
+        mean, variance = xp.where(is_empty, np.nan, mean), xp.where(is_empty, np.nan, variance)
     if mean.dtype == dtype:
         return mean, variance
     return mean.astype(dtype), variance.astype(dtype)
@@ -130,10 +132,10 @@ def moments(
 ) -> tuple[Block, ...]:
     """Mean and variance over `axes` (None: all), as `tf.nn.moments` gives them, with no ddof.
 
-    Over split axes it is one all-gather of each device's means and variances, merged in coordinate
-    order (there the mean of infinite elements may be NaN). float16 is computed in float32, integers
-    give float64, complex numbers a real variance. Raises AxisError for an axis that `x` does not
-    have.
+    Over split axes one all-gather brings together the devices' means and variances, which are
+    merged in coordinate order; then the mean of infinite elements may be NaN. float16 is computed
+    in float32. Integers give float64, complex numbers a real variance. Raises AxisError for an axis
+    that `x` does not have.
 
     >>> mean, variance = gdt.moments(gdt.asarray([[1.0, 2.0], [3.0, 6.0]]), axes=0)
     >>> mean.tolist(), variance.tolist()
@@ -162,8 +164,8 @@ def moments(
 def _reduced(
     axes: tuple[int, ...], rank: int, shape: tuple[int, ...], dtype: np.dtype
 ) -> tuple[frozenset[str], Any]:
-    """The factors that are reduced, and the number of elements of a block that make one of the
-    result: a NumPy scalar, with which 0 / 0 is NaN and a warning, as in NumPy."""
+    """The factors that `axes` reduce, and the number of elements of a block that one element of the
+    result is computed from: a NumPy scalar, so that 0 / 0 is NaN with a warning, as in NumPy."""
     count = math.prod(shape[a] for a in axes)
     return frozenset(f"d{a + rank}" for a in axes), np.empty(0, dtype).real.dtype.type(count)
 
@@ -185,8 +187,8 @@ def _padded_moments(
 def moments_gradient(
     x: DistributedArray, mean: DistributedArray, g_mean: Any, g_variance: Any, axes: Axis
 ) -> DistributedArray:
-    """The cotangent of `x` from the cotangents of its mean and variance, of which one may be
-    None."""
+    """The cotangent of `x` from `g_mean` and `g_variance`, the cotangents of its mean and variance;
+    one of the two may be None."""
     n, parts = reduced_count(x, axes), []
     if g_mean is not None:
         parts.append(restore_axes(divided_by_count(g_mean, n), x, axes, False))
@@ -216,7 +218,7 @@ def var(
     *,
     correction: float | None = None,
 ) -> DistributedArray:
-    """Variance over `axis` (None: all axes), divided by the number of elements less `ddof`.
+    """Variance over `axis` (None: all): squared deviations, summed, over elements minus `ddof`.
 
     ddof, correction: two names for the same number. keepdims: whether the reduced axes stay, with
     length 1. The variance of complex numbers is real, that of integers float64. As in NumPy it is

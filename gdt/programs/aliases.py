@@ -38,12 +38,12 @@ def aliases(values: Sequence[Any], instructions: Iterable[Instruction]) -> list[
 
 
 def owners_of(value: Any) -> list[Any]:
-    """What owns the memory of each block that a register holds; of a scalar, that."""
+    """The objects that own the memory of a register's blocks; for a scalar, the scalar itself."""
     return [_owner(block) for block in blocks_of(value)]
 
 
 def _owner(block: Any) -> Any:
-    """What owns the memory of an array, at the end of the chain of arrays that it is a view of."""
+    """The array that owns the memory of a block: the last of the chain of `base` arrays."""
     while hasattr(base := getattr(block, "base", None), "dtype"):
         block = base
     return block

@@ -93,7 +93,7 @@ def _restoring(state: State) -> Iterator[None]:
 
 
 class Function:
-    """What `gdt.function` returns: calls `function`, recorded and replayed."""
+    """A step that records the ops of its first call and replays them; see `gdt.function`."""
 
     def __init__(
         self, function: Callable[..., Any], state: tuple[Any, ...] | None, verify: int
@@ -249,7 +249,7 @@ def _arrays(arguments: Arguments, state: State) -> list[DistributedArray]:
 def _written(
     place: Place, before: DistributedArray, results: list[DistributedArray]
 ) -> Result | None:
-    """What has been put at a place; None if that is still what was there before."""
+    """The array that a call has put at a place; None if the array `before` is still there."""
     now = read(place)
     return None if now is before else Result.of(now, results)
 

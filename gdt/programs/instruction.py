@@ -39,13 +39,13 @@ class Instruction(NamedTuple):
 
 
 def held(array: DistributedArray) -> Held:
-    """What a register holds of an array."""
+    """The value of a register that holds an array: its block, or a tuple of several blocks."""
     blocks = array.blocks
     return blocks[0] if len(blocks) == 1 else tuple(blocks)
 
 
 def held_of(blocks: Sequence[Block]) -> Held:
-    """What a register holds of an array with these blocks."""
+    """The value of a register that holds an array with these blocks."""
     return blocks[0] if len(blocks) == 1 else tuple(blocks)
 
 

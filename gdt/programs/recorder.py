@@ -196,8 +196,8 @@ class Recorder(Observer):
     def program(
         self, inputs: Sequence[int], outputs: Sequence[int], replaced: Set[int] = frozenset()
     ) -> Program | None:
-        """What makes the registers `outputs` of the registers `inputs`; None if that takes blocks
-        that came from somewhere else. An update may overwrite the inputs `replaced`."""
+        """The program that computes the registers `outputs` from the registers `inputs`; None if it
+        needs blocks that no recorded call made. Updates may overwrite the inputs `replaced`."""
         kept, needed = self._needed(outputs)
         if needed & self.unknown:
             return None
@@ -256,14 +256,14 @@ def _identity(value: Any) -> Any:
 
 
 def _of_blocks(blocks: Any) -> Any:
-    """What a register holds, of a list of blocks; anything else is a scalar."""
+    """The value of a register for a list of blocks; anything else is a scalar, and unchanged."""
     if not isinstance(blocks, list | tuple):
         return blocks
     return held_of(blocks)
 
 
 def _of_value(value: Any) -> Any:
-    """What a register holds of an array, or of a scalar."""
+    """The value of a register that holds an array or a scalar."""
     return held(value) if type(value) is DistributedArray else value
 
 

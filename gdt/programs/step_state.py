@@ -32,7 +32,7 @@ Role = Literal["state", "argument", "counter", "constant"]
 
 
 class Kept(NamedTuple):
-    """What a place held."""
+    """The value that a place held when a step was recorded."""
 
     place: Place
     value: Any
@@ -49,11 +49,11 @@ class Structure(NamedTuple):
 
     @classmethod
     def of(cls, name: str, owner: Any, role: Role) -> Structure:
-        """Those that it has now."""
+        """The structure of `owner` with the keys that it has now."""
         return cls(name, owner, _keys(owner), role)
 
     def is_changed(self) -> bool:
-        """Whether it has others now."""
+        """Whether the owner has other keys now."""
         now = _keys(self.owner)
         return len(now) != len(self.keys) or not all(map(_is_same, now, self.keys))
 
@@ -103,13 +103,14 @@ class RefusedIterator:
 
 
 class State:
-    """What a step keeps besides its arguments, as it is now.
+    """The state of a step as it is now: the values that it keeps besides its arguments.
 
-    named: what `state=` names; None for what the variables of the step hold. objects: arguments
-    that are no arrays, numbers or containers, by name. containers: those among the arguments.
+    named: the values that `state=` names; None takes the variables of the step in their place.
+    objects: the arguments that are no arrays, numbers or containers, by name. containers: the
+    arguments that are containers.
 
-    What a variable holds is state if there is an array, a Stateful object or a generator in it.
-    Other variables are constants, and looked at for what the step itself changes in them.
+    A variable is state if its value holds an array, a Stateful object or a generator. Other
+    variables are constants, which are compared to find out what the step itself changes in them.
     """
 
     def __init__(
@@ -304,7 +305,7 @@ STATE = (DistributedArray, Stateful, Generator)
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What errors call a step."""
+    """The name of a step in errors."""
     return getattr(function, "__name__", type(function).__name__)
 
 
@@ -322,7 +323,7 @@ def _attributes(value: Any) -> Any:
 
 
 def _expression(place: Place, name: Callable[[Any], str]) -> str:
-    """What reads a place, with the names that `name` gives to things."""
+    """The source that reads a place; `name(value)` returns the name of a value in that source."""
     if isinstance(place.owner, Cell):
         return f"{name(place.owner.cell)}.cell_contents"
     key = repr(place.key) if type(place.key) in (str, int) else name(place.key)

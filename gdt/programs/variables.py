@@ -30,7 +30,7 @@ class Cell:
 
 
 def read(place: Place) -> Any:
-    """What is kept at a place now; MISSING if nothing is."""
+    """The value at a place now; MISSING if there is none."""
     try:
         return place.value
     except MISSING_KEY:

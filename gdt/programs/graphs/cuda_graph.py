@@ -99,9 +99,9 @@ class StepGraph:
         return bool(self._captured)
 
     def run(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> Sequence[Held]:
-        """What the program makes of the blocks of its inputs.
+        """Run the program on the blocks of its inputs, and return its outputs.
 
-        free: of each state, whether nobody but its place refers to its blocks.
+        free: for each input that is state, whether only its place refers to its blocks.
         """
         memory = self._memory
         with self._lock, memory.backend.on(memory.mesh, 0):
@@ -205,7 +205,7 @@ class StepGraph:
         self._captured, self._kept = captured, kept
 
     def _given(self) -> dict[int, Held]:
-        """What the program's inputs hold."""
+        """The blocks of the program's inputs, by register."""
         held = [*map(held_of, self._bound), *self._draws.operands]
         return dict(zip(self._program.inputs, held, strict=True))
 
@@ -310,7 +310,7 @@ class StepGraph:
                 self._memory.copy(blocks_of(self._kept[r]), blocks_of(value))
 
     def _operand(self, register: int, made: Mapping[int, Held]) -> Held:
-        """What a register holds between launches."""
+        """The blocks that a register holds between launches."""
         for known in (made, self._kept):
             if register in known:
                 return known[register]

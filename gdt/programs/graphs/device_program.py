@@ -28,10 +28,10 @@ class DeviceProgram(NamedTuple):
 
 
 def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | None:
-    """What of a program runs on devices. None if the host's floats are operands of what takes no
-    arrays in their place.
+    """The part of a program that runs on devices. None if a draw has inputs, or if an op that is no
+    update takes a float from the host: only updates take an array in its place.
 
-    values: what each register held when the program was recorded.
+    values: the blocks or the scalar that each register held when the program was recorded.
     """
     draws = [k for k in program.instructions if k.is_effect]
     if any(k.inputs for k in draws):
@@ -126,7 +126,7 @@ def _together(instructions: Sequence[Instruction]) -> list[Instruction]:
 
 
 def _update_key(k: Instruction) -> Any:
-    """What updates that run together have in common; for others, themselves."""
+    """A key that is equal for updates that one launch may run; for other instructions, the id."""
     if k.plan is None or _kernel_of_all(k) is None:
         return id(k)
     static = tuple(k.plan.kernel_bodies[0].static.items())
@@ -134,7 +134,8 @@ def _update_key(k: Instruction) -> Any:
 
 
 def _kernel_of_all(k: Instruction) -> Callable[..., None] | None:
-    """What launches many updates like this one, if its kernel applies on every device."""
+    """The function that launches many updates like this one at once; None unless the kernel
+    applies on every device."""
     bodies = k.plan.kernel_bodies if k.plan is not None else ()
     if not bodies or not all(body.applies for body in bodies):
         return None

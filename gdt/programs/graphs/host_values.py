@@ -1,4 +1,4 @@
-"""What the host computes for each step of a recorded program, in the memory of its devices."""
+"""Values that the host computes for each step of a recorded program, in its devices' memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gdt.programs.instruction import Held, Instruction, held_of
 
 
 class Scalar(NamedTuple):
-    """A float that the host draws, as an operand of a dtype: `values[place]` of that draw."""
+    """A float that the host computes: result number `place` of draw number `draw`, as `dtype`."""
 
     draw: int
     place: int
@@ -21,11 +21,12 @@ class Scalar(NamedTuple):
 
 
 class HostValues:
-    """What the host computes for each step, in the memory of every device.
+    """The values that the host computes for each step, in the memory of every device.
 
-    draws: instructions without inputs, whose functions are called in order. scalars: how the floats
-    among their results are wanted. arrays: numbers of draw and result of the arrays. operands: what
-    the registers of the scalars, then those of the arrays, hold after the first draw.
+    draws: instructions without inputs, whose functions the host calls in order.
+    scalars: the floats among the results of the draws that the program uses, with their dtypes.
+    arrays: for each array among the results, the number of its draw and its number in that draw.
+    operands: the blocks of the scalars, then those of the arrays, from the first draw on.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class HostValues:
         for scalar in scalars:
             self._of_dtype.setdefault(scalar.dtype, []).append(scalar)
         self._packed = {d: memory.filled((len(s),), d) for d, s in self._of_dtype.items()}
-        at = {s: (d, i) for d, found in self._of_dtype.items() for i, s in enumerate(found)}
+        at = {s: (d, i) for d, group in self._of_dtype.items() for i, s in enumerate(group)}
         self._buffers: list[Blocks] = [()] * len(arrays)
         self.operands: list[Held] = []
         for dtype, i in map(at.__getitem__, scalars):
@@ -48,14 +49,14 @@ class HostValues:
         self.operands += [None] * len(arrays)
 
     def draw(self) -> None:
-        """Compute and send them."""
-        drawn = [draw.function() for draw in self._draws]
+        """Compute the values of a step, and copy them to the devices."""
+        results = [draw.function() for draw in self._draws]
         for dtype, scalars in self._of_dtype.items():
-            values = np.array([drawn[s.draw][s.place] for s in scalars], dtype)
-            self._memory.each(lambda packed, sent=values: packed.set(sent), self._packed[dtype])
+            values = np.array([results[s.draw][s.place] for s in scalars], dtype)
+            self._memory.each(lambda packed, host=values: packed.set(host), self._packed[dtype])
         first = len(self.operands) - len(self._arrays)
         for i, (draw, place) in enumerate(self._arrays):
-            blocks = blocks_of(drawn[draw][place])
+            blocks = blocks_of(results[draw][place])
             if not self._buffers[i]:
                 empty = self._memory.backend.xp.empty_like
                 self._buffers[i] = self._memory.each(empty, blocks)

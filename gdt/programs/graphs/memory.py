@@ -25,7 +25,7 @@ class BlockKind(NamedTuple):
 
     @classmethod
     def of(cls, block: Block) -> BlockKind:
-        """That of a block."""
+        """The shape, dtype and order in memory of a block."""
         return cls(block.shape, block.dtype, axes_in_memory(block))
 
 
@@ -37,7 +37,7 @@ class GraphMemory:
         self.devices = [device_of(mesh, i) for i in range(len(mesh.blocks))]
 
     def each(self, function: Callable[..., Any], *operands: Blocks) -> list[Any]:
-        """What `function` makes of the blocks of the operands, on their devices."""
+        """Call `function` with the operands' blocks of each device, there; list the results."""
         made = []
         for i, blocks in enumerate(zip(*operands, strict=True)):
             with self.backend.on(self.mesh, i):

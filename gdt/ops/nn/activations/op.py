@@ -26,15 +26,14 @@ Block = Any
 ROOT_HALF = math.sqrt(0.5)
 ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)  # of the standard normal
-CUBIC = 0.044715  # of the tanh form of gelu (Hendrycks and Gimpel 2016)
-LONGEST_CACHED = 4096  # zeros of a row
-SATURATED = (
-    40.0  # beyond it exp(-x^2 / 2) and 1 - tanh(x) are 0 in float64, and x^3 is finite in float16
-)
+CUBIC = 0.044715  # the coefficient of x^3 in the tanh form of gelu (Hendrycks and Gimpel 2016)
+LONGEST_CACHED = 4096  # elements of a row of zeros
+# Beyond this x, exp(-x^2 / 2) and 1 - tanh(x) are 0 in float64; its cube is finite in float16.
+SATURATED = 40.0
 
 
 def _real(name: str) -> Callable[..., dict[str, Any]]:
-    """A check that the operand of the op of that name is real; DtypeError otherwise."""
+    """Make a check that the operand of the op `name` is real; DtypeError otherwise."""
 
     def prepare(array_type: ArrayType, **static: Any) -> dict[str, Any]:
         if array_type.dtype.kind == "c":
@@ -88,7 +87,7 @@ def relu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
 @op(BINARY, linear="g")
 def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) -> Block:
     """g * (y > 0): the gradient of y = relu(x)."""
-    # A product of floats and bools would cast piece by piece.
+    # A product of floats and bools would cast the bools piece by piece, which takes longer.
     return xp.multiply(g, (y > 0).astype(g.dtype), out=out)
 
 
@@ -106,7 +105,7 @@ def leaky_relu(
     """x where it is positive, else `negative_slope * x`; the default is Keras's.
 
     Source: Maas et al. 2013, "Rectifier nonlinearities improve neural network acoustic models".
-    Integers give floating-point numbers, of the size that NumPy gives them. Raises DtypeError for
+    Integers give the floating-point dtype that NumPy's ufuncs give them. Raises DtypeError for
     complex numbers.
 
     >>> gdt.leaky_relu([-1.0, 2.0], negative_slope=0.1).tolist()
@@ -125,7 +124,7 @@ def elu(xp: Any, x: Block, /, alpha: float = 1.0, *, out: Memory | None = None) 
     """x where it is positive, else `alpha * (exp(x) - 1)`.
 
     Source: Clevert et al. 2016, "Fast and accurate deep network learning by exponential linear
-    units". Integers give floating-point numbers, of the size that NumPy gives them. Raises
+    units". Integers give the floating-point dtype that NumPy's ufuncs give them. Raises
     DtypeError for complex numbers.
 
     >>> gdt.elu([-1000.0, 2.0]).tolist()
@@ -159,7 +158,7 @@ def _sigmoid(xp: Any, x: Block, out: Block) -> Block:
 def sigmoid(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """1 / (1 + exp(-x)), without overflow.
 
-    Integers give floating-point numbers, of the size that NumPy gives them. Raises DtypeError for
+    Integers give the floating-point dtype that NumPy's ufuncs give them. Raises DtypeError for
     complex numbers.
 
     >>> gdt.sigmoid([-1000.0, 0.0]).tolist()
@@ -189,7 +188,7 @@ sigmoid_gradient.vjp(
 def softplus(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """log(1 + exp(x)), without overflow.
 
-    Integers give floating-point numbers, of the size that NumPy gives them. Raises DtypeError for
+    Integers give the floating-point dtype that NumPy's ufuncs give them. Raises DtypeError for
     complex numbers.
 
     >>> gdt.softplus([-1000.0, 1000.0]).tolist()
@@ -213,7 +212,7 @@ def silu(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """x * sigmoid(x), also called swish.
 
     Source: Elfwing et al. 2018, "Sigmoid-weighted linear units".
-    Integers give floating-point numbers, of the size that NumPy gives them. Raises DtypeError for
+    Integers give the floating-point dtype that NumPy's ufuncs give them. Raises DtypeError for
     complex numbers.
 
     >>> gdt.silu([-1000.0, 1000.0]).tolist()
@@ -229,7 +228,7 @@ def silu_slope(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
     """The derivative of silu: s * (1 + x * (1 - s)) with s = sigmoid(x)."""
     s = _sigmoid(xp, x, None)
     slope = xp.subtract(1, s, out=out)
-    slope *= xp.clip(x, -1e4, 1e4)  # s or 1 - s is 0 there, and infinity times 0 is NaN
+    slope *= xp.clip(x, -1e4, 1e4)  # beyond, s or 1 - s is 0, and 0 times infinity is NaN
     slope += 1
     slope *= s
     return slope
@@ -250,7 +249,8 @@ silu_slope.vjp(_silu_slope_vjp)
 def erf(xp: Any, x: Block, /) -> Block:
     """The error function, 2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x.
 
-    Within 1 ulp in float64, 7 in float32; `gdt.ops.nn.activations.error_function` has the source.
+    The error is at most 1 ulp in float64 and 7 ulp in float32. Source: see the docstring of
+    `gdt.ops.nn.activations.error_function`.
     Integers give floating-point numbers. Raises DtypeError for complex numbers.
 
     >>> gdt.erf([0.0, 10.0]).tolist()
@@ -281,7 +281,7 @@ def gelu(xp: Any, x: Block, /, approximate: bool = False) -> Block:
     """x times the normal CDF at x (Hendrycks and Gimpel 2016, "Gaussian error linear units").
 
     approximate: use 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))) for the CDF. The default
-        is that of `keras.activations.gelu`, the exact form; JAX's `jax.nn.gelu` approximates.
+        is the exact form, as in `keras.activations.gelu`; `jax.nn.gelu` approximates.
 
     Integers give floating-point numbers. Raises DtypeError for complex numbers.
 
@@ -318,7 +318,7 @@ def _gelu_slope_vjp(g: Any, out: Any, x: Any, approximate: bool = False) -> Any:
     if not approximate:
         return g * (2 - square(x)) * exp(-0.5 * square(x)) * DENSITY_AT_0
     t = tanh(ROOT_2_OVER_PI * (x + CUBIC * x * square(x)))
-    first = ROOT_2_OVER_PI * (1 + 3 * CUBIC * square(x))  # of the argument of tanh
+    first = ROOT_2_OVER_PI * (1 + 3 * CUBIC * square(x))  # derivatives of tanh's argument
     second = ROOT_2_OVER_PI * 6 * CUBIC * x
     return g * (1 - square(t)) * (first - x * t * square(first) + 0.5 * x * second)
 
