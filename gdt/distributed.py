@@ -206,7 +206,7 @@ def is_initialized() -> bool:
 
 
 def process_index() -> int:
-    """Which process this is, from 0.
+    """The index of this process, from 0.
 
     >>> gdt.distributed.process_index()
     0
@@ -215,7 +215,7 @@ def process_index() -> int:
 
 
 def process_count() -> int:
-    """How many processes run the program.
+    """The number of processes that run the program.
 
     >>> gdt.distributed.process_count()
     1

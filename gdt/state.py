@@ -73,7 +73,7 @@ class Stateful:
 
 
 class Place(NamedTuple):
-    """Where a value is kept: `owner[key]`.
+    """A place that holds a value: `owner[key]`.
 
     owner: a container; of a Stateful object, the dict of its attributes. stateful: the innermost
     Stateful object around it. trainable: whether a gradient step may change an array there.

@@ -67,7 +67,7 @@ class DistributedArray(ArrayMethods):
 
     @property
     def layout(self) -> Layout:
-        """How the array is split over its mesh."""
+        """The layout: how the array is split over its mesh."""
         return self.type.layout
 
     @property

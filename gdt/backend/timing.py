@@ -1,4 +1,4 @@
-"""How long a GPU computes, without the host's time for asking it.
+"""Measure how long a GPU computes, without the time that the host takes to launch the work.
 
 A launch costs the host some microseconds of Python, for which an idle device waits: events around
 one small kernel measure the host. So the device fills memory until the host has launched all that

@@ -37,7 +37,7 @@ class Devices(NamedTuple):
 
     @property
     def missing(self) -> str:
-        """Why this machine lacks the devices; empty if it has them."""
+        """The number of GPUs that this machine lacks, in words; empty if it has enough."""
         needed = 0 if self.kind == "cpu" else self.size if self.apart else 1
         available = DEVICE_COUNTS["cuda"]() if needed else 0
         return f"needs {needed} GPU(s), {available} found" if available < needed else ""

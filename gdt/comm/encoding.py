@@ -16,7 +16,7 @@ LOGICAL = {"sum": "max", "prod": "min", "max": "max", "min": "min"}  # of bools,
 
 
 class Encoding(NamedTuple):
-    """How NCCL can reduce a dtype: as another one, by an operation, and back."""
+    """The way in which NCCL reduces a dtype: encode it as another dtype, reduce that, decode."""
 
     encode: Callable[[Block], Block]
     reduction: str
@@ -24,7 +24,7 @@ class Encoding(NamedTuple):
 
 
 def encoding(xp: Any, dtype: np.dtype, reduction: str) -> Encoding | None:
-    """How NCCL can reduce blocks of `dtype` as NumPy does; None if it cannot."""
+    """The encoding with which NCCL reduces blocks of `dtype` as NumPy does; None if it cannot."""
     if dtype.kind == "b":
         return Encoding(lambda x: x.view(np.uint8), LOGICAL[reduction], lambda x: x.view(np.bool_))
     if dtype.kind == "c":

@@ -392,5 +392,5 @@ def note_made(name: str, array_type: ArrayType, value: Any = None) -> None:
 
 
 def note_count() -> int:
-    """How many notes this process has made."""
+    """The number of notes that this process has made."""
     return 0 if _connected is None else _connected.history.count

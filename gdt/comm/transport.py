@@ -151,8 +151,8 @@ class CopyTransport(BlockTransport):
         what: str,
         types: Types = (),
     ) -> Mapping[tuple[int, int], Block]:
-        """From the pieces that own blocks have for each of their group, by (source, target), to
-        those that are for own blocks."""
+        """Send the pieces of own blocks, by (source, target), to the blocks of their groups; return
+        the pieces that own blocks receive, by (source, target)."""
         return pieces
 
     def all_reduce(
@@ -301,7 +301,7 @@ def transport_of(mesh: Mesh) -> Transport:
 
 
 def sent() -> int:
-    """How many collectives the transports of all meshes have been asked for."""
+    """The number of collectives that the transports of all meshes have run so far."""
     return BlockTransport.all_calls
 
 

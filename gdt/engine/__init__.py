@@ -1,5 +1,5 @@
-"""How a call of an op runs: what the op declares, the plan of a call, and the functions of blocks
-that a plan is made of.
+"""Run the call of an op: the op's declaration, the plan of a call, and the functions of blocks that
+a plan is made of.
 
 **Declaration and plan.** An op declares its rule, body, gradient and kernel in one block of code
 (`declaration`, `op`). The first call with operands of new types builds a plan (`builder`): where

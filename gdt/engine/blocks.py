@@ -52,8 +52,8 @@ class PlanBlocks:
         return None if shape is None else partial(reshaped, shape)
 
     def fills(self, n: int, block: int) -> list[tuple[tuple[Any, ...], Any]]:
-        """Where operand `n` has padding that would enter a reduction: (index, value) in one
-        block."""
+        """The parts of one block of operand `n` that must be overwritten since they are padding
+        that would enter a reduction: pairs of an index and the value to put there."""
         array_type, name = self.moved[n], self.op.operand_name(n)
         if array_type is None or not array_type.uneven or self.op.fill.get(name, 0) is None:
             return []
@@ -75,7 +75,7 @@ class PlanBlocks:
         return found
 
     def _place(self, axes: Axes, at: Sequence[int], block: int) -> dict[int, int] | None:
-        """Where a block holds the coordinates `at` of mesh axes; None if it does not."""
+        """The index per mesh axis of coordinates `at` in a block; None if they lie outside it."""
         inside = {}
         for a, c in zip(axes, at, strict=True):
             offset = c - self.mesh.blocks[block][a] * self.mesh.box[a]

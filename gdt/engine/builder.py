@@ -71,8 +71,8 @@ class PlanBuilder:
         self.plan.execute = self._with_note(self._first_run)
 
     def _run(self, block: int) -> Callable[..., tuple[Block, ...]]:
-        """From the operands' blocks at one grid coordinate to what its body makes of them, with
-        coordinates combined in the block where the rule says that a factor is reduced."""
+        """Make the function that takes the operands' blocks at one grid coordinate to the body's
+        results, combined over the block's coordinates where the rule reduces a factor."""
         op, blocks, finish = self.op, self.blocks, self.finish
         extra = {"shards": blocks.shards(block)} if "shards" in op.injected else {}
         body = self._body({**self.static, **extra}, block)
@@ -123,8 +123,8 @@ class PlanBuilder:
         return partial(self.op.finish, self.backend.xp, **known)
 
     def _update(self) -> Callable[..., tuple[Block, ...]]:
-        """From the operands' blocks, and whether each donated one may be overwritten, to the
-        outputs' blocks."""
+        """Make the function that takes the operands' blocks, and for each donated operand whether
+        it may be overwritten, to the outputs' blocks."""
         given, moved = self.op.scratch, self.blocks.moved
         if given >= 0 and self.backend.runner is None and moved[given] is moved[0]:
             self.plan.scratch = given
@@ -190,7 +190,7 @@ class PlanBuilder:
     def _execute(
         self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
     ) -> tuple[Sequence[Block], ...]:
-        """From the blocks of every moved operand to the blocks of every output."""
+        """Run the plan on the blocks of the moved operands; return the blocks of every output."""
         if self.alone:
             with self.backend.on(self.mesh, 0):
                 return tuple((block,) for block in as_tuple(self.inner(*self._at(operands, 0))))
@@ -276,7 +276,7 @@ class PlanBuilder:
                     )
 
     def _recycle(self, results: Sequence[Sequence[Block]]) -> None:
-        """From now on give recycled memory to a body that takes it, if its blocks are large."""
+        """Let later calls pass recycled memory to a body that takes it, if its blocks are large."""
         op, first = self.op, results[0][0]
         if "out" in op.injected and not op.donated and len(results) == 1:
             shape = self.blocks.block_shape(0, reduced="labels" in op.injected)

@@ -1,4 +1,4 @@
-"""What an op declares: one frozen object, of which the planner makes plans."""
+"""The declaration of an op: one frozen object, of which the planner makes plans."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class KernelBody:
             return None, str(problem).splitlines()[0]
 
     def _measured(self, xs: Sequence[Block], out: Mapping[str, Any]) -> str:
-        """Why the body is to run, "" if the kernel is faster."""
+        """The reason to run the body and not the kernel; "" if the kernel is faster."""
         _, reason = self._tried(xs, out)
         if reason:
             return reason

@@ -24,7 +24,7 @@ Mover = Callable[[Block], Block] | None  # None leaves a block as it is
 
 
 class SingleBlock:
-    """How an op runs inside the only block of a mesh.
+    """The functions that run an op inside the only block of a mesh.
 
     body_of: `(static, where) -> body`, see `PlanBuilder._body`.
     """

@@ -19,7 +19,7 @@ from gdt.sharding.layout import Layout
 
 @checked_class(eager=True)
 class Dropout(Module):
-    """In training, zero each element with probability `rate`, and divide the others by 1 - rate.
+    """Zero each element with probability `rate` in training, and divide the others by 1 - rate.
 
     rate: in [0, 1). key: of the random numbers; the next one of `gdt.random` if not given.
 

@@ -130,8 +130,8 @@ def moved_back(
 
 
 def _free_axes(g: Layout, like: Layout, dim: int) -> Axes | None:
-    """How to split axis `dim` of a cotangent that holds it whole: as in its source, where the mesh
-    axes are free."""
+    """The mesh axes over which to split axis `dim` of a cotangent `g`: those of `like`. None if `g`
+    splits that axis already, or uses one of these mesh axes."""
     used = {a for axes in g.dims for a in axes} | {a for a, p in enumerate(g.reductions) if p}
     return None if g.dims[dim] or used & {*like.dims[dim]} else like.dims[dim]
 

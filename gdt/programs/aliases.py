@@ -1,4 +1,4 @@
-"""Which registers of a program may share memory, so that an update of one would change another."""
+"""Find registers of a program that may share memory, where updating one would change another."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gdt.programs.instruction import Instruction
 
 
 def aliases(values: Sequence[Any], instructions: Iterable[Instruction]) -> list[set[int]]:
-    """Of every register, those that share its memory in some run, itself among them.
+    """For each register, the registers (itself included) that may share memory with it in some run.
 
-    values: what each register held when the instructions ran. A reshaping is a view in one run and
-    a copy in another, since arrays of one type may lie in memory differently. So what ops declare
-    as views counts, whether it was one or not.
+    values: the blocks or the scalar that each register held when the instructions ran. A reshape is
+    a view in one run and a copy in another, since arrays of one type may lie in memory differently.
+    So every result that its op declares a view counts, whether it was one in this run or not.
     """
     groups = [{register} for register in range(len(values))]
 

@@ -68,16 +68,18 @@ class StepRecorder(Recorder):
 
 @contextmanager
 def _without_traces(arrays: Sequence[DistributedArray]) -> Iterator[None]:
-    """In this context nothing is known of what was resolved before, and afterwards nothing of what
-    was resolved of these arrays meanwhile: so every call sends the same, whether it is replayed, is
-    recorded or runs as written, and processes may differ in that."""
-    known = [a._resolved for a in arrays]
+    """Forget the resolved values of `arrays` in this context, and restore them at its end.
+
+    So every call sends the same, whether it is replayed, recorded or runs as written, and processes
+    may differ in that.
+    """
+    values = [a._resolved for a in arrays]
     for a in arrays:
         a._resolved = None
     try:
         yield
     finally:
-        for a, resolved in zip(arrays, known, strict=True):
+        for a, resolved in zip(arrays, values, strict=True):
             a._resolved = resolved
 
 
@@ -255,7 +257,7 @@ def _written(
 
 
 def _difference(one: Tree, other: Tree) -> tuple[str, Any, Any] | None:
-    """Where two returned trees differ by a bit, and what both have there."""
+    """The first place where two trees differ by a bit: its name and both values; None if none."""
     trees = [[(p.name, p.value) for p in places((t,), "what it returns")] for t in (one, other)]
     for (name, a), (twin, b) in itertools.zip_longest(*trees, fillvalue=("its structure", None)):
         is_alike = type(a) is type(b) and (is_container(a) or same_bits(a, b))

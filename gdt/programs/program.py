@@ -85,8 +85,10 @@ class Program:
         return f"{results} = {made}"
 
     def _flags(self, update: Instruction, at: int, alone: Set[int]) -> list[str]:
-        """Of each operand that an update may overwrite, whether it may: what is read once more must
-        stay as it is, also if the update itself reads it as another operand."""
+        """For each donated operand of an update, the source of whether it may be overwritten.
+
+        It may not if a later instruction or another operand of the update reads its memory.
+        """
         flags = []
         for r in update.donated:
             free = r in self.replaced and self._ends(r, at) and self._is_read_once(r, update)

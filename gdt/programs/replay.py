@@ -110,9 +110,12 @@ def _returned(template: Tree, namespace: dict[str, Any]) -> str:
 
 
 class Input(NamedTuple):
-    """Where a program reads a register: a place, which is number `argument` among those of the
-    arguments if that is not -1; the type it must have; what is put there afterwards, None if it
-    stays."""
+    """The place from which a program reads a register.
+
+    argument: the number of the place among those of the arguments; -1 for a place of the state.
+    type: the type that the array there must have. written: the result that is put there after the
+    call; None if the array stays.
+    """
 
     place: Place
     argument: int

@@ -53,7 +53,7 @@ def pieces(program: Program) -> list[Segment]:
 
 
 def _bounds(instructions: Sequence[Instruction]) -> Iterable[tuple[int, int]]:
-    """Where pieces start and stop."""
+    """The bounds (start, stop) of pieces."""
     start = 0
     for communicates, group in itertools.groupby(instructions, lambda k: k.communicates):
         for count in [1 for _ in group] if communicates else [sum(1 for _ in group)]:

@@ -1,4 +1,4 @@
-"""Where arrays live and how ops may split them, as facts without data.
+"""Facts without data: where arrays live, and how ops may split them.
 
 **Types.** `Mesh`, `Layout` and `ArrayType(shape, dtype, layout)` are immutable and interned: equal
 ones are the same object. Comparing them is `is`, and the key of a call, the types of its operands,

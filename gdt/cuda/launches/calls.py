@@ -1,4 +1,4 @@
-"""What all launches share: C types, grids, and the strides of operands over their leading axes."""
+"""C types, grids and strides of operands over their leading axes, for the launches of kernels."""
 
 from __future__ import annotations
 

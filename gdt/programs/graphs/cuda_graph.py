@@ -87,7 +87,7 @@ class StepGraph:
         self._buffers: set[int] = set()  # identities of those of the inputs
 
     def _kinds_received(self, values: Sequence[Held]) -> dict[int, list[BlockKind]]:
-        """Of the registers that collectives make and graphs read, the kinds of their blocks."""
+        """The kinds of the blocks of the registers that collectives make and graphs read."""
         made = {r for p in self.pieces if p.communicates for r in p.program.outputs}
         read = {r for p in self.pieces if not p.communicates for r in p.program.inputs}
         read |= {self._program.outputs[n] for n in self._state_of_output}
@@ -130,7 +130,7 @@ class StepGraph:
         self._streams = streams
 
     def _flags(self, program: Program, free: Mapping[int, bool]) -> list[bool]:
-        """Of the registers that an update of a program may overwrite, whether it may now."""
+        """For each register that an update of a program may overwrite, whether it may now."""
         return [free.get(self._state_of.get(r, -1), False) for r in program.donated]
 
     # ---- operands
@@ -243,7 +243,7 @@ class StepGraph:
         return id(block if block.base is None else block.base) in self._buffers
 
     def _moved(self, held: Mapping[int, Held]) -> dict[int, Blocks]:
-        """Of the outputs that are states and do not lie in their buffers, the blocks."""
+        """The blocks of the outputs that are states and do not lie in their buffers."""
         moved: dict[int, Blocks] = {}
         for n, i in self._state_of_output.items():
             blocks = blocks_of(held[self._program.outputs[n]])
