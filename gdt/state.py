@@ -268,16 +268,16 @@ def check_untied(found: Iterable[Slot]) -> None:
 
 def mismatches(wanted: Mapping[str, Facts], given: Mapping[str, Facts]) -> list[str]:
     """Every name, shape and dtype in which two states differ, a line each."""
-    found = []
+    problems = []
     for name, facts in wanted.items():
         if name not in given:
-            found.append(f"{name}: missing")
+            problems.append(f"{name}: missing")
         elif given[name] != facts:
             (shape, dtype), (other_shape, other_dtype) = facts, given[name]
-            found.append(
+            problems.append(
                 f"{name}: {dtype}{list(shape)} wanted, {other_dtype}{list(other_shape)} given"
             )
-    return found + [f"{name}: given, and not wanted" for name in given if name not in wanted]
+    return problems + [f"{name}: given, and not wanted" for name in given if name not in wanted]
 
 
 # ---------------------------------------------------------------- values

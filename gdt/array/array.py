@@ -98,13 +98,13 @@ class DistributedArray(ArrayMethods):
     @property
     def device_nbytes(self) -> dict[str, int]:
         """Bytes that each device of this process holds, without padding."""
-        held: dict[str, int] = {}
+        nbytes: dict[str, int] = {}
         for coordinate in self.mesh.local_coordinates():
             device = self.mesh.devices[int(np.ravel_multi_index(coordinate, self.mesh.sizes))]
             slices = self.type.shard_slices(coordinate)
             count = math.prod(s.stop - s.start for s in slices)
-            held[device] = held.get(device, 0) + count * self.itemsize
-        return held
+            nbytes[device] = nbytes.get(device, 0) + count * self.itemsize
+        return nbytes
 
     # ---- values
 

@@ -44,11 +44,11 @@ def exported(
     if dl_device is not None and tuple(dl_device) != device(x):
         raise error(ExportError, "__dlpack__", f"the array is on {device(x)}, not on {dl_device}")
     options = {"max_version": max_version, "dl_device": dl_device}
-    given = {k: v for k, v in options.items() if v is not None}
+    arguments = {k: v for k, v in options.items() if v is not None}
     if x.mesh.device_kind != "cpu":
         whole = _whole(x)
         with backend_of(x.mesh).on(x.mesh, 0):
-            return (whole.copy() if copy else whole).__dlpack__(stream=stream, **given)
+            return (whole.copy() if copy else whole).__dlpack__(stream=stream, **arguments)
     if stream is not None:
         raise error(ExportError, "__dlpack__", f"stream is {stream!r}, and the host has no streams")
     value = x.numpy()
@@ -59,7 +59,7 @@ def exported(
             problem = "the values cannot be had without a copy"
         remedy = "Let it be copied: copy=None."
         raise error(ExportError, "__dlpack__", problem, operands={"x": x.type}, remedy=remedy)
-    return (value if shareable and not copy else value.copy()).__dlpack__(**given)
+    return (value if shareable and not copy else value.copy()).__dlpack__(**arguments)
 
 
 def _check_one_block(x: Any) -> None:

@@ -73,7 +73,7 @@ def _gathered(array_type: ArrayType, blocks: Sequence[Block]) -> tuple[ArrayType
 
 def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
     """The shards on the devices of this process, row-major by coordinate, as read-only views."""
-    mesh, backend, found = array_type.mesh, backend_of(array_type.mesh), []
+    mesh, backend, shards = array_type.mesh, backend_of(array_type.mesh), []
     position = {at: i for i, at in enumerate(mesh.blocks)}
     split = {a for axes in array_type.layout.dims for a in axes}
     for coordinate in mesh.local_coordinates():
@@ -89,8 +89,8 @@ def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
             data = data.view()
             data.flags.writeable = False
         device = mesh.devices[int(np.ravel_multi_index(coordinate, mesh.sizes))]
-        found.append(Shard(device, coordinate, index, data))
-    return found
+        shards.append(Shard(device, coordinate, index, data))
+    return shards
 
 
 def _identity_like(xp: Any, data: Any, layout: Layout, inside: tuple[int, ...]) -> Any:

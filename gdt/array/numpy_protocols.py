@@ -61,11 +61,11 @@ def call_ufunc(
         return functions["floor_divide"](*inputs), functions["remainder"](*inputs)
     if method != "__call__" or function is None or kwargs:
         what = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
-        given = f" with {', '.join(kwargs)}" if kwargs else ""
+        names = f" with {', '.join(kwargs)}" if kwargs else ""
         raise error(
             DtypeError,
             what,
-            f"is not available for distributed arrays{given}",
+            f"is not available for distributed arrays{names}",
             remedy="Use x.numpy() to compute on the host.",
         )
     return function(*inputs)

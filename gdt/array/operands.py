@@ -62,11 +62,11 @@ def as_operands(op: str, **values: Any) -> list[DistributedArray]:
 
     Raises MeshError if they live on different meshes.
     """
-    given = list(values.values())
-    if all_on_one_mesh(given):
-        return given
-    given = [v for v in given if isinstance(v, DistributedArray)]
-    mesh = given[0].mesh if given else get_default_mesh()
+    operands = list(values.values())
+    if all_on_one_mesh(operands):
+        return operands
+    operands = [v for v in operands if isinstance(v, DistributedArray)]
+    mesh = operands[0].mesh if operands else get_default_mesh()
     arrays = [
         v if isinstance(v, DistributedArray) else as_operand(v, mesh, op, name)
         for name, v in values.items()
@@ -148,16 +148,16 @@ def bind_arguments(
             op,
             f"takes {len(names)} arguments ({', '.join(names)}), got {len(args)}",
         )
-    given = dict(zip(names, args, strict=False))
+    arguments = dict(zip(names, args, strict=False))
     for k, v in static.items():
         if k not in names:
             raise error(
                 ArgumentError, op, f"no argument {k!r}", remedy=f"It has {', '.join(names)}."
             )
-        if k in given:
+        if k in arguments:
             raise error(ArgumentError, op, f"argument {k!r} is given twice")
-        given[k] = v
-    missing = [n for n in operands if n not in given]
+        arguments[k] = v
+    missing = [n for n in operands if n not in arguments]
     if missing:
         raise error(ArgumentError, op, f"argument {missing[0]!r} is missing")
-    return tuple(given.pop(n) for n in operands), given
+    return tuple(arguments.pop(n) for n in operands), arguments

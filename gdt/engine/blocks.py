@@ -57,10 +57,10 @@ class PlanBlocks:
         array_type, name = self.moved[n], self.op.operand_name(n)
         if array_type is None or not array_type.uneven or self.op.fill.get(name, 0) is None:
             return []
-        kept = [{f for dim in term for f in dim} for term in self.rule.outs]
-        found: list[tuple[tuple[Any, ...], Any]] = []
+        outputs = [{f for dim in term for f in dim} for term in self.rule.outs]
+        fills: list[tuple[tuple[Any, ...], Any]] = []
         for d in array_type.uneven:
-            if all(factors & {*self.rule.ins[n][d]} for factors in kept):  # no output reduces it
+            if all(factors & {*self.rule.ins[n][d]} for factors in outputs):  # none reduces it
                 continue
             value = self.op.fill.get(name, self.op.reduce)
             if isinstance(value, str):
@@ -71,8 +71,8 @@ class PlanBlocks:
                     index: list[Any] = [slice(None)] * self.mesh.ndim
                     for a, c in place.items():
                         index[a] = slice(c, c + 1)
-                    found.append(((*index, *[slice(None)] * d, slice(valid, None)), value))
-        return found
+                    fills.append(((*index, *[slice(None)] * d, slice(valid, None)), value))
+        return fills
 
     def _place(self, axes: Axes, at: Sequence[int], block: int) -> dict[int, int] | None:
         """The index per mesh axis of coordinates `at` in a block; None if they lie outside it."""
@@ -141,7 +141,7 @@ class PlanBlocks:
     def labels(self) -> tuple[tuple[Any, ...], ...]:
         """Mesh axes and factors along the block of every operand and of the output; None for length
         1."""
-        found = []
+        labels = []
         for n, kind in enumerate(self.moved):
             shape = kind.block_shape if kind is not None else ()
             mesh_axes: list[Any] = [a if shape[a] > 1 else None for a in range(self.mesh.ndim)]
@@ -149,19 +149,19 @@ class PlanBlocks:
                 dim[0] if dim and self.moved_size(n, d) == self.sizes[dim[0]] else None
                 for d, dim in enumerate(self.rule.ins[n])
             ]
-            found.append((*mesh_axes, *dims))
+            labels.append((*mesh_axes, *dims))
         shape = self.block_shape(0, reduced=True)
         mesh_axes = [a if shape[a] > 1 else None for a in range(self.mesh.ndim)]
-        found.append((*mesh_axes, *[dim[0] if dim else None for dim in self.rule.outs[0]]))
-        return tuple(found)
+        labels.append((*mesh_axes, *[dim[0] if dim else None for dim in self.rule.outs[0]]))
+        return tuple(labels)
 
     def product_order(self) -> Order:
         """The order in memory of a block that a contraction makes, if that is large."""
-        held = [kind.dtype for kind in self.moved if kind is not None]
-        made = ArrayType.of(self.shapes[0], np.result_type(*held), self.layouts[0])
-        nbytes = math.prod(made.block_shape) * made.dtype.itemsize
+        dtypes = [kind.dtype for kind in self.moved if kind is not None]
+        product_type = ArrayType.of(self.shapes[0], np.result_type(*dtypes), self.layouts[0])
+        nbytes = math.prod(product_type.block_shape) * product_type.dtype.itemsize
         is_large = self.backend.runner is None and nbytes >= self.backend.recycled_size
-        return made.memory_order if is_large else None
+        return product_type.memory_order if is_large else None
 
     def moved_size(self, n: int, d: int) -> int:
         """Size of dim `d` of operand `n`; 1 for a Python scalar."""

@@ -118,16 +118,16 @@ class PlanBuilder:
             return None
         reduced = math.prod(self.blocks.sizes[f] for f in self.blocks.rule.reduced(0))
         names = inspect.signature(self.op.finish).parameters
-        known = {**self.static, "count": reduced}
-        known = {k: v for k, v in known.items() if k in names}
-        return partial(self.op.finish, self.backend.xp, **known)
+        arguments = {**self.static, "count": reduced}
+        arguments = {k: v for k, v in arguments.items() if k in names}
+        return partial(self.op.finish, self.backend.xp, **arguments)
 
     def _update(self) -> Callable[..., tuple[Block, ...]]:
         """Make the function that takes the operands' blocks, and for each donated operand whether
         it may be overwritten, to the outputs' blocks."""
-        given, moved = self.op.scratch, self.blocks.moved
-        if given >= 0 and self.backend.runner is None and moved[given] is moved[0]:
-            self.plan.scratch = given
+        scratch, moved = self.op.scratch, self.blocks.moved
+        if scratch >= 0 and self.backend.runner is None and moved[scratch] is moved[0]:
+            self.plan.scratch = scratch
         flags = len(self.op.donated) + (self.plan.scratch >= 0)
         expression = self._update_expression()
         run = compiled(expression, len(moved) + flags)
@@ -311,9 +311,9 @@ class PlanBuilder:
     def _type_error(self, cause: TypeError) -> Exception:
         if isinstance(cause, GdtError):
             return cause
-        found = misfit_value(self.op.body, self.op.name, self.static)
-        if found is not None:
-            return found
+        misfit = misfit_value(self.op.body, self.op.name, self.static)
+        if misfit is not None:
+            return misfit
         problem = str(cause).splitlines()[0]
         if "not supported for the input types" in problem:  # NumPy's, of ufuncs without a loop
             dtypes = [str(t.dtype) for t in self.plan.types if t is not None]

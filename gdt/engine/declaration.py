@@ -160,6 +160,6 @@ def _parts_add_up(part: frozenset[int], types: Sequence[ArrayType | None]) -> bo
     """Whether sums of `part` may stay partial: parts of small integers may have wrapped around, and
     add up to the sum only as long as they are not widened."""
     dtypes = {t.dtype if t is not None else None for t in types}
-    held = [t.dtype for i in part if (t := types[i]) is not None]
-    narrow = any(d.kind == "b" or (d.kind in "iu" and d.itemsize < 8) for d in held)
+    part_dtypes = [t.dtype for i in part if (t := types[i]) is not None]
+    narrow = any(d.kind == "b" or (d.kind in "iu" and d.itemsize < 8) for d in part_dtypes)
     return not narrow or len(dtypes) == 1

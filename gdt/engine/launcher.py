@@ -81,8 +81,8 @@ class Launcher:
         """Return the constant `name` of the plan, which `make` computes at the first request."""
         if name not in self.kept:
             self.kept[name] = make()
-        kept: T = self.kept[name]
-        return kept
+        constant: T = self.kept[name]
+        return constant
 
     def error_flag(self, explain: Explain) -> Block:
         """The plan's flag for bad data, which kernels set and the next read by the host raises."""

@@ -50,8 +50,8 @@ def _numba() -> tuple[ModuleType | None, str, str]:
     except Exception as problem:  # its parts do not fit each other, or this version of NumPy
         if isinstance(problem, ModuleNotFoundError) and problem.name == "numba":
             return None, "numba is not installed; it makes small steps faster", INSTALL
-        found = f"numba cannot be imported: {type(problem).__name__}: {problem}"
-        return None, found, "pip install --upgrade numba"
+        reason = f"numba cannot be imported: {type(problem).__name__}: {problem}"
+        return None, reason, "pip install --upgrade numba"
     if is_off:  # then loops would run in Python
         return None, "turned off by NUMBA_DISABLE_JIT", ""
     return numba, "", ""

@@ -183,9 +183,9 @@ class Op(Generic[P, R_co]):
         """The error that says which argument is wrong, for the exception that it caused."""
         if isinstance(cause, MemoryError):
             return out_of_memory(self.name, cause)
-        given = {self.declaration.operand_name(i): a for i, a in enumerate(args)} | dict(static)
+        arguments = {self.declaration.operand_name(i): a for i, a in enumerate(args)} | dict(static)
         return misfit_value(self.declaration.body, self.name, static) or of_all_arguments(
-            self.name, given, cause
+            self.name, arguments, cause
         )
 
     def _with_moves(
@@ -215,14 +215,14 @@ class Op(Generic[P, R_co]):
         self, args: tuple[Any, ...], static: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Statics that were given by position, by name."""
-        given = args[self.count :]
-        if len(given) == 1 and self.declaration.statics and not static:  # as most calls are
-            return args[: self.count], {self.declaration.statics[0]: given[0]}
-        if len(given) > len(self.declaration.statics) or static.keys() & set(
-            self.declaration.statics[: len(given)]
+        rest = args[self.count :]
+        if len(rest) == 1 and self.declaration.statics and not static:  # as most calls are
+            return args[: self.count], {self.declaration.statics[0]: rest[0]}
+        if len(rest) > len(self.declaration.statics) or static.keys() & set(
+            self.declaration.statics[: len(rest)]
         ):
             return self.bind_arguments(args, static)
-        return args[: self.count], dict(zip(self.declaration.statics, given, strict=False)) | static
+        return args[: self.count], dict(zip(self.declaration.statics, rest, strict=False)) | static
 
     def _is_bound(self, args: tuple[Any, ...], static: dict[str, Any]) -> bool:
         """Whether operands are given by position, statics by name, and one operand is an array."""
@@ -263,11 +263,11 @@ class Op(Generic[P, R_co]):
             if static or len(args) != self.count:
                 args, static = self.bind_arguments(args, static)
         elif not args or not static.keys() <= set(self.declaration.statics):
-            given = ", ".join(static.keys() - set(self.declaration.statics)) or "no operands"
+            names = ", ".join(static.keys() - set(self.declaration.statics)) or "no operands"
             raise error(
                 ArgumentError,
                 self.name,
-                f"got {given}",
+                f"got {names}",
                 remedy=f"It takes arrays and {list(self.declaration.statics)}.",
             )
         static = hashable_statics(self.name, static)

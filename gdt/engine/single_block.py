@@ -38,12 +38,12 @@ class SingleBlock:
     ) -> None:
         self.op, self.blocks, self.merge = blocks.op, blocks, merge
         self.folded, self.folds = folded(blocks)
-        known = dict(static)
+        body_statics = dict(static)
         if "block_shape" in self.op.injected:
-            known["block_shape"] = self.folded.block_shape(0, reduced=False)
+            body_statics["block_shape"] = self.folded.block_shape(0, reduced=False)
         if "shards" in self.op.injected:
-            known["shards"] = self.folded.shards(0)
-        self.body = body_of(known, "folded")
+            body_statics["shards"] = self.folded.shards(0)
+        self.body = body_of(body_statics, "folded")
 
     def function(self, movers: Sequence[Mover], buffer: Buffer | None = None) -> Callable[..., Any]:
         """The shortest way from the operands' only blocks to the outputs' (a block, or a tuple of

@@ -80,12 +80,12 @@ class Names(dict[str, Any]):
         """Add a value and return its name: `name`, with a number if another value has that name."""
         if not name.isidentifier():
             name = "function"
-        found, number = name, 1
-        while found in self.taken or (found in self and self[found] is not value):
+        candidate, number = name, 1
+        while candidate in self.taken or (candidate in self and self[candidate] is not value):
             number += 1
-            found = f"{name}_{number}"
-        self[found] = value
-        return found
+            candidate = f"{name}_{number}"
+        self[candidate] = value
+        return candidate
 
 
 def called(
@@ -101,9 +101,9 @@ def called(
     if isinstance(function, partial):
         if function.func is reshaped:
             return _reshaped(function.args[0], *arguments)
-        given = [Value("xp" if a is np else "given", a) for a in function.args]
+        bound_arguments = [Value("xp" if a is np else "given", a) for a in function.args]
         static = {k: Value(k, v) for k, v in function.keywords.items()}
-        return called(function.func, [*given, *arguments], {**static, **keywords}, name)
+        return called(function.func, [*bound_arguments, *arguments], {**static, **keywords}, name)
     name = function.__name__ if isinstance(function, FunctionType) else name
     return CallExpression(Value(name, function), arguments, keywords)
 
@@ -131,9 +131,9 @@ def written(expression: Expression, operands: Sequence[str], names: Names) -> st
             return repr(value) if value is None else names.add(name, value)
         case CallExpression(function, arguments, keywords):
             name = write(function)
-            given = [write(a) for a in arguments]
-            given += [f"{k}={write(v)}" for k, v in keywords.items()]
-            return f"{name}({', '.join(given)})"
+            sources = [write(a) for a in arguments]
+            sources += [f"{k}={write(v)}" for k, v in keywords.items()]
+            return f"{name}({', '.join(sources)})"
         case Reshaped(block, shape):
             return f"{write(block)}.reshape({names.add('shape', shape)})"
         case Unpacked(parts):

@@ -107,14 +107,14 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
     the operand that follows and the scalars after that. Parameters may be small and many, so it is
     compiled as one function."""
     donated, count = range(len(plan.outs)), len(plan.types) - len(plan.outs) - 1
-    known = {"array": DistributedArray, "is_owned": is_only_owned, "kinds": plan.outs}
+    namespace = {"array": DistributedArray, "is_owned": is_only_owned, "kinds": plan.outs}
     local = ["run", "group", "block", "scalars", "made", *[f"scalar{i}" for i in range(count)]]
-    names = Names([*known, *local, *[f"{c}{d}" for d in donated for c in ("o", "k", "free")]])
+    names = Names([*namespace, *local, *[f"{c}{d}" for d in donated for c in ("o", "k", "free")]])
     operands = [f"o{d}[k{d}].blocks[0]" for d in donated]
     operands += ["block", *[f"scalar{i}" for i in range(count)]]
     operands += [f"free{d}" for d in donated] + ["False"] * (plan.scratch >= 0)
     made = written(plan.fast_update.expression, operands, names)  # type: ignore[union-attr]
-    names |= known
+    names |= namespace
     lines = [
         f"{', '.join(f'(o{d}, k{d})' for d in donated)}, = group",
         *[f"scalar{i} = scalars[{i}]" for i in range(count)],
@@ -129,14 +129,14 @@ def _remember_all(
     op: UpdateOp, key: tuple[Any, ...], owners: Any, others: Any, args: Any, static: Any
 ) -> None:
     """Keep how a `multi_tensor` is done at once: by one launch, or by plans with the short way."""
-    found = []
+    plans = []
     for group, other in zip(owners, others, strict=True):
         operands = (*[mapping[name] for mapping, name in group], other, *args)
-        found.append(op.plan_of_call(operands, static))
-    if all(plan.kernel_bodies for plan in found):
-        op.multi_tensor_plans[key] = partial(_launched_for_all, op, found, static)
-    elif all(hasattr(plan.fast_update, "expression") for plan in found):
-        op.multi_tensor_plans[key] = partial(_updated_on_host, [_in_place(plan) for plan in found])
+        plans.append(op.plan_of_call(operands, static))
+    if all(plan.kernel_bodies for plan in plans):
+        op.multi_tensor_plans[key] = partial(_launched_for_all, op, plans, static)
+    elif all(hasattr(plan.fast_update, "expression") for plan in plans):
+        op.multi_tensor_plans[key] = partial(_updated_on_host, [_in_place(plan) for plan in plans])
 
 
 def _launched_for_all(

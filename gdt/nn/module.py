@@ -86,8 +86,8 @@ class Module(Stateful):
     def modules(self) -> Iterator[tuple[str, Module]]:
         """Return an iterator of (name, module): this module under "", and all its parts, once."""
         seen: set[int] = set()
-        held = [("", self), *[(p.name, p.value) for p in places(self)]]
-        for name, part in held:
+        parts = [("", self), *[(p.name, p.value) for p in places(self)]]
+        for name, part in parts:
             if isinstance(part, Module) and id(part) not in seen:
                 seen.add(id(part))
                 yield name, part

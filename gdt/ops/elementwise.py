@@ -160,12 +160,12 @@ def _prepare_cast(array_type: ArrayType, *, dtype: Any) -> dict[str, Any]:
 def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
     """`dtype` as a NumPy dtype of numbers in the host's byte order; DtypeError otherwise."""
     try:
-        found: np.dtype[Any] = np.dtype(dtype)
+        number_type: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         raise error(DtypeError, name, f"{dtype!r} is not a dtype") from None
-    if found.kind not in "biufc":
-        raise error(DtypeError, name, f"dtype {found} is no number")
-    return found if found.isnative else found.newbyteorder("=")
+    if number_type.kind not in "biufc":
+        raise error(DtypeError, name, f"dtype {number_type} is no number")
+    return number_type if number_type.isnative else number_type.newbyteorder("=")
 
 
 def cast_into(xp: Any, x: Block, out: Block) -> Block:

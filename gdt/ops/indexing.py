@@ -65,8 +65,8 @@ def getitem(x: Any, index: Any) -> DistributedArray:
         for e, axis in entries
     ]
     out = cut(x, cut_of(x.type, tuple(whole)))
-    kept = [e for e, _ in entries if not (isinstance(e, Interval) and e.drops)]
-    arrays = {dim: e for dim, e in enumerate(kept) if isinstance(e, DistributedArray)}
+    items = [e for e, _ in entries if not (isinstance(e, Interval) and e.drops)]
+    arrays = {dim: e for dim, e in enumerate(items) if isinstance(e, DistributedArray)}
     return _advanced(out, arrays, _stands_first([e for e, _ in entries])) if arrays else out
 
 
@@ -154,8 +154,8 @@ def _entries(array_type: ArrayType, index: Any) -> list[tuple[Entry, int]]:
         elif item is None:
             entries.append((None, axis))
         else:
-            found = _index_arrays(array_type, item, axis)
-            entries += [(array, axis + i) for i, array in enumerate(found)]
+            arrays = _index_arrays(array_type, item, axis)
+            entries += [(array, axis + i) for i, array in enumerate(arrays)]
     return entries
 
 
@@ -211,6 +211,6 @@ def _index_arrays(array_type: ArrayType, item: Any, axis: int) -> list[Distribut
         on_implicit_fetch(item.type)
         item = item.numpy()
     return [
-        checked_indices(array_type, found, axis + i, "getitem")
-        for i, found in enumerate(np.nonzero(item))
+        checked_indices(array_type, indices, axis + i, "getitem")
+        for i, indices in enumerate(np.nonzero(item))
     ]

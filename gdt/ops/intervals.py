@@ -156,5 +156,5 @@ def move_intervals(
     the bytes of a number of that dtype. No source index may be used by two pieces (its gradient
     would be lost): give the array twice.
     """
-    kept = tuple([p for p in pieces if p.count > 0])
-    return _move_intervals(*arrays, how=Movement(dim, kept, size, fill, axes))
+    intervals = tuple([p for p in pieces if p.count > 0])
+    return _move_intervals(*arrays, how=Movement(dim, intervals, size, fill, axes))

@@ -62,9 +62,9 @@ def _operands(arrays: Any, name: str) -> list[DistributedArray]:
         raise error(DtypeError, name, f"the arrays are a {type(arrays).__name__}, not a list")
     if len(arrays) == 0:
         raise error(ShapeError, name, "the list of arrays is empty")
-    given = as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
-    dtype = np.result_type(*[a.dtype for a in given])
-    return [a if a.dtype == dtype else a.astype(dtype) for a in given]
+    operands = as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
+    dtype = np.result_type(*[a.dtype for a in operands])
+    return [a if a.dtype == dtype else a.astype(dtype) for a in operands]
 
 
 def _described(arrays: Sequence[DistributedArray]) -> dict[str, object]:

@@ -24,8 +24,8 @@ def checked_axis(array_type: ArrayType, axis: Any, name: str) -> int:
     """`axis` counted from the front; ShapeError if there is no such axis."""
     if type(axis) is int and -len(array_type.shape) <= axis < len(array_type.shape):
         return axis % len(array_type.shape)
-    known = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
-    if not known or not -array_type.ndim <= axis < array_type.ndim:
+    is_int = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
+    if not is_int or not -array_type.ndim <= axis < array_type.ndim:
         raise error(
             AxisError,
             name,
@@ -76,8 +76,8 @@ def _in_range(
     of = indices.type
 
     def check(blocks: Sequence[Block]) -> list[Sequence[Block]]:
-        for held in _valid_parts(of, blocks):
-            _check_range(array_type, held, axis, name)
+        for part in _valid_parts(of, blocks):
+            _check_range(array_type, part, axis, name)
         return [[block.view() for block in blocks]]
 
     (checked,) = made = check(indices.blocks)
@@ -150,8 +150,8 @@ def locate(xp: Any, indices: Block, shards: Shards, chunk: int) -> Located:
     hosted[here] = True
     if xp is np and hosted[:count].all():  # of a GPU it would have to be asked
         return Located(coordinates, at - owner * chunk, None)
-    held = hosted[owner]
-    return Located(coordinates, at - owner * chunk, held)
+    mask = hosted[owner]
+    return Located(coordinates, at - owner * chunk, mask)
 
 
 def carrier_of(x: DistributedArray, axis: int) -> DistributedArray:

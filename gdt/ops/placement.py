@@ -431,11 +431,11 @@ def _map_shards(
     mesh = out_layouts[0].mesh
     coordinates = mesh.local_coordinates()
     parts: list[tuple[Any, ...]] = []
-    held = [x.shards for x in arrays]
+    shards_of_arrays = [x.shards for x in arrays]
     for i, coordinate in enumerate(coordinates):
         try:
             with backend_of(mesh).on(mesh, mesh.own_block(coordinate)):
-                result = f(*(shards[i].data for shards in held))
+                result = f(*(shards[i].data for shards in shards_of_arrays))
         except Exception as e:
             e.add_note(f"in map_shards, on device {coordinate}")
             raise

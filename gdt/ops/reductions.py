@@ -145,8 +145,8 @@ def kept_dims(out: DistributedArray, x: DistributedArray, axis: Axis) -> Distrib
     shape = tuple(1 if i in reduced else n for i, n in enumerate(x.shape))
     if out.shape == shape:
         return out
-    kept: DistributedArray = FUNCTIONS["reshape"](out, shape)
-    return kept
+    result: DistributedArray = FUNCTIONS["reshape"](out, shape)
+    return result
 
 
 def restore_axes(

@@ -48,9 +48,9 @@ def _prepare_reshape(array_type: ArrayType, *, shape: Shape) -> dict[str, Any]:
     sizes: list[Any] = list(shape) if isinstance(shape, Iterable) else [shape]
     total = math.prod(array_type.shape)
     if sizes.count(-1) == 1:
-        known = math.prod(n for n in sizes if n != -1)
-        if known > 0 and total % known == 0:
-            sizes[sizes.index(-1)] = total // known
+        product = math.prod(n for n in sizes if n != -1)
+        if product > 0 and total % product == 0:
+            sizes[sizes.index(-1)] = total // product
     whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in sizes)
     if not whole or any(n < 0 for n in sizes) or math.prod(sizes) != total:
         raise error(
@@ -200,9 +200,9 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
     (3,)
     """
     if type(axis) is int:
-        kept = [*x.shape]
-        if -len(kept) <= axis < len(kept) and kept.pop(axis) == 1:
-            narrowed: DistributedArray = reshape(x, shape=tuple(kept))
+        sizes = [*x.shape]
+        if -len(sizes) <= axis < len(sizes) and sizes.pop(axis) == 1:
+            narrowed: DistributedArray = reshape(x, shape=tuple(sizes))
             return narrowed
     if axis is None:
         places = {i for i, n in enumerate(x.shape) if n == 1}

@@ -146,11 +146,11 @@ def _with_axes(array_type: ArrayType, entries: Sequence[Interval | None]) -> Arr
     """The type of an array once axes of length 1 have come and gone."""
     axes = iter(zip(array_type.shape, array_type.layout.dims, strict=True))
     pairs = [(1, ()) if e is None else next(axes) for e in entries]
-    kept = [pair for pair, e in zip(pairs, entries, strict=True) if e is None or not e.drops]
+    axes_left = [pair for pair, e in zip(pairs, entries, strict=True) if e is None or not e.drops]
     layout = array_type.layout
-    dims = tuple([split for _, split in kept])
+    dims = tuple([split for _, split in axes_left])
     return ArrayType.of(
-        tuple([size for size, _ in kept]),
+        tuple([size for size, _ in axes_left]),
         array_type.dtype,
         Layout.of(layout.mesh, dims, layout.reductions),
     )

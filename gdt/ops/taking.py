@@ -76,7 +76,7 @@ def take_in_range(
     if "n" not in shards.split and indices.shape[:mesh_ndim] == (1,) * mesh_ndim:
         row = from_the_front(xp, indices, shards.size["n"])
         return _rows(xp, x, row.reshape(row.shape[mesh_ndim:]), at)  # the same ones of every shard
-    coordinates, row, held = locate(xp, indices, shards, x.shape[at])
+    coordinates, row, mask = locate(xp, indices, shards, x.shape[at])
     if coordinates:
         # The mesh axes that split the table go in front of its rows, and become one with them.
         counts = [x.shape[a] for a in coordinates]
@@ -93,12 +93,12 @@ def take_in_range(
     rest = [d for d in range(taken.ndim) if d not in pairs]
     shape = [x.shape[k] * indices.shape[k] for k in range(mesh_ndim)]
     out = taken.transpose(*pairs, *rest).reshape(*shape, *(taken.shape[d] for d in rest))
-    if held is None:
+    if mask is None:
         return out
-    held = held.reshape(
-        *held.shape[:mesh_ndim], *(1,) * axis, *held.shape[mesh_ndim:], *(1,) * (x.ndim - at - 1)
+    mask = mask.reshape(
+        *mask.shape[:mesh_ndim], *(1,) * axis, *mask.shape[mesh_ndim:], *(1,) * (x.ndim - at - 1)
     )
-    return xp.where(held, out, _nothing(xp, out.dtype))
+    return xp.where(mask, out, _nothing(xp, out.dtype))
 
 
 def _nothing(xp: Any, dtype: np.dtype) -> Block:
@@ -115,8 +115,8 @@ def _rows(xp: Any, x: Block, row: Block, at: int) -> Block:
         return x.take(row, axis=at)
     taken = x.transpose(order).take(row, axis=order.index(at))
     # The axis `at` has become those of `row`: none, one, or several.
-    found = [(a, i) for a in order for i in range(row.ndim if a == at else 1)]
-    return taken.transpose([found.index(place) for place in sorted(found)])
+    places = [(a, i) for a in order for i in range(row.ndim if a == at else 1)]
+    return taken.transpose([places.index(place) for place in sorted(places)])
 
 
 def _add_at_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int) -> str:
@@ -159,10 +159,10 @@ def add_at(
         *indices.shape[mesh_ndim:],
         *(1,) * (g.ndim - stop),
     )
-    held = None if where.held is None else where.held.reshape(aligned)
+    mask = None if where.held is None else where.held.reshape(aligned)
     steps = [0 if split[k] else strides[k] for k in range(mesh_ndim)]
     steps += [*strides[mesh_ndim:at], *[0] * (stop - at), *strides[at + 1 :]]
-    return scatter_add(xp, g, rows.reshape(aligned), held, steps, shape)
+    return scatter_add(xp, g, rows.reshape(aligned), mask, steps, shape)
 
 
 take_in_range.vjp(
@@ -234,13 +234,13 @@ def take_along_axis_in_range(
     """
     mesh_ndim = shards.start["n"].ndim
     at = mesh_ndim + axis
-    coordinates, offset, held = locate(xp, indices, shards, x.shape[at])
+    coordinates, offset, mask = locate(xp, indices, shards, x.shape[at])
     index: list[Any] = []
     for d, count in enumerate(x.shape):
         grid = xp.arange(count).reshape((count,) + (1,) * (x.ndim - 1 - d))
         index.append(offset if d == at else coordinates.get(d, grid))
     out = x[tuple(index)]
-    return out if held is None else xp.where(held, out, _nothing(xp, out.dtype))
+    return out if mask is None else xp.where(mask, out, _nothing(xp, out.dtype))
 
 
 def _add_along_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int) -> RuleSpec:

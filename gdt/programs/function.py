@@ -169,10 +169,12 @@ class Function:
         outdated = recordings[0].state.changed() if recordings else None
         state = self._state(arguments)
         recorder = StepRecorder(self._name, state)
-        given = [(Place(f"argument {k!r}", o, k), n) for n, (o, k) in enumerate(arguments.places)]
+        argument_places = [
+            (Place(f"argument {k!r}", o, k), n) for n, (o, k) in enumerate(arguments.places)
+        ]
         before = [
             (place, n, array.type, recorder.declare(array), array)
-            for place, n in [*given, *[(p, -1) for p in state.arrays]]
+            for place, n in [*argument_places, *[(p, -1) for p in state.arrays]]
             if isinstance(array := read(place), DistributedArray)
         ]
         with _restoring(state):
@@ -189,8 +191,8 @@ class Function:
             outputs = [recorder.find(r) for r in results]
             program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
             if program is None:
-                found = recorder.first_unknown(outputs)
-                problem = f"{found} that is kept in a place that no state names"
+                unknown = recorder.first_unknown(outputs)
+                problem = f"{unknown} that is kept in a place that no state names"
                 raise error(FunctionError, self._name, problem, remedy=HELD)
         state.forget()
         containers = arguments.containers
@@ -220,13 +222,13 @@ class Function:
         difference = _difference(returned, expected)
         difference = difference or replayed.difference(self._state(arguments))
         if difference:
-            name, found, wanted = difference
+            name, replay_value, plain_value = difference
             raise error(
                 FunctionError,
                 self._name,
                 f"a replay, in the call in {line_of_user()}, and the step as it is written differ "
                 f"in {name}",
-                operands={"replay": found, "as written": wanted},
+                operands={"replay": replay_value, "as written": plain_value},
                 remedy="The step relies on what is constant in its recording: pass it as an "
                 "argument, or keep it in a Module, dict or list that the step or state= names.",
             )
@@ -244,8 +246,8 @@ class Function:
 
 def _arrays(arguments: Arguments, state: State) -> list[DistributedArray]:
     """All arrays that a call may read."""
-    found = [owner[key] for owner, key in arguments.places] + [read(p) for p in state.arrays]
-    return [array for array in found if isinstance(array, DistributedArray)]
+    values = [owner[key] for owner, key in arguments.places] + [read(p) for p in state.arrays]
+    return [array for array in values if isinstance(array, DistributedArray)]
 
 
 def _written(

@@ -198,15 +198,15 @@ class Recorder(Observer):
     ) -> Program | None:
         """The program that computes the registers `outputs` from the registers `inputs`; None if it
         needs blocks that no recorded call made. Updates may overwrite the inputs `replaced`."""
-        kept, needed = self._needed(outputs)
+        instructions, needed = self._needed(outputs)
         if needed & self.unknown:
             return None
         constants = {r: self.values[r] for r in needed & self.constants}
-        given = [i for i in inputs if i in needed]
-        alone = self._alone(kept) - {*inputs, *outputs, *constants}
+        program_inputs = [i for i in inputs if i in needed]
+        alone = self._alone(instructions) - {*inputs, *outputs, *constants}
         return Program(
-            kept,
-            given,
+            instructions,
+            program_inputs,
             outputs,
             constants,
             replaced,
@@ -227,12 +227,12 @@ class Recorder(Observer):
 
     def _needed(self, outputs: Sequence[int]) -> tuple[list[Instruction], set[int]]:
         """The instructions that make `outputs`, and all registers that they read or write."""
-        needed, kept = set(outputs), []
+        needed, instructions = set(outputs), []
         for instruction in reversed(self.instructions):
             if instruction.is_effect or needed & set(instruction.outputs):
-                kept.append(instruction)
+                instructions.append(instruction)
                 needed.update(instruction.inputs)
-        return _checks_first(kept[::-1]), needed
+        return _checks_first(instructions[::-1]), needed
 
     def first_unknown(self, outputs: Sequence[int]) -> str:
         """The first instruction that reads a block from somewhere else, its line, and the dtype and

@@ -32,12 +32,12 @@ def pieces(program: Program) -> list[Segment]:
     """
     instructions = program.instructions
     last = _last_reads(instructions, program.outputs)
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for start, stop in _bounds(instructions):
         own = instructions[start:stop]
         made = [r for k in own for r in k.outputs]
-        known = {*made, *program.constants}
-        inputs = dict.fromkeys(r for k in own for r in k.inputs if r not in known)
+        own_registers = {*made, *program.constants}
+        inputs = dict.fromkeys(r for k in own for r in k.inputs if r not in own_registers)
         ends = frozenset(r for r in (*inputs, *made) if last.get(r, -1) < stop)
         part = Program(
             own,
@@ -48,8 +48,8 @@ def pieces(program: Program) -> list[Segment]:
             set(),
             program.aliases,
         )
-        found.append(Segment(any(k.communicates for k in own), part, ends))
-    return found
+        segments.append(Segment(any(k.communicates for k in own), part, ends))
+    return segments
 
 
 def _bounds(instructions: Sequence[Instruction]) -> Iterable[tuple[int, int]]:
@@ -66,5 +66,5 @@ def _bounds(instructions: Sequence[Instruction]) -> Iterable[tuple[int, int]]:
 def _last_reads(instructions: Sequence[Instruction], outputs: Iterable[int]) -> dict[int, int]:
     """For each register that is read, the number of the last instruction that does; outputs are
     read after all of them."""
-    found = {r: at for at, k in enumerate(instructions) for r in k.inputs}
-    return found | dict.fromkeys(outputs, len(instructions))
+    last = {r: at for at, k in enumerate(instructions) for r in k.inputs}
+    return last | dict.fromkeys(outputs, len(instructions))

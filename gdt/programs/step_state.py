@@ -146,16 +146,16 @@ class State:
         value, is_named = read(root), isinstance(root.owner, tuple)
         tree = _attributes(value) if is_named and owner_of(value) is None else value
         inside = places(tree, root.name, on_cycle=self._refuse_cycle, closed=self.entered)
-        found = [(root, value), *[(place, place.value) for place in inside]]
-        is_state = is_named or any(isinstance(held, STATE) for _, held in found)
+        contents = [(root, value), *[(place, place.value) for place in inside]]
+        is_state = is_named or any(isinstance(item, STATE) for _, item in contents)
         role: Role = "state" if is_state else "constant"
-        for place, held in found:
-            self._kept.append(Kept(place, held, "counter" if place.is_counter else role))
-            owner = owner_of(tree if place is root else held)
+        for place, item in contents:
+            self._kept.append(Kept(place, item, "counter" if place.is_counter else role))
+            owner = owner_of(tree if place is root else item)
             if owner is not None:
                 self._structures.append(Structure.of(place.name, owner, role))
-            if isinstance(held, Generator):
-                self._keep_draws(place.name, held)
+            if isinstance(item, Generator):
+                self._keep_draws(place.name, item)
 
     def _keep_draws(self, name: str, source: Generator) -> None:
         self._kept.append(Kept(Place(name, vars(source), "_state"), source.state, "counter"))
@@ -199,7 +199,7 @@ class State:
         """Let everything be again what it was, counters and random numbers too."""
         for _, owner, keys, _ in [s for s in self._structures if s.is_changed()]:
             values = {
-                kept.place.key: kept.value for kept in self._kept if kept.place.owner is owner
+                entry.place.key: entry.value for entry in self._kept if entry.place.owner is owner
             }
             if isinstance(owner, list):
                 owner[:] = values.values()
@@ -240,7 +240,7 @@ class State:
     def forget(self) -> None:
         """Drop all but what a recording relies on: arrays may be large."""
         self._structures = [s for s in self._structures if s.role == "state"]
-        self._kept = [kept for kept in self._kept if _is_guarded(*kept)]
+        self._kept = [entry for entry in self._kept if _is_guarded(*entry)]
 
     # ---- verification
 
@@ -256,9 +256,9 @@ class State:
     def difference(self, other: State) -> tuple[str, Any, Any] | None:
         """The name of the first thing that differs by a bit in two states, and what both hold."""
         pairs = itertools.zip_longest(self._kept, other._kept, fillvalue=NOTHING)
-        for (place, value, _), (twin, wanted, _) in pairs:
-            if place.name != twin.name or not same_bits(value, wanted):
-                return place.name, value, wanted
+        for (place, value, _), (twin, other_value, _) in pairs:
+            if place.name != twin.name or not same_bits(value, other_value):
+                return place.name, value, other_value
         return None
 
     # ---- guards
@@ -286,7 +286,7 @@ class State:
     def changed(self) -> str | None:
         """The name of something that a recording relies on and that is not what it was; or None."""
         others = [
-            kept.place.name for kept in self._kept if not _is_same(read(kept.place), kept.value)
+            entry.place.name for entry in self._kept if not _is_same(read(entry.place), entry.value)
         ]
         others += [f"the keys of {s.name}" for s in self._structures if s.is_changed()]
         return others[0] if others else None

@@ -47,21 +47,21 @@ def variables(function: Any) -> Iterator[Place]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        found: list[Place] = []
+        places: list[Place] = []
         if isinstance(value, functools.partial):
-            found = [Place(f"argument {i}", value.args, i) for i in range(len(value.args))]
-            found += [Place(name, value.keywords, name) for name in value.keywords]
+            places = [Place(f"argument {i}", value.args, i) for i in range(len(value.args))]
+            places += [Place(name, value.keywords, name) for name in value.keywords]
             waiting.append(value.func)
         elif isinstance(value, types.MethodType):
-            found = [Place("self", (value.__self__,), 0)]
+            places = [Place("self", (value.__self__,), 0)]
             waiting.append(value.__func__)
         elif isinstance(value, types.FunctionType):
             module = value.__globals__ if module is None else module
-            found = [*_of_function(value, value.__globals__ is module)]
+            places = [*_of_function(value, value.__globals__ is module)]
         else:
             waiting.append(getattr(value, "__wrapped__", None))
-        yield from found
-        waiting += [v for v in map(read, found) if _is_function(v)]
+        yield from places
+        waiting += [v for v in map(read, places) if _is_function(v)]
 
 
 def _of_function(function: types.FunctionType, has_globals: bool) -> Iterator[Place]:

@@ -427,8 +427,8 @@ def permutation(
     """
     if isinstance(x, int | np.integer):
         (n,) = checked_shape(int(x), "permutation")
-        wanted = checked_layout(layout, 1, "permutation")
-        return relayout(_permute(*_operands(key, wanted.mesh), n=n), wanted)
+        target_layout = checked_layout(layout, 1, "permutation")
+        return relayout(_permute(*_operands(key, target_layout.mesh), n=n), target_layout)
     x = FUNCTIONS["asarray"](x)
     if not -x.ndim <= axis < x.ndim:
         problem = f"axis {axis} is out of range for rank {x.ndim}"

@@ -73,7 +73,7 @@ class StepGraph:
         self._state_of_output = {output: i for i, output in states.items()}
         self._state_of = {self._program.inputs[i]: i for i in states}
         self._number = {r: n for n, r in enumerate(self._program.inputs)}
-        self._copied = [i in states or given for i, given in enumerate(is_argument)]
+        self._copied = [i in states or is_arg for i, is_arg in enumerate(is_argument)]
         self._bound: list[Blocks] = [()] * len(is_argument)
         self.pieces = pieces(self._program)
         self._sent = {r for p in self.pieces if p.communicates for r in p.program.inputs}
@@ -111,8 +111,8 @@ class StepGraph:
                 # Before its first capture a program runs once, so that all kernels are loaded.
                 self._captured, self._is_warm = [], True
                 self._draws.draw()
-                held = [*map(held_of, operands), *self._draws.operands]
-                return self._program.run(*held, *self._flags(self._program, free))
+                values = [*map(held_of, operands), *self._draws.operands]
+                return self._program.run(*values, *self._flags(self._program, free))
             if not self.is_captured:
                 self._bind(operands, free)
                 self._capture()
@@ -152,8 +152,8 @@ class StepGraph:
         return True
 
     def _is_in_place(self, i: int, blocks: Blocks) -> bool:
-        found = [b.base for b in blocks] if i in self.states else blocks
-        return all(b is mine for b, mine in zip(found, self._bound[i], strict=True))
+        buffers = [b.base for b in blocks] if i in self.states else blocks
+        return all(b is mine for b, mine in zip(buffers, self._bound[i], strict=True))
 
     def _is_unseen(self, i: int) -> bool:
         """Whether no array lies in the buffers of an input."""
@@ -168,10 +168,10 @@ class StepGraph:
             if not self._copied[i]:
                 self._bound[i] = list(blocks)
                 continue
-            known = bool(self._bound[i])
-            if known and self._is_in_place(i, blocks) and free.get(i, False):
+            has_buffers = bool(self._bound[i])
+            if has_buffers and self._is_in_place(i, blocks) and free.get(i, False):
                 continue
-            if not known or not self._is_unseen(i):
+            if not has_buffers or not self._is_unseen(i):
                 empty = memory.backend.xp.empty
                 self._bound[i] = memory.each(lambda b, empty=empty: empty(b.shape, b.dtype), blocks)
                 for n in range(len(blocks)):
@@ -206,8 +206,8 @@ class StepGraph:
 
     def _given(self) -> dict[int, Held]:
         """The blocks of the program's inputs, by register."""
-        held = [*map(held_of, self._bound), *self._draws.operands]
-        return dict(zip(self._program.inputs, held, strict=True))
+        values = [*map(held_of, self._bound), *self._draws.operands]
+        return dict(zip(self._program.inputs, values, strict=True))
 
     def _captured_piece(
         self, piece: Segment, held: dict[int, Held], after: Graph | None
@@ -254,8 +254,8 @@ class StepGraph:
     def _returned(self, held: Mapping[int, Held]) -> dict[int, Blocks]:
         """The blocks of the other outputs, but for those that a collective makes."""
         outputs = enumerate(self._program.outputs)
-        known = {n: r for n, r in outputs if n not in self._state_of_output and r in held}
-        return {n: blocks_of(held[r]) for n, r in known.items()}
+        registers = {n: r for n, r in outputs if n not in self._state_of_output and r in held}
+        return {n: blocks_of(held[r]) for n, r in registers.items()}
 
     def _end(self, held: Mapping[int, Held]) -> None:
         """Put the outputs that are states in their buffers at the end of the step, and others
@@ -272,10 +272,10 @@ class StepGraph:
         return not (piece.program.instructions or self._moved(held) or inside)
 
     def _not_captured(self, program: Program, cause: Exception) -> FunctionError:
-        """Names the op that could not be captured, and the user's line that calls it."""
+        """The error that names the op that could not be captured, and the line that calls it."""
         lines = [f.lineno for f in traceback.extract_tb(cause.__traceback__) if _is_program(f)]
-        found = program.at_line.get(lines[-1] or 0) if lines else None
-        what = f"{found.name}, which {found.line} calls," if found is not None else "it"
+        k = program.at_line.get(lines[-1] or 0) if lines else None
+        what = f"{k.name}, which {k.line} calls," if k is not None else "it"
         problem = str(cause).splitlines()[0]
         return error(
             FunctionError,
@@ -311,9 +311,9 @@ class StepGraph:
 
     def _operand(self, register: int, made: Mapping[int, Held]) -> Held:
         """The blocks that a register holds between launches."""
-        for known in (made, self._kept):
-            if register in known:
-                return known[register]
+        for registers in (made, self._kept):
+            if register in registers:
+                return registers[register]
         at, count = self._number[register], len(self._bound)
         return held_of(self._bound[at]) if at < count else self._draws.operands[at - count]
 
@@ -359,15 +359,15 @@ def step_graph(
     memory = GraphMemory(backend, mesh)
     if not _gpus(program, values) <= {tuple(map(backend.gpu, memory.devices))}:
         return None
-    found = device_program(program, values)
-    if found is None:
+    device_part = device_program(program, values)
+    if device_part is None:
         return None
-    return StepGraph(name, found, memory, values, states, is_argument)
+    return StepGraph(name, device_part, memory, values, states, is_argument)
 
 
 def _gpus(program: Program, values: Sequence[Held]) -> set[tuple[int, ...]]:
     """The GPUs of the blocks of each array that is computed with; -1 for those of the host."""
     read = {r for k in program.instructions for r in (*k.inputs, *k.outputs)}
-    held = [blocks_of(values[r]) for r in read | {*program.inputs, *program.outputs}]
-    held = [blocks for blocks in held if on_gpu(blocks[0]) or isinstance(blocks[0], np.ndarray)]
-    return {tuple([b.device.id if on_gpu(b) else -1 for b in blocks]) for blocks in held}
+    arrays = [blocks_of(values[r]) for r in read | {*program.inputs, *program.outputs}]
+    arrays = [blocks for blocks in arrays if on_gpu(blocks[0]) or isinstance(blocks[0], np.ndarray)]
+    return {tuple([b.device.id if on_gpu(b) else -1 for b in blocks]) for blocks in arrays}

@@ -48,13 +48,13 @@ def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | N
         if floats and not k.donated:
             return None
         if floats:
-            held = (blocks_of(values[r])[0] for r in k.inputs)
-            dtype = next(block.dtype for block in held if hasattr(block, "shape"))
-            wanted = {r: Scalar(*origin[r], dtype) for r in floats}
-            for scalar in wanted.values():
+            first_blocks = (blocks_of(values[r])[0] for r in k.inputs)
+            dtype = next(block.dtype for block in first_blocks if hasattr(block, "shape"))
+            scalar_of = {r: Scalar(*origin[r], dtype) for r in floats}
+            for scalar in scalar_of.values():
                 if scalar not in scalars:
                     scalars[scalar] = next(numbers)
-            renamed = {r: scalars[s] for r, s in wanted.items()}
+            renamed = {r: scalars[s] for r, s in scalar_of.items()}
             k = k._replace(inputs=tuple([renamed.get(r, r) for r in k.inputs]))  # noqa: PLW2901
         computed.append(k)
     if any(r in origin and r not in arrays for r in program.outputs):

@@ -47,12 +47,12 @@ class Channels(NamedTuple):
         """`a`, which has one number per channel, as (mesh axes..., channels) in the dtype of
         sums."""
         shape = a.shape[self.mesh_ndim :]
-        kept = shape[self.first : self.last]
-        if math.prod(shape) != math.prod(kept):
+        channel_shape = shape[self.first : self.last]
+        if math.prod(shape) != math.prod(channel_shape):
             raise launcher.refused(f"an operand of shape {list(shape)} is not one for each channel")
-        a = a.reshape(*a.shape[: self.mesh_ndim], *kept)
+        a = a.reshape(*a.shape[: self.mesh_ndim], *channel_shape)
         channels = self.dims[self.first : self.last]
-        if kept != channels:
+        if channel_shape != channels:
             a = launcher.xp.broadcast_to(a, (*a.shape[: self.mesh_ndim], *channels))
         a = a.reshape(*a.shape[: self.mesh_ndim], self.sizes[1])
         return launcher.contiguous(a.astype(sum_dtype(a.dtype), copy=False))
@@ -142,11 +142,11 @@ def moments_kernel(
     )
     if uneven:  # the variance of no elements is 0 there, as in the op's body
         variance = merged[:, 2] / xp.maximum(merged[:, 0], 1)
-    kept = tuple(1 if i in gone else n for i, n in enumerate(where.dims))
+    out_shape = tuple(1 if i in gone else n for i, n in enumerate(where.dims))
     if not keepdims:
-        kept = tuple(n for i, n in enumerate(where.dims) if i not in gone)
+        out_shape = tuple(n for i, n in enumerate(where.dims) if i not in gone)
     mean, variance = (
-        launcher.contiguous(a).reshape(*shape, *kept) for a in (merged[:, 1], variance)
+        launcher.contiguous(a).reshape(*shape, *out_shape) for a in (merged[:, 1], variance)
     )
     if not any(f"d{i}" in shards.split for i in gone):
         return mean, variance
@@ -222,11 +222,11 @@ def batch_norm_sums_kernel(
     launcher.run(
         launches.bn_sums(data, dy, zero, one, None, None, sums, launcher.empty, mesh_ndim=mesh_ndim)
     )
-    kept = tuple(
+    out_shape = tuple(
         1 if i in gone else n for i, n in enumerate(where.dims) if keepdims or i not in gone
     )
     first, second = (
-        launcher.contiguous(sums[:, i].astype(g.dtype, copy=False)).reshape(*shape, *kept)
+        launcher.contiguous(sums[:, i].astype(g.dtype, copy=False)).reshape(*shape, *out_shape)
         for i in (0, 1)
     )
     return first, second

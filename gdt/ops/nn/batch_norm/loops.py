@@ -292,12 +292,12 @@ def _reduction(
     """The loop that reduces `axes` of such a block or None, the block's sizes, and the shape of
     `count` reductions."""
     gone = {a + x.ndim for a in axes}
-    kept = tuple([1 if i in gone else n for i, n in enumerate(x.shape)])
-    run, sizes = _loop_over(of_dtypes, x, kept)
+    shape = tuple([1 if i in gone else n for i, n in enumerate(x.shape)])
+    run, sizes = _loop_over(of_dtypes, x, shape)
     if x.dtype.itemsize > 4 and sizes[0] * sizes[2] > LONGEST:  # added up pairwise by NumPy
         run = None
-    left = kept if keepdims else tuple([n for i, n in enumerate(x.shape) if i not in gone])
-    return run, sizes, (count, *left)
+    out_shape = shape if keepdims else tuple([n for i, n in enumerate(x.shape) if i not in gone])
+    return run, sizes, (count, *out_shape)
 
 
 def _loop_over(of_dtypes: Loop, x: Block, kept: tuple[int, ...]) -> tuple[Any, Sizes]:

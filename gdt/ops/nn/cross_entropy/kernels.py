@@ -147,27 +147,27 @@ def split_kernel(name: str) -> Callable[..., tuple[Block, ...]]:
         **_: Any,
     ) -> tuple[Block, ...]:
         xp = launcher.xp
-        data, given = _logits(launcher, logits), _labels(launcher, labels)
-        over = _lead_shape(launcher, data, given)
+        data, label_block = _logits(launcher, logits), _labels(launcher, labels)
+        over = _lead_shape(launcher, data, label_block)
         shape = (*over, *logits.shape[launcher.mesh_ndim : -1])
-        data, given = (
+        data, label_block = (
             launcher.contiguous(xp.broadcast_to(a, (*over, *a.shape[launcher.mesh_ndim :])))
-            for a in (data, given)
+            for a in (data, label_block)
         )
         flag = _flag(launcher, name, shape, shards)
-        parts = _parts(launcher, data, given, flag, _ignored(ignore_index), shards)
+        parts = _parts(launcher, data, label_block, flag, _ignored(ignore_index), shards)
         classes = shards.size["k"]
         target = parts[..., 2]
         if label_smoothing:
             mean = parts[..., 3] / classes
             target = (1.0 - label_smoothing) * target + label_smoothing * mean
-        kept = None if ignore_index is None else given != ignore_index
-        outside = (given < 0) | (given >= classes)
-        target = xp.where(outside if kept is None else outside & kept, np.nan, target)
+        mask = None if ignore_index is None else label_block != ignore_index
+        outside = (label_block < 0) | (label_block >= classes)
+        target = xp.where(outside if mask is None else outside & mask, np.nan, target)
         statistics = [parts[..., 0], parts[..., 1], target.astype(parts.dtype, copy=False)]
         return tuple(
             launcher.contiguous(s).reshape(*shape, 1)
-            for s in (statistics if kept is None else [*statistics, kept])
+            for s in (statistics if mask is None else [*statistics, mask])
         )
 
     return kernel
