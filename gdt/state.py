@@ -127,9 +127,9 @@ def places(
 ) -> Iterator[Place]:
     """Every place in a tree, depth first in the order of definition, each container once.
 
-    name: of the tree itself. types: of values whose places alone are yielded; None for all.
-    on_cycle: called with the name of a container within itself. closed: identities of containers to
-    leave out; those of the tree are added.
+    name: the name of the tree itself. types: the types of the values whose places are yielded; None
+    yields all places. on_cycle: a function that is called with the name of a container within
+    itself. closed: identities of containers to leave out; those of the tree are added.
     """
     closed = set() if closed is None else closed
     around: dict[int, _Opened] = {}
@@ -162,8 +162,8 @@ def places(
 
 
 class _Opened(NamedTuple):
-    """A container whose places are being yielded. untrained: of a Stateful object, its names of
-    arrays that are not trained; else None."""
+    """A container whose places are being yielded. untrained: the names of the arrays of a Stateful
+    object that are not trained; None for other containers."""
 
     items: Iterator[tuple[Any, Any]]
     owner: Any

@@ -296,8 +296,8 @@ class DistributedArray(ArrayMethods):
 
 
 def _unsettable(name: str, instead: str) -> Callable[[DistributedArray, object], None]:
-    """A setter for what NumPy, or a reader of the docs, may try to set. (`type` and `blocks` have
-    none: it would cost more than all else that is done to make an array.)"""
+    """A setter that refuses what users of NumPy may try to set. (`type` and `blocks` have
+    none, since it would cost more than the rest of making an array.)"""
 
     def refuse(self: DistributedArray, value: object) -> None:
         raise error(

@@ -146,8 +146,8 @@ _scalar_one = lru_cache(maxsize=64)(_ones)  # the seed of almost every gradient
 class Backward(NamedTuple):
     """A recorded backward pass, for all calls of one signature.
 
-    program: from the blocks of the call's arrays at the positions `inputs` to the blocks of the
-        gradients, then of arrays that were resolved on the way.
+    program: takes the blocks of the call's arrays at the positions `inputs`; returns the blocks of
+        the gradients, then those of the arrays that were resolved on the way.
     grads: the types of the gradients; None for a source without one.
     resolved: the position and the type of each resolved array.
     """

@@ -68,8 +68,8 @@ def _version(number: int) -> str:
 class CupyBackend:
     """All GPUs of this process.
 
-    cupy: the module, or one that stands in for it. scopes: of the devices, by their numbers; by
-    default every GPU is a device.
+    cupy: the module, or one that stands in for it. scopes: the contexts of the devices, by number;
+    by default every GPU is a device.
     """
 
     recycled_size = math.inf  # CuPy's pool recycles what bodies allocate

@@ -152,8 +152,10 @@ class NumpyBackend:
     def asarray(
         self, value: Any, dtype: Any = None, *, copy: bool = False, order: Order = None
     ) -> np.ndarray:
-        """Return `value` as an array in the host's byte order, without copying one that is so,
-        unless `copy`. order: of the copy's axes, as in `empty`."""
+        """Return `value` as an array in the host's byte order; such an array is copied if `copy`.
+
+        order: the order of the copy's axes in memory, as in `empty`.
+        """
         array = in_own_byte_order(np.asarray(value, dtype))
         if not copy:
             return array

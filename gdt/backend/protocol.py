@@ -50,14 +50,18 @@ class Backend(Protocol):
     most_joined: float
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype, order: Order = None) -> Array:
-        """Return an uninitialised array on the current device. order: of its axes in memory,
-        slowest first, which a backend may follow if the array is large."""
+        """Return an uninitialised array on the current device.
+
+        order: the order of its axes in memory, slowest first; a backend may ignore it.
+        """
 
     def asarray(
         self, value: Any, dtype: Any = None, *, copy: bool = False, order: Order = None
     ) -> Array:
-        """Return `value` as an array of this backend, without copying one that is so, unless
-        `copy`. order: of the copy's axes, as in `empty`."""
+        """Return `value` as an array of this backend; an array of the backend is copied if `copy`.
+
+        order: the order of the copy's axes in memory, as in `empty`.
+        """
 
     def upload(self, value: np.ndarray) -> Array:
         """Return a copy of a host array in the memory of the current device, for kernels; while a

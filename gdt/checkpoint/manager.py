@@ -32,7 +32,7 @@ class CheckpointManager:
     """Numbered checkpoints of one tree in a directory, of which the newest stay.
 
     tree: as for `gdt.checkpoint.save`; each call saves or replaces its arrays of that time.
-    directory: of the files. name: the files' names are `{name}-1.safetensors` and so on.
+    directory: the directory of the files. name: the files are `{name}-1.safetensors` and so on.
     max_to_keep: the number of files that stay; None keeps all.
 
     Follows `tf.train.CheckpointManager`. Raises ArgumentError for a `max_to_keep` below 1, and for

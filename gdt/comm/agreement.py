@@ -1,4 +1,4 @@
-"""The history of what a process has done and all processes do alike, so that they can compare it.
+"""The history of the actions that all processes must take alike, which they compare.
 
 Each process keeps its own part of an array, so programs that differ need not show it in the data
 that they send. Every op on a mesh of several processes, every array that is made on one, every draw

@@ -163,7 +163,7 @@ class Messages:
         self.check((), what)
 
     def _has_other_notes(self, connection: Connection) -> bool:
-        """Whether the checksums that a process has sent are others than those of this history."""
+        """Whether a checksum that a process has sent differs from that of this history."""
         while connection.notes and connection.notes[0][0] <= self.history.count:
             count, checksum = connection.notes.popleft()
             if self.history.checksum_after(count) not in (checksum, None):

@@ -28,7 +28,7 @@ Types = tuple[ArrayType, ...]  # of the whole arrays that move; empty where nobo
 class Transfer(NamedTuple):
     """One movement from a block to another; both are numbers of blocks, row-major in the grid.
 
-    block: what is sent, or a writeable view of what is to be filled with it.
+    block: the block to send, or a writeable view of the memory to receive into.
     """
 
     source: int
@@ -39,7 +39,7 @@ class Transfer(NamedTuple):
 class Transport(Protocol):
     """The collectives that a mesh of several blocks needs from NCCL, MPI or plain copies.
 
-    types: of the whole arrays, which processes compare where they send a description.
+    types: the types of the whole arrays; processes compare them where they send a description.
     """
 
     calls: Counter[str]

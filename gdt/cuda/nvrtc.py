@@ -19,7 +19,7 @@ def _strings(items: Sequence[str]) -> ctypes.Array[ctypes.c_char_p]:
 
 
 class Nvrtc:
-    """A loaded NVRTC library. version: that of its CUDA toolkit, such as (13, 0)."""
+    """A loaded NVRTC library. version: the version of its CUDA toolkit, such as (13, 0)."""
 
     def __init__(self, library: ctypes.CDLL):
         self.library = library

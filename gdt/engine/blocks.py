@@ -24,7 +24,7 @@ class PlanBlocks:
     """The blocks of a call's operands and outputs.
 
     moved: the types of the operands as the body gets them, None for a Python scalar. axes: the mesh
-    axes along which each factor is split. layouts: of the outputs.
+    axes along which each factor is split. layouts: the layouts of the outputs.
     """
 
     def __init__(

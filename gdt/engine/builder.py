@@ -161,7 +161,7 @@ class PlanBuilder:
         return made if len(op.donated) > 1 else Tuple([made])
 
     def _like(self, n: int) -> Expression:
-        """Memory for what takes the place of operand `n`."""
+        """An expression for new memory of the shape and dtype of operand `n`."""
         kind = self.blocks.moved[n]
         facts = {"shape": kind.block_shape, "dtype": kind.dtype, "order": kind.memory_order}  # type: ignore[union-attr]
         return called(self.backend.empty, [Value(n, f) for n, f in facts.items()], name="empty")

@@ -28,7 +28,7 @@ def as_tuple(outputs: Any) -> tuple[Block, ...]:
 def in_turn(
     first: Callable[..., Any] | None, second: Callable[..., Any] | None
 ) -> Callable[..., Any] | None:
-    """`second` of what `first` returns; None does nothing."""
+    """The function `second(first(...))`; None stands for a function that changes nothing."""
     if first is None or second is None:
         return first or second
     return lambda *xs: second(first(*xs))

@@ -13,8 +13,8 @@ from gdt.sharding.rule import Rule, RuleSpec, bind, parse
 
 INJECTED = ("out", "block_shape", "shards", "labels", "scratch")
 FROM_ENGINE: Any = object()
-"""The default of what a body needs and calls do not pass: what the engine injects, and the statics
-that `prepare` makes."""
+"""The default of the parameters of a body that calls do not pass: those that the engine injects,
+and the statics that `prepare` makes."""
 RuleOf = str | Callable[..., str | RuleSpec]
 
 

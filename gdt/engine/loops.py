@@ -71,11 +71,13 @@ def described() -> tuple[str, str]:
 
 
 class Loop:
-    """`loop[char]` is a loop for elements of the dtype of that character: compiled for float32 and
-    float64, None for any other, and without numba.
+    """A compiled loop for each dtype: `loop[char]`, where `char` is the character of the dtype.
 
-    parameters: of each parameter what it is: a vector of elements in order that is read (`input`)
-    or written (`output`), one of integers that is read (`labels`), or a number (`int`, `float`).
+    It is compiled for float32 and float64, and None for other dtypes or without numba.
+
+    parameters: the kind of each parameter: a contiguous vector of elements that is read (`input`)
+    or written (`output`), a vector of integers that is read (`labels`), or a number (`int`,
+    `float`).
     """
 
     def __init__(self, function: Callable[..., Any], parameters: str) -> None:

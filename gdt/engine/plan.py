@@ -66,9 +66,9 @@ def value_key(value: Any) -> tuple[Any, Any]:
 class Labels:
     """Mesh axes and factors along the block of every operand and of the output of a contraction.
 
-    terms: one tuple per operand, then the output's; None labels a dim of length 1. order: of the
-    output's dims in memory, slowest first; None if it is that order. function: how the blocks are
-    contracted, once the contraction has found it.
+    terms: one tuple per operand, then the output's; None labels a dim of length 1. order: the
+    output's dims by their order in memory, slowest first; None if that is their own order.
+    function: the function that contracts the blocks, once the contraction has chosen it.
     """
 
     __slots__ = ("function", "order", "terms")

@@ -22,9 +22,9 @@ import numpy as np
 
 
 class ChosenBody:
-    """The body of an op on the host, or what takes its place for what the first call passes.
+    """The body of an op on the host, or a function that takes its place, chosen at the first call.
 
-    choose: what `Op.specialize` has declared.
+    choose: the function that `Op.specialize` has declared.
     """
 
     def __init__(

@@ -128,7 +128,7 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
 def _remember_all(
     op: UpdateOp, key: tuple[Any, ...], owners: Any, others: Any, args: Any, static: Any
 ) -> None:
-    """Keep how a `multi_tensor` is done at once: by one launch, or by plans with the short way."""
+    """Cache how to run many updates at once: by one launch, or by the fast paths of their plans."""
     plans = []
     for group, other in zip(owners, others, strict=True):
         operands = (*[mapping[name] for mapping, name in group], other, *args)

@@ -1,7 +1,7 @@
 """Initialisers: functions `(shape, dtype, layout, key) -> array`, the same numbers on every layout.
 
-dtype: float32 by default. layout: replicated on the default mesh by default. key: of the random
-numbers, or an int; the next one of `gdt.random` by default.
+dtype: float32 by default. layout: replicated on the default mesh by default. key: the key of the
+random numbers, or an int; by default the next key of `gdt.random`.
 
 The fans of a weight are those of Keras: (fan_in, fan_out) of a matrix; of more axes, all but the
 last two are a receptive field, whose size multiplies both.

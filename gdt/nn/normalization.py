@@ -35,11 +35,12 @@ class BatchNorm(Module):
     x, result: (..., size).
     size: the number of features. None gives the layer of the DTensor tutorial, which has no
         arrays, and cannot be evaluated, because it has no running moments.
-    layout: of the vectors of features, such as `weight_layout.delete([0])` of the layer before.
+    layout: that of vectors of features, such as `weight_layout.delete([0])` of the layer before.
     affine: whether there are a scale and an offset to train.
-    momentum: of the running moments, which training updates and evaluation uses.
+    momentum: the weight of the old running moments in each update. Training updates the running
+        moments, and evaluation uses them.
     epsilon: added to the variance. The default is that of the DTensor tutorial; Keras has 1e-3.
-    dtype: of the layer's arrays.
+    dtype: the dtype of the layer's arrays.
 
     Moments are those of the global batch, however it is split; the running variance is the biased
     one, as in Keras. Source: Ioffe and Szegedy 2015.
@@ -79,7 +80,7 @@ class BatchNorm(Module):
     def __call__(self, x: Any, training: bool | None = None) -> Any:
         """Return x normalised with the batch's moments if `training`, else with running moments.
 
-        training: by default the module's mode."""
+        training: None takes the module's mode."""
         if not (self.training if training is None else training):
             return self._evaluate(x)
         y, mean, variance = batch_norm(x, self.scale, self.offset, self.epsilon)

@@ -21,7 +21,7 @@ def from_dlpack(
 
     layout, copy: as of `gdt.asarray`. Arrays of GPUs stay there if the mesh is on GPUs.
 
-    Raises ArgumentError for what has no `__dlpack__`, DtypeError for elements that NumPy has not,
+    Raises ArgumentError for objects without `__dlpack__`, DtypeError for dtypes that NumPy lacks,
     DeviceError for devices other than CPUs and CUDA GPUs. Data API standard, `from_dlpack`.
 
     >>> import numpy as np

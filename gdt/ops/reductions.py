@@ -169,7 +169,7 @@ def sum_(
     """Sum over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
     axis: an int, a tuple of ints or None. keepdims: whether the reduced axes stay, with length 1.
-    dtype: of the sum and of the result. Raises AxisError for an axis that `x` does not have.
+    dtype: in which to add up, and of the result. Raises AxisError for an axis that `x` lacks.
     Over a split axis each device sums its part, and the result stays a partial sum until it is
     needed.
 

@@ -14,14 +14,14 @@ Held = Any  # the block of an array, or the tuple of its blocks where it has sev
 
 
 class Instruction(NamedTuple):
-    """A call of `function`: numbers of the registers that it reads, and of those that it writes.
+    """A call of `function`, with the numbers of the registers that it reads and writes.
 
-    several: whether it returns a tuple of results, one for each register. donated: of an update,
-    which is called with a tuple of its inputs and one of flags, the registers that it may
-    overwrite, `scratch` the one that it may use up, or -1, and `plan` what it is made of.
-    is_effect: whether it runs even if nobody reads what it writes. views: of the registers that it
-    reads, those whose memory the ones that it writes may share. communicates: whether devices send
-    each other something in it, or wait for that. line: the user's line that it comes from.
+    several: whether it returns a tuple of results, one for each register. donated: for an update,
+    the registers that it may overwrite; an update is called with a tuple of its inputs and a tuple
+    of flags. scratch: the register that an update may use up, or -1. plan: the plan of an update.
+    is_effect: whether it runs even if nothing reads its outputs. views: the inputs whose memory the
+    outputs may share. communicates: whether devices send each other data in it, or wait for data.
+    line: the user's line that it comes from.
     """
 
     name: str
@@ -50,5 +50,5 @@ def held_of(blocks: Sequence[Block]) -> Held:
 
 
 def array_of(array_type: ArrayType, value: Held) -> DistributedArray:
-    """The array of that type of what a register holds."""
+    """The array of `array_type` with the blocks that a register holds."""
     return DistributedArray(array_type, value if type(value) is tuple else (value,))

@@ -16,12 +16,14 @@ PROGRAM_FILE = "<gdt program>"
 
 
 class Program:
-    """A recorded computation as one Python function of what its input registers hold.
+    """A recorded computation as one Python function of the values of its input registers.
 
-    `source` is its text, a line for each plan that runs. `run` takes what the registers `inputs`
-    hold, then for each of the registers `donated` a list that says which of its blocks may be
-    overwritten, and returns a tuple of outputs. `at_line` has the instruction of a line of it.
-    aliases: of each register, those that may share its memory. alone: those that share none.
+    `source` is its text, a line for each plan that runs. `run` takes the values of the registers
+    `inputs`, then for each of the registers `donated` a list that says which of its blocks may be
+    overwritten, and returns a tuple of outputs. `at_line` maps a line of the source to its
+    instruction.
+    aliases: for each register, the registers that may share its memory. alone: the registers that
+    share their memory with no other.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Program:
         namespace: Names,
         alone: Set[int],
     ) -> str:
-        """The source of instruction `at`. name: of a register."""
+        """The source of instruction `at`. name: a function from a register to its variable."""
         results = ", ".join(map(name, k.outputs)) + "," * (k.several and len(k.outputs) == 1)
         results = results or "()"  # of an instruction that makes nothing
         operands, flags = [*map(name, k.inputs)], self._flags(k, at, alone)

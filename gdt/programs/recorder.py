@@ -215,8 +215,8 @@ class Recorder(Observer):
         )
 
     def _alone(self, kept: Sequence[Instruction]) -> set[int]:
-        """The registers whose memory is recycled memory that no other register shares, in every
-        run: what an update makes may or may not be the memory of what it replaces."""
+        """The registers whose memory comes from the pool and is shared with no other register in
+        any run. Outputs of updates are not among them: they may be the memory of an input."""
         memory = Counter(id(m) for value in self.values for m in owners_of(value))
         made = {r for k in kept if not k.donated for r in k.outputs}
         return {
@@ -268,13 +268,13 @@ def _of_value(value: Any) -> Any:
 
 
 def _lists(values: Iterable[Any]) -> list[Any]:
-    """Lists of blocks of what registers hold; scalars as they are."""
+    """The blocks of each register's value as a sequence; scalars as they are."""
     return [v if type(v) is tuple or _is_scalar(v) else (v,) for v in values]
 
 
 def _checks_first(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """The instructions, with checks of data as soon as there is what they read: before updates and
-    counts of steps, which an error would leave half done."""
+    """The instructions, with each check of data right after the instruction that it reads from: so
+    before updates and counts of steps, which an error would leave half done."""
     ordered: list[Instruction] = []
     for k in instructions:
         at = len(ordered)
@@ -286,7 +286,7 @@ def _checks_first(instructions: Sequence[Instruction]) -> list[Instruction]:
 
 
 def _under(settings: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs with these settings of `np.errstate`, in which a step has called it."""
+    """A function that calls `function` under the settings of `np.errstate` that a step has used."""
 
     def run(*operands: Any) -> Any:
         with np.errstate(**settings):
@@ -298,14 +298,14 @@ def _under(settings: Any, function: Callable[..., Any]) -> Callable[..., Any]:
 def _update(
     function: Callable[..., Any], count: int, values: tuple[Any, ...], free: tuple[Any, ...]
 ) -> list[Any]:
-    """An update of lists of blocks as one of what registers hold; `free` has for each donated
-    operand a flag, or one for each block."""
+    """Call an update, a function of lists of blocks, on the values of registers; `free` has a flag
+    for each donated operand, or a flag for each of its blocks."""
     flags = [f if isinstance(f, list) else (f,) * count for f in free]
     return [_of_blocks(blocks) for blocks in function(_lists(values), flags)]
 
 
 def _on_registers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of lists of blocks as one of what registers hold."""
+    """Make a function of the values of registers from a function of lists of blocks."""
 
     def run(*values: Any) -> list[Any]:
         return [_of_blocks(blocks) for blocks in function(*_lists(values))]

@@ -217,7 +217,7 @@ class State:
                 place.owner[place.key] = value
 
     def refuse_changes(self) -> None:
-        """Raise FunctionError for what a step has changed that a replay would not."""
+        """Raise FunctionError if a step has changed something that a replay would not change."""
         for structure in self._structures:
             if structure.is_changed():
                 count = f"{len(structure.keys)} entries, to {len(structure.owner)}"

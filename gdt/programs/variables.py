@@ -1,4 +1,4 @@
-"""The variables of a function, as places: where its code looks for what is no argument."""
+"""The variables of a function as places: everything but its arguments that its code can name."""
 
 from __future__ import annotations
 

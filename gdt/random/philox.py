@@ -98,7 +98,7 @@ def draw(
     """Return `finish(bits)` for the bits of every element, in the broadcast shape of index, key and
     stream.
 
-    word: the dtype of the bits, uint32 or uint64. dtype: of the result.
+    word: the dtype of the bits, uint32 or uint64. dtype: the dtype of the result.
     finish: an element-wise function of the bits, called with a tile of them at a time; it may
         overwrite them.
     """

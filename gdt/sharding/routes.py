@@ -31,8 +31,8 @@ class Transition(NamedTuple):
         becomes a partial reduction, which sends nothing).
     axes: the mesh axes that take part, major first.
     dim: the array axis that is gathered or cut.
-    to: of an all_to_all, the array axis that is cut, while `dim` is gathered.
-    reduction: of a transition that reduces, `sum`, `max`, `min` or `prod`.
+    to: the array axis that an all_to_all cuts, while it gathers `dim`.
+    reduction: `sum`, `max`, `min` or `prod`, for a transition that reduces.
     nbytes: the bytes that all devices together send.
     """
 

@@ -70,7 +70,7 @@ def choices(
     """Return combinations of layouts for operands of these ranks, all replicated first.
 
     limit: the largest number of combinations; of more, a sample that `seed` determines is taken.
-    reductions: of partial operands, one drawn for each.
+    reductions: the reductions of partial operands; one is drawn for each operand.
 
     >>> mesh = gdt.create_mesh([("a", 2)])
     >>> [str(x) for (x,) in gdt.testing.choices(mesh, [1])]

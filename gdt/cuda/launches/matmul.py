@@ -178,7 +178,7 @@ def _tiled_call(
 ) -> KernelCall:
     """Return the call of matmul_mma (two C types, of operands and result) or matmul_simt (one).
 
-    finish: the arguments of what follows the product.
+    finish: the arguments of the epilogue.
     """
     x, w, leading = operands.x, operands.w, operands.leading
     kernel = "matmul_mma" if len(c_types) == 2 else "matmul_simt"

@@ -114,7 +114,7 @@ def wgmma_call(
 ) -> KernelCall:
     """Return the call of matmul_wgmma on at most `blocks` blocks.
 
-    finish: the arguments of what follows the product; rest: further arguments.
+    finish: the arguments of the epilogue; rest: further arguments.
     """
     file_constants, leading = constants(FILE), operands.leading
     x, w = operands.x, operands.w

@@ -74,7 +74,7 @@ def softmax_ce(
     labels, loss, lse: (lead..., rows).
     scale: the cotangent of the loss, (lead..., rows) or (lead..., 1); None for 1.
     error_flag: (1,), uint64, all bits set; becomes `row << 32 | label` for a label out of range.
-    smoothing: of the labels, in [0, 1). ignore: the label of rows without a loss.
+    smoothing: the label smoothing, in [0, 1). ignore: the label of rows without a loss.
     shared_limit: the bytes of shared memory in which rows are cached.
     """
     rows, classes = logits.shape[mesh_ndim:]

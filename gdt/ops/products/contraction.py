@@ -51,7 +51,7 @@ class Factor:
     def matrices(
         self, block: str, batch: Sequence[Label], first: Sequence[Label], second: Sequence[Label]
     ) -> str:
-        """The source of what makes a stack of matrices of the block with that name: (batch...,
+        """The source that reshapes the block named `block` to a stack of matrices: (batch...,
         first, second)."""
         sizes = self.sizes
         order = [self.labels.index(n) for n in (*batch, *first, *second) if n in sizes]

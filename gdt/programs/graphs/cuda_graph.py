@@ -51,11 +51,11 @@ CAPTURE_REMEDY = (
 
 
 class StepGraph:
-    """Runs a program whose arrays all have a block on each of some GPUs as CUDA graphs.
+    """A program that runs as CUDA graphs; all its arrays have one block on each of some GPUs.
 
-    values: what each register held when the program was recorded. states: of the program's inputs
-    that are overwritten by outputs, which. is_argument: whether each input may be expected to be
-    another array in every call.
+    values: the blocks or the scalar that each register held when the program was recorded. states:
+    for each input that an output overwrites, the number of that output. is_argument: for each
+    input, whether it may be another array in every call.
     """
 
     def __init__(
@@ -343,11 +343,11 @@ def step_graph(
     states: Mapping[int, int],
     is_argument: Sequence[bool],
 ) -> StepGraph | None:
-    """The graphs of a program, or None for one whose arrays are not all on the same GPUs, in as
-    many blocks, or that several processes run.
+    """The graphs of a program. None unless one process runs it and all its arrays have one block
+    on each of the same GPUs.
 
-    values: what each register held when the program was recorded. meshes: of the arrays that it is
-    given.
+    values: the blocks or the scalar that each register held when the program was recorded. meshes:
+    the meshes of the program's inputs.
     """
     mesh = meshes[0] if meshes else None
     if mesh is None or processes.current().count > 1:

@@ -77,7 +77,8 @@ def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | N
 class UpdateOfAll:
     """Many updates by one kernel launch on every device, as one instruction.
 
-    plan: of one of them. arrays: operands of each, before the scalars that all of them share.
+    plan: the plan of one of the updates. arrays: the number of operands that each update has of its
+    own, before the scalars that all updates share.
     """
 
     def __init__(self, plan: Plan, launch: Callable[..., None], arrays: int, count: int) -> None:
