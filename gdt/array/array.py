@@ -286,8 +286,8 @@ class DistributedArray(ArrayMethods):
     @checked
     def relayout(self, layout: Layout | Sequence[Any]) -> DistributedArray:
         """See `gdt.relayout`."""
-        moved: DistributedArray = FUNCTIONS["relayout"](self, layout)
-        return moved
+        result: DistributedArray = FUNCTIONS["relayout"](self, layout)
+        return result
 
     def __repr__(self) -> str:
         return FUNCTIONS["array_repr"](self)  # type: ignore[no-any-return]
@@ -365,8 +365,8 @@ def move_to_layouts(
         for observer in OBSERVERS.get():
             observer.on_move(op, types, targets)
     routes = [route(arrays[i].type, layout) for i, layout in firsts.items()]
-    moved = run_routes(routes, [arrays[i].blocks for i in firsts], overlapped=overlapped)
-    for (first, *others), blocks in zip(moving.values(), moved, strict=True):
+    block_lists = run_routes(routes, [arrays[i].blocks for i in firsts], overlapped=overlapped)
+    for (first, *others), blocks in zip(moving.values(), block_lists, strict=True):
         array = arrays[first]
         results[first] = DistributedArray(array.type.with_layout(firsts[first]), tuple(blocks))
         if not overlapped:

@@ -265,14 +265,14 @@ def _all_reduce_together(transitions: list[Transition], operands: list[Blocks]) 
     types = tuple([s.have for s in transitions])
     join = lambda xp, arrays: xp.concatenate([b.reshape(-1) for b in arrays])
     flat = _each(mesh, join, list(zip(*operands, strict=True)))
-    moved = transport_of(mesh).all_reduce(
+    results = transport_of(mesh).all_reduce(
         flat, transitions[0].axes, transitions[0].reduction, types
     )
 
     def part(xp: Any, m: Block) -> list[Block]:
         return [m[start:stop].reshape(s) for s, (start, stop) in _intervals(shapes)]
 
-    return [list(blocks) for blocks in zip(*_each(mesh, part, moved), strict=True)]
+    return [list(blocks) for blocks in zip(*_each(mesh, part, results), strict=True)]
 
 
 def _reduce_scatter_together(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:

@@ -133,8 +133,8 @@ class PlanBuilder:
         run = compiled(expression, len(moved) + flags)
 
         def update(xs: Sequence[Block], free: Sequence[bool]) -> tuple[Block, ...]:
-            made: tuple[Block, ...] = run(*xs, *free, *[False] * (flags - len(free)))
-            return made
+            outputs: tuple[Block, ...] = run(*xs, *free, *[False] * (flags - len(free)))
+            return outputs
 
         update.expression = expression  # type: ignore[attr-defined]
         return update
@@ -157,8 +157,8 @@ class PlanBuilder:
             used = Operand(self.plan.scratch)
             keywords["scratch"] = Choice(flag, used, Value("none", None))
         extra = {"shards": blocks.shards(0)} if "shards" in op.injected else {}
-        made = called(self._body({**self.static, **extra}, 0), arguments, keywords, op.name)
-        return made if len(op.donated) > 1 else Tuple([made])
+        call = called(self._body({**self.static, **extra}, 0), arguments, keywords, op.name)
+        return call if len(op.donated) > 1 else Tuple([call])
 
     def _like(self, n: int) -> Expression:
         """An expression for new memory of the shape and dtype of operand `n`."""

@@ -202,11 +202,11 @@ class Op(Generic[P, R_co]):
                 out = self.run_plan(plan, args)
                 break
         else:
-            made = plan.fast(*blocks)  # type: ignore[misc]
+            outputs = plan.fast(*blocks)  # type: ignore[misc]
             for i, kind in plan.resolves:
                 if args[i]._resolved is None:
                     args[i]._resolved = DistributedArray(kind, args[i].blocks)
-            out = _wrapped(plan, made)
+            out = _wrapped(plan, outputs)
         for observer in observers:
             observer.on_op(self, args, static, out)
         return out

@@ -174,11 +174,11 @@ def _fold(
     axes, mesh_ndim = array_type.layout.dims[d], array_type.mesh.ndim
     order, shape = local.gathered(now.block_shape, mesh_ndim, axes, d)
     whole = (*now.layout.dims[:d], (), *now.layout.dims[d + 1 :])
-    made = array_type.with_layout(Layout.of(array_type.mesh, whole, now.layout.reductions))
+    whole_type = array_type.with_layout(Layout.of(array_type.mesh, whole, now.layout.reductions))
     long = [i for i in order if now.block_shape[i] > 1]
     if long == sorted(long):  # the mesh axes and the dim are neighbours already
-        return made, partial(reshaped, shape)
-    return made, partial(_merged, order, shape)
+        return whole_type, partial(reshaped, shape)
+    return whole_type, partial(_merged, order, shape)
 
 
 def _merged(order: tuple[int, ...], shape: tuple[int, ...], x: Block) -> Block:

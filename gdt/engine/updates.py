@@ -152,10 +152,10 @@ def _launched_for_all(
         (*[mapping[name].blocks for mapping, name in group], other.blocks)
         for group, other in zip(owners, others, strict=True)
     ]
-    mesh, made = plans[0].outs[0].mesh, []
+    mesh, results = plans[0].outs[0].mesh, []
     for i, body in enumerate(plans[0].kernel_bodies):
         with backend_of(mesh).on(mesh, i):
-            made.append(
+            results.append(
                 body.multi_tensor(
                     launch,
                     [tuple([blocks[i] for blocks in xs]) for xs in arrays],
@@ -166,7 +166,7 @@ def _launched_for_all(
             )
     for n, (group, plan) in enumerate(zip(owners, plans, strict=True)):
         for d, ((mapping, name), kind) in enumerate(zip(group, plan.outs, strict=True)):
-            mapping[name] = DistributedArray(kind, tuple(blocks[n][d] for blocks in made))
+            mapping[name] = DistributedArray(kind, tuple(blocks[n][d] for blocks in results))
     return True
 
 

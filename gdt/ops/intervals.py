@@ -42,8 +42,8 @@ def _cheapest(types: Sequence[ArrayType], how: Movement) -> Layout:
     """The layout of one of the arrays in which to meet: the one that sends the fewest bytes."""
 
     def nbytes(layout: Layout) -> int:
-        moved = tuple([t.with_layout(layout) for t in types])
-        recut = _recut(moved, how.dim, how.pieces, how.size, how.fill, layout.dims[how.dim])
+        common_types = tuple([t.with_layout(layout) for t in types])
+        recut = _recut(common_types, how.dim, how.pieces, how.size, how.fill, layout.dims[how.dim])
         return sum(route_bytes(t, layout) for t in types) + recut.nbytes
 
     partial = how.fill == 0  # the only value that can be filled into a partial reduction

@@ -298,8 +298,8 @@ def moveaxis(
     order = [d for d in range(x.ndim) if d not in places[0]]
     for to, d in sorted(zip(places[1], places[0], strict=True)):
         order.insert(to, d)
-    moved: DistributedArray = transpose(x, axes=tuple(order))
-    return moved
+    result: DistributedArray = transpose(x, axes=tuple(order))
+    return result
 
 
 def _listed(axes: int | Sequence[int]) -> list[Any]:
@@ -438,8 +438,8 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Dis
     if counts.size != 1:
         indices = np.repeat(np.arange(size), counts)
         at = checked_indices(x.type, indices, dim, "repeat", is_constant=True)
-        taken: DistributedArray = take_in_range(x, at, axis=dim)
-        return taken
+        result: DistributedArray = take_in_range(x, at, axis=dim)
+        return result
     count = int(counts.reshape(()))
     if x.layout.dims[dim]:
         pieces = [Piece(i, 0, i, size, 1, count) for i in range(count)]

@@ -110,16 +110,16 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
             f"a layout of rank {layout.rank} does not fit an array of rank {x.ndim}",
             operands={"x": x.type, "layout": layout},
         )
-    moved: DistributedArray
+    result: DistributedArray
     if layout is x.layout:
-        moved = x
+        result = x
     elif layout.mesh is not x.mesh:
-        moved = _copy_to_mesh(x.resolve(), layout=layout)
+        result = _copy_to_mesh(x.resolve(), layout=layout)
     elif layout is x.layout.resolved:
-        moved = x.resolve()
+        result = x.resolve()
     else:
-        moved = _relayout(x, layout=layout)
-    return moved
+        result = _relayout(x, layout=layout)
+    return result
 
 
 @public

@@ -417,8 +417,8 @@ def map_shards(
         if len(layouts) != len(arrays):
             problem = f"{len(arrays)} operands for {len(layouts)} layouts"
             raise error(ShapeError, "map_shards", problem)
-        moved = [asarray(a, layout=w) for a, w in zip(arrays, layouts, strict=True)]
-        results = _map_shards(*moved, f=f, out_layouts=outs)
+        operands = [asarray(a, layout=w) for a, w in zip(arrays, layouts, strict=True)]
+        results = _map_shards(*operands, f=f, out_layouts=outs)
         return results if isinstance(out_layout, tuple) else results[0]
 
     return mapped

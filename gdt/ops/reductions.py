@@ -243,8 +243,8 @@ def mean(
 
     Over a split axis each device sums its part and divides by the global count; the result stays a
     partial sum until it is needed. The mean of no elements is NaN, with NumPy's RuntimeWarning.
-    keepdims: whether the reduced axes stay, with length 1. dtype: of the mean. Raises AxisError for
-    an axis that `x` does not have.
+    keepdims: whether the reduced axes stay, with length 1. dtype: the dtype of the mean. Raises
+    AxisError for an axis that `x` does not have.
 
     >>> mesh = gdt.create_mesh([("x", 2)])
     >>> gdt.mean(gdt.asarray([1, 2, 6], layout=gdt.Layout(["x"], mesh)))

@@ -46,8 +46,8 @@ def prod(
 
     Over a split axis each device multiplies its part, and the result stays a partial product until
     it is needed. The gradient is right where factors are 0, second derivatives where none is.
-    keepdims: whether the reduced axes stay, with length 1. dtype: of the product. Raises AxisError
-    for an axis that `x` does not have.
+    keepdims: whether the reduced axes stay, with length 1. dtype: the dtype of the product. Raises
+    AxisError for an axis that `x` does not have.
 
     >>> float(gdt.prod(gdt.asarray([2.0, 3.0, 4.0])))
     24.0

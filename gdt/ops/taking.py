@@ -191,10 +191,10 @@ def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
     axis = checked_axis(x.type, axis, "take")
-    taken: DistributedArray = take_in_range(
+    result: DistributedArray = take_in_range(
         x, checked_indices(x.type, indices, axis, "take"), axis=axis
     )
-    return taken
+    return result
 
 
 # ---------------------------------------------------------------- take along an axis
@@ -326,8 +326,8 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
             operands={"x": x.type, "indices": indices.type},
         )
     indices = checked_indices(x.type, indices, axis, "take_along_axis")
-    taken: DistributedArray = take_along_axis_in_range(x, indices, axis=axis)
-    return taken
+    result: DistributedArray = take_along_axis_in_range(x, indices, axis=axis)
+    return result
 
 
 # ---------------------------------------------------------------- one-hot

@@ -77,13 +77,13 @@ class Recorder(Observer):
         fixed = {i: plan.target_layouts[i] for i in routed if self.find(args[i]) in self.constants}
         if not fixed:
             return plan, args
-        moved = list(args)
+        operands = list(args)
         with observing_only(self):
             for i, layout in fixed.items():
-                moved[i] = relayout(args[i], layout)  # type: ignore[arg-type]
+                operands[i] = relayout(args[i], layout)  # type: ignore[arg-type]
         with observing_only():
-            op(*moved, **static)  # makes the plan ready
-        return op.plan_of_call(tuple(moved), static), tuple(moved)
+            op(*operands, **static)  # makes the plan ready
+        return op.plan_of_call(tuple(operands), static), tuple(operands)
 
     def on_run(
         self,
@@ -218,10 +218,10 @@ class Recorder(Observer):
         """The registers whose memory comes from the pool and is shared with no other register in
         any run. Outputs of updates are not among them: they may be the memory of an input."""
         memory = Counter(id(m) for value in self.values for m in owners_of(value))
-        made = {r for k in kept if not k.donated for r in k.outputs}
+        registers = {r for k in kept if not k.donated for r in k.outputs}
         return {
             r
-            for r in made
+            for r in registers
             if all(memory[id(m)] == 1 and NUMPY.owns(m) for m in owners_of(self.values[r]))
         }
 

@@ -54,11 +54,11 @@ class Result:
 
     def array(self, outputs: Sequence[Any]) -> DistributedArray:
         """The array that a run of the program has made."""
-        made = array_of(self.type, outputs[self.output])
+        result = array_of(self.type, outputs[self.output])
         if self.resolved >= 0:
             array_type = self.type.with_layout(self.type.layout.resolved)
-            made._resolved = array_of(array_type, outputs[self.resolved])
-        return made
+            result._resolved = array_of(array_type, outputs[self.resolved])
+        return result
 
 
 def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:

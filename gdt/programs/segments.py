@@ -35,14 +35,14 @@ def pieces(program: Program) -> list[Segment]:
     segments: list[Segment] = []
     for start, stop in _bounds(instructions):
         own = instructions[start:stop]
-        made = [r for k in own for r in k.outputs]
-        own_registers = {*made, *program.constants}
+        outputs = [r for k in own for r in k.outputs]
+        own_registers = {*outputs, *program.constants}
         inputs = dict.fromkeys(r for k in own for r in k.inputs if r not in own_registers)
-        ends = frozenset(r for r in (*inputs, *made) if last.get(r, -1) < stop)
+        ends = frozenset(r for r in (*inputs, *outputs) if last.get(r, -1) < stop)
         part = Program(
             own,
             list(inputs),
-            [r for r in made if r not in ends],
+            [r for r in outputs if r not in ends],
             {r: c for r, c in program.constants.items() if any(r in k.inputs for k in own)},
             {r for r in program.donated if start <= last[r] < stop},
             set(),

@@ -86,18 +86,18 @@ class UpdateOfAll:
         self._launch, self.arrays, self.count = launch, arrays, count
 
     def __call__(self, values: Sequence[Held], free: Sequence[bool]) -> list[Held]:
-        made = []
+        results = []
         for i, body in enumerate(self._bodies):
             with backend_of(self._mesh).on(self._mesh, i):
-                made.append(self._of_block(body, [blocks_of(v)[i] for v in values], free))
-        return [held_of(blocks) for blocks in zip(*made, strict=True)]
+                results.append(self._of_block(body, [blocks_of(v)[i] for v in values], free))
+        return [held_of(blocks) for blocks in zip(*results, strict=True)]
 
     def _of_block(self, body: KernelBody, values: list[Any], free: Sequence[bool]) -> list[Any]:
         n, scalars = self.arrays, values[self.arrays * self.count :]
         operands = [values[i * n : (i + 1) * n] for i in range(self.count)]
         flags = [free[i * (n - 1) : (i + 1) * (n - 1)] for i in range(self.count)]
-        made = body.multi_tensor(self._launch, operands, scalars, flags, body.static)
-        return [block for outs in made for block in outs]
+        results = body.multi_tensor(self._launch, operands, scalars, flags, body.static)
+        return [block for outs in results for block in outs]
 
 
 def _together(instructions: Sequence[Instruction]) -> list[Instruction]:
@@ -106,9 +106,9 @@ def _together(instructions: Sequence[Instruction]) -> list[Instruction]:
     done: list[Instruction] = []
     for _, group in itertools.groupby(instructions, _update_key):
         updates = list(group)
-        first, made = updates[0], {r for k in updates for r in k.outputs}
+        first, outputs = updates[0], {r for k in updates for r in k.outputs}
         launch = _kernel_of_all(first)
-        is_read = any(made & {*k.inputs} for k in updates)
+        is_read = any(outputs & {*k.inputs} for k in updates)
         if len(updates) == 1 or launch is None or first.plan is None or is_read:
             done += updates
             continue

@@ -38,11 +38,11 @@ class GraphMemory:
 
     def each(self, function: Callable[..., Any], *operands: Blocks) -> list[Any]:
         """Call `function` with the operands' blocks of each device, there; list the results."""
-        made = []
+        results = []
         for i, blocks in enumerate(zip(*operands, strict=True)):
             with self.backend.on(self.mesh, i):
-                made.append(function(*blocks))
-        return made
+                results.append(function(*blocks))
+        return results
 
     def filled(self, shape: tuple[int, ...], dtype: np.dtype) -> list[Block]:
         """Uninitialised memory for the same values on every device."""

@@ -90,8 +90,8 @@ def _channels_of(launcher: Launcher, x: Block, vector: Block) -> Channels:
 def _pair(launcher: Launcher, a: Block, b: Block) -> tuple[Block, Block]:
     """Two vectors that a kernel walks in the same way."""
     shape = np.broadcast_shapes(a.shape, b.shape)
-    made = (launcher.contiguous(launcher.xp.broadcast_to(v, shape)) for v in (a, b))
-    first, second = made
+    vectors = (launcher.contiguous(launcher.xp.broadcast_to(v, shape)) for v in (a, b))
+    first, second = vectors
     return first, second
 
 

@@ -165,9 +165,9 @@ def moments_loop(
     def moments(x: Block) -> Any:
         if is_large and not x.flags.c_contiguous:
             return body(x)
-        made = np.empty(shape, kind)
-        run(x.ravel(), *sizes, made.ravel())
-        return (made[0], made[1], made[2]) if is_merged else (made[0], made[1])
+        out = np.empty(shape, kind)
+        run(x.ravel(), *sizes, out.ravel())
+        return (out[0], out[1], out[2]) if is_merged else (out[0], out[1])
 
     return moments
 
@@ -186,9 +186,9 @@ def batch_norm_sums_loop(
     def batch_norm_sums(g: Block, xhat: Block) -> Any:
         if is_large and not (g.flags.c_contiguous and xhat.flags.c_contiguous):
             return body(g, xhat)
-        made = np.empty(shape, dtype)
-        run(g.ravel(), xhat.ravel(), *sizes, made.ravel())
-        return made[0], made[1]
+        sums = np.empty(shape, dtype)
+        run(g.ravel(), xhat.ravel(), *sizes, sums.ravel())
+        return sums[0], sums[1]
 
     return batch_norm_sums
 
@@ -269,13 +269,13 @@ def batch_norm_gradient_loop(
         *,
         out: Block = None,
     ) -> Block:
-        made = np.empty(shape, dtype) if out is None else out
-        if not (made.flags.c_contiguous and g.flags.c_contiguous and xhat.flags.c_contiguous):
+        gradient = np.empty(shape, dtype) if out is None else out
+        if not (gradient.flags.c_contiguous and g.flags.c_contiguous and xhat.flags.c_contiguous):
             return body(g, xhat, g_sum, product_sum, variance, scale, out=out)
         scales, scale = (none, scale) if type(scale) is float else (scale.ravel(), 1.0)
         arrays = g.ravel(), xhat.ravel(), g_sum.ravel(), product_sum.ravel(), variance.ravel()
-        run(*arrays, scales, scale, epsilon, share, *sizes, made.ravel())
-        return made
+        run(*arrays, scales, scale, epsilon, share, *sizes, gradient.ravel())
+        return gradient
 
     return batch_norm_gradient
 
