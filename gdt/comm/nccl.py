@@ -41,7 +41,7 @@ OPS = {"sum": "NCCL_SUM", "prod": "NCCL_PROD", "max": "NCCL_MAX", "min": "NCCL_M
 
 
 class NcclTransport(Ranks):
-    """Moves data between blocks on GPUs."""
+    """The transport that moves data between blocks on GPUs by NCCL."""
 
     # ---- collectives
 

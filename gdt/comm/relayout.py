@@ -212,7 +212,7 @@ def _run_overlapped(
 
 
 def carry_out(routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
-    """`run_routes`, of which no recorder is told."""
+    """Run routes as `run_routes` does, without telling a recorder."""
     done: list[Blocks] = list(operands)
     divided = any(transitions[0].have.mesh.divided for transitions in routes if transitions)
     if not divided and not any(o.wants_moves for o in OBSERVERS.get()):

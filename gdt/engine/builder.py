@@ -30,7 +30,7 @@ from gdt.sharding.rule import Rule, Strategy
 
 
 class PlanBuilder:
-    """Builds what a plan runs from a rule and the way that was chosen."""
+    """Builds the functions that a plan runs, from the rule of an op and the strategy chosen."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class PlanBuilder:
     # ---- assembling
 
     def build(self) -> None:
-        """Set the plan's `execute`; its output types and `quick` follow from the first run."""
+        """Set the plan's `execute`; the first run sets its output types and its fast path."""
         op, blocks = self.op, self.blocks
         if "block_shape" in op.injected:
             self.static["block_shape"] = blocks.block_shape(0, reduced=False)
@@ -94,7 +94,7 @@ class PlanBuilder:
 
     def _body(self, static: Mapping[str, Any], where: object) -> Callable[..., Any]:
         """The op's body; on a backend with kernels its kernel, where that applies; on the host
-        what it is specialized to."""
+        its specialized body."""
         op = self.op
         if self.backend.runner is None or op.kernel is None:
             ufunc = getattr(op.body, "ufunc", None)  # which is all that the body calls
@@ -140,8 +140,8 @@ class PlanBuilder:
         return update
 
     def _update_expression(self) -> Expression:
-        """The updated blocks, of those of the operands, and of whether each donated one, and that
-        which may be used up, may be overwritten."""
+        """The expression of the updated blocks. Its operands are the blocks of the op's operands,
+        then a flag for each donated operand and for `scratch`: whether it may be overwritten."""
         op, blocks, count = self.op, self.blocks, len(self.blocks.moved)
         befores = [blocks.before(n, 0) for n in range(count)]
         arguments = [
@@ -169,8 +169,8 @@ class PlanBuilder:
     # ---- running
 
     def _with_note(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """`run`; on a mesh of several processes after a note of the call, which they compare.
-        Updates go without one: of their ops, optimizers note the steps."""
+        """`run`; with several processes, `run` after a note of the call, which they compare.
+        Updates are not noted, since optimizers note their steps."""
         mesh, types = self.mesh, self.plan.types
         if mesh.num_processes == 1 or self.op.donated:
             return run
@@ -213,8 +213,8 @@ class PlanBuilder:
         ]
 
     def _out(self, xs: Sequence[Block], i: int, owned: Sequence[Sequence[bool]]) -> dict[str, Any]:
-        """Memory for a body that takes it: that of donated operands, or recycled for large
-        blocks."""
+        """Memory for a body that writes into memory of its caller: the memory of donated operands,
+        or recycled memory for large blocks."""
         if self.op.donated:
             free = [o[i] for o in owned] or [False] * len(self.op.donated)
             return {"out": self._targets(xs, free)}
@@ -234,7 +234,7 @@ class PlanBuilder:
     def _first_run(
         self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
     ) -> tuple[Sequence[Block], ...]:
-        """Checks the promised shapes, learns the dtypes, and clears the way for later runs."""
+        """Run the plan once: check the promised shapes, set the output types and the fast path."""
         try:
             if self.alone and self.op.merge is not None:
                 self.merge.gathered = self._gathered_apart(operands)
@@ -250,7 +250,7 @@ class PlanBuilder:
             (self.plan.only,) = self.plan.outs
         self._recycle(results)
         self.plan.execute = self._with_note(self._execute)
-        self._shorten()
+        self._set_fast_path()
         return results
 
     def _gathered_apart(self, operands: Sequence[Any]) -> tuple[int, int]:
@@ -285,8 +285,8 @@ class PlanBuilder:
                 order = labels.order if labels else self.plan.outs[0].memory_order
                 self.buffer = Buffer(shape, first.dtype, order)
 
-    def _shorten(self) -> None:
-        """Set the plan's `quick`, or what it has for donated operands that stay where they are."""
+    def _set_fast_path(self) -> None:
+        """Compile the plan's fast path: `fast`, or `fast_update` for donated operands."""
         plan = self.plan
         if self.alone:
             if self.buffer or self.chosen_bodies:
@@ -329,7 +329,7 @@ def plan_of(
     static: Mapping[str, Any],
     strategy: Strategy,
 ) -> Plan:
-    """The plan that runs an op in one of the ways that its rule allows."""
+    """The plan that runs an op by one of the strategies that its rule allows."""
     plan = Plan(types, strategy.target_layouts)
     PlanBuilder(op, plan, rule, sizes, strategy.axes, strategy.output_layouts, static).build()
     return plan

@@ -46,10 +46,11 @@ class SingleBlock:
         self.body = body_of(body_statics, "folded")
 
     def function(self, movers: Sequence[Mover], buffer: Buffer | None = None) -> Callable[..., Any]:
-        """The shortest way from the operands' only blocks to the outputs' (a block, or a tuple of
-        them), with everything decided that shapes decide.
+        """The function from the operands' only blocks to the outputs' (one or a tuple);
+        everything that shapes decide is decided now.
 
-        movers: what moves each operand first. buffer: recycled memory, for a body that takes it.
+        movers: the function that moves each operand first. buffer: recycled memory, for a body that
+            takes it.
         """
         arguments = [
             self._prepared(n, transitions)
@@ -129,9 +130,9 @@ def mover(transitions: Sequence[Transition]) -> Mover:
 
 
 def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
-    """Inside one block a factor that every output lacks need not stay split: its mesh axes and its
-    dim are one dim. Returns the blocks with such dims, and what makes them of the moved
-    operands'."""
+    """Fold the mesh axes of each factor that every output lacks into its dim: inside one block such
+    a factor need not stay split. Return the blocks with such dims, and the functions that make them
+    from the blocks of the moved operands."""
     unchanged: tuple[PlanBlocks, list[Mover]] = blocks, [None] * len(blocks.moved)
     if "labels" in blocks.op.injected:
         return unchanged
@@ -169,8 +170,8 @@ def _foldable(blocks: PlanBlocks) -> set[str]:
 def _fold(
     array_type: ArrayType, now: ArrayType, d: int
 ) -> tuple[ArrayType, Callable[[Block], Block]]:
-    """The type of an operand, folded as far as `now`, once dim `d` is whole, and what makes its
-    block: a view of a large one, which lies in memory as the whole array does."""
+    """The type of an operand, folded as far as `now`, once dim `d` is whole; and the function that
+    folds its block: a view of a large block, which lies in memory as the whole array does."""
     axes, mesh_ndim = array_type.layout.dims[d], array_type.mesh.ndim
     order, shape = local.gathered(now.block_shape, mesh_ndim, axes, d)
     whole = (*now.layout.dims[:d], (), *now.layout.dims[d + 1 :])

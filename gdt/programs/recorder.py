@@ -32,7 +32,7 @@ Block = Any
 
 
 class Recorder(Observer):
-    """Notes what makes blocks of blocks."""
+    """A recorder of the functions that make blocks from blocks."""
 
     wants_runs = True
 
@@ -70,8 +70,8 @@ class Recorder(Observer):
     def _with_moved_constants(
         self, op: Op[..., Any], args: tuple[Any, ...], static: dict[str, Any]
     ) -> tuple[Plan, tuple[Any, ...]]:
-        """The plan of a call, and its operands: those that are the same in every run have been
-        moved to where the plan wants them once and for all."""
+        """The plan of a call, and its operands, of which constants of the recording are moved to
+        the plan's layouts now, and not in every run."""
         plan = op.plan_of_call(args, static)
         routed = [i for i, route in enumerate(plan.routes) if route]
         fixed = {i: plan.target_layouts[i] for i in routed if self.find(args[i]) in self.constants}

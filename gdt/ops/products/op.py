@@ -323,7 +323,7 @@ def diagonal(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Distrib
 
 @public
 def trace(x: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> DistributedArray:
-    """Sum of a diagonal, of which `gdt.diagonal` describes the arguments and errors.
+    """Sum of a diagonal. Arguments and errors are those of `gdt.diagonal`.
 
     >>> float(gdt.trace(gdt.asarray([[1.0, 2.0], [3.0, 4.0]])))
     5.0

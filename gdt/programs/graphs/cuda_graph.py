@@ -120,7 +120,7 @@ class StepGraph:
             return self._replayed()
 
     def _join_streams(self) -> None:
-        """Let this call wait for the last one, where CuPy's current stream is another now."""
+        """Let this call wait for the last one, where CuPy's current stream has changed."""
         backend = self._memory.backend
         streams = [backend.compute_stream(device) for device in self._memory.devices]
         changed = zip(self._memory.devices, self._streams, streams, strict=False)
@@ -136,8 +136,8 @@ class StepGraph:
     # ---- operands
 
     def _loaded(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> bool:
-        """Put the operands where the graphs read them; False if that would change an array that
-        somebody has kept, or if an operand turns out to be another in every call."""
+        """Put the operands where the graphs read them; False if that would change an array that the
+        user still holds, or if an operand that was expected to stay the same has changed."""
         for i, blocks in enumerate(operands):
             if self._is_in_place(i, blocks):
                 if i in self.states and not free[i]:
@@ -181,7 +181,7 @@ class StepGraph:
     # ---- capture
 
     def _capture(self) -> None:
-        """Capture every segment, with memory for what it is to receive, before any is launched."""
+        """Capture every segment before any is launched, with memory for what it receives."""
         bound = [blocks for i, blocks in enumerate(self._bound) if self._copied[i]]
         self._buffers = {id(b) for blocks in bound for b in blocks}
         held = {**self._program.constants, **self._given()}
@@ -212,7 +212,7 @@ class StepGraph:
     def _captured_piece(
         self, piece: Segment, held: dict[int, Held], after: Graph | None
     ) -> Graph | None:
-        """The graph of a segment, which adds what it makes to `held`; None if it does nothing."""
+        """The graph of a segment, whose outputs are added to `held`; None if it does nothing."""
         program, memory = piece.program, self._memory
         is_last = piece is self.pieces[-1]
         if is_last and self._does_nothing(piece, held):
@@ -235,8 +235,8 @@ class StepGraph:
         return graph
 
     def _outside(self, blocks: Blocks) -> list[Block]:
-        """The blocks, or copies of those that lie in the buffer of an input: what refers to these
-        would seem to be somebody who has kept an array."""
+        """The blocks, with copies of those that lie in the buffer of an input: a reference to
+        such a buffer would look like a user who still holds the array."""
         return self._memory.each(lambda b: b.copy() if self._is_inside(b) else b, blocks)
 
     def _is_inside(self, block: Block) -> bool:
@@ -287,7 +287,7 @@ class StepGraph:
     # ---- launch
 
     def _replayed(self) -> list[Held]:
-        """Launch the graphs, with the collectives between them, and return what they make."""
+        """Launch the graphs, with the collectives between them, and return the outputs."""
         made: dict[int, Held] = {}
         for piece, graph in zip(self.pieces, self._captured, strict=True):
             if graph is not None:
@@ -299,8 +299,8 @@ class StepGraph:
         return [self._result(n, made) for n in range(len(self._program.outputs))]
 
     def _communicate(self, piece: Segment, made: dict[int, Held]) -> None:
-        """Run a collective, which adds what it makes to `made`, and put that where graphs read
-        it."""
+        """Run a collective, add its outputs to `made`, and copy them to where graphs read
+        them."""
         program = piece.program
         operands = [self._operand(r, made) for r in program.inputs]
         outs = program.run(*operands, *[False] * len(program.donated))
