@@ -44,13 +44,14 @@ class Cache(dict[Any, V]):
         return id(self)
 
     def __missing__(self, key: Any) -> V:
-        value = self.older.pop(key)
-        self[key] = value
+        value = self[key] = self.older[key]
         return value
 
     def __setitem__(self, key: Any, value: V) -> None:
+        is_new = key not in self
         super().__setitem__(key, value)
-        BUDGET.add(self.nbytes)
+        if is_new:
+            BUDGET.add(self.nbytes)
 
     def recall(self, key: Any) -> V | None:
         """Return the entry for `key` from either generation, or None."""
@@ -97,6 +98,9 @@ class Budget:
 BUDGET = Budget(64 << 20)
 
 
+KEYWORDS = object()  # stands between positional arguments and keywords in a key
+
+
 def remembered(nbytes: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Remember the results of a function by its arguments, which can be hashed.
 
@@ -116,7 +120,7 @@ def remembered(nbytes: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @wraps(function)
         def look_up(*args: Any, **kwargs: Any) -> R:
-            key = (*args, *kwargs.items()) if kwargs else args
+            key = (*args, KEYWORDS, *kwargs.items()) if kwargs else args
             try:
                 return cache[key]
             except KeyError:

@@ -28,6 +28,9 @@ class Counter:
     """An integer that gdt counts, as an attribute of a class: recorded steps, whose replays count
     without running Python, cannot read or set it."""
 
+    def __init__(self, default: int | None = None) -> None:
+        self._default = default
+
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
@@ -36,10 +39,10 @@ class Counter:
             return self
         if OBSERVERS.get():
             met_host(f"read {type(instance).__name__}.{self._name}", COUNTED)
-        try:
-            return vars(instance)[self._name]
-        except KeyError:
-            raise AttributeError(self._name) from None
+        value = vars(instance).get(self._name, self._default)
+        if value is None:
+            raise AttributeError(self._name)
+        return value
 
     def __set__(self, instance: Any, value: int) -> None:
         if OBSERVERS.get() and self._name in vars(instance):
@@ -64,7 +67,7 @@ class Stateful:
         super().__init_subclass__(**kwargs)
         for name in cls.counters:
             if not isinstance(getattr(cls, name, None), Counter):
-                counter = Counter()
+                counter = Counter(getattr(cls, name, None))
                 counter.__set_name__(cls, name)
                 setattr(cls, name, counter)
 

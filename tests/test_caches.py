@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.caches import BUDGET, Cache
+from gdt.caches import BUDGET, Cache, remembered
 from gdt.engine.op import OPS, Op
 from gdt.sharding.array_type import ArrayType
 
 
 def test_plans_of_ever_new_shapes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = OPS["add"].plans
+    plans.clear()
     monkeypatch.setattr(BUDGET, "nbytes", 16 * plans.nbytes)
     for n in range(30):
         assert (gdt.ones((n,)) + 1).tolist() == [2.0] * n
@@ -161,3 +162,46 @@ def test_recorded_gradients_tell_zeros_apart() -> None:
     for zero in (0.0, 0.0, 0.0, -0.0, -0.0, -0.0):
         gradient = gdt.grad(lambda x, zero=zero: gdt.sum(x * zero))(x)
         assert str(gradient.tolist()) == str([zero, zero])
+
+
+def test_an_entry_that_is_written_again_takes_no_more_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    added: list[int] = []
+    monkeypatch.setattr(BUDGET, "add", added.append)
+    cache: Cache[int] = Cache(7)
+    for n in range(100):
+        cache["one"] = n
+    assert added == [7] and cache["one"] == 99
+
+
+def test_remembered_results_tell_positions_from_keywords() -> None:
+    @remembered(1)
+    def shown(*args: object, **kwargs: object) -> str:
+        return f"{args} {kwargs}"
+
+    assert shown(("a", 1)) != shown(a=1)
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_optimizers_plan_nothing_again_and_take_no_more_memory(
+    blocks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = gdt.create_mesh([("steps", 2)], blocks=blocks)
+    layout = gdt.Layout(["steps"], mesh)
+    weights = {f"w{n}": gdt.ones((4,), layout=layout) for n in range(5)}
+    optimizer = gdt.optim.SGD(0.1)
+
+    def step() -> None:
+        optimizer.update(weights, {n: gdt.ones((4,), layout=layout) for n in weights})
+
+    step(), step()
+    planned, added = [], []
+    monkeypatch.setattr(Op, "plan", lambda self, *args: planned.append(self))
+    monkeypatch.setattr(BUDGET, "add", added.append)
+    step()
+    assert not planned and not added
+    for cache in list(BUDGET.caches):
+        cache.turn()
+    step()
+    assert not planned

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import itertools
 import operator
 import random
 import types
@@ -19,6 +21,7 @@ from gdt import DistributedArray, nn
 from gdt.data import Batches
 from gdt.errors import ArgumentError, DtypeError, FunctionError
 from gdt.random import generator
+from gdt.state import Stateful
 
 # ---------------------------------------------------------------- what is refused
 
@@ -686,3 +689,83 @@ def test_verification_of_what_is_overwritten_replays_it_in_its_memory() -> None:
     where = w["w"].blocks[0].ctypes.data
     step()
     assert w["w"].blocks[0].ctypes.data == where
+
+
+@pytest.mark.parametrize("where", ["argument", "default", "partial", "tuple"])
+def test_an_iterator_that_nothing_can_stand_in_for_is_refused(where: str) -> None:
+    numbers = itertools.count(1)
+    pair = (itertools.count(1), 0)
+    step = {
+        "argument": lambda x, numbers: x * next(numbers),
+        "default": lambda x, numbers=numbers: x * next(numbers),
+        "partial": functools.partial(lambda numbers, x: x * next(numbers), itertools.count(1)),
+        "tuple": lambda x: x * next(pair[0]),
+    }[where]
+    recorded, x = gdt.function(step), gdt.ones(2)
+    arguments = (x, numbers) if where == "argument" else (x,)
+    recorded(*arguments)
+    with pytest.raises(FunctionError, match=r"is an iterator \(count\), whose next value"):
+        recorded(*arguments)
+
+
+class Countdown:
+    """An iterator of the user's, with an attribute."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __iter__(self) -> Countdown:
+        return self
+
+    def __next__(self) -> int:
+        return 3
+
+
+def test_an_iterator_that_is_not_advanced_keeps_its_attributes() -> None:
+    x, countdown = gdt.ones(2), Countdown()
+
+    def step() -> gdt.DistributedArray:
+        countdown.calls += 1
+        return x + 1
+
+    recorded = gdt.function(step)
+    recorded()
+    recorded()
+    assert countdown.calls == 2
+
+
+WEIGHTS = {"w": gdt.asarray([2.0, 3.0])}
+
+
+@contextlib.contextmanager
+def surroundings() -> Iterator[None]:
+    yield
+
+
+def test_a_step_under_a_wrapper_of_another_file_has_its_global_state() -> None:
+    @gdt.function
+    @surroundings()
+    def step(x: gdt.DistributedArray) -> gdt.DistributedArray:
+        return x * WEIGHTS["w"]
+
+    for factor in (1.0, 2.0, 3.0):
+        WEIGHTS["w"] = gdt.asarray([2.0 * factor, 3.0])
+        assert step(gdt.ones(2)).tolist() == [2.0 * factor, 3.0]
+
+
+def test_recordings_of_different_signatures_are_no_warning() -> None:
+    recorded = gdt.function(lambda x: x + 1)
+    for size in range(1, 20):
+        for _ in range(2):
+            recorded(gdt.ones(size))
+
+
+def test_counters_have_the_defaults_of_their_class() -> None:
+    class Counting(Stateful):
+        counters = ("n",)
+        n = 3
+
+    counting = Counting()
+    assert counting.n == 3
+    counting.n += 1
+    assert counting.n == 4 and Counting().n == 3

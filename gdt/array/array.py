@@ -113,14 +113,15 @@ class DistributedArray(ArrayMethods):
         """This array with no reduction partial; itself if there is none."""
         if not any(self.layout.reductions):
             return self
-        if self._resolved is None:
+        resolved = self._resolved
+        if resolved is None:
             observers = OBSERVERS.get()
             for observer in observers:
                 observer.on_enter("resolve")
-            move_to_layouts([self], [self.layout.resolved])
+            (resolved,) = move_to_layouts([self], [self.layout.resolved])
             for observer in observers:
-                observer.on_leave("resolve", (self,), self._resolved)
-        return self._resolved  # type: ignore[return-value]
+                observer.on_leave("resolve", (self,), resolved)
+        return resolved
 
     @checked
     def numpy(self) -> np.ndarray:

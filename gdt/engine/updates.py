@@ -43,7 +43,7 @@ class UpdateOp(Op[..., Any]):
         operands += args
         types = [a.type if type(a) is DistributedArray else type(a) for a in operands]
         key = (*types, *self.key_of(static))
-        plan = self.plans.get(key)
+        plan = self.plans.get(key) or self.plans.older.get(key)
         if plan is not None and plan.fast_update is not None and not is_recorded():
             xs = [a.blocks[0] if type(a) is DistributedArray else a for a in operands]
             made = plan.fast_update(xs, [blocks[0] for blocks in owned])
@@ -52,6 +52,7 @@ class UpdateOp(Op[..., Any]):
             plan = plan or self.plan(operands, static)
             outs = self.run_plan(plan, operands, owned)
             outs = outs if isinstance(outs, tuple) else (outs,)
+        if key not in self.plans:
             self.plans[key] = plan
         for (mapping, name), out in zip(owners, outs, strict=True):
             mapping[name] = out
@@ -72,7 +73,7 @@ class UpdateOp(Op[..., Any]):
                 types.append(mapping[name].type)
             types.append(other.type)
         key = (*types, *map(type, args), *self.key_of(static))
-        run = self.multi_tensor_plans.get(key)
+        run = self.multi_tensor_plans.recall(key)
         if run is not None and not OBSERVERS.get() and run(owners, others, args):
             return
         for group, other in zip(owners, others, strict=True):
@@ -137,6 +138,13 @@ def _remember_all(
         op.multi_tensor_plans[key] = partial(_launched_for_all, op, plans, static)
     elif all(hasattr(plan.fast_update, "expression") for plan in plans):
         op.multi_tensor_plans[key] = partial(_updated_on_host, [_in_place(plan) for plan in plans])
+    else:
+        op.multi_tensor_plans[key] = _updated_one_by_one
+
+
+def _updated_one_by_one(owners: Any, others: Any, args: Any) -> bool:
+    """Leave updates to their own plans, where blocks are several."""
+    return False
 
 
 def _launched_for_all(

@@ -201,7 +201,7 @@ class Function:
         )
         del recordings[MANY:]
         self._count += 1
-        if self._count == MANY:
+        if self._count - len(self._recordings) >= MANY - 1:
             because = f", the last time because {outdated} has changed" if outdated else ""
             self._warn(
                 f"was recorded {MANY} times{because}; numbers that change from call to call are "
@@ -288,27 +288,29 @@ def function(
        these, but for global variables of other files. Arrays are read anew in every call, and what
        the step puts in their place is put there.
     2. All else in arguments and state (numbers, texts, structure, `model.training`,
-       hyperparameters) is part of a call's signature. The first call with a signature runs as
-       written, the second is recorded, later ones are replayed. Learning rates that are schedules,
-       counts of steps and random numbers go on as without recording.
+       hyperparameters), in containers and in the attributes of Modules and optimizers, is part of
+       a call's signature. The first call with a signature runs as written, the second is recorded,
+       later ones are replayed. Learning rates that are schedules, counts of steps and random
+       numbers go on as without recording.
     3. All other values of Python are constants of the recording, as with `jax.jit`: numbers in
-       variables and in objects that are no state, clocks, files. A FunctionError with the user's
-       line says where a recorded step takes NumPy arrays or lists from the host, reads values there
-       (`float`, `.numpy()`, `.item()`), draws from another generator than gdt's, takes the next
-       value of an iterator in a variable, reads or sets what gdt counts (`optimizer.steps`,
-       `batches.epoch`, the next batch of `gdt.data.Batches`), reads an array in a place that is no
-       state, or changes anything in its variables and state but arrays.
+       variables and in objects that are no state, attributes of classes and of other objects
+       within a Module, elements of sets and of NumPy arrays, clocks, files. A FunctionError with
+       the user's line says where a recorded step takes NumPy arrays or lists from the host, reads
+       values there (`float`, `.numpy()`, `.item()`), draws from another generator than gdt's, takes
+       the next value of an iterator in a variable, reads or sets what gdt counts
+       (`optimizer.steps`, `batches.epoch`, the next batch of `gdt.data.Batches`), reads an array in
+       a place that is no state, or changes anything in its variables and state but arrays.
 
     verify: every call of that number also runs as written, on a copy of the state, and
     FunctionError names the first result or part of the state that differs by a bit. Parameters,
     counters and random numbers are then what the step as written has left. 0 verifies nothing.
 
     Where a call that runs as written or is recorded raises anything, parameters, counters and
-    random numbers are what they were before the call, and where a replay finds wrong indices or
-    labels, too. Inside a tape, `gdt.explain` or another recording, `f` itself is called. Printing
-    and whatever else is not computation on arrays happens only when `f` runs. Results are bitwise
-    those of `f`, in lists, tuples and dicts that are new in every call. Recordings keep modules and
-    optimizers of their state alive.
+    random numbers are what they were before the call; where a replay finds wrong indices or
+    labels, parameters and counters are. Inside a tape, `gdt.explain` or another recording, `f`
+    itself is called. Printing and whatever else is not computation on arrays happens only when `f`
+    runs. Results are bitwise those of `f`, in lists, tuples and dicts that are new in every call.
+    Recordings keep modules and optimizers of their state alive.
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs of one process, what it computes between two

@@ -79,7 +79,7 @@ class RefusedIterator:
     """Stands in for an iterator while a step is recorded: its next value is a FunctionError."""
 
     def __init__(self, iterator: Iterator[Any], variable: str, step: str) -> None:
-        self._iterator, self._variable, self._step = iterator, variable, step
+        vars(self).update(_iterator=iterator, _variable=variable, _step=step)
 
     def __iter__(self) -> RefusedIterator:
         return self
@@ -91,7 +91,7 @@ class RefusedIterator:
             FunctionError,
             self._step,
             f"a recorded step cannot {problem}",
-            remedy="Take it outside of the step, and pass it as an argument.",
+            remedy="Take it outside of the step, and pass the value: as an array if it changes.",
         )
 
     def send(self, value: Any) -> Any:
@@ -100,6 +100,9 @@ class RefusedIterator:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._iterator, name, value)
 
 
 class State:
@@ -182,16 +185,29 @@ class State:
         """Refuse, in this context, to take the next value of an iterator in a variable: a replay
         would not take it."""
         refusing = []
-        for place, value, _ in self._kept:
-            if isinstance(value, Iterator) and not isinstance(place.owner, tuple):
+        try:
+            for place, value, _ in self._kept:
+                if not isinstance(value, Iterator):
+                    continue
+                if not hasattr(type(place.owner), "__setitem__"):
+                    raise self._refused_iterator(place, value)
                 place.owner[place.key] = refused = RefusedIterator(value, place.name, self._name)
                 refusing.append((place, value, refused))
-        try:
             yield
         finally:
             for place, iterator, refused in refusing:
                 if read(place) is refused:  # the step may have put something else there
                     place.owner[place.key] = iterator
+
+    def _refused_iterator(self, place: Place, iterator: Iterator[Any]) -> FunctionError:
+        """The error for an iterator that is given to a step, where no other can take its place."""
+        return error(
+            FunctionError,
+            self._name,
+            f"{place.name} of the step at {self._line} is an iterator "
+            f"({type(iterator).__name__}), whose next value a replay would not take",
+            remedy="Take it outside of the step, and pass the value: as an array if it changes.",
+        )
 
     # ---- before and after a call
 

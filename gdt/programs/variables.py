@@ -41,7 +41,7 @@ def variables(function: Any) -> Iterator[Place]:
     """The variables of a function: of enclosing functions, defaults, what it is bound to, and the
     global variables that its code names; and likewise those of functions among them, but of global
     variables only those of its own module."""
-    waiting, seen, module = [function], set[int](), None
+    waiting, seen, module = [function], set[int](), _globals_of(function)
     while waiting:
         value = waiting.pop(0)
         if id(value) in seen:
@@ -56,12 +56,24 @@ def variables(function: Any) -> Iterator[Place]:
             places = [Place("self", (value.__self__,), 0)]
             waiting.append(value.__func__)
         elif isinstance(value, types.FunctionType):
-            module = value.__globals__ if module is None else module
             places = [*_of_function(value, value.__globals__ is module)]
         else:
             waiting.append(getattr(value, "__wrapped__", None))
         yield from places
         waiting += [v for v in map(read, places) if _is_function(v)]
+
+
+def _globals_of(function: Any) -> dict[str, Any] | None:
+    """The global variables of the function that the user wrote, inside wrappers and partials."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        else:
+            return getattr(function, "__globals__", None)
 
 
 def _of_function(function: types.FunctionType, has_globals: bool) -> Iterator[Place]:
