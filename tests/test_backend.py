@@ -25,18 +25,18 @@ def make() -> NumpyBackend:
 def two_devices() -> Iterator[None]:
     """A kind of device of which there are two."""
     made.clear()
-    backend.register_backend("twin", make, lambda: 2)
+    backend.register_backend("pair", make, lambda: 2)
     yield
-    backend.unregister_backend("twin")
+    backend.unregister_backend("pair")
 
 
 @pytest.mark.usefixtures("two_devices")
 def test_coordinates_share_the_devices_that_are_named() -> None:
-    one = gdt.create_mesh([("x", 4)], devices=["twin:0"])
-    two = gdt.create_mesh([("x", 4)], devices=["twin:0", "twin:1"])
+    one = gdt.create_mesh([("x", 4)], devices=["pair:0"])
+    two = gdt.create_mesh([("x", 4)], devices=["pair:0", "pair:1"])
     assert (len(one.blocks), len(two.blocks)) == (1, 2)
-    assert two.devices == ("twin:0", "twin:0", "twin:1", "twin:1")
-    assert (one.device_kind, one.device_type()) == ("twin", "GPU")
+    assert two.devices == ("pair:0", "pair:0", "pair:1", "pair:1")
+    assert (one.device_kind, one.device_type()) == ("pair", "GPU")
     for mesh in (one, two):
         x = gdt.arange(12, layout=gdt.Layout(["x"], mesh))
         assert (x * 2 - x[::-1]).tolist() == (np.arange(12) * 2 - np.arange(12)[::-1]).tolist()
@@ -46,15 +46,15 @@ def test_coordinates_share_the_devices_that_are_named() -> None:
 
 @pytest.mark.usefixtures("two_devices")
 def test_devices_that_are_not_there_are_refused() -> None:
-    with pytest.raises(DeviceError, match="device 'twin:2' does not exist: 2 device"):
-        gdt.create_mesh([("x", 1)], devices=["twin:2"])
+    with pytest.raises(DeviceError, match="device 'pair:2' does not exist: 2 device"):
+        gdt.create_mesh([("x", 1)], devices=["pair:2"])
     with pytest.raises(MeshError, match="one mesh has devices of one kind"):
-        gdt.create_mesh([("x", 2)], devices=["twin:0", "cpu:0"])
+        gdt.create_mesh([("x", 2)], devices=["pair:0", "cpu:0"])
     with pytest.raises(MeshError, match="3 coordinates does not fit 2 device"):
-        gdt.create_mesh([("x", 3)], devices=["twin:0", "twin:1"])
+        gdt.create_mesh([("x", 3)], devices=["pair:0", "pair:1"])
 
 
 def test_a_kind_that_is_not_registered_names_no_device() -> None:
-    assert "twin" not in devices.DEVICE_COUNTS
+    assert "pair" not in devices.DEVICE_COUNTS
     with pytest.raises(DeviceError, match="does not name a device"):
-        gdt.create_mesh([("x", 1)], devices=["twin:0"])
+        gdt.create_mesh([("x", 1)], devices=["pair:0"])

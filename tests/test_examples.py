@@ -102,7 +102,7 @@ def test_digits_train_on_blocks_as_on_one(rng: np.random.Generator) -> None:
 
 def start(output: Path) -> subprocess.Popen[str]:
     """Start the digits' training, and wait until it has its folder to itself."""
-    command = [sys.executable, "-m", "examples.mnist", "--output", str(output)]
+    command = [sys.executable, "-m", "examples.mnist", "--full", "--output", str(output)]
     started = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -167,11 +167,13 @@ class Optimizer(Stateful):
     def _prepared(self, parameters: Tree, gradients: Tree) -> Updates:
         """Return the owners and gradients, after moving gradients and state to the layouts of the
         parameters."""
+        targets = trainable_slots(parameters)
         # Gradients that move travel together: processes may have filled dicts in other orders.
-        targets = sorted(trainable_slots(parameters), key=lambda slot: slot.name)
-        moved = self._gradients(targets, gradients)
-        self._follow(targets)
-        updated = [(s, g) for s, g in zip(targets, moved, strict=True) if g is not None]
+        ordered = sorted(targets, key=lambda slot: slot.name)
+        moved = zip(ordered, self._gradients(ordered, gradients), strict=True)
+        self._follow(ordered)
+        by_name = {slot.name: g for slot, g in moved}
+        updated = [(s, g) for s in targets if (g := by_name[s.name]) is not None]
         owners = [
             [(s.owner, s.key), *[(states, s.name) for states in self.state.values()]]
             for s, _ in updated

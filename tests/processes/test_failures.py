@@ -408,7 +408,7 @@ def test_addresses_may_be_of_the_sixth_version() -> None:
 
 
 def test_a_stranger_who_says_nothing_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "GREETED", 0.1)
+    monkeypatch.setattr(rendezvous, "GREETING_TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         with socket.create_connection(address):
@@ -473,7 +473,7 @@ def third_of_three(
 ) -> tuple[list[str], list[socket.socket]]:
     """Meet the others as process 2 of three does, after strangers have connected to process 1, who
     say what is made of the token of the program; what they are answered, and the connections."""
-    first = rendezvous._connected(address, time.monotonic() + 10.0, ExitStack())
+    first = rendezvous._connect(address, time.monotonic() + 10.0, ExitStack())
     rendezvous._send(first, hello(index=2, count=3))
     answer = rendezvous._receive(first, time.monotonic() + 10.0)
     _, _, host, port = answer["table"][1]
@@ -508,7 +508,7 @@ def test_strangers_between_two_processes_are_refused() -> None:
 
 
 def test_a_stranger_who_speaks_slowly_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendezvous, "GREETED", 0.3)
+    monkeypatch.setattr(rendezvous, "GREETING_TIMEOUT", 0.3)
     is_over = threading.Event()
 
     def speak(address: Any) -> None:
