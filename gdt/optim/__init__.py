@@ -2,7 +2,7 @@
 
 `optimizer.update(model, gradients)` puts updated arrays in the place of the parameters. State has
 the layouts of the parameters, so an update moves nothing. All parameters are updated in one call:
-in one kernel launch on a GPU; Adam's on the host by a compiled loop (`update_loops`).
+in one kernel launch on a GPU, in loops on the host (`update_loops`).
 """
 
 from gdt.optim.adam import Adam, AdamW

@@ -13,6 +13,7 @@ from gdt.errors import ArgumentError, error
 from gdt.optim.optimizer import SMALL, Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
+from gdt.optim.update_loops import momentum_loop, sgd_loop
 from gdt.state import Tree
 
 Scalar = Any
@@ -61,6 +62,8 @@ def momentum_step(
 
 declare(sgd_step, launches.sgd)
 declare(momentum_step, launches.momentum)
+sgd_step.specialize(sgd_loop)
+momentum_step.specialize(momentum_loop)
 
 
 @checked_class(eager=True)

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gdt.engine.loops import loop, vectors
+from gdt.engine.loops import Loop, loop, vectors
 from gdt.engine.specialization import are_arrays, are_floats
+from gdt.optim.optimizer import SMALL
 
 Block = Any
 Body = Callable[..., Any]
 
 # A loop updates its operands in place; an operand that may not be overwritten is copied first. With
 # separate outputs, which may share the operands' memory, a compiler could not use vectors.
+
+
+@loop("output, input, float")
+def _sgd(p: Block, g: Block, rate: float) -> None:
+    step = p.dtype.type(rate)
+    for i in range(p.size):
+        p[i] -= g[i] * step
+
+
+@loop("output, output, input, float, float")
+def _momentum(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
+    step, factor = p.dtype.type(-rate), p.dtype.type(momentum)
+    for i in range(p.size):
+        v[i] = v[i] * factor + g[i] * step
+        p[i] += v[i]
+
+
+@loop("output, output, input, float, float")
+def _nesterov(p: Block, v: Block, g: Block, rate: float, momentum: float) -> None:
+    step, factor = p.dtype.type(-rate), p.dtype.type(momentum)
+    for i in range(p.size):
+        change = g[i] * step
+        v[i] = v[i] * factor + change
+        p[i] = (p[i] + change) + v[i] * factor
 
 
 @loop("output, output, output, input, float, float, float, float, float")
@@ -58,33 +83,53 @@ def _adam_with_decay(
         p[i] = p[i] * factor - m[i] / (np.sqrt(v[i]) + small) * step
 
 
-def adam_loop(
-    body: Body,
-    p: Block,
-    m: Block,
-    v: Block,
-    g: Block,
-    /,
-    *scalars: Any,
-    decay: bool = False,
+def sgd_loop(body: Body, p: Block, g: Block, rate: Any, /) -> Body | None:
+    """Return the loop of `sgd_step`; None for small blocks, for which the body is as fast."""
+    return _updating("sgd_step", _sgd, body, (p,), g, rate) if p.size >= SMALL else None
+
+
+def momentum_loop(
+    body: Body, p: Block, v: Block, g: Block, *scalars: Any, nesterov: bool = False
 ) -> Body | None:
-    """`adam_step` in the memory of its outputs; None if blocks differ in shape or dtype."""
-    if not are_arrays(p, m, v, g) or not are_floats(*scalars):
+    """Return the loop of `momentum_step`, or None."""
+    return _updating(
+        "momentum_step", _nesterov if nesterov else _momentum, body, (p, v), g, *scalars
+    )
+
+
+def adam_loop(
+    body: Body, p: Block, m: Block, v: Block, g: Block, *scalars: Any, decay: bool = False
+) -> Body | None:
+    """Return the loop of `adam_step`, or None."""
+    return _updating(
+        "adam_step", _adam_with_decay if decay else _adam, body, (p, m, v), g, *scalars
+    )
+
+
+def _updating(
+    name: str, update: Loop, body: Body, owned: Sequence[Block], g: Block, *scalars: Any
+) -> Body | None:
+    """Return the function that takes the body's place and runs the loop `update`, or None where the
+    operands differ in shape or dtype, or no loop has their dtype.
+
+    owned: the donated operands."""
+    if not are_arrays(*owned, g) or not are_floats(*scalars):
         return None
-    if any(x.shape != g.shape or x.dtype != g.dtype for x in (p, m, v)):
+    if any(x.shape != g.shape or x.dtype != g.dtype for x in owned):
         return None
-    run = (_adam_with_decay if decay else _adam)[g.dtype.char]
+    run, count = update[g.dtype.char], len(owned)
     if run is None:
         return None
 
-    def adam_step(*operands: Any, out: Any, **scratch: Any) -> Any:
-        elements = vectors(*out, operands[3])
+    def updated(*operands: Any, out: Any, **scratch: Any) -> Any:
+        elements = vectors(*out, operands[count])
         if elements is None:
             return body(*operands, out=out, **scratch)
         for x, new in zip(operands, out, strict=False):
             if new is not x:
                 np.copyto(new, x)
-        run(*elements, *operands[4:])
-        return out
+        run(*elements, *operands[count + 1 :])
+        return out if count > 1 else out[0]
 
-    return adam_step
+    updated.__name__ = name
+    return updated

@@ -16,6 +16,7 @@ from gdt.ops.comparison import where
 from gdt.ops.elementwise import BINARY, UNARY, like, square, zero
 from gdt.ops.exponential import exp, tanh
 from gdt.ops.nn.activations import error_function
+from gdt.ops.nn.activations.loops import relu_gradient_loop, relu_loop
 from gdt.sharding.array_type import ArrayType
 
 __all__ = ["elu", "erf", "gelu", "leaky_relu", "relu", "sigmoid", "silu", "softplus"]
@@ -91,6 +92,8 @@ def relu_gradient(xp: Any, g: Block, y: Block, /, *, out: Memory | None = None) 
     return xp.multiply(g, (y > 0).astype(g.dtype), out=out)
 
 
+relu.specialize(relu_loop)
+relu_gradient.specialize(relu_gradient_loop)
 relu.vjp(lambda g, out, x: relu_gradient(g, out))
 relu_gradient.vjp(
     lambda c, out, g, y: like(relu_gradient(c, y), g),

@@ -28,7 +28,7 @@ from gdt.ops.nn.cross_entropy.integer_labels import (
     positions,
 )
 from gdt.ops.nn.cross_entropy.kernels import gradient_kernel, split_kernel, whole_kernel
-from gdt.ops.nn.cross_entropy.loops import losses_loop
+from gdt.ops.nn.cross_entropy.loops import gradient_loop, losses_loop
 from gdt.ops.nn.softmax import (
     floating,
     largest_and_sum,
@@ -329,6 +329,7 @@ def _fused_gradient_vjp(
 
 
 cross_entropy_gradient.vjp(joint=_gradient_vjp)
+cross_entropy_gradient.specialize(gradient_loop)
 fused_cross_entropy_gradient.vjp(joint=_fused_gradient_vjp)
 
 
