@@ -100,9 +100,17 @@ def test_digits_train_on_blocks_as_on_one(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
 
 
+# Where the tests run in the background, a shell has told them to ignore interrupts.
+INTERRUPTIBLE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("examples.mnist", run_name="__main__", alter_sys=True)
+"""
+
+
 def start(output: Path) -> subprocess.Popen[str]:
     """Start the digits' training, and wait until it has its folder to itself."""
-    command = [sys.executable, "-m", "examples.mnist", "--full", "--output", str(output)]
+    command = [sys.executable, "-c", INTERRUPTIBLE, "--full", "--output", str(output)]
     started = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
