@@ -183,7 +183,8 @@ class _Opened(NamedTuple):
         if isinstance(container, Stateful):
             stateful, untrained = container, container.untrained
             trainable, container = trainable and container.trainable, vars(container)
-        pairs = container.items() if isinstance(container, Mapping) else enumerate(container)
+        is_sequence = isinstance(container, list | tuple)  # asking for a Mapping takes longer
+        pairs = enumerate(container) if is_sequence else container.items()
         return cls(iter([*pairs]), container, prefix, stateful, untrained, trainable, private)
 
 
@@ -251,14 +252,14 @@ def _warn_of_private(owner: str, key: str) -> None:
 
 def trainable_slots(tree: Tree) -> list[Slot]:
     """The slots that a gradient step changes: trainable floating-point arrays."""
-    return [s for s in slots(tree) if s.trainable and s.value.dtype.kind in "fc"]
+    return [s for s in slots(tree) if s.trainable and s.owner[s.key].type.dtype.kind in "fc"]
 
 
 def check_untied(found: Iterable[Slot]) -> None:
     """Raise DtypeError if two slots hold one array: its gradient could not be told apart."""
     names: dict[int, str] = {}
     for slot in found:
-        first = names.setdefault(id(slot.value), slot.name)
+        first = names.setdefault(id(slot.owner[slot.key]), slot.name)
         if first != slot.name:
             raise error(
                 DtypeError,

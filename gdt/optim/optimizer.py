@@ -218,7 +218,7 @@ class Optimizer(Stateful):
             (state_name, slot)
             for state_name, arrays in self.state.items()
             for slot in targets
-            if (x := arrays.get(slot.name)) is None or x.type is not slot.value.type
+            if (x := arrays.get(slot.name)) is None or x.type is not slot.owner[slot.key].type
         ]
         self._check_shapes(stale)
         for state_name, slot in stale:

@@ -118,9 +118,9 @@ class Recorder(Observer):
         self.met_host = True
 
         def run() -> list[Any]:
-            return [_of_value(v) for v in function()]
+            return _of_values(function())
 
-        self._note(name, run, (), [_of_value(v) for v in values], True, is_effect=True)
+        self._note(name, run, (), _of_values(values), True, is_effect=True)
 
     def on_note(self, function: Callable[[], None]) -> None:
         def run() -> tuple[()]:
@@ -262,9 +262,9 @@ def _of_blocks(blocks: Any) -> Any:
     return held_of(blocks)
 
 
-def _of_value(value: Any) -> Any:
-    """The value of a register that holds an array or a scalar."""
-    return held(value) if type(value) is DistributedArray else value
+def _of_values(values: Iterable[Any]) -> list[Any]:
+    """The values of the registers that hold these arrays and scalars."""
+    return [held(v) if type(v) is DistributedArray else v for v in values]
 
 
 def _lists(values: Iterable[Any]) -> list[Any]:
