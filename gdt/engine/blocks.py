@@ -142,8 +142,8 @@ class PlanBlocks:
         """Mesh axes and factors along the block of every operand and of the output; None for length
         1."""
         labels = []
-        for n, kind in enumerate(self.moved):
-            shape = kind.block_shape if kind is not None else ()
+        for n, array_type in enumerate(self.moved):
+            shape = array_type.block_shape if array_type is not None else ()
             mesh_axes: list[Any] = [a if shape[a] > 1 else None for a in range(self.mesh.ndim)]
             dims = [
                 dim[0] if dim and self.moved_size(n, d) == self.sizes[dim[0]] else None
@@ -157,7 +157,7 @@ class PlanBlocks:
 
     def product_order(self) -> Order:
         """The order in memory of a block that a contraction makes, if that is large."""
-        dtypes = [kind.dtype for kind in self.moved if kind is not None]
+        dtypes = [t.dtype for t in self.moved if t is not None]
         product_type = ArrayType.of(self.shapes[0], np.result_type(*dtypes), self.layouts[0])
         nbytes = math.prod(product_type.block_shape) * product_type.dtype.itemsize
         is_large = self.backend.runner is None and nbytes >= self.backend.recycled_size

@@ -162,8 +162,8 @@ class PlanBuilder:
 
     def _like(self, n: int) -> Expression:
         """An expression for new memory of the shape and dtype of operand `n`."""
-        kind = self.blocks.moved[n]
-        facts = {"shape": kind.block_shape, "dtype": kind.dtype, "order": kind.memory_order}  # type: ignore[union-attr]
+        moved = self.blocks.moved[n]
+        facts = {"shape": moved.block_shape, "dtype": moved.dtype, "order": moved.memory_order}  # type: ignore[union-attr]
         return called(self.backend.empty, [Value(n, f) for n, f in facts.items()], name="empty")
 
     # ---- running

@@ -35,7 +35,7 @@ class Merge:
             self.report(*self.size(results[0]))
             if self.mesh.divided:
                 transport = transport_of(self.mesh)
-                types = tuple([kind for kind in self.blocks.moved if kind is not None])
+                types = tuple([t for t in self.blocks.moved if t is not None])
                 results = [tuple(r) for r in transport.all_gather(results, axes, types)]
         return [
             self.backend.placed(self.mesh, i, self.inside)(r, axes) for i, r in enumerate(results)

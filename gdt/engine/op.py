@@ -203,9 +203,9 @@ class Op(Generic[P, R_co]):
                 break
         else:
             outputs = plan.fast(*blocks)  # type: ignore[misc]
-            for i, kind in plan.resolves:
+            for i, array_type in plan.resolves:
                 if args[i]._resolved is None:
-                    args[i]._resolved = DistributedArray(kind, args[i].blocks)
+                    args[i]._resolved = DistributedArray(array_type, args[i].blocks)
             out = _wrapped(plan, outputs)
         for observer in observers:
             observer.on_op(self, args, static, out)

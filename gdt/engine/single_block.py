@@ -139,14 +139,14 @@ def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
     gone = _foldable(blocks)
     folds: list[Mover] = [None] * len(blocks.moved)
     moved = list(blocks.moved)
-    for n, (kind, term) in enumerate(zip(blocks.moved, blocks.rule.ins, strict=True)):
+    for n, (array_type, term) in enumerate(zip(blocks.moved, blocks.rule.ins, strict=True)):
         for d, dim in enumerate(term):
-            if kind is None or not gone & set(dim) or not kind.layout.dims[d]:
+            if array_type is None or not gone & set(dim) or not array_type.layout.dims[d]:
                 continue
             now = moved[n]
             if len(dim) > 1 or now is None:
                 return unchanged
-            moved[n], fold = _fold(kind, now, d)
+            moved[n], fold = _fold(array_type, now, d)
             folds[n] = in_turn(folds[n], fold)
     if not any(folds):
         return unchanged

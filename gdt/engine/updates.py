@@ -108,7 +108,7 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
     the operand that follows and the scalars after that. Parameters may be small and many, so it is
     compiled as one function."""
     donated, count = range(len(plan.outs)), len(plan.types) - len(plan.outs) - 1
-    namespace = {"array": DistributedArray, "is_owned": is_only_owned, "kinds": plan.outs}
+    namespace = {"array": DistributedArray, "is_owned": is_only_owned, "types": plan.outs}
     local = ["run", "group", "block", "scalars", "made", *[f"scalar{i}" for i in range(count)]]
     names = Names([*namespace, *local, *[f"{c}{d}" for d in donated for c in ("o", "k", "free")]])
     operands = [f"o{d}[k{d}].blocks[0]" for d in donated]
@@ -121,7 +121,7 @@ def _in_place(plan: Plan) -> Callable[[Any, Block, Any], None]:
         *[f"scalar{i} = scalars[{i}]" for i in range(count)],
         *[f"free{d} = is_owned(o{d}, k{d})" for d in donated],
         f"made = {made}",
-        *[f"o{d}[k{d}] = array(kinds[{d}], (made[{d}],))" for d in donated],
+        *[f"o{d}[k{d}] = array(types[{d}], (made[{d}],))" for d in donated],
     ]
     return define("run(group, block, scalars)", lines, names)  # type: ignore[no-any-return]
 
@@ -173,8 +173,8 @@ def _launched_for_all(
                 )
             )
     for n, (group, plan) in enumerate(zip(owners, plans, strict=True)):
-        for d, ((mapping, name), kind) in enumerate(zip(group, plan.outs, strict=True)):
-            mapping[name] = DistributedArray(kind, tuple(blocks[n][d] for blocks in results))
+        for d, ((mapping, name), array_type) in enumerate(zip(group, plan.outs, strict=True)):
+            mapping[name] = DistributedArray(array_type, tuple(blocks[n][d] for blocks in results))
     return True
 
 

@@ -123,13 +123,13 @@ def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement | None:
         return None
     first = types[0]
     dim = checked_axis(first, axis, "concat")
-    for i, kind in enumerate(types):
-        rest = [(*t.shape[:dim], *t.shape[dim + 1 :]) for t in (first, kind)]
-        if kind.ndim != first.ndim or rest[0] != rest[1]:
+    for i, array_type in enumerate(types):
+        rest = [(*t.shape[:dim], *t.shape[dim + 1 :]) for t in (first, array_type)]
+        if array_type.ndim != first.ndim or rest[0] != rest[1]:
             raise error(
                 ShapeError,
                 "concat",
-                f"array {i} of shape {list(kind.shape)} does not fit array 0 of shape "
+                f"array {i} of shape {list(array_type.shape)} does not fit array 0 of shape "
                 f"{list(first.shape)} along axis {axis}",
                 operands=_named(types),
                 remedy="All axes but the one that is joined must have equal sizes.",

@@ -225,12 +225,14 @@ def _packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray
         with backend.on(mesh, i):
             arrays.append(_part(part, coordinate, backend, name))
     facts = _facts(arrays, coordinates, layout, name)
-    kind = _packed_type(facts, layout, name)
-    _check_replicas(arrays, facts, owners, kind, name)
+    array_type = _packed_type(facts, layout, name)
+    _check_replicas(arrays, facts, owners, array_type, name)
     blocks = []
     for i in range(len(mesh.blocks)):
         with backend.on(mesh, i):
-            blocks.append(backend.empty(kind.block_shape, kind.dtype, kind.memory_order))
+            blocks.append(
+                backend.empty(array_type.block_shape, array_type.dtype, array_type.memory_order)
+            )
     split = {a for axes in layout.dims for a in axes}
     filled: dict[tuple[Any, ...], set[tuple[int, ...]]] = {}
     for array, coordinate, i in zip(arrays, coordinates, owners, strict=True):
@@ -249,7 +251,7 @@ def _packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray
                 )
                 _fill(target, combine(valid, array))
         done.add(operand)
-    return DistributedArray(kind, tuple(blocks))
+    return DistributedArray(array_type, tuple(blocks))
 
 
 def _part(part: Any, coordinate: tuple[int, ...], backend: Any, name: str) -> Block:

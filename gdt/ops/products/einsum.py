@@ -66,29 +66,29 @@ def _check_text(subscripts: object) -> None:
 
 
 @lru_cache(maxsize=1 << 10)
-def _read(subscripts: str, kinds: tuple[ArrayType, ...]) -> tuple[list[Term], Term]:
+def _read(subscripts: str, types: tuple[ArrayType, ...]) -> tuple[list[Term], Term]:
     """Labels of every operand's axes and of the result's; ShapeError if they do not fit."""
-    terms, out = _labels(subscripts, kinds)
-    _check_sizes(subscripts, terms, kinds)
+    terms, out = _labels(subscripts, types)
+    _check_sizes(subscripts, terms, types)
     return terms, out
 
 
-def _labels(subscripts: str, kinds: Sequence[ArrayType]) -> tuple[list[Term], Term]:
+def _labels(subscripts: str, types: Sequence[ArrayType]) -> tuple[list[Term], Term]:
     """Labels of every operand's axes and of the result's. The axes of `...` are labelled `_1`, `_2`
     and so on from the right."""
     left, arrow, right = subscripts.replace(" ", "").partition("->")
     written = left.split(",")
-    if len(written) != len(kinds):
-        raise _error(subscripts, f"{len(written)} terms for {len(kinds)} operands", kinds)
+    if len(written) != len(types):
+        raise _error(subscripts, f"{len(written)} terms for {len(types)} operands", types)
     for term in (*written, right):
         if not term.replace("...", "", 1).isalpha() and term.replace("...", "", 1):
-            raise _error(subscripts, f"{term!r} has more than letters and one `...`", kinds)
+            raise _error(subscripts, f"{term!r} has more than letters and one `...`", types)
     terms, batch = [], 0
-    for i, (term, x) in enumerate(zip(written, kinds, strict=True)):
+    for i, (term, x) in enumerate(zip(written, types, strict=True)):
         letters = term.replace("...", "")
         rest = x.ndim - len(letters)
         if rest < 0 or (rest and "..." not in term):
-            raise _error(subscripts, f"{term!r} does not fit operand {i} of rank {x.ndim}", kinds)
+            raise _error(subscripts, f"{term!r} does not fit operand {i} of rank {x.ndim}", types)
         batch = max(batch, rest)
         terms.append(_expanded(term, rest))
     if arrow:
@@ -101,12 +101,12 @@ def _labels(subscripts: str, kinds: Sequence[ArrayType]) -> tuple[list[Term], Te
     for n in out:
         if n not in operand_labels and n.isalpha():
             raise _error(
-                subscripts, f"label {n!r} of the result is not one of the operands'", kinds
+                subscripts, f"label {n!r} of the result is not one of the operands'", types
             )
         if out.count(n) > 1:
-            raise _error(subscripts, f"label {n!r} is twice in the result", kinds)
+            raise _error(subscripts, f"label {n!r} is twice in the result", types)
     if batch and "..." not in (right if arrow else "..."):
-        raise _error(subscripts, "the result lacks the `...` of the operands", kinds)
+        raise _error(subscripts, "the result lacks the `...` of the operands", types)
     return terms, out
 
 
@@ -115,20 +115,20 @@ def _expanded(term: str, batch: int) -> Term:
     return (*before, *(f"_{i}" for i in range(batch, 0, -1) if dots), *after)
 
 
-def _check_sizes(subscripts: str, terms: list[Term], kinds: Sequence[ArrayType]) -> None:
+def _check_sizes(subscripts: str, terms: list[Term], types: Sequence[ArrayType]) -> None:
     sizes: dict[str, int] = {}
-    for i, (term, x) in enumerate(zip(terms, kinds, strict=True)):
+    for i, (term, x) in enumerate(zip(terms, types, strict=True)):
         for n, size in zip(term, x.shape, strict=True):
             other = sizes.setdefault(n, size)
             if other == 1:
                 sizes[n] = size
             elif size not in (1, other):
                 problem = f"label {n!r} is {size} in operand {i} but {other} before"
-                raise _error(subscripts, problem, kinds)
+                raise _error(subscripts, problem, types)
 
 
-def _error(subscripts: str, problem: str, kinds: Sequence[ArrayType]) -> ShapeError:
-    operands = {f"operand {i}": kind for i, kind in enumerate(kinds)}
+def _error(subscripts: str, problem: str, types: Sequence[ArrayType]) -> ShapeError:
+    operands = {f"operand {i}": t for i, t in enumerate(types)}
     return error(ShapeError, "einsum", problem, operands=operands, rule=subscripts)
 
 
