@@ -16,6 +16,8 @@ from functools import cache
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from gdt.array.array import DistributedArray
 from gdt.errors import DtypeError, error, frame_of_user
 from gdt.observe import COUNTED, OBSERVERS, met_host
@@ -106,6 +108,8 @@ class Place(NamedTuple):
 
 Slot = Place  # of an array or a counter
 SLOTS = {DistributedArray, int}
+PARAMETERS = "Parameters are gdt's arrays of floats under public names: make them by gdt.asarray."
+ARRAYS = {DistributedArray, np.ndarray}
 
 # Most values of a tree; asking whether something is a Mapping takes longer.
 LEAVES = {DistributedArray, int, float, bool, str, type(None), FunctionType}
@@ -196,7 +200,8 @@ def slots(tree: Tree, other: Other | None = None) -> Iterator[Slot]:
 
     Counters are those of Stateful objects, and each int in a list or mapping.
     other: told of every value of a plain container that is neither a slot nor holds any. Of a
-    Stateful object, what is no slot is its configuration, and not told.
+    Stateful object, what is no slot is its configuration, and not told; a trainable NumPy array
+    of floats gives a warning.
 
     Raises DtypeError for an array that has no place of its own: a bare one, or one in a tuple.
     """
@@ -204,7 +209,7 @@ def slots(tree: Tree, other: Other | None = None) -> Iterator[Slot]:
         raise _without_place("")
     if other is not None and owner_of(tree) is None:
         other("", tree)
-    for place in places(tree, types=None if other else SLOTS):
+    for place in places(tree, types=None if other else SLOTS | ARRAYS):
         value = place.owner[place.key]
         if type(value) is DistributedArray:
             if place.private:
@@ -215,6 +220,8 @@ def slots(tree: Tree, other: Other | None = None) -> Iterator[Slot]:
                 yield place
         elif type(value) is int and _counts(place):
             yield place._replace(trainable=False)
+        elif type(value) is np.ndarray and _looks_trainable(place):
+            _warn_of_numpy(place.name, _full_name(place.stateful), _described(place))
         elif other is not None and place.stateful is None and owner_of(value) is None:
             other(place.name, value)
 
@@ -225,6 +232,16 @@ def _counts(place: Place) -> bool:
     if stateful is not None and place.owner is vars(stateful):
         return place.key in stateful.counters
     return not (place.private or isinstance(place.owner, tuple))
+
+
+def _looks_trainable(place: Place) -> bool:
+    """Whether the NumPy array at a place would be a parameter if it were gdt's."""
+    return (
+        place.stateful is not None
+        and place.trainable
+        and not place.private
+        and place.value.dtype.kind in "fc"
+    )
 
 
 def _without_place(name: str) -> DtypeError:
@@ -250,9 +267,36 @@ def _warn_of_private(owner: str, key: str) -> None:
     )
 
 
+@cache  # so that each name is told once
+def _warn_of_numpy(name: str, owner: str, description: str) -> None:
+    """A NumPy array that was meant to be trained would otherwise stay as it is without a word."""
+    warnings.warn(
+        f"{name}, of a {owner}, is {description}: neither trained nor saved. Make a parameter of "
+        f"it with gdt.asarray, or name it in `untrained` of its class if it is a constant",
+        stacklevel=frame_of_user()[1],
+    )
+
+
 def trainable_slots(tree: Tree) -> list[Slot]:
     """The slots that a gradient step changes: trainable floating-point arrays."""
     return [s for s in slots(tree) if s.trainable and s.owner[s.key].type.dtype.kind in "fc"]
+
+
+def reasons(tree: Tree) -> dict[str, str]:
+    """Each array of a tree without parameters, by name: the reason why it is no parameter."""
+    return {place.name: _described(place) for place in places(tree, types=ARRAYS)}
+
+
+def _described(place: Place) -> str:
+    """The type of the array at a place, and what keeps it from being trained."""
+    value = place.value
+    if type(value) is np.ndarray:
+        return f"a NumPy array, {value.dtype}{list(value.shape)}"
+    if place.private:
+        return f"{value.type}, under a private name"
+    if not place.trainable:
+        return f"{value.type}, frozen or named in `untrained`"
+    return str(value.type)
 
 
 def check_untied(found: Iterable[Slot]) -> None:

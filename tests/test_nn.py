@@ -14,7 +14,14 @@ import pytest
 
 import gdt
 from gdt import UNSHARDED, Layout, Mesh, create_mesh, nn
-from gdt.errors import ArgumentError, CheckpointError, DtypeError, LayoutError, ShapeError
+from gdt.errors import (
+    ArgumentError,
+    CheckpointError,
+    DtypeError,
+    GradientError,
+    LayoutError,
+    ShapeError,
+)
 from gdt.nn import initializers, losses
 
 MESHES = [
@@ -99,6 +106,77 @@ def test_private_modules_are_parts_and_private_arrays_are_warned_of() -> None:
     text = repr(model)
     assert "  _mean: float64[2]  [-]  (private: neither trained nor saved)" in text
     assert text.startswith("Private  25 parameters\n") and "_layers.1.last: Dense(3 -> 1" in text
+
+
+class WithNumPy(nn.Module):
+    """A part with NumPy arrays of floats, beside others that are meant to stay as they are."""
+
+    untrained = ("table",)
+
+    def __init__(self) -> None:
+        self.layers = [nn.Dense(2, 2, key=1), {"scale": np.ones(2, "float32")}]
+        self.layers[0].mask = np.ones((2, 2))
+        self.table, self._cache, self.rows = np.ones(3), np.ones(4), np.arange(5)
+
+    def __call__(self, x: Any) -> Any:
+        return self.layers[0](x) * self.layers[1]["scale"]
+
+
+def test_numpy_floats_in_a_module_are_warned_of_once_by_their_path() -> None:
+    x, loss = gdt.ones((3, 2)), lambda model, x: gdt.sum(model(x))
+    with pytest.warns(UserWarning, match="neither trained nor saved") as told:
+        gradients = gdt.grad(loss)(WithNumPy(), x)
+    assert list(gradients) == ["layers.0.weight", "layers.0.bias"]
+    assert [str(w.message).partition(":")[0] for w in told] == [
+        "layers.0.mask, of a gdt.nn.layers.Dense, is a NumPy array, float64[2, 2]",
+        f"layers.1.scale, of a {__name__}.WithNumPy, is a NumPy array, float32[2]",
+    ]
+    assert {w.filename for w in told} == {__file__}
+    gdt.grad(loss)(WithNumPy(), x)  # each name is told once
+
+
+class Untrainable(nn.Module):
+    def __init__(self) -> None:
+        self.weight, self.counts = np.ones(3, "int64"), gdt.ones((3,), "int32")
+        self.dense = nn.Dense(3, 1, key=1).freeze()
+
+    def __call__(self, x: Any) -> Any:
+        return self.dense(x * self.weight)
+
+
+def test_training_without_parameters_is_an_error_that_lists_the_arrays() -> None:
+    x, y = gdt.ones((3, 3)), gdt.ones((3, 1))
+    listed = [
+        "  weight: a NumPy array, int64[3]",
+        "  counts: int32[3]  [-]",
+        "  dense.weight: float32[3, 1]  [-, -], frozen or named in `untrained`",
+    ]
+    model, optimizer = Untrainable(), gdt.optim.SGD(0.1)
+    mse = nn.losses.mean_squared_error
+    calls = {
+        "GradientTape.gradient": lambda: gdt.grad(lambda m: gdt.sum(m(x)))(model),
+        "GradientTape.gradient: there": lambda: gdt.training.Trainer(model, optimizer, mse).fit(
+            [(x, y)], show=False
+        ),
+        "SGD.init": lambda: optimizer.init(model),
+        "SGD.update": lambda: optimizer.update(model, {}),
+    }
+    for start, call in calls.items():
+        with pytest.raises(gdt.errors.GdtError) as raised:
+            call()
+        lines = str(raised.value).splitlines()
+        assert lines[0].startswith(start) and "the Untrainable has no parameters" in lines[0]
+        assert lines[1:4] == listed and "gdt.asarray" in lines[-1]
+    assert optimizer.steps == 0
+    for empty in ({}, [], {"w": np.ones(3)}):
+        with pytest.raises(ArgumentError, match="has no parameters"):
+            optimizer.update(empty, {})
+    assert gdt.grad(lambda m, x: gdt.sum(m(x)), (0, 1))(model, x)[0] == {}
+    with gdt.GradientTape() as tape:
+        z = gdt.sum(x)
+    with pytest.raises(GradientError, match=r"no array is watched\n  Pass sources"):
+        tape.gradient(z)
+    assert gdt.vjp(lambda: 2 * gdt.ones(2))[1](gdt.ones(2)) == ()
 
 
 def test_a_module_that_refers_to_itself() -> None:

@@ -16,7 +16,7 @@ from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients,
 from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import _relayout
-from gdt.state import leaves, mapped
+from gdt.state import PARAMETERS, leaves, mapped, reasons
 
 __all__ = ["GradientTape", "grad", "stop_gradient", "value_and_grad", "vjp"]
 
@@ -125,9 +125,10 @@ class GradientTape(Observer):
 
         Each gradient has the shape and dtype of its source, and its layout with nothing partial.
 
-        Raises GradientError for a tape that has been used up, and where a NumPy function that gdt
-        lacks fetched an array that depends on a source: no gradient would come back from there.
-        (`x.numpy()`, `float(x)` and printing fetch values on purpose, as constants.)
+        Raises GradientError for a tape that has been used up; for sources without an array, such
+        as a Module without parameters, unless `unconnected` allows them; and where a NumPy function
+        that gdt lacks fetched an array that depends on a source: no gradient would come back from
+        there. (`x.numpy()`, `float(x)` and printing fetch values on purpose, as constants.)
 
         >>> x = gdt.asarray(3.0)
         >>> with gdt.GradientTape() as tape:
@@ -149,6 +150,8 @@ class GradientTape(Observer):
             )
         targets, _ = flatten(target)
         source_arrays, rebuild = flatten(self.watched if sources is None else sources)
+        if not source_arrays and unconnected == "raise":
+            raise _without_sources(op, sources)
         for x in targets:
             check_differentiable(x, op, "target")
         for x in source_arrays:
@@ -165,6 +168,21 @@ class GradientTape(Observer):
             )
         finally:
             OBSERVERS.reset(token)
+
+
+def _without_sources(op: str, sources: Tree) -> GradientError:
+    """The error of a gradient by nothing, which a training step would take for a gradient of 0."""
+    if sources is None:
+        problem, remedy = "no array is watched", "Pass sources, or call tape.watch(x) before."
+        return error(GradientError, op, f"there are no sources: {problem}", remedy=remedy)
+    name = type(sources).__name__
+    return error(
+        GradientError,
+        op,
+        f"there are no sources: the {name} has no parameters",
+        operands=reasons(sources),
+        remedy=PARAMETERS,
+    )
 
 
 def check_differentiable(x: object, op: str, role: str) -> None:

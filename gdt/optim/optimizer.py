@@ -25,7 +25,7 @@ from gdt.optim.schedules import Schedule
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.mesh import Mesh
-from gdt.state import Slot, Stateful, Tree, slots, trainable_slots
+from gdt.state import PARAMETERS, Slot, Stateful, Tree, reasons, slots, trainable_slots
 
 Block = Any
 Owner = tuple[MutableMapping[Any, Any], Any]
@@ -104,12 +104,13 @@ class Optimizer(Stateful):
         """Reset the optimizer for these parameters: no steps, state of zeros; return the optimizer.
 
         parameters: a Module, or a dict or list of arrays. The first `update` does the same; call
-        `init` before a checkpoint is restored into the optimizer.
+        `init` before a checkpoint is restored into the optimizer. Raises ArgumentError if there is
+        no parameter.
         """
         self.steps = 0
         for arrays in self.state.values():
             arrays.clear()
-        for slot in trainable_slots(parameters):
+        for slot in self._parameters("init", parameters):
             self._begin(slot)
         return self
 
@@ -117,6 +118,19 @@ class Optimizer(Stateful):
         names = list(inspect.signature(type(self)).parameters)
         shown = [f"{name}={vars(self)[name]!r}" for name in names if name in vars(self)]
         return f"{type(self).__name__}({', '.join(shown)}) after {self.steps} steps"
+
+    def _parameters(self, method: str, tree: Tree) -> list[Slot]:
+        """Return the slots of the parameters, or raise ArgumentError if there is none."""
+        parameters = trainable_slots(tree)
+        if not parameters:
+            raise error(
+                ArgumentError,
+                f"{type(self).__name__}.{method}",
+                f"there is nothing to train: the {type(tree).__name__} has no parameters",
+                operands=reasons(tree),
+                remedy=PARAMETERS,
+            )
+        return parameters
 
     def _begin(self, slot: Slot) -> None:
         """Set the state of one parameter to zeros."""
@@ -132,8 +146,8 @@ class Optimizer(Stateful):
             complex parameters are conjugated here, since the loss grows along the conjugate.
 
         An array to which anything else refers keeps its values. Raises ShapeError if gradients are
-        missing, or if gradients or state have other shapes than the parameters; then nothing is
-        changed.
+        missing, or if gradients or state have other shapes than the parameters, and ArgumentError
+        if there is no parameter; then nothing is changed.
         """
         owners, arrays = self._ready(parameters, gradients) or self._prepared(parameters, gradients)
         begin_step = self._begin_step
@@ -162,12 +176,12 @@ class Optimizer(Stateful):
                 group.append((states, name))
             owners.append(group)
             arrays.append(g)
-        return (owners, arrays) if len(arrays) == len(gradients) else None
+        return (owners, arrays) if arrays and len(arrays) == len(gradients) else None
 
     def _prepared(self, parameters: Tree, gradients: Tree) -> Updates:
         """Return the owners and gradients, after moving gradients and state to the layouts of the
         parameters."""
-        targets = trainable_slots(parameters)
+        targets = self._parameters("update", parameters)
         # Gradients that move travel together: processes may have filled dicts in other orders.
         ordered = sorted(targets, key=lambda slot: slot.name)
         moved = zip(ordered, self._gradients(ordered, gradients), strict=True)
