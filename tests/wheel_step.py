@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import gdt
-from gdt.cuda.compiler import read_source, source_folder
+from gdt.cuda.sources import read_source, source_folder
 
 STEPS, ROWS, WORDS, HIDDEN, CLASSES = 20, 64, 100, 16, 2
 

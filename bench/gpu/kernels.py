@@ -17,7 +17,8 @@ import numpy as np
 
 from gdt.backend import Backend, backend_of
 from gdt.cuda import launches
-from gdt.cuda.compiler import C_TYPES, KernelCall
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import C_TYPES
 from gdt.errors import KernelError, error
 from gdt.sharding.mesh import Mesh
 

@@ -24,8 +24,9 @@ from gdt.backend.numpy import Order
 from gdt.backend.protocol import KernelRunner
 from gdt.backend.scope import Scope
 from gdt.backend.timing import device_time
-from gdt.cuda.compiler import CudaRunner, architecture
+from gdt.cuda.compiler import architecture
 from gdt.cuda.driver import INSTALL_CUPY
+from gdt.cuda.runner import CudaRunner
 from gdt.errors import DeviceError, DtypeError, KernelError, error
 from gdt.observe import report_synchronization
 from gdt.sharding.mesh import Mesh

@@ -10,7 +10,7 @@ import numpy as np
 
 from gdt.backend.flags import ErrorFlags
 from gdt.backend.numpy import Order
-from gdt.cuda.compiler import KernelCall
+from gdt.cuda.runner import KernelCall
 from gdt.sharding.mesh import Mesh
 
 Array = Any

@@ -2,10 +2,10 @@
 how each kernel of `kernels/` is launched.
 
 Nothing in this package needs a GPU but `CudaRunner.run`. `driver` asks the NVIDIA driver what GPUs
-there are; `nvrtc` compiles the sources of `kernels/`; `compiler` reads the kernels' signatures from
-their sources, stores the compiled code on disk and checks the arguments of every launch; `launches`
-computes grids, blocks and arguments from arrays; `tensor_map` describes arrays to Hopper's tensor
-memory accelerator.
+there are; `sources` reads the kernels' signatures from `kernels/`; `compiler` compiles them by
+`nvrtc` and stores the compiled code on disk; `launches` computes grids, blocks and arguments from
+arrays; `runner` checks the arguments of every launch; `tensor_map` describes arrays to Hopper's
+tensor memory accelerator.
 
 **Kernels take the place of bodies.** On a backend with a kernel runner an op that declares a kernel
 runs it instead of its body. The kernel's function builds calls through `gdt.cuda.launches`, and a

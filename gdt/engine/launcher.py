@@ -24,7 +24,8 @@ import numpy as np
 from gdt.backend.flags import Explain
 from gdt.backend.protocol import Backend, KernelRunner
 from gdt.cuda import launches
-from gdt.cuda.compiler import Instance, KernelCall
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import Instance
 from gdt.errors import CompileError, KernelError, error
 from gdt.observe import OBSERVERS
 from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION

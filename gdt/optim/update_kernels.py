@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gdt.cuda.compiler import C_TYPES, KernelCall, address
+from gdt.cuda.runner import KernelCall, address
+from gdt.cuda.sources import C_TYPES
 from gdt.engine.launcher import Launcher
 from gdt.engine.updates import UpdateOp
 

@@ -55,11 +55,11 @@ def pack_nccl(library: Path, architecture: str, target: Path) -> None:
 def compile_kernels(architecture: str) -> None:
     """Compile all kernels into the folder that GDT_CACHE_DIR names, each as a cubin of its own, as
     they are asked for."""
-    from gdt.cuda import compiler, launches  # noqa: PLC0415
+    from gdt.cuda import compiler, launches, sources  # noqa: PLC0415
     from gdt.cuda.nvrtc import nvrtc  # noqa: PLC0415
 
     print("compiled by NVRTC", ".".join(map(str, nvrtc().version)), flush=True)
-    for source in sorted(compiler.source_folder().glob("*.cu")):
+    for source in sorted(sources.source_folder().glob("*.cu")):
         for instance in launches.instances(source.name, architecture):
             compiler.compile_file(source.name, [instance], architecture)
 

@@ -21,8 +21,9 @@ import pytest
 
 import gdt
 from gdt.backend import timing
-from gdt.cuda import compiler, launches
+from gdt.cuda import launches
 from gdt.cuda.nvrtc import Nvrtc
+from gdt.cuda.runner import CudaRunner, KernelCall
 from tests.kernels import strict_kernels
 from tests.needs import need_compiler, need_nvrtc
 from tests.recorded_nccl import RecordedNccl
@@ -210,9 +211,9 @@ def test_packed_kernels_are_those_that_are_launched(
         function=SimpleNamespace(Module=lambda: loaded),
         driver=driver,
     )
-    runner = compiler.CudaRunner(SimpleNamespace(cuda=cuda), "sm_90a")
+    runner = CudaRunner(SimpleNamespace(cuda=cuda), "sm_90a")
     for (instance,) in first.values():
-        call = compiler.KernelCall(instance, (1,), (1,), ())
+        call = KernelCall(instance, (1,), (1,), ())
         assert runner._function(call) is function
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from gdt import backend
 from gdt.backend.flags import ErrorFlags
 from gdt.backend.numpy import NumpyBackend
-from gdt.cuda.compiler import KernelCall
+from gdt.cuda.runner import KernelCall
 
 from .harness import Execute
 

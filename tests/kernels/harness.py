@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.cuda.compiler import C_TYPES, Instance, KernelCall
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import C_TYPES, Instance
 from tests.needs import need_compiler
 
 from . import on_gpu

@@ -22,10 +22,9 @@ import numpy as np
 import pytest
 
 from gdt.backend.cupy import CupyBackend, load_cupy
-from gdt.cuda import compiler as kernels
 from gdt.cuda import driver as cuda_driver
-from gdt.cuda import launches
-from gdt.cuda.compiler import KernelCall
+from gdt.cuda import launches, runner, sources
+from gdt.cuda.runner import KernelCall
 from gdt.cuda.tensor_map import TensorMap
 
 from .shim.runner import root_of
@@ -46,7 +45,7 @@ def bytes_of(root: Host) -> Host:
 
 def pointers(call: KernelCall) -> list[Any]:
     """The arrays to which a call's arguments, and the entries of its table, point."""
-    pairs = zip(kernels.parameters(call.instance), call.arguments, strict=True)
+    pairs = zip(sources.parameters(call.instance), call.arguments, strict=True)
     given = [_array(a) for p, a in pairs if p.pointer or isinstance(a, TensorMap)]
     return [a for a in (*given, *call.pointees) if a is not None]
 
@@ -89,7 +88,7 @@ class Device:
         def address(value: int) -> int:
             for key, root in roots.items():
                 if 0 <= value - root.ctypes.data < root.nbytes:
-                    return kernels.address(copies[key]) + value - root.ctypes.data
+                    return runner.address(copies[key]) + value - root.ctypes.data
             return value  # a size, or a number of a block
 
         def argument(name: str, pointer: bool, given: Any) -> Any:
@@ -103,7 +102,7 @@ class Device:
             table = np.array(entries, given.dtype).reshape(given.shape)
             return self.view(self.upload(bytes_of(table)), 0, table)
 
-        signature = zip(kernels.parameters(call.instance), call.arguments, strict=True)
+        signature = zip(sources.parameters(call.instance), call.arguments, strict=True)
         arguments = tuple(argument(p.name, p.pointer, a) for p, a in signature)
         return replace(call, arguments=arguments, pointees=())
 

@@ -17,8 +17,8 @@ from gdt.backend import backend_of, register_backend
 from gdt.backend.cupy import CupyBackend
 from gdt.comm import transport as transports
 from gdt.comm.nccl import NcclTransport
-from gdt.cuda import compiler as kernels
-from gdt.cuda.compiler import KernelCall
+from gdt.cuda import sources
+from gdt.cuda.runner import KernelCall
 from gdt.cuda.tensor_map import TensorMap
 from gdt.sharding.mesh import Mesh
 from tests.recorded_nccl import RecordedNccl
@@ -40,7 +40,7 @@ class StrictRunner(EmulatedRunner):
             arguments=tuple(map(_opened, call.arguments)),
             pointees=tuple(map(_opened, call.pointees)),
         )
-        signature = kernels.parameters(call.instance)
+        signature = sources.parameters(call.instance)
         pairs = zip(signature, opened.arguments, strict=True)
         written = [a for p, a in pairs if p.pointer and not p.const and a is not None]
         for argument in (*call.arguments, *call.pointees):

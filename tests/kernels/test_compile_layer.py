@@ -1,4 +1,4 @@
-"""gdt/cuda/compiler.py: signatures, checks of arguments, compilation and its cache."""
+"""gdt.cuda: signatures, checks of arguments, compilation and its cache."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt.cuda import compiler as kernels
-from gdt.cuda import launches, nvrtc
-from gdt.cuda.compiler import Instance, KernelCall
+from gdt.cuda import compiler, launches, nvrtc, sources
+from gdt.cuda.runner import CudaRunner, KernelCall, check
+from gdt.cuda.sources import Instance
 from gdt.errors import KernelError
 from tests.needs import need_compiler, need_nvrtc
 
@@ -37,11 +37,11 @@ def good() -> list[Any]:
     return [np.zeros((2, 3), np.float32), np.zeros(3, np.float32), 2, 3]
 
 
-needs_nvrtc = pytest.mark.usefixtures("compiler")
+needs_nvrtc = pytest.mark.usefixtures("installed_nvrtc")
 
 
 @pytest.fixture
-def compiler() -> None:
+def installed_nvrtc() -> None:
     need_nvrtc()
 
 
@@ -57,26 +57,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def kept() -> list[Path]:
     """What the cache holds."""
-    folder = kernels.cache_folder()
+    folder = compiler.cache_folder()
     assert folder is not None
     return list(folder.iterdir())
 
 
 def test_signatures_are_read_from_the_source() -> None:
-    assert [str(p) for p in kernels.parameters(FINISH)] == [
+    assert [str(p) for p in sources.parameters(FINISH)] == [
         "const float* parts",
         "float* out",
         "int count",
         "int size",
     ]
-    assert kernels.structs("reduce.cu")["Axes"].itemsize == 16
-    assert kernels.constants("reduce.cu")["THREADS"] == 256
+    assert sources.structs("reduce.cu")["Axes"].itemsize == 16
+    assert sources.constants("reduce.cu")["THREADS"] == 256
 
 
 def test_good_arguments_become_the_kernels_types() -> None:
-    checked = kernels.check(call(*good()))
+    checked = check(call(*good()))
     assert [type(a) for a in checked[2:]] == [np.int32, np.int32]
-    assert kernels.check(call(None, *good()[1:]))[0] is None
+    assert check(call(None, *good()[1:]))[0] is None
 
 
 @pytest.mark.parametrize(
@@ -99,22 +99,22 @@ def test_wrong_arguments_are_refused_by_name(place: int, value: Any, says: str) 
     arguments = good()
     arguments[place] = value
     with pytest.raises(KernelError) as caught:
-        kernels.check(call(*arguments))
+        check(call(*arguments))
     assert says in str(caught.value)
     assert "reduce_finish<Sum, float, float>" in str(caught.value)
 
 
 def test_wrong_counts_grids_and_names_are_refused() -> None:
     with pytest.raises(KernelError, match="3 arguments for 4 parameters"):
-        kernels.check(call(*good()[:3]))
+        check(call(*good()[:3]))
     with pytest.raises(KernelError, match="no GPU takes a grid"):
-        kernels.check(call(*good(), grid=(1, 70000)))
+        check(call(*good(), grid=(1, 70000)))
     with pytest.raises(KernelError, match="has no such kernel"):
-        kernels.parameters(Instance("reduce.cu", "nothing"))
+        sources.parameters(Instance("reduce.cu", "nothing"))
     with pytest.raises(KernelError, match="1 template arguments for"):
-        kernels.parameters(Instance("reduce.cu", "reduce_finish", ("Sum",)))
+        sources.parameters(Instance("reduce.cu", "reduce_finish", ("Sum",)))
     with pytest.raises(KernelError, match="cannot be read"):
-        kernels.parameters(Instance("nothing.cu", "nothing"))
+        sources.parameters(Instance("nothing.cu", "nothing"))
 
 
 def test_a_struct_of_another_kernel_is_refused() -> None:
@@ -123,9 +123,7 @@ def test_a_struct_of_another_kernel_is_refused() -> None:
     arguments = list(calls[0].arguments)
     arguments[1] = np.zeros(1, np.int64)
     with pytest.raises(KernelError, match="is not one struct Strides"):
-        kernels.check(
-            KernelCall(calls[0].instance, calls[0].grid, calls[0].block, tuple(arguments))
-        )
+        check(KernelCall(calls[0].instance, calls[0].grid, calls[0].block, tuple(arguments)))
 
 
 def test_what_no_kernel_takes_is_refused_by_name() -> None:
@@ -218,23 +216,23 @@ def test_without_a_compiler_kernels_are_skipped_but_not_in_ci(
     ],
 )
 def test_devices_get_the_newest_code_they_run(capability: tuple[int, int], arch: str) -> None:
-    assert kernels.architecture(capability) == arch
+    assert compiler.architecture(capability) == arch
 
 
 def test_devices_without_kernels_are_refused_by_name() -> None:
     with pytest.raises(KernelError, match=r"no kernel runs on compute capability 7\.0"):
-        kernels.architecture((7, 0))
+        compiler.architecture((7, 0))
     with pytest.raises(KernelError, match="no kernel for architecture 'sm_61'"):
-        kernels.compile_file("reduce.cu", [FINISH], "sm_61")
+        compiler.compile_file("reduce.cu", [FINISH], "sm_61")
 
 
 @needs_nvrtc
 def test_compilation_is_kept_on_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     instance = Instance("simple.cu", "add")
-    first = kernels.compile_file("simple.cu", [instance], "sm_90a", folder)
+    first = compiler.compile_file("simple.cu", [instance], "sm_90a", folder)
     assert first.code[:4] == b"\x7fELF"
     monkeypatch.setattr(nvrtc.Nvrtc, "compile", None)
-    again = kernels.compile_file("simple.cu", [instance], "sm_90a", folder)
+    again = compiler.compile_file("simple.cu", [instance], "sm_90a", folder)
     assert (again.code, again.names) == (first.code, first.names)
 
 
@@ -251,10 +249,10 @@ def test_what_is_kept_belongs_to_its_sources_options_and_toolkit(
     def compile_twice(arch: str = "sm_80") -> int:
         """How often the compiler was called."""
         made.clear()
-        for cached in (kernels.read_source, kernels.declarations, kernels.structs):
+        for cached in (sources.read_source, sources.declarations, sources.structs):
             cached.cache_clear()
         for _ in range(2):
-            kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], arch, folder)
+            compiler.compile_file("simple.cu", [Instance("simple.cu", "add")], arch, folder)
         return len(made)
 
     monkeypatch.setattr(nvrtc.Nvrtc, "compile", compile)
@@ -267,7 +265,7 @@ def test_what_is_kept_belongs_to_its_sources_options_and_toolkit(
     assert compile_twice() == 1
     (folder / "simple.cu").write_text('#include "header.cuh"\n' + SIMPLE.replace("+=", "-="))
     assert compile_twice() == 1
-    monkeypatch.setattr(kernels, "FILE_OPTIONS", {"simple.cu": ("--fmad=false",)})
+    monkeypatch.setattr(compiler, "FILE_OPTIONS", {"simple.cu": ("--fmad=false",)})
     assert compile_twice() == 1
     monkeypatch.setattr(nvrtc.nvrtc(), "version", (99, 0))
     assert compile_twice() == 1
@@ -276,11 +274,11 @@ def test_what_is_kept_belongs_to_its_sources_options_and_toolkit(
 @needs_nvrtc
 def test_a_damaged_cache_is_compiled_again(folder: Path) -> None:
     instance = Instance("simple.cu", "add")
-    first = kernels.compile_file("simple.cu", [instance], "sm_80", folder)
+    first = compiler.compile_file("simple.cu", [instance], "sm_80", folder)
     (file,) = kept()
     for damaged in (file.read_bytes()[:-7], b"", b"nonsense\nmore\nof it"):
         file.write_bytes(damaged)
-        assert kernels.compile_file("simple.cu", [instance], "sm_80", folder).code == first.code
+        assert compiler.compile_file("simple.cu", [instance], "sm_80", folder).code == first.code
         assert len(file.read_bytes()) > 100
 
 
@@ -290,7 +288,7 @@ def test_a_cache_that_cannot_be_written_costs_nothing(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GDT_CACHE_DIR", str(tmp_path / "file" / "inside"))
-    cubin = kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
+    cubin = compiler.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
     assert cubin.code[:4] == b"\x7fELF"
 
 
@@ -302,13 +300,14 @@ def test_a_file_that_cannot_be_renamed_is_removed(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
+    compiler.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
     assert kept() == []
 
 
 PROGRAM = """
 import sys, pathlib, resource
-from gdt.cuda.compiler import Instance, compile_file
+from gdt.cuda.compiler import compile_file
+from gdt.cuda.sources import Instance
 folder, file_bytes = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
 cubin = compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
@@ -318,7 +317,7 @@ print(len(cubin.code))
 
 def compiling(folder: Path, file_bytes: int = 2**30) -> subprocess.Popen[bytes]:
     """A process that compiles, and can write files of so many bytes."""
-    environment = os.environ | {"PYTHONPATH": str(Path(kernels.__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(Path(compiler.__file__).parents[2])}
     command = [sys.executable, "-c", PROGRAM, str(folder), str(file_bytes)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
 
@@ -339,8 +338,8 @@ def test_without_a_home_kernels_are_compiled_and_not_kept(
     for name in ("GDT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # without an account, as in a container
-    assert kernels.cache_folder() is None
-    cubin = kernels.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
+    assert compiler.cache_folder() is None
+    cubin = compiler.compile_file("simple.cu", [Instance("simple.cu", "add")], "sm_80", folder)
     assert cubin.code[:4] == b"\x7fELF"
 
 
@@ -357,7 +356,7 @@ def test_processes_may_compile_the_same_kernel_at_once(folder: Path) -> None:
 def test_a_kernel_that_does_not_compile_is_shown_with_its_line(folder: Path) -> None:
     (folder / "broken.cu").write_text(SIMPLE.replace("y[i] +=", "z[i] +="))
     with pytest.raises(KernelError) as caught:
-        kernels.compile_file("broken.cu", [Instance("broken.cu", "add")], "sm_80", folder)
+        compiler.compile_file("broken.cu", [Instance("broken.cu", "add")], "sm_80", folder)
     first, rest = str(caught.value).split("\n", 1)
     assert first == 'broken.cu: does not compile: broken.cu line 4: identifier "z" is undefined'
     assert "-arch=sm_80" in rest
@@ -419,7 +418,7 @@ class FakeCupy:
 @needs_nvrtc
 def test_the_cuda_runner_loads_once_and_passes_checked_arguments() -> None:
     cupy = FakeCupy()
-    runner = kernels.CudaRunner(cupy, "sm_90a")
+    runner = CudaRunner(cupy, "sm_90a")
     for _ in range(2):
         runner.run(call(None, *good()[1:]))
     (symbol, grid, block, arguments, shared), _ = cupy.launches
@@ -435,7 +434,7 @@ def test_the_cuda_runner_loads_once_and_passes_checked_arguments() -> None:
 @needs_nvrtc
 def test_more_than_48_kib_of_shared_memory_are_asked_for_as_they_grow() -> None:
     cupy = FakeCupy()
-    runner = kernels.CudaRunner(cupy, "sm_90a")
+    runner = CudaRunner(cupy, "sm_90a")
     for shared in (47 << 10, 64 << 10, 60 << 10, 90 << 10, 90 << 10):
         runner.run(replace(call(None, *good()[1:]), shared=shared))
     assert [launched[-1] >> 10 for launched in cupy.launches] == [47, 64, 60, 90, 90]
@@ -447,7 +446,7 @@ def test_more_than_48_kib_of_shared_memory_are_asked_for_as_they_grow() -> None:
 def test_static_and_dynamic_shared_memory_share_the_48_kib(static: int) -> None:
     cupy = FakeCupy()
     cupy.static = static
-    runner, room = kernels.CudaRunner(cupy, "sm_90a"), (48 << 10) - static
+    runner, room = CudaRunner(cupy, "sm_90a"), (48 << 10) - static
     for shared in (room, room + 1):
         runner.run(replace(call(None, *good()[1:]), shared=shared))
     assert cupy.attributes == [(4096, 8, room + 1)]

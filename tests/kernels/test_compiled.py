@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gdt.cuda import compiler as kernels
-from gdt.cuda import launches
-from gdt.cuda.compiler import ARCHITECTURES, KernelCall
+from gdt.cuda import compiler, launches, sources
+from gdt.cuda.compiler import ARCHITECTURES
+from gdt.cuda.runner import KernelCall
 from tests.needs import need_nvrtc, skip
 
 from .harness import empty
@@ -44,7 +44,7 @@ SHARED_OF_BLOCK = {  # CUDA C++ Programming Guide, "technical specifications per
 }
 # The math library's float64 subroutines are called, and calls save a few registers in memory.
 CALL_BYTES = 64
-FILES = sorted(p.name for p in kernels.source_folder().glob("*.cu"))
+FILES = sorted(p.name for p in sources.source_folder().glob("*.cu"))
 SLOW = {"matmul_hopper.cu": 3}  # many instances: one in three, all of them under kernels_full
 DEFAULT = {"sm_75", "sm_90a"}  # the oldest and the main target; the others are marked kernels_full
 PATTERNS = {  # instructions that a kernel must, or must not, be made of
@@ -62,7 +62,7 @@ SERIALIZED = "wgmma.mma_async instructions are serialized"  # ptxas, of register
 
 
 @pytest.fixture(scope="module", autouse=True)
-def compiler() -> None:
+def installed_nvrtc() -> None:
     need_nvrtc()
 
 
@@ -78,11 +78,11 @@ def targets() -> list[Any]:
     return every + [pytest.param(file, "sm_90a", SLOW[file]) for file in SLOW]
 
 
-def compiled(file: str, arch: str, step: int = 1) -> kernels.Cubin:
-    return kernels.compile_file(file, launches.instances(file, arch)[::step], arch)
+def compiled(file: str, arch: str, step: int = 1) -> compiler.Cubin:
+    return compiler.compile_file(file, launches.instances(file, arch)[::step], arch)
 
 
-def reports(cubin: kernels.Cubin) -> dict[str, re.Match[str]]:
+def reports(cubin: compiler.Cubin) -> dict[str, re.Match[str]]:
     """What ptxas tells of each kernel, by symbol."""
     return {m["name"]: m for m in REPORT.finditer(cubin.log)}
 
@@ -95,7 +95,7 @@ def static_shared(report: re.Match[str]) -> int:
 
 def test_every_source_has_instances_and_every_kernel_is_among_them() -> None:
     for file in FILES:
-        assert {i.kernel for i in launches.instances(file)} == set(kernels.declarations(file))
+        assert {i.kernel for i in launches.instances(file)} == set(sources.declarations(file))
 
 
 @pytest.mark.parametrize(("file", "arch", "step"), targets())
@@ -114,7 +114,7 @@ def test_kernels_fit_their_registers_and_spill_nothing(file: str, arch: str, ste
 
 
 def test_the_slots_and_slabs_of_hopper_fit_a_multiprocessor() -> None:
-    known = kernels.constants("matmul_hopper.cu")
+    known = sources.constants("matmul_hopper.cu")
     swizzle = known["ATOM_BYTES"]  # on whose multiples dynamic memory begins, after the barriers
     assert known["SLOTS_BYTES"] + known["SLABS_BYTES"] + swizzle <= SHARED_OF_BLOCK["sm_90a"]
     feeder, multipliers = known["FEEDER_REGISTERS"], known["MULTIPLIER_REGISTERS"]
@@ -154,7 +154,7 @@ def disassembler() -> Path:
     return found[0]
 
 
-def opcodes(cubin: kernels.Cubin, folder: Path) -> dict[str, Counter[str]]:
+def opcodes(cubin: compiler.Cubin, folder: Path) -> dict[str, Counter[str]]:
     """Instructions of each kernel, by symbol."""
     path = folder / "kernel.cubin"
     path.write_bytes(cubin.code)
@@ -187,4 +187,4 @@ def test_kernels_are_made_of_the_expected_instructions(
 
 
 def test_random_numbers_do_not_fuse_products_and_sums() -> None:
-    assert "--fmad=false" in kernels.FILE_OPTIONS["random.cu"]
+    assert "--fmad=false" in compiler.FILE_OPTIONS["random.cu"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.cuda.compiler import KernelCall
+from gdt.cuda.runner import KernelCall
 from gdt.errors import ArgumentError, CompileError, IndexRangeError, error
 
 from .emulation import EmulatedBackend

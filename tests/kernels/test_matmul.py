@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.cuda.compiler import KernelCall
+from gdt.cuda.runner import KernelCall
 from gdt.ops.nn.activations import op as activations
 
 from .harness import (

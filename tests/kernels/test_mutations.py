@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gdt.cuda import compiler as kernels
+from gdt.cuda import sources
 from tests.needs import need_compiler
 
 from .conftest import MUTATION
@@ -277,13 +277,13 @@ def found_by(check: Callable[[Execute], None], folder: Path) -> str | None:
 
 def test_every_kernel_has_three_mutations() -> None:
     counts = Counter(kernel for _, _, kernel, *_ in MUTATIONS)
-    files = sorted(kernels.source_folder().glob("*.cu"))
-    assert set(counts) == {k for f in files for k in kernels.declarations(f.name)}
+    files = sorted(sources.source_folder().glob("*.cu"))
+    assert set(counts) == {k for f in files for k in sources.declarations(f.name)}
     assert min(counts.values()) >= 3
 
 
 def test_every_barrier_is_missing_in_a_mutation() -> None:
-    for source in kernels.source_folder().glob("*.cu*"):
+    for source in sources.source_folder().glob("*.cu*"):
         text = source.read_text()
         removed = [
             range(found.start(), found.end())
@@ -305,7 +305,7 @@ def test_an_unbroken_kernel_passes_the_same_checks(
     check: Callable[[Execute], None], kernel: str, tmp_path: Path
 ) -> None:
     need_compiler()
-    for source in kernels.source_folder().glob("*.cu*"):
+    for source in sources.source_folder().glob("*.cu*"):
         shutil.copy(source, tmp_path)
     assert found_by(check, tmp_path) is None
 
@@ -317,7 +317,7 @@ def test_a_test_fails_for_every_mutation(
 ) -> None:
     need_compiler()
     check, file, kernel, changed, old, new = MUTATIONS[number]
-    for source in kernels.source_folder().glob("*.cu*"):
+    for source in sources.source_folder().glob("*.cu*"):
         shutil.copy(source, tmp_path)
     target = tmp_path / (changed or file)
     text = target.read_text()

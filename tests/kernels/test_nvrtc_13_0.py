@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gdt.cuda import compiler as kernels
-from gdt.cuda import launches, nvrtc
+from gdt.cuda import compiler, launches, nvrtc, sources
 from tests.needs import skip
 
 FOLDER = Path(sys.prefix) / "nvrtc-13.0"
-FILES = sorted(p.name for p in kernels.source_folder().glob("*.cu"))
+FILES = sorted(p.name for p in sources.source_folder().glob("*.cu"))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +36,7 @@ def nvrtc_13_0(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 )
 def test_every_kernel_compiles_in_one_instance(file: str, arch: str) -> None:
     first = {i.kernel: i for i in reversed(launches.instances(file, arch))}
-    cubin = kernels.compile_file(file, list(first.values()), arch)
+    cubin = compiler.compile_file(file, list(first.values()), arch)
     assert nvrtc.nvrtc().version == (13, 0)
     assert cubin.code[:4] == b"\x7fELF" and len(cubin.names) == len(first)
     assert "warning" not in cubin.log

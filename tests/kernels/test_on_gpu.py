@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.cuda.compiler import KernelCall
+from gdt.cuda.runner import KernelCall
 
 from . import (
     conftest,

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gdt.cuda import compiler as kernels
-from gdt.cuda.compiler import Instance, KernelCall
+from gdt.cuda import sources
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import Instance
 from tests.needs import need_compiler
 
 from .shim.runner import CpuRunner, LaunchError
@@ -54,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need_compiler()
     path = tmp_path_factory.mktemp("planted")
     shutil.copy(Path(__file__).with_name("planted.cu"), path)
-    for header in kernels.source_folder().glob("*.cuh"):
+    for header in sources.source_folder().glob("*.cuh"):
         shutil.copy(header, path)
     return path
 
@@ -65,7 +66,7 @@ def run(folder: Path) -> Iterator[object]:
 
     @cache
     def runner(name: str, sanitizer: str | None) -> CpuRunner:
-        everything = [Instance("planted.cu", k) for k in kernels.declarations("planted.cu", folder)]
+        everything = [Instance("planted.cu", k) for k in sources.declarations("planted.cu", folder)]
         started.append(CpuRunner("planted.cu", everything, sanitizer, folder))
         return started[-1]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.cuda.compiler import C_DTYPES, C_TYPES
 from gdt.cuda.launches.calls import ENOUGH_BLOCKS
+from gdt.cuda.sources import C_DTYPES, C_TYPES
 
 from .harness import (
     DTYPES,

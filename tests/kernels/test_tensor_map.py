@@ -13,9 +13,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from gdt.cuda import compiler as kernels
-from gdt.cuda import launches, tensor_map
-from gdt.cuda.compiler import KernelCall
+from gdt.cuda import launches, sources, tensor_map
+from gdt.cuda.runner import CudaRunner, KernelCall, check
 from gdt.cuda.tensor_map import TensorMap
 from gdt.errors import KernelError
 
@@ -56,7 +55,7 @@ def test_the_driver_is_asked_for_boxes_of_128_bytes_with_the_128_byte_swizzle(
     assert (interleave, swizzle, promotion, fill) == (0, 3, 3, 0)  # NONE, 128B, L2_256B, NONE
     assert words.size == 1  # CuPy passes an array of one element by value
     assert words.tobytes() == b"\7" * 128
-    assert words.dtype == kernels.structs("matmul_hopper.cu")["TensorMap"]
+    assert words.dtype == sources.structs("matmul_hopper.cu")["TensorMap"]
 
 
 def test_the_cuda_runner_passes_maps_as_the_driver_encoded_them(
@@ -66,8 +65,8 @@ def test_the_cuda_runner_passes_maps_as_the_driver_encoded_them(
     call = launches.matmul(x, w, x[:, :8].copy(), empty, tensor_cores=True, arch="sm_90a")[0]
     loaded, cupy = mock.Mock(ptr=1), mock.Mock()
     monkeypatch.setattr(tensor_map, "driver", Driver)
-    monkeypatch.setattr(kernels.CudaRunner, "_function", lambda self, call: loaded)
-    runner = kernels.CudaRunner(cupy, "sm_90a")
+    monkeypatch.setattr(CudaRunner, "_function", lambda self, call: loaded)
+    runner = CudaRunner(cupy, "sm_90a")
     runner._allowed[loaded.ptr] = 48 << 10  # as loading the kernel notes it
     runner.run(call)
     (_, _, launched), options = loaded.call_args
@@ -108,16 +107,16 @@ def test_what_the_accelerator_cannot_copy_is_refused_by_name(
 def test_a_call_is_checked_before_it_is_launched() -> None:
     x, w = np.zeros((8, 16), np.float16), np.zeros((16, 8), np.float16)
     good = launches.matmul(x, w, x[:, :8].copy(), empty, tensor_cores=True, arch="sm_90a")[0]
-    kernels.check(good)
-    names = [p.name for p in kernels.parameters(good.instance)]
+    check(good)
+    names = [p.name for p in sources.parameters(good.instance)]
 
     def changed(value: Any) -> KernelCall:
         arguments = [value if n == "x" else a for n, a in zip(names, good.arguments, strict=True)]
         return KernelCall(good.instance, good.grid, good.block, tuple(arguments), good.shared)
 
     with pytest.raises(KernelError, match="argument 'x' is ndarray, not a tensor map"):
-        kernels.check(changed(x))
+        check(changed(x))
     odd = np.zeros(200, np.float16)[1:129].reshape(8, 16)
     wrong = TensorMap(odd, "half_t", (16, 8, 1), (32, 256), 64)
     with pytest.raises(KernelError, match="argument 'x' cannot be copied from: the array does"):
-        kernels.check(changed(wrong))
+        check(changed(wrong))

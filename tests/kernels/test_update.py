@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
-from gdt.cuda.compiler import C_TYPES, constants
+from gdt.cuda.sources import C_TYPES, constants
 from gdt.errors import KernelError
 from gdt.optim.adam import adam_step
 from gdt.optim.sgd import momentum_step, sgd_step

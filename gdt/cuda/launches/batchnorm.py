@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-from gdt.cuda.compiler import C_DTYPES, Instance, KernelCall, constants, declarations
 from gdt.cuda.launches.calls import (
     ENOUGH_BLOCKS,
     FLOATS,
@@ -23,6 +22,8 @@ from gdt.cuda.launches.calls import (
     sum_type,
 )
 from gdt.cuda.launches.reduce import reduce
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import C_DTYPES, Instance, constants, declarations
 from gdt.errors import KernelError, error
 
 FILE = "batchnorm.cu"

@@ -8,16 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gdt.cuda.compiler import (
-    C_TYPES,
-    GRID_LIMIT,
-    Instance,
-    KernelCall,
-    constants,
-    dtype_name,
-    parameters,
-    structs,
-)
+from gdt.cuda.runner import GRID_LIMIT, KernelCall, dtype_name
+from gdt.cuda.sources import C_TYPES, Instance, constants, parameters, structs
 from gdt.errors import KernelError, error
 
 Array = Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from gdt.cuda.compiler import ARCHITECTURES, Instance
+from gdt.cuda.compiler import ARCHITECTURES
 from gdt.cuda.launches.batchnorm import batchnorm_instances
 from gdt.cuda.launches.matmul import matmul_instances
 from gdt.cuda.launches.matmul_hopper import HOPPER, matmul_hopper_instances
@@ -12,6 +12,7 @@ from gdt.cuda.launches.random import random_instances
 from gdt.cuda.launches.reduce import reduce_instances
 from gdt.cuda.launches.softmax_ce import softmax_ce_instances
 from gdt.cuda.launches.update import update_instances
+from gdt.cuda.sources import Instance
 
 WITHOUT = {  # architectures that lack a kernel's instructions
     "matmul_mma": ("sm_75",),

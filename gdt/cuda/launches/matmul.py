@@ -8,7 +8,6 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from gdt.cuda.compiler import C_DTYPES, Instance, KernelCall, constants
 from gdt.cuda.launches.calls import (
     ENOUGH_BLOCKS,
     INT_LIMIT,
@@ -23,6 +22,8 @@ from gdt.cuda.launches.calls import (
 from gdt.cuda.launches.matmul_hopper import FILE as HOPPER_FILE
 from gdt.cuda.launches.matmul_hopper import MULTIPROCESSORS, tile_columns, wgmma_call, wgmma_refusal
 from gdt.cuda.launches.matmul_operands import Operands
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import C_DTYPES, Instance, constants
 from gdt.errors import KernelError, error
 
 FILE = "matmul.cu"

@@ -8,9 +8,10 @@ from functools import cache
 from itertools import product
 from typing import Any
 
-from gdt.cuda.compiler import Instance, KernelCall, address, constants
 from gdt.cuda.launches.calls import INT_LIMIT, c_type, ceil_div, named_call
 from gdt.cuda.launches.matmul_operands import MatrixOperand, Operands
+from gdt.cuda.runner import KernelCall, address
+from gdt.cuda.sources import Instance, constants
 from gdt.cuda.tensor_map import ITEM_BYTES, ROW_BYTES, TensorMap
 from gdt.errors import KernelError, error
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gdt.cuda.compiler import Instance, KernelCall, constants
 from gdt.cuda.launches.calls import Array, c_type, ceil_div, named_call
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import Instance, constants
 
 FILE = "random.cu"
 WORDS = ("unsigned", "unsigned long long")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from gdt.cuda.compiler import C_DTYPES, Instance, KernelCall, constants
 from gdt.cuda.launches.calls import (
     FLOATS,
     REDUCTION_BLOCKS,
@@ -20,6 +19,8 @@ from gdt.cuda.launches.calls import (
     split_count,
     sum_type,
 )
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import C_DTYPES, Instance, constants
 
 FILE = "reduce.cu"
 PARTS_MAX = 264  # two for each multiprocessor of an H100

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
-from gdt.cuda.compiler import Instance, KernelCall, constants
 from gdt.cuda.launches.calls import (
     FLOATS,
     SUM_TYPES,
@@ -17,6 +16,8 @@ from gdt.cuda.launches.calls import (
     named_call,
     sum_type,
 )
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import Instance, constants
 
 FILE = "softmax_ce.cu"
 LABELS = ("int", "long long")

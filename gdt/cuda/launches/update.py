@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gdt.cuda.compiler import Instance, KernelCall, address, constants
 from gdt.cuda.launches.calls import Array, c_type, ceil_div, named_call
+from gdt.cuda.runner import KernelCall, address
+from gdt.cuda.sources import Instance, constants
 from gdt.errors import KernelError, error
 
 FILE = "update.cu"

@@ -1,4 +1,4 @@
-"""Builds `kernels/*.cu` with g++ against the shim, and runs `gdt.cuda.compiler.Call`s on
+"""Builds `kernels/*.cu` with g++ against the shim, and runs `gdt.cuda.runner.KernelCall`s on
 NumPy arrays.
 
     CpuRunner("reduce.cu", instances, None, None).run(call, order="reverse")
@@ -25,8 +25,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from gdt.cuda import compiler as kernels
-from gdt.cuda.compiler import Instance, KernelCall, Parameter
+from gdt.cuda import runner, sources
+from gdt.cuda.runner import KernelCall
+from gdt.cuda.sources import Instance, Parameter
 from gdt.cuda.tensor_map import TensorMap
 
 from . import worker
@@ -65,8 +66,8 @@ def build(
     file: str, instances: Sequence[Instance], sanitizer: str | None, folder: Path | None
 ) -> Path:
     """Compile one kernel file with these instances into a shared library, or find it built."""
-    path = (folder or kernels.source_folder()) / file
-    headers = kernels.included(file, folder)
+    path = (folder or sources.source_folder()) / file
+    headers = sources.included(file, folder)
     shim = [p.read_text() for p in sorted(HERE.glob("*.hpp"))]
     names = sorted({str(i) for i in instances})
     flags = [*COMMON, *FLAGS[sanitizer]]
@@ -74,7 +75,7 @@ def build(
     key = hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
     out = BUILD_FOLDER / f"{path.stem}-{sanitizer or 'plain'}-{key}.so"
     BUILD_FOLDER.mkdir(exist_ok=True)
-    unit = translation_unit(path, names, kernels.structs(file, folder))
+    unit = translation_unit(path, names, sources.structs(file, folder))
     with open(out.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several processes of tests want the same library at once
         if not out.exists():
@@ -141,8 +142,8 @@ class CpuRunner:
         fresh: bool = False,
     ) -> None:
         """Run a call; the arrays change as on a GPU. Anything wrong raises `LaunchError`."""
-        arguments = kernels.check(call, self.folder)
-        signature = kernels.parameters(call.instance, self.folder)
+        arguments = runner.check(call, self.folder)
+        signature = sources.parameters(call.instance, self.folder)
         schedule = ORDERS.index(order), ASYNC_MODES.index(async_mode), fresh, seed
         packed, roots = pack(call, signature, arguments, struct.pack("iiiQ", *schedule))
         after, message = self._execute(packed)
