@@ -1,0 +1,239 @@
+"""Arrays from the parts that devices hold, and back: pack and unpack."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.registry import public
+from gdt.backend import backend_of
+from gdt.comm.messages import gathered
+from gdt.errors import DtypeError, LayoutError, ShapeError, error
+from gdt.ops.placement import requested_layout
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.reduction import UFUNCS
+
+__all__ = ["pack", "unpack"]
+
+
+Block = Any
+
+
+@public
+def pack(tensors: Sequence[Any], layout: Layout) -> DistributedArray:
+    """One array from the part of every device of this process, row-major by mesh coordinate.
+
+    Parts are shards without padding: along each axis they have `ceil(n / shards)` elements, fewer
+    at the end. Along mesh axes that wait for a reduction they are its operands.
+
+    Raises ShapeError for a wrong number of parts or shapes that do not make an array, DtypeError
+    for different dtypes, LayoutError for a wrong rank, replicas that differ, or several kinds of
+    partial reductions. Follows `tf.experimental.dtensor.pack`, which checks no replicas.
+
+    >>> mesh = gdt.create_mesh([("x", 2)])
+    >>> gdt.pack([[1, 2], [3]], gdt.Layout(["x"], mesh)).tolist()
+    [1, 2, 3]
+    >>> gdt.pack([[1, 2], [3, 4]], gdt.Layout([None], mesh, partial=["x"])).tolist()
+    [4, 6]
+    """
+    return packed(tensors, requested_layout(layout, "pack"), "pack")
+
+
+@public
+def unpack(x: DistributedArray) -> list[Any]:
+    """The parts of every device of this process, row-major by mesh coordinate: the inverse of
+    `gdt.pack`.
+
+    Parts are read-only views without padding; those of a partial reduction are its operands. Raises
+    DtypeError for an `x` that is no distributed array.
+
+    >>> layout = gdt.Layout(["x"], gdt.create_mesh([("x", 2)]))
+    >>> [part.tolist() for part in gdt.unpack(gdt.arange(3, layout=layout))]
+    [[0, 1], [2]]
+    """
+    if not isinstance(x, DistributedArray):
+        raise error(DtypeError, "unpack", f"a {type(x).__name__} is no distributed array")
+    return [shard.data for shard in x.shards]
+
+
+class PartFacts(NamedTuple):
+    """The facts about the part that one device holds, which every process knows."""
+
+    coordinate: tuple[int, ...]
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    digest: int | None
+
+
+def packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray:
+    mesh, backend = layout.mesh, backend_of(layout.mesh)
+    coordinates = mesh.local_coordinates()
+    if isinstance(parts, str) or not isinstance(parts, Sequence | np.ndarray):
+        raise error(
+            DtypeError, name, f"the parts are a {type(parts).__name__}, not a list of arrays"
+        )
+    if len(parts) != len(coordinates):
+        problem = f"{len(parts)} parts for {len(coordinates)} devices"
+        raise error(ShapeError, name, problem, operands={"mesh": mesh})
+    owners = [mesh.own_block(c) for c in coordinates]
+    arrays = []
+    for part, coordinate, i in zip(parts, coordinates, owners, strict=True):
+        with backend.on(mesh, i):
+            arrays.append(_part(part, coordinate, backend, name))
+    facts = _facts(arrays, coordinates, layout, name)
+    array_type = _packed_type(facts, layout, name)
+    _check_replicas(arrays, facts, owners, array_type, name)
+    blocks = []
+    for i in range(len(mesh.blocks)):
+        with backend.on(mesh, i):
+            blocks.append(
+                backend.empty(array_type.block_shape, array_type.dtype, array_type.memory_order)
+            )
+    split = {a for axes in layout.dims for a in axes}
+    filled: dict[tuple[Any, ...], set[tuple[int, ...]]] = {}
+    for array, coordinate, i in zip(arrays, coordinates, owners, strict=True):
+        at, inside = mesh.block_of(coordinate)
+        index = tuple(c if a in split else 0 for a, c in enumerate(inside))
+        operand = _waiting(coordinate, layout)
+        done = filled.setdefault((at, index), set())
+        with backend.on(mesh, i):
+            target = blocks[i][(*index, ...)]
+            if not done:
+                _fill(target, array)
+            elif operand not in done:
+                valid = target[tuple(slice(n) for n in array.shape)]
+                combine = getattr(
+                    backend.xp, UFUNCS[next(p for p in layout.reductions if p)].__name__
+                )
+                _fill(target, combine(valid, array))
+        done.add(operand)
+    return DistributedArray(array_type, tuple(blocks))
+
+
+def _part(part: Any, coordinate: tuple[int, ...], backend: Any, name: str) -> Block:
+    where = f"the part of device {coordinate}"
+    if isinstance(part, DistributedArray):
+        raise error(
+            DtypeError, name, f"{where} is a distributed array", operands={"part": part.type}
+        )
+    try:
+        array = backend.asarray(part)
+    except (ValueError, TypeError) as e:
+        raise error(ShapeError, name, f"{where} is no array: {e}") from None
+    if array.dtype.kind not in "biufc":
+        raise error(DtypeError, name, f"{where} has dtype {array.dtype}, which is no number")
+    return array
+
+
+def _waiting(coordinate: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    """The part of a coordinate along mesh axes with a partial reduction."""
+    return tuple(c for c, p in zip(coordinate, layout.reductions, strict=True) if p)
+
+
+def _facts(
+    arrays: Sequence[Block], coordinates: Sequence[tuple[int, ...]], layout: Layout, name: str
+) -> list[PartFacts]:
+    """The facts about the parts of all devices, gathered from every process that owns the mesh."""
+    backend, several = backend_of(layout.mesh), layout.mesh.num_processes
+    own = [
+        (c, a.dtype, a.shape, _digest(backend.to_host(a)) if several > 1 else None)
+        for a, c in zip(arrays, coordinates, strict=True)
+    ]
+    parts = itertools.chain(*gathered(several, own, f"{name} on {layout.mesh}"))
+    return list(itertools.starmap(PartFacts, parts))
+
+
+def _digest(array: np.ndarray) -> int:
+    """A number that is the same for parts that are equal: of zeros and of NaNs there is one."""
+    if array.dtype.kind in "fc":
+        array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array + 0)
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
+def _packed_type(parts: Sequence[PartFacts], layout: Layout, name: str) -> ArrayType:
+    """The type of the whole array; an error if the parts do not make one."""
+    shown = {f"device {p.coordinate}": f"{p.dtype}{list(p.shape)}" for p in parts}
+    if len({p.dtype for p in parts}) > 1:
+        raise error(DtypeError, name, "the parts have different dtypes", operands=shown)
+    if any(len(p.shape) != layout.rank for p in parts):
+        problem = f"a layout of rank {layout.rank} does not fit parts of other ranks"
+        raise error(LayoutError, name, problem, operands={"layout": layout, **shown})
+    if len({p for p in layout.reductions if p}) > 1:
+        problem = "different reductions are partial, and their order is not defined"
+        raise error(LayoutError, name, problem, operands={"layout": layout})
+    shape = []
+    for d in range(layout.rank):
+        sizes = {layout.shard_index(p.coordinate, d): p.shape[d] for p in parts}
+        shape.append(sum(sizes.values()))
+    array_type = ArrayType.of(tuple(shape), parts[0].dtype, layout)
+    for part in parts:
+        want = tuple(s.stop - s.start for s in array_type.shard_slices(part.coordinate))
+        if part.shape != want:
+            raise error(
+                ShapeError,
+                name,
+                f"the parts do not make an array: of {array_type}, "
+                f"device {part.coordinate} holds {list(want)}, not {list(part.shape)}",
+                operands=shown,
+                remedy="A shard of a split axis has ceil(n / shards) elements, fewer at the end.",
+            )
+    return array_type
+
+
+def _check_replicas(
+    arrays: Sequence[Block],
+    parts: Sequence[PartFacts],
+    owners: Sequence[int],
+    array_type: ArrayType,
+    name: str,
+) -> None:
+    """Raise LayoutError if replicas differ: those of one process are compared element by element,
+    those of several by their digests. owners: the blocks in which the arrays lie."""
+    first = dict[tuple[Any, ...], int]()
+    apart = array_type.mesh.num_processes > 1
+    for i, part in enumerate(parts):
+        shard = tuple(
+            array_type.layout.shard_index(part.coordinate, d) for d in range(array_type.ndim)
+        )
+        other = first.setdefault((shard, _waiting(part.coordinate, array_type.layout)), i)
+        if other == i:
+            continue
+        if apart:
+            same = parts[other].digest == part.digest
+        else:
+            same = _are_equal(arrays[other], arrays[i], array_type, owners[i])
+        if not same:
+            raise error(
+                LayoutError,
+                name,
+                f"the parts of devices {parts[other].coordinate} and {part.coordinate} "
+                "are not equal",
+                operands={"layout": array_type.layout},
+                remedy="Along mesh axes that split no array axis, parts are replicas.",
+            )
+
+
+def _are_equal(one: Block, other: Block, array_type: ArrayType, owner: int) -> bool:
+    """Whether two parts are equal; `owner` is the block that `other` is for."""
+    backend = backend_of(array_type.mesh)
+    with backend.on(array_type.mesh, owner):
+        near = backend.asarray(one)
+        same = backend.xp.array_equal(near, other, equal_nan=array_type.dtype.kind in "fc")
+        return bool(backend.to_host(same))
+
+
+def _fill(target: Block, array: Block) -> None:
+    """Write a shard into its place; padding repeats the last element, or is 1 if there is none."""
+    if 0 in array.shape:
+        target[...] = 1
+        return
+    target[tuple(slice(n) for n in array.shape)] = array
+    for d, n in enumerate(array.shape):
+        mesh_ndim = (slice(None),) * d
+        target[(*mesh_ndim, slice(n, None))] = target[(*mesh_ndim, slice(n - 1, n))]
