@@ -25,7 +25,8 @@ engine.register()
 MESH = engine.mesh({"x": 2, "y": 2})
 WARM = 3  # calls before the first capture: as written, recorded, and by the program
 HOST = {"nonzero", "unique", "pack"}  # what reads values
-LIBRARY = {  # what calls cuBLAS, as it does without gdt's kernels
+LIBRARY = {  # what calls cuBLAS, as it does without gdt's kernels, or cuFFT and cuSOLVER
+    *[name for name in SAMPLES if "fft" in name or "linalg" in name],
     "contraction", "dot", "einsum", "inner", "matmul", "matrix_product", "matrix_product_nt",
     "matrix_product_tn", "outer", "tensordot", "vdot",
 }  # fmt: skip

@@ -38,6 +38,7 @@ FUNCTION_NAMES = {
     "concatenate": "concat", "amax": "max", "amin": "min", "around": "round",
     "permute_dims": "transpose",
 }  # fmt: skip
+CHAPTERS = ("numpy.fft", "numpy.linalg")
 ARGUMENT_NAMES = {"a_min": "min", "a_max": "max"}
 
 
@@ -84,7 +85,10 @@ def call_function(
     `gdt.implicit_fetch` allows or forbids.
     """
     name = function.__name__
-    own = functions.get(FUNCTION_NAMES.get(name, name)) if function.__module__ == "numpy" else None
+    if function.__module__ in CHAPTERS:
+        name = f"{function.__module__.removeprefix('numpy.')}.{name}"
+    is_known = function.__module__ == "numpy" or function.__module__ in CHAPTERS
+    own = functions.get(FUNCTION_NAMES.get(name, name)) if is_known else None
     is_nonzero = function is np.where and len(args) == 1
     holds_none = function is np.broadcast_arrays and any(a is None for a in args)
     if own is None or is_nonzero or holds_none:

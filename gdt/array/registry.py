@@ -18,9 +18,18 @@ UNCHECKED: dict[str, Callable[..., Any]] = {}
 def public(function: F) -> F:
     """Register a plain function of ops as a public function, which methods of arrays and NumPy's
     protocols find by its name. A decorator; the function's arguments are checked."""
-    name = function.__name__.rstrip("_")
+    return _registered(function, function.__name__.rstrip("_"))
+
+
+def public_of(chapter: str) -> Callable[[F], F]:
+    """Register functions of `gdt.fft` or `gdt.linalg`, as `public` does, by the name that NumPy's
+    chapter has for them: `"fft.rfft"`. A decorator."""
+    return lambda function: _registered(function, f"{chapter}.{function.__name__}")
+
+
+def _registered(function: F, name: str) -> F:
     UNCHECKED[name] = function
     if inspect.isfunction(function):
-        function = checked(function)
+        function = checked(function, name)
     FUNCTIONS[name] = function
     return function

@@ -32,6 +32,9 @@ OF_CUBLAS = {"matmul", "dot", "vdot", "inner", "outer", "tensordot", "einsum"}
 OF_THRUST = {"sort", "argsort", "lexsort", "partition", "argpartition", "msort", "median"}
 """The functions that call Thrust, which waits for the device."""
 
+CHAPTERS = {"fft", "linalg"}
+"""The modules of functions of NumPy's."""
+
 JOINS = {"concatenate", "stack", "vstack", "hstack", "dstack", "column_stack"}
 MOST_JOINED = 8  # arrays that CuPy joins by a copy of each (_core/_routines_manipulation.pyx)
 ONE_KERNEL_BYTES = 2 << 20  # of an array on average, below which one kernel joins more than that

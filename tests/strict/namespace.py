@@ -10,6 +10,7 @@ import numpy as np
 
 from . import contract
 from .arrays import StrictArray, strict_hosts, strict_operands, ufunc, unwrapped, wrapped
+from .capture import refused
 from .cuda import Cuda, Machine, Transfer
 from .order import Order
 
@@ -46,6 +47,8 @@ class StrictCupy:
         self.used.add(name)
         if isinstance(real, cupy.ufunc) or name == "matmul":
             return StrictUfunc(name, self.machine)
+        if name in contract.CHAPTERS:
+            return StrictChapter(name, self.machine)
         if isinstance(real, type) or not callable(real):
             return real  # a dtype or a constant
         return self._function(name)
@@ -81,6 +84,29 @@ class StrictCupy:
             value = unwrapped(value, self.machine)
         self.machine.send()
         return wrapped(np.array(value, dtype), self.machine)
+
+
+class StrictChapter:
+    """`cupy.fft` or `cupy.linalg`: functions that call cuFFT or cuSOLVER, which nobody has tried to
+    capture."""
+
+    def __init__(self, name: str, machine: Machine) -> None:
+        self._name, self._machine = name, machine
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        owner, function = getattr(cupy, self._name), getattr(getattr(np, self._name), name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            contract.check_call(owner, name, args, kwargs)
+            if self._machine.capture is not None:
+                raise refused()
+            host, given = unwrapped(args, self._machine), unwrapped(kwargs, self._machine)
+            with np.errstate(all="ignore"):
+                out = self._machine.launch(lambda: function(*host, **given), [host, given])
+            out = tuple(out) if isinstance(out, tuple) else out  # NumPy's have names
+            return wrapped(out, self._machine, list(strict_operands(args)))
+
+        return call
 
 
 class _OnHost:

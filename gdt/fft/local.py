@@ -1,0 +1,147 @@
+"""Transforms of axes that are whole on every device: ops whose bodies are the library's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.op import op
+from gdt.engine.plan import Shards
+from gdt.ops.elementwise import conj, like
+from gdt.ops.indexing import getitem
+from gdt.ops.padding import pad
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import RuleSpec
+
+Block = Any
+
+SWAPPED = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+"""The norm with which the inverse transform divides as the transform does with another norm."""
+
+
+def _same_dims(array_type: ArrayType, *, axes: tuple[int, ...], **_: Any) -> RuleSpec:
+    names = [f"d{i}" for i in range(array_type.ndim)]
+    whole = frozenset(names[a] for a in axes)
+    return RuleSpec(f"{' '.join(names)} -> {' '.join(names)}", whole=whole)
+
+
+def _other_length(array_type: ArrayType, *, axis: int, n: int, **_: Any) -> RuleSpec:
+    names = [f"d{i}" for i in range(array_type.ndim)]
+    out = [*names]
+    out[axis] = "n"
+    text = f"{' '.join(names)} -> {' '.join(out)}"
+    return RuleSpec(text, {"n": n}, frozenset({names[axis], "n"}))
+
+
+@op(_same_dims, linear="x")
+def fft_of_whole(
+    xp: Any, x: Block, /, axes: tuple[int, ...], inverse: bool = False, norm: str = "backward"
+) -> Block:
+    """`gdt.fft.fftn`, or `ifftn` if `inverse`, along axes that are not split.
+
+    axes: counted from the end.
+
+    >>> gdt.fft.local.fft_of_whole(gdt.asarray([1.0, 0.0]), axes=(-1,)).tolist()
+    [(1+0j), (1+0j)]
+    """
+    return (xp.fft.ifftn if inverse else xp.fft.fftn)(x, axes=axes, norm=norm)
+
+
+fft_of_whole.vjp(lambda g, out, x, **static: like(fft_of_whole(g, **static), x))
+
+
+def _half(array_type: ArrayType, *, axis: int, norm: str = "backward") -> dict[str, Any]:
+    return {"axis": axis, "norm": norm, "n": array_type.shape[axis] // 2 + 1}
+
+
+@op(_other_length, linear="x", prepare=_half)
+def rfft_of_whole(
+    xp: Any, x: Block, /, axis: int, norm: str = "backward", n: int = FROM_ENGINE
+) -> Block:
+    """`gdt.fft.rfft` along an axis that is not split.
+
+    axis: counted from the end.
+
+    >>> gdt.fft.local.rfft_of_whole(gdt.asarray([1.0, 0.0]), axis=-1).tolist()
+    [(1+0j), (1+0j)]
+    """
+    return xp.fft.rfft(x, axis=axis, norm=norm)
+
+
+def _rfft_vjp(g: Any, out: Any, x: Any, *, axis: int, norm: str = "backward") -> DistributedArray:
+    return like(fft_of_whole(resized(g, axis, x.shape[axis]), axes=(axis,), norm=norm), x)
+
+
+rfft_of_whole.vjp(_rfft_vjp)
+
+
+@op(_other_length, linear="x")
+def irfft_of_whole(xp: Any, x: Block, /, axis: int, n: int, norm: str = "backward") -> Block:
+    """`gdt.fft.irfft` along an axis of n // 2 + 1 elements that is not split.
+
+    axis: counted from the end.
+
+    >>> gdt.fft.local.irfft_of_whole(gdt.asarray([1.0, 1.0]), axis=-1, n=2).tolist()
+    [1.0, 0.0]
+    """
+    return xp.fft.irfft(x, n, axis=axis, norm=norm)
+
+
+def _irfft_vjp(
+    g: Any, out: Any, x: Any, *, axis: int, n: int, norm: str = "backward"
+) -> DistributedArray:
+    # Every element but the first, and the middle one of an even length, stands for two.
+    counts = np.full(x.shape[axis], 2, x.real.dtype)
+    counts[0] = 1
+    if n % 2 == 0:
+        counts[-1] = 1
+    spectrum = conj(rfft_of_whole(g, axis=axis, norm=SWAPPED[norm]))
+    return like(spectrum * counts.reshape((-1,) + (1,) * (-axis - 1)), x)
+
+
+irfft_of_whole.vjp(_irfft_vjp)
+
+
+def resized(x: DistributedArray, axis: int, n: int) -> DistributedArray:
+    """`x` with n elements along an axis counted from the end: its first ones, or all and zeros."""
+    size = x.shape[axis]
+    if n < size:
+        return getitem(x, (..., slice(n), *[slice(None)] * (-axis - 1)))
+    if n > size:
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = (0, n - size)
+        return pad(x, widths)
+    return x
+
+
+# ---------------------------------------------------------------- the factors between two steps
+
+
+@op("... i j -> ... i j", linear="x")
+def twiddled(xp: Any, x: Block, /, inverse: bool = False, *, shards: Shards = FROM_ENGINE) -> Block:
+    """Matrices (..., i, j) times exp(-2 pi i k l / n) at row k and column l, where n is their
+    number of elements; times the conjugate of that if `inverse`.
+
+    >>> gdt.fft.local.twiddled(gdt.ones((2, 2), complex)).round(3).tolist()
+    [[(1+0j), (1+0j)], [(1+0j), -1j]]
+    """
+    rows, columns = x.shape[-2:]
+    n = shards.size["i"] * shards.size["j"]
+    ones = (1,) * (x.ndim - shards.start["i"].ndim)
+    row, column = (
+        xp.asarray(shards.start[f]).reshape(shards.start[f].shape + ones) for f in ("i", "j")
+    )
+    row = row + xp.arange(rows)[:, None]  # (mesh axes..., 1, ..., rows, 1)
+    # Column l is h * width + w: the factors of h and of w, of which there are few, give those of l.
+    width = max(1, int(np.sqrt(columns)))
+    turn = (2j if inverse else -2j) * np.pi / n
+    high = xp.exp(turn * (row * (column + xp.arange(0, columns, width)) % n))
+    low = xp.exp(turn * (row * xp.arange(width) % n))
+    factors = (high[..., None] * low[..., None, :]).astype(xp.result_type(x.dtype, np.complex64))
+    return x * factors.reshape(*factors.shape[:-2], -1)[..., :columns]
+
+
+twiddled.vjp(lambda g, out, x, **static: twiddled(g, **static))

@@ -1,0 +1,184 @@
+"""Complex transforms along any axes: by all-to-alls to other axes, in four steps, or by a chirp."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.fft.local import SWAPPED, fft_of_whole, resized, twiddled
+from gdt.ops.creation import from_indices
+from gdt.ops.elementwise import astype
+from gdt.ops.indexing import getitem
+from gdt.ops.joining import swapaxes
+from gdt.ops.movement import relayout
+from gdt.ops.shapes import reshape
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+
+MOST_WASTE = 1.25
+"""The most memory that a factorization may take, shards of unequal sizes included, in units of what
+the elements take."""
+
+
+def transformed(
+    x: DistributedArray, axes: Sequence[int], inverse: bool, norm: str
+) -> DistributedArray:
+    """The complex transform of `x`, or its inverse, along axes counted from the front."""
+    remaining = list(dict.fromkeys(axes))
+    again = list(axes)
+    for axis in remaining:
+        again.remove(axis)
+    if any(x.layout.dims[d] for d in remaining):
+        x = x.resolve()
+    while remaining:
+        whole = [d for d in remaining if not x.layout.dims[d]]
+        if whole:
+            x = fft_of_whole(x, axes=tuple(d - x.ndim for d in whole), inverse=inverse, norm=norm)
+            remaining = [d for d in remaining if d not in whole]
+            continue
+        moved = next((y for d in remaining if (y := made_whole(x, d, remaining)) is not None), None)
+        x = _along_split(x, remaining.pop(), inverse, norm) if moved is None else moved
+    return transformed(x, again, inverse, norm) if again else x
+
+
+def made_whole(
+    x: DistributedArray, axis: int, later: Sequence[int] = ()
+) -> DistributedArray | None:
+    """`x` with the mesh axes that split `axis` moved to another axis; None if all others are
+    shorter than the number of shards.
+
+    later: axes to avoid, since they are to be whole as well."""
+    if not x.layout.dims[axis]:
+        return x
+    count, choices = x.layout.num_shards(axis), []
+    for d, size in enumerate(x.shape):
+        shards = x.layout.num_shards(d) * count
+        if d != axis and size >= shards:
+            choices.append((d in later, -(-size // shards) * shards / size, -size, d))
+    return _moved(x, axis, min(choices)[-1]) if choices else None
+
+
+def _moved(x: DistributedArray, source: int, target: int) -> DistributedArray:
+    """`x` with the mesh axes that split one array axis moved to another."""
+    dims = list(x.layout.dims)
+    dims[target], dims[source] = (*dims[target], *dims[source]), ()
+    return relayout(x, Layout.of(x.mesh, tuple(dims)))
+
+
+# ---------------------------------------------------------------- a split axis
+
+
+def _along_split(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
+    """The transform along a split axis, which stays split."""
+    n, shards, layout = x.shape[axis], x.layout.num_shards(axis), x.layout
+    if n < shards * shards:
+        dims = (*layout.dims[:axis], (), *layout.dims[axis + 1 :])
+        x = relayout(x, Layout.of(x.mesh, dims))
+        x = fft_of_whole(x, axes=(axis - x.ndim,), inverse=inverse, norm=norm)
+        return relayout(x, layout)
+    rows = rows_of_length(n, shards)
+    if rows:
+        return _in_four_steps(x, axis, rows, inverse, norm)
+    return _by_chirp(x, axis, inverse, norm)
+
+
+@lru_cache(maxsize=1 << 10)
+def rows_of_length(n: int, shards: int) -> int:
+    """The number of rows of the matrix as which n elements are transformed: a divisor for which
+    rows and columns fill the shards best, and are about as many. 0 if there is none."""
+    best, rows = (MOST_WASTE, 0), 0
+    for divisor in range(shards, math.isqrt(n) + 1):
+        if n % divisor == 0:
+            lengths = (divisor, n // divisor)
+            waste = math.prod(-(-length // shards) * shards / length for length in lengths)
+            if (waste, -divisor) <= best:
+                best, rows = (waste, -divisor), divisor
+    return rows
+
+
+def _in_four_steps(
+    x: DistributedArray, axis: int, rows: int, inverse: bool, norm: str
+) -> DistributedArray:
+    """The transform of n = rows * columns elements j = r * columns + c, at k = q + rows * s:
+
+    sum over c of exp(-2 pi i c s / columns) exp(-2 pi i c q / n)
+        times the sum over r of x[j] exp(-2 pi i r q / rows)."""
+    x = swapaxes(x, axis, -1)
+    n, layout, last = x.shape[-1], x.layout, x.ndim - 1
+    columns = n // rows
+    matrix = _as_matrix(x, rows, columns)  # (..., rows, columns), rows split
+    matrix = _along(_moved(matrix, last, last + 1), -2, inverse, norm)
+    matrix = _along(_moved(twiddled(matrix, inverse=inverse), last + 1, last), -1, inverse, norm)
+    matrix = swapaxes(_moved(matrix, last, last + 1), -1, -2)  # (..., columns, rows)
+    shards = layout.num_shards(last)
+    matrix = resized(matrix, -2, -(-columns // shards) * shards)
+    flat = reshape(matrix, (*x.shape[:-1], matrix.shape[-2] * rows))
+    return swapaxes(relayout(resized(flat, -1, n), layout), axis, -1)
+
+
+def _as_matrix(x: DistributedArray, rows: int, columns: int) -> DistributedArray:
+    """The last axis as rows that are split as it is; what lies beside shards' borders moves."""
+    shards = x.layout.num_shards(x.ndim - 1)
+    padded = -(-rows // shards) * shards
+    x = resized(x, -1, padded * columns)
+    return resized(reshape(x, (*x.shape[:-1], padded, columns)), -2, rows)
+
+
+def _along(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
+    return fft_of_whole(x, axes=(axis,), inverse=inverse, norm=norm)
+
+
+# ---------------------------------------------------------------- lengths without two large factors
+
+
+def _by_chirp(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
+    """The transform as a convolution: with w[k] = exp(-pi i k^2 / n), element k of the result is
+    w[k] times the sum over j of x[j] w[j] conj(w[k - j])."""
+    n, shards = x.shape[axis], x.layout.num_shards(axis)
+    length = _length_of_convolution(2 * n - 1, shards)
+    back = axis - x.ndim
+    dtype = np.result_type(x.dtype, np.complex64)
+    x = astype(x, dtype)
+    chirp = _chirp(x.type, axis, n, n, inverse, False)
+    spectrum = transformed(resized(x * chirp, back, length), [axis], False, "backward")
+    other = _chirp(x.type, axis, n, length, inverse, True)
+    spectrum = spectrum * transformed(other, [axis], False, "backward")
+    convolved = transformed(spectrum, [axis], True, "backward")
+    head = getitem(convolved, (..., slice(n), *[slice(None)] * (-back - 1)))
+    scale = {"backward": 1.0, "ortho": 1 / math.sqrt(n), "forward": 1 / n}
+    return relayout(head * chirp, x.layout) * scale[SWAPPED[norm] if inverse else norm]
+
+
+def _chirp(
+    array_type: ArrayType, axis: int, n: int, length: int, inverse: bool, filters: bool
+) -> DistributedArray:
+    """w[k] for k of 0 to `length`; if it `filters`, conj(w[k]) for k of -n to n, around zeros."""
+    shape = tuple(length if d == axis else 1 for d in range(array_type.ndim))
+    dims = tuple(axes if d == axis else () for d, axes in enumerate(array_type.layout.dims))
+    sign = 1j if inverse != filters else -1j
+
+    def values(xp: Any, *indices: Any) -> Any:
+        k = indices[axis]
+        if filters:
+            k = xp.minimum(k, length - k)
+        wave = xp.exp(sign * np.pi / n * (k * k % (2 * n)))
+        return xp.where(k < n, wave, 0)
+
+    layout = Layout.of(array_type.mesh, dims)
+    return from_indices(ArrayType.of(shape, array_type.dtype, layout), values)
+
+
+@lru_cache(maxsize=1 << 10)
+def _length_of_convolution(least: int, shards: int) -> int:
+    """The smallest length of at least `least` that is a square of `shards` times factors of 2, 3
+    and 5, and so has rows and columns that fill the shards."""
+    count = -(-least // shards**2)
+    powers = range(count.bit_length() + 1)
+    smooth = [2**a * 3**b * 5**c for a in powers for b in range(3) for c in range(2)]
+    best: int = min(m for m in smooth if m >= count)
+    return best * shards**2

@@ -1,0 +1,306 @@
+"""The public transforms, with the names and arguments of `numpy.fft`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public_of
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.fft.local import SWAPPED, irfft_of_whole, resized, rfft_of_whole
+from gdt.fft.split import made_whole, transformed
+from gdt.ops.elementwise import conj, real
+from gdt.ops.indexing import getitem
+from gdt.ops.joining import concat, flip
+from gdt.ops.lookup import checked_axis
+from gdt.sharding.array_type import ArrayType
+
+Sizes = Sequence[int] | None
+Axes = Sequence[int] | None
+Norm = str | None
+
+# ---------------------------------------------------------------- arguments
+
+
+def _checked_norm(name: str, norm: Norm) -> str:
+    norm = "backward" if norm is None else norm
+    if norm not in SWAPPED:
+        problem = f"norm is {norm!r}"
+        raise error(ArgumentError, name, problem, remedy=f"Use one of {', '.join(SWAPPED)}.")
+    return norm
+
+
+def _operand(name: str, x: Any, *, is_real: bool = False) -> DistributedArray:
+    (x,) = as_operands(name, x=x)
+    if is_real and x.dtype.kind == "c":
+        raise error(DtypeError, name, "x is complex", operands={"x": x.type})
+    array: DistributedArray = x
+    return array
+
+
+def _length(name: str, array_type: ArrayType, n: Any) -> int:
+    """`n`, or ShapeError if it is no number of elements of a transform."""
+    if isinstance(n, bool) or n < 1:
+        problem = f"a transform of {n} elements"
+        remedy = "It has 1 or more; n= pads an empty axis with zeros."
+        raise error(ShapeError, name, problem, operands={"x": array_type}, remedy=remedy)
+    return int(n)
+
+
+def _sizes(
+    name: str, array_type: ArrayType, s: Sizes, axes: Axes
+) -> tuple[list[int], list[int | None]]:
+    """The axes to transform, counted from the front, and their lengths; None: as they are."""
+    if axes is None:
+        axes = range(array_type.ndim if s is None else len(s))
+        axes = [a - len(axes) for a in axes]
+    numbers = [checked_axis(array_type, a, name) for a in axes]
+    if s is None:
+        return numbers, [None] * len(numbers)
+    if len(s) != len(numbers):
+        problem = f"s {tuple(s)} has not one length for each of the axes {tuple(axes)}"
+        raise error(ShapeError, name, problem, operands={"x": array_type})
+    return numbers, [None if n == -1 else n for n in s]
+
+
+def _resized(
+    name: str, x: DistributedArray, axes: Sequence[int], sizes: Sequence[int | None]
+) -> DistributedArray:
+    """`x` with these lengths along axes counted from the front."""
+    for axis, n in zip(axes, sizes, strict=True):
+        x = resized(x, axis - x.ndim, _length(name, x.type, x.shape[axis] if n is None else n))
+    return x
+
+
+# ---------------------------------------------------------------- complex
+
+
+def _complex(
+    name: str, x: Any, s: Sizes, axes: Axes, norm: Norm, *, inverse: bool = False
+) -> DistributedArray:
+    x, divisor = _operand(name, x), _checked_norm(name, norm)
+    numbers, sizes = _sizes(name, x.type, s, axes)
+    x = _resized(name, x, numbers, sizes)
+    # NumPy transforms nothing without axes, and leaves the dtype.
+    return transformed(x, numbers, inverse, divisor)
+
+
+@public_of("fft")
+def fft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+    """The discrete Fourier transform along an axis: out[k] is the sum of x[j] exp(-2 pi i j k / n).
+
+    n: the length of the transform; `x` is cut, or padded with zeros. norm: `"backward"` (None)
+    divides the inverse by n, `"forward"` the transform, `"ortho"` both by sqrt(n). The result is
+    complex64 for float16, float32 and complex64, else complex128. An axis that is split becomes
+    whole and another one split, if there is one as long as the number of shards; else it stays
+    split (`gdt.fft` says how).
+
+    Raises AxisError for an axis that `x` does not have, ShapeError for a length below 1,
+    ArgumentError for an unknown norm. Source: NumPy's `fft.fft`.
+
+    >>> gdt.fft.fft([1.0, 0.0, 0.0, 0.0]).tolist()
+    [(1+0j), (1+0j), (1+0j), (1+0j)]
+    """
+    return _complex("fft.fft", x, None if n is None else [n], [axis], norm)
+
+
+@public_of("fft")
+def ifft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+    """The inverse of `gdt.fft.fft`, whose arguments, dtypes, layouts and errors it has.
+
+    >>> gdt.fft.ifft([4.0, 0.0, 0.0, 0.0]).tolist()
+    [(1+0j), (1+0j), (1+0j), (1+0j)]
+    """
+    return _complex("fft.ifft", x, None if n is None else [n], [axis], norm, inverse=True)
+
+
+@public_of("fft")
+def fft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> DistributedArray:
+    """`gdt.fft.fftn` along two axes, by default the last ones.
+
+    >>> gdt.fft.fft2([[1.0, 0.0], [0.0, 0.0]]).tolist()
+    [[(1+0j), (1+0j)], [(1+0j), (1+0j)]]
+    """
+    return _complex("fft.fft2", x, s, axes, norm)
+
+
+@public_of("fft")
+def ifft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> DistributedArray:
+    """`gdt.fft.ifftn` along two axes, by default the last ones.
+
+    >>> gdt.fft.ifft2([[4.0, 0.0], [0.0, 0.0]]).tolist()
+    [[(1+0j), (1+0j)], [(1+0j), (1+0j)]]
+    """
+    return _complex("fft.ifft2", x, s, axes, norm, inverse=True)
+
+
+@public_of("fft")
+def fftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> DistributedArray:
+    """The discrete Fourier transform along several axes.
+
+    s: the length of the transform along each axis; -1 leaves it. axes: all of them if None, or the
+    last `len(s)`. Norm, dtypes, layouts and errors are those of `gdt.fft.fft`; raises ShapeError
+    if `s` and `axes` do not fit each other. Source: NumPy's `fft.fftn`.
+
+    >>> mesh = gdt.create_mesh([("x", 2)])
+    >>> image = gdt.ones((4, 6), layout=gdt.Layout(["x", None], mesh))
+    >>> gdt.fft.fftn(image).type
+    complex128[4, 6]  [-, 'x']
+    """
+    return _complex("fft.fftn", x, s, axes, norm)
+
+
+@public_of("fft")
+def ifftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> DistributedArray:
+    """The inverse of `gdt.fft.fftn`, whose arguments, dtypes, layouts and errors it has.
+
+    >>> gdt.fft.ifftn([[4.0, 0.0], [0.0, 0.0]]).tolist()
+    [[(1+0j), (1+0j)], [(1+0j), (1+0j)]]
+    """
+    return _complex("fft.ifftn", x, s, axes, norm, inverse=True)
+
+
+# ---------------------------------------------------------------- real
+
+
+def _of_real(name: str, x: Any, s: Sizes, axes: Axes, norm: Norm) -> DistributedArray:
+    x, divisor = _operand(name, x, is_real=True), _checked_norm(name, norm)
+    numbers, sizes = _sizes(name, x.type, s, axes)
+    x = _resized(name, x, numbers, sizes)
+    if not numbers:
+        raise error(ShapeError, name, "there is no axis to transform", operands={"x": x.type})
+    return transformed(_half_of_real(x, numbers[-1], divisor), numbers[:-1], False, divisor)
+
+
+def _half_of_real(x: DistributedArray, axis: int, norm: str) -> DistributedArray:
+    """The elements 0 to n // 2 of the transform of real numbers along an axis."""
+    whole = made_whole(x, axis)
+    if whole is not None:
+        return rfft_of_whole(whole, axis=axis - x.ndim, norm=norm)
+    every = transformed(x, [axis], False, norm)
+    return getitem(every, (*[slice(None)] * axis, slice(x.shape[axis] // 2 + 1)))
+
+
+def _to_real(name: str, x: Any, s: Sizes, axes: Axes, norm: Norm) -> DistributedArray:
+    x, divisor = _operand(name, x), _checked_norm(name, norm)
+    numbers, sizes = _sizes(name, x.type, s, axes)
+    if not numbers:
+        raise error(ShapeError, name, "there is no axis to transform", operands={"x": x.type})
+    last, n = numbers[-1], sizes[-1]
+    n = _length(name, x.type, 2 * (x.shape[last] - 1) if n is None else n)
+    x = _resized(name, x, numbers, [*sizes[:-1], n // 2 + 1])
+    return _real_of_half(transformed(x, numbers[:-1], True, divisor), last, n, divisor)
+
+
+def _real_of_half(x: DistributedArray, axis: int, n: int, norm: str) -> DistributedArray:
+    """The n real numbers whose transform begins with the n // 2 + 1 elements of `x`."""
+    whole = made_whole(x, axis)
+    if whole is not None:
+        return irfft_of_whole(whole, axis=axis - x.ndim, n=n, norm=norm)
+    mirrored = conj(flip(_between(x, axis, 1, (n + 1) // 2), axis))
+    ends = [_between(x, axis, 0, 1), _between(x, axis, n // 2, n // 2 + 1)]
+    first, middle = (real(end) for end in ends)  # NumPy reads no imaginary part of these
+    parts = [first, _between(x, axis, 1, (n + 1) // 2), *([middle] if n % 2 == 0 else []), mirrored]
+    return real(transformed(concat(parts, axis), [axis], True, norm))
+
+
+def _between(x: DistributedArray, axis: int, start: int, stop: int) -> DistributedArray:
+    return getitem(x, (*[slice(None)] * axis, slice(start, stop)))
+
+
+@public_of("fft")
+def rfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+    """The elements 0 to n // 2 of `gdt.fft.fft` of real numbers; the others are their conjugates.
+
+    Arguments, dtypes, layouts and errors are those of `gdt.fft.fft`; raises DtypeError for complex
+    numbers.
+
+    >>> gdt.fft.rfft([1.0, 0.0, 0.0, 0.0]).tolist()
+    [(1+0j), (1+0j), (1+0j)]
+    """
+    return _of_real("fft.rfft", x, None if n is None else [n], [axis], norm)
+
+
+@public_of("fft")
+def irfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+    """The inverse of `gdt.fft.rfft`: `n` real numbers; if None, 2 * (elements of the axis - 1).
+
+    Norm, layouts and errors are those of `gdt.fft.fft`; the result is float32 for complex64.
+
+    >>> gdt.fft.irfft([1.0, 1.0, 1.0]).tolist()
+    [1.0, 0.0, 0.0, 0.0]
+    """
+    return _to_real("fft.irfft", x, None if n is None else [n], [axis], norm)
+
+
+@public_of("fft")
+def rfft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> DistributedArray:
+    """`gdt.fft.rfftn` along two axes, by default the last ones.
+
+    >>> gdt.fft.rfft2([[1.0, 0.0], [0.0, 0.0]]).tolist()
+    [[(1+0j), (1+0j)], [(1+0j), (1+0j)]]
+    """
+    return _of_real("fft.rfft2", x, s, axes, norm)
+
+
+@public_of("fft")
+def irfft2(x: Any, s: Sizes = None, axes: Axes = (-2, -1), norm: Norm = None) -> DistributedArray:
+    """`gdt.fft.irfftn` along two axes, by default the last ones.
+
+    >>> gdt.fft.irfft2([[1.0, 1.0], [1.0, 1.0]]).tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    """
+    return _to_real("fft.irfft2", x, s, axes, norm)
+
+
+@public_of("fft")
+def rfftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> DistributedArray:
+    """The transform of real numbers along several axes: `rfft` along the last one, `fft` along the
+    others.
+
+    Arguments and errors are those of `gdt.fft.fftn`; raises DtypeError for complex numbers.
+
+    >>> gdt.fft.rfftn([[1.0, 0.0], [0.0, 0.0]]).tolist()
+    [[(1+0j), (1+0j)], [(1+0j), (1+0j)]]
+    """
+    return _of_real("fft.rfftn", x, s, axes, norm)
+
+
+@public_of("fft")
+def irfftn(x: Any, s: Sizes = None, axes: Axes = None, norm: Norm = None) -> DistributedArray:
+    """The inverse of `gdt.fft.rfftn`: real numbers, of the lengths `s` along the axes; the last one
+    is 2 * (elements of the axis - 1) if `s` is None.
+
+    >>> gdt.fft.irfftn([[1.0, 1.0], [1.0, 1.0]]).tolist()
+    [[1.0, 0.0], [0.0, 0.0]]
+    """
+    return _to_real("fft.irfftn", x, s, axes, norm)
+
+
+@public_of("fft")
+def hfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+    """The transform, which is real, of a signal whose elements 0 to n // 2 are `x` and whose others
+    are their conjugates.
+
+    n: the length of the result; if None, 2 * (elements of the axis - 1). Norm, layouts and errors
+    are those of `gdt.fft.fft`.
+
+    >>> gdt.fft.hfft([1.0, 0.0, 0.0]).tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    swapped = SWAPPED[_checked_norm("fft.hfft", norm)]
+    x = conj(_operand("fft.hfft", x))
+    return _to_real("fft.hfft", x, None if n is None else [n], [axis], swapped)
+
+
+@public_of("fft")
+def ihfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
+    """The inverse of `gdt.fft.hfft`, of real numbers; the result has n // 2 + 1 elements.
+
+    >>> gdt.fft.ihfft([4.0, 0.0, 0.0, 0.0]).tolist()
+    [(1-0j), (1-0j), (1-0j)]
+    """
+    swapped = SWAPPED[_checked_norm("fft.ihfft", norm)]
+    return conj(_of_real("fft.ihfft", x, None if n is None else [n], [axis], swapped))

@@ -1,0 +1,114 @@
+"""Fourier transforms: gradients, what they send, layouts of results, and wrong arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError
+from gdt.testing import Oracle, Sample, choices, meshes
+
+MESHES = meshes()
+RNG = np.random.default_rng(5)
+
+
+def real_parts(name: str, **static: Any) -> Callable[..., Any]:
+    """Real and imaginary part of a transform of the complex numbers with these parts."""
+
+    def parts(*of: Any) -> tuple[Any, ...]:
+        out = getattr(gdt.fft, name)(of[0] + 1j * of[1] if len(of) > 1 else of[0], **static)
+        return (gdt.real(out), gdt.imag(out)) if out.dtype.kind == "c" else (out,)
+
+    return parts
+
+
+GRADIENTS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
+    ("fft", (16,), {"norm": "ortho"}),
+    ("ifft", (11,), {}),
+    ("fftn", (5, 4), {"s": (3, 6), "axes": (0, 1)}),
+    ("irfft", (9,), {"n": 15}),
+    ("irfft2", (4, 5), {"norm": "forward"}),
+    ("hfft", (3, 4), {"axis": 0}),
+    ("rfft", (25,), {}),
+    ("rfftn", (4, 6), {"norm": "ortho"}),
+    ("ihfft", (5, 3), {"axis": 0, "n": 4}),
+]
+
+
+@pytest.mark.parametrize(("name", "shape", "static"), GRADIENTS, ids=[g[0] for g in GRADIENTS])
+def test_gradients_are_those_of_finite_differences(
+    name: str, shape: tuple[int, ...], static: dict[str, Any]
+) -> None:
+    count = 1 if name in ("rfft", "rfftn", "ihfft") else 2
+    sample = Sample(tuple(RNG.standard_normal(shape) for _ in range(count)))
+    oracle = Oracle(real_parts(name, **static), sample)
+    for mesh in (MESHES[0], MESHES[-1]):
+        for i, chosen in enumerate(choices(mesh, [len(shape)] * count, limit=3, seed=1)):
+            oracle.check(mesh, chosen, second=i == 1)
+
+
+def sent(function: Callable[[], Any]) -> list[tuple[str, int]]:
+    """The collectives of a call, with their bytes, but for those of single elements."""
+    rows = gdt.explain(function).rows
+    return [(c.kind, c.bytes) for row in rows for c in row.collectives if c.bytes > 1 << 14]
+
+
+def test_transforms_send_what_transposes_send() -> None:
+    mesh = gdt.create_mesh([("x", 8)])
+    image = gdt.ones((256, 256), layout=gdt.Layout(["x", None], mesh))
+    spectrum = 256 * 256 * 16
+    assert sent(lambda: gdt.fft.fft(image)) == []
+    assert sent(lambda: gdt.fft.fft2(image)) == [("all_to_all", spectrum * 7 // 8)]
+    assert gdt.fft.fft2(image).layout.sharding_specs == [gdt.UNSHARDED, "x"]
+    assert gdt.fft.ifft2(gdt.fft.fft2(image)).layout is image.layout
+    signal = gdt.ones(256 * 256, complex, layout=gdt.Layout(["x"], mesh))
+    assert sent(lambda: gdt.fft.fft(signal)) == [("all_to_all", spectrum * 7 // 8)] * 3
+    assert gdt.fft.fft(signal).layout is signal.layout
+
+
+@pytest.mark.parametrize("n", [4096, 4095, 4099, 4100])
+def test_no_device_holds_a_split_signal_whole(n: int) -> None:
+    """4099 is prime; 4100 elements are 50 * 82, and shards of both hold padding."""
+    mesh = gdt.create_mesh([("x", 8)])
+    signal = gdt.ones(n, layout=gdt.Layout(["x"], mesh))
+    for row in gdt.explain(lambda: gdt.fft.fft(signal)).rows:
+        assert all(c.kind != "all_gather" for c in row.collectives), row
+        for result in row.results:
+            split = result.layout.num_shards(0) * (result.ndim > 1 and result.layout.num_shards(-1))
+            assert max(split, result.layout.num_shards(0)) == 8 or result.size == 1, row
+
+
+def test_numpys_functions_are_gdts() -> None:
+    x = gdt.asarray(RNG.standard_normal((3, 4)))
+    for name in ("fft", "rfftn", "fftshift"):
+        out = getattr(np.fft, name)(x)
+        assert isinstance(out, gdt.DistributedArray)
+        assert np.allclose(out.numpy(), getattr(np.fft, name)(x.numpy()))
+
+
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: gdt.fft.fft(gdt.ones(3), axis=1), AxisError, "fft.fft: axis 1 is out of range"),
+    (lambda: gdt.fft.fft(gdt.ones(())), AxisError, "axis -1 is out of range for rank 0"),
+    (lambda: gdt.fft.fft(gdt.ones(0)), ShapeError, "a transform of 0 elements"),
+    (lambda: gdt.fft.fft(gdt.ones(3), n=0), ShapeError, "a transform of 0 elements"),
+    (lambda: gdt.fft.irfft(gdt.ones(1)), ShapeError, "a transform of 0 elements"),
+    (lambda: gdt.fft.ifft(gdt.ones(3), norm="none"), ArgumentError, "norm is 'none'"),
+    (lambda: gdt.fft.fft(gdt.ones(3), n="4"), ArgumentError, "n is '4', not int"),
+    (lambda: gdt.fft.rfft(gdt.ones(3, complex)), DtypeError, "fft.rfft: x is complex"),
+    (lambda: gdt.fft.fftn(gdt.ones((3, 3)), s=(2,), axes=(0, 1)), ShapeError, "not one length"),
+    (lambda: gdt.fft.rfftn(gdt.ones((3, 3)), axes=()), ShapeError, "no axis to transform"),
+    (lambda: gdt.fft.fftfreq(0), ShapeError, "0 is no number of samples"),
+    (lambda: gdt.fft.fftfreq(4, dtype=int), DtypeError, "no real floating-point dtype"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), WRONG, ids=range(len(WRONG)))
+def test_errors_name_what_is_wrong(
+    call: Callable[[], Any], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        call()
