@@ -308,7 +308,7 @@ def test_dense_checks_its_arguments() -> None:
         nn.Dense(2, 2, activation="rellu")
     with pytest.raises(ArgumentError, match="'glorot' is not an initialiser"):
         nn.Dense(2, 2, initializer="glorot")
-    with pytest.raises(ArgumentError, match="sizes are 0 and 2"):
+    with pytest.raises(ArgumentError, match="input_size is 0, not positive"):
         nn.Dense(0, 2)
 
 

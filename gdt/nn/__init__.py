@@ -8,19 +8,27 @@ the names of the parameters.
 from gdt.nn import activations, initializers, losses
 from gdt.nn.activations import Activation
 from gdt.nn.dropout import Dropout
-from gdt.nn.layers import Dense, Flatten, Sequential
+from gdt.nn.embedding import Embedding
+from gdt.nn.layers import Add, Concatenate, Dense, Flatten, Residual, Sequential
 from gdt.nn.layout_map import LayoutMap
 from gdt.nn.module import Module
-from gdt.nn.normalization import BatchNorm
+from gdt.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 
 __all__ = [
     "Activation",
+    "Add",
     "BatchNorm",
+    "Concatenate",
     "Dense",
     "Dropout",
+    "Embedding",
     "Flatten",
+    "GroupNorm",
+    "LayerNorm",
     "LayoutMap",
     "Module",
+    "RMSNorm",
+    "Residual",
     "Sequential",
     "activations",
     "initializers",

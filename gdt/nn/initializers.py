@@ -76,13 +76,15 @@ def _uniform(name: str, summary: str, limit: Callable[[int, int], float]) -> Ini
         bound = limit(*fans(shape))
         return random.uniform(tuple(shape), -bound, bound, dtype, layout=layout, key=key)
 
-    initializer.__name__, initializer.__doc__ = name, _documented(name, summary)
+    _name(initializer, name, summary)
     return checked(initializer)
 
 
-def _documented(name: str, summary: str) -> str:
-    """Return a docstring: a summary and an example."""
-    return f"{summary}\n\n>>> gdt.nn.initializers.{name}((2, 3), key=0).shape\n(2, 3)\n"
+def _name(initializer: Initializer, name: str, summary: str) -> None:
+    """Give a function the name under which it is found, and pickled, and a docstring."""
+    initializer.__name__ = initializer.__qualname__ = name
+    example = f">>> gdt.nn.initializers.{name}((2, 3), key=0).shape\n(2, 3)\n"
+    initializer.__doc__ = f"{summary}\n\n{example}"
 
 
 def _truncated(name: str, summary: str, variance: Callable[[int, int], float]) -> Initializer:
@@ -94,7 +96,7 @@ def _truncated(name: str, summary: str, variance: Callable[[int, int], float]) -
         deviation = math.sqrt(variance(*fans(shape))) / TRUNCATED_DEVIATION
         return truncated_normal(shape, dtype, layout, key, deviation=deviation)
 
-    initializer.__name__, initializer.__doc__ = name, _documented(name, summary)
+    _name(initializer, name, summary)
     return checked(initializer)
 
 

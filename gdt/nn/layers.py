@@ -1,13 +1,15 @@
-"""Dense, Flatten and Sequential: layers that compute the same in training and evaluation."""
+"""Dense, and layers without arrays that put others together."""
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from gdt import random
 from gdt.arguments import checked_class, shown_value
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, IndexRangeError, error
@@ -15,9 +17,12 @@ from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
+from gdt.nn.parameters import Recipe, check_sizes, features_of, mesh_of
+from gdt.ops.joining import concat
 from gdt.ops.products.op import matmul
 from gdt.ops.shapes import reshape
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
 
 
 @checked_class(eager=True)
@@ -25,11 +30,14 @@ class Dense(Module):
     """A fully connected layer: activation(x @ weight + bias).
 
     x: (..., input_size), result: (..., output_size).
+    input_size: found at the first call if only one size is given: `Dense(10)` has 10 outputs.
     weight_layout: the layout of the weight (input_size, output_size); replicated on the default
-        mesh if not given. The bias (output_size,) is split as the weight's last axis.
+        mesh, or on that of the first x, if not given.
     activation: the name of an activation or a function; None for none.
     use_bias: whether there is a bias.
     initializer, bias_initializer: names of initialisers or functions.
+    bias_layout: that of the bias (output_size,), which is split as the weight's last axis if not
+        given.
     dtype: of weight and bias. key: of the random numbers; the next one of `gdt.random` if not
         given.
 
@@ -43,36 +51,44 @@ class Dense(Module):
 
     def __init__(
         self,
-        input_size: int,
-        output_size: int,
+        input_size: int | None = None,
+        output_size: int | None = None,
         weight_layout: Layout | None = None,
         activation: str | Function | None = None,
         use_bias: bool = True,
         initializer: str | Initializer = "glorot_uniform",
         bias_initializer: str | Initializer = "zeros",
         *,
+        bias_layout: Layout | None = None,
         dtype: Any = np.float32,
         key: Any = None,
     ) -> None:
-        if input_size < 1 or output_size < 1:
-            raise error(
-                ArgumentError, "Dense", f"sizes are {input_size} and {output_size}, not positive"
-            )
-        create = initializers.get(initializer)
-        weight: Any = create((input_size, output_size), dtype, weight_layout, key)
-        if not isinstance(weight, DistributedArray):
-            problem = f"initializer returned {shown_value(weight)}, not an array"
-            raise error(ArgumentError, "Dense", problem)
-        self.weight = weight
+        if output_size is None:
+            input_size, output_size = None, input_size
+        if output_size is None:
+            raise error(ArgumentError, "Dense", "it has no output size", remedy="Write Dense(10).")
+        check_sizes("Dense", input_size=input_size, output_size=output_size)
+        create, create_bias = initializers.get(initializer), initializers.get(bias_initializer)
+        self.weight: DistributedArray | None = None
         self.bias: DistributedArray | None = None
-        if use_bias:
-            create = initializers.get(bias_initializer)
-            # With the weight's key the bias would hold the same numbers as the weight.
-            bias_key = None if key is None else random.fold_in(random.key(key), 1)
-            self.bias = create((output_size,), dtype, self.weight.layout.delete([0]), bias_key)
         self.activation = activations.get(activation)
+        self.output_size = output_size
+        self._recipes = {"weight": Recipe("Dense", create, dtype, weight_layout, key)}
+        if use_bias:
+            self._recipes["bias"] = Recipe("Dense", create_bias, dtype, bias_layout, key, 1)
+        if input_size is not None:
+            self._build(input_size)
+
+    def _build(self, input_size: int, mesh: Mesh | None = None) -> None:
+        """Create weight and bias for x of `input_size` features."""
+        self.weight = self._recipes["weight"].create((input_size, self.output_size), mesh)
+        if "bias" in self._recipes:
+            layout = self.weight.layout.delete([0])
+            self.bias = self._recipes["bias"].create((self.output_size,), layout=layout)
 
     def __call__(self, x: Any) -> Any:
+        if self.weight is None:
+            self._build(features_of("Dense", x), mesh_of(x))
         y = matmul(x, self.weight)
         if self.bias is not None:
             y = y + self.bias
@@ -80,8 +96,8 @@ class Dense(Module):
 
     def describe(self) -> str:
         """Return the sizes and the activation as text."""
-        inputs, outputs = self.weight.shape
-        return f"{inputs} -> {outputs}, {activations.name_of(self.activation)}"
+        inputs = "?" if self.weight is None else self.weight.shape[0]
+        return f"{inputs} -> {self.output_size}, {activations.name_of(self.activation)}"
 
 
 @checked_class(eager=True)
@@ -126,3 +142,54 @@ class Sequential(Module):
 
     def __len__(self) -> int:
         return len(self.layers)
+
+
+@checked_class(eager=True)
+class Residual(Module):
+    """A layer that adds its input to the result of another: x + layer(x).
+
+    layer: a module or function of one array, whose result has the shape of x, or broadcasts.
+
+    >>> gdt.nn.Residual(gdt.relu)(gdt.asarray([-1.0, 2.0])).tolist()
+    [-1.0, 4.0]
+    """
+
+    def __init__(self, layer: Callable[[Any], Any]) -> None:
+        self.layer = layer
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.layer(x)
+
+
+@checked_class(eager=True)
+class Add(Module):
+    """The sum of a list of arrays that broadcast.
+
+    >>> gdt.nn.Add()([gdt.ones(2), gdt.ones(2), 1.0]).tolist()
+    [3.0, 3.0]
+    """
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        if not isinstance(arrays, list | tuple) or not arrays:
+            problem = f"arrays is {shown_value(arrays)}, not a list of arrays"
+            raise error(ArgumentError, "Add", problem)
+        return functools.reduce(operator.add, arrays)
+
+
+@checked_class(eager=True)
+class Concatenate(Module):
+    """The arrays of a list end to end along `axis`, by default the last.
+
+    >>> gdt.nn.Concatenate()([gdt.ones((2, 3)), gdt.ones((2, 1))]).shape
+    (2, 4)
+    """
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = axis
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        return concat(arrays, self.axis)
+
+    def describe(self) -> str:
+        """Return the axis as text."""
+        return f"axis {self.axis}"

@@ -1,4 +1,4 @@
-"""BatchNorm: the normalisation of each feature over the global batch."""
+"""Normalisation of features over the global batch, of tokens over features, and of groups."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, error
 from gdt.nn import initializers
 from gdt.nn.module import Module
+from gdt.nn.parameters import Recipe, check_features, check_sizes, features_of, mesh_of
 from gdt.ops.movement import relayout
 from gdt.ops.nn.batch_norm.op import batch_norm, batch_normalization
+from gdt.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
 
 Block = Any
 
@@ -110,3 +113,160 @@ class BatchNorm(Module):
     def describe(self) -> str:
         """Return the number of features as text."""
         return "no running moments" if self.size is None else f"{self.size}"
+
+
+class _FeatureNorm(Module):
+    """The base of normalisations with a scale, and perhaps an offset, for each feature.
+
+    recipes: those of `scale` and `offset`, of which a layer may lack any.
+    """
+
+    def __init__(self, size: int | None, epsilon: float, recipes: dict[str, Recipe]) -> None:
+        check_sizes(type(self).__name__, size=size)
+        self.epsilon, self._recipes = epsilon, recipes
+        self.scale: DistributedArray | None = None
+        self.offset: DistributedArray | None = None
+        self.size: int | None = None
+        if size is not None:
+            self._build(size)
+
+    def _build(self, size: int, mesh: Mesh | None = None) -> None:
+        """Create the arrays for x of `size` features."""
+        self.size = size
+        for name, recipe in self._recipes.items():
+            setattr(self, name, recipe.create((size,), mesh))
+
+    def _fit(self, x: Any) -> None:
+        """Create the arrays if there are none, or raise ShapeError unless x fits them."""
+        if self.size is None:
+            self._build(features_of(type(self).__name__, x), mesh_of(x))
+        else:
+            check_features(type(self).__name__, x, self.size)
+
+    def describe(self) -> str:
+        """Return the number of features as text."""
+        return "?" if self.size is None else f"{self.size}"
+
+
+def _recipes(
+    layer: str,
+    scale_layout: Layout | None,
+    offset_layout: Layout | None,
+    affine: bool,
+    dtype: Any,
+) -> dict[str, Recipe]:
+    """Return the recipes of a scale of ones and an offset of zeros; none unless `affine`."""
+    if not affine:
+        return {}
+    scale = Recipe(layer, initializers.ones, dtype, scale_layout)
+    return {
+        "scale": scale,
+        "offset": Recipe(layer, initializers.zeros, dtype, offset_layout or scale_layout),
+    }
+
+
+@checked_class(eager=True)
+class LayerNorm(_FeatureNorm):
+    """Normalisation of x over its last axis, then scale and offset.
+
+    x, result: (..., size).
+    size: the number of features; found at the first call if not given.
+    layout: that of the scale (size,); offset_layout: that of the offset, `layout` if not given.
+    affine: whether there are a scale and an offset to train.
+    epsilon: added to the variance. Keras has 1e-3. dtype: the dtype of scale and offset.
+
+    Source: Ba et al. 2016. Raises ShapeError for an x of another number of features.
+
+    >>> gdt.nn.LayerNorm()(gdt.asarray([[1.0, 3.0]], "float32")).numpy().round(3).tolist()
+    [[-1.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        size: int | None = None,
+        layout: Layout | None = None,
+        *,
+        offset_layout: Layout | None = None,
+        affine: bool = True,
+        epsilon: float = 1e-5,
+        dtype: Any = np.float32,
+    ) -> None:
+        recipes = _recipes("LayerNorm", layout, offset_layout, affine, dtype)
+        super().__init__(size, epsilon, recipes)
+
+    def __call__(self, x: Any) -> Any:
+        self._fit(x)
+        return layer_norm(x, self.scale, self.offset, self.epsilon)
+
+
+@checked_class(eager=True)
+class RMSNorm(_FeatureNorm):
+    """Division of x by the root of the mean of its squares over the last axis, then a scale.
+
+    x, result: (..., size).
+    size: the number of features; found at the first call if not given. layout: that of the scale
+        (size,). affine: whether there is a scale. epsilon: added to the mean of squares.
+
+    Source: Zhang and Sennrich 2019. Raises ShapeError for an x of another number of features.
+
+    >>> gdt.nn.RMSNorm()(gdt.asarray([[3.0, 4.0]], "float32")).numpy().round(3).tolist()
+    [[0.849, 1.131]]
+    """
+
+    def __init__(
+        self,
+        size: int | None = None,
+        layout: Layout | None = None,
+        *,
+        affine: bool = True,
+        epsilon: float = 1e-6,
+        dtype: Any = np.float32,
+    ) -> None:
+        recipes = _recipes("RMSNorm", layout, None, affine, dtype)
+        recipes.pop("offset", None)
+        super().__init__(size, epsilon, recipes)
+
+    def __call__(self, x: Any) -> Any:
+        self._fit(x)
+        return rms_norm(x, self.scale, self.epsilon)
+
+
+@checked_class(eager=True)
+class GroupNorm(_FeatureNorm):
+    """Normalisation of every image over its pixels and each group of neighbouring channels.
+
+    x, result: (batch, ..., size).
+    groups: the number of groups, which divides the channels; 1 is layer normalisation of images.
+    size: the number of channels; found at the first call if not given.
+    layout, offset_layout, affine, epsilon, dtype: as of `LayerNorm`.
+
+    Source: Wu and He 2018. Raises ShapeError for channels that do not fit.
+
+    >>> x = gdt.asarray([[1.0, 3.0, 5.0, 9.0]], "float32")
+    >>> gdt.nn.GroupNorm(2)(x).numpy().round(3).tolist()
+    [[-1.0, 1.0, -1.0, 1.0]]
+    """
+
+    def __init__(
+        self,
+        groups: int,
+        size: int | None = None,
+        layout: Layout | None = None,
+        *,
+        offset_layout: Layout | None = None,
+        affine: bool = True,
+        epsilon: float = 1e-5,
+        dtype: Any = np.float32,
+    ) -> None:
+        check_sizes("GroupNorm", groups=groups)
+        self.groups = groups
+        recipes = _recipes("GroupNorm", layout, offset_layout, affine, dtype)
+        super().__init__(size, epsilon, recipes)
+
+    def __call__(self, x: Any) -> Any:
+        self._fit(x)
+        return group_norm(x, self.groups, self.scale, self.offset, self.epsilon)
+
+    def describe(self) -> str:
+        """Return the groups and the number of channels as text."""
+        return f"{self.groups} groups of {super().describe()}"

@@ -21,6 +21,7 @@ from gdt.ops.nn.activations.op import *
 from gdt.ops.nn.batch_norm.op import *
 from gdt.ops.nn.cross_entropy.dense import *
 from gdt.ops.nn.cross_entropy.sparse import *
+from gdt.ops.nn.layer_norm import *
 from gdt.ops.nn.softmax import *
 from gdt.ops.packing import *
 from gdt.ops.padding import *

@@ -92,3 +92,38 @@ SAMPLES: dict[str, list[Sample]] = {
         ),
     ],
 }
+
+
+def layer_norm(x: Any, scale: Any = 1.0, offset: Any = 0.0, epsilon: float = 1e-5) -> np.ndarray:
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * scale + offset
+
+
+def rms_norm(x: Any, scale: Any = 1.0, epsilon: float = 1e-6) -> np.ndarray:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * scale
+
+
+def group_norm(
+    x: Any, scale: Any = 1.0, offset: Any = 0.0, epsilon: float = 1e-5, *, groups: int
+) -> np.ndarray:
+    grouped = x.reshape(*x.shape[:-1], groups, -1)
+    over = (*range(1, x.ndim - 1), x.ndim)
+    mean, variance = grouped.mean(over, keepdims=True), grouped.var(over, keepdims=True)
+    return ((grouped - mean) / np.sqrt(variance + epsilon)).reshape(x.shape) * scale + offset
+
+
+SAMPLES |= {
+    "layer_norm": [
+        Sample((IMAGES, *rng.standard_normal((2, 4))), {}, layer_norm),
+        Sample((MATRIX, SCALE), {"epsilon": 0.1}, layer_norm),
+        Sample((MATRIX.astype(np.float32),), {}, layer_norm),
+    ],
+    "rms_norm": [
+        Sample((IMAGES, rng.standard_normal(4)), {}, rms_norm),
+        Sample((MATRIX,), {"epsilon": 0.1}, rms_norm),
+    ],
+    "group_norm": [
+        Sample((IMAGES,), {"groups": 2}, group_norm),
+        Sample((rng.standard_normal((3, 2, 3, 4)),), {"groups": 4}, group_norm),
+    ],
+}

@@ -1,0 +1,83 @@
+"""The arrays of a layer: created with its sizes, or at its first call, when the input has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdt import random
+from gdt.arguments import shown_value
+from gdt.array.array import DistributedArray
+from gdt.errors import ArgumentError, ShapeError, error
+from gdt.nn.initializers import Initializer
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+
+
+@dataclass
+class Recipe:
+    """The recipe of an array of a layer, whose shape may not be known yet.
+
+    layer: the name of the layer, for errors. layout: None for one that follows from other arrays,
+    or else a replicated one. key: of the random numbers; None for the next one of `gdt.random`.
+    number: the number of the array in its layer; arrays of one key would hold equal numbers.
+    """
+
+    layer: str
+    initializer: Initializer
+    dtype: Any = np.float32
+    layout: Layout | None = None
+    key: Any = None
+    number: int = 0
+
+    def create(
+        self, shape: Sequence[int], mesh: Mesh | None = None, layout: Layout | None = None
+    ) -> DistributedArray:
+        """Return a new array. layout: that of a recipe without one; None replicates on `mesh`, or
+        on the default mesh.
+
+        Raises ArgumentError for an initialiser that returns no array.
+        """
+        layout = self.layout or layout
+        if layout is None and mesh is not None:
+            layout = Layout.replicated(mesh, len(shape))
+        key = self.key
+        if key is not None and self.number:
+            key = random.fold_in(random.key(key), self.number)
+        array: Any = self.initializer(tuple(shape), self.dtype, layout, key)
+        if not isinstance(array, DistributedArray):
+            problem = f"initializer returned {shown_value(array)}, not an array"
+            raise error(ArgumentError, self.layer, problem)
+        return array
+
+
+def check_sizes(layer: str, **sizes: int | None) -> None:
+    """Raise ArgumentError for a size that is not positive; None is a size that is not known yet."""
+    for label, size in sizes.items():
+        if size is not None and size < 1:
+            raise error(ArgumentError, layer, f"{label} is {size}, not positive")
+
+
+def features_of(layer: str, x: Any, rank: int = 1) -> int:
+    """Return the size of the last axis of x; ShapeError for an x of fewer than `rank` axes."""
+    shape = np.shape(x)
+    if len(shape) < rank:
+        problem = f"x has shape {list(shape)}; the layer needs {rank} axes or more"
+        raise error(ShapeError, layer, problem)
+    return int(shape[-1])
+
+
+def check_features(layer: str, x: Any, size: int, rank: int = 1) -> None:
+    """Raise ShapeError for an x of fewer than `rank` axes, or whose last axis is not of `size`."""
+    features = features_of(layer, x, rank)
+    if features != size:
+        problem = f"x has {features} features in its last axis, and the layer's arrays have {size}"
+        raise error(ShapeError, layer, problem)
+
+
+def mesh_of(x: Any) -> Mesh | None:
+    """Return the mesh of a layer's first input; None of one that is no distributed array."""
+    return x.mesh if isinstance(x, DistributedArray) else None
