@@ -9,7 +9,7 @@ from typing import Any
 
 from gdt.backend import backend_of
 from gdt.comm.transport import Transfer, transport_of
-from gdt.sharding.recut import Recut
+from gdt.sharding.recut import Index, Recut
 
 Block = Any
 
@@ -36,25 +36,39 @@ class RecutRunner:
                 results.append(out)
         first = mesh.all_blocks.index(mesh.blocks[0])
         own = range(first, first + len(mesh.blocks))
-        sends, receives = [], []
+        sends, receives, additions = [], [], []
         for source, at, target, taken, filled in self.recut.moves:
             if at == target:
                 with backend.on(mesh, at - first):
-                    results[at - first][filled] = operands[source][at - first][taken]
+                    self._put(results[at - first], filled, operands[source][at - first][taken])
                 continue
             if at in own:
                 with backend.on(mesh, at - first):
                     sends.append(Transfer(at, target, operands[source][at - first][taken]))
             if target in own:
                 with backend.on(mesh, target - first):
-                    receives.append(Transfer(at, target, results[target - first][filled]))
+                    place = results[target - first][filled]
+                    if self.recut.adds:
+                        place = backend.empty(place.shape, place.dtype)
+                        additions.append((target - first, filled, place))
+                    receives.append(Transfer(at, target, place))
         if self.recut.nbytes:
             transport_of(mesh).exchange(sends, receives, str(self.recut.want))
+        for i, filled, addition in additions:
+            with backend.on(mesh, i):
+                self._put(results[i], filled, addition)
         for i, (out, padding) in enumerate(zip(results, self.recut.padding, strict=True)):
             with backend.on(mesh, i):
                 for padded, edge in padding:
                     out[padded] = 1 if edge is None else out[edge]
         return results
+
+    def _put(self, out: Block, filled: Index, value: Block) -> None:
+        """Write a value into an interval of a block of the result, or add it to what is there."""
+        if self.recut.adds:
+            out[filled] += value
+        else:
+            out[filled] = value
 
     @cached_property
     def inside_block(self) -> Callable[..., Block]:
@@ -70,14 +84,17 @@ class RecutRunner:
                 self.recut.mesh, 0, lambda *sources: join(sources, axis, out=backend.empty(*memory))
             )
         copies = [(source, taken, filled) for source, _, _, taken, filled in self.recut.moves]
-        is_covered = self.recut.is_covered
+        is_covered, adds = self.recut.is_covered, self.recut.adds
 
         def run(*sources: Block) -> Block:
             out = backend.empty(*memory)
             if not is_covered:
                 out[...] = fill
             for source, taken, filled in copies:
-                out[filled] = sources[source][taken]
+                if adds:
+                    out[filled] += sources[source][taken]
+                else:
+                    out[filled] = sources[source][taken]
             for padded, edge in padding:
                 out[padded] = 1 if edge is None else out[edge]
             return out

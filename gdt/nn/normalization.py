@@ -209,8 +209,8 @@ class RMSNorm(_FeatureNorm):
 
     Source: Zhang and Sennrich 2019. Raises ShapeError for an x of another number of features.
 
-    >>> gdt.nn.RMSNorm()(gdt.asarray([[3.0, 4.0]], "float32")).numpy().round(3).tolist()
-    [[0.849, 1.131]]
+    >>> gdt.nn.RMSNorm()(gdt.asarray([[3.0, 4.0]], "float32")).numpy().round(3)
+    array([[0.849, 1.131]], dtype=float32)
     """
 
     def __init__(

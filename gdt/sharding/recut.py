@@ -55,7 +55,8 @@ class Recut:
 
     have: the types of the sources, which have equal layouts. want: the type of the result.
     dim: the array axis along which the pieces lie. fill: the value of indices of the result that no
-    piece covers, a number or its bytes.
+    piece covers, a number or its bytes. adds: whether pieces that overlap in the result are added
+    up.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class Recut:
         dim: int,
         pieces: Sequence[Piece],
         fill: Any = 0,
+        *,
+        adds: bool = False,
     ) -> None:
-        self.have, self.want, self.dim = tuple(have), want, dim
+        self.have, self.want, self.dim, self.adds = tuple(have), want, dim, adds
         self.fill = np.frombuffer(fill, want.dtype)[0].item() if type(fill) is bytes else fill
         self.pieces = tuple(p for p in pieces if p.count > 0)
         self.mesh = want.mesh
@@ -133,7 +136,7 @@ class Recut:
     @property
     def is_covered(self) -> bool:
         """Whether every index of the result comes from a source."""
-        return self.covered == self.want.shape[self.dim]
+        return not self.adds and self.covered == self.want.shape[self.dim]
 
     @cached_property
     def moves(self) -> list[tuple[int, int, int, Index, Index]]:
