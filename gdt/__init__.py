@@ -21,7 +21,7 @@ from gdt.array.fetching import *
 from gdt.autodiff import tape
 from gdt.autodiff.tape import *
 from gdt.checkpoint import CheckpointManager
-from gdt.debug import configuration, drawing, observers
+from gdt.debug import configuration, drawing, html, observers
 from gdt.debug.configuration import *
 from gdt.debug.drawing import *
 from gdt.debug.observers import *

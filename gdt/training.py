@@ -6,13 +6,17 @@ be copied and changed.
 
 from __future__ import annotations
 
+import html
+import io
 import math
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from rich import get_console
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
@@ -32,6 +36,7 @@ Callback = Callable[[int, Numbers], object]  # called after every epoch with its
 
 REITERABLE = "Pass a list, or an object that yields its batches again in every iteration."
 REFRESH = 8  # steps between two updates of the progress bar
+PERIOD = 0.1  # seconds between two pictures of the progress bars in a notebook
 
 
 @dataclass
@@ -147,9 +152,10 @@ class Trainer(Stateful):
         history = History()
         show = show and processes.current().index == 0
         total = len(batches) if isinstance(batches, Sized) else None
-        with _progress(console, show) as progress:
-            if title and show:
-                progress.console.print(title)
+        progress = _progress(console, show)
+        if title and show:
+            progress.console.print(title)
+        with progress:
             for epoch in range(1, epochs + 1):
                 task = progress.add_task(f"epoch {epoch}/{epochs}", total=total, numbers="")
 
@@ -255,10 +261,46 @@ def evaluating(model: Module) -> Iterator[Module]:
             module.training = training
 
 
+class NotebookProgress(Progress):
+    """Progress bars in a notebook, as text in one output of the cell that is replaced as training
+    goes on. (rich's own display needs the widgets of ipywidgets there.)"""
+
+    def start(self) -> None:
+        """Create the output."""
+        from IPython.display import HTML, display  # noqa: PLC0415 - notebooks alone have it
+
+        self._html, self._shown_at = HTML, time.monotonic()
+        self._handle = display(self._page(), display_id=True)
+
+    def stop(self) -> None:
+        """Show the last state."""
+        self.refresh()
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Update a bar, and show it unless the output is younger than `PERIOD`."""
+        super().update(*args, **kwargs)
+        if time.monotonic() - self._shown_at > PERIOD:
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Replace the output."""
+        self._shown_at = time.monotonic()
+        self._handle.update(self._page())
+
+    def _page(self) -> Any:
+        """Return the bars as IPython's HTML."""
+        console = Console(file=io.StringIO(), width=100, color_system=None, force_jupyter=False)
+        with console.capture() as capture:
+            console.print(self.get_renderable())
+        return self._html(f"<pre>{html.escape(capture.get())}</pre>")
+
+
 def _progress(console: Console | None, show: bool) -> Progress:
     """Return a progress bar of a line for each epoch, which fits in 80 columns with one metric and
     a validation."""
-    return Progress(
+    console = console or get_console()
+    progress_type = NotebookProgress if console.is_jupyter and show else Progress
+    return progress_type(
         TextColumn("{task.description}"),
         BarColumn(bar_width=10),
         MofNCompleteColumn(),

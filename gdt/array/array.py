@@ -21,6 +21,7 @@ from gdt.errors import CopyError, DtypeError, ImmutableError, IndexRangeError, S
 from gdt.observe import OBSERVERS, met_host
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.displayed import Displayed
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.routes import route
@@ -31,7 +32,7 @@ __all__ = ["DistributedArray"]
 Block = Any
 
 
-class DistributedArray(ArrayMethods):
+class DistributedArray(ArrayMethods, Displayed):
     """A global array whose layout says how it is split over a mesh.
 
     Made by `gdt.asarray`, `gdt.zeros`, ... Arithmetic, reductions and indexing are those of NumPy,

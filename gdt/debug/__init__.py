@@ -4,5 +4,5 @@
 (`gdt.observe`): the engine tells them what runs, and they change nothing. Their results do not
 depend on how the coordinates of a mesh are stored, since bytes are those that separate devices
 send. `visualize` draws which device holds which part of an array, and `show_config` lists the
-devices and libraries of this machine.
+devices and libraries of this machine. `html` and `pictures` show all of it in notebooks.
 """

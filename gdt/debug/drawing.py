@@ -17,6 +17,7 @@ from gdt.debug.observers import ExplainRow, RowRecorder, counted
 from gdt.errors import DtypeError, error
 from gdt.observe import Collective, observing
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.displayed import Displayed
 
 __all__ = ["explain", "visualize"]
 
@@ -24,14 +25,20 @@ __all__ = ["explain", "visualize"]
 WIDTH = 150  # columns of tables as plain text
 
 
-class _Drawing:
+class _Drawing(Displayed):
     """An object that rich renders in a terminal, and whose `str` and `repr` are plain text."""
 
     def __rich__(self) -> RenderableType:
         raise NotImplementedError
 
     def __str__(self) -> str:
-        console = Console(file=io.StringIO(), width=WIDTH, color_system=None, legacy_windows=False)
+        console = Console(
+            file=io.StringIO(),
+            width=WIDTH,
+            color_system=None,
+            legacy_windows=False,
+            force_jupyter=False,
+        )
         with console.capture() as capture:
             console.print(self)
         lines = capture.get().rstrip("\n").split("\n")
@@ -59,24 +66,38 @@ class Explanation(_Drawing):
         """The bytes that all devices together sent."""
         return sum(row.bytes for row in self.rows)
 
-    def __rich__(self) -> RenderableType:
-        table = Table("op", "operands", "results", "moves", "collectives", show_footer=True)
-        table.add_column("bytes", f"{self.bytes:,}", justify="right")
-        table.columns[0].footer = counted(len(self.rows), "op")
-        table.columns[4].footer = counted(len(self.collectives), "collective")
+    def texts(self) -> list[list[str]]:
+        """Return the texts of the table: of its header, its footer, and one list for each op."""
         has_kernels = any(row.kernel for row in self.rows)  # a mesh on the host has none
-        if has_kernels:
-            table.add_column("kernel")
+        header = ["op", "operands", "results", "moves", "collectives", "bytes"]
+        totals = [counted(len(self.rows), "op"), "", "", ""]
+        totals += [counted(len(self.collectives), "collective"), f"{self.bytes:,}"]
+        texts = [header, totals]
         for row in self.rows:
-            table.add_row(
-                Text("  " * len(row.within) + row.op),
-                Text("\n".join(_name(t) for t in row.operands)),
-                Text("\n".join(_name(t) for t in row.results)),
-                Text("\n".join(map(str, row.moves))),
-                Text("\n".join(_collective(c) for c in row.collectives)),
-                Text(f"{row.bytes:,}" if row.bytes else ""),
-                *([Text(row.kernel)] if has_kernels else []),
+            texts.append(
+                [
+                    "  " * len(row.within) + row.op,
+                    "\n".join(_name(t) for t in row.operands),
+                    "\n".join(_name(t) for t in row.results),
+                    "\n".join(map(str, row.moves)),
+                    "\n".join(_collective(c) for c in row.collectives),
+                    f"{row.bytes:,}" if row.bytes else "",
+                ]
             )
+        if has_kernels:
+            for text, kernel in zip(
+                texts, ["kernel", "", *(r.kernel for r in self.rows)], strict=True
+            ):
+                text.append(kernel)
+        return texts
+
+    def __rich__(self) -> RenderableType:
+        header, footer, *rows = self.texts()
+        table = Table(show_footer=True)
+        for name, total in zip(header, footer, strict=True):
+            table.add_column(name, total, justify="right" if name == "bytes" else "left")
+        for texts in rows:
+            table.add_row(*map(Text, texts))
         return table
 
 

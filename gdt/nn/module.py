@@ -11,11 +11,12 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import CheckpointError, error
 from gdt.ops.creation import asarray
+from gdt.sharding.displayed import Displayed
 from gdt.state import Facts, Stateful, check_untied, mismatches, places, slots, trainable_slots
 
 
 @checked_class()
-class Module(Stateful):
+class Module(Stateful, Displayed):
     """The base of layers and models.
 
     A subclass has an `__init__` that creates the parameters and a `__call__` that computes. Arrays
@@ -125,11 +126,26 @@ def _facts(state: Mapping[str, Any]) -> dict[str, Facts]:
     return {name: (value.shape, value.dtype.name) for name, value in state.items()}
 
 
-def _parts(module: Module) -> Iterator[tuple[str, Module]]:
+def parts(module: Module) -> Iterator[tuple[str, Module]]:
     """The modules that are attributes of a module, or lie in containers that are."""
     for place in places(module):
         if place.stateful is module and isinstance(place.value, Module):
             yield place.name, place.value
+
+
+def heading(module: Module, name: str, seen: Mapping[int, str]) -> str:
+    """Return the first line of a module's repr.
+
+    name: the module's name in the module around it. seen: the names of the modules shown before, by
+    identity."""
+    label = f"{name}: " if name else ""
+    if id(module) in seen:
+        return f"{label}{type(module).__name__}  (the same as {seen[id(module)]})"
+    trained = {id(s.value): s.value.size for s in trainable_slots(module)}
+    frozen = "" if module.trainable else ", frozen"
+    facts = f"({module.describe()})" if module.describe() else ""
+    total = f"{sum(trained.values()):,} parameters"
+    return f"{label}{type(module).__name__}{facts}{frozen}  {total}"
 
 
 def _lines(module: Module, name: str, seen: dict[int, str], path: str) -> list[str]:
@@ -138,25 +154,20 @@ def _lines(module: Module, name: str, seen: dict[int, str], path: str) -> list[s
     seen: the names of the modules shown before, by identity. path: the name of `module` in the
     whole model.
     """
-    label = f"{name}: " if name else ""
+    lines = [heading(module, name, seen)]
     if id(module) in seen:
-        return [f"{label}{type(module).__name__}  (the same as {seen[id(module)]})"]
+        return lines
     seen[id(module)] = path or "the whole"
-    trained = {id(s.value): s.value.size for s in trainable_slots(module)}
-    frozen = "" if module.trainable else ", frozen"
-    facts = f"({module.describe()})" if module.describe() else ""
-    total = f"{sum(trained.values()):,} parameters"
-    lines = [f"{label}{type(module).__name__}{facts}{frozen}  {total}"]
     for key, value in vars(module).items():
         if isinstance(value, DistributedArray):
-            lines.append(f"  {key}: {value.type}{_note(module, key)}")
-    for inner, part in _parts(module):
+            lines.append(f"  {key}: {value.type}{note(module, key)}")
+    for inner, part in parts(module):
         below = f"{path}.{inner}" if path else inner
         lines += [f"  {line}" for line in _lines(part, inner, seen, below)]
     return lines
 
 
-def _note(module: Module, key: str) -> str:
+def note(module: Module, key: str) -> str:
     """Return a note for an array that is not trained or not saved, else ""."""
     if key[0] == "_":
         return "  (private: neither trained nor saved)"

@@ -6,9 +6,10 @@ from typing import Any, ClassVar, NoReturn
 
 from gdt.arguments import shown_value
 from gdt.errors import ImmutableError, error
+from gdt.sharding.displayed import Displayed
 
 
-class Immutable:
+class Immutable(Displayed):
     """An object whose attributes are set once, where it is created.
 
     Setting or deleting an attribute later raises ImmutableError. `functools.cached_property` works,

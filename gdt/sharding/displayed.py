@@ -1,0 +1,21 @@
+"""Displayed: the base of objects that notebooks show as HTML."""
+
+from __future__ import annotations
+
+import html
+from functools import singledispatch
+
+
+@singledispatch
+def to_html(shown: object) -> str:
+    """Return an object as HTML. `gdt.debug.html` registers the functions for gdt's classes."""
+    return f"<pre>{html.escape(repr(shown))}</pre>"
+
+
+class Displayed:
+    """An object that Jupyter and other notebooks show as HTML."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return to_html(self)
