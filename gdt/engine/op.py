@@ -75,6 +75,7 @@ class Op(Generic[P, R_co]):
         self.plans: Cache[Plan] = Cache(PLAN_BYTES)
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
+        self.alternative_plan: Callable[..., Plan | None] | None = None
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -112,6 +113,13 @@ class Op(Generic[P, R_co]):
         first call passes to it and of the statics, which returns it, or None; see
         `gdt.engine.specialization`."""
         self.declaration = replace(self.declaration, specialization=function)
+        return function
+
+    def alternative(self, function: F) -> F:
+        """Declare what may plan a call in another way than by the rule: a function of the plan that
+        the rule gives, of the types of the operands and of the statics, which returns a plan, or
+        None where that of the rule stays."""
+        self.alternative_plan = function
         return function
 
     # ---- calling
@@ -297,7 +305,10 @@ class Op(Generic[P, R_co]):
         types = self.types_of(args)
         rule, sizes, static = self.declaration.bound_rule(types, static)
         strategy = choose(rule, types, sizes)
-        return plan_of(self.declaration, types, rule, sizes, static, strategy)
+        plan = plan_of(self.declaration, types, rule, sizes, static, strategy)
+        if self.alternative_plan is None:
+            return plan
+        return self.alternative_plan(plan, *types, **static) or plan
 
     def types_of(self, args: Sequence[Any]) -> tuple[ArrayType | None, ...]:
         """The types of operands, None for a Python scalar; MeshError if their meshes differ."""

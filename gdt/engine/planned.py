@@ -61,7 +61,7 @@ class PlannedOp(Op[..., DistributedArray]):
     def plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
         """Make the plan of a call with these operands and statics."""
         types = self.types_of(args)
-        return _plan_of(types, self.planner(*types, **static))
+        return plan_of_blocks(types, self.planner(*types, **static))
 
 
 def planned_op(*, view: str = "") -> Callable[[Callable[..., BlockPlan]], PlannedOp]:
@@ -74,7 +74,8 @@ def planned_op(*, view: str = "") -> Callable[[Callable[..., BlockPlan]], Planne
     return lambda planner: PlannedOp(planner, view)
 
 
-def _plan_of(types: tuple[ArrayType | None, ...], planned: BlockPlan) -> Plan:
+def plan_of_blocks(types: tuple[ArrayType | None, ...], planned: BlockPlan) -> Plan:
+    """The plan of a call with operands of these types that a `BlockPlan` describes."""
     plan, mesh = Plan(types, tuple(planned.layouts)), planned.out.mesh
     plan.sends = plan.moves or planned.together is not None or bool(planned.collectives)
     plan.only, plan.outs = planned.out, (planned.out,)

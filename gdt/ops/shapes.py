@@ -14,7 +14,10 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
+from gdt.engine.plan import Plan
+from gdt.engine.planned import plan_of_blocks
 from gdt.errors import AxisError, ShapeError, error
+from gdt.ops.flattened import plan_flattened
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
@@ -135,12 +138,24 @@ def _groups(have: Sequence[int], want: Sequence[int]) -> list[tuple[list[int], l
 def reshape(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_ENGINE) -> Block:
     """The elements in row-major order in another shape; one size may be -1.
 
-    Local where the split axes stay whole groups; else what is in the way is gathered.
+    Local where the split axes stay whole groups; else devices send each other the elements that the
+    boundaries of shards separate, and the result is split along its first axis that is long enough.
 
     >>> gdt.reshape(gdt.arange(6), (2, -1)).tolist()
     [[0, 1, 2], [3, 4, 5]]
     """
     return x.reshape(block_shape)
+
+
+@reshape.alternative
+def _(plan: Plan, x: ArrayType, *, shape: tuple[int, ...]) -> Plan | None:
+    (steps,) = plan.routes
+    if not any(step.kind == "gather" for step in steps):
+        return None
+    flattened = plan_flattened(x, shape)
+    if flattened is None or flattened.nbytes >= sum(step.nbytes for step in steps):
+        return None
+    return plan_of_blocks((x,), flattened.plan)
 
 
 @reshape.specialize

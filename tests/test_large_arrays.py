@@ -1,0 +1,86 @@
+"""What works on large arrays keeps them split: bytes sent near the least there are, no device ever
+holds more than a few shards, results as NumPy has them."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.comm.transport import transport_of
+from gdt.testing import meshes
+
+DEVICES = 8
+MOST_HELD = 3.0  # shards that a device may hold beside those of the operands
+SLACK = 1.2  # of the bytes that are sent
+STORED_APART = gdt.create_mesh([("x", DEVICES)], blocks=DEVICES)
+SMALL_MESHES = meshes([(8,), (2, 4), (4, 2)])
+
+_rng = np.random.default_rng(5)
+
+
+def placed(value: np.ndarray, specs: list[Any], mesh: gdt.Mesh = STORED_APART) -> Any:
+    return gdt.asarray(value, layout=gdt.Layout(specs, mesh))
+
+
+class Large:
+    """A call on large split arrays. least: bytes that all devices have to send, in units of the
+    bytes of the first operand."""
+
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        *operands: tuple[np.ndarray, list[Any]],
+        least: float,
+        expect: Callable[..., Any] | None = None,
+    ) -> None:
+        self.call, self.operands, self.least = call, operands, least
+        self.expect = expect or call
+
+
+VECTOR = _rng.standard_normal(1 << 18)
+MATRIX = VECTOR.reshape(512, 512)
+UNEVEN = _rng.standard_normal(499 * 501)
+MOVED = (DEVICES - 1) / DEVICES  # of an array that all devices spread over all
+
+CALLS = {
+    "reshape at other boundaries": Large(
+        lambda x: x.reshape(501, 499), (UNEVEN.reshape(499, 501), ["x", None]), least=0.02
+    ),
+    "reshape of an uneven vector": Large(
+        lambda x: x.reshape(499, 501), (UNEVEN, ["x"]), least=0.035
+    ),
+    "reshape to a short first axis": Large(
+        lambda x: x.reshape(4, 128, 512), (MATRIX, ["x", None]), least=MOVED
+    ),
+    "ravel of split columns": Large(lambda x: x.ravel(), (MATRIX, [None, "x"]), least=MOVED),
+}
+
+
+def spread(value: Any) -> list[gdt.DistributedArray]:
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_large_arrays_stay_split(name: str) -> None:
+    large = CALLS[name]
+    operands = [placed(value, specs) for value, specs in large.operands]
+    nbytes = operands[0].nbytes
+    sent = transport_of(STORED_APART).bytes
+    before = sent.total()
+    results = spread(large.call(*operands))
+    assert sent.total() - before <= SLACK * large.least * nbytes + 20_000
+    for result, expected in zip(
+        results, spread(large.expect(*[value for value, _ in large.operands])), strict=True
+    ):
+        np.testing.assert_array_equal(result.numpy(), expected)
+        assert all(block.nbytes <= 1.5 * result.nbytes / DEVICES + 1000 for block in result.blocks)
+    tracemalloc.start()
+    large.call(*operands)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most <= MOST_HELD * nbytes + 1_000_000
