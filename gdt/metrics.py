@@ -1,14 +1,25 @@
-"""Metrics: numbers that measure a model's quality, and their means over many batches."""
+"""Metrics: numbers that measure a model's quality, over one batch or over many.
+
+`accuracy` and its like are functions of one batch. A `Metric` adds up statistics over many batches,
+such as counts of hits, in arrays that stay on the devices, of a split batch as partial sums:
+nothing is sent before `result`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS
-from gdt.errors import ShapeError, error
+from gdt.errors import ArgumentError, ShapeError, error
+
+THRESHOLDS = 200
+"""Thresholds of the curve of `AUC`, as in Keras."""
 
 
 @checked
@@ -25,18 +36,93 @@ def accuracy(labels: Any, logits: Any) -> DistributedArray:
     >>> round(float(gdt.metrics.accuracy(gdt.asarray([1, 0, 1]), logits)), 3)
     0.667
     """
-    labels, logits = as_operands("accuracy", labels=labels, logits=logits)
+    return _mean(_hits("accuracy", labels, logits, 1))
+
+
+@checked
+def top_k_accuracy(labels: Any, logits: Any, k: int = 5) -> DistributedArray:
+    """Return the fraction of rows in which fewer than `k` logits exceed that of the label.
+
+    labels: (...), integers. logits: (..., classes). Raises ArgumentError for a `k` below 1.
+
+    >>> logits = gdt.asarray([[0.1, 0.3, 0.6], [0.8, 0.1, 0.1]])
+    >>> float(gdt.metrics.top_k_accuracy(gdt.asarray([1, 1]), logits, k=2))
+    1.0
+    """
+    _check_k("top_k_accuracy", k)
+    return _mean(_hits("top_k_accuracy", labels, logits, k))
+
+
+@checked
+def categorical_accuracy(targets: Any, predictions: Any) -> DistributedArray:
+    """Return the fraction of rows whose largest prediction is where the target's is.
+
+    targets, predictions: (..., classes).
+
+    >>> targets = gdt.asarray([[0.0, 1.0], [1.0, 0.0]])
+    >>> float(gdt.metrics.categorical_accuracy(targets, gdt.asarray([[0.1, 0.9], [0.2, 0.8]])))
+    0.5
+    """
+    op = "categorical_accuracy"
+    targets, predictions = _of_one_shape(op, targets, predictions)
+    argmax = FUNCTIONS["argmax"]
+    return _mean(argmax(targets, axis=-1) == argmax(predictions, axis=-1))
+
+
+@checked
+def binary_accuracy(targets: Any, predictions: Any, threshold: float = 0.5) -> DistributedArray:
+    """Return the fraction of predictions that lie above `threshold` where the target is 1, and not
+    above it where the target is 0.
+
+    >>> float(gdt.metrics.binary_accuracy([1.0, 0.0, 1.0, 1.0], [0.9, 0.1, 0.2, 0.6]))
+    0.75
+    """
+    targets, predictions = _of_one_shape("binary_accuracy", targets, predictions)
+    return _mean((predictions > threshold) == (targets > 0.5))
+
+
+def _hits(op: str, labels: Any, logits: Any, k: int) -> DistributedArray:
+    """Return for every row whether fewer than k logits exceed that of the label."""
+    labels, logits = as_operands(op, labels=labels, logits=logits)
     if logits.ndim < 1 or labels.shape != logits.shape[:-1]:
         raise error(
             ShapeError,
-            "accuracy",
+            op,
             f"labels have shape {list(labels.shape)}, logits {list(logits.shape)}",
             remedy="Labels have the shape of the logits without the last axis.",
         )
-    hits = FUNCTIONS["argmax"](logits, axis=-1) == labels
+    if k == 1:
+        first: DistributedArray = FUNCTIONS["argmax"](logits, axis=-1) == labels
+        return first
+    rows = FUNCTIONS["expand_dims"](labels, -1)
+    own = FUNCTIONS["take_along_axis"](logits, rows, axis=-1)
+    larger: DistributedArray = FUNCTIONS["sum"]((logits > own).astype("int32"), axis=-1) < k
+    return larger
+
+
+def _mean(hits: DistributedArray) -> DistributedArray:
+    """Return the fraction of True, as a product of a sum, which may stay partial."""
     total = FUNCTIONS["sum"](hits.astype("float32"))
     mean: DistributedArray = total * (1 / max(hits.size, 1))
     return mean
+
+
+def _check_k(op: str, k: int) -> None:
+    """Raise ArgumentError unless k is at least 1."""
+    if k < 1:
+        raise error(ArgumentError, op, f"k is {k}", remedy="Pass 1 or more.")
+
+
+def _of_one_shape(op: str, targets: Any, predictions: Any) -> list[DistributedArray]:
+    """Return both as arrays, or raise ShapeError if their shapes differ."""
+    arrays = as_operands(op, targets=targets, predictions=predictions)
+    if arrays[0].shape != arrays[1].shape:
+        shapes = [list(x.shape) for x in arrays]
+        raise error(ShapeError, op, f"targets have shape {shapes[0]}, predictions {shapes[1]}")
+    return arrays
+
+
+# ---------------------------------------------------------------- over many batches
 
 
 @checked_class()
@@ -65,3 +151,243 @@ class Mean:
     def reset(self) -> None:
         """Forget all values."""
         self.total, self.weight = 0.0, 0.0
+
+
+@checked_class()
+class Metric:
+    """A number that is computed from sums over the rows of many batches.
+
+    A subclass defines `statistics`, an array of sums over the rows of one batch, and `value`, the
+    metric of such sums. The sums stay on the devices, partial where the batch is split, in float64
+    and so exact for counts; only `result` sends them.
+
+    >>> auc = gdt.metrics.AUC()
+    >>> auc.update([0.0, 1.0], [0.3, 0.8])
+    >>> auc.update([1.0, 0.0], [0.2, 0.1])
+    >>> round(auc.result(), 3)
+    0.75
+    """
+
+    name = "metric"
+    total: DistributedArray | None = None
+
+    def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
+        """Return the sums over the rows of a batch, an array of the same shape for every batch.
+
+        weights: (rows,), or None for 1 each."""
+        raise NotImplementedError(f"{type(self).__name__} defines no statistics")
+
+    def value(self, total: np.ndarray) -> Any:
+        """Return the metric of sums over all rows."""
+        raise NotImplementedError(f"{type(self).__name__} defines no value")
+
+    def update(self, targets: Any, predictions: Any, weights: Any = None) -> None:
+        """Add the statistics of a batch."""
+        self.add(self.statistics(targets, predictions, weights))
+
+    def add(self, statistics: DistributedArray) -> None:
+        """Add statistics that were computed before, such as in a recorded step."""
+        wide = statistics.astype("float64")
+        self.total = wide if self.total is None else self.total + wide
+
+    def result(self) -> Any:
+        """Return the metric of all batches so far; NaN before the first."""
+        return float("nan") if self.total is None else self.value(self.total.numpy())
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        self.total = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r})"
+
+
+def _rows(op: str, targets: Any, predictions: Any, weights: Any) -> list[DistributedArray]:
+    """Return targets and predictions of one shape as flat arrays of float32, and their weights."""
+    arrays = _of_one_shape(op, targets, predictions)
+    flat = [FUNCTIONS["reshape"](x, (x.size,)).astype("float32") for x in arrays]
+    if weights is None:
+        return [*flat, FUNCTIONS["ones_like"](flat[0])]
+    (weights,) = as_operands(op, weights=weights)
+    if weights.size != flat[0].size:
+        problem = f"{weights.size} weights, {flat[0].size} predictions"
+        raise error(ShapeError, op, problem)
+    return [*flat, FUNCTIONS["reshape"](weights, (weights.size,)).astype("float32")]
+
+
+@checked_class(eager=True)
+class AUC(Metric):
+    """The area under the curve of true positive rates over false positive rates (ROC).
+
+    targets: 0 or 1. predictions: probabilities, of the targets' shape. num_thresholds: points of
+    the curve, between which it is a straight line; as in Keras.
+
+    Raises ArgumentError for fewer than 2 thresholds.
+
+    >>> auc = gdt.metrics.AUC()
+    >>> auc.update([0.0, 0.0, 1.0, 1.0], [0.1, 0.4, 0.35, 0.8])
+    >>> auc.result()
+    0.75
+    """
+
+    def __init__(self, num_thresholds: int = THRESHOLDS, name: str = "auc") -> None:
+        if num_thresholds < 2:
+            raise error(ArgumentError, "AUC", f"num_thresholds is {num_thresholds}, below 2")
+        inner = (np.arange(num_thresholds - 2) + 1) / (num_thresholds - 1)
+        self.thresholds = np.array([-1e-7, *inner, 1 + 1e-7], np.float32)
+        self.name = name
+
+    def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
+        """Return the weights of positives and negatives above each threshold."""
+        y, p, w = _rows("AUC", targets, predictions, weights)
+        above = (FUNCTIONS["expand_dims"](p, -1) > self.thresholds).astype("float32")
+        sides = FUNCTIONS["stack"]([y * w, (1 - y) * w])  # (2, rows)
+        counts: DistributedArray = sides @ above  # (2, thresholds)
+        return counts
+
+    def value(self, total: np.ndarray) -> float:
+        """Return the area; NaN where there are no positives or no negatives."""
+        positives, negatives = total
+        if not positives[0] or not negatives[0]:
+            return float("nan")
+        return float(-np.trapezoid(positives / positives[0], negatives / negatives[0]))
+
+
+class _Detection(Metric):
+    """A ratio of counts of predictions above a threshold, and targets of 1."""
+
+    def __init__(self, threshold: float, name: str) -> None:
+        self.threshold, self.name = float(threshold), name
+
+    def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
+        """Return the weights of hits, of all predictions of 1, and of all targets of 1."""
+        y, p, w = _rows(type(self).__name__, targets, predictions, weights)
+        said = (p > self.threshold).astype("float32")
+        total = FUNCTIONS["sum"]
+        counts: DistributedArray = total(FUNCTIONS["stack"]([y * said, said, y]) * w, axis=1)
+        return counts
+
+
+@checked_class(eager=True)
+class Precision(_Detection):
+    """The fraction of the predictions above `threshold` whose target is 1; 0 if there is none.
+
+    >>> precision = gdt.metrics.Precision()
+    >>> precision.update([1.0, 0.0, 1.0], [0.9, 0.8, 0.1])
+    >>> precision.result()
+    0.5
+    """
+
+    def __init__(self, threshold: float = 0.5, name: str = "precision") -> None:
+        super().__init__(threshold, name)
+
+    def value(self, total: np.ndarray) -> float:
+        """Return hits over predictions of 1."""
+        return float(total[0] / total[1]) if total[1] else 0.0
+
+
+@checked_class(eager=True)
+class Recall(_Detection):
+    """The fraction of the targets of 1 whose prediction is above `threshold`; 0 if there is none.
+
+    >>> recall = gdt.metrics.Recall()
+    >>> recall.update([1.0, 0.0, 1.0], [0.9, 0.8, 0.1])
+    >>> recall.result()
+    0.5
+    """
+
+    def __init__(self, threshold: float = 0.5, name: str = "recall") -> None:
+        super().__init__(threshold, name)
+
+    def value(self, total: np.ndarray) -> float:
+        """Return hits over targets of 1."""
+        return float(total[0] / total[2]) if total[2] else 0.0
+
+
+@checked_class(eager=True)
+class ConfusionMatrix(Metric):
+    """The number of rows of each label (row) whose largest logit is at each class (column).
+
+    labels: (...), integers; logits: (..., classes). Raises ArgumentError for fewer than 1 class.
+
+    >>> matrix = gdt.metrics.ConfusionMatrix(2)
+    >>> matrix.update([0, 1, 1], [[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> matrix.result().tolist()
+    [[1.0, 0.0], [1.0, 1.0]]
+    """
+
+    def __init__(self, classes: int, name: str = "confusion_matrix") -> None:
+        if classes < 1:
+            raise error(ArgumentError, "ConfusionMatrix", f"{classes} classes, not 1 or more")
+        self.classes, self.name = classes, name
+
+    def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
+        """Return the weights of the rows of each label and predicted class."""
+        labels, logits = as_operands("ConfusionMatrix", labels=targets, logits=predictions)
+        if labels.shape != logits.shape[:-1] or logits.shape[-1] != self.classes:
+            problem = f"labels have shape {list(labels.shape)}, logits {list(logits.shape)}"
+            remedy = f"Logits have the shape of the labels and an axis of {self.classes} classes."
+            raise error(ShapeError, "ConfusionMatrix", problem, remedy=remedy)
+        said = FUNCTIONS["argmax"](logits, axis=-1)
+        labels, said, w = _rows("ConfusionMatrix", labels, said, weights)
+        true, found = (
+            FUNCTIONS["one_hot"](x.astype("int32"), self.classes) for x in (labels, said)
+        )
+        true = true.astype("float32") * FUNCTIONS["expand_dims"](w, -1)
+        counts: DistributedArray = true.mT @ found.astype("float32")
+        return counts
+
+    def value(self, total: np.ndarray) -> np.ndarray:
+        """Return the matrix (labels, predictions)."""
+        return total
+
+
+@checked_class(eager=True)
+class MeanOf(Metric):
+    """The mean over all rows of a function of targets and predictions with a value for each row.
+
+    function: takes `reduction="none"`, as the losses of `gdt.nn.losses` do, or has no such
+    argument. Rows with several values count with their mean.
+
+    >>> error = gdt.metrics.MeanOf(gdt.nn.losses.mean_absolute_error)
+    >>> error.update([1.0, 2.0], [1.0, 4.0])
+    >>> error.update([0.0], [4.0])
+    >>> error.result()
+    2.0
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
+        self.function, self.name = function, name or function.__name__
+
+    def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
+        """Return the weighted sum of the values of all rows, and the sum of the weights."""
+        each = self.function(targets, predictions, reduction="none")
+        if each.ndim > 1:
+            each = FUNCTIONS["mean"](each, axis=tuple(range(1, each.ndim)))
+        each, _, w = _rows(self.name, each, each, weights)
+        sums: DistributedArray = FUNCTIONS["sum"](FUNCTIONS["stack"]([each * w, w]), axis=1)
+        return sums
+
+    def value(self, total: np.ndarray) -> float:
+        """Return the mean."""
+        return float(total[0] / total[1]) if total[1] else float("nan")
+
+
+@checked_class(eager=True)
+class Perplexity(MeanOf):
+    """The exponential of the mean cross-entropy.
+
+    function: the cross-entropy, such as `gdt.nn.losses.sparse_softmax_cross_entropy`.
+
+    >>> perplexity = gdt.metrics.Perplexity(gdt.nn.losses.sparse_softmax_cross_entropy)
+    >>> perplexity.update([0, 1], [[0.0, 0.0], [0.0, 0.0]])
+    >>> round(perplexity.result(), 4)
+    2.0
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str = "perplexity") -> None:
+        super().__init__(function, name)
+
+    def value(self, total: np.ndarray) -> float:
+        """Return the exponential of the mean."""
+        return float(np.exp(super().value(total)))

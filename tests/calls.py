@@ -239,8 +239,12 @@ CALLS: dict[str, Callable[[], Call]] = {
         f"nn.losses.{name}": lambda name=name: (
             getattr(losses, name), (LOGITS, LOGITS), {"reduction": "sum"})
         for name in ("softmax_cross_entropy", "sigmoid_cross_entropy", "mean_squared_error",
-                     "mean_absolute_error")
+                     "mean_absolute_error", "huber", "kl_divergence", "binary_crossentropy",
+                     "categorical_crossentropy")
     },
+    "nn.losses.sparse_categorical_crossentropy": lambda: (
+        losses.sparse_categorical_crossentropy, (LABELS, LOGITS), {"from_logits": True}),
+    "nn.losses.get": lambda: (losses.get, ("mse",), {}),
     # ---- training
     "optim.SGD": lambda: (optim.SGD, (0.1, 0.9), {"nesterov": True}),
     "optim.Adam": lambda: (optim.Adam, (0.1, 0.9, 0.99, 1e-7), {}),
@@ -252,12 +256,31 @@ CALLS: dict[str, Callable[[], Call]] = {
     "optim.global_norm": lambda: (optim.global_norm, ({"w": X},), {}),
     "optim.cosine_decay": lambda: (
         lambda *a: optim.cosine_decay(*a)(3), (0.1, 10, 0.0), {}),
+    "optim.linear_decay": lambda: (
+        lambda *a: optim.linear_decay(*a)(3), (0.1, 10, 0.0), {}),
+    "optim.RMSprop": lambda: (optim.RMSprop, (0.1, 0.9, 0.5, 1e-7), {}),
+    "optim.Adagrad": lambda: (optim.Adagrad, (0.1, 0.1, 1e-7), {}),
+    "optim.Lion": lambda: (optim.Lion, (0.1, 0.9, 0.99, 0.1), {}),
+    "optim.MovingAverage": lambda: (optim.MovingAverage, (optim.SGD(0.1), 0.9), {}),
+    "optim.ParameterGroups": lambda: (
+        optim.ParameterGroups, ({"w": optim.SGD(0.1)}, optim.SGD(0.2)), {}),
     "optim.exponential_decay": lambda: (
         lambda *a, **k: optim.exponential_decay(*a, **k)(3), (0.1, 10, 0.5), {"staircase": True}),
     "optim.piecewise_constant": lambda: (
         lambda *a: optim.piecewise_constant(*a)(3), ([2], [0.1, 0.01]), {}),
     "optim.with_warmup": lambda: (lambda *a: optim.with_warmup(*a)(3), (0.1, 4), {}),
     "metrics.accuracy": lambda: (gdt.metrics.accuracy, (LABELS, LOGITS), {}),
+    "metrics.top_k_accuracy": lambda: (gdt.metrics.top_k_accuracy, (LABELS, LOGITS, 2), {}),
+    "metrics.categorical_accuracy": lambda: (
+        gdt.metrics.categorical_accuracy, (LOGITS, LOGITS), {}),
+    "metrics.binary_accuracy": lambda: (gdt.metrics.binary_accuracy, (LOGITS, LOGITS, 0.5), {}),
+    "metrics.AUC": lambda: (gdt.metrics.AUC, (20, "a"), {}),
+    "metrics.Precision": lambda: (gdt.metrics.Precision, (0.5, "p"), {}),
+    "metrics.Recall": lambda: (gdt.metrics.Recall, (0.5, "r"), {}),
+    "metrics.ConfusionMatrix": lambda: (gdt.metrics.ConfusionMatrix, (3, "c"), {}),
+    "metrics.MeanOf": lambda: (gdt.metrics.MeanOf, (losses.mean_squared_error, "m"), {}),
+    "metrics.Perplexity": lambda: (
+        gdt.metrics.Perplexity, (losses.sparse_softmax_cross_entropy, "p"), {}),
     "metrics.Mean": lambda: (gdt.metrics.Mean, (), {}),
     "metrics.Mean.update": lambda: (gdt.metrics.Mean().update, (1.0,), {"weight": 2.0}),
     "training.Trainer": lambda: (gdt.training.Trainer, (_model(), optim.SGD(0.1),

@@ -14,7 +14,17 @@ import pytest
 import gdt
 from gdt import UNSHARDED, Layout, create_mesh
 from gdt.errors import ArgumentError, ShapeError
-from gdt.optim import SGD, Adam, AdamW, Optimizer
+from gdt.optim import (
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Lion,
+    MovingAverage,
+    Optimizer,
+    ParameterGroups,
+    RMSprop,
+)
 from gdt.optim.adam import adam_step
 
 LAYOUTS = [[UNSHARDED, UNSHARDED], ["a", UNSHARDED], ["b", "a"], [("a", "b"), UNSHARDED]]
@@ -48,12 +58,56 @@ def adam(rate: Callable[[int], float], decay: float = 0.0) -> Naive:
     return train
 
 
+def rmsprop(rate: float, momentum: float = 0.0) -> Naive:
+    """Keras' formula: epsilon stands under the root."""
+
+    def train(w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        v, m = np.zeros_like(w), np.zeros_like(w)
+        for g in gradients:
+            v = 0.9 * v + (1 - 0.9) * g**2
+            m = momentum * m + rate * g / np.sqrt(v + 1e-7)
+            w = w - m
+        return w
+
+    return train
+
+
+def adagrad(rate: float) -> Naive:
+    def train(w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        a = np.full_like(w, 0.1)
+        for g in gradients:
+            a = a + g**2
+            w = w - rate * g / np.sqrt(a + 1e-7)
+        return w
+
+    return train
+
+
+def lion(rate: float, decay: float) -> Naive:
+    """Chen et al. 2023, algorithm 2, line by line."""
+
+    def train(w: np.ndarray, gradients: np.ndarray) -> np.ndarray:
+        m = np.zeros_like(w)
+        for g in gradients:
+            w = w - rate * (np.sign(0.9 * m + (1 - 0.9) * g) + decay * w)
+            m = 0.99 * m + (1 - 0.99) * g
+        return w
+
+    return train
+
+
 OPTIMIZERS: dict[str, tuple[Callable[[], Optimizer], Naive]] = {
     "sgd": (lambda: SGD(0.1), sgd(0.1)),
     "momentum": (lambda: SGD(0.1, 0.9), sgd(0.1, 0.9)),
     "nesterov": (lambda: SGD(0.1, 0.9, nesterov=True), sgd(0.1, 0.9, nesterov=True)),
     "adam": (lambda: Adam(0.01), adam(lambda step: 0.01)),
     "adamw": (lambda: AdamW(0.01, 0.1), adam(lambda step: 0.01, decay=0.1)),
+    "rmsprop": (lambda: RMSprop(0.01), rmsprop(0.01)),
+    "rmsprop with momentum": (lambda: RMSprop(0.01, momentum=0.9), rmsprop(0.01, 0.9)),
+    "adagrad": (lambda: Adagrad(0.1), adagrad(0.1)),
+    "lion": (lambda: Lion(0.01, weight_decay=0.1), lion(0.01, 0.1)),
+    "groups": (lambda: ParameterGroups({"w": SGD(0.1)}, Adam()), sgd(0.1)),
+    "average": (lambda: MovingAverage(Adam(0.01)), adam(lambda step: 0.01)),
     "schedule": (lambda: Adam(lambda step: 0.1 / (step + 1)), adam(lambda step: 0.1 / (step + 1))),
 }
 
@@ -388,3 +442,73 @@ def test_a_complex_gradient_of_a_real_weight_is_refused() -> None:
     with pytest.raises(ShapeError, match=r"w: parameter float64\[2\].* is real.*complex128"):
         gdt.optim.SGD(0.1).update(weights, {"w": gdt.ones(2, "complex128")})
     assert weights["w"].tolist() == [1.0, 1.0]
+
+
+def test_groups_take_the_first_pattern_that_matches(rng: np.random.Generator) -> None:
+    model = gdt.nn.Sequential(gdt.nn.Dense(3, 4, key=1), gdt.nn.BatchNorm(4))
+    optimizer = ParameterGroups(
+        {r".*bias": SGD(0.1), r"layers\.1": SGD(1.0)}, default=AdamW(0.1, 0.5)
+    )
+    before = {n: x.numpy().copy() for n, x in model.parameters().items()}
+    gradients = {n: gdt.ones_like(x) for n, x in model.parameters().items()}
+    optimizer.update(model, gradients)
+    change = {n: x.numpy() - before[n] for n, x in model.parameters().items()}
+    np.testing.assert_allclose(change["layers.0.bias"], -0.1)
+    np.testing.assert_allclose(
+        change["layers.0.weight"], -0.1 - 0.05 * before["layers.0.weight"], rtol=1e-4
+    )
+    others = [n for n in change if n.startswith("layers.1") and not n.endswith("bias")]
+    assert others and all((change[n] == -1).all() for n in others)
+    optimizer.learning_rate = 0.2
+    rates = [o.learning_rate for o in (*optimizer.groups.values(), optimizer.default)]
+    assert optimizer.steps == 1 and rates == [0.2, 1.0, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: ParameterGroups({"(": SGD()}, SGD()), "no pattern"),
+        (lambda: ParameterGroups({"a": (o := SGD())}, o), "serves two groups"),
+        (lambda: ParameterGroups({"v": SGD()}, SGD()).init({"w": gdt.ones(2)}), "parameters are w"),
+        (lambda: MovingAverage(SGD(), 1.0), "momentum is 1.0"),
+        (lambda: MovingAverage(SGD()).averaged({"w": gdt.ones(2)}).__enter__(), "no average yet"),
+    ],
+)
+def test_wrappers_of_optimizers_say_what_does_not_fit(make: Any, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        make()
+
+
+def test_averages_are_those_of_the_formula_and_leave_the_weights(rng: np.random.Generator) -> None:
+    mesh = create_mesh([("a", 4)], blocks=4)
+    parameters = {"w": gdt.zeros((7,), layout=Layout(["a"], mesh))}
+    optimizer, average = MovingAverage(SGD(1.0), 0.75), 0.0
+    step = gdt.function(lambda g: optimizer.update(parameters, {"w": g}))
+    for number, g in enumerate(rng.standard_normal((6, 7))):
+        step(gdt.asarray(g, layout=Layout(["a"], mesh)))
+        weights = parameters["w"].numpy()
+        average = 0.75 * average + 0.25 * weights if number else weights
+        with optimizer.averaged(parameters):
+            np.testing.assert_allclose(parameters["w"].numpy(), average, rtol=1e-12)
+        np.testing.assert_array_equal(parameters["w"].numpy(), weights)
+
+
+def test_groups_and_averages_are_saved_and_go_on(tmp_path: Any) -> None:
+    def trained(steps: int, path: Any = None) -> Any:
+        parameters = {"w": gdt.ones((2,)), "b": gdt.ones((2,))}
+        optimizer = MovingAverage(ParameterGroups({"b": SGD(0.1, 0.9)}, Adam(0.1)))
+        optimizer.init(parameters)
+        tree = {"parameters": parameters, "optimizer": optimizer}
+        if path is not None:
+            gdt.checkpoint.restore(path, tree)
+        for _ in range(steps):
+            optimizer.update(parameters, {n: x * 2 for n, x in parameters.items()})
+        return tree
+
+    path = gdt.checkpoint.save(tmp_path / "a.safetensors", trained(2))
+    one, other = trained(5), trained(3, path)
+    for name, value in one["parameters"].items():
+        np.testing.assert_array_equal(value.numpy(), other["parameters"][name].numpy())
+        averages = [t["optimizer"].state["average"][name].numpy() for t in (one, other)]
+        np.testing.assert_array_equal(*averages)
+

@@ -67,6 +67,8 @@ class UpdateOp(Op[..., Any]):
         **static: Any,
     ) -> None:
         """`update(owners[i], others[i], *args)` for every i, with one lookup of plans for all."""
+        if not owners:
+            return
         types: list[Any] = []
         for group, other in zip(owners, others, strict=True):
             for mapping, name in group:

@@ -10,6 +10,7 @@ collective with the gradients.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, ShapeError, error
+
+Loss = Callable[..., DistributedArray]  # (targets, predictions) -> scalar, or a value for each row
 
 
 @checked
@@ -90,6 +93,169 @@ def mean_absolute_error(
         "mean_absolute_error", targets=targets, predictions=predictions
     )
     return _reduced("mean_absolute_error", FUNCTIONS["abs"](predictions - targets), reduction)
+
+
+@checked
+def huber(
+    targets: Any, predictions: Any, reduction: str = "mean", delta: float = 1.0
+) -> DistributedArray:
+    """Return the Huber loss: d * d / 2 of a difference of at most `delta`, else delta * (|d| -
+    delta / 2).
+
+    Source: Huber 1964. Raises ArgumentError for a `delta` that is not positive.
+
+    >>> float(gdt.nn.losses.huber([0.0, 0.0], [1.0, 3.0]))
+    1.5
+    """
+    if not delta > 0:
+        raise error(ArgumentError, "huber", f"delta is {delta!r}", remedy="It is positive.")
+    targets, predictions = _of_one_shape("huber", targets=targets, predictions=predictions)
+    size = FUNCTIONS["abs"](predictions - targets)
+    inner = FUNCTIONS["minimum"](size, delta)
+    return _reduced("huber", inner * (size - inner * 0.5), reduction)
+
+
+@checked
+def kl_divergence(targets: Any, predictions: Any, reduction: str = "mean") -> DistributedArray:
+    """Return the Kullback-Leibler divergence of probabilities (..., classes): the sum over classes
+    of t * log(t / p).
+
+    Both are taken between 1e-7 and 1, as Keras does.
+
+    >>> round(float(gdt.nn.losses.kl_divergence([[0.5, 0.5]], [[0.25, 0.75]])), 4)
+    0.1438
+    """
+    targets, predictions = _of_one_shape("kl_divergence", targets=targets, predictions=predictions)
+    t, p = (FUNCTIONS["clip"](x, PROBABILITY, 1.0) for x in (targets, predictions))
+    each = FUNCTIONS["sum"](t * (FUNCTIONS["log"](t) - FUNCTIONS["log"](p)), axis=-1)
+    return _reduced("kl_divergence", each, reduction)
+
+
+# ---------------------------------------------------------------- Keras' names
+
+
+PROBABILITY = 1e-7
+"""The least probability whose logarithm is taken, as in Keras."""
+
+
+@checked
+def sparse_categorical_crossentropy(
+    labels: Any, predictions: Any, reduction: str = "mean", *, from_logits: bool = False
+) -> DistributedArray:
+    """Return the cross-entropy of integer labels (...) with probabilities (..., classes).
+
+    from_logits: whether the predictions are logits; then it is `sparse_softmax_cross_entropy`.
+    Raises ValueError for a label that is no class.
+
+    >>> p = [[0.25, 0.75], [0.5, 0.5]]
+    >>> round(float(gdt.nn.losses.sparse_categorical_crossentropy([1, 0], p)), 4)
+    0.4904
+    """
+    logits = predictions if from_logits else _log_probabilities(predictions)
+    return sparse_softmax_cross_entropy(labels, logits, reduction)
+
+
+@checked
+def categorical_crossentropy(
+    targets: Any,
+    predictions: Any,
+    reduction: str = "mean",
+    *,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+) -> DistributedArray:
+    """Return the cross-entropy of probabilities (..., classes) with probabilities of that shape.
+
+    from_logits: whether the predictions are logits. label_smoothing: the share of each row of
+    targets that is spread over all classes evenly.
+
+    >>> round(float(gdt.nn.losses.categorical_crossentropy([[0.0, 1.0]], [[0.25, 0.75]])), 4)
+    0.2877
+    """
+    op = "categorical_crossentropy"
+    targets, predictions = _of_one_shape(op, targets=targets, predictions=predictions)
+    _check_smoothing(op, label_smoothing)
+    if label_smoothing:
+        classes = targets.shape[-1]
+        targets = targets * (1 - label_smoothing) + label_smoothing / classes
+    logits = predictions if from_logits else _log_probabilities(predictions)
+    return softmax_cross_entropy(targets, logits, reduction)
+
+
+@checked
+def binary_crossentropy(
+    targets: Any,
+    predictions: Any,
+    reduction: str = "mean",
+    *,
+    from_logits: bool = False,
+    label_smoothing: float = 0.0,
+) -> DistributedArray:
+    """Return the cross-entropy of probabilities of "yes" with probabilities of the same shape.
+
+    from_logits: whether the predictions are logits; then it is `sigmoid_cross_entropy`.
+    label_smoothing: how far targets of 0 and 1 are moved towards 0.5, in halves.
+
+    >>> round(float(gdt.nn.losses.binary_crossentropy([1.0, 0.0], [0.75, 0.5])), 4)
+    0.4904
+    """
+    op = "binary_crossentropy"
+    targets, predictions = _of_one_shape(op, targets=targets, predictions=predictions)
+    _check_smoothing(op, label_smoothing)
+    if label_smoothing:
+        targets = targets * (1 - label_smoothing) + label_smoothing / 2
+    if from_logits:
+        return sigmoid_cross_entropy(targets, predictions, reduction)
+    p = FUNCTIONS["clip"](predictions, PROBABILITY, 1 - PROBABILITY)
+    yes, no = FUNCTIONS["log"](p), FUNCTIONS["log"](1 - p)
+    return _reduced(op, -(targets * yes + (1 - targets) * no), reduction)
+
+
+def _log_probabilities(predictions: Any) -> DistributedArray:
+    """Return the logarithms of probabilities (..., classes), scaled to a sum of 1 as Keras does."""
+    (p,) = as_operands("crossentropy", predictions=predictions)
+    p = p / FUNCTIONS["sum"](p, axis=-1, keepdims=True)
+    logarithms: DistributedArray = FUNCTIONS["log"](FUNCTIONS["clip"](p, PROBABILITY, 1.0))
+    return logarithms
+
+
+def _check_smoothing(op: str, label_smoothing: float) -> None:
+    """Raise ArgumentError unless `label_smoothing` is in [0, 1]."""
+    if not 0 <= label_smoothing <= 1:
+        problem = f"label_smoothing is {label_smoothing!r}"
+        raise error(ArgumentError, op, problem, remedy="It is in [0, 1].")
+
+
+@checked
+def get(loss: str | Loss) -> Loss:
+    """Return a loss by its name in gdt, by its name in Keras, or as it is if it is a function.
+
+    Keras' cross-entropies expect probabilities, and those of gdt (`sparse_softmax_cross_entropy`,
+    `softmax_cross_entropy`, `sigmoid_cross_entropy`) logits. Raises ArgumentError for another name.
+
+    >>> gdt.nn.losses.get("mse") is gdt.nn.losses.mean_squared_error
+    True
+    """
+    if not isinstance(loss, str):
+        return loss
+    if loss.lower() not in NAMES:
+        remedy = f"Pass a function (targets, predictions) -> loss, or one of {', '.join(NAMES)}."
+        raise error(ArgumentError, "losses.get", f"{loss!r} is no loss", remedy=remedy)
+    return NAMES[loss.lower()]
+
+
+NAMES: dict[str, Loss] = {
+    f.__name__: f
+    for f in (
+        sparse_softmax_cross_entropy, softmax_cross_entropy, sigmoid_cross_entropy,
+        mean_squared_error, mean_absolute_error, huber, kl_divergence,
+        sparse_categorical_crossentropy, categorical_crossentropy, binary_crossentropy,
+    )
+} | {
+    "mse": mean_squared_error, "mae": mean_absolute_error, "kld": kl_divergence,
+    "kldivergence": kl_divergence, "huber_loss": huber,
+}  # fmt: skip
+"""All losses by the names that `get` knows."""
 
 
 def _reduced(name: str, each: DistributedArray, reduction: str) -> DistributedArray:

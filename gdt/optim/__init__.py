@@ -6,12 +6,16 @@ in one kernel launch on a GPU, in loops on the host (`update_loops`).
 """
 
 from gdt.optim.adam import Adam, AdamW
+from gdt.optim.averaging import MovingAverage
 from gdt.optim.clipping import clip_by_global_norm, global_norm
+from gdt.optim.groups import ParameterGroups
 from gdt.optim.optimizer import Optimizer
+from gdt.optim.scaled import Adagrad, Lion, RMSprop
 from gdt.optim.schedules import (
     Schedule,
     cosine_decay,
     exponential_decay,
+    linear_decay,
     piecewise_constant,
     with_warmup,
 )
@@ -19,14 +23,20 @@ from gdt.optim.sgd import SGD
 
 __all__ = [
     "SGD",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "Lion",
+    "MovingAverage",
     "Optimizer",
+    "ParameterGroups",
+    "RMSprop",
     "Schedule",
     "clip_by_global_norm",
     "cosine_decay",
     "exponential_decay",
     "global_norm",
+    "linear_decay",
     "piecewise_constant",
     "with_warmup",
 ]

@@ -85,7 +85,7 @@ class Optimizer(Stateful):
     """
 
     trainable = False  # the state has no parameters
-    counters = ("steps",)
+    counters: ClassVar[tuple[str, ...]] = ("steps",)
     state_names: ClassVar[tuple[str, ...]] = ()  # of the arrays that belong to every parameter
 
     def __init__(self, learning_rate: float | Schedule) -> None:
@@ -110,7 +110,7 @@ class Optimizer(Stateful):
         self.steps = 0
         for arrays in self.state.values():
             arrays.clear()
-        for slot in self._parameters("init", parameters):
+        for slot in self.targets("init", parameters):
             self._begin(slot)
         return self
 
@@ -119,7 +119,7 @@ class Optimizer(Stateful):
         shown = [f"{name}={vars(self)[name]!r}" for name in names if name in vars(self)]
         return f"{type(self).__name__}({', '.join(shown)}) after {self.steps} steps"
 
-    def _parameters(self, method: str, tree: Tree) -> list[Slot]:
+    def targets(self, method: str, tree: Tree) -> list[Slot]:
         """Return the slots of the parameters, or raise ArgumentError if there is none."""
         parameters = trainable_slots(tree)
         if not parameters:
@@ -149,7 +149,14 @@ class Optimizer(Stateful):
         missing, or if gradients or state have other shapes than the parameters, and ArgumentError
         if there is no parameter; then nothing is changed.
         """
-        owners, arrays = self._ready(parameters, gradients) or self._prepared(parameters, gradients)
+        updates = self._ready(parameters, gradients)
+        if updates is None:
+            updates = self.prepare(self.targets("update", parameters), by_name(gradients))
+        self.take_step(*updates)
+
+    def take_step(self, owners: list[list[Owner]], arrays: list[DistributedArray]) -> None:
+        """Count a step, and update every parameter; arrays: the gradients, as `prepare` returns
+        them."""
         begin_step = self._begin_step
         if processes.current().count > 1 and arrays:
             names = frozenset((str(key), mapping[key].type) for (mapping, key), *_ in owners)
@@ -178,14 +185,13 @@ class Optimizer(Stateful):
             arrays.append(g)
         return (owners, arrays) if arrays and len(arrays) == len(gradients) else None
 
-    def _prepared(self, parameters: Tree, gradients: Tree) -> Updates:
-        """Return the owners and gradients, after moving gradients and state to the layouts of the
-        parameters."""
-        targets = self._parameters("update", parameters)
+    def prepare(self, targets: Sequence[Slot], gradients: Mapping[str, Any]) -> Updates:
+        """Return the owners and gradients of these parameters, after moving gradients and state to
+        the layouts of the parameters."""
         # Gradients that move travel together: processes may have filled dicts in other orders.
         ordered = sorted(targets, key=lambda slot: slot.name)
         moved = zip(ordered, self._gradients(ordered, gradients), strict=True)
-        self._follow(ordered)
+        self.follow(ordered)
         by_name = {slot.name: g for slot, g in moved}
         updated = [(s, g) for s in targets if (g := by_name[s.name]) is not None]
         owners = [
@@ -226,7 +232,7 @@ class Optimizer(Stateful):
         """Update every parameter: `owners` holds the owners of the parameter and of its state."""
         raise NotImplementedError
 
-    def _follow(self, targets: Sequence[Slot]) -> None:
+    def follow(self, targets: Sequence[Slot]) -> None:
         """Move the state of every parameter to the parameter's layout and dtype."""
         stale = [
             (state_name, slot)
@@ -258,10 +264,11 @@ class Optimizer(Stateful):
                 remedy="Call optimizer.init(parameters); each model needs its own optimizer.",
             )
 
-    def _gradients(self, targets: Sequence[Slot], tree: Tree) -> list[DistributedArray | None]:
+    def _gradients(
+        self, targets: Sequence[Slot], named: Mapping[str, Any]
+    ) -> list[DistributedArray | None]:
         """Return for every target the direction in which the loss grows, in the target's layout and
         dtype; None where the gradient is None."""
-        named = _by_name(tree)
         gradients: list[Any] = [named.get(slot.name) for slot in targets]
         others = [
             i
@@ -313,7 +320,7 @@ def _in_dtype(g: DistributedArray, dtype: np.dtype) -> DistributedArray:
     return g if g.dtype == dtype else astype(g, dtype)
 
 
-def _by_name(tree: Tree) -> Mapping[str, Any]:
+def by_name(tree: Tree) -> Mapping[str, Any]:
     """Return gradients by the names of their parameters, or raise DtypeError."""
     named = tree if _is_flat(tree) else {slot.name: slot.value for slot in slots(tree)}
     for name, g in named.items():

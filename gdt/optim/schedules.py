@@ -76,6 +76,32 @@ def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedu
 
 
 @dataclass(frozen=True)
+class LinearDecay:
+    """The schedule of `linear_decay`."""
+
+    initial: float
+    decay_steps: int
+    final: float
+
+    def __call__(self, step: int) -> float:
+        done = min(step / self.decay_steps, 1.0)
+        return self.initial + (self.final - self.initial) * done
+
+
+@partial(checked, eager=True)
+def linear_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedule:
+    """Return the schedule of a straight line from `initial` to `final` over `decay_steps`.
+
+    After that it is `final`. Raises ArgumentError for fewer than one decay step.
+
+    >>> gdt.optim.linear_decay(1.0, decay_steps=100)(25)
+    0.75
+    """
+    _check_steps("linear_decay", decay_steps)
+    return LinearDecay(initial, decay_steps, final)
+
+
+@dataclass(frozen=True)
 class PiecewiseConstant:
     """The schedule of `piecewise_constant`."""
 

@@ -1,0 +1,112 @@
+"""MovingAverage: an optimizer that also keeps an exponential moving average of the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gdt.arguments import checked_class
+from gdt.engine.updates import update_op
+from gdt.errors import ArgumentError, error
+from gdt.observe import from_host
+from gdt.optim.optimizer import Block, Optimizer, runs
+from gdt.optim.schedules import Schedule
+from gdt.state import Tree, trainable_slots
+
+Scalar = Any
+
+
+@update_op("..., ..., ..., ... -> ...", donate="a")
+def average_step(
+    xp: Any, a: Block, p: Block, momentum: Scalar, rest: Scalar, /, *, out: Any
+) -> Block:
+    """Return momentum * a + rest * p."""
+    for change, a_, p_, new in runs(xp, a, p, out[0]):
+        xp.multiply(p_, rest, out=change)
+        xp.multiply(a_, momentum, out=new)
+        xp.add(new, change, out=new)
+    return out[0]
+
+
+@checked_class(eager=True)
+class MovingAverage(Optimizer):
+    """An optimizer's steps, and the exponential moving average of the parameters that they give.
+
+    optimizer: the optimizer that takes the steps. momentum: the factor of the average after each
+        step, `average = momentum * average + (1 - momentum) * p`; the first average is p itself.
+
+    The averages are in `state["average"]`, in the layouts of the parameters; `averaged` puts them
+    in the place of the parameters. Source: Polyak and Juditsky 1992; default as in Keras.
+
+    Raises ArgumentError for a momentum outside [0, 1).
+
+    >>> optimizer = gdt.optim.MovingAverage(gdt.optim.SGD(1.0), momentum=0.75)
+    >>> parameters = {"w": gdt.asarray([4.0])}
+    >>> for _ in range(2):
+    ...     optimizer.update(parameters, {"w": gdt.asarray([1.0])})
+    >>> with optimizer.averaged(parameters):
+    ...     parameters["w"].tolist()
+    [2.75]
+    >>> parameters["w"].tolist()
+    [2.0]
+    """
+
+    state_names = ("average",)
+
+    def __init__(self, optimizer: Optimizer, momentum: float = 0.99) -> None:
+        if not 0 <= momentum < 1:
+            problem, remedy = f"momentum is {momentum!r}", "It is in [0, 1)."
+            raise error(ArgumentError, "MovingAverage", problem, remedy=remedy)
+        self.optimizer, self.momentum = optimizer, float(momentum)
+        self.steps = 0
+        self.state = {"average": {}}
+
+    @property
+    def learning_rate(self) -> float | Schedule:
+        """The learning rate of the inner optimizer."""
+        return self.optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float | Schedule) -> None:
+        self.optimizer.learning_rate = rate
+
+    def init(self, parameters: Tree) -> Optimizer:
+        """Reset the inner optimizer and the averages; return the optimizer."""
+        self.optimizer.init(parameters)
+        return super().init(parameters)
+
+    def update(self, parameters: Tree, gradients: Tree) -> None:
+        """Take a step of the inner optimizer, then update the averages; see `Optimizer.update`."""
+        self.optimizer.update(parameters, gradients)
+        targets = trainable_slots(parameters)
+        self.follow(targets)
+        owners = [[(self.state["average"], slot.name)] for slot in targets]
+        factors = from_host("MovingAverage", self._count_step)
+        average_step.multi_tensor(owners, [slot.value for slot in targets], *factors)
+
+    def _count_step(self) -> tuple[float, float]:
+        """Count the step, and return the factors of the average and of the parameter."""
+        self.steps += 1
+        momentum = self.momentum if self.steps > 1 else 0.0
+        return momentum, 1 - momentum
+
+    @contextmanager
+    def averaged(self, parameters: Tree) -> Iterator[Tree]:
+        """Put the averages in the place of the parameters inside the `with` block.
+
+        Raises ArgumentError before the first step.
+        """
+        targets, averages = trainable_slots(parameters), self.state["average"]
+        missing = [slot.name for slot in targets if slot.name not in averages]
+        if missing or not self.steps:
+            problem = f"there is no average yet of {', '.join(missing or ['any parameter'])}"
+            raise error(ArgumentError, "MovingAverage.averaged", problem)
+        originals = [slot.value for slot in targets]
+        for slot in targets:
+            slot.owner[slot.key] = averages[slot.name]
+        try:
+            yield parameters
+        finally:
+            for slot, original in zip(targets, originals, strict=True):
+                slot.owner[slot.key] = original
