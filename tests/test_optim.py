@@ -511,4 +511,3 @@ def test_groups_and_averages_are_saved_and_go_on(tmp_path: Any) -> None:
         np.testing.assert_array_equal(value.numpy(), other["parameters"][name].numpy())
         averages = [t["optimizer"].state["average"][name].numpy() for t in (one, other)]
         np.testing.assert_array_equal(*averages)
-
