@@ -41,6 +41,9 @@ assert_type(x + 1, DistributedArray)
 assert_type(1 - x, DistributedArray)
 assert_type(-x @ x, DistributedArray)
 assert_type(x == 0, DistributedArray)
+assert_type(x.sum(axis=0), DistributedArray)
+assert_type(x[0], DistributedArray)
+assert_type(x.astype("float64").reshape(3, 2), DistributedArray)
 
 gdt.sum(x, axsi=0)  # error: call-arg
 gdt.sum()  # error: call-arg

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array.registry import FUNCTIONS, UNCHECKED
+from gdt.array.registry import FUNCTIONS, METHODS, UNCHECKED
 from gdt.backend.cupy import on_gpu
 from gdt.errors import DtypeError, ShapeError, error
 
@@ -17,19 +17,28 @@ A = TypeVar("A")
 COMMON_OPERANDS = frozenset({float, int})  # the operands, beside arrays, that are tested for first
 
 
-def _forward(name: str) -> Callable[..., Any]:
+class Method(Protocol):
+    """A method that returns an array of the class of its own array."""
+
+    def __get__(self, instance: A, owner: Any = None) -> Callable[..., A]: ...
+
+
+def _forward(name: str) -> Method:
     """Make a method that calls the public function `name`."""
 
     def method(self: Any, *args: Any, **static: Any) -> Any:
         return FUNCTIONS[name](self, *args, **static)
 
+    return _named(method, name)
+
+
+def _named(method: Any, name: str) -> Method:
+    """Make a method known as the one that calls the public function `name`, whose signature it
+    gets when that is declared."""
     method.__name__ = name
-    method.__doc__ = f"See `gdt.{name}`."
-    return method
-
-
-def _unary(name: str) -> Callable[[A], A]:
-    return _forward(name)
+    METHODS[name] = method
+    named: Method = method
+    return named
 
 
 def _reflected(name: str) -> Callable[[A, object], A]:
@@ -43,7 +52,7 @@ def _reflected(name: str) -> Callable[[A, object], A]:
     return method
 
 
-def _numpy_method(name: str) -> Callable[..., Any]:
+def _numpy_method(name: str) -> Method:
     """Make a method that calls the public function `name`.
 
     NumPy's function of that name calls this method, with `out=None` and `dtype=None` where its
@@ -62,9 +71,7 @@ def _numpy_method(name: str) -> Callable[..., Any]:
             )
         return FUNCTIONS[name](self, *args, **static)
 
-    method.__name__ = name
-    method.__doc__ = f"See `gdt.{name}`."
-    return method
+    return _named(method, name)
 
 
 def _operator(name: str) -> Callable[[A, object], A]:
@@ -161,8 +168,8 @@ class ArrayMethods:
     __gt__, __ge__ = _operator("greater"), _operator("greater_equal")
     __eq__ = _operator("equal")  # type: ignore[assignment]  # object's returns a bool
     __ne__ = _operator("not_equal")  # type: ignore[assignment]
-    __neg__, __pos__ = _unary("negative"), _unary("positive")
-    __abs__, __invert__ = _unary("abs"), _unary("invert")
+    __neg__, __pos__ = _forward("negative"), _forward("positive")
+    __abs__, __invert__ = _forward("abs"), _forward("invert")
     __getitem__ = _forward("getitem")
 
     def __setitem__(self: Any, index: object, value: object) -> None:
@@ -175,7 +182,7 @@ class ArrayMethods:
         )
 
     astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
-    conjugate, dot, repeat = _forward("conj"), _forward("dot"), _forward("repeat")
+    conjugate, dot, repeat = conj, _forward("dot"), _forward("repeat")
     swapaxes, diagonal, trace = _forward("swapaxes"), _forward("diagonal"), _numpy_method("trace")
     sum, mean, prod, max, min = (_numpy_method(n) for n in ("sum", "mean", "prod", "max", "min"))
     any, all, argmax, argmin = (_numpy_method(n) for n in ("any", "all", "argmax", "argmin"))

@@ -13,6 +13,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by name; `public` and `gdt.op` add to them
 # The same without a look at the arguments when a call fails: for operators, which look first.
 UNCHECKED: dict[str, Callable[..., Any]] = {}
+METHODS: dict[str, Callable[..., Any]] = {}  # of arrays, which call the function of their name
+
+
+def register(name: str, function: Callable[..., Any], unchecked: Callable[..., Any]) -> None:
+    """Make a function known by its name; the method of that name shows its signature and text."""
+    FUNCTIONS[name], UNCHECKED[name] = function, unchecked
+    if name in METHODS:
+        signature = inspect.signature(function)
+        first, *others = signature.parameters.values()
+        own = first.replace(name="self", annotation=first.empty)
+        described: Any = METHODS[name]
+        described.__signature__ = signature.replace(parameters=[own, *others])
+        described.__doc__ = function.__doc__
 
 
 def public(function: F) -> F:
@@ -28,8 +41,6 @@ def public_of(chapter: str) -> Callable[[F], F]:
 
 
 def _registered(function: F, name: str) -> F:
-    UNCHECKED[name] = function
-    if inspect.isfunction(function):
-        function = checked(function, name)
-    FUNCTIONS[name] = function
-    return function
+    public_function = checked(function, name) if inspect.isfunction(function) else function
+    register(name, public_function, function)
+    return public_function

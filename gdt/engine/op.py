@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.operands import SCALARS, bind_arguments, converted, hashable_statics
-from gdt.array.registry import FUNCTIONS, UNCHECKED
+from gdt.array.registry import register
 from gdt.caches import Cache
 from gdt.engine.builder import plan_of
 from gdt.engine.declaration import RuleOf, declaration_of, signature_of
@@ -358,7 +358,8 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
 
 def declared(new: O) -> O:
     """Make a new op known by its name, to gdt's functions and to programs."""
-    OPS[new.name] = FUNCTIONS[new.name] = UNCHECKED[new.name] = new
+    OPS[new.name] = new
+    register(new.name, new, new)
     return new
 
 

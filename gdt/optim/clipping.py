@@ -13,9 +13,14 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray, move_to_layouts
-from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.tape import Tree, flatten
 from gdt.errors import ArgumentError, error
+from gdt.ops.comparison import logical_and, maximum, where
+from gdt.ops.elementwise import sqrt
+from gdt.ops.exponential import exp2, log2
+from gdt.ops.extrema import max_
+from gdt.ops.reductions import sum_
+from gdt.ops.rounding import abs_, floor
 
 
 @checked
@@ -56,10 +61,10 @@ def clip_by_global_norm(gradients: Tree, max_norm: float) -> tuple[Tree, Distrib
     if max_norm == np.inf:
         return gradients, scaled * unit
     # In units of at least 1, neither the norm nor its limit overflows.
-    larger = FUNCTIONS["maximum"](unit, 1)
+    larger = maximum(unit, 1)
     norm, limit = scaled * (unit / larger), float(max_norm) / larger
-    divisor = FUNCTIONS["maximum"](norm, limit)
-    scale = limit / FUNCTIONS["where"](divisor == 0, 1, divisor)
+    divisor = maximum(norm, limit)
+    scale = limit / where(divisor == 0, 1, divisor)
     return rebuild([_times(g, scale) for g in arrays]), scaled * unit
 
 
@@ -72,32 +77,30 @@ def _scaled_norm(
     sizes = [_magnitude(g) for g in arrays]
     unit = _unit(sizes)
     total = reduce(lambda a, b: a + b, [_sum_of_squares(x, unit) for x in sizes])
-    return FUNCTIONS["sqrt"](total), unit
+    return sqrt(total), unit
 
 
 def _magnitude(g: DistributedArray) -> DistributedArray:
     """Return |g|, as float32 if g is float16."""
-    size: DistributedArray = FUNCTIONS["abs"](g)
+    size = abs_(g)
     return size.astype(np.float32) if size.dtype == np.float16 else size
 
 
 def _unit(sizes: Sequence[DistributedArray]) -> DistributedArray:
     """Return the largest power of two that is no larger than the largest element, or 1 if that is 0
     or not finite."""
-    largest = [FUNCTIONS["max" if x.size else "sum"](x) for x in sizes]
+    largest = [max_(x) if x.size else sum_(x) for x in sizes]
     largest = move_to_layouts(largest, [x.layout.resolved for x in largest])
-    most = reduce(FUNCTIONS["maximum"], largest)
-    usable = FUNCTIONS["logical_and"](most > 0, most < np.inf)
-    exponent = FUNCTIONS["floor"](FUNCTIONS["log2"](FUNCTIONS["where"](usable, most, 1)))
-    unit: DistributedArray = FUNCTIONS["exp2"](exponent)
-    return unit
+    most = reduce(maximum, largest)
+    usable = logical_and(most > 0, most < np.inf)
+    exponent = floor(log2(where(usable, most, 1)))
+    return exp2(exponent)
 
 
 def _sum_of_squares(size: DistributedArray, unit: DistributedArray) -> DistributedArray:
     """Return the sum of squares of `size / unit`."""
     scaled = size / unit.astype(size.dtype)
-    total: DistributedArray = FUNCTIONS["sum"](scaled * scaled)
-    return total
+    return sum_(scaled * scaled)
 
 
 def _times(g: DistributedArray, scale: DistributedArray) -> DistributedArray:
