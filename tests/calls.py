@@ -212,12 +212,11 @@ CALLS: dict[str, Callable[[], Call]] = {
         "affine": True, "momentum": 0.9, "epsilon": 1e-5, "dtype": "f4"}),
     "nn.Dropout": lambda: (gdt.nn.Dropout, (0.5,), {"key": 1}),
     "nn.Dropout.__call__": lambda: (gdt.nn.Dropout(0.5, key=1), (X,), {"training": True}),
-    "nn.Add": lambda: (gdt.nn.Add, (), {}),
-    "nn.Add.__call__": lambda: (gdt.nn.Add(), (X, X), {}),
+    "nn.Add.__call__": lambda: (gdt.nn.Add(), ([X, X],), {}),
     "nn.Concatenate": lambda: (gdt.nn.Concatenate, (0,), {}),
-    "nn.Concatenate.__call__": lambda: (gdt.nn.Concatenate(), (X, X), {}),
+    "nn.Concatenate.__call__": lambda: (gdt.nn.Concatenate(), ([X, X],), {}),
     "nn.Residual": lambda: (gdt.nn.Residual, (gdt.nn.Flatten(),), {}),
-    "nn.Embedding": lambda: (gdt.nn.Embedding, (4, 2, ROWS, "uniform"), {"dtype": "f4", "key": 1}),
+    "nn.Embedding": lambda: (gdt.nn.Embedding, (4, 2, ROWS, "he_normal"), {"dtype": "f4", "key": 1}),
     "nn.Embedding.__call__": lambda: (
         gdt.nn.Embedding(4, 2, key=1), (gdt.asarray([[0, 3]]),), {}),
     "nn.LayerNorm": lambda: (gdt.nn.LayerNorm, (2, gdt.Layout([None], MESH)), {

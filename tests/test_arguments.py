@@ -130,7 +130,7 @@ NOT_CALLED = {
     "metrics.Metric", "nn.Module", "nn.losses.Loss", "optim.Schedule",
     "data.imdb", "data.mnist", "nn.initializers.Initializer",
     "benchmark", "checkpoint.CheckpointManager", "Function", "RerecordedWarning",
-    "op", "custom_vjp", "training.NotebookProgress",
+    "op", "custom_vjp", "nn.Add", "training.NotebookProgress",
 }  # fmt: skip
 
 
