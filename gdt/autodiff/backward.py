@@ -15,7 +15,9 @@ import numpy as np
 
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.registry import FUNCTIONS
+from gdt.array.released import Released
 from gdt.autodiff.buckets import Buckets
+from gdt.autodiff.releases import Releases
 from gdt.caches import Cache
 from gdt.engine.plan import value_key
 from gdt.errors import GradientError, error
@@ -45,16 +47,18 @@ def gradients(
     sources: Arrays,
     extras: Arrays,
     unconnected: str,
+    layouts: Sequence[Layout | None],
 ) -> list[DistributedArray | None]:
-    """Return the gradients of the targets, in the layouts of the sources.
+    """Return the gradients of the targets, in these layouts.
 
     The partial reductions of targets and extras are resolved in one bundle with the gradients.
 
     nodes: the recorded calls. seeds: the cotangents of the targets; None for ones. extras: other
     arrays whose reductions join the bundle. unconnected: "raise", "zero" or "none", for a source
-    on which no target depends.
+    on which no target depends. layouts: one for each source; None leaves a gradient in the layout
+    in which it was computed.
     """
-    call = GradientCall(nodes, targets, seeds, sources, extras, unconnected)
+    call = GradientCall(nodes, targets, seeds, sources, extras, unconnected, tuple(layouts))
     observers = OBSERVERS.get()
     if not observers:
         return _as_program(call)
@@ -75,6 +79,7 @@ class GradientCall(NamedTuple):
     sources: Arrays
     extras: Arrays
     unconnected: str
+    layouts: tuple[Layout | None, ...]
 
 
 def check_fetched(nodes: Sequence[Node], sources: Arrays, fetched: Sequence[Fetched]) -> None:
@@ -117,7 +122,7 @@ def _run(call: GradientCall) -> tuple[list[DistributedArray | None], list[Distri
     """Run the backward pass op by op; return the sources' cotangents as they were computed, and in
     the layouts of the sources."""
     seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
-    cotangents, moved = _backward(call.nodes, call.targets, seeds, call.sources)
+    cotangents, moved = _backward(call.nodes, call.targets, seeds, call.sources, call.layouts)
     return cotangents, _resolved([moved.get(i, g) for i, g in enumerate(cotangents)], call)
 
 
@@ -182,7 +187,7 @@ def _as_program(call: GradientCall) -> list[DistributedArray | None]:
 def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArray]]:
     """Return everything about a call except the values of its arrays, and its arrays, each once."""
     # A program contains no np.errstate where the recorded ops ran under the one around them.
-    parts: list[Any] = [call.unconnected, *np.geterr().values()]
+    parts: list[Any] = [call.unconnected, call.layouts, *np.geterr().values()]
     values: list[Any] = []  # operands and outputs of all calls, for the one loop below
     for op, args, static, out in call.nodes:
         parts += (op, len(args))
@@ -212,6 +217,11 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
             if x._resolved is not None:
                 parts.append("resolved")
                 values.append(x._resolved)  # for a later turn of this loop
+            if type(x.blocks) is Released:
+                recipe = x.blocks.recipe
+                parts += (recipe.op, x.blocks.number, len(recipe.args))
+                parts += map(value_key, recipe.static.values())
+                values += recipe.args
         parts.append(n)
     return tuple(parts), arrays
 
@@ -221,7 +231,7 @@ def _recorded(
 ) -> list[DistributedArray | None]:
     """Return the gradients, computed op by op, and enter their recording in `BACKWARDS`."""
     recorder = Recorder()
-    registers = [recorder.declare(a) for a in arrays]
+    registers = [None if type(a.blocks) is Released else recorder.declare(a) for a in arrays]
     unresolved = [n for n, a in enumerate(arrays) if a._resolved is None]
     with observing(recorder):
         grads = _run(call)[1]
@@ -229,7 +239,7 @@ def _recorded(
     outputs = [recorder.find(a) for a in (*grads, *(a for _, a in resolved)) if a is not None]
     BACKWARDS[key] = False
     if not recorder.met_host:
-        program = recorder.program(registers, outputs)
+        program = recorder.program([r for r in registers if r is not None], outputs)
         if program is not None:
             BACKWARDS[key] = Backward(
                 program,
@@ -254,10 +264,14 @@ def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[Distri
 
 
 def _backward(
-    nodes: Sequence[Node], targets: Arrays, seeds: Arrays, sources: Arrays
+    nodes: Sequence[Node],
+    targets: Arrays,
+    seeds: Arrays,
+    sources: Arrays,
+    layouts: Sequence[Layout | None],
 ) -> tuple[list[DistributedArray | None], dict[int, DistributedArray]]:
-    """Return the cotangents of the sources, and by number those that a bucket has moved to the
-    layouts of their sources already.
+    """Return the cotangents of the sources, and by number those that a bucket has moved to their
+    layouts already.
 
     A cotangent is None where no target depends on the source.
     """
@@ -267,7 +281,8 @@ def _backward(
     for t, seed in zip(targets, seeds, strict=True):
         grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
     source_ids = _ids(sources)
-    with Buckets([node[1] for node in calls], sources) as buckets:
+    buckets = Buckets([node[1] for node in calls], sources, layouts)
+    with Releases(calls) as releases, buckets:
         for number in reversed(range(len(calls))):
             op, args, static, out = calls[number]
             g = _cotangent(out, grads, source_ids)
@@ -276,6 +291,7 @@ def _backward(
                     if c is not None:
                         have = grads.get(id(a))
                         grads[id(a)] = c if have is None else add(have, c)
+            releases.passed(number)
             buckets.passed(number, lambda source: _gathered(source, grads))
     return [_gathered(s, grads) for s in sources], buckets.moved
 
@@ -368,7 +384,7 @@ def _cotangents(
 def _resolved(
     cotangents: Sequence[DistributedArray | None], call: GradientCall
 ) -> list[DistributedArray | None]:
-    """Return the cotangents in the layouts of their sources, moved in one bundle with the partial
+    """Return the cotangents in the layouts of the call, moved in one bundle with the partial
     reductions of targets and extras; raise GradientError as `call.unconnected` asks for it."""
     grads: list[DistributedArray | None] = []
     for i, (g, s) in enumerate(zip(cotangents, call.sources, strict=True)):
@@ -383,13 +399,12 @@ def _resolved(
             )
         grads.append(FUNCTIONS["zeros_like"](s) if g is None and call.unconnected == "zero" else g)
     arrays = [g for g in grads if g is not None]
-    layouts = [s.layout.resolved for g, s in zip(grads, call.sources, strict=True) if g is not None]
+    layouts = [w for g, w in zip(grads, call.layouts, strict=True) if g is not None]
+    together = () if None in call.layouts else (*call.targets, *call.extras)
     partial = [
-        t
-        for t in (*call.targets, *call.extras)
-        if any(t.layout.reductions) and t.mesh is (arrays or [t])[0].mesh
+        t for t in together if any(t.layout.reductions) and t.mesh is (arrays or [t])[0].mesh
     ]
-    together = iter(
+    moved = iter(
         move_to_layouts([*arrays, *partial], [*layouts, *(t.layout.resolved for t in partial)])
     )
-    return [next(together) if g is not None else None for g in grads]
+    return [next(moved) if g is not None else None for g in grads]

@@ -38,8 +38,14 @@ class Buckets:
     left to be sent with the rest.
     """
 
-    def __init__(self, operands: Operands, sources: Sequence[DistributedArray]) -> None:
+    def __init__(
+        self,
+        operands: Operands,
+        sources: Sequence[DistributedArray],
+        layouts: Sequence[Layout | None],
+    ) -> None:
         self.moved: dict[int, DistributedArray] = {}
+        self._layouts = layouts
         self._sources, self._waiting = sources, list[SentGradient]()
         self._sent: list[tuple[SentGradient, DistributedArray]] = []
         self._completing: dict[int, list[int]] = defaultdict(list)  # positions, by number of call
@@ -66,9 +72,11 @@ class Buckets:
         for position in self._completing.get(number, ()):
             self._left -= 1
             source = self._sources[position]
-            g, layout = gradient(source), source.layout.resolved
+            g, layout = gradient(source), self._layouts[position]
             mesh = self._sources[0].mesh
-            if g is not None and any(g.layout.reductions) and g.mesh is source.mesh is mesh:
+            if layout is None or g is None:
+                continue
+            if any(g.layout.reductions) and g.mesh is source.mesh is mesh:
                 self._waiting.append(SentGradient(position, g, layout))
         if self._left and sum(m.gradient.type.local_nbytes for m in self._waiting) >= SIZE:
             self._send()

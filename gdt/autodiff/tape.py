@@ -16,6 +16,7 @@ from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients,
 from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import _relayout
+from gdt.sharding.layout import Layout
 from gdt.state import PARAMETERS, leaves, mapped, reasons
 
 __all__ = ["GradientTape", "grad", "stop_gradient", "value_and_grad", "vjp"]
@@ -111,6 +112,7 @@ class GradientTape(Observer):
         *,
         unconnected: str = "raise",
         together_with: Sequence[DistributedArray] = (),
+        resolve: bool = True,
     ) -> Tree:
         """Return the gradients of the sum of `target`'s elements, in a tree shaped as `sources`.
 
@@ -122,8 +124,12 @@ class GradientTape(Observer):
             GradientError, `"zero"` gives zeros, `"none"` gives None.
         together_with: further arrays (metrics, say) whose partial reductions are resolved in one
             bundle with those of the gradients and of `target`.
+        resolve: False leaves gradients as they are computed, mostly partial, so that those of
+            several micro-batches are added before one reduction: `Optimizer.update` reduces their
+            sum.
 
-        Each gradient has the shape and dtype of its source, and its layout with nothing partial.
+        Each gradient has the shape and dtype of its source, and its layout with nothing partial; or
+        the layout that a `gdt.nn.LayoutMap` gives to the state of a Module's parameter.
 
         Raises GradientError for a tape that has been used up; for sources without an array, such
         as a Module without parameters, unless `unconnected` allows them; and where a NumPy function
@@ -149,7 +155,8 @@ class GradientTape(Observer):
                 ArgumentError, op, f"unconnected is {unconnected!r}, not 'raise', 'zero' or 'none'"
             )
         targets, _ = flatten(target)
-        source_arrays, rebuild = flatten(self.watched if sources is None else sources)
+        tree = self.watched if sources is None else sources
+        source_arrays, rebuild = flatten(tree)
         if not source_arrays and unconnected == "raise":
             raise _without_sources(op, sources)
         for x in targets:
@@ -163,8 +170,11 @@ class GradientTape(Observer):
         observers = [o for o in OBSERVERS.get() if o is not self or self.persistent]
         token = OBSERVERS.set(tuple(observers))
         try:
+            layouts = (
+                gradient_layouts(tree, source_arrays) if resolve else [None] * len(source_arrays)
+            )
             return rebuild(
-                gradients(nodes, targets, seeds, source_arrays, together_with, unconnected)
+                gradients(nodes, targets, seeds, source_arrays, together_with, unconnected, layouts)
             )
         finally:
             OBSERVERS.reset(token)
@@ -183,6 +193,11 @@ def _without_sources(op: str, sources: Tree) -> GradientError:
         operands=reasons(sources),
         remedy=PARAMETERS,
     )
+
+
+def gradient_layouts(tree: Tree, arrays: Sequence[DistributedArray]) -> list[Layout]:
+    """Return the layouts in which the gradients of the arrays of a tree are returned."""
+    return [x.layout.resolved for x in arrays]
 
 
 def check_differentiable(x: object, op: str, role: str) -> None:
@@ -339,7 +354,11 @@ def _with_aux(returned: object) -> tuple[Any, Any]:
 
 @partial(checked, eager=True)
 def value_and_grad(
-    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, *, has_aux: bool = False
+    f: Callable[..., Any],
+    argnums: int | tuple[int, ...] = 0,
+    *,
+    has_aux: bool = False,
+    resolve: bool = True,
 ) -> Callable[..., Any]:
     """Return a function of `f`'s arguments that returns `f`'s value and its gradient.
 
@@ -350,6 +369,8 @@ def value_and_grad(
         `parameters()`, whose gradient is a dict.
     has_aux: whether the function returns `((value, aux), gradient)` in place of `(value,
         gradient)`.
+    resolve: False leaves value, aux and gradients as they are computed, mostly partial; see
+        `GradientTape.gradient`.
 
     Gradients have the shapes, dtypes and layouts of their arguments. All partial reductions of
     gradients, value and aux are resolved in one bundle. Follows `jax.value_and_grad`.
@@ -378,10 +399,12 @@ def value_and_grad(
                 remedy="Reduce it with gdt.sum or gdt.mean; return (value, aux) with has_aux=True.",
             )
         if not has_aux:
-            gradient = tape.gradient(value, sources)
-            return value.resolve(), gradient
+            gradient = tape.gradient(value, sources, resolve=resolve)
+            return value.resolve() if resolve else value, gradient
         extras, rebuild = flatten(aux, others=True)
-        gradient = tape.gradient(value, sources, together_with=extras)
+        gradient = tape.gradient(value, sources, together_with=extras, resolve=resolve)
+        if not resolve:
+            return (value, aux), gradient
         return (value.resolve(), rebuild([x.resolve() for x in extras])), gradient
 
     return wrapped

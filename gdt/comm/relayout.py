@@ -22,13 +22,14 @@ from gdt.sharding.routes import Transition, recut_of
 Block = Any
 Blocks = Sequence[Block]
 
+BUNDLED = ("all_reduce", "reduce_scatter", "gather")
 JOIN = "join"  # the name of what waits for overlapped routes in a recorded program
 
 
 # ---------------------------------------------------------------- one step
 
 
-def run_transition(transition: Transition, blocks: Blocks) -> list[Block]:
+def run_transition(transition: Transition, blocks: Blocks) -> Blocks:
     """Carry out one step on the blocks of one array."""
     if transition.nbytes:
         report(transition.collective, transition, [transition])
@@ -68,14 +69,25 @@ def _slice(transition: Transition, blocks: Blocks) -> list[Block]:
     return out
 
 
-def _gather(transition: Transition, blocks: Blocks) -> list[Block]:
-    mesh = transition.have.mesh
+def _gather(transition: Transition, blocks: Blocks) -> Blocks:
+    return _gather_together([transition], [blocks])[0]
+
+
+def _gather_together(
+    transitions: Sequence[Transition], operands: Sequence[Blocks]
+) -> list[Blocks]:
+    """One all-gather of all arrays, each along an axis of its own."""
+    mesh, axes = transitions[0].have.mesh, transitions[0].axes
     if mesh.divided:
-        bundles = transport_of(mesh).all_gather(
-            [[b] for b in blocks], transition.axes, (transition.have,)
-        )
-        blocks = [bundle[0] for bundle in bundles]
-    size = transition.have.shape[transition.dim]
+        types = tuple([s.have for s in transitions])
+        bundles = transport_of(mesh).all_gather(list(zip(*operands, strict=True)), axes, types)
+        operands = list(zip(*bundles, strict=True))
+    return [_joined(s, blocks) for s, blocks in zip(transitions, operands, strict=True)]
+
+
+def _joined(transition: Transition, blocks: Blocks) -> list[Block]:
+    """Put the shards that every block holds after an all-gather end to end."""
+    mesh, size = transition.have.mesh, transition.have.shape[transition.dim]
     if transition.want.layout.dims[transition.dim]:
         size = transition.want.local_shape[transition.dim]
     join = lambda xp, b: local.gather(b, mesh.ndim, transition.axes, transition.dim, size)
@@ -168,9 +180,10 @@ def run_routes(
     *,
     overlapped: bool = False,
 ) -> list[Blocks]:
-    """Run one route per operand; reductions that can travel together are one collective.
+    """Run one route per operand; reductions, and gathers, that can travel together are one
+    collective.
 
-    Reductions are bundled by (mesh, kind, axes, reduction, dtype). overlapped: devices may compute
+    They are bundled by (mesh, kind, axes, reduction, dtype). overlapped: devices may compute
     meanwhile; what is made must not be used before `join`.
     """
     run = _run_overlapped if overlapped else carry_out
@@ -223,7 +236,7 @@ def carry_out(routes: Sequence[tuple[Transition, ...]], operands: Sequence[Block
     left = [list(r) for r in routes]
     while any(left):
         for i, transitions in enumerate(left):
-            while transitions and transitions[0].kind not in ("all_reduce", "reduce_scatter"):
+            while transitions and transitions[0].kind not in BUNDLED:
                 done[i] = run_transition(transitions.pop(0), done[i])
         bundles: dict[tuple[Any, ...], list[int]] = {}
         for i, transitions in enumerate(left):
@@ -241,15 +254,18 @@ def carry_out(routes: Sequence[tuple[Transition, ...]], operands: Sequence[Block
     return done
 
 
-def _run_bundle(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:
+def _run_bundle(transitions: list[Transition], operands: list[Blocks]) -> Sequence[Blocks]:
     first = transitions[0]
     mesh = first.have.mesh
-    if mesh.num_processes > 1 and any(mesh.grid[a] > 1 for a in first.axes):
+    reduces = first.kind != "gather"
+    if reduces and mesh.num_processes > 1 and any(mesh.grid[a] > 1 for a in first.axes):
         note_reduction(mesh, first.kind, [blocks[0] for blocks in operands])
     if len(transitions) == 1:
         return [run_transition(first, operands[0])]
     if any(s.nbytes for s in transitions):
         report(first.collective, first, transitions)
+    if not reduces:
+        return _gather_together(transitions, operands)
     scatters = first.kind == "reduce_scatter"
     if not first.have.mesh.divided:
         if not scatters:

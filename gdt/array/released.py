@@ -1,0 +1,87 @@
+"""Blocks that were freed, and are computed again when they are read.
+
+An array that others hold, a tape above all, can be released: a `Released` takes the place of its
+blocks, whose memory is free then. Whoever reads the blocks next lets the call that made the array
+run again, and the array has blocks as before. Readers need not know.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gdt.array.array import DistributedArray
+from gdt.observe import OBSERVERS
+
+Block = Any
+
+
+class Recipe:
+    """A call, `op(*args, **static)`, that computes arrays again. `op` is a pure function."""
+
+    def __init__(
+        self,
+        op: Any,
+        args: tuple[Any, ...],
+        static: Mapping[str, Any],
+        results: Sequence[DistributedArray],
+    ) -> None:
+        self.op, self.args, self.static = op, args, static
+        self.results = [weakref.ref(x) for x in results]  # strong ones would make cycles
+
+    def release(self) -> None:
+        """Free the blocks of all results that somebody holds."""
+        for number, reference in enumerate(self.results):
+            array = reference()
+            if array is not None and type(array.blocks) is not Released:
+                array.blocks = Released(self, number)
+
+    def restore(self) -> list[Sequence[Block]]:
+        """Compute the blocks of all results, give them to those that are released, and return
+        them."""
+        # A tape knows the results by their identity, and needs no second call that makes them.
+        token = OBSERVERS.set(tuple([o for o in OBSERVERS.get() if o.wants_parts]))
+        try:
+            out = self.op(*self.args, **self.static)
+        finally:
+            OBSERVERS.reset(token)
+        arrays = out if isinstance(out, tuple) else (out,)
+        for reference, computed in zip(self.results, arrays, strict=True):
+            array = reference()
+            if array is not None and type(array.blocks) is Released:
+                array.blocks = computed.blocks
+        return [computed.blocks for computed in arrays]
+
+
+class Released(tuple[Block, ...]):
+    """What an array holds in place of blocks that a recipe computes again when they are read."""
+
+    recipe: Recipe
+    number: int
+    _computed: Sequence[Block] | None
+
+    def __new__(cls, recipe: Recipe, number: int) -> Released:
+        released = super().__new__(cls)
+        released.recipe, released.number, released._computed = recipe, number, None
+        return released
+
+    def _read(self) -> Sequence[Block]:
+        if self._computed is None:  # kept for a reader that reads block by block
+            array = self.recipe.results[self.number]()
+            is_restored = array is not None and type(array.blocks) is not Released
+            self._computed = (
+                array.blocks  # type: ignore[union-attr]
+                if is_restored
+                else self.recipe.restore()[self.number]
+            )
+        return self._computed
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __iter__(self) -> Iterator[Block]:
+        return iter(self._read())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._read()[index]

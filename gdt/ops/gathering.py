@@ -1,0 +1,117 @@
+"""Arrays that are kept in one layout and used in another: gathered for a block of code, freed after
+it, and gathered again where a backward pass reads them.
+
+A tape holds the gathered arrays, and what was computed from them alone, such as a transpose. At the
+end of the block all of these are released (`gdt.array.released`): the tape keeps what it takes to
+compute them again, which is the arrays as they are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from gdt.array.array import DistributedArray, move_to_layouts
+from gdt.array.released import Recipe
+from gdt.engine.custom_vjp import custom_vjp
+from gdt.engine.op import Op
+from gdt.observe import OBSERVERS, Observer, observing
+from gdt.sharding.layout import Layout
+
+Layouts = tuple[Layout, ...]
+
+SMALLER = 8  # times less memory than its operands, for a result that is not worth a second call
+
+# Where this is a list, a backward pass follows at once: recipes wait in it to be released by that.
+POSTPONED: ContextVar[list[Recipe] | None] = ContextVar("gdt.postponed", default=None)
+
+
+@custom_vjp
+def _gather(
+    *arrays: DistributedArray, layouts: Layouts, gradient_layouts: Layouts
+) -> tuple[DistributedArray, ...]:
+    moved = move_to_layouts(arrays, layouts)
+    # One that has its layout already is another array too, with a cotangent of its own.
+    return tuple([DistributedArray(x.type, x.blocks) for x in moved])
+
+
+@custom_vjp
+def _scatter(*gradients: DistributedArray, layouts: Layouts) -> tuple[DistributedArray, ...]:
+    moved = move_to_layouts(gradients, layouts)
+    return tuple([DistributedArray(g.type, g.blocks) for g in moved])
+
+
+def _scattered(
+    gradients: Sequence[DistributedArray | None],
+    out: object,
+    *arrays: DistributedArray,
+    layouts: Layouts,
+    gradient_layouts: Layouts,
+) -> list[DistributedArray | None]:
+    """Return the cotangents of the kept arrays, which travel together."""
+    positions = [i for i, g in enumerate(gradients) if g is not None]
+    moved = _scatter(
+        *[gradients[i] for i in positions], layouts=tuple([gradient_layouts[i] for i in positions])
+    )
+    by_position = dict(zip(positions, moved, strict=True))
+    return [by_position.get(i) for i in range(len(arrays))]
+
+
+_gather.vjp(joint=_scattered)
+# The values do not change, so neither do their cotangents, which move when they are needed.
+_scatter.vjp(joint=lambda g, out, *gradients, layouts: g)
+
+
+class _Derived(Observer):
+    """An observer of the ops that compute with gathered arrays alone."""
+
+    wants_parts = False
+    wants_moves = False
+
+    def __init__(self, arrays: Sequence[DistributedArray]) -> None:
+        self.recipes: list[Recipe] = []
+        self._own = {id(x): x for x in arrays}  # alive, so that no other has its identity
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        operands = [x for x in args if type(x) is DistributedArray]
+        if not operands or any(id(x) not in self._own for x in operands):
+            return
+        outs = out if isinstance(out, tuple) else (out,)
+        is_pure = isinstance(op, Op) and not op.declaration.donated
+        # A sum takes little memory, and may be what the block returns.
+        is_small = sum(x.nbytes for x in outs) < max(x.nbytes for x in operands) // SMALLER
+        if is_pure and not is_small:
+            self._own |= {id(x): x for x in outs}
+            self.recipes.append(Recipe(op, args, static, outs))
+
+
+@contextmanager
+def gathered(
+    arrays: Sequence[DistributedArray],
+    layouts: Sequence[Layout],
+    gradient_layouts: Sequence[Layout],
+) -> Iterator[tuple[DistributedArray, ...]]:
+    """Provide arrays of one mesh in the layouts in which this `with` block uses them; they travel
+    together. Their memory is free after the block.
+
+    gradient_layouts: the layouts to which the cotangents of the arrays are moved, together, when a
+        backward pass leaves the block.
+    """
+    static = {"layouts": tuple(layouts), "gradient_layouts": tuple(gradient_layouts)}
+    used = _gather(*arrays, **static)
+    recipe, derived = Recipe(_gather, tuple(arrays), static, used), _Derived(used)
+    try:
+        if OBSERVERS.get():
+            with observing(derived):
+                yield used
+        else:
+            yield used
+    finally:
+        postponed = POSTPONED.get()
+        for each in (recipe, *derived.recipes):
+            if postponed is None:
+                each.release()
+            else:
+                postponed.append(each)
