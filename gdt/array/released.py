@@ -55,7 +55,7 @@ class Recipe:
 
 
 class Released(tuple[Block, ...]):
-    """What an array holds in place of blocks that a recipe computes again when they are read."""
+    """A stand-in for the blocks of an array, which a recipe computes again when they are read."""
 
     recipe: Recipe
     number: int

@@ -1,4 +1,4 @@
-"""What a backward pass restores of released arrays, and releases again."""
+"""Released arrays that a backward pass restores, and releases again."""
 
 from __future__ import annotations
 

@@ -73,9 +73,7 @@ def _gather(transition: Transition, blocks: Blocks) -> Blocks:
     return _gather_together([transition], [blocks])[0]
 
 
-def _gather_together(
-    transitions: Sequence[Transition], operands: Sequence[Blocks]
-) -> list[Blocks]:
+def _gather_together(transitions: Sequence[Transition], operands: Sequence[Blocks]) -> list[Blocks]:
     """One all-gather of all arrays, each along an axis of its own."""
     mesh, axes = transitions[0].have.mesh, transitions[0].axes
     if mesh.divided:
