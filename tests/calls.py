@@ -216,7 +216,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "nn.Concatenate": lambda: (gdt.nn.Concatenate, (0,), {}),
     "nn.Concatenate.__call__": lambda: (gdt.nn.Concatenate(), ([X, X],), {}),
     "nn.Residual": lambda: (gdt.nn.Residual, (gdt.nn.Flatten(),), {}),
-    "nn.Embedding": lambda: (gdt.nn.Embedding, (4, 2, ROWS, "he_normal"), {"dtype": "f4", "key": 1}),
+    "nn.Embedding": lambda: (gdt.nn.Embedding, (4, 2, ROWS, "zeros"), {"dtype": "f4", "key": 1}),
     "nn.Embedding.__call__": lambda: (
         gdt.nn.Embedding(4, 2, key=1), (gdt.asarray([[0, 3]]),), {}),
     "nn.LayerNorm": lambda: (gdt.nn.LayerNorm, (2, gdt.Layout([None], MESH)), {
