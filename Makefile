@@ -10,7 +10,7 @@ FULL   := -o faulthandler_timeout=1800
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-layouts test-kernels test-cupy test-memory test-processes soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
+.PHONY: demo test test-layouts test-kernels test-cupy test-memory test-processes conformance soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -42,6 +42,11 @@ test-memory: $(VENV)/test.stamp
 # Every op and every relayout in two and four processes.
 test-processes: $(VENV)/test.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m "processes_full or not gpu" tests/processes
+
+# A checkout of data-apis/array-api-tests (SUITE=path), on split arrays, on two meshes in both storage modes.
+EXAMPLES ?= 100
+conformance: $(VENV)-conformance/conformance.stamp
+	OPENBLAS_NUM_THREADS=1 $(VENV)-conformance/bin/python -m tests.conformance $(SUITE) --max-examples $(EXAMPLES)
 
 # Trainings of four processes that die, stop or do different things: none goes on in silence, none hangs.
 SECONDS ?= 120
@@ -98,7 +103,7 @@ $(VENV)/%.stamp: pyproject.toml
 $(VENV)/nvrtc-13.0: | $(VENV)/test.stamp
 	$(BIN)/python -m pip install --quiet --no-deps --target $@ nvidia-cuda-nvrtc==13.0.88
 
-$(VENV)-cupy13/%.stamp: pyproject.toml
+$(VENV)-cupy13/%.stamp $(VENV)-conformance/%.stamp: pyproject.toml
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --editable ".[$*]"
 	touch $@
@@ -114,6 +119,6 @@ $(VENV)-%/peers.stamp: bench/peers/requirements-%.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-cuda12 $(VENV)-cuda13 $(VENV)-cupy13 $(VENV)-jax $(VENV)-jax-cuda12 $(VENV)-jax-cuda13 $(VENV)-torch build dist outputs
+	rm -rf $(VENV) $(VENV)-conformance $(VENV)-cuda12 $(VENV)-cuda13 $(VENV)-cupy13 $(VENV)-jax $(VENV)-jax-cuda12 $(VENV)-jax-cuda13 $(VENV)-torch build dist outputs
 	rm -rf .benchmarks .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -30,6 +30,9 @@ from gdt.engine import op as op_module
 from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
 from gdt.ops import *
+from gdt.ops import constants
+from gdt.ops.constants import *
+from gdt.ops.dtypes import namespace_info as __array_namespace_info__
 from gdt.programs import function as function_module
 from gdt.programs.function import *
 from gdt.settings import *
@@ -39,6 +42,7 @@ from gdt.sharding.layout import *
 from gdt.sharding.mesh import *
 
 __version__ = "0.1.0"
+__array_api_version__ = "2025.12"
 
 __all__ = [
     "CheckpointManager",
@@ -56,6 +60,7 @@ __all__ = [
 __all__ += array_module.__all__
 __all__ += array_type.__all__
 __all__ += configuration.__all__
+__all__ += constants.__all__
 __all__ += custom_vjp_module.__all__
 __all__ += drawing.__all__
 __all__ += fetching.__all__
@@ -71,4 +76,4 @@ __all__.sort()
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__", "errors"]
+    return [*__all__, "__array_api_version__", "__array_namespace_info__", "__version__", "errors"]

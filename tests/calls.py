@@ -42,6 +42,18 @@ def _entered(manager: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _reset(set_mesh: Callable[..., Any]) -> Callable[..., Any]:
+    """`set_mesh`, after which the default mesh is what it was."""
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        try:
+            set_mesh(*args, **kwargs)
+        finally:
+            gdt.set_default_mesh(None)
+
+    return call
+
+
 def _square(x: Any) -> Any:
     return gdt.sum(gdt.multiply(x, x))
 
@@ -96,6 +108,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "create_mesh": lambda: (gdt.create_mesh, ([("x", 2)],), {"devices": ["cpu:0", "cpu:1"],
         "mesh_name": "m", "device_type": "CPU", "blocks": 2}),
     "default_mesh": lambda: (_entered(gdt.default_mesh), (MESH,), {}),
+    "set_default_mesh": lambda: (_reset(gdt.set_default_mesh), (MESH,), {}),
     "get_default_mesh": lambda: (gdt.get_default_mesh, (), {}),
     "Mesh.axis_index": lambda: (MESH.axis_index, ("x",), {}),
     "Mesh.dim_size": lambda: (MESH.dim_size, ("x",), {}),
@@ -120,6 +133,19 @@ CALLS: dict[str, Callable[[], Call]] = {
     # ---- arrays
     "arange": lambda: (gdt.arange, (0, 4, 1), {"dtype": "f4", "layout": SPLIT}),
     "asarray": lambda: (gdt.asarray, ([1.0, 2.0],), {"dtype": "f4", "layout": SPLIT, "copy": True}),
+    "array": lambda: (gdt.array, ([1.0, 2.0],), {"dtype": "f4", "layout": SPLIT, "ndmin": 1}),
+    "can_cast": lambda: (gdt.can_cast, (X, "f4"), {"casting": "safe"}),
+    "common_type": lambda: (gdt.common_type, (X, X), {}),
+    "finfo": lambda: (gdt.finfo, ("f4",), {}),
+    "iinfo": lambda: (gdt.iinfo, ("i4",), {}),
+    "iscomplexobj": lambda: (gdt.iscomplexobj, (X,), {}),
+    "isdtype": lambda: (gdt.isdtype, ("f4", "numeric"), {}),
+    "isrealobj": lambda: (gdt.isrealobj, (X,), {}),
+    "isscalar": lambda: (gdt.isscalar, (X,), {}),
+    "issubdtype": lambda: (gdt.issubdtype, ("f4", np.floating), {}),
+    "min_scalar_type": lambda: (gdt.min_scalar_type, (X,), {}),
+    "promote_types": lambda: (gdt.promote_types, ("f4", "i4"), {}),
+    "result_type": lambda: (gdt.result_type, (X, "f4"), {}),
     "from_dlpack": lambda: (gdt.from_dlpack, (np.ones(2),), {"layout": SPLIT, "copy": True}),
     "empty": lambda: (gdt.empty, ((4,),), {"dtype": "f4", "layout": SPLIT}),
     "empty_like": lambda: (gdt.empty_like, (V,), {"dtype": "f4", "layout": SPLIT}),

@@ -14,6 +14,7 @@ import pytest
 
 import gdt
 from gdt import Layout, Mesh, create_mesh
+from gdt.array import placing
 from gdt.array.registry import FUNCTIONS
 from gdt.comm import messages as messages_module
 from gdt.comm import nccl as nccl_module
@@ -306,7 +307,7 @@ def test_large_replicas_come_from_one_gpu(
     gpus: Mesh,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gdt.array.placing, "BROADCAST_SIZE", 12)
+    monkeypatch.setattr(placing, "BROADCAST_SIZE", 12)
     whole, transport = np.arange(6.0).reshape(2, 3), transports.transport_of(gpus)
     x = gdt.asarray(whole, layout=Layout(specs, gpus, partial=partial))
     assert transport.bytes["broadcast"] == sent

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,19 +19,29 @@ from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
-from gdt.errors import CopyError, DtypeError, ImmutableError, IndexRangeError, ShapeError, error
+from gdt.errors import (
+    ArgumentError,
+    CopyError,
+    DtypeError,
+    ImmutableError,
+    IndexRangeError,
+    ShapeError,
+    error,
+)
 from gdt.observe import OBSERVERS, met_host
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.displayed import Displayed
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh
+from gdt.sharding.mesh import Mesh, checked_mesh
 from gdt.sharding.routes import route
 
 __all__ = ["DistributedArray"]
 
 
 Block = Any
+
+API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 
 
 class DistributedArray(ArrayMethods, Displayed):
@@ -273,15 +285,52 @@ class DistributedArray(ArrayMethods, Displayed):
             return NotImplemented
         return call_function(FUNCTIONS, function, args, kwargs)
 
-    # ---- DLPack
+    # ---- DLPack and the array API standard
 
-    def __dlpack__(self, **options: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
         """The array for another library; see `gdt.from_dlpack` for the other way."""
-        return dlpack.exported(self, **options)
+        return dlpack.exported(
+            self, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
+        )
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's type and index of the device that the array is on."""
         return dlpack.device(self)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """The module `gdt`, whose functions follow the array API standard.
+
+        Raises ArgumentError (a ValueError) for a version of the standard that gdt does not know.
+        """
+        if api_version is not None and api_version not in API_VERSIONS:
+            problem = f"unknown version {api_version!r} of the array API standard"
+            remedy = f"gdt knows {', '.join(API_VERSIONS)}."
+            raise error(ArgumentError, "__array_namespace__", problem, remedy=remedy)
+        return sys.modules["gdt"]
+
+    @property
+    def device(self) -> Mesh:
+        """The mesh that the array lives on: what the array API standard calls its device."""
+        return self.type.layout.mesh
+
+    @checked
+    def to_device(self, device: Mesh, /, *, stream: None = None) -> DistributedArray:
+        """The array on the mesh `device`: itself if it lives there, else replicated.
+
+        stream: None; gdt orders its work by itself. Raises MeshError for a device that is no mesh.
+        """
+        if stream is not None:
+            raise error(ArgumentError, "to_device", f"stream is {stream!r}, and gdt has its own")
+        if checked_mesh(device, "to_device") is self.mesh:
+            return self
+        return self.relayout(Layout.replicated(device, self.ndim))
 
     # ---- moving
 

@@ -14,29 +14,14 @@ from typing import Any
 
 import numpy as np
 
+from gdt.array.registry import ALIASES
 from gdt.errors import DtypeError, error
 
 Functions = Mapping[str, Callable[..., Any]]
 
-UFUNC_NAMES = {
-    "absolute": "abs",
-    "true_divide": "divide",
-    "conjugate": "conj",
-    "arccos": "acos",
-    "arcsin": "asin",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arccosh": "acosh",
-    "arcsinh": "asinh",
-    "arctanh": "atanh",
-}
 REDUCE_NAMES = {
     "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min",
     "logical_and": "all", "logical_or": "any",
-}  # fmt: skip
-FUNCTION_NAMES = {
-    "concatenate": "concat", "amax": "max", "amin": "min", "around": "round",
-    "permute_dims": "transpose",
 }  # fmt: skip
 CHAPTERS = ("numpy.fft", "numpy.linalg")
 ARGUMENT_NAMES = {"a_min": "min", "a_max": "max"}
@@ -55,7 +40,7 @@ def call_ufunc(
     """
     axis = kwargs.get("axis", 0)  # of a reduction; None says all axes
     kwargs = {k: v for k, v in kwargs.items() if v is not None}
-    function = functions.get(UFUNC_NAMES.get(ufunc.__name__, ufunc.__name__))
+    function = functions.get(ALIASES.get(ufunc.__name__, ufunc.__name__))
     if method == "reduce" and ufunc.__name__ in REDUCE_NAMES:
         return functions[REDUCE_NAMES[ufunc.__name__]](inputs[0], **{**kwargs, "axis": axis})
     if ufunc is np.divmod and method == "__call__" and not kwargs:
@@ -88,7 +73,7 @@ def call_function(
     if function.__module__ in CHAPTERS:
         name = f"{function.__module__.removeprefix('numpy.')}.{name}"
     is_known = function.__module__ == "numpy" or function.__module__ in CHAPTERS
-    own = functions.get(FUNCTION_NAMES.get(name, name)) if is_known else None
+    own = functions.get(ALIASES.get(name, name)) if is_known else None
     is_nonzero = function is np.where and len(args) == 1
     holds_none = function is np.broadcast_arrays and any(a is None for a in args)
     if own is None or is_nonzero or holds_none:

@@ -10,10 +10,11 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operators import is_array_like
 from gdt.array.placing import distribute
+from gdt.array.registry import FUNCTIONS
 from gdt.backend import as_array
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh, get_default_mesh
+from gdt.sharding.mesh import Mesh, get_default_mesh, mesh_of_one
 from gdt.sharding.rule import check_meshes
 
 SCALARS = (int, float, bool, complex)  # weak in promotion, as in NumPy (NEP 50)
@@ -58,18 +59,18 @@ def refuse_mask(value: object, op: str, name: str) -> None:
 
 
 def as_operands(op: str, **values: Any) -> list[DistributedArray]:
-    """The arguments of a public function as arrays on one mesh: that of the first distributed one.
+    """The arguments of a public function as arrays on one mesh: that of the distributed ones.
 
     Raises MeshError if they live on different meshes.
     """
     operands = list(values.values())
     if all_on_one_mesh(operands):
         return operands
-    operands = [v for v in operands if isinstance(v, DistributedArray)]
-    mesh = operands[0].mesh if operands else get_default_mesh()
+    operands = joined_meshes(operands)
+    mesh = _mesh_of(operands)
     arrays = [
         v if isinstance(v, DistributedArray) else as_operand(v, mesh, op, name)
-        for name, v in values.items()
+        for name, v in zip(values, operands, strict=True)
     ]
     check_meshes([a.type for a in arrays], op, list(values))
     return arrays
@@ -94,9 +95,8 @@ def converted(op: str, args: Sequence[Any], name_of: Callable[[int], str]) -> tu
 
     name_of: the name of an operand by its position, for errors.
     """
-    mesh = (
-        next((a.mesh for a in args if isinstance(a, DistributedArray)), None) or get_default_mesh()
-    )
+    args = joined_meshes(args)
+    mesh = _mesh_of(args)
     if not any(isinstance(a, DistributedArray) for a in args) and args:
         args = (as_operand(args[0], mesh, op, name_of(0)), *args[1:])
     return tuple(
@@ -104,6 +104,36 @@ def converted(op: str, args: Sequence[Any], name_of: Callable[[int], str]) -> tu
         else as_operand(a, mesh, op, name_of(i))
         for i, a in enumerate(args)
     )  # fmt: skip
+
+
+def _mesh_of(values: Sequence[Any]) -> Mesh:
+    """The mesh of the first distributed array, or the default mesh if there is none."""
+    return (
+        next((v.mesh for v in values if isinstance(v, DistributedArray)), None)
+        or get_default_mesh()
+    )
+
+
+def has_unplaced(values: Sequence[Any]) -> bool:
+    """Whether the arrays live on different meshes, and one of them on a mesh that nobody chose."""
+    meshes = {v.mesh for v in values if isinstance(v, DistributedArray)}
+    return len(meshes) > 1 and mesh_of_one() in meshes
+
+
+def joined_meshes(values: Sequence[Any]) -> list[Any]:
+    """The values, of which arrays that were made without a choice of a mesh move to that of the
+    others, replicated."""
+    if not has_unplaced(values):
+        return list(values)
+    unplaced = mesh_of_one()
+    arrays = [v for v in values if isinstance(v, DistributedArray)]
+    mesh = next(a.mesh for a in arrays if a.mesh is not unplaced)
+    return [
+        FUNCTIONS["relayout"](v, Layout.replicated(mesh, v.ndim))
+        if isinstance(v, DistributedArray) and v.mesh is unplaced
+        else v
+        for v in values
+    ]
 
 
 def hashable_statics(op: str, static: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,20 +12,35 @@ from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
 from gdt.comm.transport import transport_of
-from gdt.errors import LayoutError, error
+from gdt.errors import LayoutError, MeshError, error
 from gdt.observe import HELD, from_host, is_recorded, met_host, noted, observing_only, ran
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh, get_default_mesh
+from gdt.sharding.mesh import Mesh, checked_mesh, get_default_mesh
 
 Block = Any
 
 BROADCAST_SIZE = 1 << 20  # bytes from which a replica comes from another GPU, not from the host
 
 
-def checked_layout(layout: object, rank: int, op: str) -> Layout:
-    """`layout`, or the replicated one on the default mesh; LayoutError if it does not fit the
-    rank."""
+def checked_layout(layout: object, rank: int, op: str, device: object = None) -> Layout:
+    """`layout`, or the replicated one on the mesh `device`, by default the default mesh.
+
+    Raises LayoutError for a layout that does not fit the rank, MeshError for a device that is no
+    mesh, or not the mesh of `layout`.
+    """
+    if device is not None:
+        mesh = checked_mesh(device, op)
+        if layout is None:
+            return Layout.replicated(mesh, rank)
+        if isinstance(layout, Layout) and layout.mesh is not mesh:
+            raise error(
+                MeshError,
+                op,
+                "the layout is of another mesh than the device",
+                operands={"layout": layout, "device": mesh},
+                remedy="Give one of the two: a layout names its mesh.",
+            )
     if layout is None:
         return Layout.replicated(get_default_mesh(), rank)
     if not isinstance(layout, Layout):

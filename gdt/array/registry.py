@@ -13,6 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by name; `public` and `gdt.op` add to them
 # The same without a look at the arguments when a call fails: for operators, which look first.
 UNCHECKED: dict[str, Callable[..., Any]] = {}
+ALIASES: dict[str, str] = {}  # NumPy's other names of them; `gdt.ops.aliases` fills it
 METHODS: dict[str, Callable[..., Any]] = {}  # of arrays, which call the function of their name
 
 

@@ -31,7 +31,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, Ty
 
 from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
 from gdt.array.array import DistributedArray, move_to_layouts
-from gdt.array.operands import SCALARS, bind_arguments, converted, hashable_statics
+from gdt.array.operands import (
+    SCALARS,
+    bind_arguments,
+    converted,
+    has_unplaced,
+    hashable_statics,
+)
 from gdt.array.registry import register
 from gdt.caches import Cache
 from gdt.engine.builder import plan_of
@@ -233,10 +239,12 @@ class Op(Generic[P, R_co]):
         return args[: self.count], dict(zip(self.declaration.statics, rest, strict=False)) | static
 
     def _is_bound(self, args: tuple[Any, ...], static: dict[str, Any]) -> bool:
-        """Whether operands are given by position, statics by name, and one operand is an array."""
+        """Whether operands are given by position, statics by name, one operand is an array, and no
+        array has yet to join the mesh of the others."""
         counted = len(args) == self.count or self.count < 0
         named = static.keys() <= set(self.declaration.statics)
-        return counted and named and any(type(a) is DistributedArray for a in args)
+        has_array = any(type(a) is DistributedArray for a in args)
+        return counted and named and has_array and not has_unplaced(args)
 
     def run_plan(
         self, plan: Plan, args: Sequence[Any], owned: Sequence[Sequence[bool]] = ()

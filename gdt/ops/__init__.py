@@ -5,10 +5,12 @@ A module names its public functions in `__all__`; they are `gdt`'s too.
 
 import types
 
+from gdt.ops.aliases import *
 from gdt.ops.builtin_names import *
 from gdt.ops.closeness import *
 from gdt.ops.comparison import *
 from gdt.ops.creation import *
+from gdt.ops.dtypes import *
 from gdt.ops.elementwise import *
 from gdt.ops.exponential import *
 from gdt.ops.extrema import *

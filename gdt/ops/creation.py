@@ -5,30 +5,36 @@ Where a function or one number gives the elements, each device makes only its ow
 
 from __future__ import annotations
 
+import ctypes
+from array import array as array_of_numbers
 from collections.abc import Callable, Sequence
+from mmap import mmap
 from typing import Any
 
 import numpy as np
 
 from gdt.arguments import shown_value
+from gdt.array import dlpack
 from gdt.array.array import DistributedArray
 from gdt.array.operands import NUMBERS, as_operand, refuse_mask
+from gdt.array.operators import is_array_like
 from gdt.array.placing import checked_layout, distribute
 from gdt.array.registry import public
 from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
 from gdt.comm.relayout import run_routes
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, CopyError, DtypeError, ShapeError, error
 from gdt.observe import noted, ran
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.movement import relayout
-from gdt.ops.shapes import Shape, broadcast_to, checked_shape
+from gdt.ops.shapes import Shape, broadcast_to, checked_shape, reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import get_default_mesh
+from gdt.sharding.mesh import Mesh
 from gdt.sharding.routes import route
 
 __all__ = [
+    "array",
     "asarray",
     "empty",
     "empty_like",
@@ -49,44 +55,105 @@ Number = int | float | complex | np.generic
 
 @public
 def asarray(
-    value: Any, dtype: Any = None, *, layout: Layout | None = None, copy: bool | None = None
+    value: Any,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+    copy: bool | None = None,
 ) -> DistributedArray:
-    """An array on a mesh from a NumPy array, a number, nested lists, or another distributed array.
+    """An array on a mesh from a NumPy array, a number, nested lists, another distributed array, or
+    anything that has `__array__`, `__dlpack__` or the buffer protocol.
 
-    layout: how to split it; replicated on the default mesh if not given. A distributed array keeps
-        its own layout.
+    layout: how to split it; replicated if not given. A distributed array keeps its own layout.
+    device: the mesh of an array without a layout; the default mesh if not given.
         With several processes, every process passes the whole value, and DistributedError tells
         where the values differ. `gdt.pack` makes an array from parts that the processes have.
     copy: None and True copy host memory. False lets the array share that memory where the layout
         allows; then the caller must not write to it.
 
     Raises ShapeError for lists that are no array, DtypeError for elements that are no numbers and
-    for masked arrays, LayoutError for a layout of another rank.
+    for masked arrays, LayoutError for a layout of another rank, CopyError (a ValueError) where
+    `copy` is False and the values must be copied.
 
     >>> gdt.asarray([1, 2, 3]).dtype
     dtype('int64')
     """
     if isinstance(value, DistributedArray):
-        x = value if layout is None else relayout(value, layout)
-        if dtype is not None and x.dtype != checked_dtype(dtype, "asarray"):
-            x = x.astype(dtype)
-        return x.copy() if copy else x
+        return _converted(value, dtype, layout, device, copy)
+    if not is_array_like(value):
+        value = _taken_over(value)
     if layout is None and dtype is None and copy is not False:
-        return as_operand(value, checked_layout(None, 0, "asarray").mesh, "asarray", "value")
+        mesh = checked_layout(None, 0, "asarray", device).mesh
+        return as_operand(value, mesh, "asarray", "value")
     refuse_mask(value, "asarray", "value")
     target = None if dtype is None else checked_dtype(dtype, "asarray")
-    mesh = layout.mesh if isinstance(layout, Layout) else get_default_mesh()
+    mesh = checked_layout(None, 0, "asarray", device).mesh
+    if isinstance(layout, Layout):
+        mesh = layout.mesh
     try:
         whole = as_array(value, mesh, target)
     except (ValueError, TypeError) as e:
         raise error(ShapeError, "asarray", f"the value is no array: {e}") from None
     if whole.dtype.kind not in "biufc":
         raise error(DtypeError, "asarray", f"the value has dtype {whole.dtype}, which is no number")
-    target_layout = checked_layout(layout, whole.ndim, "asarray")
+    target_layout = checked_layout(layout, whole.ndim, "asarray", device)
     is_constant = isinstance(value, NUMBERS)
     return distribute(
         whole, target_layout, copy=copy is not False, given="asarray", is_constant=is_constant
     )
+
+
+def _converted(
+    x: DistributedArray,
+    dtype: Any,
+    layout: Layout | None,
+    device: Mesh | None,
+    copy: bool | None,
+) -> DistributedArray:
+    """A distributed array as `asarray` returns it."""
+    moved = x
+    if layout is not None or (device is not None and device is not x.mesh):
+        moved = relayout(x, checked_layout(layout, x.ndim, "asarray", device))
+    if dtype is not None and x.dtype != checked_dtype(dtype, "asarray"):
+        moved = moved.astype(dtype)
+    if copy is False and moved is not x:
+        problem = f"an array of {x.type} is not {moved.type} without a copy"
+        raise error(CopyError, "asarray", problem, remedy="Let it be copied: copy=None.")
+    return moved.copy() if copy else moved
+
+
+def _taken_over(value: Any) -> Any:
+    """The values of an object that is no array, as an array of NumPy or CuPy where its protocols
+    give one; else the object itself."""
+    if hasattr(value, "__array__") or isinstance(value, range):
+        return np.asarray(value)
+    if hasattr(value, "__dlpack__"):
+        return dlpack.imported(value)
+    if isinstance(value, memoryview | bytearray | array_of_numbers | ctypes.Array | mmap):
+        return np.asarray(memoryview(value))
+    return value
+
+
+@public
+def array(
+    value: Any,
+    dtype: Any = None,
+    *,
+    copy: bool | None = True,
+    ndmin: int = 0,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
+    """A new array of what `gdt.asarray` takes; arguments and errors are those of `gdt.asarray`.
+
+    ndmin: the least rank of the result: axes of length 1 are added in front.
+
+    >>> gdt.array([1, 2], ndmin=2).tolist()
+    [[1, 2]]
+    """
+    x = asarray(value, dtype, layout=layout, device=device, copy=copy)
+    return x if x.ndim >= ndmin else reshape(x, (1,) * (ndmin - x.ndim) + x.shape)
 
 
 # ---------------------------------------------------------------- from indices
@@ -157,13 +224,17 @@ def from_indices(array_type: ArrayType, values: Callable[..., Any]) -> Distribut
     return from_blocks(array_type, make)
 
 
-def type_of_shape(shape: Shape, dtype: Any, layout: Layout | None, name: str) -> ArrayType:
-    """The type of the array that the public function `name` makes of `shape`, `dtype` and `layout`.
+def type_of_shape(
+    shape: Shape, dtype: Any, layout: Layout | None, name: str, device: Mesh | None = None
+) -> ArrayType:
+    """The type of the array that the public function `name` makes of `shape`, `dtype` and `layout`,
+    or replicated on the mesh `device`; float64 if `dtype` is None.
 
-    Raises ShapeError, DtypeError or LayoutError for an argument that does not fit.
+    Raises ShapeError, DtypeError, LayoutError or MeshError for an argument that does not fit.
     """
     sizes = checked_shape(shape, name)
-    return ArrayType.of(sizes, checked_dtype(dtype, name), checked_layout(layout, len(sizes), name))
+    target = checked_layout(layout, len(sizes), name, device)
+    return ArrayType.of(sizes, checked_dtype(dtype, name), target)
 
 
 # ---------------------------------------------------------------- of one value
@@ -171,23 +242,29 @@ def type_of_shape(shape: Shape, dtype: Any, layout: Layout | None, name: str) ->
 
 @public
 def full(
-    shape: Shape, fill_value: Any, dtype: Any = None, *, layout: Layout | None = None
+    shape: Shape,
+    fill_value: Any,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
 ) -> DistributedArray:
     """An array of that shape filled with a number, or with an array that broadcasts to the shape.
 
-    The dtype is that of `fill_value` unless given. Raises ShapeError for an invalid shape or one to
+    The dtype is that of `fill_value` unless given. layout, device: see `gdt.asarray`.
+    Raises ShapeError for an invalid shape or one to
     which `fill_value` does not broadcast, and ArgumentError for a value that is no number.
 
     >>> gdt.full((2,), 7).tolist()
     [7, 7]
     """
     if isinstance(fill_value, DistributedArray) or np.ndim(fill_value):
-        values = broadcast_to(asarray(fill_value, dtype), shape)
+        values = broadcast_to(asarray(fill_value, dtype, device=device), shape)
         return values if layout is None else relayout(values, layout)
     if not isinstance(fill_value, int | float | complex | np.generic | np.ndarray):
         raise error(ArgumentError, "full", f"fill_value is {shown_value(fill_value)}, no number")
     dtype = np.asarray(fill_value).dtype if dtype is None else dtype
-    return _constant(type_of_shape(shape, dtype, layout, "full"), fill_value)
+    return _constant(type_of_shape(shape, dtype, layout, "full", device), fill_value)
 
 
 def _constant(array_type: ArrayType, value: Any) -> DistributedArray:
@@ -200,39 +277,60 @@ def _constant(array_type: ArrayType, value: Any) -> DistributedArray:
 
 
 @public
-def zeros(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
-    """Zeros of that shape; float64 if no dtype is given, replicated if no layout is.
+def zeros(
+    shape: Shape,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
+    """Zeros of that shape; float64 if no dtype is given, replicated on the mesh
+    `device` (by default the default mesh) if no layout is.
 
     Raises ShapeError for an invalid shape, DtypeError for a dtype that is no number.
 
     >>> gdt.zeros(2).tolist()
     [0.0, 0.0]
     """
-    return _constant(type_of_shape(shape, dtype, layout, "zeros"), 0)
+    return _constant(type_of_shape(shape, dtype, layout, "zeros", device), 0)
 
 
 @public
-def ones(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
-    """Ones of that shape; float64 if no dtype is given, replicated if no layout is.
+def ones(
+    shape: Shape,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
+    """Ones of that shape; float64 if no dtype is given, replicated on the mesh
+    `device` (by default the default mesh) if no layout is.
 
     Raises ShapeError for an invalid shape, DtypeError for a dtype that is no number.
 
     >>> gdt.ones((1, 2), dtype=int).tolist()
     [[1, 1]]
     """
-    return _constant(type_of_shape(shape, dtype, layout, "ones"), 1)
+    return _constant(type_of_shape(shape, dtype, layout, "ones", device), 1)
 
 
 @public
-def empty(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
+def empty(
+    shape: Shape,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
     """An array of that shape whose elements are not set: they hold whatever the memory held.
 
-    Raises ShapeError for an invalid shape, DtypeError for a dtype that is no number.
+    float64 if no dtype is given; layout, device: see `gdt.asarray`. Raises ShapeError
+    for an invalid shape, DtypeError for a dtype that is no number.
 
     >>> gdt.empty((2, 3)).shape
     (2, 3)
     """
-    array_type = type_of_shape(shape, dtype, layout, "empty")
+    array_type = type_of_shape(shape, dtype, layout, "empty", device)
     if array_type.dtype.kind == "b":  # a byte of recycled memory need not be a bool
         return _constant(array_type, False)
     return from_blocks(
@@ -245,58 +343,92 @@ def empty(shape: Shape, dtype: Any = float, *, layout: Layout | None = None) -> 
 
 @public
 def full_like(
-    x: Any, fill_value: Any, dtype: Any = None, *, layout: Layout | None = None
+    x: Any,
+    fill_value: Any,
+    dtype: Any = None,
+    *,
+    shape: Shape | None = None,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
 ) -> DistributedArray:
     """An array filled with `fill_value`, in the shape, dtype and resolved layout of `x`.
 
-    dtype, layout: in place of those of `x`. Raises the errors of `gdt.full`.
+    dtype, shape, layout: in place of those of `x`. device: the mesh of a replicated result, in
+    place of that of `x`. Raises the errors of `gdt.full`.
 
     >>> gdt.full_like(gdt.zeros(2), 7).tolist()
     [7.0, 7.0]
     """
-    return full(layout=_layout_like(x, layout), **_type_like(x, dtype), fill_value=fill_value)
+    return full(fill_value=fill_value, **_like(x, dtype, shape, layout, device))
 
 
 @public
-def zeros_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
+def zeros_like(
+    x: Any,
+    dtype: Any = None,
+    *,
+    shape: Shape | None = None,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
     """Zeros in the shape, dtype and resolved layout of `x`.
 
-    dtype, layout: in place of those of `x`.
+    dtype, shape, layout: in place of those of `x`. device: see `gdt.full_like`.
 
     >>> gdt.zeros_like(gdt.ones(2)).tolist()
     [0.0, 0.0]
     """
-    return full_like(x, 0, dtype, layout=layout)
+    return full_like(x, 0, dtype, shape=shape, layout=layout, device=device)
 
 
 @public
-def ones_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
+def ones_like(
+    x: Any,
+    dtype: Any = None,
+    *,
+    shape: Shape | None = None,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
     """Ones in the shape, dtype and resolved layout of `x`.
 
-    dtype, layout: in place of those of `x`.
+    dtype, shape, layout: in place of those of `x`. device: see `gdt.full_like`.
 
     >>> gdt.ones_like(gdt.zeros(2)).tolist()
     [1.0, 1.0]
     """
-    return full_like(x, 1, dtype, layout=layout)
+    return full_like(x, 1, dtype, shape=shape, layout=layout, device=device)
 
 
 @public
-def empty_like(x: Any, dtype: Any = None, *, layout: Layout | None = None) -> DistributedArray:
+def empty_like(
+    x: Any,
+    dtype: Any = None,
+    *,
+    shape: Shape | None = None,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
     """An array whose elements are not set, in the shape, dtype and resolved layout of `x`.
 
-    dtype, layout: in place of those of `x`.
+    dtype, shape, layout: in place of those of `x`. device: see `gdt.full_like`.
 
     >>> gdt.empty_like(gdt.ones((2, 3))).shape
     (2, 3)
     """
-    return empty(layout=_layout_like(x, layout), **_type_like(x, dtype))
+    return empty(**_like(x, dtype, shape, layout, device))
 
 
-def _type_like(x: Any, dtype: Any) -> dict[str, Any]:
+def _like(
+    x: Any, dtype: Any, shape: Shape | None, layout: Layout | None, device: Mesh | None
+) -> dict[str, Any]:
+    """The arguments of `full` and `empty` that make an array like `x`: replicated where it has
+    another rank or mesh."""
     like = x if isinstance(x, DistributedArray) else np.asarray(x)
-    return {"shape": like.shape, "dtype": like.dtype if dtype is None else dtype}
-
-
-def _layout_like(x: Any, layout: Layout | None) -> Layout | None:
-    return x.layout.resolved if layout is None and isinstance(x, DistributedArray) else layout
+    sizes = like.shape if shape is None else checked_shape(shape, "full_like")
+    if layout is None and isinstance(x, DistributedArray):
+        is_alike = len(sizes) == x.ndim and device in (None, x.mesh)
+        layout = x.layout.resolved if is_alike else None
+        device = x.mesh if device is None else device
+    dtype = like.dtype if dtype is None else dtype
+    return {"shape": sizes, "dtype": dtype, "layout": layout, "device": device}

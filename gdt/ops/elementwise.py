@@ -22,6 +22,7 @@ from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, error
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import RuleSpec
 
 __all__ = [
@@ -194,10 +195,13 @@ widen.vjp(_cast_vjp)
 
 
 @public
-def astype(x: Any, dtype: Any, copy: bool = True) -> DistributedArray:
+def astype(
+    x: Any, dtype: Any, copy: bool = True, *, device: Mesh | None = None
+) -> DistributedArray:
     """The values as `dtype`, cast as NumPy does it; `x` itself if it has that dtype.
 
     copy: accepted for NumPy's sake; arrays are immutable, so nothing is copied for its own sake.
+    device: the mesh of the result, if it is another one than that of `x`.
 
     Raises DtypeError for a dtype that is no number. A partial sum of floating-point numbers stays
     partial if the dtype is wider.
@@ -207,6 +211,8 @@ def astype(x: Any, dtype: Any, copy: bool = True) -> DistributedArray:
     """
     if not isinstance(x, DistributedArray):
         (x,) = as_operands("astype", x=x)
+    if device is not None:
+        x = x.to_device(device)
     find = _known_cast if type(dtype) is type else _cast  # NumPy's and Python's types, mostly
     run, target = find(x.type.dtype, dtype)
     return x if run is None else run(x, dtype=target)

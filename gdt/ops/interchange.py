@@ -9,17 +9,22 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.ops.creation import asarray
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
 
 __all__ = ["from_dlpack"]
 
 
 @public
 def from_dlpack(
-    x: Any, *, layout: Layout | None = None, copy: bool | None = None
+    x: Any,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+    copy: bool | None = None,
 ) -> DistributedArray:
     """An array from one of another library (PyTorch, JAX, CuPy, ...) that has `__dlpack__`.
 
-    layout, copy: as of `gdt.asarray`. Arrays of GPUs stay there if the mesh is on GPUs.
+    layout, device, copy: as of `gdt.asarray`. Arrays of GPUs stay there if the mesh is on GPUs.
 
     Raises ArgumentError for objects without `__dlpack__`, DtypeError for dtypes that NumPy lacks,
     DeviceError for devices other than CPUs and CUDA GPUs. Data API standard, `from_dlpack`.
@@ -29,4 +34,4 @@ def from_dlpack(
     [0, 1, 2]
     """
     value = x if isinstance(x, DistributedArray) else dlpack.imported(x)
-    return asarray(value, layout=layout, copy=copy)
+    return asarray(value, layout=layout, device=device, copy=copy)

@@ -15,6 +15,7 @@ from gdt.errors import ShapeError, error
 from gdt.ops.creation import from_indices, type_of_shape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
 
 __all__ = ["eye", "identity", "tri", "tril", "triu"]
 
@@ -25,7 +26,13 @@ Number = int | float | complex | np.generic
 
 @public
 def eye(
-    n: int, m: int | None = None, k: int = 0, dtype: Any = float, *, layout: Layout | None = None
+    n: int,
+    m: int | None = None,
+    k: int = 0,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
 ) -> DistributedArray:
     """An (n, m) matrix with ones on the k-th diagonal above the main one; (n, n) if m is None.
 
@@ -34,12 +41,14 @@ def eye(
     >>> gdt.eye(2, 3, k=1).tolist()
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    array_type = type_of_shape((n, n if m is None else m), dtype, layout, "eye")
+    array_type = type_of_shape((n, n if m is None else m), dtype, layout, "eye", device)
     return from_indices(array_type, lambda xp, i, j: j - i == k)
 
 
 @public
-def identity(n: int, dtype: Any = float, *, layout: Layout | None = None) -> DistributedArray:
+def identity(
+    n: int, dtype: Any = None, *, layout: Layout | None = None, device: Mesh | None = None
+) -> DistributedArray:
     """The (n, n) identity matrix.
 
     Raises ShapeError for a size below 0.
@@ -47,12 +56,18 @@ def identity(n: int, dtype: Any = float, *, layout: Layout | None = None) -> Dis
     >>> gdt.identity(2, dtype=int).tolist()
     [[1, 0], [0, 1]]
     """
-    return eye(n, dtype=dtype, layout=layout)
+    return eye(n, dtype=dtype, layout=layout, device=device)
 
 
 @public
 def tri(
-    n: int, m: int | None = None, k: int = 0, dtype: Any = float, *, layout: Layout | None = None
+    n: int,
+    m: int | None = None,
+    k: int = 0,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
 ) -> DistributedArray:
     """An (n, m) matrix with ones on and below the k-th diagonal above the main one; (n, n) if m is
     None.
@@ -62,7 +77,7 @@ def tri(
     >>> gdt.tri(2, 3, dtype=int).tolist()
     [[1, 0, 0], [1, 1, 0]]
     """
-    array_type = type_of_shape((n, n if m is None else m), dtype, layout, "tri")
+    array_type = type_of_shape((n, n if m is None else m), dtype, layout, "tri", device)
     return from_indices(array_type, lambda xp, i, j: j - i <= k)
 
 

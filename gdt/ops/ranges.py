@@ -12,6 +12,7 @@ from gdt.array.registry import public
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.creation import from_indices, type_of_shape
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
 
 __all__ = ["arange", "linspace"]
 
@@ -28,6 +29,7 @@ def arange(
     dtype: Any = None,
     *,
     layout: Layout | None = None,
+    device: Mesh | None = None,
 ) -> DistributedArray:
     """Evenly spaced numbers from `start` up to, not including, `stop`: 0 to `start` if `stop` is
     None.
@@ -43,7 +45,7 @@ def arange(
     count = _count(begin, end, stride)
     if dtype is None:
         dtype = np.arange(type(begin)(0), type(end)(0), type(stride)(1)).dtype
-    array_type = type_of_shape(count, dtype, layout, "arange")
+    array_type = type_of_shape(count, dtype, layout, "arange", device)
     if array_type.dtype.kind == "b" and count > 2:
         raise error(DtypeError, "arange", f"a range of {count} elements is not of dtype bool")
     unit = array_type.dtype if array_type.dtype != np.float16 else np.dtype(np.float32)
@@ -92,6 +94,7 @@ def linspace(
     dtype: Any = None,
     *,
     layout: Layout | None = None,
+    device: Mesh | None = None,
 ) -> DistributedArray:
     """`num` evenly spaced numbers from `start` to `stop`, which is the last one if `endpoint`.
 
@@ -104,7 +107,7 @@ def linspace(
     if np.ndim(start) or np.ndim(stop):
         raise error(ShapeError, "linspace", "start and stop are numbers, not arrays of them")
     unit = np.result_type(np.asarray(start), np.asarray(stop), float(num))
-    array_type = type_of_shape(num, unit if dtype is None else dtype, layout, "linspace")
+    array_type = type_of_shape(num, unit if dtype is None else dtype, layout, "linspace", device)
     first, last = unit.type(start), unit.type(stop)
     parts = num - 1 if endpoint else num
     step = (last - first) / parts if parts > 0 else None

@@ -34,7 +34,7 @@ from gdt.sharding import processes
 from gdt.sharding.grid import MeshDims, block_grid, check_owners, checked_dims
 from gdt.sharding.immutable import Immutable
 
-__all__ = ["Mesh", "create_mesh", "default_mesh", "get_default_mesh"]
+__all__ = ["Mesh", "create_mesh", "default_mesh", "get_default_mesh", "set_default_mesh"]
 
 
 LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
@@ -393,27 +393,51 @@ def _num_processes(size: int) -> int:
 
 
 _default_mesh: ContextVar[Mesh | None] = ContextVar("gdt.default_mesh", default=None)
+# Of all threads, outside of any `default_mesh` block; empty or one mesh.
+_mesh_of_program: list[Mesh] = []
 
 
 def chosen_mesh() -> Mesh | None:
-    """Return the mesh of the innermost `default_mesh` block, or None outside of any."""
-    return _default_mesh.get()
+    """Return the mesh of the innermost `default_mesh` block, outside of any that of
+    `set_default_mesh`; None if neither was called."""
+    return _default_mesh.get() or (_mesh_of_program[0] if _mesh_of_program else None)
+
+
+def mesh_of_one() -> Mesh:
+    """Return the default mesh where none was chosen: one device of this machine.
+
+    An array on it was made without a choice of a mesh, so it joins the mesh of any other operand.
+    """
+    return create_mesh([("device", 1)], devices=[device_kinds.own_device()])
 
 
 @checked
 def get_default_mesh() -> Mesh:
     """Return the mesh on which arrays without a layout are created.
 
-    It is that of the innermost `gdt.default_mesh` block; outside of any it is a mesh of one device
-    of this machine, a GPU if there is one.
+    It is that of the innermost `gdt.default_mesh` block; outside of any that of
+    `gdt.set_default_mesh`, and else a mesh of one device of this machine, a GPU if there is one.
 
     >>> gdt.get_default_mesh().size
     1
     """
-    mesh = _default_mesh.get()
-    if mesh is not None:
-        return mesh
-    return create_mesh([("device", 1)], devices=[device_kinds.own_device()])
+    return chosen_mesh() or mesh_of_one()
+
+
+@checked
+def set_default_mesh(mesh: Mesh | None) -> None:
+    """Replicate on `mesh` all arrays that the program creates without a layout from now on, in
+    every thread; None goes back to a mesh of one device.
+
+    For scripts and notebooks; a `gdt.default_mesh` block goes first. Raises MeshError for an
+    argument that is neither a Mesh nor None.
+
+    >>> gdt.set_default_mesh(gdt.create_mesh([("batch", 8)]))
+    >>> gdt.ones((4, 4)).layout.mesh
+    Mesh(batch=8)
+    >>> gdt.set_default_mesh(None)
+    """
+    _mesh_of_program[:] = [] if mesh is None else [checked_mesh(mesh, "set_default_mesh")]
 
 
 @contextmanager

@@ -43,7 +43,17 @@ SAMPLES: dict[str, list[Sample]] = {
 ELSEWHERE: dict[str, str] = {
     "from_dlpack": "tests/test_interchange.py",
     **dict.fromkeys(
-        ("arange", "asarray", "empty", "empty_like", "eye", "full", "full_like", "identity"),
+        (
+            "arange",
+            "array",
+            "asarray",
+            "empty",
+            "empty_like",
+            "eye",
+            "full",
+            "full_like",
+            "identity",
+        ),
         "tests/test_creation.py",
     ),
     **dict.fromkeys(
@@ -54,5 +64,13 @@ ELSEWHERE: dict[str, str] = {
         "tests/test_placement.py",
     ),
     **dict.fromkeys(("map_shards", "pack", "synchronize", "unpack"), "tests/test_placement.py"),
+    **dict.fromkeys(
+        ("can_cast", "common_type", "finfo", "iinfo", "iscomplexobj", "isdtype", "isrealobj"),
+        "tests/test_namespace.py",
+    ),
+    **dict.fromkeys(
+        ("isscalar", "issubdtype", "min_scalar_type", "promote_types", "result_type"),
+        "tests/test_namespace.py",
+    ),
     "array_repr": "tests/test_printing.py",
 }
