@@ -6,6 +6,7 @@ recorded as well when its calls are seen a second time, and replayed from then o
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
@@ -188,7 +189,7 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
     """Return everything about a call except the values of its arrays, and its arrays, each once."""
     # A program contains no np.errstate where the recorded ops ran under the one around them.
     parts: list[Any] = [call.unconnected, call.layouts, *np.geterr().values()]
-    values: list[Any] = []  # operands and outputs of all calls, for the one loop below
+    values: list[Any] = []  # operands and outputs of all calls
     for op, args, static, out in call.nodes:
         parts += (op, len(args))
         values += args
@@ -203,26 +204,28 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
     for group in (call.targets, call.seeds or (), call.sources, call.extras):
         parts.append(len(group))
         values += group
-    numbers: dict[int, int] = {}  # positions in `arrays` by identity
+    numbers: dict[int, int] = {}  # of the values, by identity
     arrays: list[DistributedArray] = []
-    for x in values:
-        n = numbers.get(id(x))
-        if n is None:
+    while values:  # functions of C go over all values; Python's loop sees each once
+        by_identity = dict(zip(map(id, values), values, strict=True))
+        fresh = [x for i, x in by_identity.items() if i not in numbers]
+        numbers.update(zip(map(id, fresh), range(len(numbers), sys.maxsize), strict=False))
+        parts += map(numbers.__getitem__, map(id, values))
+        values = []
+        for x in fresh:
             if type(x) is not DistributedArray:
                 parts.append(value_key(x))
                 continue
-            n = numbers[id(x)] = len(arrays)
             arrays.append(x)
             parts.append(x.type)
             if x._resolved is not None:
                 parts.append("resolved")
-                values.append(x._resolved)  # for a later turn of this loop
+                values.append(x._resolved)
             if type(x.blocks) is Released:
                 recipe = x.blocks.recipe
                 parts += (recipe.op, x.blocks.number, len(recipe.args))
                 parts += map(value_key, recipe.static.values())
                 values += recipe.args
-        parts.append(n)
     return tuple(parts), arrays
 
 
