@@ -18,11 +18,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 import gdt
 from bench.tiny import Call, TinyOp, tiny_ops
 from gdt.benchmark.machine import machine
+from gdt.benchmark.tables import Row, Table
 
 ROUNDS = 2000
 CALLS = 20  # per run: long beside the clock's resolution, short beside a scheduler's tick
@@ -74,15 +74,13 @@ def measure(
 
 def table(rows: dict[str, dict[str, dict[str, float]]]) -> Table:
     """Return the table of all ops."""
-    shown = Table(title="overhead of a call, us: best of many runs (median)")
-    for heading in ("op", "NumPy", "gdt", "gdt - NumPy", "with tape", "with tape - NumPy"):
-        shown.add_column(heading, justify="left" if heading == "op" else "right")
+    headings = ["op", "NumPy", "gdt", "gdt - NumPy", "with tape", "with tape - NumPy"]
+    cells = []
     for name, row in rows.items():
         numpy, plain, tape = row["bare"], row["gdt"], row["tape"]
-        shown.add_row(
-            name, both(numpy), both(plain), above(plain, numpy), both(tape), above(tape, numpy)
-        )
-    return shown
+        times = [both(numpy), both(plain), above(plain, numpy), both(tape), above(tape, numpy)]
+        cells.append(Row([name, *times]))
+    return Table("overhead of a call, us: best of many runs (median)", headings, cells)
 
 
 def both(times: dict[str, float]) -> str:

@@ -23,10 +23,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from bench.workloads import WORKLOADS
 from gdt.benchmark.machine import machine
+from gdt.benchmark.tables import Row, Table
 from gdt.engine import loops
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -214,14 +214,14 @@ def lower_quartile(values: list[float]) -> float:
 def table(workload: str, rows: list[dict[str, Any]]) -> Table:
     """Return the table of one workload."""
     sizes = "-".join(map(str, WORKLOADS[workload].sizes))
-    shown = Table(title=f"{workload}: {sizes}, batch {WORKLOADS[workload].batch}")
-    for heading in ("contender", "arrays", "ms a step", "x NumPy", "quiet", "loss"):
-        shown.add_column(heading, justify="left" if heading in ("contender", "arrays") else "right")
-    for row in rows:
-        ratios = f"{row['ratio']:.2f}", f"{row['quiet_ratio']:.2f}"
-        loss = f"{row['loss']:.4f}"
-        shown.add_row(row["library"], row["scheme"], f"{row['ms']:.3g}", *ratios, loss)
-    return shown
+    headings = ["contender", "arrays", "ms a step", "x NumPy", "quiet", "loss"]
+    numbers = {"ms": ".3g", "ratio": ".2f", "quiet_ratio": ".2f", "loss": ".4f"}
+    cells = [
+        [row["library"], row["scheme"], *(format(row[key], spec) for key, spec in numbers.items())]
+        for row in rows
+    ]
+    title = f"{workload}: {sizes}, batch {WORKLOADS[workload].batch}"
+    return Table(title, headings, [Row(c) for c in cells], labels=2)
 
 
 def main() -> None:

@@ -87,7 +87,7 @@ def table(workloads: dict[str, Series], limits: Limits) -> Table:
         for place, points in series.items():
             rows += _rows(workload if first else "", place, points, limits)
             first = False
-    return Table("", HEADINGS, rows, labels=2, note=NOTE)
+    return Table("", HEADINGS, rows, labels=2, note=NOTE, keys=3)
 
 
 def _rows(workload: str, place: str, points: Sequence[Point], limits: Limits) -> list[Row]:

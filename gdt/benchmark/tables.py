@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from matplotlib.figure import Figure
 from rich import box
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as RichTable
 from rich.text import Text
 
+if TYPE_CHECKING:  # tables are also printed where there is no matplotlib
+    from matplotlib.figure import Figure
+
+UNBOUNDED = 10_000  # columns of a terminal in which every table fits
+NARROW = 16  # columns of a label in a table that is too wide for its terminal
 STYLES = {"faster": "green", "slower": "red", "": ""}
 
 
@@ -29,6 +34,8 @@ class Row(NamedTuple):
 class Table:
     """A table; the first `labels` columns hold words, the others numbers.
 
+    keys: the number of columns that tell rows apart; the labels by default. Where a terminal is too
+        narrow for all columns, each part of the table repeats these.
     collapsed: whether a page shows the table on a click only, and a terminal does not show it.
     """
 
@@ -38,23 +45,52 @@ class Table:
     labels: int = 1
     note: str = ""
     collapsed: bool = False
+    keys: int = 0
 
-    def __rich__(self) -> RichTable:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        keys = list(range(self.keys or self.labels))
+        others = [i for i in range(len(self.headings)) if i not in keys]
+        unbounded = options.update(max_width=UNBOUNDED)
+        whole = self._of([*keys, *others])
+        if console.measure(whole, options=unbounded).maximum <= options.max_width:
+            yield self._of([*keys, *others], self.title, self.note)
+            return
+        parts: list[list[int]] = [[]]
+        for i in others:
+            wider = self._of([*keys, *parts[-1], i], narrow=True)
+            width = console.measure(wider, options=unbounded).maximum
+            if parts[-1] and width > options.max_width:
+                parts.append([])
+            parts[-1].append(i)
+        for number, part in enumerate(parts, start=1):
+            title = self.title if number == 1 else ""
+            note = self.note if number == len(parts) else ""
+            yield self._of([*keys, *part], title, note, narrow=True)
+
+    def _of(
+        self, columns: Sequence[int], title: str = "", note: str = "", *, narrow: bool = False
+    ) -> RichTable:
+        """Return the table of some columns; a narrow one breaks headings and labels at spaces."""
         shown = RichTable(
-            title=self.title,
+            title=title or None,
             title_justify="left",
             title_style="bold",
-            caption=self.note or None,
+            caption=note or None,
             caption_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
         )
-        for i, heading in enumerate(self.headings):
-            shown.add_column(heading, justify="left" if i < self.labels else "right")
+        for i in columns:
+            heading = self.headings[i]
+            if i < self.labels:
+                shown.add_column(heading, max_width=NARROW if narrow else None, overflow="fold")
+            else:
+                heading = heading.replace(" ", "\n") if narrow else heading
+                shown.add_column(heading, justify="right", no_wrap=True)
         for i, row in enumerate(self.rows):
             if row.begins and i:
                 shown.add_section()
-            shown.add_row(*map(Text, row.cells), style=STYLES[row.mark])
+            shown.add_row(*[Text(row.cells[c]) for c in columns], style=STYLES[row.mark])
         return shown
 
 

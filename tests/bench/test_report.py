@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
@@ -15,12 +16,15 @@ import pytest
 from rich.console import Console
 
 import gdt
+from bench import overhead
+from bench import report as steps_report
 from gdt.benchmark.__main__ import main
 from gdt.benchmark.comparison import changes_of
 from gdt.benchmark.limits import limits_of
 from gdt.benchmark.records import read
 from gdt.benchmark.report import report_on, show, write
 from gdt.benchmark.scaling import points_of
+from gdt.benchmark.tables import Row, Table
 from gdt.errors import BenchmarkError
 
 ROOT = Path(gdt.__file__).parent.parent
@@ -156,6 +160,26 @@ def test_terminal_shows_the_same_tables():
     for section in report.sections:
         for table in section.tables:
             assert all(cell in text for row in table.rows for cell in row.cells)
+
+
+def test_tables_fit_sixty_columns():
+    shown = [t for s in report_on(read(RUN)).sections for t in s.tables]
+    times = {"best": 12.34, "median": 45.67}
+    row = {"library": "gdt, gdt.function", "scheme": "data, 8 devices, one block per device"}
+    row |= {"ms": 1234.5, "ratio": 38.21, "quiet_ratio": 37.11, "loss": 0.6931}
+    shown.append(steps_report.table("imdb", [row]))
+    shown.append(overhead.table({"matrix_product": dict.fromkeys(("bare", "gdt", "tape"), times)}))
+    long = "test_of_a_long_name[CPU-folded-8]"
+    shown.append(Table("", ["benchmark", "time", "sent"], [Row([long, "1.00 ms", "3.1 MiB"])]))
+    for table in shown:
+        console = Console(width=60, record=True, file=io.StringIO())
+        console.print(table)
+        text = console.export_text()
+        assert max(map(len, text.splitlines())) <= 60 and "…" not in text
+        words = re.sub(r"\s", "", text)
+        for row in table.rows:
+            assert all(number in text for number in row.cells[table.labels :])
+            assert all(word in words for cell in row.cells for word in cell.split()[:1])
 
 
 def test_every_measurement_of_the_run_is_in_a_table():
