@@ -95,6 +95,9 @@ class Observer:
     def on_count(self, function: Callable[[], tuple[Any, ...]]) -> None:
         """The host is about to compute `function()`, of which `on_draw` will tell."""
 
+    def on_fetch(self, array_type: Any, nbytes: int) -> None:
+        """`nbytes` of an array of type `array_type` are about to be gathered to the host."""
+
     def on_implicit_fetch(self, array: Any) -> None:
         """NumPy has fetched the values of the distributed `array`, as `np.asarray` does."""
 
@@ -208,6 +211,12 @@ def noted(function: Callable[[], None]) -> None:
     function()
     for observer in OBSERVERS.get():
         observer.on_note(function)
+
+
+def report_fetch(array_type: Any, nbytes: int) -> None:
+    """Tell the observers that values are about to be gathered to the host: `Observer.on_fetch`."""
+    for observer in OBSERVERS.get():
+        observer.on_fetch(array_type, nbytes)
 
 
 def report_synchronization(what: str) -> None:

@@ -58,6 +58,41 @@ def test_nothing_is_counted_outside_the_block() -> None:
     assert len(counter) == 0 and repr(counter) == "0 collectives, 0 bytes"
 
 
+@pytest.mark.parametrize("mesh", MODES, ids=lambda m: str(m.grid))
+def test_fetches_to_the_host_are_shown(mesh: Mesh) -> None:
+    x, _ = arrays(mesh)
+    other = gdt.Layout([None, None], gdt.create_mesh([("z", 2)]))
+    partial = gdt.sum(x, axis=0)
+    calls: dict[str, tuple[Any, Any, int]] = {
+        "numpy": (x.numpy, x, 384),
+        "mask": (lambda: x[x > 20], x > 20, 48),
+        "float": (lambda: float(x[1, 1]), x[1, 1], 8),
+        "partial": (partial.numpy, partial.resolve(), 48),
+        "print": (lambda: repr(x), x, 384),
+        "another mesh": (lambda: gdt.relayout(x, other), x, 384),
+        "NumPy's function": (lambda: np.linalg.norm(x), x, 384),
+    }
+    for name, (call, fetched, nbytes) in calls.items():
+        with gdt.implicit_fetch("allow"), gdt.count_collectives() as counter:
+            explanation = gdt.explain(call)
+        assert counter.fetches == explanation.fetches == [(fetched.type, nbytes)], name
+        (row,) = (r for r in explanation.rows if r.op == "fetch")
+        assert row.operands == (fetched.type,) and row.bytes == 0 and row.fetched == nbytes
+        last = repr(counter).splitlines()[-1]
+        assert last == f"1 fetch to the host: {nbytes} bytes"
+        text = str(explanation)
+        assert f"{nbytes} bytes to the host" in text and "1 fetch to the host" in text
+        count = len(explanation.rows) - 1
+        assert f"{count} op{'' if count == 1 else 's'} " in text
+
+
+def test_printing_a_large_array_fetches_its_edges() -> None:
+    x = gdt.zeros((100, 100), layout=gdt.Layout(["x", "y"], FOLDED))
+    with gdt.count_collectives() as counter:
+        repr(x)
+    assert counter.fetches == [(x.type, 6 * 6 * 8)] and not len(counter)
+
+
 # ---------------------------------------------------------------- no_moves
 
 

@@ -11,7 +11,7 @@ from gdt.backend import backend_of
 from gdt.comm import local
 from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
-from gdt.observe import OBSERVERS
+from gdt.observe import OBSERVERS, report_fetch
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.reduction import IDEMPOTENT, identity
@@ -36,6 +36,7 @@ class Shard(NamedTuple):
 def gather_to_host(array_type: ArrayType, blocks: Sequence[Block]) -> np.ndarray:
     """Return the global array of the blocks of a resolved array, on the host and read-only."""
     mesh, backend = array_type.mesh, backend_of(array_type.mesh)
+    report_fetch(array_type, array_type.nbytes)
     if mesh.num_processes > 1:
         array_type, blocks = _gathered(array_type, blocks)
     if mesh.divided:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.debug.observers import ExplainRow, RowRecorder, counted
+from gdt.debug.observers import ExplainRow, Fetch, RowRecorder, counted, fetched_text
 from gdt.errors import DtypeError, error
 from gdt.observe import Collective, observing
 from gdt.sharding.array_type import ArrayType
@@ -51,7 +51,8 @@ class _Drawing(Displayed):
 
 
 class Explanation(_Drawing):
-    """The result of `explain`: one row per op that ran, and the value of the call."""
+    """The result of `explain`: one row per op that ran and per fetch to the host, and the value of
+    the call."""
 
     def __init__(self, rows: Sequence[ExplainRow], value: Any) -> None:
         self.rows, self.value = list(rows), value
@@ -62,15 +63,21 @@ class Explanation(_Drawing):
         return [c for row in self.rows for c in row.collectives]
 
     @property
+    def fetches(self) -> list[Fetch]:
+        """All fetches to the host, in order."""
+        return [Fetch(*r.operands, r.fetched) for r in self.rows if r.fetched is not None]
+
+    @property
     def bytes(self) -> int:
-        """The bytes that all devices together sent."""
+        """The bytes that all devices together sent, without fetches to the host."""
         return sum(row.bytes for row in self.rows)
 
     def texts(self) -> list[list[str]]:
         """Return the texts of the table: of its header, its footer, and one list for each op."""
         has_kernels = any(row.kernel for row in self.rows)  # a mesh on the host has none
         header = ["op", "operands", "results", "moves", "collectives", "bytes"]
-        totals = [counted(len(self.rows), "op"), "", "", ""]
+        ops = counted(len(self.rows) - len(self.fetches), "op")
+        totals = [ops, "", "", fetched_text(self.fetches) if self.fetches else ""]
         totals += [counted(len(self.collectives), "collective"), f"{self.bytes:,}"]
         texts = [header, totals]
         for row in self.rows:
@@ -79,7 +86,9 @@ class Explanation(_Drawing):
                     "  " * len(row.within) + row.op,
                     "\n".join(_name(t) for t in row.operands),
                     "\n".join(_name(t) for t in row.results),
-                    "\n".join(map(str, row.moves)),
+                    "\n".join(map(str, row.moves))
+                    if row.fetched is None
+                    else f"{row.fetched:,} bytes to the host",
                     "\n".join(_collective(c) for c in row.collectives),
                     f"{row.bytes:,}" if row.bytes else "",
                 ]
@@ -116,9 +125,10 @@ def _collective(c: Collective) -> str:
 def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """Call `f(*args, **kwargs)`; return a table of every op that ran, its moves and its bytes.
 
-    Ops inside composites and of gradients are listed where they ran, indented. `print` the result,
-    or read its `rows`, `collectives`, `bytes` and `value`, which is the value of the call. A
-    partial reduction is resolved once: another call with the same arrays may send less.
+    Ops inside composites and of gradients are listed where they ran, indented, and so are fetches
+    to the host (printing, `float(x)`, functions of NumPy that gdt lacks). `print` the result, or
+    read its `rows`, `collectives`, `fetches`, `bytes` and `value`, which is the value of the call.
+    A partial reduction is resolved once: another call with the same arrays may send less.
 
     >>> mesh = gdt.create_mesh([("x", 4)])
     >>> x = gdt.ones((8, 3), layout=gdt.Layout(["x", None], mesh))

@@ -27,11 +27,23 @@ __all__ = ["check_nans", "count_collectives", "no_moves", "sync_debug_mode"]
 # ---------------------------------------------------------------- counting
 
 
+class Fetch(NamedTuple):
+    """Values that were gathered to the host: the array's type, and the bytes of what was read."""
+
+    array_type: ArrayType
+    bytes: int
+
+
 class CollectiveCounter(Observer):
-    """The collectives that ran in a `with` block, in order; see `count_collectives`."""
+    """The collectives that ran in a `with` block, in order, and the `fetches` to the host; see
+    `count_collectives`."""
 
     def __init__(self) -> None:
         self.collectives: list[Collective] = []
+        self.fetches: list[Fetch] = []
+
+    def on_fetch(self, array_type: ArrayType, nbytes: int) -> None:
+        self.fetches.append(Fetch(array_type, nbytes))
 
     def on_collective(self, collective: Collective) -> None:
         self.collectives.append(collective)
@@ -66,7 +78,15 @@ class CollectiveCounter(Observer):
             sent, arrays = sum(c.bytes for c in members), sum(c.arrays for c in members)
             what = f"{len(members)} {kind} over {', '.join(axes)}"
             lines.append(f"  {what}: {counted(arrays, 'array')}, {sent:,} bytes")
+        if self.fetches:
+            lines.append(fetched_text(self.fetches))
         return "\n".join(lines)
+
+
+def fetched_text(fetches: Sequence[Fetch]) -> str:
+    """Return the number of fetches, and their bytes, as text."""
+    count = f"{len(fetches)} fetch{'' if len(fetches) == 1 else 'es'}"
+    return f"{count} to the host: {sum(f.bytes for f in fetches):,} bytes"
 
 
 def counted(n: int, noun: str) -> str:
@@ -79,6 +99,9 @@ def counted(n: int, noun: str) -> str:
 def count_collectives() -> Iterator[CollectiveCounter]:
     """Count the collectives that run in this `with` block, with their mesh axes and bytes.
 
+    `fetches` lists what was gathered to the host, by `numpy()`, `float(x)`, printing, or functions
+    of NumPy that gdt lacks; it is no collective, and `bytes` leaves it out.
+
     >>> mesh = gdt.create_mesh([("x", 4)])
     >>> x = gdt.ones((8, 3), layout=gdt.Layout(["x", None], mesh))
     >>> with gdt.count_collectives() as counter:
@@ -86,6 +109,7 @@ def count_collectives() -> Iterator[CollectiveCounter]:
     >>> counter
     1 collective, 48 bytes
       1 all_reduce over x: 1 array, 48 bytes
+    1 fetch to the host: 8 bytes
     >>> counter.by_kind["all_reduce"]
     1
     """
@@ -296,6 +320,7 @@ class ExplainRow(NamedTuple):
     collectives: the collectives that ran for the op.
     within: the names of the composites, gradients and resolutions of partial reductions around it,
         outermost first.
+    fetched: the bytes that were gathered to the host; such a row is called `fetch`, and is no op.
     kernel: the CUDA kernels that it launched, or "body" and why there were none; empty where the
         device or the op has no kernels.
     """
@@ -307,6 +332,7 @@ class ExplainRow(NamedTuple):
     collectives: tuple[Collective, ...]
     within: tuple[str, ...]
     kernel: str = ""
+    fetched: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -335,6 +361,11 @@ class RowRecorder(Observer):
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         self._add(op.name, args, out)
+
+    def on_fetch(self, array_type: ArrayType, nbytes: int) -> None:
+        within = tuple(n for n, _ in self._entered)
+        row = ExplainRow("fetch", (array_type,), (), (), (), within, fetched=nbytes)
+        self.rows.append(row)
 
     def on_enter(self, name: str) -> None:
         self._entered.append((name, len(self.rows)))

@@ -16,7 +16,7 @@ from gdt.comm.relayout import carry_out
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.single_block import mover
 from gdt.errors import DtypeError, LayoutError, error
-from gdt.observe import observing_only
+from gdt.observe import observing_only, report_fetch
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import MATCH, Layout
 from gdt.sharding.mesh import get_default_mesh
@@ -43,6 +43,7 @@ def _copy_to_mesh(x: ArrayType, /, *, layout: Layout) -> BlockPlan:
     """The values of an array with nothing partial on another mesh, by way of the host."""
 
     def together(blocks: Sequence[Block]) -> Sequence[Block]:
+        report_fetch(x, x.nbytes)
         with observing_only():
             return distribute(gather_to_host(x, blocks), layout).blocks
 

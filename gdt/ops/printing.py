@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.messages import gathered
+from gdt.observe import report_fetch
 from gdt.sharding.reduction import UFUNCS
 
 __all__ = ["array_repr"]
@@ -50,6 +52,8 @@ def edges(x: DistributedArray, count: int) -> np.ndarray:
     """
     picked = [_picked(n, count) for n in x.shape]
     partial_axes = [a for a, p in enumerate(x.layout.reductions) if p]
+    elements = math.prod(sum(i >= 0 for i in indices) for indices in picked)
+    report_fetch(x.type, elements * x.itemsize)
     shown = gathered(
         x.mesh.num_processes, _shown(x, picked, partial_axes), f"array_repr of {x.type}"
     )
