@@ -65,7 +65,7 @@ class Explanation(_Drawing):
     @property
     def fetches(self) -> list[Fetch]:
         """All fetches to the host, in order."""
-        return [Fetch(*r.operands, r.fetched) for r in self.rows if r.fetched is not None]
+        return [Fetch(r.operands[0], r.fetched) for r in self.rows if r.fetched is not None]
 
     @property
     def bytes(self) -> int:
