@@ -7,25 +7,46 @@ the names of the parameters.
 
 from gdt.nn import activations, initializers, losses
 from gdt.nn.activations import Activation
+from gdt.nn.convolution import (
+    Conv1D,
+    Conv1DTranspose,
+    Conv2D,
+    Conv2DTranspose,
+    Conv3D,
+    Convolution,
+    DepthwiseConv2D,
+)
 from gdt.nn.dropout import Dropout
 from gdt.nn.embedding import Embedding
 from gdt.nn.layers import Add, Concatenate, Dense, Flatten, Residual, Sequential
 from gdt.nn.layout_map import LayoutMap
 from gdt.nn.module import Module
 from gdt.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
+from gdt.nn.pooling import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
 
 __all__ = [
     "Activation",
     "Add",
+    "AveragePool",
     "BatchNorm",
     "Concatenate",
+    "Conv1D",
+    "Conv1DTranspose",
+    "Conv2D",
+    "Conv2DTranspose",
+    "Conv3D",
+    "Convolution",
     "Dense",
+    "DepthwiseConv2D",
     "Dropout",
     "Embedding",
     "Flatten",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
     "GroupNorm",
     "LayerNorm",
     "LayoutMap",
+    "MaxPool",
     "Module",
     "RMSNorm",
     "Residual",

@@ -21,6 +21,8 @@ from gdt.ops.matrices import *
 from gdt.ops.movement import *
 from gdt.ops.nn.activations.op import *
 from gdt.ops.nn.batch_norm.op import *
+from gdt.ops.nn.convolution.op import *
+from gdt.ops.nn.convolution.pooling import *
 from gdt.ops.nn.cross_entropy.dense import *
 from gdt.ops.nn.cross_entropy.sparse import *
 from gdt.ops.nn.layer_norm import *

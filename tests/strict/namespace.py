@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import cupy
@@ -30,6 +31,17 @@ class StrictCupy:
         self.cuda, self.ndarray = Cuda(self.machine), StrictArray
         self.used: set[str] = set()
         self.__version__ = cupy.__version__
+
+    @property
+    def lib(self) -> Any:
+        """`cupy.lib`, of which gdt uses views by strides."""
+        return SimpleNamespace(stride_tricks=SimpleNamespace(as_strided=self._as_strided))
+
+    def _as_strided(self, x: StrictArray, shape: Any, strides: Any) -> StrictArray:
+        contract.check_call(cupy.lib.stride_tricks, "as_strided", (x, shape, strides), {})
+        view = np.lib.stride_tricks.as_strided(unwrapped(x, self.machine), shape, strides)
+        out: StrictArray = wrapped(view, self.machine, [x])
+        return out
 
     def get_default_memory_pool(self) -> Any:
         return self.cuda.pool

@@ -1,0 +1,83 @@
+"""Pooling of channels-last images, and of all pixels of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gdt.arguments import checked_class
+from gdt.nn.module import Module
+from gdt.nn.parameters import features_of
+from gdt.ops.extrema import max_
+from gdt.ops.nn.convolution.pooling import average_pool, max_pool
+from gdt.ops.reductions import mean
+from gdt.ops.windows import Padding
+
+
+class _Pool(Module):
+    """The base of layers that pool windows."""
+
+    def __init__(
+        self,
+        size: int | Sequence[int] = 2,
+        strides: int | Sequence[int] | None = None,
+        padding: Padding = "valid",
+    ) -> None:
+        self.size, self.strides, self.padding = size, strides, padding
+
+    def describe(self) -> str:
+        """Return the size of the windows as text."""
+        return f"{self.size}"
+
+
+@checked_class(eager=True)
+class MaxPool(_Pool):
+    """The maximum of every window, by default of 2 elements along each spatial axis; see
+    `gdt.max_pool`, whose arguments these are.
+
+    >>> gdt.nn.MaxPool()(gdt.ones((2, 28, 28, 3))).shape
+    (2, 14, 14, 3)
+    """
+
+    def __call__(self, x: Any) -> Any:
+        return max_pool(x, self.size, self.strides, self.padding)
+
+
+@checked_class(eager=True)
+class AveragePool(_Pool):
+    """The mean of every window, by default of 2 elements along each spatial axis; see
+    `gdt.average_pool`, whose arguments these are.
+
+    >>> gdt.nn.AveragePool(3, strides=1, padding="same")(gdt.ones((2, 28, 3))).shape
+    (2, 28, 3)
+    """
+
+    def __call__(self, x: Any) -> Any:
+        return average_pool(x, self.size, self.strides, self.padding)
+
+
+@checked_class(eager=True)
+class GlobalMaxPool(Module):
+    """The maximum of each channel over all pixels: (batch, ..., channels) becomes (batch,
+    channels).
+
+    >>> gdt.nn.GlobalMaxPool()(gdt.ones((2, 28, 28, 3))).shape
+    (2, 3)
+    """
+
+    def __call__(self, x: Any) -> Any:
+        features_of("GlobalMaxPool", x, 3)
+        return max_(x, axis=tuple(range(1, len(x.shape) - 1)))
+
+
+@checked_class(eager=True)
+class GlobalAveragePool(Module):
+    """The mean of each channel over all pixels: (batch, ..., channels) becomes (batch, channels).
+
+    >>> gdt.nn.GlobalAveragePool()(gdt.ones((2, 28, 28, 3))).shape
+    (2, 3)
+    """
+
+    def __call__(self, x: Any) -> Any:
+        features_of("GlobalAveragePool", x, 3)
+        return mean(x, axis=tuple(range(1, len(x.shape) - 1)))

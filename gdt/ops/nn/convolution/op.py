@@ -1,0 +1,353 @@
+"""Convolution and transposed convolution of images that may be split along any axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.op import op
+from gdt.engine.plan import EXACT
+from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.nn.convolution.blocks import (
+    Steps,
+    add_input_gradient,
+    convolve,
+    coordinates,
+    kernel_gradient,
+    lengths,
+)
+from gdt.ops.windows import (
+    Padding,
+    Tiling,
+    Windows,
+    one_for_each_axis,
+    paddings_of,
+    plain_tiling,
+    tiled,
+    tiling_of,
+    untiled,
+    windows_of,
+)
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import RuleSpec
+
+__all__ = ["convolution", "transposed_convolution"]
+
+Block = Any
+Numbers = tuple[int, ...]
+
+EXACT.add(Steps)
+
+
+# ---------------------------------------------------------------- on tiles
+
+
+def image_term(letter: str, rank: int, channels: str) -> str:
+    """Return the term of tiled images: a tile and a length of it for each spatial axis."""
+    return " ".join(["...", *(f"p{i} {letter}{i}" for i in range(rank)), channels])
+
+
+def _rule_of(order: Sequence[int]) -> Callable[..., RuleSpec]:
+    """Return the rule of one of the three ops.
+
+    order: the positions in (images, kernel, results) of its two operands and of its output.
+    """
+
+    def rule(a: ArrayType, b: ArrayType, *, numbers: Numbers, how: Steps) -> RuleSpec:
+        rank = len(how.taps)
+        channels, results = ("(g c)", "(g o)") if how.groups > 1 else ("c", "o")
+        kernel = " ".join([*(f"k{i}" for i in range(rank)), "c", results])
+        terms = [image_term("n", rank, channels), kernel, image_term("m", rank, results)]
+        left, right, out = (terms[i] for i in order)
+        sizes = {f"m{i}": n for i, n in enumerate(numbers)}
+        sizes |= {f"n{i}": n for i, n in enumerate(lengths(numbers, how))}
+        sizes |= {f"k{i}": n for i, n in enumerate(how.taps)}
+        if how.groups > 1:
+            shapes = {order[0]: a.shape, order[1]: b.shape}
+            sizes["g"] = how.groups
+            if 1 in shapes:
+                sizes["c"], sizes["o"] = shapes[1][-2], shapes[1][-1] // how.groups
+            else:
+                sizes["c"], sizes["o"] = (shapes[i][-1] // how.groups for i in (0, 2))
+        whole = frozenset(f"{letter}{i}" for letter in "nmk" for i in range(rank))
+        return RuleSpec(f"{left}, {right} -> {out}", sizes, whole)
+
+    return rule
+
+
+def tiles_first(xp: Any, x: Block, rank: int) -> Block:
+    """Return a block of tiled images with the axes of tiles before those of lengths."""
+    lead = x.ndim - 2 * rank - 1
+    order = [*range(lead, x.ndim - 1, 2), *range(lead + 1, x.ndim - 1, 2)]
+    return x.transpose(*range(lead), *order, x.ndim - 1)
+
+
+def tiles_in_place(xp: Any, y: Block, rank: int) -> Block:
+    """Return a block with the axes of tiles first as it is kept: before each length its tiles."""
+    lead = y.ndim - 2 * rank - 1
+    order = [a for i in range(rank) for a in (lead + i, lead + rank + i)]
+    return y.transpose(*range(lead), *order, y.ndim - 1)
+
+
+def _in_block(how: Steps, images: Sequence[int], kernel: Sequence[int]) -> Steps:
+    """Return the windows with the number of groups that a block holds."""
+    return how if how.groups == 1 else how._replace(groups=images[-1] // max(kernel[-2], 1))
+
+
+def _mesh_shape(mesh_ndim: int, *blocks: Block) -> tuple[int, ...]:
+    return tuple(max(sizes) for sizes in zip(*(b.shape[:mesh_ndim] for b in blocks), strict=True))
+
+
+@op(_rule_of((0, 1, 2)), linear="x, kernel")
+def convolve_tiles(xp: Any, x: Block, kernel: Block, /, numbers: Numbers, how: Steps) -> Block:
+    """Convolve tiles: `numbers` results along the spatial axes of every tile."""
+    rank, how = len(numbers), _in_block(how, x.shape, kernel.shape)
+    mesh_ndim, images = kernel.ndim - rank - 2, tiles_first(xp, x, rank)
+    shape = _mesh_shape(mesh_ndim, x, kernel)
+    lead = images.shape[mesh_ndim : -rank - 1]
+    dtype = xp.result_type(x.dtype, kernel.dtype)
+    out = xp.empty((*shape, *lead, *numbers, kernel.shape[-1]), dtype)
+    if math.prod(kernel.shape[:mesh_ndim]) == 1:
+        convolve(xp, images, kernel[(0,) * mesh_ndim], out, how)
+    else:
+        for at, part, weight in coordinates(shape, images, kernel):
+            convolve(xp, part, weight[(0,) * mesh_ndim], out[at], how)
+    return tiles_in_place(xp, out, rank)
+
+
+@op(_rule_of((2, 1, 0)), linear="g, kernel")
+def convolution_input_gradient(
+    xp: Any,
+    g: Block,
+    kernel: Block,
+    /,
+    numbers: Numbers,
+    how: Steps,
+    *,
+    block_shape: Any = FROM_ENGINE,
+) -> Block:
+    """Return the gradient of `convolve_tiles` in x."""
+    rank, how = len(numbers), _in_block(how, block_shape, kernel.shape)
+    mesh_ndim, results = kernel.ndim - rank - 2, tiles_first(xp, g, rank)
+    shape = _mesh_shape(mesh_ndim, g, kernel)
+    lead, channels = results.shape[mesh_ndim : -rank - 1], block_shape[-1]
+    dtype = xp.result_type(g.dtype, kernel.dtype)
+    out = xp.zeros((*shape, *lead, *lengths(numbers, how), channels), dtype)
+    if math.prod(kernel.shape[:mesh_ndim]) == 1:
+        add_input_gradient(xp, results, kernel[(0,) * mesh_ndim], out, how)
+    else:
+        for at, part, weight in coordinates(shape, results, kernel):
+            add_input_gradient(xp, part, weight[(0,) * mesh_ndim], out[at], how)
+    return tiles_in_place(xp, out, rank)
+
+
+@op(_rule_of((0, 2, 1)), linear="x, g")
+def convolution_kernel_gradient(
+    xp: Any,
+    x: Block,
+    g: Block,
+    /,
+    numbers: Numbers,
+    how: Steps,
+    *,
+    block_shape: Any = FROM_ENGINE,
+) -> Block:
+    """Return the gradient of `convolve_tiles` in the kernel."""
+    rank, how = len(numbers), _in_block(how, x.shape, block_shape)
+    mesh_ndim = len(block_shape) - rank - 2
+    images, results = tiles_first(xp, x, rank), tiles_first(xp, g, rank)
+    shape = _mesh_shape(mesh_ndim, x, g)
+    dtype = xp.result_type(x.dtype, g.dtype)
+    out = xp.empty((*shape, *block_shape[mesh_ndim:]), dtype)
+    for at, part, cotangent in coordinates(shape, images, results):
+        out[at] = kernel_gradient(xp, part, cotangent, block_shape[mesh_ndim:], how)
+    return out
+
+
+convolve_tiles.vjp(
+    lambda g, out, x, kernel, *, numbers, how: convolution_input_gradient(
+        g, kernel, numbers=numbers, how=how
+    ),
+    lambda g, out, x, kernel, *, numbers, how: convolution_kernel_gradient(
+        x, g, numbers=numbers, how=how
+    ),
+)
+convolution_input_gradient.vjp(
+    lambda c, out, g, kernel, *, numbers, how: convolve_tiles(c, kernel, numbers=numbers, how=how),
+    lambda c, out, g, kernel, *, numbers, how: convolution_kernel_gradient(
+        c, g, numbers=numbers, how=how
+    ),
+)
+convolution_kernel_gradient.vjp(
+    lambda c, out, x, g, *, numbers, how: convolution_input_gradient(
+        g, c, numbers=numbers, how=how
+    ),
+    lambda c, out, x, g, *, numbers, how: convolve_tiles(x, c, numbers=numbers, how=how),
+)
+
+# ---------------------------------------------------------------- on images
+
+
+def tile_images(
+    x: DistributedArray, windows: Sequence[Windows], fill: bytes | int = 0
+) -> tuple[DistributedArray, list[Tiling]]:
+    """Return images with every spatial axis cut into the tiles that windows cover."""
+    first, hows = x.ndim - len(windows) - 1, []
+    for i, along in enumerate(windows):
+        dim = first + 2 * i
+        hows.append(tiling_of(along, dim, x.layout.dims[dim], x.mesh))
+        x = tiled(x, hows[-1], fill)
+    return x, hows
+
+
+def join_tiles(y: DistributedArray, hows: Sequence[Tiling]) -> DistributedArray:
+    """Return tiled images with every pair of axes (tiles, length) as the axis that was tiled."""
+    for i, how in enumerate(hows):
+        y = untiled(y, how._replace(dim=how.dim - i))
+    return y
+
+
+def shards_of(windows: Sequence[Windows], hows: Sequence[Tiling]) -> list[Tiling]:
+    """Return the tilings of results into shards: a shard for every tile of the images."""
+    return [
+        plain_tiling(along.number, how.dim, len(how.starts), how.axes)
+        for along, how in zip(windows, hows, strict=True)
+    ]
+
+
+def _checked(
+    name: str, x: Any, kernel: Any, groups: int, channels: int
+) -> tuple[DistributedArray, DistributedArray]:
+    """Return the operands as arrays, or raise ShapeError unless the channels of x fit the kernel.
+
+    channels: the axis of the kernel that x meets.
+    """
+    x, kernel = as_operands(name, x=x, kernel=kernel)
+    operands = {"x": x.type, "kernel": kernel.type}
+    rank = kernel.ndim - 2
+    if rank < 1 or x.ndim < rank + 1:
+        problem = f"x of rank {x.ndim} and a kernel of rank {kernel.ndim} do not fit"
+        remedy = "x is (..., H, W, channels), and the kernel (taps, taps, channels, results)."
+        raise error(ShapeError, name, problem, operands=operands, remedy=remedy)
+    if groups < 1 or kernel.shape[-1] % groups:
+        problem = f"{groups} groups do not divide {kernel.shape[-1]} results"
+        raise error(ShapeError, name, problem, operands=operands)
+    wanted = kernel.shape[channels] * (groups if channels == -2 else 1)
+    if x.shape[-1] != wanted:
+        problem = f"x has {x.shape[-1]} channels, and the kernel is for {wanted}"
+        raise error(ShapeError, name, problem, operands=operands)
+    return x, kernel
+
+
+@public
+def convolution(
+    x: Any,
+    kernel: Any,
+    strides: int | Sequence[int] = 1,
+    padding: Padding = "valid",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> DistributedArray:
+    """Convolve images of any number of spatial axes with a kernel, as neural networks do: the
+    kernel is not turned around.
+
+    x: (..., H, W, channels). kernel: (taps, taps, channels / groups, results), an axis of taps for
+    every spatial axis. Result: (..., results along H, along W, results).
+    strides, dilation: an int, or one for each spatial axis.
+    padding: `"valid"`, `"same"` as in TF and Keras (of an odd number of zeros one more comes after
+    the image), an int, or for each spatial axis an int or a pair (before, after).
+    groups: neighbouring channels that meet only their own part of the results; as many groups as
+    channels are a depthwise convolution.
+
+    Any axis may be split. Along split spatial axes each device receives the rows and columns that
+    its results need and does not hold (halo exchange), and the results are split alike. A split of
+    the channels gives partial sums. Products of float16 are added in float32. Channels-first images
+    are transposed: `gdt.moveaxis(x, 1, -1)`.
+
+    Raises ShapeError for operands that do not fit, ArgumentError for other arguments out of range.
+    Source: `tf.nn.convolution`.
+
+    >>> x = gdt.reshape(gdt.arange(6.0), (1, 6, 1))
+    >>> gdt.convolution(x, gdt.ones((3, 1, 1)), padding="same").tolist()
+    [[[1.0], [3.0], [6.0], [9.0], [12.0], [9.0]]]
+    """
+    x, kernel = _checked("convolution", x, kernel, groups, -2)
+    taps = kernel.shape[:-2]
+    pixels = x.shape[-len(taps) - 1 : -1]
+    windows = windows_of("convolution", pixels, taps, strides, padding, dilation)
+    tiles, hows = tile_images(x, windows)
+    numbers, how = on_tiles(windows, hows, groups)
+    y = convolve_tiles(tiles, kernel, numbers=numbers, how=how)
+    return join_tiles(y, shards_of(windows, hows))
+
+
+def on_tiles(
+    windows: Sequence[Windows], hows: Sequence[Tiling], groups: int = 1
+) -> tuple[Numbers, Steps]:
+    """Return the number of results of a tile, and the windows, as ops of tiles take them."""
+    numbers = tuple(
+        -(-along.number // len(how.starts)) for along, how in zip(windows, hows, strict=True)
+    )
+    taps, strides, dilation = (
+        tuple(getattr(along, name) for along in windows) for name in ("taps", "stride", "dilation")
+    )
+    return numbers, Steps(taps, strides, dilation, groups)
+
+
+@public
+def transposed_convolution(
+    x: Any,
+    kernel: Any,
+    strides: int | Sequence[int] = 1,
+    padding: Padding = "valid",
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    output_padding: int | Sequence[int] = 0,
+) -> DistributedArray:
+    """Spread images with a kernel: the gradient of `convolution` in its images, as a function.
+
+    x: (..., H, W, results). kernel: that of the convolution, (taps, taps, channels / groups,
+    results). Result: (..., H', W', channels). H' is H * stride for padding `"same"`, and at least
+    that for `"valid"`; for numbers it is (H - 1) * stride + reach - before - after +
+    output_padding, with the reach (taps - 1) * dilation + 1 of a window.
+
+    Splits and errors are as of `convolution`. Source: `tf.nn.conv_transpose`.
+
+    >>> x = gdt.reshape(gdt.asarray([1.0, 2.0]), (1, 2, 1))
+    >>> gdt.transposed_convolution(x, gdt.ones((2, 1, 1)), strides=2).tolist()
+    [[[1.0], [1.0], [2.0], [2.0]]]
+    """
+    name = "transposed_convolution"
+    x, kernel = _checked(name, x, kernel, groups, -1)
+    taps, rank = kernel.shape[:-2], kernel.ndim - 2
+    extra = one_for_each_axis(name, "output_padding", output_padding, rank, 0)
+    steps = one_for_each_axis(name, "strides", strides, rank, 1)
+    dilations = one_for_each_axis(name, "dilation", dilation, rank, 1)
+    pads, pixels = paddings_of(name, padding, rank), []
+    for i, (m, k, s, d) in enumerate(
+        zip(x.shape[-rank - 1 : -1], taps, steps, dilations, strict=True)
+    ):
+        reach = (k - 1) * d + 1
+        if isinstance(pads, str):
+            pixels.append(m * s + (max(reach - s, 0) if pads == "valid" else 0))
+        else:
+            pixels.append((m - 1) * s + reach - sum(pads[i]) + extra[i])
+    windows = windows_of(name, pixels, taps, steps, padding, dilations)
+    if [along.number for along in windows] != [*x.shape[-rank - 1 : -1]]:
+        problem = f"output_padding {output_padding} is not below strides {strides}"
+        raise error(ArgumentError, name, problem)
+    first = x.ndim - rank - 1
+    hows = [
+        tiling_of(along, first + 2 * i, x.layout.dims[first + i], x.mesh)
+        for i, along in enumerate(windows)
+    ]
+    for how in shards_of(windows, hows):
+        x = tiled(x, how)
+    numbers, steps_of_tiles = on_tiles(windows, hows, groups)
+    tiles = convolution_input_gradient(x, kernel, numbers=numbers, how=steps_of_tiles)
+    return join_tiles(tiles, hows)

@@ -1,0 +1,241 @@
+"""Pooling of images that may be split along any axis: the maximum, or the mean, of every window."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operand, as_operands
+from gdt.array.registry import public
+from gdt.engine.op import op
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.ops.elementwise import zero
+from gdt.ops.nn.convolution.blocks import Steps, lengths, of_taps
+from gdt.ops.nn.convolution.op import (
+    Numbers,
+    image_term,
+    join_tiles,
+    on_tiles,
+    shards_of,
+    tile_images,
+    tiles_first,
+    tiles_in_place,
+)
+from gdt.ops.windows import Padding, Windows, one_for_each_axis, windows_of
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.reduction import identity
+from gdt.sharding.rule import RuleSpec
+
+__all__ = ["average_pool", "max_pool"]
+
+Block = Any
+
+
+# ---------------------------------------------------------------- on tiles
+
+
+def _rule(terms: str) -> Any:
+    """Return the rule of an op of tiles. terms: for each operand and the output a letter: n for
+    images, m for results."""
+
+    def rule(*types: ArrayType, numbers: Numbers, how: Steps) -> RuleSpec:
+        rank = len(how.taps)
+        *ins, out = (image_term(letter, rank, "c") for letter in terms)
+        sizes = {f"m{i}": n for i, n in enumerate(numbers)}
+        sizes |= {f"n{i}": n for i, n in enumerate(lengths(numbers, how))}
+        return RuleSpec(f"{', '.join(ins)} -> {out}", sizes, frozenset(sizes))
+
+    return rule
+
+
+def _images_like(xp: Any, g: Block, numbers: Numbers, how: Steps) -> Block:
+    """Return zeros for images whose windows have the results `g`; its tiles come first."""
+    return xp.zeros((*g.shape[: -len(numbers) - 1], *lengths(numbers, how), g.shape[-1]), g.dtype)
+
+
+@op(_rule("nm"))
+def max_pool_tiles(xp: Any, x: Block, /, numbers: Numbers, how: Steps) -> Block:
+    """Return the maximum of every window of tiles."""
+    images, out = tiles_first(xp, x, len(numbers)), None
+    for _, values in of_taps(images, numbers, how):
+        out = values.copy() if out is None else xp.maximum(out, values, out=out)
+    return tiles_in_place(xp, out, len(numbers))
+
+
+def _is_first(xp: Any, values: Block, maximum: Block, is_open: Block) -> Block:
+    """Return where a tap has the maximum that no earlier tap had, which is then no longer open."""
+    is_maximum = (values == maximum) | (values != values)
+    is_maximum &= is_open
+    is_open ^= is_maximum
+    return is_maximum
+
+
+@op(_rule("mnmn"), linear="g")
+def max_pool_gradient(
+    xp: Any, g: Block, x: Block, y: Block, /, numbers: Numbers, how: Steps
+) -> Block:
+    """Send the cotangent of every window to its first maximum, in row-major order."""
+    rank = len(numbers)
+    g, x, y = (tiles_first(xp, a, rank) for a in (g, x, y))
+    out, is_open = _images_like(xp, g, numbers, how), xp.ones(y.shape, bool)
+    taps = zip(of_taps(x, numbers, how), of_taps(out, numbers, how), strict=True)
+    for (_, values), (_, target) in taps:
+        is_first = _is_first(xp, values, y, is_open)
+        xp.add(target, xp.where(is_first, g, xp.zeros((), g.dtype)), out=target)
+    return tiles_in_place(xp, out, rank)
+
+
+@op(_rule("nnmm"), linear="c")
+def take_maxima(xp: Any, c: Block, x: Block, y: Block, /, numbers: Numbers, how: Steps) -> Block:
+    """Return the element of c at the first maximum of every window of x: the adjoint of
+    `max_pool_gradient`."""
+    rank = len(numbers)
+    c, x, y = (tiles_first(xp, a, rank) for a in (c, x, y))
+    out, is_open = xp.zeros(y.shape, c.dtype), xp.ones(y.shape, bool)
+    taps = zip(of_taps(x, numbers, how), of_taps(c, numbers, how), strict=True)
+    for (_, values), (_, source) in taps:
+        is_first = _is_first(xp, values, y, is_open)
+        out += xp.where(is_first, source, xp.zeros((), c.dtype))
+    return tiles_in_place(xp, out, rank)
+
+
+max_pool_tiles.vjp(
+    lambda g, out, x, *, numbers, how: max_pool_gradient(g, x, out, numbers=numbers, how=how)
+)
+max_pool_gradient.vjp(
+    lambda c, out, g, x, y, *, numbers, how: take_maxima(c, x, y, numbers=numbers, how=how),
+    lambda c, out, g, x, y, **_: zero(c, out, x),
+    lambda c, out, g, x, y, **_: zero(c, out, y),
+)
+take_maxima.vjp(
+    lambda g, out, c, x, y, *, numbers, how: max_pool_gradient(g, x, y, numbers=numbers, how=how),
+    lambda g, out, c, x, y, **_: zero(g, out, x),
+    lambda g, out, c, x, y, **_: zero(g, out, y),
+)
+
+
+@op(_rule("nm"), linear="x")
+def sum_pool_tiles(xp: Any, x: Block, /, numbers: Numbers, how: Steps) -> Block:
+    """Return the sum of every window of tiles."""
+    images, out = tiles_first(xp, x, len(numbers)), None
+    for _, values in of_taps(images, numbers, how):
+        out = values.copy() if out is None else xp.add(out, values, out=out)
+    return tiles_in_place(xp, out, len(numbers))
+
+
+@op(_rule("mn"), linear="g")
+def spread_over_windows(xp: Any, g: Block, /, numbers: Numbers, how: Steps) -> Block:
+    """Add every result to all elements of its window: the adjoint of `sum_pool_tiles`."""
+    results = tiles_first(xp, g, len(numbers))
+    out = _images_like(xp, results, numbers, how)
+    for _, target in of_taps(out, numbers, how):
+        xp.add(target, results, out=target)
+    return tiles_in_place(xp, out, len(numbers))
+
+
+sum_pool_tiles.vjp(
+    lambda g, out, x, *, numbers, how: spread_over_windows(g, numbers=numbers, how=how)
+)
+spread_over_windows.vjp(
+    lambda c, out, g, *, numbers, how: sum_pool_tiles(c, numbers=numbers, how=how)
+)
+
+# ---------------------------------------------------------------- on images
+
+
+def _windows(
+    name: str, x: Any, size: Any, strides: Any, padding: Padding
+) -> tuple[DistributedArray, tuple[Windows, ...]]:
+    """Return x as an array, and the windows along its spatial axes."""
+    (x,) = as_operands(name, x=x)
+    if x.dtype.kind not in "fiu":
+        raise error(DtypeError, name, "x does not hold real numbers", operands={"x": x.type})
+    rank = x.ndim - 2 if isinstance(size, int | np.integer) else len(size)
+    if rank < 1 or x.ndim < rank + 1:
+        problem = f"x of rank {x.ndim} has no {max(rank, 1)} spatial axes before its channels"
+        raise error(ShapeError, name, problem, operands={"x": x.type})
+    taps = one_for_each_axis(name, "size", size, rank, 1)
+    steps = taps if strides is None else strides
+    return x, windows_of(name, x.shape[-rank - 1 : -1], taps, steps, padding, 1)
+
+
+@public
+def max_pool(
+    x: Any,
+    size: int | Sequence[int],
+    strides: int | Sequence[int] | None = None,
+    padding: Padding = "valid",
+) -> DistributedArray:
+    """Return the maximum of every window of images, and of each channel by itself.
+
+    x: (..., H, W, channels), real. size: that of the windows, an int for all axes between the first
+    and the last, or one for each spatial axis. strides: `size` if not given. padding: as of
+    `gdt.convolution`; what lies outside the image is no maximum. A NaN is one. The gradient goes to
+    the first maximum of a window in row-major order. Splits and errors are as of `convolution`.
+
+    >>> x = gdt.reshape(gdt.asarray([1.0, 5.0, 2.0, 3.0]), (1, 4, 1))
+    >>> gdt.max_pool(x, 2).tolist()
+    [[[5.0], [3.0]]]
+    """
+    x, windows = _windows("max_pool", x, size, strides, padding)
+    fill = np.asarray(identity("max", x.dtype), x.dtype).tobytes()
+    tiles, hows = tile_images(x, windows, fill)
+    numbers, how = on_tiles(windows, hows)
+    return join_tiles(max_pool_tiles(tiles, numbers=numbers, how=how), shards_of(windows, hows))
+
+
+@public
+def average_pool(
+    x: Any,
+    size: int | Sequence[int],
+    strides: int | Sequence[int] | None = None,
+    padding: Padding = "valid",
+    count_padding: bool = False,
+) -> DistributedArray:
+    """Return the mean of every window of images, and of each channel by itself.
+
+    x: (..., H, W, channels), floating-point. size, strides, padding: as of `gdt.max_pool`.
+    count_padding: whether zeros outside the image count, as in PyTorch; they do not in TF and
+    Keras. Sums of float16 are added in float32.
+
+    >>> x = gdt.reshape(gdt.asarray([1.0, 5.0, 2.0]), (1, 3, 1))
+    >>> gdt.average_pool(x, 2, padding="same").tolist()
+    [[[3.0], [2.0]]]
+    """
+    x, windows = _windows("average_pool", x, size, strides, padding)
+    if x.dtype.kind != "f":
+        raise error(DtypeError, "average_pool", "x is not floating-point", operands={"x": x.type})
+    wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
+    tiles, hows = tile_images(wide, windows)
+    numbers, how = on_tiles(windows, hows)
+    sums = sum_pool_tiles(tiles, numbers=numbers, how=how)
+    y = join_tiles(sums, shards_of(windows, hows))
+    y = _divided_by_counts(y, windows, count_padding=count_padding)
+    return y if y.dtype == x.dtype else y.astype(x.dtype)
+
+
+def _divided_by_counts(
+    y: DistributedArray, windows: Sequence[Windows], *, count_padding: bool
+) -> DistributedArray:
+    """Divide the sums of windows by the number of elements that count in each."""
+    counts = [np.full(w.number, w.taps) if count_padding else _elements(w) for w in windows]
+    uniform = math.prod(int(c[0]) for c in counts if c.min() == c.max())
+    y = y * (1.0 / uniform)
+    for i, count in enumerate(counts):
+        if count.min() < count.max():
+            shape = (len(count), *(1,) * (len(counts) - i))
+            share = (1.0 / count).astype(y.dtype).reshape(shape)
+            y = y * as_operand(share, y.mesh, "average_pool", "counts", is_constant=True)
+    return y
+
+
+def _elements(windows: Windows) -> np.ndarray:
+    """Return how many elements of its axis every window covers, at least 1."""
+    starts = np.arange(windows.number) * windows.stride - windows.before
+    taps = starts[:, None] + np.arange(windows.taps)  # (number, taps)
+    counts: np.ndarray = ((taps >= 0) & (taps < windows.size)).sum(axis=1)
+    return np.asarray(np.maximum(counts, 1))
