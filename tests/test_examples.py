@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,52 @@ def test_the_pictures_show_something(shown: tuple[list[Run], str], output: Path,
 def test_the_last_three_checkpoints_are_kept(shown: tuple[list[Run], str], output: Path) -> None:
     names = sorted(path.name for path in (output / "imdb-checkpoints").iterdir())
     assert names == [f"ckpt-{number}.safetensors" for number in (4, 5, 6)]
+
+
+def losses_of_numpy(weights: list[np.ndarray], batches: list[Any]) -> list[float]:
+    """The losses of a training of dense layers with ReLU by Adam, written by hand in float64.
+
+    weights: those of a layer (inputs, outputs), then its bias (outputs,), and so on.
+    """
+    means, squares = ([np.zeros_like(w) for w in weights] for _ in range(2))
+    losses, last = [], len(weights) - 2
+    for step, (x, labels) in enumerate(batches, start=1):
+        inputs, rows = [x.astype(float)], np.arange(len(labels))
+        for k in range(0, last, 2):
+            inputs.append(np.maximum(inputs[-1] @ weights[k] + weights[k + 1], 0))
+        logits = inputs[-1] @ weights[last] + weights[last + 1]  # (batch, classes)
+        exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+        probabilities = exponentials / exponentials.sum(axis=1, keepdims=True)
+        losses.append(-np.log(probabilities[rows, labels]).mean())
+        g = probabilities
+        g[rows, labels] -= 1
+        g /= len(labels)
+        gradients = [np.empty(0)] * len(weights)
+        for k in range(last, -1, -2):
+            gradients[k], gradients[k + 1] = inputs[k // 2].T @ g, g.sum(axis=0)
+            g = (g @ weights[k].T) * (inputs[k // 2] > 0)
+        for k, gradient in enumerate(gradients):
+            means[k] = 0.9 * means[k] + 0.1 * gradient
+            squares[k] = 0.999 * squares[k] + 0.001 * gradient**2
+            mean, square = means[k] / (1 - 0.9**step), squares[k] / (1 - 0.999**step)
+            weights[k] = weights[k] - 1e-3 * mean / (np.sqrt(square) + 1e-7)
+    return losses
+
+
+def test_losses_of_the_digits_are_those_of_a_program_in_numpy(
+    shown: tuple[list[Run], str],
+) -> None:
+    """Over the first epoch: later, rounding decides the signs of Adam's steps along gradients that
+    are nearly 0, and losses part."""
+    model = mnist.MLP(mnist.SIZES, gdt.Layout([None, None], create_mesh([("batch", 1)])))
+    weights = [w.numpy().astype(float) for w in model.parameters().values()]
+    assert [w.shape for w in weights[::2]] == [(784, 700), (700, 500), (500, 10)]
+    (x, y), _ = mnist.load(None)
+    batches = list(gdt.data.Batches(x, y, batch_size=128, seed=0))
+    expected = losses_of_numpy(weights, batches)
+    losses = [step["loss"] for step in shown[0][-1].history.steps[: len(batches)]]
+    assert len(losses) == 40 and losses[-1] < losses[0] / 3
+    np.testing.assert_allclose(losses, expected, rtol=5e-6)
 
 
 def test_layouts_alone_change_between_schemes(tmp_path: Path, rng: np.random.Generator) -> None:
