@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -345,3 +346,9 @@ CALLS: dict[str, Callable[[], Call]] = {
     "data.Batches": lambda: (gdt.data.Batches, (np.ones(4), np.ones(4)),
         {"batch_size": 2, "seed": 1, "drop_remainder": True, "place": lambda x, y: (x, y)}),
 }  # fmt: skip
+
+
+def functions() -> dict[str, Callable[..., Any]]:
+    """What each call calls; files that calls start from are removed again."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(tempfile, "tempdir", folder):
+        return {name: make()[0] for name, make in CALLS.items()}

@@ -25,7 +25,7 @@ from gdt.engine.declaration import INJECTED
 from gdt.engine.op import Op
 from gdt.errors import ArgumentError, DeviceError, GdtError
 
-from .calls import CALLS, OTHER, SPLIT, V, X
+from .calls import CALLS, OTHER, SPLIT, V, X, functions
 
 HOSTILE: dict[str, Any] = {
     "None": None,
@@ -58,13 +58,13 @@ USERS_FUNCTIONS = {
 def variants(name: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The call of that name with each argument replaced by each hostile value, with an argument too
     many, and with one too few."""
-    _, args, kwargs = CALLS[name]()
+    function, args, kwargs = CALLS[name]()
     for what, value in HOSTILE.items():
         for i in range(len(args)):
             yield what, lambda i=i, value=value: _call(name, position=i, value=value)
         for key in kwargs:
             yield what, lambda key=key, value=value: _call(name, key=key, value=value)
-    direct = getattr(CALLS[name]()[0], "__name__", "") != "<lambda>"
+    direct = getattr(function, "__name__", "") != "<lambda>"
     if direct and ".__" not in name:
         yield "unknown argument", lambda: _call(name, key="bogus", value=1)
         if args:
@@ -85,11 +85,9 @@ def _call(
         return function(*given, **kwargs)
 
 
+@pytest.mark.usefixtures("temporary_folder", "capsys")  # for files that are called "bogus"
 @pytest.mark.parametrize("name", CALLS)
-def test_hostile_arguments(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)  # for files that are called "bogus"
+def test_hostile_arguments(name: str) -> None:
     function, args, kwargs = CALLS[name]()
     function(*args, **kwargs)  # the call works as it stands
     mesh, wrong = gdt.get_default_mesh(), []
@@ -230,17 +228,13 @@ def test_signatures_name_every_argument(name: str) -> None:
         assert not [p for p in parameters if p.kind is p.VAR_KEYWORD]
 
 
-DIRECT = [
-    name for name in CALLS
-    if inspect.isroutine(CALLS[name]()[0]) and CALLS[name]()[0].__name__ != "<lambda>"
-]  # fmt: skip
+FUNCTIONS = functions()
+DIRECT = [n for n, f in FUNCTIONS.items() if inspect.isroutine(f) and f.__name__ != "<lambda>"]
 
 
+@pytest.mark.usefixtures("temporary_folder", "capsys")
 @pytest.mark.parametrize("name", DIRECT)
-def test_what_a_signature_binds_can_be_called(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_a_signature_binds_can_be_called(name: str) -> None:
     for as_keywords in (False, True):
         function, args, kwargs = CALLS[name]()
         signature = inspect.signature(function)
@@ -255,7 +249,7 @@ def test_what_a_signature_binds_can_be_called(
             function(*bound.args, **bound.kwargs)
 
 
-OF_OPS = [name for name in CALLS if isinstance(CALLS[name]()[0], Op)]
+OF_OPS = [name for name, function in FUNCTIONS.items() if isinstance(function, Op)]
 
 
 @pytest.mark.parametrize("name", OF_OPS)
