@@ -21,6 +21,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.errors import DtypeError, error, frame_of_user
 from gdt.observe import COUNTED, OBSERVERS, met_host
+from gdt.sharding.layout import Layout
 
 Facts = tuple[tuple[int, ...], str]  # shape and name of the dtype
 Tree = Any
@@ -64,6 +65,7 @@ class Stateful:
     untrained: ClassVar[tuple[str, ...]] = ()  # names of arrays that no gradient step changes
     counters: ClassVar[tuple[str, ...]] = ()  # names of integers that are saved too
     trainable: bool = True  # False freezes the object and all that it holds
+    _placement: Any = None  # of its arrays on the mesh, if they lie elsewhere when they are used
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -82,7 +84,8 @@ class Place(NamedTuple):
 
     owner: a container; of a Stateful object, the dict of its attributes. stateful: the innermost
     Stateful object around it. trainable: whether a gradient step may change an array there.
-    private: the private name that leads to it from that object, or "".
+    private: the private name that leads to it from that object, or "". state_layout: the layout of
+    the gradient and of an optimizer's state of an array there; None if it is that of the array.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Place(NamedTuple):
     stateful: Stateful | None = None
     trainable: bool = True
     private: str = ""
+    state_layout: Layout | None = None
 
     @property
     def value(self) -> Any:
@@ -279,7 +283,16 @@ def _warn_of_numpy(name: str, owner: str, description: str) -> None:
 
 def trainable_slots(tree: Tree) -> list[Slot]:
     """The slots that a gradient step changes: trainable floating-point arrays."""
-    return [s for s in slots(tree) if s.trainable and s.owner[s.key].type.dtype.kind in "fc"]
+    found = [s for s in slots(tree) if s.trainable and s.owner[s.key].type.dtype.kind in "fc"]
+    layouts = state_layouts(tree)
+    return [s._replace(state_layout=layouts.get(s.name)) for s in found] if layouts else found
+
+
+def state_layouts(tree: Tree) -> Mapping[str, Layout]:
+    """The layouts of gradients and of an optimizer's state, by the names of parameters that are
+    kept in another layout."""
+    placement = tree._placement if isinstance(tree, Stateful) else None
+    return placement.state_layouts if placement is not None else {}
 
 
 def reasons(tree: Tree) -> dict[str, str]:

@@ -17,7 +17,7 @@ from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of
 from gdt.observe import OBSERVERS, Observer
 from gdt.ops.movement import _relayout
 from gdt.sharding.layout import Layout
-from gdt.state import PARAMETERS, leaves, mapped, reasons
+from gdt.state import PARAMETERS, leaves, mapped, reasons, state_layouts
 
 __all__ = ["GradientTape", "grad", "stop_gradient", "value_and_grad", "vjp"]
 
@@ -197,7 +197,11 @@ def _without_sources(op: str, sources: Tree) -> GradientError:
 
 def gradient_layouts(tree: Tree, arrays: Sequence[DistributedArray]) -> list[Layout]:
     """Return the layouts in which the gradients of the arrays of a tree are returned."""
-    return [x.layout.resolved for x in arrays]
+    layouts = state_layouts(tree)
+    if not layouts:
+        return [x.layout.resolved for x in arrays]
+    names = {id(x): name for name, x in tree.parameters().items()}
+    return [layouts.get(names[id(x)], x.layout.resolved) for x in arrays]
 
 
 def check_differentiable(x: object, op: str, role: str) -> None:

@@ -23,6 +23,7 @@ from gdt.nn.layout_map import LayoutMap
 from gdt.nn.module import Module
 from gdt.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from gdt.nn.pooling import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
+from gdt.nn.sharded import Sharded
 
 __all__ = [
     "Activation",
@@ -51,6 +52,7 @@ __all__ = [
     "RMSNorm",
     "Residual",
     "Sequential",
+    "Sharded",
     "activations",
     "initializers",
     "losses",

@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import LayoutError, error
+from gdt.nn.module import Module
+from gdt.nn.placement import Placement, UsedArray
+from gdt.nn.sharded import ArrayLayouts, Sharded, layout_of
+from gdt.ops.gathering import gathered
 from gdt.ops.movement import relayout
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.state import Tree, slots
+from gdt.state import Slot, Tree, mapped, owner_of, places, slots
+
+OUTPUT = "/output"
+UNITS = r"(.*?\.)?\d+(?=\.)"  # up to the first number in a list
+SHOWN = 12  # names that an error lists
 
 
 @checked_class(eager=True)
-class LayoutMap(MutableMapping[str, Layout]):
+class LayoutMap(MutableMapping[str, Layout | Sharded]):
     r"""A mapping from names of arrays to layouts, whose keys may be regular expressions.
 
     A name is first looked up as a key; then all keys are tried with `re.match`, in the order in
     which they were added. A name that no key matches has no layout (KeyError). A value is a Layout,
-    or a list of sharding specs for `mesh`. Follows `tf.keras.dtensor.experimental.LayoutMap`.
+    or a list of sharding specs for `mesh`; or a `Sharded`, for an array that is kept in one layout
+    and used in another. Follows `tf.keras.dtensor.experimental.LayoutMap`.
+
+    The name of a module followed by `/output` stands for what its calls return, which is moved to
+    the layout; there specs may be `gdt.MATCH`, and keys match whole names (`re.fullmatch`).
+
+    units: a regular expression for the names of the modules that gather what they use: the arrays
+        of a unit travel together when it is called. The unit of an array is the module whose name
+        the pattern matches at the beginning of the array's name, and the whole model for other
+        arrays. By default every module in a list, such as `blocks.0`, is a unit.
 
     Raises LayoutError for a key that is there already, or that is no regular expression.
 
@@ -35,11 +53,12 @@ class LayoutMap(MutableMapping[str, Layout]):
     Layout(['model'], Mesh(batch=2, model=2))
     """
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, *, units: str = UNITS) -> None:
         self.mesh = mesh
-        self._layouts: dict[str, Layout] = {}
+        self.units = _pattern(units)
+        self._layouts: dict[str, Any] = {}
 
-    def __setitem__(self, key: str, layout: Layout | Sequence[Any]) -> None:
+    def __setitem__(self, key: str, layout: Layout | Sequence[Any] | Sharded) -> None:
         if key in self._layouts:
             raise error(
                 LayoutError,
@@ -48,17 +67,22 @@ class LayoutMap(MutableMapping[str, Layout]):
                 operands={key: self._layouts[key]},
                 remedy="Delete it first to set another.",
             )
-        try:
-            re.compile(key)
-        except re.error as cause:
-            raise error(LayoutError, "LayoutMap", f"{key!r} is no pattern ({cause})") from None
-        self._layouts[key] = layout if isinstance(layout, Layout) else Layout(layout, self.mesh)
+        _pattern(key)
+        if isinstance(layout, Sharded):
+            given = [w for w in (layout.kept, layout.used, layout.state) if w is not None]
+            ranks = {layout_of(w, self.mesh).rank for w in given if not isinstance(w, str)}
+            if len(ranks) > 1:
+                problem = f"the layouts of {key!r} have different ranks"
+                raise error(LayoutError, "LayoutMap", problem, operands=vars(layout))
+        elif not key.endswith(OUTPUT):
+            layout = layout_of(layout, self.mesh)
+        self._layouts[key] = layout
 
-    def __getitem__(self, name: str) -> Layout:
+    def __getitem__(self, name: str) -> Any:
         if name in self._layouts:
             return self._layouts[name]
         for key, layout in self._layouts.items():
-            if re.match(key, name):
+            if not key.endswith(OUTPUT) and re.match(key, name):
                 return layout
         raise KeyError(name)
 
@@ -72,14 +96,127 @@ class LayoutMap(MutableMapping[str, Layout]):
         return len(self._layouts)
 
     def apply(self, tree: Tree) -> Tree:
-        """Move every array of a model to its layout, or replicate it on the mesh; return the model.
+        """Move every array of a model to the layout in which it is kept, or replicate it on the
+        mesh; return the model.
 
-        Raises LayoutError, and changes nothing, if a layout does not fit the rank of its array.
+        The calls of a Module then use its arrays, and return its outputs, in the layouts of the
+        map; for a tree of arrays there is `gathered`.
+
+        Raises LayoutError, and changes nothing, if a layout does not fit the rank of its array, or
+        a key matches no name.
         """
         array_slots = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
-        replicated = [Layout.replicated(self.mesh, s.value.ndim) for s in array_slots]
-        layouts = [self.get(s.name, r) for s, r in zip(array_slots, replicated, strict=True)]
-        arrays = [relayout(s.value, w) for s, w in zip(array_slots, layouts, strict=True)]
+        modules = dict(tree.modules()) if isinstance(tree, Module) else {}
+        self._check_keys([s.name for s in array_slots], list(modules))
+        layouts = [self._layouts_of(slot) for slot in array_slots]
+        arrays = [relayout(s.value, w.kept) for s, w in zip(array_slots, layouts, strict=True)]
         for slot, array in zip(array_slots, arrays, strict=True):
             slot.owner[slot.key] = array
+        if isinstance(tree, Module):
+            self._place(tree, modules, list(zip(array_slots, layouts, strict=True)))
         return tree
+
+    def gathered(self, tree: Tree, name: str = "") -> AbstractContextManager[Tree]:
+        """Provide a tree of arrays in the layouts in which this `with` block uses them.
+
+        tree: arrays that `apply` has moved, in lists, tuples and dicts. name: that of the tree in
+            what `apply` got.
+
+        The arrays travel together, and their memory is free after the block; a backward pass
+        gathers them again. (A Module does so by itself when it is called.)
+
+        >>> mesh = gdt.create_mesh([("data", 4)])
+        >>> layouts = gdt.nn.LayoutMap(mesh)
+        >>> layouts[".*weight"] = gdt.nn.Sharded(kept="data")
+        >>> parameters = layouts.apply({"layer": {"weight": gdt.ones((4, 2))}})
+        >>> with layouts.gathered(parameters["layer"], "layer") as layer:
+        ...     parameters["layer"]["weight"].layout, layer["weight"].layout
+        (Layout(['data', -], Mesh(data=4)), Layout([-, -], Mesh(data=4)))
+        """
+        held = [p for p in places(tree, name) if isinstance(p.value, DistributedArray)]
+        return _gathered_tree(tree, [(p.value, self._layouts_of(p)) for p in held])
+
+    # ---- looking up
+
+    def _layouts_of(self, slot: Slot) -> ArrayLayouts:
+        """Return the layouts of the array at a place; replicated ones if no key matches."""
+        layout = self.get(slot.name, Sharded())
+        if not isinstance(layout, Sharded):
+            layout = Sharded(used=layout)
+        return layout.layouts_of(slot.name, slot.value.type, self.mesh)
+
+    def _check_keys(self, names: Sequence[str], modules: Sequence[str]) -> None:
+        """Raise LayoutError for a key that matches nothing."""
+        for key in self._layouts:
+            if key.endswith(OUTPUT):
+                pattern, candidates, noun = key.removesuffix(OUTPUT), modules, "module"
+                matches = any(re.fullmatch(pattern, name) for name in candidates)
+            else:
+                candidates, noun = names, "array"
+                matches = key in candidates or any(re.match(key, name) for name in candidates)
+            if not matches:
+                shown = ", ".join(repr(name) for name in candidates[:SHOWN])
+                more = f" and {len(candidates) - SHOWN} more" if len(candidates) > SHOWN else ""
+                raise error(
+                    LayoutError,
+                    "LayoutMap.apply",
+                    f"{key!r} matches the name of no {noun}",
+                    remedy=f"The names are {shown}{more}."
+                    if candidates
+                    else f"There is no {noun} yet: call the model once before.",
+                )
+
+    # ---- placing modules
+
+    def _place(
+        self, model: Module, modules: dict[str, Module], layouts: list[tuple[Slot, ArrayLayouts]]
+    ) -> None:
+        """Tell the modules which arrays they gather, and in which layouts they return results."""
+        placements = {name: Placement(name or "the model") for name in modules}
+        values = [model, *[place.value for place in places(model)]]
+        holders = {id(owner): v for v in values if (owner := owner_of(v)) is not None}
+        for slot, (used, kept, state) in layouts:
+            if used is not kept:
+                unit = placements[self._unit_of(slot.name, modules)]
+                holder = holders[id(slot.owner)]
+                unit.arrays.append(UsedArray(slot.name, holder, slot.key, used, state))
+            if state is not kept:
+                placements[""].state_layouts[slot.name] = state
+        for key, layout in self._layouts.items():
+            for name in modules if key.endswith(OUTPUT) else ():
+                if re.fullmatch(key.removesuffix(OUTPUT), name):
+                    placements[name].output = placements[name].output or layout
+        for name, module in modules.items():
+            p = placements[name]
+            module._placement = p if p.arrays or p.output or p.state_layouts else None
+
+    def _unit_of(self, name: str, modules: dict[str, Module]) -> str:
+        """Return the name of the module whose call gathers the array of this name."""
+        match = self.units.match(name)
+        unit = match.group() if match else ""
+        while unit not in modules:  # a list or dict of modules
+            unit = unit.rpartition(".")[0]
+        return unit
+
+
+@contextmanager
+def _gathered_tree(
+    tree: Tree, layouts: Sequence[tuple[DistributedArray, ArrayLayouts]]
+) -> Iterator[Tree]:
+    """Provide a tree with those of its arrays gathered that are used in another layout."""
+    moving = [(x, w) for x, w in layouts if x.layout is not w.used]
+    if not moving:
+        yield tree
+        return
+    arrays = [x for x, _ in moving]
+    with gathered(arrays, [w.used for _, w in moving], [w.state for _, w in moving]) as used:
+        by_identity = {id(x): y for x, y in zip(arrays, used, strict=True)}
+        yield mapped(lambda leaf: by_identity.get(id(leaf), leaf), tree)
+
+
+def _pattern(key: str) -> re.Pattern[str]:
+    """Return a compiled regular expression; raise LayoutError for text that is none."""
+    try:
+        return re.compile(key)
+    except re.error as cause:
+        raise error(LayoutError, "LayoutMap", f"{key!r} is no pattern ({cause})") from None

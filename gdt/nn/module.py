@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -36,6 +37,11 @@ class Module(Stateful, Displayed):
     """
 
     training: bool = True
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__call__" in vars(cls):
+            cls.__call__ = _placed(cls.__call__)  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} defines no __call__")
@@ -119,6 +125,19 @@ class Module(Stateful, Displayed):
 
     def __repr__(self) -> str:
         return "\n".join(_lines(self, "", {}, ""))
+
+
+def _placed(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that calls a module with its arrays and its result in the layouts that a
+    LayoutMap has given them."""
+
+    @functools.wraps(call)
+    def placed(self: Module, *args: Any, **kwargs: Any) -> Any:
+        if self._placement is None:
+            return call(self, *args, **kwargs)
+        return self._placement.call(call, self, *args, **kwargs)
+
+    return placed
 
 
 def _facts(state: Mapping[str, Any]) -> dict[str, Facts]:

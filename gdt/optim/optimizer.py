@@ -135,15 +135,16 @@ class Optimizer(Stateful):
     def _begin(self, slot: Slot) -> None:
         """Set the state of one parameter to zeros."""
         for arrays in self.state.values():
-            arrays[slot.name] = zeros_like(slot.value)
+            arrays[slot.name] = zeros_like(slot.value, layout=slot.state_layout)
 
     def update(self, parameters: Tree, gradients: Tree) -> None:
         """Take one step: put updated arrays in the place of the parameters.
 
         parameters: a Module, or a dict or list of arrays.
         gradients: as `GradientTape.gradient` returns them for the parameters. A gradient in another
-            layout is moved to its parameter's; None leaves its parameter as it is. Gradients of
-            complex parameters are conjugated here, since the loss grows along the conjugate.
+            layout is moved to that of its parameter's state; None leaves its parameter as it is.
+            Gradients of complex parameters are conjugated here, since the loss grows along the
+            conjugate.
 
         An array to which anything else refers keeps its values. Raises ShapeError if gradients are
         missing, or if gradients or state have other shapes than the parameters, and ArgumentError
@@ -161,7 +162,21 @@ class Optimizer(Stateful):
         if processes.current().count > 1 and arrays:
             names = frozenset((str(key), mapping[key].type) for (mapping, key), *_ in owners)
             begin_step = partial(self._begin_noted_step, arrays[0].mesh, len(owners), names)
-        self.step(from_host(type(self).__name__, begin_step), owners, arrays)
+        scalars = from_host(type(self).__name__, begin_step)
+        whole = [
+            (mapping, key, mapping[key].layout, g.layout)
+            for ((mapping, key), *_), g in zip(owners, arrays, strict=True)
+            if mapping[key].type is not g.type
+        ]
+        for mapping, key, _, layout in whole:  # whose state is split further
+            mapping[key] = relayout(mapping[key], layout)
+        try:
+            self.step(scalars, owners, arrays)
+        finally:
+            parts = [mapping[key] for mapping, key, _, _ in whole]
+            parameters = move_to_layouts(parts, [layout for _, _, layout, _ in whole])
+            for (mapping, key, _, _), parameter in zip(whole, parameters, strict=True):
+                mapping[key] = parameter
 
     def _ready(self, parameters: Tree, gradients: Tree) -> Updates | None:
         """Return the owners and gradients where dicts of parameters, state and gradients fit each
@@ -238,15 +253,15 @@ class Optimizer(Stateful):
             (state_name, slot)
             for state_name, arrays in self.state.items()
             for slot in targets
-            if (x := arrays.get(slot.name)) is None or x.type is not slot.owner[slot.key].type
+            if (x := arrays.get(slot.name)) is None or x.type is not _state_type(slot)
         ]
         self._check_shapes(stale)
         for state_name, slot in stale:
-            arrays, like = self.state[state_name], slot.value
+            arrays, like = self.state[state_name], _state_type(slot)
             if slot.name in arrays:
                 arrays[slot.name] = relayout(_in_dtype(arrays[slot.name], like.dtype), like.layout)
             else:
-                arrays[slot.name] = zeros_like(like)
+                arrays[slot.name] = zeros_like(slot.value, layout=slot.state_layout)
 
     def _check_shapes(self, stale: Sequence[tuple[str, Slot]]) -> None:
         """Raise ShapeError if state has another shape than its parameter."""
@@ -267,20 +282,20 @@ class Optimizer(Stateful):
     def _gradients(
         self, targets: Sequence[Slot], named: Mapping[str, Any]
     ) -> list[DistributedArray | None]:
-        """Return for every target the direction in which the loss grows, in the target's layout and
-        dtype; None where the gradient is None."""
+        """Return for every target the direction in which the loss grows, in the dtype of the target
+        and the layout of its state; None where the gradient is None."""
         gradients: list[Any] = [named.get(slot.name) for slot in targets]
         others = [
             i
             for i, (slot, g) in enumerate(zip(targets, gradients, strict=True))
-            if g is None or g.type is not slot.value.type
+            if g is None or g.type is not _state_type(slot)
         ]
         if others or len(named) != len(targets):
             self._check(targets, named)
         others = [i for i in others if gradients[i] is not None]
         for i in others:
             gradients[i] = _in_dtype(gradients[i], targets[i].value.dtype)
-        layouts = [targets[i].value.layout for i in others]
+        layouts = [_state_type(targets[i]).layout for i in others]
         moved = move_to_layouts([gradients[i] for i in others], layouts) if others else []
         for i, g in zip(others, moved, strict=True):
             gradients[i] = g
@@ -305,6 +320,12 @@ class Optimizer(Stateful):
         if wrong:
             problem = "gradients do not fit the parameters\n  " + "\n  ".join(wrong)
             raise error(ShapeError, op, problem)
+
+
+def _state_type(slot: Slot) -> ArrayType:
+    """Return the type of a parameter's gradient and of its state."""
+    array_type: ArrayType = slot.owner[slot.key].type
+    return array_type.with_layout(slot.state_layout) if slot.state_layout else array_type
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,202 @@
+"""Schemes by layouts alone: FSDP, ZeRO and constraints on outputs, said by a LayoutMap."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.errors import LayoutError
+
+MESHES = [gdt.create_mesh([("data", 4)], blocks=blocks) for blocks in (1, 4)]
+
+
+def model_on(mesh) -> gdt.nn.Sequential:
+    with gdt.default_mesh(mesh):
+        layers = [gdt.nn.Dense(8, 8, activation="tanh", key=n) for n in range(3)]
+        return gdt.nn.Sequential(*layers[:2], gdt.nn.Sequential(gdt.nn.LayerNorm(8), layers[2]))
+
+
+def batch_on(mesh, rng):
+    layout = gdt.Layout(["data", None], mesh)
+    return [gdt.asarray(rng.normal(size=(8, 8)).astype("float32"), layout=layout) for _ in "xy"]
+
+
+def train(model, x, y, optimizer, steps=4, function=lambda step, **options: step):
+    """Return the losses of some steps, and the collectives of the last one."""
+
+    def step(x, y):
+        loss = lambda m: gdt.mean((m(x) - y) ** 2)
+        value, gradients = gdt.value_and_grad(loss)(model)
+        optimizer.update(model, gradients)
+        return value
+
+    run, losses = function(step, verify=2), []
+    for _ in range(steps):
+        with gdt.count_collectives() as counter:
+            losses.append(float(step(x, y)))
+    losses += [float(run(x, y)) for _ in range(steps)]
+    return losses, counter
+
+
+SCHEMES = {
+    "data": (None, {"all_reduce": 1}, 2),
+    "ZeRO": (
+        gdt.nn.Sharded(state="data"),
+        {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 1},
+        2,
+    ),
+    "FSDP": (
+        gdt.nn.Sharded(kept="data"),
+        {"all_gather": 5, "reduce_scatter": 3, "all_reduce": 1},
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_schemes_send_what_theory_says_and_learn_the_same(rng, mesh, scheme) -> None:
+    entry, kinds, times = SCHEMES[scheme]
+    one = gdt.create_mesh([("data", 1)])
+    x, y = batch_on(mesh, rng)
+    whole = [gdt.asarray(a.numpy(), layout=gdt.Layout([None, None], one)) for a in (x, y)]
+    expected, _ = train(model_on(one), *whole, gdt.optim.Adam(0.01))
+    layouts = gdt.nn.LayoutMap(mesh)
+    if entry is not None:
+        layouts[".*"] = entry
+    model, optimizer = layouts.apply(model_on(mesh)), gdt.optim.Adam(0.01)
+    losses, counter = train(model, x, y, optimizer, function=gdt.function)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    nbytes = sum(p.nbytes for p in model.parameters().values())
+    # The first layer reads its weights forwards only, since x has no gradient.
+    assert counter.by_kind == kinds
+    assert counter.bytes <= times * 3 * nbytes + 2 * 3 * 4
+    assert {w.layout.num_shards(0) for w in model.parameters().values()} == {
+        4 if scheme == "FSDP" else 1
+    }
+    for states in optimizer.state.values():
+        for name, s in states.items():
+            assert s.layout.num_shards(0) == (1 if scheme == "data" else 4), name
+
+
+def test_a_unit_is_kept_as_it_was_after_calls_errors_and_copies(rng) -> None:
+    mesh = MESHES[0]
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts[".*"] = gdt.nn.Sharded(kept="data")
+    model = layouts.apply(model_on(mesh))
+    kept = model.parameters()
+    x, _ = batch_on(mesh, rng)
+    expected = model(x).numpy()
+    with pytest.raises(gdt.errors.ShapeError):
+        model(gdt.ones((8, 3)))
+    assert all(x is kept[name] for name, x in model.parameters().items())
+    twin = copy.deepcopy(model)
+    with gdt.count_collectives() as counter:
+        np.testing.assert_array_equal(twin(x).numpy(), expected)
+    assert counter.by_kind["all_gather"] >= 3
+    assert all(w.layout is kept[name].layout for name, w in twin.parameters().items())
+    gdt.nn.LayoutMap(mesh).apply(model)  # another map takes the place of the first
+    with gdt.count_collectives() as counter:
+        model(x)
+    assert not counter.collectives
+
+
+def test_units_are_chosen_by_a_pattern() -> None:
+    mesh = MESHES[0]
+    for units, gathers in ((r"", 1), (r"layers\.[01]", 3), (r"layers\.2\.layers\.\d", 3)):
+        layouts = gdt.nn.LayoutMap(mesh, units=units)
+        layouts[".*"] = gdt.nn.Sharded(kept="data")
+        model = layouts.apply(model_on(mesh))
+        with gdt.count_collectives() as counter:
+            model(gdt.ones((8, 8), "float32", layout=gdt.Layout(["data", None], mesh)))
+        assert counter.by_kind == {"all_gather": gathers}, units
+
+
+def test_trees_of_arrays_are_gathered_by_name(rng) -> None:
+    mesh = MESHES[1]
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts[r"layers\.\d\.weight"] = gdt.nn.Sharded(kept=["data", None])
+    weights = [rng.normal(size=(8, 8)).astype("float32") for _ in range(2)]
+    parameters = layouts.apply({"layers": [{"weight": gdt.asarray(w)} for w in weights]})
+
+    def loss(parameters, x):
+        for n, layer in enumerate(parameters["layers"]):
+            with layouts.gathered(layer, f"layers.{n}") as used:
+                x = gdt.tanh(x @ used["weight"])
+        return gdt.sum(x)
+
+    x, _ = batch_on(mesh, rng)
+    with gdt.count_collectives() as counter:
+        gradients = gdt.grad(loss)(parameters, x)
+    assert counter.by_kind == {"all_gather": 3, "reduce_scatter": 2, "all_reduce": 1}
+    one = {"layers": [{"weight": gdt.asarray(w)} for w in weights]}
+    plain = lambda p, x: gdt.sum(
+        gdt.tanh(gdt.tanh(x @ p["layers"][0]["weight"]) @ p["layers"][1]["weight"])
+    )
+    expected = gdt.grad(plain)(one, gdt.asarray(x.numpy()))
+    for g, e in zip(gradients["layers"], expected["layers"], strict=True):
+        assert g["weight"].layout is gdt.Layout(["data", None], mesh)
+        np.testing.assert_allclose(g["weight"].numpy(), e["weight"].numpy(), rtol=1e-4)
+
+
+def test_a_constraint_on_an_output_is_obeyed() -> None:
+    mesh = MESHES[0]
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts[r"layers\.1/output"] = [None, "data"]
+    model = layouts.apply(model_on(mesh))
+    seen = []
+    model.layers.insert(2, lambda x: seen.append(x.layout) or x)
+    model(gdt.ones((8, 8), layout=gdt.Layout(["data", None], mesh)))
+    assert seen == [gdt.Layout([None, "data"], mesh)]
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts["/output"] = ["data"]
+    with pytest.raises(LayoutError, match=r"the model/output has rank 1, and the module returns"):
+        layouts.apply(model_on(mesh))(gdt.ones((8, 8)))
+
+
+def test_maps_that_do_not_fit_are_refused() -> None:
+    mesh = gdt.create_mesh([("data", 2), ("model", 2)])
+    layouts = gdt.nn.LayoutMap(mesh)
+    with pytest.raises(LayoutError, match=r"the layouts of 'w' have different ranks"):
+        layouts["w"] = gdt.nn.Sharded(kept=["data", None], used=[None])
+    with pytest.raises(gdt.errors.ArgumentError, match="Sharded: kept is 3"):
+        gdt.nn.Sharded(kept=3)
+    for entry, message in (
+        (gdt.nn.Sharded(used=[None]), r"layers\.0\.weight is used has rank 1, and .* rank 2"),
+        (gdt.nn.Sharded(kept="data", used=["data", None]), r"weight cannot be split over 'data' t"),
+        (gdt.nn.Sharded(kept="rows"), r"no axis .*'rows'|'rows'"),
+    ):
+        layouts = gdt.nn.LayoutMap(mesh)
+        layouts[r"layers\.0\.weight"] = entry
+        model = model_on(mesh)
+        with pytest.raises((LayoutError, gdt.errors.MeshError), match=message):
+            layouts.apply(model)
+        assert all(w.layout.is_fully_replicated() for w in model.parameters().values())
+    for key, noun in ((r"dense\d", "array"), (r"layers\.9/output", "module")):
+        layouts = gdt.nn.LayoutMap(mesh)
+        layouts[key] = [None, None]
+        with pytest.raises(LayoutError, match=f"matches the name of no {noun}") as caught:
+            layouts.apply(model_on(mesh))
+        assert "layers.0" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "specs"),
+    [
+        ((8, 6), ["data", "model"]),
+        ((6, 8), [None, ("model", "data")]),
+        ((3, 9), [None, ("model", "data")]),  # neither divides
+        ((0, 4), [None, ("model", "data")]),
+        ((), []),
+    ],
+)
+def test_one_more_mesh_axis_splits_the_first_axis_that_divides(shape, specs) -> None:
+    mesh = gdt.create_mesh([("data", 4), ("model", 2)])
+    layouts = gdt.nn.LayoutMap(mesh)
+    used = [None] * (len(shape) - 1) + ["model"] if shape else []
+    layouts["w"] = gdt.nn.Sharded(kept="data", used=used)
+    tree = layouts.apply({"w": gdt.zeros(shape)})
+    assert tree["w"].layout is gdt.Layout(specs, mesh)
