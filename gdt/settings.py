@@ -1,19 +1,22 @@
-"""Settings for a `with` block: the policy of implicit fetches, and the kernels of matrix products.
+"""Settings for a `with` block: the policy of implicit fetches, the kernels of matrix products, and
+the number of threads.
 
 Each setting is a context variable, so a thread or an asynchronous task has its own.
 """
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 
 from gdt.arguments import checked
 from gdt.errors import ArgumentError, MoveError, error, frame_of_user
 
-__all__ = ["implicit_fetch", "matmul_backend", "matmul_precision"]
+__all__ = ["host_threads", "implicit_fetch", "matmul_backend", "matmul_precision"]
 
 
 POLICIES = ("allow", "warn", "raise")
@@ -130,3 +133,39 @@ def matmul_precision(name: str) -> Iterator[None]:
     """
     with _chosen("matmul_precision", MATMUL_PRECISION, name, MATMUL_PRECISIONS):
         yield
+
+
+_host_threads: ContextVar[int | None] = ContextVar("gdt.host_threads", default=None)
+
+
+@contextmanager
+@partial(checked, eager=True)
+def host_threads(count: int) -> Iterator[None]:
+    """Choose for this block how many threads of the host compute one op on a large block.
+
+    count: the number of threads, at least 1. Without this setting there are as many as this process
+    has cores. Element-wise functions of at least a million elements, and functions of whole
+    axes (sorts, scans, Fourier transforms), are cut; smaller ones and sums use one thread. Results
+    are the same bits for any number. Matrix products use BLAS, which has threads of its own.
+
+    Raises ArgumentError for a count below 1.
+
+    >>> with gdt.host_threads(1):
+    ...     y = gdt.exp(gdt.ones(3))
+    """
+    if count < 1:
+        problem = f"count is {count}"
+        raise error(ArgumentError, "host_threads", problem, remedy="Pass 1 or more.")
+    token = _host_threads.set(count)
+    try:
+        yield
+    finally:
+        _host_threads.reset(token)
+
+
+def host_thread_count() -> int:
+    """Return the number of threads that compute one op on a large block."""
+    return _host_threads.get() or CORES
+
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -201,6 +201,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "sync_debug_mode": lambda: (_entered(gdt.sync_debug_mode), ("warn",), {}),
     "show_config": lambda: (gdt.show_config, (), {}),
     "matmul_backend": lambda: (_entered(gdt.matmul_backend), ("cublas",), {}),
+    "host_threads": lambda: (_entered(gdt.host_threads), (2,), {}),
     "matmul_precision": lambda: (_entered(gdt.matmul_precision), ("tensorfloat32",), {}),
     "implicit_fetch": lambda: (_entered(gdt.implicit_fetch), ("allow",), {}),
     "explain": lambda: (gdt.explain, (_square, X), {}),

@@ -143,7 +143,8 @@ class PlanBlocks:
         1."""
         labels = []
         for n, array_type in enumerate(self.moved):
-            shape = array_type.block_shape if array_type is not None else ()
+            scalar = (1,) * self.mesh.ndim
+            shape = scalar if array_type is None else array_type.block_shape
             mesh_axes: list[Any] = [a if shape[a] > 1 else None for a in range(self.mesh.ndim)]
             dims = [
                 dim[0] if dim and self.moved_size(n, d) == self.sizes[dim[0]] else None

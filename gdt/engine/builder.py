@@ -22,6 +22,7 @@ from gdt.engine.plan import Block, Labels, Plan
 from gdt.engine.single_block import SingleBlock, mover
 from gdt.engine.source import Choice, Expression, Operand, Tuple, Value, called, compiled
 from gdt.engine.specialization import ChosenBody
+from gdt.engine.threads import in_threads
 from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
@@ -75,7 +76,7 @@ class PlanBuilder:
         results, combined over the block's coordinates where the rule reduces a factor."""
         op, blocks, finish = self.op, self.blocks, self.finish
         extra = {"shards": blocks.shards(block)} if "shards" in op.injected else {}
-        body = self._body({**self.static, **extra}, block)
+        body = in_threads(self._body({**self.static, **extra}, block), blocks)
         befores = [blocks.before(n, block) for n in range(len(blocks.moved))]
         if any(befores):
             body = after_preparing(befores, body)

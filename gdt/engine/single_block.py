@@ -14,6 +14,7 @@ from gdt.engine.composition import Buffer, as_tuple, in_turn
 from gdt.engine.merging import Merge
 from gdt.engine.plan import Block
 from gdt.engine.source import Expression, Operand, Unpacked, Value, called, compiled, reshaped
+from gdt.engine.threads import in_threads
 from gdt.observe import OBSERVERS
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
@@ -43,7 +44,7 @@ class SingleBlock:
             body_statics["block_shape"] = self.folded.block_shape(0, reduced=False)
         if "shards" in self.op.injected:
             body_statics["shards"] = self.folded.shards(0)
-        self.body = body_of(body_statics, "folded")
+        self.body = in_threads(body_of(body_statics, "folded"), self.folded)
 
     def function(self, movers: Sequence[Mover], buffer: Buffer | None = None) -> Callable[..., Any]:
         """The function from the operands' only blocks to the outputs' (one or a tuple);

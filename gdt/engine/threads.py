@@ -1,0 +1,149 @@
+"""Bodies of large blocks in several threads of the host.
+
+NumPy computes with one thread, and releases Python's lock while it does. A rule says along which
+factors an op can be split between devices; along the same factors a block can be cut between
+threads, and every element is computed as by one. Ops that reduce a factor are not cut: their sums
+would be added in another order. Matrix products are not either: BLAS has threads of its own.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.engine.blocks import PlanBlocks
+from gdt.settings import host_thread_count
+
+Block = Any
+
+SMALLEST = 1 << 19
+"""Elements that a thread computes at least: fewer are done before the other threads have begun."""
+
+
+class Cut(NamedTuple):
+    """An axis along which blocks can be cut: of the output and of every operand; None for an
+    operand that every part needs whole."""
+
+    output: int
+    operands: tuple[int | None, ...]
+
+
+def in_threads(body: Callable[..., Any], blocks: PlanBlocks) -> Callable[..., Any]:
+    """Return a function that runs `body` on parts of its blocks in several threads; `body` itself
+    where they are small, where the op cannot be cut, or where it does little but move data."""
+    op, rule = blocks.op, blocks.rule
+    computes = "out" in op.injected or (rule.whole and not op.views)
+    is_plain = op.merge is None and op.specialization is None and not op.donated
+    if blocks.backend.xp is not np or not computes or not is_plain or len(rule.outs) > 1:
+        return body
+    if op.injected & {"labels", "shards", "block_shape"} or rule.reduced(0):
+        return body
+    size = math.prod(blocks.block_shape(0, reduced=False))
+    cuts = _cuts(blocks) if size >= 2 * SMALLEST else []
+    return ThreadedBody(body, cuts, size) if cuts else body
+
+
+def _cuts(blocks: PlanBlocks) -> list[Cut]:
+    """Return the axes of the output along which the op can be cut, as its rule says."""
+    *operands, output = blocks.labels()
+    mesh_ndim, cuts = blocks.mesh.ndim, []
+    for axis, label in enumerate(output):
+        places = [[i for i, other in enumerate(o) if other == label] for o in operands]
+        is_once = output.count(label) == 1 and all(len(p) <= 1 for p in places)
+        if label is None or label in blocks.rule.whole or not is_once:
+            continue
+        # An operand of lower rank gets axes of length 1 behind the mesh axes.
+        axes = [
+            None if not p else p[0] if p[0] < mesh_ndim else p[0] - len(o)
+            for p, o in zip(places, operands, strict=True)
+        ]
+        cuts.append(Cut(axis, tuple(axes)))
+    return cuts
+
+
+class ThreadedBody:
+    """The body of an op, called for parts of its blocks at the same time.
+
+    size: the number of elements of the output's block.
+    """
+
+    def __init__(self, body: Callable[..., Any], cuts: Sequence[Cut], size: int) -> None:
+        self.body, self.cuts, self.size = body, cuts, size
+
+    def __call__(self, *operands: Any, **memory: Any) -> Any:
+        count = min(host_thread_count(), self.size // SMALLEST)
+        cut, size = self._cut(operands, count)
+        if cut is None:
+            return self.body(*operands, **memory)
+        edges = [size * i // count for i in range(count + 1)]
+        parts = [slice(*edges[i : i + 2]) for i in range(count)]
+        results = together([self._call(operands, memory, cut, part) for part in parts])
+        return memory["out"] if "out" in memory else np.concatenate(results, axis=cut.output)
+
+    def _cut(self, operands: Sequence[Any], count: int) -> tuple[Cut | None, int]:
+        """Return the cut into `count` parts whose elements lie closest together in memory, and the
+        length of its axis; None if there is none."""
+        options = [
+            (abs(x.strides[axis]), x.shape[axis], cut)
+            for cut in self.cuts
+            for x, axis in zip(operands, cut.operands, strict=True)
+            if count > 1 and axis is not None and x.shape[axis] >= count
+        ]
+        _, size, best = max(options, key=lambda option: option[0], default=(0, 0, None))
+        return best, size
+
+    def _call(
+        self, operands: Sequence[Any], memory: dict[str, Any], cut: Cut, part: slice
+    ) -> Callable[[], Any]:
+        """Return the call of the body for a part of every block."""
+        xs = [
+            x if axis is None else x[_index(axis, part)]
+            for x, axis in zip(operands, cut.operands, strict=True)
+        ]
+        memory = {name: block[_index(cut.output, part)] for name, block in memory.items()}
+        return partial(self.body, *xs, **memory)
+
+
+def _index(axis: int, part: slice) -> tuple[Any, ...]:
+    """Return the index of a part along an axis that is counted from the front or from the end."""
+    if axis >= 0:
+        return (*[slice(None)] * axis, part)
+    return (..., part, *[slice(None)] * (-axis - 1))
+
+
+def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Return the results of the calls, which run at the same time, one of them in this thread.
+
+    They see the context variables of this thread, as `np.errstate`. Where some raise, the exception
+    of the first of them is raised once all have ended."""
+    cells: list[list[Callable[[], Any]]] = [
+        [partial(contextvars.copy_context().run, call)] for call in calls
+    ]
+    futures = [_pool().submit(_emptied, cell) for cell in cells[1:]]
+    try:
+        first = _emptied(cells[0])
+    finally:
+        for future in futures:
+            future.exception()  # waits: no thread may go on writing into these blocks
+    return [first, *[future.result() for future in futures]]
+
+
+def _emptied(cell: list[Callable[[], Any]]) -> Any:
+    """Return the result of the call in a cell, to which nothing refers when the result is known:
+    blocks to which only their array refers can be overwritten."""
+    return cell.pop()()
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), "gdt-host")
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of the threads
