@@ -40,12 +40,14 @@ from gdt.sharding import array_type, layout, mesh
 from gdt.sharding.array_type import *
 from gdt.sharding.layout import *
 from gdt.sharding.mesh import *
+from gdt.training.trainer import Trainer
 
 __version__ = "0.1.0"
 __array_api_version__ = "2025.12"
 
 __all__ = [
     "CheckpointManager",
+    "Trainer",
     "checkpoint",
     "data",
     "distributed",

@@ -233,14 +233,15 @@ class AUC(Metric):
     def __init__(self, num_thresholds: int = THRESHOLDS, name: str = "auc") -> None:
         if num_thresholds < 2:
             raise error(ArgumentError, "AUC", f"num_thresholds is {num_thresholds}, below 2")
-        inner = (np.arange(num_thresholds - 2) + 1) / (num_thresholds - 1)
-        self.thresholds = np.array([-1e-7, *inner, 1 + 1e-7], np.float32)
-        self.name = name
+        self.num_thresholds, self.name = num_thresholds, name
 
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the weights of positives and negatives above each threshold."""
         y, p, w = _rows("AUC", targets, predictions, weights)
-        above = (FUNCTIONS["expand_dims"](p, -1) > self.thresholds).astype("float32")
+        steps = FUNCTIONS["arange"](self.num_thresholds, dtype="float32")
+        # The first lies below all probabilities, and the last above.
+        thresholds = steps * ((1 + 2e-7) / (self.num_thresholds - 1)) - 1e-7
+        above = (FUNCTIONS["expand_dims"](p, -1) > thresholds).astype("float32")
         sides = FUNCTIONS["stack"]([y * w, (1 - y) * w])  # (2, rows)
         counts: DistributedArray = sides @ above  # (2, thresholds)
         return counts

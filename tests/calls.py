@@ -331,6 +331,17 @@ CALLS: dict[str, Callable[[], Call]] = {
     "metrics.Mean.update": lambda: (gdt.metrics.Mean().update, (1.0,), {"weight": 2.0}),
     "training.Trainer": lambda: (gdt.training.Trainer, (_model(), optim.SGD(0.1),
         losses.mean_squared_error), {"metrics": {"mse": losses.mean_squared_error}}),
+    "Trainer": lambda: (gdt.Trainer, (_model(), "adam", "mse"),
+        {"metrics": ["mae"], "clip_norm": 1.0, "eager": True}),
+    "training.BackupAndRestore": lambda: (gdt.training.BackupAndRestore, (_path(), 3), {}),
+    "training.CSVLogger": lambda: (gdt.training.CSVLogger, (_path(), ";", True), {}),
+    "training.EarlyStopping": lambda: (gdt.training.EarlyStopping, ("loss", 0.1, 2), {}),
+    "training.LambdaCallback": lambda: (
+        gdt.training.LambdaCallback, (), {"on_train_end": lambda logs: None}),
+    "training.LearningRateScheduler": lambda: (
+        gdt.training.LearningRateScheduler, (lambda epoch, rate: rate, 1), {}),
+    "training.ModelCheckpoint": lambda: (gdt.training.ModelCheckpoint, (_path(), "loss"), {}),
+    "training.ReduceLROnPlateau": lambda: (gdt.training.ReduceLROnPlateau, ("loss", 0.5, 2), {}),
     "training.Trainer.step": lambda: (lambda x, y: _trainer().step(x, y), _batches()[0], {}),
     "training.Trainer.evaluate": lambda: (lambda b: _trainer().evaluate(b), (_batches(),), {}),
     "training.Trainer.fit": lambda: (lambda b, **k: _trainer().fit(b, **k), (_batches(),),

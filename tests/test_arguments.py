@@ -126,10 +126,11 @@ def _public() -> Iterator[str]:
 # What is made by other functions, holds facts and checks nothing, declares, or reads data sets.
 NOT_CALLED = {
     "ArrayType", "DistributedArray", "Mesh", "Shard", "checkpoint.Restored", "training.History",
+    "training.Callback", "training.TensorBoard", "training.TerminateOnNaN",
     "metrics.Metric", "nn.Module", "nn.losses.Loss", "optim.Schedule",
     "data.imdb", "data.mnist", "nn.initializers.Initializer",
     "benchmark", "checkpoint.CheckpointManager", "Function", "RerecordedWarning",
-    "op", "custom_vjp", "nn.Add", "training.NotebookProgress",
+    "op", "custom_vjp", "nn.Add",
 }  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def test_progress_in_a_notebook_is_one_output_that_is_replaced(
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    monkeypatch.setattr("gdt.training.PERIOD", 0)
+    monkeypatch.setattr("gdt.training.display.PERIOD", 0)
     model = gdt.nn.Sequential(gdt.nn.Dense(2, 1, key=0))
     x, y = gdt.ones((2, 2), "float32"), gdt.ones((2, 1), "float32")
     trainer = gdt.training.Trainer(model, gdt.optim.SGD(0.01), gdt.nn.losses.mean_squared_error)

@@ -11,7 +11,7 @@ from rich.console import Console
 import gdt
 from examples import imdb
 from gdt import Layout, create_mesh, nn
-from gdt.errors import ArgumentError
+from gdt.errors import ArgumentError, NanError
 from gdt.optim import SGD
 from gdt.training import Trainer, evaluating
 
@@ -144,13 +144,17 @@ def test_a_metric_does_not_take_the_name_of_another_result(name: str) -> None:
         )
 
 
-def test_a_loss_that_is_no_number_is_told_once() -> None:
+def test_a_loss_that_is_no_number_ends_the_training() -> None:
     model = nn.Dense(1, 1, Layout.replicated(create_mesh([("x", 2)]), 2), key=1)
     trainer = gdt.training.Trainer(
         model, gdt.optim.SGD(0.1), lambda y, p: gdt.mean((p - y) ** 2) * float("nan")
     )
     batches = [(np.ones((2, 1)), np.ones((2, 1)))] * 3
-    with pytest.warns(UserWarning, match="the loss is nan in batch 1 of epoch 1") as caught:
+    problem = "(?s)the loss is nan in batch 1 of epoch 1, step 1 in all.*after it: weight, bias"
+    with pytest.raises(NanError, match=problem):
         trainer.fit(batches, epochs=2, show=False)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
+    ending = gdt.training.TerminateOnNaN()
+    with pytest.warns(UserWarning, match="the loss is nan after batch 0") as caught:
+        history = trainer.fit(batches, epochs=2, show=False, callbacks=[ending])
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert len(history.steps) == 1 and len(history.epochs) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 import numpy as np
@@ -91,17 +91,22 @@ class Batches(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         met_host("begin an epoch of batches", TAKEN_OUTSIDE)
         epoch, self.epoch = self.epoch, self.epoch + 1
+        return Epoch(self, epoch)
+
+    def order(self, epoch: int) -> npt.NDArray[np.int64] | None:
+        """Return the rows of an epoch in their order; None where it is that of the arrays."""
         if self._key is None:
-            return Epoch(self, None)
-        return Epoch(self, permutation(np, len(self.arrays[0]), self._key, epoch))
+            return None
+        rows: npt.NDArray[np.int64] = permutation(np, len(self.arrays[0]), self._key, epoch)
+        return rows
 
 
 class Epoch(Iterator[Batch]):
-    """One pass over `batches`, whose rows come in `order`; None: as they are in the arrays."""
+    """One pass over `batches`: epoch number `number`."""
 
-    def __init__(self, batches: Batches[Batch], order: npt.NDArray[np.int64] | None) -> None:
-        self.batches, self.order = batches, order
-        self._next = 0
+    def __init__(self, batches: Batches[Batch], number: int) -> None:
+        self.batches, self.number = batches, number
+        self.order, self._next = batches.order(number), 0
 
     def __next__(self) -> Batch:
         met_host("take the next batch", TAKEN_OUTSIDE)  # first: a refused step takes none
@@ -114,6 +119,16 @@ class Epoch(Iterator[Batch]):
             rows = self.order[rows]
         batch: Batch = self.batches.place(*(array[rows] for array in self.batches.arrays))
         return batch
+
+    def get_state(self) -> dict[str, int]:
+        """Return the number of the epoch, and how many of its batches were taken."""
+        return {"epoch": self.number, "next": self._next}
+
+    def set_state(self, state: Mapping[str, int]) -> None:
+        """Go to the position that `get_state` returned; the next iteration is the epoch after."""
+        self.number, self._next = state["epoch"], state["next"]
+        self.batches.epoch = self.number + 1
+        self.order = self.batches.order(self.number)
 
 
 def _array(value: npt.ArrayLike) -> HostArray:

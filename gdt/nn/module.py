@@ -11,13 +11,14 @@ import numpy as np
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import CheckpointError, error
+from gdt.nn.compiling import Compilable
 from gdt.ops.creation import asarray
 from gdt.sharding.displayed import Displayed
-from gdt.state import Facts, Stateful, check_untied, mismatches, places, slots, trainable_slots
+from gdt.state import Facts, check_untied, mismatches, places, slots, trainable_slots
 
 
 @checked_class()
-class Module(Stateful, Displayed):
+class Module(Compilable, Displayed):
     """The base of layers and models.
 
     A subclass has an `__init__` that creates the parameters and a `__call__` that computes. Arrays

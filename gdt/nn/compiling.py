@@ -1,0 +1,158 @@
+"""Compilable: compile, fit, evaluate, predict and save as methods of every Module, as in Keras.
+
+What they do belongs to `gdt.training` and `gdt.saving`, which stand above this package and add
+their functions to `WORDS`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gdt.state import Stateful
+
+WORDS: dict[str, Callable[..., Any]] = {}
+"""The functions of a model behind these methods, by name."""
+
+
+class Compilation:
+    """A model's trainer, kept where it is no part of the model."""
+
+    def __init__(self, trainer: Any) -> None:
+        self.trainer = trainer
+
+
+class Compilable(Stateful):
+    """The base of modules: training, evaluation, predictions and saving in Keras' words."""
+
+    _compilation: Compilation | None = None
+
+    @property
+    def compiled(self) -> Any:
+        """The `gdt.Trainer` that `compile` has made, with `optimizer`, `loss` and `metrics`.
+
+        Raises ArgumentError before `compile`.
+        """
+        return WORDS["compiled"](self)
+
+    def compile(
+        self,
+        optimizer: Any = "rmsprop",
+        loss: Any = None,
+        metrics: Any = None,
+        *,
+        weighted_metrics: Any = None,
+        run_eagerly: bool = False,
+        clip_norm: float | None = None,
+        **options: Any,
+    ) -> None:
+        """Choose how the model is trained and measured; see `gdt.Trainer`.
+
+        optimizer: an optimizer, or its name. loss: a function `(y, predictions)`, or its name:
+        Keras' names of cross-entropies expect probabilities, those of gdt (such as
+        "sparse_softmax_cross_entropy") logits. metrics: names, functions and Metrics, in a list or
+        a mapping by name; weighted_metrics: such that take sample weights into account.
+        run_eagerly: whether steps run as written, and not as recorded by `gdt.function`.
+
+        >>> model = gdt.nn.Sequential(gdt.nn.Dense(1, 1, key=0))
+        >>> model.compile("sgd", loss="mse")
+        >>> x = np.linspace(0, 1, 20, dtype="float32")[:, None]
+        >>> history = model.fit(x, 3 * x, epochs=300, verbose=0)
+        >>> model.predict(np.ones((1, 1), "float32"), verbose=0).round(1).tolist()
+        [[3.0]]
+        """
+        WORDS["compile"](
+            self, optimizer, loss, metrics, weighted_metrics, run_eagerly, clip_norm, options
+        )
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        epochs: int = 1,
+        verbose: int | str = "auto",
+        callbacks: Any = None,
+        validation_split: float = 0.0,
+        validation_data: Any = None,
+        shuffle: bool = True,
+        class_weight: Any = None,
+        sample_weight: Any = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        validation_steps: int | None = None,
+        validation_batch_size: int | None = None,
+        validation_freq: Any = 1,
+        *,
+        resume: str | os.PathLike[str] | None = None,
+        save_every: int | None = None,
+    ) -> Any:
+        """Train the model; return the History.
+
+        x, y, sample_weight: arrays of n rows, or x alone an iterable of batches. batch_size: 32 if
+            not given; the last batch may have fewer rows. shuffle: whether rows come in another
+            order in every epoch, from `gdt.random`.
+        epochs: the number of the last epoch; initial_epoch: how many were done before.
+        validation_split: the fraction of the last rows that are not trained on but validated with.
+        validation_data: (x, y), (x, y, weights), or an iterable of batches.
+        verbose: 0 shows nothing, 2 a line an epoch, 1 and "auto" also the progress in terminals.
+        resume, save_every, callbacks, class_weight and the others: see `gdt.Trainer.fit`.
+
+        Raises ArgumentError before `compile`; ShapeError where arrays differ in their rows.
+        """
+        return WORDS["fit"](
+            self, x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data,
+            shuffle, class_weight, sample_weight, initial_epoch, steps_per_epoch, validation_steps,
+            validation_batch_size, validation_freq, resume, save_every,
+        )  # fmt: skip
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        sample_weight: Any = None,
+        steps: int | None = None,
+        callbacks: Any = None,
+        return_dict: bool = False,
+    ) -> Any:
+        """Return loss and metrics as a list, the loss alone where there are no metrics, or as a
+        dict; means over rows."""
+        return WORDS["evaluate"](
+            self, x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict
+        )
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: int | str = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """Return the predictions for all rows as one NumPy array."""
+        return WORDS["predict"](self, x, batch_size, verbose, steps, callbacks)
+
+    def train_on_batch(
+        self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """Take one step; return loss and metrics of the batch as `evaluate` does."""
+        return WORDS["train_on_batch"](self, x, y, sample_weight, return_dict)
+
+    def test_on_batch(
+        self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
+    ) -> Any:
+        """Return loss and metrics of one batch in evaluation mode as `evaluate` does."""
+        return self.evaluate(x, y, len(x), 0, sample_weight=sample_weight, return_dict=return_dict)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Return the predictions for one batch as a NumPy array."""
+        return self.predict(x, len(x), 0)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the whole model to a folder for `gdt.load_model`; return the folder."""
+        saved: Path = WORDS["save"](self, path)
+        return saved

@@ -1,0 +1,84 @@
+"""Batches as the training takes them apart, and the mode of evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gdt.arguments import checked, shown_value
+from gdt.array.registry import FUNCTIONS
+from gdt.errors import ArgumentError, ShapeError, error
+from gdt.nn.module import Module
+from gdt.state import leaves
+
+ARRAYS_AS_BATCHES = (
+    "Write fit(gdt.data.Batches(x, y, batch_size=32), epochs), or model.compile(...) and "
+    "model.fit(x, y)."
+)
+
+
+def pair(batch: Any, method: str) -> tuple[Any, Any, Any]:
+    """Return a batch as (x, y, weights), or raise ArgumentError."""
+    if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
+        what = f"a {type(batch).__name__}"
+        what += f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
+        problem = f"a batch is {what}, not a pair (x, y)"
+        raise error(ArgumentError, f"Trainer.{method}", problem, remedy=ARRAYS_AS_BATCHES)
+    x, y = batch[:2]
+    return x, y, batch[2] if len(batch) == 3 else None
+
+
+def rows_of(x: Any, y: Any) -> int:
+    """Return the number of rows of a batch; raise ShapeError where inputs and targets differ."""
+    shapes = [leaf.shape for leaf in (*leaves(x), *leaves(y)) if hasattr(leaf, "shape")]
+    counts = {shape[0] for shape in shapes if shape}
+    if len(counts) > 1:
+        problem = f"a batch has arrays of {', '.join(map(str, sorted(counts)))} rows"
+        raise error(ShapeError, "Trainer", problem)
+    return counts.pop() if counts else 1
+
+
+def class_weights(factors: Mapping[int, float], labels: Any, weights: Any) -> Any:
+    """Return the weights of rows: the factors of their labels, times the weights that they have.
+
+    labels: integers (rows,) or (rows, 1), or one-hot (rows, classes). Raises ArgumentError for
+    others.
+    """
+    values = labels.numpy()
+    if values.ndim == 2:
+        values = values.argmax(-1) if values.shape[1] > 1 else values[:, 0]
+    if values.ndim != 1:
+        problem = f"class_weight needs labels or one-hot targets, and targets are {labels.type}"
+        raise error(ArgumentError, "fit", problem)
+    each = np.ones(len(values), np.float32)
+    for label, factor in factors.items():
+        each[values == label] = factor
+    layout = labels.layout.delete(range(1, labels.ndim))
+    product = FUNCTIONS["asarray"](each, layout=layout)
+    return product if weights is None else product * weights
+
+
+@contextmanager
+@checked
+def evaluating(model: Module) -> Iterator[Module]:
+    """Put the model in evaluation mode inside the `with` block, and restore every part's mode.
+
+    Raises ArgumentError for an argument that is no Module.
+
+    >>> model = gdt.nn.Dropout(0.5, key=0)
+    >>> with gdt.training.evaluating(model):
+    ...     model(gdt.ones((2,))).tolist()
+    [1.0, 1.0]
+    """
+    if not isinstance(model, Module):
+        raise error(ArgumentError, "evaluating", f"model is {shown_value(model)}, not a Module")
+    modes = [(module, module.training) for _, module in model.modules()]
+    model.eval()
+    try:
+        yield model
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,575 @@
+"""Callbacks: what happens beside a training, with Keras' names, arguments and order.
+
+One fit calls `on_train_begin`; in every epoch `on_epoch_begin(epoch)`, around every batch
+`on_train_batch_begin(batch)` and `on_train_batch_end(batch, logs)`, around a validation
+`on_test_begin()` and `on_test_end(logs)`, and `on_epoch_end(epoch, logs)`; at last
+`on_train_end(logs)`. Epochs and batches are counted from 0. A plain function `f(epoch, results)` is
+a callback too: it is called after every epoch, whose number it counts from 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from gdt.arguments import checked_class
+from gdt.array.array import DistributedArray
+from gdt.checkpoint import save
+from gdt.errors import ArgumentError, error, frame_of_user
+from gdt.nn.module import Module
+from gdt.optim.optimizer import Optimizer
+from gdt.sharding import processes
+from gdt.training.history import Numbers
+
+Function = Callable[..., object]
+
+
+class Callback:
+    """The base of callbacks: a subclass defines those methods that it needs.
+
+    `trainer` and `model` are those of the training, `params` is how it was called: epochs, steps.
+    `self.trainer.stop_training = True` ends it after the batch or epoch, as does
+    `self.model.stop_training = True`. What `state` returns is saved with the training; `load` gets
+    it when a training is resumed. Arrays in the dict `arrays` are saved too.
+    """
+
+    trainer: Any  # the Trainer
+    params: dict[str, Any]
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, DistributedArray] = {}
+
+    @property
+    def model(self) -> Module:
+        """The model that is trained."""
+        model: Module = self.trainer.model
+        return model
+
+    def state(self) -> dict[str, Any]:
+        """Return what a resumed training needs, in values that JSON can hold."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+
+    def on_train_begin(self, logs: Numbers | None = None) -> None:
+        """Run before the first epoch."""
+
+    def on_train_end(self, logs: Numbers | None = None) -> None:
+        """Run after the last epoch, with its results."""
+
+    def on_epoch_begin(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Run before an epoch."""
+
+    def on_epoch_end(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Run after an epoch and its validation, with their results."""
+
+    def on_train_batch_begin(self, batch: int, logs: Numbers | None = None) -> None:
+        """Run before a step."""
+
+    def on_train_batch_end(self, batch: int, logs: Numbers | None = None) -> None:
+        """Run after a step, with the means of the epoch so far."""
+
+    def on_test_begin(self, logs: Numbers | None = None) -> None:
+        """Run before a validation."""
+
+    def on_test_end(self, logs: Numbers | None = None) -> None:
+        """Run after a validation, with its results."""
+
+
+@checked_class(eager=True)
+class LambdaCallback(Callback):
+    """A callback of functions, by the names of the methods that they take the place of.
+
+    >>> seen = []
+    >>> callback = LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
+    >>> callback.on_epoch_end(0, {})
+    >>> seen
+    [0]
+    """
+
+    def __init__(
+        self,
+        on_epoch_begin: Function | None = None,
+        on_epoch_end: Function | None = None,
+        on_train_begin: Function | None = None,
+        on_train_end: Function | None = None,
+        on_train_batch_begin: Function | None = None,
+        on_train_batch_end: Function | None = None,
+        on_test_begin: Function | None = None,
+        on_test_end: Function | None = None,
+    ) -> None:
+        functions = {n: f for n, f in locals().items() if n.startswith("on_") and f is not None}
+        super().__init__()
+        vars(self).update(functions)
+
+
+def as_callback(callback: Any) -> Callback:
+    """Return a callback as it is, and a function as a callback at the ends of epochs."""
+    if isinstance(callback, Callback):
+        return callback
+    if isinstance(callback, type) or not callable(callback):
+        problem = f"a callback is {callback!r}, neither a Callback nor a function"
+        remedy = "Pass an object, as in EarlyStopping(), or a function (epoch, results)."
+        raise error(ArgumentError, "fit", problem, remedy=remedy)
+    return LambdaCallback(on_epoch_end=lambda epoch, logs: callback(epoch + 1, logs))
+
+
+def is_first_process() -> bool:
+    """Return whether this process writes what belongs to all."""
+    return processes.current().index == 0
+
+
+# ---------------------------------------------------------------- the learning rate
+
+
+class AdjustableRate:
+    """A schedule whose value callbacks set: a recorded step reads it in every call, where another
+    number in its place would be recorded anew."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self, step: int) -> float:
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"{self.value}"
+
+
+def rate_of(optimizer: Optimizer) -> float:
+    """Return the learning rate of the next step."""
+    rate = optimizer.learning_rate
+    return float(rate(optimizer.steps) if callable(rate) else rate)
+
+
+def set_rate(optimizer: Optimizer, value: float) -> None:
+    """Let the next steps have this learning rate."""
+    if not 0 <= value < math.inf:
+        problem, remedy = f"the learning rate is {value!r}", "It is finite and at least 0."
+        raise error(ArgumentError, "fit", problem, remedy=remedy)
+    rate = optimizer.learning_rate
+    if isinstance(rate, AdjustableRate):
+        rate.value = float(value)
+    else:
+        optimizer.learning_rate = AdjustableRate(float(value))
+
+
+@checked_class(eager=True)
+class LearningRateScheduler(Callback):
+    """Set the learning rate before every epoch to `schedule(epoch, rate)`.
+
+    schedule: a function of the number of the epoch, from 0, and the rate so far.
+
+    >>> model = gdt.nn.Dense(1, 1, key=0)
+    >>> trainer = gdt.Trainer(model, "sgd", "mse")
+    >>> halved = gdt.training.LearningRateScheduler(lambda epoch, rate: rate / 2)
+    >>> batch = gdt.ones((2, 1), "float32"), gdt.ones((2, 1), "float32")
+    >>> history = trainer.fit([batch], epochs=2, callbacks=[halved], show=False)
+    >>> history["learning_rate"]
+    [0.005, 0.0025]
+    """
+
+    def __init__(self, schedule: Callable[[int, float], float], verbose: int = 0) -> None:
+        super().__init__()
+        self.schedule, self.verbose = schedule, verbose
+
+    def on_epoch_begin(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Set the rate of the epoch."""
+        rate = self.schedule(epoch, rate_of(self.trainer.optimizer))
+        set_rate(self.trainer.optimizer, rate)
+        if self.verbose:
+            self.trainer.say(f"epoch {epoch + 1}: the learning rate is {rate:g}")
+
+    def on_epoch_end(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Add the rate to the results."""
+        if logs is not None:
+            logs["learning_rate"] = rate_of(self.trainer.optimizer)
+
+
+# ---------------------------------------------------------------- results that are watched
+
+
+class _Monitor(Callback):
+    """A callback that compares one result with its best value so far."""
+
+    def __init__(self, monitor: str, mode: str, min_delta: float = 0.0) -> None:
+        super().__init__()
+        if mode not in ("auto", "min", "max"):
+            problem = f"mode is {mode!r}"
+            remedy = "It is 'auto', 'min' or 'max'."
+            raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
+        rises = mode == "max" or (mode == "auto" and monitor.endswith(RISING))
+        self.monitor, self.sign, self.min_delta = monitor, -1 if rises else 1, abs(min_delta)
+        self.best: float | None = None
+
+    def value(self, logs: Numbers | None) -> float:
+        """Return the watched result, or raise ArgumentError that lists the names of all."""
+        if self.monitor not in (logs or {}):
+            problem = f"there is no result {self.monitor!r}"
+            remedy = f"The results are {', '.join(logs or {})}."
+            if self.monitor.startswith("val_"):
+                remedy += " Those of a validation need validation data."
+            raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
+        return float((logs or {})[self.monitor])
+
+    def is_better(self, value: float) -> bool:
+        """Return whether a value is better than the best by more than `min_delta`."""
+        return self.best is None or self.sign * (self.best - value) > self.min_delta
+
+    def state(self) -> dict[str, Any]:
+        """Return the best value."""
+        return {"best": self.best}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from the best value."""
+        vars(self).update(state)
+
+
+RISING = ("accuracy", "acc", "auc", "precision", "recall")
+"""Ends of the names of results that are better the larger they are."""
+
+
+@checked_class(eager=True)
+class EarlyStopping(_Monitor):
+    """Stop the training where a result has not improved for `patience` epochs.
+
+    monitor: the name of the result. min_delta: by how much it must improve to count. mode: whether
+    a smaller ("min") or a larger ("max") one is better; "auto" knows by the name. baseline: a value
+    that the first one must improve on. restore_best_weights: whether the model ends with the
+    arrays that it had after its best epoch. start_from_epoch: epochs that are not watched.
+
+    Raises ArgumentError for a negative patience, and in the first epoch for an unknown result.
+
+    >>> gdt.training.EarlyStopping("val_accuracy", patience=3).sign  # the larger, the better
+    -1
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        min_delta: float = 0.0,
+        patience: int = 0,
+        verbose: int = 0,
+        mode: str = "auto",
+        baseline: float | None = None,
+        restore_best_weights: bool = False,
+        start_from_epoch: int = 0,
+    ) -> None:
+        super().__init__(monitor, mode, min_delta)
+        if patience < 0:
+            raise error(ArgumentError, "EarlyStopping", f"patience is {patience}, below 0")
+        self.patience, self.verbose, self.baseline = patience, verbose, baseline
+        self.restore_best_weights = restore_best_weights
+        self.start_from_epoch = start_from_epoch
+        self.wait, self.best_epoch = 0, 0
+
+    def on_train_begin(self, logs: Numbers | None = None) -> None:
+        """Forget an earlier training."""
+        self.wait, self.best, self.best_epoch, self.arrays = 0, self.baseline, 0, {}
+
+    def on_epoch_end(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Compare, and stop the training where it is time."""
+        value = self.value(logs)
+        if epoch < self.start_from_epoch:
+            return
+        if self.restore_best_weights and not self.arrays:
+            self.arrays, self.best_epoch = self.model.state(), epoch
+        if self.is_better(value):
+            self.best, self.wait, self.best_epoch = value, 0, epoch
+            if self.restore_best_weights:
+                self.arrays = self.model.state()
+            return
+        self.wait += 1
+        if self.wait >= self.patience:
+            self.trainer.stop_training = True
+            if self.verbose:
+                self.trainer.say(f"epoch {epoch + 1}: stopped early")
+
+    def on_train_end(self, logs: Numbers | None = None) -> None:
+        """Restore the best arrays if that was asked for."""
+        if self.arrays:
+            self.model.load(self.arrays)
+            if self.verbose:
+                self.trainer.say(f"restored the arrays of epoch {self.best_epoch + 1}")
+
+    def state(self) -> dict[str, Any]:
+        """Return the best value and the epochs since then."""
+        return {"best": self.best, "wait": self.wait, "best_epoch": self.best_epoch}
+
+
+@checked_class(eager=True)
+class ReduceLROnPlateau(_Monitor):
+    """Multiply the learning rate by `factor` where a result has not improved for `patience` epochs.
+
+    cooldown: epochs after a reduction in which none is counted. min_lr: the least rate. For the
+    others see `EarlyStopping`. Raises ArgumentError for a factor outside of (0, 1).
+
+    >>> gdt.training.ReduceLROnPlateau("loss", factor=0.5, patience=2).factor
+    0.5
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        factor: float = 0.1,
+        patience: int = 10,
+        verbose: int = 0,
+        mode: str = "auto",
+        min_delta: float = 1e-4,
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+    ) -> None:
+        super().__init__(monitor, mode, min_delta)
+        if not 0 < factor < 1:
+            problem, remedy = f"factor is {factor!r}", "It is between 0 and 1."
+            raise error(ArgumentError, "ReduceLROnPlateau", problem, remedy=remedy)
+        self.factor, self.patience, self.verbose = factor, patience, verbose
+        self.cooldown, self.min_lr = cooldown, min_lr
+        self.wait, self.cooling = 0, 0
+
+    def on_train_begin(self, logs: Numbers | None = None) -> None:
+        """Forget an earlier training."""
+        self.wait, self.cooling, self.best = 0, 0, None
+
+    def on_epoch_end(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Compare, and reduce the rate where it is time."""
+        optimizer, value = self.trainer.optimizer, self.value(logs)
+        if logs is not None:
+            logs["learning_rate"] = rate_of(optimizer)
+        if self.cooling:
+            self.cooling, self.wait = self.cooling - 1, 0
+        if self.is_better(value):
+            self.best, self.wait = value, 0
+            return
+        self.wait += not self.cooling
+        if self.wait >= self.patience and rate_of(optimizer) > self.min_lr:
+            set_rate(optimizer, max(rate_of(optimizer) * self.factor, self.min_lr))
+            self.wait, self.cooling = 0, self.cooldown
+            if self.verbose:
+                self.trainer.say(f"epoch {epoch + 1}: the learning rate is {rate_of(optimizer):g}")
+
+    def state(self) -> dict[str, Any]:
+        """Return the best value and the epochs since then."""
+        return {"best": self.best, "wait": self.wait, "cooling": self.cooling}
+
+
+# ---------------------------------------------------------------- files
+
+
+@checked_class(eager=True)
+class ModelCheckpoint(_Monitor):
+    """Save the model after every epoch, or after every `save_freq` batches.
+
+    filepath: the file, in which `{epoch}`, from 1, and results are filled in, as in
+        `"model-{epoch:02d}-{val_loss:.2f}"`.
+    save_best_only: whether only a model is saved whose result `monitor` is the best so far.
+    save_weights_only: whether the arrays alone are saved, for `gdt.checkpoint.restore`; else the
+        whole model, for `gdt.load_model`. initial_value_threshold: a value to improve on.
+
+    >>> gdt.training.ModelCheckpoint("model-{epoch}", save_best_only=True).monitor
+    'val_loss'
+    """
+
+    def __init__(
+        self,
+        filepath: str | os.PathLike[str],
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_best_only: bool = False,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: int | str = "epoch",
+        initial_value_threshold: float | None = None,
+    ) -> None:
+        super().__init__(monitor, mode)
+        if save_freq != "epoch" and not (isinstance(save_freq, int) and save_freq > 0):
+            problem, remedy = f"save_freq is {save_freq!r}", "It is 'epoch' or a positive int."
+            raise error(ArgumentError, "ModelCheckpoint", problem, remedy=remedy)
+        self.filepath, self.verbose, self.save_freq = os.fspath(filepath), verbose, save_freq
+        self.save_best_only, self.save_weights_only = save_best_only, save_weights_only
+        self.best = initial_value_threshold
+        self.epoch, self.batches = 0, 0
+
+    def on_epoch_begin(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Note the number of the epoch."""
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Numbers | None = None) -> None:
+        """Save the model if it is time."""
+        self.batches += 1
+        if self.save_freq != "epoch" and self.batches % int(self.save_freq) == 0:
+            self._save(logs or {})
+
+    def on_epoch_end(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Save the model if it is time."""
+        if self.save_freq == "epoch":
+            self._save(logs or {})
+
+    def _save(self, logs: Numbers) -> None:
+        if self.save_best_only:
+            value = self.value(logs)
+            if not self.is_better(value):
+                return
+            self.best = value
+        try:
+            path = Path(self.filepath.format(epoch=self.epoch + 1, **logs))
+        except KeyError as missing:
+            problem = f"{self.filepath!r} names {missing.args[0]!r}, which is no result"
+            remedy = f"The results are epoch, {', '.join(logs)}."
+            raise error(ArgumentError, "ModelCheckpoint", problem, remedy=remedy) from None
+        if self.save_weights_only:
+            save(path, self.model)
+        else:
+            self.model.save(path)
+        if self.verbose:
+            self.trainer.say(f"epoch {self.epoch + 1}: saved {path}")
+
+    def state(self) -> dict[str, Any]:
+        """Return the best value and the number of batches."""
+        return {"best": self.best, "batches": self.batches}
+
+
+@checked_class(eager=True)
+class CSVLogger(Callback):
+    """Write the results of every epoch to a file of comma-separated values.
+
+    filename: the file. separator: what separates values. append: whether to go on with a file that
+    is there, as a resumed training does.
+
+    >>> gdt.training.CSVLogger("log.csv", separator=";").separator
+    ';'
+    """
+
+    def __init__(
+        self, filename: str | os.PathLike[str], separator: str = ",", append: bool = False
+    ) -> None:
+        super().__init__()
+        self.path, self.separator, self.append = Path(filename), separator, append
+        self.names: list[str] = []
+
+    def on_train_begin(self, logs: Numbers | None = None) -> None:
+        """Forget an earlier training."""
+        self.names = []
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on with the file, and with its columns."""
+        self.append, self.names = True, state["names"]
+
+    def state(self) -> dict[str, Any]:
+        """Return the columns."""
+        return {"names": self.names}
+
+    def on_epoch_end(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Write a row; before the first one the names of the columns."""
+        results, is_new = {"epoch": epoch, **(logs or {})}, not self.names
+        self.names = self.names or list(results)
+        if not is_first_process():
+            return
+        exists = self.path.exists() and self.path.stat().st_size > 0
+        with self.path.open("a" if self.append or not is_new else "w", newline="") as file:
+            self._write(file, results, header=is_new and not (self.append and exists))
+
+    def _write(self, file: IO[str], results: Numbers, header: bool) -> None:
+        rows = csv.writer(file, delimiter=self.separator)
+        if header:
+            rows.writerow(self.names)
+        rows.writerow([results.get(name, "NA") for name in self.names])
+
+
+@checked_class(eager=True)
+class TensorBoard(Callback):
+    """Write the results of every epoch for TensorBoard, by the library tensorboardX.
+
+    log_dir: the folder; training results go to `train` in it, those of validations to `validation`.
+    update_freq: "epoch", or after how many batches their results are written too.
+
+    Raises ArgumentError where tensorboardX is not installed.
+    """
+
+    def __init__(
+        self, log_dir: str | os.PathLike[str] = "logs", update_freq: int | str = "epoch"
+    ) -> None:
+        super().__init__()
+        try:
+            from tensorboardX import SummaryWriter  # noqa: PLC0415
+        except ImportError:
+            problem, remedy = "tensorboardX is missing", "pip install 'gdt[tensorboard]'"
+            raise error(ArgumentError, "TensorBoard", problem, remedy=remedy) from None
+        self.log_dir, self.update_freq, self.batches = Path(log_dir), update_freq, 0
+        self._open: Callable[[str], Any] = SummaryWriter
+        self._writers: dict[str, Any] = {}
+
+    def _add(self, part: str, name: str, value: Any, step: int) -> None:
+        if not is_first_process() or not isinstance(value, float | int):
+            return
+        if part not in self._writers:
+            self._writers[part] = self._open(str(self.log_dir / part))
+        self._writers[part].add_scalar(name, value, step)
+
+    def on_train_batch_end(self, batch: int, logs: Numbers | None = None) -> None:
+        """Write the means of the epoch so far if it is time."""
+        self.batches += 1
+        if self.update_freq != "epoch" and self.batches % int(self.update_freq) == 0:
+            for name, value in (logs or {}).items():
+                self._add("train", f"batch_{name}", value, self.batches)
+
+    def on_epoch_end(self, epoch: int, logs: Numbers | None = None) -> None:
+        """Write the results."""
+        for name, value in (logs or {}).items():
+            part = "validation" if name.startswith("val_") else "train"
+            self._add(part, f"epoch_{name.removeprefix('val_')}", value, epoch)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def on_train_end(self, logs: Numbers | None = None) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+
+    def state(self) -> dict[str, Any]:
+        """Return the number of batches."""
+        return {"batches": self.batches}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from the number of batches."""
+        self.batches = state["batches"]
+
+
+class TerminateOnNaN(Callback):
+    """End the training without an error where the loss is not a number or infinite, with a warning.
+
+    Without this callback such a loss is a NanError.
+    """
+
+    def on_train_batch_end(self, batch: int, logs: Numbers | None = None) -> None:
+        """Look at the loss."""
+        loss = (logs or {}).get("loss", 0.0)
+        if not math.isfinite(loss):
+            self.trainer.stop_training = True
+            warnings.warn(
+                f"fit: the loss is {loss} after batch {batch}; training ends",
+                stacklevel=frame_of_user()[1],
+            )
+
+
+@checked_class(eager=True)
+class BackupAndRestore(Callback):
+    """Let a training that is started again go on where it ended: Keras' words for `resume=`.
+
+    backup_dir: the folder for `Trainer.fit(resume=backup_dir)`. save_freq: "epoch", or after how
+    many batches the state is saved too.
+
+    >>> gdt.training.BackupAndRestore("backup", save_freq=100).save_freq
+    100
+    """
+
+    def __init__(self, backup_dir: str | os.PathLike[str], save_freq: int | str = "epoch") -> None:
+        super().__init__()
+        self.backup_dir, self.save_freq = Path(backup_dir), save_freq

@@ -1,0 +1,295 @@
+"""Training in Keras' words: the functions behind `model.compile`, `fit`, `evaluate`, `predict`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from gdt import random
+from gdt.array.array import DistributedArray
+from gdt.data.batches import Batches
+from gdt.errors import ArgumentError, error
+from gdt.metrics import Metric
+from gdt.nn.compiling import WORDS, Compilation
+from gdt.nn.module import Module
+from gdt.sharding import processes
+from gdt.state import leaves, mapped
+from gdt.training.batches import pair
+from gdt.training.display import Display, text_of
+from gdt.training.history import History, Numbers
+from gdt.training.measuring import Measurement, measures_of
+from gdt.training.trainer import Trainer
+
+ROWS = 32  # of a batch, as in Keras
+DEFAULTS = {"loss_weights": None, "steps_per_execution": 1, "auto_scale_loss": True}
+
+
+def compile_model(
+    model: Module,
+    optimizer: Any,
+    loss: Any,
+    metrics: Any,
+    weighted_metrics: Any,
+    run_eagerly: bool,
+    clip_norm: float | None,
+    options: Mapping[str, Any],
+) -> None:
+    """Give a model its trainer."""
+    for name, value in options.items():
+        if name == "jit_compile" or DEFAULTS.get(name, NONE) == value:
+            continue
+        known = name in DEFAULTS
+        problem = f"{name}={value!r} has no counterpart" if known else f"{name!r} is no argument"
+        names = "optimizer, loss, metrics, weighted_metrics, run_eagerly, clip_norm"
+        raise error(ArgumentError, "compile", problem, remedy=f"The arguments are {names}.")
+    if loss is None:
+        remedy = 'Write loss="mse", or a function (y, predictions) such as gdt.nn.losses has.'
+        raise error(ArgumentError, "compile", "there is no loss", remedy=remedy)
+    weighted = measures_of(weighted_metrics, loss)
+    plain = [name for name, metric in weighted.items() if not isinstance(metric, Metric)]
+    if plain:
+        problem = f"the weighted metric {plain[0]!r} is a function of whole batches"
+        remedy = "Weighted metrics are gdt.metrics.Metric objects, such as MeanOf(function)."
+        raise error(ArgumentError, "compile", problem, remedy=remedy)
+    model._compilation = Compilation(
+        Trainer(
+            model,
+            optimizer,
+            loss,
+            {**measures_of(metrics, loss), **weighted},
+            weighted_metrics=tuple(weighted),
+            clip_norm=clip_norm,
+            eager=run_eagerly,
+        )
+    )
+
+
+NONE = object()
+
+
+def compiled(model: Module) -> Trainer:
+    """Return the trainer of a model; raise ArgumentError before `compile`."""
+    if model._compilation is None:
+        problem = f"the {type(model).__name__} was not compiled"
+        remedy = 'Write model.compile(optimizer="adam", loss="mse") first.'
+        raise error(ArgumentError, "compile", problem, remedy=remedy)
+    trainer: Trainer = model._compilation.trainer
+    return trainer
+
+
+# ---------------------------------------------------------------- data
+
+
+def _is_array(value: Any) -> bool:
+    """Return whether a value is an array, or a tree of arrays, and no iterable of batches."""
+    if isinstance(value, Mapping):
+        return True
+    if isinstance(value, list | tuple):
+        return not value or not isinstance(value[0], tuple | list) or _is_nested_numbers(value)
+    return isinstance(value, DistributedArray | np.ndarray) or hasattr(value, "__array__")
+
+
+def _is_nested_numbers(value: Any) -> bool:
+    """Return whether nested lists hold numbers: an array written down."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, int | float | np.generic)
+
+
+def _on_host(value: Any) -> Any:
+    """Return an array, or a tree of arrays, on the host; a list of numbers is an array."""
+    if isinstance(value, list | tuple) and (not value or _is_nested_numbers(value)):
+        return np.asarray(value)
+    return mapped(
+        lambda leaf: leaf.numpy() if isinstance(leaf, DistributedArray) else np.asarray(leaf), value
+    )
+
+
+def _rows(op: str, **trees: Any) -> int:
+    """Return how many rows arrays have; raise ArgumentError if they differ, or have none."""
+    shapes = {name: [leaf.shape for leaf in leaves(tree)] for name, tree in trees.items()}
+    counts = {name: [s[0] if s else 0 for s in each] for name, each in shapes.items()}
+    distinct = {n for each in counts.values() for n in each}
+    if len(distinct) != 1 or not min(distinct):
+        problem = "arrays differ in their rows" if len(distinct) > 1 else "there are no rows"
+        operands = {name: ", ".join(str(list(s)) for s in each) for name, each in shapes.items()}
+        raise error(ArgumentError, op, problem, operands=operands)
+    return distinct.pop()
+
+
+def _batches(
+    op: str, parts: tuple[Any, ...], batch_size: int | None, seed: int | None
+) -> Batches[Any]:
+    """Return the batches of x, y and weights, trees of arrays of which the last may be None."""
+    parts = tuple([_on_host(part) for part in parts if part is not None])
+    names = ("x", "y", "sample_weight")[: len(parts)]
+    _rows(op, **dict(zip(names, parts, strict=True)))
+
+    def rebuilt(*arrays: np.ndarray) -> Any:
+        remaining = iter(arrays)
+        return mapped(lambda _: next(remaining), parts)
+
+    rows = ROWS if batch_size is None else batch_size
+    return Batches(*leaves(parts), batch_size=rows, seed=seed, place=rebuilt)
+
+
+def _data(
+    op: str, x: Any, y: Any, weights: Any, batch_size: int | None, seed: int | None = None
+) -> Iterable[Any]:
+    """Return batches of arrays, or the iterable of batches that x is."""
+    if x is None:
+        raise error(ArgumentError, op, "there is no x")
+    if _is_array(x):
+        if y is None and weights is None and op != "predict":
+            remedy = "Pass y, or an iterable of batches (x, y)."
+            raise error(ArgumentError, op, "there are no targets y", remedy=remedy)
+        return _batches(op, (x, y, weights), batch_size, seed)
+    others = {"y": y, "sample_weight": weights, "batch_size": batch_size}
+    wrong = [name for name, value in others.items() if value is not None]
+    if wrong:
+        problem = f"{wrong[0]} is given, and x yields batches, being a {type(x).__name__}"
+        remedy = "Let x yield (x, y) or (x, y, weights)."
+        raise error(ArgumentError, op, problem, remedy=remedy)
+    return x  # type: ignore[no-any-return]
+
+
+def _split(fraction: float, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Return the first rows of arrays, and the last, of which there are a `fraction`."""
+    parts = tuple(None if part is None else _on_host(part) for part in parts)
+    names = ("x", "y", "sample_weight")
+    given = {n: part for n, part in zip(names, parts, strict=True) if part is not None}
+    rows = _rows("fit", **given)
+    first = math.floor(rows * (1 - fraction))
+    if not 0 < fraction < 1 or not 0 < first < rows:
+        problem = f"validation_split is {fraction!r} of {rows} rows"
+        remedy = "It is between 0 and 1, and leaves rows on both sides."
+        raise error(ArgumentError, "fit", problem, remedy=remedy)
+    return tuple(_cut(p, slice(0, first)) for p in parts), tuple(
+        _cut(p, slice(first, None)) for p in parts
+    )
+
+
+def _cut(part: Any, rows: slice) -> Any:
+    """Return these rows of all arrays of a tree, or None for None."""
+    return None if part is None else mapped(lambda array: array[rows], part)
+
+
+# ---------------------------------------------------------------- the methods of a model
+
+
+def fit(
+    model: Module,
+    x: Any,
+    y: Any,
+    batch_size: int | None,
+    epochs: int,
+    verbose: int | str,
+    callbacks: Any,
+    validation_split: float,
+    validation_data: Any,
+    shuffle: bool,
+    class_weight: Any,
+    sample_weight: Any,
+    initial_epoch: int,
+    steps_per_epoch: int | None,
+    validation_steps: int | None,
+    validation_batch_size: int | None,
+    validation_freq: Any,
+    resume: Any,
+    save_every: int | None,
+) -> History:
+    """Train a model; see `Module.fit`."""
+    trainer = compiled(model)
+    held_out: tuple[Any, ...] | None = None
+    if validation_split and validation_data is None:
+        if not _is_array(x):
+            problem = f"validation_split needs arrays, and x is a {type(x).__name__}"
+            raise error(ArgumentError, "fit", problem, remedy="Pass validation_data=batches.")
+        (x, y, sample_weight), held_out = _split(validation_split, (x, y, sample_weight))
+    elif isinstance(validation_data, tuple | list) and len(validation_data) in (2, 3):
+        is_arrays = not isinstance(validation_data[0], tuple | list)
+        held_out = (*validation_data, None)[:3] if is_arrays else None
+    rows = validation_batch_size or batch_size
+    validation = validation_data
+    if held_out is not None:
+        x_held, y_held, weights_held = held_out
+        validation = _data("fit", x_held, y_held, weights_held, rows)
+    seed = random.generator.take()[0] % 2**32 + random.generator.take()[1] if shuffle else None
+    single = callable(callbacks) or hasattr(callbacks, "on_epoch_end")
+    return trainer.fit(
+        _data("fit", x, y, sample_weight, batch_size, seed),
+        epochs,
+        validation=validation,
+        validation_every=validation_freq,
+        validation_steps=validation_steps,
+        initial_epoch=initial_epoch,
+        steps_per_epoch=steps_per_epoch,
+        class_weight=class_weight,
+        callbacks=[callbacks] if single else list(callbacks or ()),
+        resume=resume,
+        save_every=save_every,
+        show=verbose not in (0, False),
+        console=Console(force_terminal=False) if verbose == 2 else None,
+    )
+
+
+def _listed(results: Numbers, return_dict: bool) -> Any:
+    """Return results as Keras does: a dict, a list, or the loss where there are no metrics."""
+    if return_dict:
+        return results
+    return [*results.values()] if len(results) > 1 else results["loss"]
+
+
+def evaluate(
+    model: Module,
+    x: Any,
+    y: Any,
+    batch_size: int | None,
+    verbose: int | str,
+    sample_weight: Any,
+    steps: int | None,
+    callbacks: Any,
+    return_dict: bool,
+) -> Any:
+    """Measure a model; see `Module.evaluate`."""
+    data = _data("evaluate", x, y, sample_weight, batch_size)
+    results = compiled(model).evaluate(data, steps=steps)
+    display = Display(None, verbose not in (0, False) and processes.current().index == 0)
+    display.line(text_of(results))
+    return _listed(results, return_dict)
+
+
+def predict(
+    model: Module, x: Any, batch_size: int | None, verbose: Any, steps: int | None, callbacks: Any
+) -> Any:
+    """Return a model's predictions; see `Module.predict`. The model need not be compiled."""
+    trainer = (
+        model._compilation.trainer
+        if model._compilation is not None
+        else Trainer(model, "sgd", "mse")
+    )
+    data = _data("predict", x, None, None, batch_size)
+    return trainer.predict(data, steps=steps)
+
+
+def train_on_batch(model: Module, x: Any, y: Any, sample_weight: Any, return_dict: bool) -> Any:
+    """Take one step; see `Module.train_on_batch`."""
+    trainer = compiled(model)
+    batch = (x, y) if sample_weight is None else (x, y, sample_weight)
+    measurement = Measurement(trainer.metrics)
+    measurement.add(trainer.recorded("step")(*pair(trainer.place(batch), "fit")), len(x))
+    return _listed(measurement.results(), return_dict)
+
+
+WORDS.update(
+    compile=compile_model,
+    compiled=compiled,
+    fit=fit,
+    evaluate=evaluate,
+    predict=predict,
+    train_on_batch=train_on_batch,
+)

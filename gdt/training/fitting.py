@@ -1,0 +1,318 @@
+"""One call of `Trainer.fit`: its loop over epochs and batches, which can stop and go on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gdt import random
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.checkpoint import CheckpointManager, contents
+from gdt.comm.messages import gathered
+from gdt.data.feed import REITERABLE, Feed, decoded, encoded
+from gdt.errors import ArgumentError, CheckpointError, NanError, error, frame_of_user
+from gdt.nn.module import Module
+from gdt.sharding import processes
+from gdt.state import slots
+from gdt.training.batches import class_weights, evaluating, pair, rows_of
+from gdt.training.callbacks import AdjustableRate, Callback, set_rate
+from gdt.training.display import Display
+from gdt.training.history import History, Numbers
+from gdt.training.measuring import Measurement
+
+VERSION = 1
+REFRESH = 8  # steps between two updates of the progress
+
+
+class Fit:
+    """The state of a training: epoch, batch, measurements and history, and its loop."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        feed: Feed,
+        epochs: int,
+        *,
+        epoch: int,
+        steps_per_epoch: int | None,
+        total: int | None,
+        validate: Callable[[], Numbers] | None,
+        validation_every: int | Sequence[int],
+        class_weight: Mapping[int, float] | None,
+        callbacks: Sequence[Callback],
+        folder: str | os.PathLike[str] | None,
+        save_every: int | None,
+        display: Display,
+    ) -> None:
+        self.trainer, self.feed, self.epochs, self.epoch = trainer, feed, epochs, epoch
+        self.steps_per_epoch, self.total = steps_per_epoch, total
+        self.validate, self.validation_every = validate, validation_every
+        self.class_weight, self.callbacks = class_weight, callbacks
+        self.save_every, self.display = save_every, display
+        self.history = History(params={"epochs": epochs, "steps": total})
+        self.batch = 0  # batches that are done in this epoch
+        self.measurement = Measurement(trainer.metrics)
+        self._step = trainer.recorded("step")
+        self._is_interrupted: Callable[[], bool] = lambda: False
+        self._watches_batches = any(
+            f"on_train_batch_{when}" in {**vars(type(c)), **vars(c)}
+            for c in callbacks
+            for when in ("begin", "end")
+        )
+        self.manager = (
+            None
+            if folder is None
+            else CheckpointManager({}, Path(folder), max_to_keep=2, name="training")
+        )
+
+    # ---- the loop
+
+    def run(self, title: str) -> History:
+        """Train; return the history."""
+        trainer, session = self.trainer, self.trainer.session
+        trainer.stop_training, session.display = False, self.display
+        for callback in self.callbacks:
+            callback.trainer, callback.params = trainer, self.history.params
+        with self.display.running(title), delayed_interrupts() as self._is_interrupted:
+            try:
+                self._call("on_train_begin")
+                if self.manager is not None and self.manager.latest is not None:
+                    self._restore(self.manager.latest)
+                while self.epoch < self.epochs and not self._is_stopped():
+                    self._epoch()
+                self._call("on_train_end", self.history.epochs[-1] if self.history.epochs else {})
+            finally:
+                self.feed.close()
+                session.display = None
+        return self.history
+
+    def _is_stopped(self) -> bool:
+        """Return whether a callback has ended the training."""
+        if vars(self.trainer.model).pop("stop_training", False):  # Keras' way to say so
+            self.trainer.stop_training = True
+        return bool(self.trainer.stop_training)
+
+    def _epoch(self) -> None:
+        """Train for the rest of an epoch, validate, and tell the callbacks."""
+        if not self.batch:
+            self.measurement = Measurement(self.trainer.metrics)
+            self._call("on_epoch_begin", self.epoch)
+        self.display.begin(f"epoch {self.epoch + 1}/{self.epochs}", self.total)
+        limit = None if self.steps_per_epoch is None else self.steps_per_epoch - self.batch
+        for batch in self.feed.take(limit):
+            self._train(batch)
+            if self._is_stopped():
+                break
+        if not self.batch:
+            raise error(ArgumentError, "Trainer.fit", "there is no batch", remedy=REITERABLE)
+        if self.batch < (self.steps_per_epoch or 0) and not self.trainer.stop_training:
+            warnings.warn(
+                f"fit: the data ended after {self.batch} of {self.steps_per_epoch} batches of "
+                f"epoch {self.epoch + 1}; the next epoch begins anew",
+                stacklevel=frame_of_user()[1],
+            )
+        results, batches = self.measurement.results(), self.batch
+        if self.validate is not None and self._validates():
+            self._call("on_test_begin")
+            validated = self.validate()
+            self._call("on_test_end", validated)
+            results |= {f"val_{name}": value for name, value in validated.items()}
+        self.display.end(batches, results)
+        self.history.epochs.append(results)
+        self.history.epoch.append(self.epoch)
+        self.epoch, self.batch = self.epoch + 1, 0
+        self._call("on_epoch_end", self.epoch - 1, results)
+        if self.manager is not None:
+            self.save()
+
+    def _validates(self) -> bool:
+        """Return whether this epoch ends with a validation."""
+        every, number = self.validation_every, self.epoch + 1
+        return number % every == 0 if isinstance(every, int) else number in every
+
+    def _train(self, batch: Any) -> None:
+        """Take a step, and tell the callbacks."""
+        x, y, weights = pair(batch, "fit")
+        rows = rows_of(x, y)
+        if self.class_weight is not None:
+            weights = class_weights(self.class_weight, y, weights)
+        if self._watches_batches:
+            self._call("on_train_batch_begin", self.batch)
+        scalars = self.measurement.add(self._step(x, y, weights), rows)
+        self.history.steps.append(scalars)
+        self.batch += 1
+        if not math.isfinite(scalars["loss"]):
+            self._refuse_loss(scalars["loss"])
+        if self._watches_batches:
+            self._call("on_train_batch_end", self.batch - 1, self.measurement.results(False))
+        if self.display.is_live and self.batch % REFRESH == 0:
+            self.display.update(self.batch, self.measurement.results(False))
+        if self.save_every and self.manager and len(self.history.steps) % self.save_every == 0:
+            self.save()
+        if self._is_interrupted():
+            self._interrupt()
+
+    def _call(self, method: str, *args: Any) -> None:
+        """Call a method of all callbacks; if one raises, save the state first."""
+        for callback in self.callbacks:
+            try:
+                getattr(callback, method)(*args)
+            except Exception as problem:
+                name = type(callback).__name__
+                problem.add_note(f"raised by {method} of the callback {name}, {self._where()}")
+                if self.manager is not None and self.history.steps:
+                    problem.add_note(f"the state of the training is in {self.save()}")
+                raise
+
+    def _where(self) -> str:
+        """Return how far the training is."""
+        epoch = min(self.epoch + 1, self.epochs)
+        return f"after {len(self.history.steps)} steps, in epoch {epoch} of {self.epochs}"
+
+    def _refuse_loss(self, loss: float) -> None:
+        """Raise NanError, unless a callback ends the training instead."""
+        if any(type(c).__name__ == "TerminateOnNaN" for c in self.callbacks):
+            return
+        wrong = [
+            name
+            for name, x in self.trainer.model.parameters().items()
+            if not bool(FUNCTIONS["all"](FUNCTIONS["isfinite"](x)))
+        ]
+        raise error(
+            NanError,
+            "Trainer.fit",
+            f"the loss is {loss} in batch {self.batch} of epoch {self.epoch + 1}, "
+            f"step {len(self.history.steps)} in all",
+            operands={
+                "parameters that are not finite after it": ", ".join(wrong)
+                or "none: look at the targets and the loss"
+            },
+            remedy="`with gdt.check_nans():` around fit names the first op. A lower learning rate "
+            "or clip_norm may help; the checkpoints of resume= are from before.",
+        )
+
+    def _interrupt(self) -> None:
+        """End the training by a KeyboardInterrupt of three lines."""
+        saved, again = "Nothing was saved: fit had no resume=folder.", "train on from here"
+        if self.manager is not None:
+            saved = f"Its state is in {self.save()}."
+            again = "go on as if nothing had happened"
+        what = f"Training was interrupted {self._where()}; the model has learnt from all of them."
+        text = f"{what}\n{saved}\nCall fit again with the same arguments to {again}."
+        raise KeyboardInterrupt(text)
+
+    # ---- checkpoints
+
+    def _tree(self, host: DistributedArray) -> dict[str, Any]:
+        """Return all arrays and counters of the training, and a text as the array `host`."""
+        arrays = {str(i): c.arrays for i, c in enumerate(self.callbacks) if c.arrays}
+        model, optimizer = self.trainer.model, self.trainer.optimizer
+        return {"model": model, "optimizer": optimizer, "callbacks": arrays, "host": host}
+
+    def save(self) -> Path:
+        """Write the state of the training to the folder; return the file."""
+        rate = self.trainer.optimizer.learning_rate
+        position = gathered(processes.current().count, self.feed.position(), "fit")
+        state = {
+            "version": VERSION,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "history": encoded(vars(self.history)),
+            "measurement": self.measurement.state(),
+            "positions": position,
+            "random": random.generator.state,
+            "learning_rate": rate.value if isinstance(rate, AdjustableRate) else None,
+            "callbacks": [callback.state() for callback in self.callbacks],
+        }
+        text = np.frombuffer(json.dumps(state).encode(), np.uint8)
+        assert self.manager is not None
+        self.manager.tree = self._tree(FUNCTIONS["asarray"](text))
+        return self.manager.save()
+
+    def _restore(self, path: Path) -> None:
+        """Go on from a file that `save` has written."""
+        shapes = contents(path)
+        if "host" not in shapes:
+            problem, remedy = f"{path} holds no state of a training", "Name another folder."
+            raise error(CheckpointError, "Trainer.fit", problem, remedy=remedy)
+        model = self.trainer.model
+        self._build(model, shapes)
+        self.trainer.optimizer.init(model)
+        for i, callback in enumerate(self.callbacks):
+            prefix = f"callbacks.{i}."
+            names = [n.removeprefix(prefix) for n in shapes if n.startswith(prefix)]
+            callback.arrays = {n: FUNCTIONS["zeros_like"](model.state()[n]) for n in names}
+        assert self.manager is not None
+        self.manager.tree = tree = self._tree(FUNCTIONS["zeros"](shapes["host"][0], "uint8"))
+        self.manager.restore(path)
+        self._load(json.loads(tree["host"].numpy().tobytes()), path)
+
+    def _build(self, model: Module, shapes: Mapping[str, Any]) -> None:
+        """Let a model whose layers find their sizes at the first call find them."""
+        names = {f"model.{slot.name}" for slot in slots(model)}
+        if any(name.startswith("model.") and name not in names for name in shapes):
+            with evaluating(model):
+                for batch in self.feed.take(1):
+                    model(pair(batch, "fit")[0])
+
+    def _load(self, state: Mapping[str, Any], path: Path) -> None:
+        if state["version"] != VERSION:
+            problem = f"{path} is of version {state['version']}, and this gdt reads {VERSION}"
+            raise error(CheckpointError, "Trainer.fit", problem)
+        if len(state["callbacks"]) != len(self.callbacks):
+            problem = f"{path} is of {len(state['callbacks'])} callbacks, not {len(self.callbacks)}"
+            remedy = "Resume with the callbacks of the first call."
+            raise error(CheckpointError, "Trainer.fit", problem, remedy=remedy)
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        params = self.history.params
+        self.history = History(**decoded(state["history"]))
+        self.history.params = params
+        self.measurement.load(state["measurement"])
+        if state["learning_rate"] is not None:
+            set_rate(self.trainer.optimizer, state["learning_rate"])
+        for callback, own in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load(own)
+        positions = state["positions"]
+        if len(positions) != processes.current().count:
+            positions = positions[:1] * processes.current().count
+        dropped = self.feed.restore(positions[processes.current().index])
+        random.generator.state = tuple(state["random"])
+        skipped = f", past {dropped} batches that it has seen" if dropped else ""
+        self.display.line(f"resumed from {path}, {self._where()}{skipped}")
+
+
+@contextmanager
+def delayed_interrupts() -> Iterator[Callable[[], bool]]:
+    """Note the first Ctrl-C inside the `with` block; yield a function that says whether it came.
+
+    The second raises KeyboardInterrupt. In several processes, which would stop after different
+    steps, and outside of the main thread, where Python handles no signals, nothing is delayed.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    is_default = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or processes.current().count > 1:
+        yield lambda: False
+        return
+    signals: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        signals.append(number)
+        if len(signals) > 1:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(signals)
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

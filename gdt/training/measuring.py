@@ -1,0 +1,197 @@
+"""The loss and the metrics of a batch, and their means and sums over many batches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from gdt import metrics as metric_functions
+from gdt.arguments import shown_value
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.data.feed import decoded, encoded
+from gdt.errors import ArgumentError, error
+from gdt.metrics import Mean, Metric
+from gdt.nn import losses
+from gdt.training.history import Numbers
+
+Function = Callable[[Any, Any], DistributedArray]  # (targets, predictions) -> scalar
+Measure = Function | Metric
+
+
+def accuracy(targets: Any, predictions: Any) -> DistributedArray:
+    """Return the accuracy that fits the shapes: of labels, of targets with an axis of classes, or
+    of probabilities of "yes".
+
+    >>> float(accuracy(gdt.asarray([[1.0], [0.0]]), gdt.asarray([[0.9], [0.8]])))
+    0.5
+    """
+    targets, predictions = aligned(targets, predictions)
+    if predictions.shape != targets.shape:
+        return metric_functions.accuracy(targets, predictions)
+    if predictions.ndim < 2 or predictions.shape[-1] == 1:
+        return metric_functions.binary_accuracy(targets, predictions)
+    return metric_functions.categorical_accuracy(targets, predictions)
+
+
+def _binary_accuracy_of_logits(targets: Any, logits: Any) -> DistributedArray:
+    return metric_functions.binary_accuracy(targets, logits, threshold=0.0)
+
+
+NAMES: dict[str, Callable[[], Measure]] = {
+    "accuracy": lambda: accuracy,
+    "acc": lambda: accuracy,
+    "sparse_categorical_accuracy": lambda: metric_functions.accuracy,
+    "categorical_accuracy": lambda: metric_functions.categorical_accuracy,
+    "binary_accuracy": lambda: metric_functions.binary_accuracy,
+    "top_k_categorical_accuracy": lambda: metric_functions.top_k_accuracy,
+    "sparse_top_k_categorical_accuracy": lambda: metric_functions.top_k_accuracy,
+    "auc": metric_functions.AUC,
+    "precision": metric_functions.Precision,
+    "recall": metric_functions.Recall,
+}
+"""Metrics by name; the losses are metrics too."""
+
+
+def measures_of(metrics: Any, loss: Any) -> dict[str, Measure]:
+    """Return metrics by name: of a mapping, or of names, functions and Metrics.
+
+    Raises ArgumentError for an unknown name, for the name of another result, and for one that comes
+    twice.
+    """
+    if isinstance(metrics, Mapping):
+        pairs: Iterable[tuple[str, Any]] = metrics.items()
+    else:
+        single = isinstance(metrics, str | Metric) or callable(metrics)
+        if not (single or metrics is None or isinstance(metrics, Iterable)):
+            problem = f"metrics is {shown_value(metrics)}"
+            raise error(ArgumentError, "Trainer", problem, remedy="Pass a list, or a dict by name.")
+        listed = [] if metrics is None else [metrics] if single else list(metrics)
+        pairs = [(_name(m), m) for m in listed]
+    measures: dict[str, Measure] = {}
+    for name, metric in pairs:
+        if name == "loss" or name.startswith("val_"):
+            problem = f"a metric is called {name!r}, which is the name of another result"
+            raise error(ArgumentError, "Trainer", problem, remedy="Give it another name.")
+        if name in measures:
+            problem, remedy = f"two metrics are called {name!r}", "Pass a dict of metrics by name."
+            raise error(ArgumentError, "Trainer", problem, remedy=remedy)
+        measures[name] = _measure(metric, loss)
+    return measures
+
+
+def _name(metric: Any) -> str:
+    """Return the name of a metric's results."""
+    if isinstance(metric, str):
+        return metric
+    return str(getattr(metric, "name", None) or getattr(metric, "__name__", type(metric).__name__))
+
+
+def _measure(metric: Any, loss: Any) -> Measure:
+    """Return the function or Metric of a metric; raise ArgumentError for an unknown name."""
+    if isinstance(metric, type):
+        metric = metric()
+    if not isinstance(metric, str):
+        if not callable(metric) and not isinstance(metric, Metric):
+            problem = f"a metric is {metric!r}"
+            remedy = "Pass a name, a function (targets, predictions), or a gdt.metrics.Metric."
+            raise error(ArgumentError, "Trainer", problem, remedy=remedy)
+        return metric  # type: ignore[no-any-return]
+    name = metric.lower()
+    if name in ("accuracy", "acc") and loss is losses.sigmoid_cross_entropy:
+        return _binary_accuracy_of_logits
+    if name in NAMES:
+        return NAMES[name]()
+    if name in losses.NAMES:
+        return losses.NAMES[name]
+    known = ", ".join([*NAMES, *losses.NAMES])
+    raise error(ArgumentError, "Trainer", f"{metric!r} is no metric", remedy=f"Known are {known}.")
+
+
+def aligned(targets: Any, predictions: Any) -> tuple[Any, Any]:
+    """Return targets and predictions; targets (rows,) of predictions (rows, 1) get that axis, and
+    labels (rows, 1) of predictions (rows, classes) lose it, as in Keras."""
+    shape, other = getattr(targets, "shape", None), getattr(predictions, "shape", None)
+    if shape is None or other is None or shape == other or not other:
+        return targets, predictions
+    if shape == other[:-1] and other[-1] == 1:
+        return FUNCTIONS["expand_dims"](targets, -1), predictions
+    if len(shape) == len(other) > 1 and shape[-1] == 1 and targets.dtype.kind in "iu":
+        return FUNCTIONS["reshape"](targets, shape[:-1]), predictions
+    return targets, predictions
+
+
+def loss_of(loss: Any, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
+    """Return the loss of a batch: the mean over its rows, each multiplied by its weight.
+
+    Raises ArgumentError where there are weights and the loss has no value for each row.
+    """
+    takes_reduction = weights is not None and "reduction" in inspect.signature(loss).parameters
+    extra = {"reduction": "none"} if takes_reduction else {}
+    value: Any = loss(targets, predictions, **extra)
+    if not isinstance(value, DistributedArray):
+        problem = f"the loss returned a {type(value).__name__}, not an array"
+        raise error(ArgumentError, "Trainer", problem, remedy="Compute it with gdt's functions.")
+    if weights is None:
+        mean: DistributedArray = FUNCTIONS["mean"](value) if value.ndim else value
+        return mean
+    if not value.ndim:
+        raise error(
+            ArgumentError,
+            "Trainer",
+            "weights need a loss with a value for each row, and this one returns a scalar",
+            remedy="Return the values of all rows, or take `reduction` as gdt.nn.losses do.",
+        )
+    if value.ndim > weights.ndim:
+        value = FUNCTIONS["mean"](value, axis=tuple(range(weights.ndim, value.ndim)))
+    if value.shape != weights.shape:
+        problem = f"weights have shape {list(weights.shape)}, the losses {list(value.shape)}"
+        raise error(ArgumentError, "Trainer", problem, remedy="Pass a weight for each row.")
+    product = value * weights.astype(value.dtype)
+    total: DistributedArray = FUNCTIONS["sum"](product)
+    total = total * (1 / max(value.size, 1))
+    return total
+
+
+class Measurement:
+    """The means of scalars, weighted by rows, and the totals of Metrics, over many batches."""
+
+    def __init__(self, measures: Mapping[str, Measure]) -> None:
+        self.means = {
+            name: Mean()
+            for name in ("loss", *measures)
+            if not isinstance(measures.get(name), Metric)
+        }
+        self.metrics = {n: m for n, m in measures.items() if isinstance(m, Metric)}
+        for metric in self.metrics.values():
+            metric.reset()
+
+    def add(self, values: Mapping[str, DistributedArray], rows: int) -> dict[str, float]:
+        """Add the values of a batch; return its scalars."""
+        scalars = {name: float(values[name]) for name in self.means}
+        for name, value in scalars.items():
+            self.means[name].update(value, weight=rows)
+        for name, metric in self.metrics.items():
+            metric.add(values[name])
+        return scalars
+
+    def results(self, with_metrics: bool = True) -> Numbers:
+        """Return the results so far; with_metrics: also those for which arrays are sent."""
+        results: Numbers = {name: mean.result() for name, mean in self.means.items()}
+        if with_metrics:
+            results |= {name: metric.result() for name, metric in self.metrics.items()}
+        return results
+
+    def state(self) -> dict[str, Any]:
+        """Return means and totals in values that JSON can hold."""
+        means = {name: [m.total, m.weight] for name, m in self.means.items()}
+        arrays = {n: m.total.numpy() for n, m in self.metrics.items() if m.total is not None}
+        return {"means": means, "metrics": encoded(arrays)}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        for name, (total, weight) in state["means"].items():
+            self.means[name].total, self.means[name].weight = total, weight
+        for name, total in decoded(state["metrics"]).items():
+            self.metrics[name].total = FUNCTIONS["asarray"](total)

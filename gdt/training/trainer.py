@@ -1,0 +1,378 @@
+"""Trainer: training, evaluation and predictions of a model over batches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from gdt.arguments import checked_class, shown_value
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.autodiff.tape import GradientTape
+from gdt.data.feed import REITERABLE, Feed
+from gdt.errors import ArgumentError, FunctionError, error
+from gdt.metrics import Metric
+from gdt.nn import losses
+from gdt.nn.module import Module
+from gdt.optim import SGD, Adagrad, Adam, AdamW, Lion, RMSprop, clip_by_global_norm
+from gdt.optim.optimizer import Optimizer
+from gdt.programs.function import Function as Recorded
+from gdt.programs.function import function
+from gdt.sharding import processes
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh, get_default_mesh
+from gdt.state import Stateful, leaves, mapped
+from gdt.training.batches import ARRAYS_AS_BATCHES, evaluating, pair, rows_of
+from gdt.training.callbacks import BackupAndRestore, as_callback
+from gdt.training.display import Display
+from gdt.training.fitting import Fit
+from gdt.training.history import History, Numbers
+from gdt.training.measuring import Measurement, aligned, loss_of, measures_of
+
+OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
+    cls.__name__.lower(): cls for cls in (SGD, Adam, AdamW, RMSprop, Adagrad, Lion)
+}
+"""Optimizers by name."""
+
+
+class Session:
+    """A trainer's state that changes while it works, on which recorded steps do not depend."""
+
+    def __init__(self) -> None:
+        self.stop_training = False
+        self.display: Display | None = None
+        self.programs: dict[str, Recorded] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Session, ()  # recordings belong to the arrays of one trainer
+
+
+@checked_class(eager=True)
+class Trainer(Stateful):
+    """The training and evaluation of a model on batches `(x, y)` or `(x, y, weights)`.
+
+    optimizer: an optimizer, or its name, such as "adam".
+    loss: a function `(y, predictions)` of a scalar array, or of a value for each row, such as those
+        of `gdt.nn.losses`; or its name (`gdt.nn.losses.get`).
+    metrics: functions `(y, predictions) -> scalar`, `gdt.metrics.Metric` objects or names, in a
+        mapping by name or a list. weighted_metrics: the names of Metrics that take the weights of
+        rows into account.
+    clip_norm: the norm to which all gradients together are scaled down. eager: whether steps run as
+        written; else they are recorded by `gdt.function`.
+
+    Model and batches have any layouts. Batches of the host are put on the model's mesh, their rows
+    split over its first axis, and their floating-point numbers cast to the dtype of its parameters.
+    `gdt.checkpoint` saves a trainer's model and optimizer.
+
+    Raises ArgumentError for unknown names, and for a metric called `loss` or `val_...`.
+
+    >>> model = gdt.nn.Sequential(gdt.nn.Dense(2, 1, key=0))
+    >>> x = gdt.asarray([[0.0, 1.0], [1.0, 0.0]], "float32")
+    >>> y = gdt.asarray([[1.0], [-1.0]], "float32")
+    >>> trainer = gdt.Trainer(model, gdt.optim.SGD(0.1), gdt.nn.losses.mean_squared_error)
+    >>> history = trainer.fit([(x, y)], epochs=50, show=False)
+    >>> history["loss"][-1] < history["loss"][0]
+    True
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        optimizer: Optimizer | str,
+        loss: Callable[..., Any] | str,
+        metrics: Any = None,
+        *,
+        weighted_metrics: Sequence[str] = (),
+        clip_norm: float | None = None,
+        eager: bool = False,
+    ) -> None:
+        self.model, self.optimizer = model, optimizer_of(optimizer)
+        self.loss = losses.get(loss)
+        self.metrics = measures_of(metrics, self.loss)
+        self.weighted_metrics, self.clip_norm = tuple(weighted_metrics), clip_norm
+        others = [n for n in weighted_metrics if not isinstance(self.metrics.get(n), Metric)]
+        if others:
+            problem = f"weighted_metrics names {others[0]!r}, which is no Metric of metrics"
+            raise error(ArgumentError, "Trainer", problem)
+        self.eager = eager
+        self.session = Session()
+
+    def __repr__(self) -> str:
+        functions = {"loss": self.loss, **self.metrics}
+        shown = [f"{n}={getattr(f, '__name__', None) or repr(f)}" for n, f in functions.items()]
+        model = type(self.model).__name__
+        return f"Trainer({model}, {', '.join(shown)}) with {self.optimizer!r}"
+
+    # ---- steps
+
+    def step(self, x: Any, y: Any, weights: Any = None) -> dict[str, DistributedArray]:
+        """Update the model once; return the loss and the metrics of the batch, by name.
+
+        weights: of the rows, (rows,); None for 1 each. Loss and metrics are resolved in one
+        collective with the gradients; of a `Metric` its statistics are returned, and not resolved.
+        """
+        with GradientTape() as tape:
+            results = self._measured(x, y, weights)
+        loss = results["loss"]
+        others = [
+            value
+            for name, value in results.items()
+            if name != "loss" and not isinstance(self.metrics[name], Metric)
+        ]
+        gradients = tape.gradient(loss, self.model, together_with=others)
+        if self.clip_norm is not None:
+            gradients, _ = clip_by_global_norm(gradients, self.clip_norm)
+        self.optimizer.update(self.model, gradients)
+        return results
+
+    def _measured(self, x: Any, y: Any, weights: Any = None) -> dict[str, DistributedArray]:
+        """Return the loss and the metrics of a batch."""
+        predictions = self.model(x)
+        y, predictions = aligned(y, predictions)
+        results = {"loss": loss_of(self.loss, y, predictions, weights)}
+        for name, metric in self.metrics.items():
+            if isinstance(metric, Metric):
+                counted = weights if name in self.weighted_metrics else None
+                results[name] = metric.statistics(y, predictions, counted)
+            else:
+                results[name] = metric(y, predictions)
+        return results
+
+    def _predicted(self, x: Any) -> Any:
+        return self.model(x)
+
+    def recorded(self, name: str) -> Callable[..., Any]:
+        """Return one of the trainer's methods, recorded unless the trainer is eager."""
+        method: Callable[..., Any] = getattr(self, name)
+        if self.eager:
+            return method
+        programs = self.session.programs
+        if name not in programs:
+            programs[name] = function(method)
+
+        def call(*args: Any) -> Any:
+            try:
+                return programs[name](*args)
+            except FunctionError as problem:
+                problem.add_note("  Trainer(eager=True) runs its steps as they are written.")
+                raise
+
+        return call
+
+    # ---- batches
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the model's parameters, or the default mesh where it has none yet."""
+        state = self.model.state()
+        return next(iter(state.values())).mesh if state else get_default_mesh()
+
+    def place(self, batch: Any) -> Any:
+        """Return a batch with the arrays of the host on the model's mesh.
+
+        Their rows are split over the first axis of the mesh.
+        """
+        mesh, dtype = self.mesh, self._dtype()
+        return mapped(lambda leaf: _placed(leaf, mesh, dtype), batch)
+
+    def _dtype(self) -> np.dtype | None:
+        """Return the dtype that all floating-point parameters have, or None."""
+        dtypes = {x.dtype for x in self.model.state().values() if x.dtype.kind == "f"}
+        return dtypes.pop() if len(dtypes) == 1 else None
+
+    def _feed(self, batches: Any, prefetch: int | None = None) -> Feed:
+        if prefetch is None:
+            prefetch = 2 if self.mesh.device_type() == "GPU" else 0
+        return Feed(batches, self.place, prefetch)
+
+    # ---- training
+
+    @property
+    def stop_training(self) -> bool:
+        """Whether the training ends after the batch or the epoch that is running."""
+        return self.session.stop_training
+
+    @stop_training.setter
+    def stop_training(self, stop: bool) -> None:
+        self.session.stop_training = stop
+
+    def say(self, text: str) -> None:
+        """Show a line of text beside the progress, if that is shown."""
+        if self.session.display is not None:
+            self.session.display.line(text)
+
+    def fit(
+        self,
+        batches: Iterable[Any],
+        epochs: int = 1,
+        *,
+        validation: Iterable[Any] | None = None,
+        validation_every: int | Sequence[int] = 1,
+        validation_steps: int | None = None,
+        initial_epoch: int = 0,
+        steps_per_epoch: int | None = None,
+        class_weight: Mapping[int, float] | None = None,
+        callbacks: Sequence[Any] = (),
+        resume: str | os.PathLike[str] | None = None,
+        save_every: int | None = None,
+        prefetch: int | None = None,
+        title: str = "",
+        show: bool = True,
+        console: Console | None = None,
+    ) -> History:
+        """Train up to the epoch of number `epochs`; return what was measured.
+
+        An epoch is one pass over `batches`, or `steps_per_epoch` batches, after which the next one
+        goes on where it stopped; then comes an evaluation on `validation`, then the callbacks.
+
+        batches, validation: iterables of (x, y) or (x, y, weights), such as `gdt.data.Batches`,
+            lists, and the loaders of grain and PyTorch.
+        validation_every: after every how many epochs to validate, or after which ones, from 1.
+        initial_epoch: the number of epochs that were done before. class_weight: factors of the
+            losses of rows by their labels, integers or one-hot; other labels have the factor 1.
+        callbacks: `gdt.training.Callback` objects, and functions of the number of the epoch, from
+            1, and its results by name.
+        resume: a folder. The training goes on from the newest checkpoint in it, if there is one,
+            as if it had never stopped: with its weights, optimizer, random state, position in the
+            data, history and callbacks. A checkpoint is written there after every epoch, and after
+            every `save_every` batches.
+        prefetch: how many batches a thread takes and places ahead; by default 2 on GPUs, else none.
+        title: a line above the progress. show: whether process 0 shows anything. console: rich's.
+
+        Ctrl-C ends the training after the step that is running, with a checkpoint if `resume` names
+        a folder, by a KeyboardInterrupt whose text says how to go on; a second one ends it at once.
+
+        Raises ArgumentError for iterators if there are several epochs, since they end with the
+        first, where an epoch has no batch, and for negative numbers of epochs; NanError where the
+        loss is not finite.
+        """
+        self._check_fit(batches, validation, epochs, initial_epoch, steps_per_epoch)
+        callbacks = [as_callback(callback) for callback in callbacks]
+        for backup in [c for c in callbacks if isinstance(c, BackupAndRestore)]:
+            resume = resume or backup.backup_dir
+            save_every = save_every or (None if backup.save_freq == "epoch" else backup.save_freq)  # type: ignore[assignment]
+        display = Display(console, show and processes.current().index == 0)
+        fit = Fit(
+            self,
+            self._feed(batches, prefetch),
+            epochs,
+            epoch=initial_epoch,
+            steps_per_epoch=steps_per_epoch,
+            total=steps_per_epoch or _length(batches),
+            validate=None
+            if validation is None
+            else lambda: self.evaluate(validation, steps=validation_steps),
+            validation_every=validation_every,
+            class_weight=class_weight,
+            callbacks=callbacks,
+            folder=resume,
+            save_every=save_every,
+            display=display,
+        )
+        return fit.run(title)
+
+    def _check_fit(
+        self, batches: Any, validation: Any, epochs: Any, initial_epoch: int, steps: int | None
+    ) -> None:
+        """Raise ArgumentError for arguments of `fit` that do not fit together."""
+        op = "Trainer.fit"
+        if not isinstance(epochs, int):
+            problem = f"epochs is {shown_value(epochs)}, not an int"
+            raise error(ArgumentError, op, problem, remedy=ARRAYS_AS_BATCHES)
+        for name, number in (("epochs", epochs), ("initial_epoch", initial_epoch)):
+            if number < 0:
+                raise error(ArgumentError, op, f"{name} is {number}", remedy="Pass 0 or more.")
+        if steps is not None and steps < 1:
+            problem = f"steps_per_epoch is {steps}"
+            raise error(ArgumentError, op, problem, remedy="Pass 1 or more.")
+        for name, iterable in (("batches", batches), ("validation", validation)):
+            if isinstance(iterable, np.ndarray | DistributedArray):
+                problem = f"{name} is one array, {shown_value(iterable)}"
+                raise error(ArgumentError, op, problem, remedy=ARRAYS_AS_BATCHES)
+            ends = name == "validation" or steps is None
+            if epochs - initial_epoch > 1 and isinstance(iterable, Iterator) and ends:
+                class_name = type(iterable).__name__
+                problem = f"{name} is a {class_name}, which ends with the first epoch of {epochs}"
+                raise error(ArgumentError, op, problem, remedy=REITERABLE)
+
+    # ---- evaluation
+
+    def evaluate(self, batches: Iterable[Any], *, steps: int | None = None) -> Numbers:
+        """Return the means of loss and metrics over all rows of all batches, in evaluation mode.
+
+        steps: how many batches to use; None for all. Raises ArgumentError if there is no batch, as
+        in an iterator that has ended.
+        """
+        measurement, step = Measurement(self.metrics), self.recorded("_measured")
+        feed = self._feed(batches)
+        try:
+            with evaluating(self.model):
+                for batch in feed.take(steps):
+                    x, y, weights = pair(batch, "evaluate")
+                    measurement.add(step(x, y, weights), rows_of(x, y))
+        finally:
+            feed.close()
+        if not feed.total:
+            raise error(ArgumentError, "Trainer.evaluate", "there is no batch", remedy=REITERABLE)
+        return measurement.results()
+
+    def predict(self, batches: Iterable[Any], *, steps: int | None = None) -> Any:
+        """Return the predictions for all batches as NumPy arrays, in evaluation mode.
+
+        batches: of inputs x, or of tuples that begin with them. steps: how many to use; None for
+        all. The result has the structure of the model's, with the batches joined along axis 0.
+        """
+        parts, step, feed = [], self.recorded("_predicted"), self._feed(batches)
+        try:
+            with evaluating(self.model):
+                for batch in feed.take(steps):
+                    x = batch[0] if isinstance(batch, tuple | list) else batch
+                    parts.append(mapped(lambda array: array.numpy(), step(x)))
+        finally:
+            feed.close()
+        if not parts:
+            raise error(ArgumentError, "Trainer.predict", "there is no batch", remedy=REITERABLE)
+        columns = zip(*[leaves(part) for part in parts], strict=True)
+        joined = iter([np.concatenate(column) for column in columns])
+        return mapped(lambda _: next(joined), parts[0])
+
+
+def optimizer_of(optimizer: Optimizer | str) -> Optimizer:
+    """Return an optimizer by its name, or as it is.
+
+    >>> gdt.training.trainer.optimizer_of("rmsprop")
+    RMSprop(learning_rate=0.001, rho=0.9, momentum=0.0, epsilon=1e-07) after 0 steps
+    """
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    if optimizer.lower() not in OPTIMIZERS:
+        remedy = f"Pass an optimizer, or one of {', '.join(OPTIMIZERS)}."
+        raise error(ArgumentError, "Trainer", f"{optimizer!r} is no optimizer", remedy=remedy)
+    return OPTIMIZERS[optimizer.lower()]()
+
+
+def _placed(leaf: Any, mesh: Mesh, dtype: np.dtype | None) -> Any:
+    """Return an array of the host on a mesh, its rows split over the first axis."""
+    if leaf is None or isinstance(leaf, DistributedArray):
+        return leaf
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "biufc":
+        problem = f"a batch holds {array.dtype} values, such as {shown_value(leaf)}"
+        raise error(ArgumentError, "fit", problem, remedy="Pass arrays of numbers.")
+    if array.dtype.kind == "f" and dtype is not None:
+        array = array.astype(dtype, copy=False)
+    axes = [mesh.axis_names[0] if mesh.size > 1 else None] * min(array.ndim, 1)
+    specs = axes + [None] * (array.ndim - len(axes))
+    return FUNCTIONS["asarray"](array, layout=Layout(specs, mesh))
+
+
+def _length(batches: Any) -> int | None:
+    """Return how many batches there are, or None where nobody knows."""
+    try:
+        return len(batches)
+    except TypeError:  # no `__len__`, or one that refuses, as that of a loader of a stream does
+        return None

@@ -1,0 +1,621 @@
+"""model.compile and fit do what Keras' do; a training that ended goes on as if it had not."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import gdt
+from gdt import create_mesh, nn
+from gdt.errors import ArgumentError, CheckpointError, FunctionError, GdtError, ShapeError
+from gdt.training import (
+    BackupAndRestore,
+    Callback,
+    CSVLogger,
+    EarlyStopping,
+    LambdaCallback,
+    LearningRateScheduler,
+    ModelCheckpoint,
+    ReduceLROnPlateau,
+    TensorBoard,
+    Trainer,
+)
+
+from .needs import skip
+
+ROWS, CLASSES = 50, 4
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((ROWS, 6)).astype("float32")
+Y = RNG.integers(0, CLASSES, ROWS)
+
+
+def mlp(blocks: int = 1) -> nn.Sequential:
+    """A model with running moments, random numbers, and weights on four devices."""
+    with gdt.default_mesh(create_mesh([("a", 4)], blocks=blocks)):
+        return nn.Sequential(
+            nn.Dense(6, 8, activation="relu", key=1),
+            nn.BatchNorm(8),
+            nn.Dropout(0.25, key=2),
+            nn.Dense(8, CLASSES, key=3),
+        )
+
+
+def compiled(metrics: Any = ("accuracy",), **options: Any) -> nn.Sequential:
+    model = mlp()
+    model.compile("adam", "sparse_softmax_cross_entropy", metrics, **options)
+    return model
+
+
+def linear() -> nn.Dense:
+    model = nn.Dense(1, 1, key=0)
+    model.compile("sgd", "mse")
+    return model
+
+
+def same_bits(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state().values(), other.state().values(), strict=True)
+    return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in pairs)
+
+
+# ---------------------------------------------------------------- Keras' habits
+
+
+class Events(Callback):
+    """The names of the methods that were called, and their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        for name in vars(Callback):
+            if name.startswith("on_"):
+                setattr(self, name, self._noting(name))
+
+    def _noting(self, name: str) -> Callable[..., None]:
+        def note(*args: Any) -> None:
+            numbers = "".join(f" {a}" for a in args if isinstance(a, int))
+            self.names.append(name.removeprefix("on_") + numbers)
+
+        return note
+
+
+def test_callbacks_come_in_keras_order() -> None:
+    events = Events()
+    compiled().fit(X, Y, 25, epochs=2, verbose=0, callbacks=[events], validation_data=(X, Y))
+    epoch = lambda n: [
+        f"epoch_begin {n}",
+        "train_batch_begin 0", "train_batch_end 0", "train_batch_begin 1", "train_batch_end 1",
+        "test_begin", "test_end", f"epoch_end {n}",
+    ]  # fmt: skip
+    assert events.names == ["train_begin", *epoch(0), *epoch(1), "train_end"]
+
+
+def test_history_holds_what_keras_holds() -> None:
+    history = compiled().fit(
+        X, Y, 16, epochs=5, initial_epoch=2, verbose=0, validation_split=0.25, validation_freq=2
+    )
+    assert history.epoch == [2, 3, 4] and history.params == {"epochs": 5, "steps": 3}
+    assert list(history.history) == ["loss", "accuracy", "val_loss", "val_accuracy"]
+    assert [len(values) for values in history.history.values()] == [3, 3, 1, 1]
+    assert compiled().fit(X, Y, epochs=3, initial_epoch=3, verbose=0).epochs == []
+    figure = history.plot()
+    assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
+    assert len(figure.axes[0].lines) == 2
+
+
+def test_the_last_rows_are_held_out_and_never_shuffled() -> None:
+    rows, seen = np.arange(10, dtype="float32")[:, None], []
+    model = nn.Sequential(lambda x: x, nn.Dense(1, 1, key=0))
+
+    def loss(y: Any, p: Any) -> Any:
+        seen.append(y.numpy().ravel().tolist())
+        return gdt.mean((p - y) ** 2)
+
+    model.compile("sgd", loss, run_eagerly=True)
+    model.fit(rows, rows, 4, epochs=1, validation_split=0.25, verbose=0)
+    assert sorted(seen[0] + seen[1]) == [0, 1, 2, 3, 4, 5, 6] and seen[0] != [0, 1, 2, 3]
+    assert seen[2] == [7, 8, 9]
+
+
+def test_weights_of_rows_and_classes_are_keras() -> None:
+    """The loss is the sum of the weighted losses over the number of rows."""
+    x, y = np.ones((4, 1), "float32"), np.arange(4, dtype="float32")[:, None]
+    model, weights = linear(), np.array([0.0, 1.0, 2.0, 3.0], "float32")
+    model.compiled.optimizer.learning_rate = 0.0
+    each = (float(model.weight.numpy().sum()) - y.ravel()) ** 2
+    history = model.fit(x, y, sample_weight=weights, verbose=0)
+    assert history["loss"][0] == pytest.approx(float((weights * each).mean()), rel=1e-5)
+    factors = {1: 3.0, 2: 0.5}
+    model.fit(x, y, class_weight=factors, sample_weight=weights, verbose=0)
+    classifier = compiled()
+    kind = np.array([factors.get(int(label), 1.0) for label in Y], "float32")
+    one = classifier.fit(X, Y, ROWS, shuffle=False, class_weight=factors, verbose=0)
+    other = compiled().fit(X, Y, ROWS, shuffle=False, sample_weight=kind, verbose=0)
+    assert one["loss"] == other["loss"]
+
+
+def test_results_of_evaluate_are_means_over_rows_in_keras_forms() -> None:
+    model = compiled()
+    loss, accuracy = model.evaluate(X, Y, 16, verbose=0)
+    assert model.evaluate(X, Y, 7, verbose=0, return_dict=True) == {
+        "loss": pytest.approx(loss, rel=1e-5), "accuracy": pytest.approx(accuracy),
+    }  # fmt: skip
+    predictions = model.predict(X, 16, verbose=0)
+    assert isinstance(predictions, np.ndarray) and predictions.shape == (ROWS, CLASSES)
+    assert accuracy == pytest.approx((predictions.argmax(-1) == Y).mean())
+    assert isinstance(linear().evaluate(X[:, :1], X[:, :1], verbose=0), float)
+    assert model.test_on_batch(X, Y) == pytest.approx([loss, accuracy], rel=1e-5)
+    before = model.train_on_batch(X, Y)
+    assert model.train_on_batch(X, Y, return_dict=True)["loss"] < before[0]
+    assert model.predict_on_batch(X[:3]).shape == (3, CLASSES)
+
+
+def test_probabilities_and_names_of_keras_train_alike() -> None:
+    softmax = nn.Sequential(*mlp().layers, nn.Activation("softmax"))
+    softmax.compile("adam", "sparse_categorical_crossentropy", ["accuracy", "mae"][:1])
+    logits = compiled()
+    softmax.layers[2].eval(), logits.layers[2].eval()
+    histories = [
+        m.fit(X, Y[:, None], 25, epochs=3, shuffle=False, verbose=0) for m in (softmax, logits)
+    ]
+    np.testing.assert_allclose(*[h["loss"] for h in histories], rtol=1e-4)
+
+
+def test_flat_targets_of_one_output_are_not_broadcast() -> None:
+    model = linear()
+    x, y = X[:, :1], X[:, 1]
+    expected = ((model.predict(x, verbose=0)[:, 0] - y) ** 2).mean()
+    assert model.evaluate(x, y, verbose=0) == pytest.approx(expected, rel=1e-5)
+
+
+def test_metrics_over_many_batches_are_exact() -> None:
+    model = nn.Sequential(nn.Dense(6, 1, key=1), nn.Activation("sigmoid"))
+    model.compile("sgd", "binary_crossentropy", ["accuracy", "auc"], weighted_metrics=["recall"])
+    y = (Y > 1).astype("float32")
+    results = model.evaluate(X, y, 7, verbose=0, return_dict=True)
+    whole = model.evaluate(X, y, ROWS, verbose=0, return_dict=True)
+    assert list(results) == ["loss", "accuracy", "auc", "recall"]
+    assert results == pytest.approx(whole, rel=1e-5)
+    history = model.fit(X, y, 7, verbose=0)
+    assert 0 <= history["auc"][0] <= 1 and "auc" not in history.steps[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: mlp().fit(X, Y), "(?s)the Sequential was not compiled.*model.compile"),
+        (lambda: mlp().compile("adam"), "there is no loss"),
+        (lambda: mlp().compile("adm", "mse"), "'adm' is no optimizer"),
+        (lambda: mlp().compile("adam", "msee"), "'msee' is no loss"),
+        (lambda: mlp().compile("adam", "mse", ["acuracy"]), "'acuracy' is no metric"),
+        (lambda: mlp().compile("adam", "mse", metric=["mae"]), "'metric' is no argument"),
+        (lambda: mlp().compile("adam", "mse", steps_per_execution=4), "no counterpart"),
+        (lambda: compiled().fit(X, Y, epochs=-1, verbose=0), "epochs is -1"),
+        (lambda: compiled().fit(X, verbose=0), "(?s)there are no targets y"),
+        (lambda: compiled().fit(X, Y[:5], verbose=0), r"(?s)differ in their rows.*\[5\]"),
+        (lambda: compiled().fit(X[:0], Y[:0], verbose=0), "there are no rows"),
+        (lambda: compiled().fit(X, Y, 0, verbose=0), "batch_size is 0"),
+        (lambda: compiled().fit(X, Y, validation_split=1.5), "validation_split is 1.5"),
+        (lambda: compiled().fit([(X, Y)], Y), "y is given, and x yields batches"),
+        (lambda: compiled().fit([(X, Y)] * 2, validation_split=0.1), "validation_split needs"),
+        (lambda: compiled().fit([X], verbose=0), "there are no targets"),
+        (lambda: compiled().compiled.fit(X, Y), "(?s)fit.*gdt.data.Batches"),
+        (lambda: compiled().compiled.fit(X), "(?s)batches is one array.*gdt.data.Batches"),
+        (lambda: compiled().compiled.fit([(X,)], show=False), "a tuple of 1, not a pair"),
+        (lambda: compiled().fit(X, Y + 1, verbose=0), "out of range|labels"),
+        (lambda: compiled().fit(X, Y, callbacks=[EarlyStopping], verbose=0), r"EarlyStopping\(\)"),
+        (
+            lambda: compiled().fit(X, Y, callbacks=[EarlyStopping()], verbose=0),
+            "(?s)no result 'val_loss'.*loss, accuracy.*validation data",
+        ),
+        (lambda: EarlyStopping(patience=-1), "patience is -1"),
+        (lambda: ReduceLROnPlateau(factor=2.0), "factor is 2.0"),
+        (lambda: LambdaCallback(on_epoch=print), "unexpected keyword argument 'on_epoch'"),
+    ],
+)
+def test_what_does_not_fit_says_what_to_write(call: Callable[[], Any], problem: str) -> None:
+    with pytest.raises((GdtError, IndexError), match=problem):
+        call()
+
+
+def test_a_loss_that_needs_the_host_names_the_line_and_the_flag() -> None:
+    def loss(y: Any, p: Any) -> Any:
+        return gdt.mean((p - y) ** 2) * float(gdt.sum(p) > 0)
+
+    model = nn.Dense(1, 1, key=0)
+    model.compile("sgd", loss)
+    with pytest.raises(FunctionError, match="cannot") as caught:
+        model.fit(X[:, :1], X[:, :1], 10, verbose=0)
+    assert any("eager=True" in note for note in caught.value.__notes__)
+    model.compile("sgd", loss, run_eagerly=True)
+    model.fit(X[:, :1], X[:, :1], 10, verbose=0)
+
+
+def test_recorded_steps_are_those_written() -> None:
+    models = [compiled(), compiled(run_eagerly=True)]
+    histories = [m.fit(X, Y, 8, epochs=3, shuffle=False, verbose=0) for m in models]
+    assert same_bits(*models) and histories[0].steps == histories[1].steps
+
+
+# ---------------------------------------------------------------- epochs
+
+
+def test_epochs_of_some_steps_go_on_where_the_last_one_stopped() -> None:
+    seen: list[float] = []
+    model = nn.Dense(1, 1, key=0)
+
+    def loss(y: Any, p: Any) -> Any:
+        seen.extend(y.numpy().ravel().tolist())
+        return gdt.mean((p - y) ** 2)
+
+    model.compile("sgd", loss, run_eagerly=True)
+    rows = np.arange(12, dtype="float32")[:, None]
+    batches = [(rows[i : i + 2], rows[i : i + 2]) for i in range(0, 12, 2)]
+    model.fit(batches, epochs=3, steps_per_epoch=2, verbose=0)
+    assert seen == list(range(12))
+    endless = itertools.cycle(batches)
+    model.fit(endless, epochs=2, steps_per_epoch=4, verbose=0)
+    assert len(seen) == 12 + 16
+    with pytest.warns(UserWarning, match="ended after 2 of 4 batches of epoch 2"):
+        model.fit(batches, epochs=2, steps_per_epoch=4, verbose=0)
+    with pytest.raises(ArgumentError, match="a cycle, which ends with the first epoch"):
+        model.fit(endless, epochs=2, verbose=0)
+
+
+def test_callbacks_stop_schedule_and_restore() -> None:
+    rates: list[float] = []
+    model = compiled()
+    worse = iter([1.0, 0.5, 0.7, 0.9, 1.1])
+    states: list[Any] = []
+
+    class Judge(Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["val_loss"] = next(worse)
+            states.append(self.model.state())
+            rates.append(gdt.training.callbacks.rate_of(self.trainer.optimizer))
+
+    stopping = EarlyStopping(patience=2, restore_best_weights=True)
+    history = model.fit(
+        X, Y, 25, epochs=9, verbose=0,
+        callbacks=[LearningRateScheduler(lambda n, r: r / 2), Judge(), stopping],
+    )  # fmt: skip
+    assert history["val_loss"] == [1.0, 0.5, 0.7, 0.9] and stopping.best_epoch == 1
+    assert not np.array_equal(states[1]["layers.0.weight"], states[3]["layers.0.weight"])
+    assert all(np.array_equal(model.state()[n].numpy(), x.numpy()) for n, x in states[1].items())
+    np.testing.assert_allclose(rates, [0.001 / 2**n for n in range(1, 5)])
+    programs = model.compiled.session.programs["step"].programs
+    assert len(programs) <= 2, "a new rate needs no new recording"
+
+
+def test_a_plateau_reduces_the_rate() -> None:
+    model = linear()
+    model.compiled.optimizer.learning_rate = 0.0
+    plateau = ReduceLROnPlateau("loss", factor=0.5, patience=2, min_lr=0.0)
+    model.compiled.optimizer.learning_rate = 1e-30
+    history = model.fit(X[:, :1], X[:, :1], epochs=6, shuffle=False, verbose=0, callbacks=[plateau])
+    np.testing.assert_allclose(
+        history["learning_rate"], np.array([1, 1, 1, 0.5, 0.5, 0.25]) * 1e-30
+    )
+
+
+def test_keras_way_to_stop_leaves_nothing_on_the_model() -> None:
+    class Stop(Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.stop_training = batch == 1  # type: ignore[attr-defined]
+
+    model = compiled()
+    history = model.fit(X, Y, 10, epochs=3, verbose=0, callbacks=Stop())
+    assert len(history.steps) == 2 and "stop_training" not in vars(model)
+
+
+def test_files_of_callbacks(tmp_path: Path) -> None:
+    model = compiled()
+    model.fit(
+        X, Y, 25, epochs=2, verbose=0, validation_data=(X, Y),
+        callbacks=[
+            CSVLogger(tmp_path / "log.csv"),
+            ModelCheckpoint(tmp_path / "w-{epoch:02d}-{val_loss:.2f}", save_weights_only=True),
+        ],
+    )  # fmt: skip
+    rows = list(csv.DictReader((tmp_path / "log.csv").read_text().splitlines()))
+    assert [row["epoch"] for row in rows] == ["0", "1"] and float(rows[1]["val_loss"]) > 0
+    files = sorted(p.name for p in tmp_path.glob("w-*"))
+    assert len(files) == 2 and files[0].startswith("w-01-") and files[1].startswith("w-02-")
+    other = mlp()
+    gdt.checkpoint.restore(tmp_path / files[1], other)
+    assert same_bits(model, other)
+    with pytest.raises(ArgumentError, match="'val_lss', which is no result"):
+        model.fit(X, Y, verbose=0, callbacks=[ModelCheckpoint("{val_lss}", save_weights_only=True)])
+
+
+def test_tensorboard_reads_the_results(tmp_path: Path) -> None:
+    try:
+        from tensorboardX.proto.event_pb2 import Event  # noqa: PLC0415
+        from tensorboardX.record_writer import RecordWriter  # noqa: F401, PLC0415
+    except ImportError:
+        skip("tensorboardX is not installed")
+    callback = TensorBoard(tmp_path, update_freq=1)
+    model = compiled()
+    model.fit(X, Y, 25, epochs=2, verbose=0, validation_data=(X, Y), callbacks=[callback])
+    tags: dict[str, list[int]] = {}
+    for part in ("train", "validation"):
+        (file,) = (tmp_path / part).iterdir()
+        data, at = file.read_bytes(), 0
+        while at < len(data):  # length (8), its checksum (4), the event, its checksum (4)
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            at += size + 16
+            for value in event.summary.value:
+                tags.setdefault(f"{part}/{value.tag}", []).append(event.step)
+    assert tags["train/epoch_loss"] == [0, 1] and tags["validation/epoch_accuracy"] == [0, 1]
+    assert tags["train/batch_loss"] == [1, 2, 3, 4]
+
+
+# ---------------------------------------------------------------- display
+
+
+def test_progress_fits_any_terminal_and_a_pipe_gets_a_line_an_epoch(tmp_path: Path) -> None:
+    trainer = compiled().compiled
+    batches = [(X[:16], Y[:16])] * 20
+    for width in (20, 40, 80, 200):
+        console = Console(width=width, record=True, force_terminal=True)
+        with console.capture() as capture:
+            trainer.fit(batches, validation=batches, console=console)
+        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capture.get().split("\r")[-1])
+        assert ("epoch 1/1" in shown or width < 40) and all(
+            len(line) <= width for line in shown.splitlines()
+        )
+    with (tmp_path / "out").open("w") as file:
+        trainer.fit(batches, 2, title="A title", console=Console(file=file))
+    lines = (tmp_path / "out").read_text().splitlines()
+    assert lines[0] == "A title" and [line[:9] for line in lines[1:]] == ["epoch 1/2", "epoch 2/2"]
+    assert "20 batches" in lines[1] and "loss" in lines[1] and "\r" not in "".join(lines)
+
+
+# ---------------------------------------------------------------- stopping and going on
+
+
+def training(folder: Path | None, extra: Any = (), **options: Any) -> tuple[nn.Module, Any]:
+    """A training whose state is in everything that is saved."""
+    gdt.random.seed(3)
+    model = compiled(["accuracy", gdt.metrics.ConfusionMatrix(CLASSES)])
+    model.compiled.optimizer = gdt.optim.MovingAverage(gdt.optim.Adam(0.01))
+    history = model.fit(
+        X, Y, 8, epochs=4, verbose=0, validation_split=0.2, resume=folder,
+        callbacks=[
+            LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+            EarlyStopping("val_loss", patience=9, restore_best_weights=True),
+            *extra,
+        ],
+        **options,
+    )  # fmt: skip
+    return model, history
+
+
+def assert_same(one: tuple[nn.Module, Any], other: tuple[nn.Module, Any]) -> None:
+    assert same_bits(one[0], other[0])
+    for a, b in zip(one[1].epochs, other[1].epochs, strict=True):
+        assert a.keys() == b.keys()
+        for name in a:
+            np.testing.assert_array_equal(a[name], b[name])
+    assert one[1].steps == other[1].steps and one[1].epoch == other[1].epoch
+
+
+class FailAfter(Callback):
+    """A callback that raises after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.trainer.optimizer.steps == self.steps:
+            raise ZeroDivisionError("mine")
+
+
+@pytest.mark.parametrize("steps", [1, 10])
+def test_a_callback_that_raises_leaves_a_state_to_go_on_from(tmp_path: Path, steps: int) -> None:
+    with pytest.raises(ZeroDivisionError, match="mine") as caught:
+        training(tmp_path, [FailAfter(steps)])
+    assert "on_train_batch_end of the callback FailAfter" in caught.value.__notes__[0]
+    assert f"after {steps} steps" in caught.value.__notes__[0]
+    assert_same(training(tmp_path, [FailAfter(-1)]), training(None, [FailAfter(-1)]))
+
+
+def test_an_ended_training_has_nothing_to_do(tmp_path: Path) -> None:
+    first = training(tmp_path)
+    assert_same(training(tmp_path), first)
+    with pytest.raises(CheckpointError, match="is of 2 callbacks, not 3"):
+        training(tmp_path, [FailAfter(-1)])
+
+
+def test_keras_backup_is_resume(tmp_path: Path) -> None:
+    backup = [BackupAndRestore(tmp_path, save_freq=2), FailAfter(5)]
+    with pytest.raises(ZeroDivisionError):
+        training(None, backup)
+    backup[1] = FailAfter(-1)
+    assert_same(training(None, backup), training(None, [Callback(), FailAfter(-1)]))
+
+
+def test_an_interrupt_ends_after_the_step_with_a_checkpoint_and_three_lines(tmp_path: Path) -> None:
+    class Interrupt(Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if self.trainer.optimizer.steps == 6:
+                signal.raise_signal(signal.SIGINT)
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            training(tmp_path, [Interrupt()])
+        lines = str(caught.value).splitlines()
+        assert len(lines) == 3 and "after 7 steps, in epoch 2 of 4" in lines[0]
+        assert str(tmp_path) in lines[1] and "as if nothing had happened" in lines[2]
+        with pytest.raises(KeyboardInterrupt, match="Nothing was saved"):
+            training(None, [Interrupt()])
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert_same(training(tmp_path, [Callback()]), training(None, [Callback()]))
+
+
+def kills(folder: Path, count: int, seed: int = 0) -> int:
+    """Train in child processes, and kill them at random moments; return after how many steps the
+    kills came to nothing new."""
+    chance, futile = random.Random(seed), 0
+    for _ in range(count):
+        before = newest(folder)
+        child = os.fork()
+        if not child:
+            try:
+                training(folder, [Callback()], save_every=1)
+            finally:
+                os._exit(0)
+        time.sleep(chance.uniform(0.05, 0.4))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        futile += newest(folder) == before
+    return futile
+
+
+def newest(folder: Path) -> int:
+    """Return the number of the newest checkpoint."""
+    return max(
+        (int(p.stem.split("-")[1]) for p in folder.glob("training-*.safetensors")), default=0
+    )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_trainings_end_with_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+    expected = training(None, [Callback()])
+    kills(tmp_path, int(os.environ.get("GDT_KILLS", "3")))
+    assert newest(tmp_path) > 0
+    assert_same(training(tmp_path, [Callback()], save_every=1), expected)
+
+
+# ---------------------------------------------------------------- where batches come from
+
+
+class Counting:
+    """Batches with a position in the iterator, as grain's are."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches, self.fetched = batches, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        return CountingIterator(self)
+
+
+class CountingIterator(Iterator[Any]):
+    def __init__(self, source: Counting) -> None:
+        self.source, self.next = source, 0
+
+    def __next__(self) -> Any:
+        if self.next == len(self.source.batches):
+            raise StopIteration
+        self.next, self.source.fetched = self.next + 1, self.source.fetched + 1
+        return self.source.batches[self.next - 1]
+
+    def get_state(self) -> bytes:
+        return str(self.next).encode()
+
+    def set_state(self, state: bytes) -> None:
+        self.next = int(state)
+
+
+class Stateful:
+    """Batches with a position in the loader, as torchdata's are."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self.batches, self.fetched, self.next = batches, 0, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.next < len(self.batches):
+            self.next, self.fetched = self.next + 1, self.fetched + 1
+            yield self.batches[self.next - 1]
+        self.next = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": self.next, "tensor": np.array([self.next])}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert state["tensor"].tolist() == [state["next"]]
+        self.next = state["next"]
+
+
+class Plain(Stateful):
+    """Batches without a position, as lists and PyTorch's are."""
+
+    state_dict = load_state_dict = None  # type: ignore[assignment]
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("state_dict", "load_state_dict"):
+            raise AttributeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize(("source", "fetches"), [(Counting, 7), (Stateful, 7), (Plain, 10)])
+def test_positions_of_loaders_are_kept(
+    source: Any, fetches: int, prefetch: int, tmp_path: Path
+) -> None:
+    """Seven of ten batches are left after three; a plain source is asked for all ten."""
+    parts = [(X[i : i + 5], Y[i : i + 5]) for i in range(0, 25, 5)]
+
+    def run(folder: Path | None, steps: int) -> tuple[Any, Any, Any]:
+        gdt.random.seed(0)
+        trainer, loader = Trainer(mlp(), "adam", "sparse_softmax_cross_entropy"), source(parts)
+        options = {"callbacks": [FailAfter(steps)], "prefetch": prefetch, "resume": folder}
+        history = trainer.fit(loader, 2, show=False, **options)
+        return trainer.model, history, loader
+
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, 3)
+    resumed, whole = run(tmp_path, -1), run(None, -1)
+    assert_same(resumed[:2], whole[:2])
+    assert whole[2].fetched == 10 and resumed[2].fetched == fetches
+
+
+def test_a_thread_that_fetches_ends_with_the_training_and_passes_errors_on() -> None:
+    def broken() -> Iterator[Any]:
+        yield X[:8], Y[:8]
+        raise OSError("disk")
+
+    trainer = Trainer(mlp(), "adam", "sparse_softmax_cross_entropy")
+    with pytest.raises(OSError, match="disk"):
+        trainer.fit(broken(), show=False, prefetch=2)
+    with pytest.raises(ZeroDivisionError):
+        trainer.fit([(X, Y)] * 20, show=False, prefetch=2, callbacks=[FailAfter(3)])
+    assert not [t for t in threading.enumerate() if t.name == "gdt.feed"]
+
+
+def test_an_iterator_goes_on_after_what_was_used(tmp_path: Path) -> None:
+    batches = [(X[i : i + 5], Y[i : i + 5]) for i in range(0, 50, 5)]
+
+    def run(folder: Path | None, steps: int) -> tuple[Any, Any]:
+        trainer = Trainer(mlp(), "adam", "sparse_softmax_cross_entropy")
+        history = trainer.fit(
+            iter(batches), 3, steps_per_epoch=3, show=False, resume=folder,
+            callbacks=[FailAfter(steps)],
+        )  # fmt: skip
+        return trainer.model, history
+
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, 5)
+    assert_same(run(tmp_path, -1), run(None, -1))
+
+
+def test_rows_of_a_batch_must_agree() -> None:
+    with pytest.raises(ShapeError, match="arrays of 8, 9 rows"):
+        Trainer(mlp(), "adam", "sparse_softmax_cross_entropy").fit([(X[:8], Y[:9])], show=False)
