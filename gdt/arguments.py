@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gdt.errors import ArgumentError, DeviceError, GdtError, error
+from gdt.errors import ArgumentError, DeviceError, GdtError, LinAlgError, error
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -162,10 +162,14 @@ def blamed(
     return of_all_arguments(name, arguments, cause)
 
 
-def of_all_arguments(name: str, arguments: Mapping[str, Any], cause: Exception) -> ArgumentError:
-    """An error that says that these arguments do not go together."""
-    problem = f"cannot take these arguments ({type(cause).__name__}: {cause})"
+def of_all_arguments(name: str, arguments: Mapping[str, Any], cause: Exception) -> GdtError:
+    """An error that says that these arguments do not go together, or what is wrong with one."""
     shown = {parameter: shown_value(v) for parameter, v in arguments.items() if parameter != "self"}
+    if isinstance(cause, np.linalg.LinAlgError):
+        return error(
+            LinAlgError, f"linalg.{name.removesuffix('_of_whole')}", str(cause), operands=shown
+        )
+    problem = f"cannot take these arguments ({type(cause).__name__}: {cause})"
     return error(ArgumentError, name, problem, operands=shown)
 
 

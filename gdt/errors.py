@@ -68,6 +68,11 @@ class ArgumentError(GdtError, TypeError, ValueError):
     """An argument that is missing, unknown, of a wrong type, or outside its range."""
 
 
+class LinAlgError(GdtError, np.linalg.LinAlgError):
+    """A matrix that is singular, not square or not positive definite, or an algorithm that does not
+    converge."""
+
+
 class ImmutableError(GdtError, AttributeError):
     """An attempt to set or delete an attribute of an immutable object."""
 

@@ -18,7 +18,7 @@ from gdt.programs.function import Function
 from gdt.programs.graphs.cuda_graph import StepGraph
 
 from .replays import TwoCalls, any_values, same
-from .samples import SAMPLES
+from .samples import SAMPLES, fft, linalg
 from .strict import engine
 
 engine.register()
@@ -26,7 +26,7 @@ MESH = engine.mesh({"x": 2, "y": 2})
 WARM = 3  # calls before the first capture: as written, recorded, and by the program
 HOST = {"nonzero", "unique", "pack"}  # what reads values
 LIBRARY = {  # what calls cuBLAS, as it does without gdt's kernels, or cuFFT and cuSOLVER
-    *[name for name in SAMPLES if "fft" in name or "linalg" in name],
+    *fft.SAMPLES, *linalg.SAMPLES,
     "contraction", "dot", "einsum", "inner", "matmul", "matrix_product", "matrix_product_nt",
     "matrix_product_tn", "outer", "tensordot", "vdot",
 }  # fmt: skip

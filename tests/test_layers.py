@@ -15,8 +15,9 @@ ROOT = Path(gdt.__file__).parent
 # From the bottom to the top: a package or module of `gdt/` may import from those before it.
 FLOORS = [
     "errors", "caches", "arguments", "observe", "settings", "sharding", "cuda", "backend", "comm",
-    "array", "state", "distributed", "engine", "ops", "fft", "random", "programs", "autodiff",
-    "metrics", "nn", "optim", "data", "checkpoint", "training", "debug", "testing", "benchmark",
+    "array", "state", "distributed", "engine", "ops", "fft", "linalg", "random", "programs",
+    "autodiff", "metrics", "nn", "optim", "data", "checkpoint", "training", "debug", "testing",
+    "benchmark",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
 

@@ -15,7 +15,7 @@ from gdt.ops.creation import from_indices
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import swapaxes
-from gdt.ops.movement import relayout
+from gdt.ops.movement import made_whole, relayout, with_axes_moved
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
@@ -44,30 +44,6 @@ def transformed(
         moved = next((y for d in remaining if (y := made_whole(x, d, remaining)) is not None), None)
         x = _along_split(x, remaining.pop(), inverse, norm) if moved is None else moved
     return transformed(x, again, inverse, norm) if again else x
-
-
-def made_whole(
-    x: DistributedArray, axis: int, later: Sequence[int] = ()
-) -> DistributedArray | None:
-    """`x` with the mesh axes that split `axis` moved to another axis; None if all others are
-    shorter than the number of shards.
-
-    later: axes to avoid, since they are to be whole as well."""
-    if not x.layout.dims[axis]:
-        return x
-    count, choices = x.layout.num_shards(axis), []
-    for d, size in enumerate(x.shape):
-        shards = x.layout.num_shards(d) * count
-        if d != axis and size >= shards:
-            choices.append((d in later, -(-size // shards) * shards / size, -size, d))
-    return _moved(x, axis, min(choices)[-1]) if choices else None
-
-
-def _moved(x: DistributedArray, source: int, target: int) -> DistributedArray:
-    """`x` with the mesh axes that split one array axis moved to another."""
-    dims = list(x.layout.dims)
-    dims[target], dims[source] = (*dims[target], *dims[source]), ()
-    return relayout(x, Layout.of(x.mesh, tuple(dims)))
 
 
 # ---------------------------------------------------------------- a split axis
@@ -112,9 +88,11 @@ def _in_four_steps(
     n, layout, last = x.shape[-1], x.layout, x.ndim - 1
     columns = n // rows
     matrix = _as_matrix(x, rows, columns)  # (..., rows, columns), rows split
-    matrix = _along(_moved(matrix, last, last + 1), -2, inverse, norm)
-    matrix = _along(_moved(twiddled(matrix, inverse=inverse), last + 1, last), -1, inverse, norm)
-    matrix = swapaxes(_moved(matrix, last, last + 1), -1, -2)  # (..., columns, rows)
+    matrix = _along(with_axes_moved(matrix, last, last + 1), -2, inverse, norm)
+    matrix = _along(
+        with_axes_moved(twiddled(matrix, inverse=inverse), last + 1, last), -1, inverse, norm
+    )
+    matrix = swapaxes(with_axes_moved(matrix, last, last + 1), -1, -2)  # (..., columns, rows)
     shards = layout.num_shards(last)
     matrix = resized(matrix, -2, -(-columns // shards) * shards)
     flat = reshape(matrix, (*x.shape[:-1], matrix.shape[-2] * rows))

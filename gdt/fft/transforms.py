@@ -10,11 +10,12 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.fft.local import SWAPPED, irfft_of_whole, resized, rfft_of_whole
-from gdt.fft.split import made_whole, transformed
+from gdt.fft.split import transformed
 from gdt.ops.elementwise import conj, real
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat, flip
 from gdt.ops.lookup import checked_axis
+from gdt.ops.movement import made_whole
 from gdt.sharding.array_type import ArrayType
 
 Sizes = Sequence[int] | None

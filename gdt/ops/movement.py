@@ -138,3 +138,32 @@ def relayout_like(x: Any, like: DistributedArray) -> DistributedArray:
     if not isinstance(like, DistributedArray):
         raise error(DtypeError, "relayout_like", f"a {type(like).__name__} has no layout")
     return relayout(x, like.layout)
+
+
+# ---------------------------------------------------------------- mesh axes from axis to axis
+
+
+def with_axes_moved(x: DistributedArray, source: int, target: int) -> DistributedArray:
+    """`x` with the mesh axes that split one array axis moved to another; axes count from the
+    front."""
+    dims = list(x.layout.dims)
+    dims[target], dims[source] = (*dims[target], *dims[source]), ()
+    return relayout(x, Layout.of(x.mesh, tuple(dims)))
+
+
+def made_whole(
+    x: DistributedArray, axis: int, later: Sequence[int] = (), never: Sequence[int] = ()
+) -> DistributedArray | None:
+    """`x` with the mesh axes that split `axis` moved to another axis, by an all-to-all; None if
+    every other axis is shorter than the number of shards.
+
+    later: axes that are taken only if there is no other. never: axes that are not taken.
+    """
+    if not x.layout.dims[axis]:
+        return x
+    count, choices = x.layout.num_shards(axis), []
+    for d, size in enumerate(x.shape):
+        shards = x.layout.num_shards(d) * count
+        if d != axis and d not in never and size >= shards:
+            choices.append((d in later, -(-size // shards) * shards / size, -size, d))
+    return with_axes_moved(x, axis, min(choices)[-1]) if choices else None

@@ -1,0 +1,64 @@
+"""Matrices as the public functions take them, and split ones in layouts that send little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.errors import DtypeError, LinAlgError, error
+from gdt.ops.elementwise import astype
+from gdt.ops.movement import made_whole
+
+
+def as_matrices(name: str, square: bool = False, **operands: Any) -> list[DistributedArray]:
+    """Arguments as arrays of floating-point matrices on one mesh.
+
+    Raises LinAlgError for a rank below 2, and for other shapes than squares if `square`; DtypeError
+    for float16, which no library of linear algebra takes.
+    """
+    arrays = as_floats(name, **operands)
+    for label, x in zip(operands, arrays, strict=True):
+        check_matrices(name, label, x, square)
+    return arrays
+
+
+def check_matrices(name: str, label: str, x: DistributedArray, square: bool) -> None:
+    """Raise LinAlgError for a rank below 2, and for other shapes than squares if `square`."""
+    problem = ""
+    if x.ndim < 2:
+        problem = f"{label} has rank {x.ndim}, which is no matrix"
+    elif square and x.shape[-1] != x.shape[-2]:
+        problem = f"{label} holds matrices of shape {list(x.shape[-2:])}, which are not square"
+    if problem:
+        raise error(LinAlgError, f"linalg.{name}", problem, operands={label: x.type})
+
+
+def as_floats(name: str, **operands: Any) -> list[DistributedArray]:
+    """Arguments as floating-point arrays on one mesh: integers and bools as float64.
+
+    Raises DtypeError for float16.
+    """
+    arrays = as_operands(f"linalg.{name}", **operands)
+    for label, x in zip(operands, arrays, strict=True):
+        if x.dtype == np.float16:
+            remedy = "Use x.astype('float32')."
+            problem = f"{label} is of dtype float16"
+            raise error(
+                DtypeError, f"linalg.{name}", problem, operands={label: x.type}, remedy=remedy
+            )
+    return [x if x.dtype.kind in "fc" else astype(x, np.float64) for x in arrays]
+
+
+def settled(x: DistributedArray) -> DistributedArray:
+    """Matrices with the mesh axes that split them moved to axes in front of them, where those are
+    long enough."""
+    matrix = (x.ndim - 2, x.ndim - 1)
+    if any(x.layout.dims[d] for d in matrix):
+        x = x.resolve()
+    for axis in matrix:
+        moved = made_whole(x, axis, never=matrix)
+        x = x if moved is None else moved
+    return x
