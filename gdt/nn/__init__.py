@@ -7,6 +7,7 @@ the names of the parameters.
 
 from gdt.nn import activations, initializers, losses
 from gdt.nn.activations import Activation
+from gdt.nn.attention import MultiHeadAttention, rotary
 from gdt.nn.convolution import (
     Conv1D,
     Conv1DTranspose,
@@ -49,6 +50,7 @@ __all__ = [
     "LayoutMap",
     "MaxPool",
     "Module",
+    "MultiHeadAttention",
     "RMSNorm",
     "Residual",
     "Sequential",
@@ -56,4 +58,5 @@ __all__ = [
     "activations",
     "initializers",
     "losses",
+    "rotary",
 ]

@@ -20,6 +20,7 @@ from gdt.ops.joining import *
 from gdt.ops.matrices import *
 from gdt.ops.movement import *
 from gdt.ops.nn.activations.op import *
+from gdt.ops.nn.attention.op import *
 from gdt.ops.nn.batch_norm.op import *
 from gdt.ops.nn.convolution.op import *
 from gdt.ops.nn.convolution.pooling import *

@@ -1,0 +1,205 @@
+"""Multi-head attention, and rotary positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gdt.arguments import checked, checked_class
+from gdt.array.array import DistributedArray
+from gdt.errors import ArgumentError, LayoutError, ShapeError, error
+from gdt.nn import initializers
+from gdt.nn.initializers import Initializer
+from gdt.nn.module import Module
+from gdt.nn.parameters import Recipe, check_sizes, features_of, mesh_of
+from gdt.ops.elementwise import astype
+from gdt.ops.exponential import cos, sin
+from gdt.ops.joining import concat
+from gdt.ops.nn.attention.op import attention
+from gdt.ops.products.op import matmul
+from gdt.ops.ranges import arange
+from gdt.ops.shapes import expand_dims, reshape, transpose
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+
+PARTS = ("query", "key", "value", "output")
+
+
+@checked
+def rotary(x: Any, positions: Any = None, base: float = 10_000.0) -> Any:
+    """Turn pairs of features by angles that grow with the position, so that products of queries and
+    keys depend on the distance of their positions.
+
+    x: (..., positions, features) with an even number of features; feature i and feature i +
+    features / 2 are a pair, which is turned by position / base ** (2 * i / features).
+    positions: integers (positions,); 0, 1, ... if not given. Angles are computed in float32, or in
+        float64 for an x of it.
+
+    Raises ShapeError for an odd number of features. Source: Su et al. 2021, "RoFormer".
+
+    >>> x = gdt.ones((3, 2))
+    >>> gdt.nn.rotary(x).numpy().round(2).tolist()
+    [[1.0, 1.0], [-0.3, 1.38], [-1.33, 0.49]]
+    """
+    size = features_of("rotary", x, 2)
+    if size % 2:
+        raise error(ShapeError, "rotary", f"x has {size} features, which are not pairs")
+    if positions is None:
+        layout = Layout.of(x.mesh, (x.layout.dims[-2],))
+        positions = arange(x.shape[-2], dtype=np.int32, layout=layout)
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    frequencies = (base ** (-np.arange(0, size, 2) / size)).astype(wide)
+    angles = expand_dims(astype(positions, wide), -1) * frequencies  # (positions, size / 2)
+    turned = [astype(f(angles), x.dtype) for f in (cos, sin)]
+    first, second = x[..., : size // 2], x[..., size // 2 :]
+    return concat(
+        [first * turned[0] - second * turned[1], second * turned[0] + first * turned[1]], -1
+    )
+
+
+@checked_class(eager=True)
+class MultiHeadAttention(Module):
+    """Attention of several heads: x is projected to queries, keys and values, the results are
+    joined and projected back.
+
+    x, result: (batch, positions, size).
+    heads: the number of heads. size: the features of x; found at the first call if not given.
+    head_size: the features of a head; size / heads if not given.
+    key_heads: the number of heads of keys and values, each of which `heads / key_heads` heads of
+        queries share; `heads` if not given.
+    causal: whether a position sees itself and earlier positions alone.
+    rotary: whether queries and keys are turned by their positions; see `gdt.nn.rotary`.
+    use_bias: whether the four projections have biases.
+    layouts: layouts of parameters by name: `query_weight`, `key_weight` and `value_weight` (size,
+        heads * head_size), `output_weight` (heads * head_size, size), and the biases `query_bias`,
+        `key_bias`, `value_bias` and `output_bias`, which are split as their weights' last axes if
+        not given. Heads are split where the last axis of the first three weights and the first of
+        the last one are.
+    initializer: of the weights. dtype: of the parameters. key: of the random numbers; the next ones
+        of `gdt.random` if not given.
+
+    Positions may be split too: keys and values then travel around a ring; see `gdt.attention`.
+    Source: Vaswani et al. 2017, "Attention is all you need".
+
+    Raises ArgumentError for sizes that heads do not divide, LayoutError for a name of no parameter.
+
+    >>> mesh = gdt.create_mesh([("batch", 2), ("model", 2)])
+    >>> columns, rows = gdt.Layout([None, "model"], mesh), gdt.Layout(["model", None], mesh)
+    >>> layouts = dict.fromkeys(["query_weight", "key_weight", "value_weight"], columns)
+    >>> layer = gdt.nn.MultiHeadAttention(
+    ...     4, 8, causal=True, layouts=layouts | {"output_weight": rows}
+    ... )
+    >>> x = gdt.ones((2, 5, 8), "float32", layout=gdt.Layout(["batch", None, None], mesh))
+    >>> layer(x).shape
+    (2, 5, 8)
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        size: int | None = None,
+        head_size: int | None = None,
+        key_heads: int | None = None,
+        *,
+        causal: bool = False,
+        rotary: bool = False,
+        use_bias: bool = True,
+        layouts: Mapping[str, Layout] | None = None,
+        initializer: str | Initializer = "glorot_uniform",
+        dtype: Any = np.float32,
+        key: Any = None,
+    ) -> None:
+        key_heads = heads if key_heads is None else key_heads
+        name = "MultiHeadAttention"
+        check_sizes(name, heads=heads, size=size, head_size=head_size, key_heads=key_heads)
+        if heads % key_heads:
+            problem = f"{key_heads} heads of keys do not divide {heads} heads"
+            raise error(ArgumentError, name, problem)
+        layouts, create = dict(layouts or {}), initializers.get(initializer)
+        self._recipes: dict[str, Recipe] = {}
+        for number, part in enumerate(PARTS):
+            weight, bias = f"{part}_weight", f"{part}_bias"
+            self._recipes[weight] = Recipe(
+                name, create, dtype, layouts.pop(weight, None), key, number
+            )
+            if use_bias:
+                zeros = initializers.zeros
+                self._recipes[bias] = Recipe(name, zeros, dtype, layouts.pop(bias, None))
+        for wrong in layouts:
+            remedy = f"They are {', '.join(self._recipes)}."
+            raise error(LayoutError, name, f"{wrong!r} is no parameter", remedy=remedy)
+        self.heads, self.key_heads, self.head_size = heads, key_heads, head_size
+        self.causal, self.rotary, self.size = causal, rotary, size
+        self.query_weight: DistributedArray | None = None
+        if size is not None:
+            self._build(size)
+
+    def _build(self, size: int, mesh: Mesh | None = None) -> None:
+        """Create weights and biases for x of `size` features."""
+        if self.head_size is None and size % self.heads:
+            problem = f"{self.heads} heads do not divide {size} features"
+            raise error(ArgumentError, "MultiHeadAttention", problem)
+        head_size = self.head_size or size // self.heads
+        self.size, self.head_size = size, head_size
+        widths = [n * head_size for n in (self.heads, self.key_heads, self.key_heads)]
+        shapes = [*((size, width) for width in widths), (widths[0], size)]
+        for part, shape in zip(PARTS, shapes, strict=True):
+            weight = self._recipes[f"{part}_weight"].create(shape, mesh)
+            setattr(self, f"{part}_weight", weight)
+            if f"{part}_bias" in self._recipes:
+                recipe, layout = self._recipes[f"{part}_bias"], weight.layout.delete([0])
+                setattr(self, f"{part}_bias", recipe.create(shape[1:], layout=layout))
+
+    def _project(self, part: str, x: Any) -> Any:
+        """Return x times a weight, plus its bias if there is one."""
+        y = matmul(x, getattr(self, f"{part}_weight"))
+        bias = getattr(self, f"{part}_bias", None)
+        return y if bias is None else y + bias
+
+    def _heads_of(self, part: str, x: Any, count: int) -> Any:
+        """Return a projection of (batch, positions, size) as (batch, heads, positions, features),
+        with its positions turned if they are to be."""
+        y = self._project(part, x)
+        y = reshape(y, (*y.shape[:-1], count, y.shape[-1] // count))
+        y = transpose(y, (*range(y.ndim - 3), -2, -3, -1))
+        return rotary(y) if self.rotary and part != "value" else y
+
+    def __call__(self, x: Any, context: Any = None, mask: Any = None) -> Any:
+        """Return what the positions of x see in `context`, or in x itself.
+
+        x: (batch, positions, size). context: (batch, others, size). mask: bool, whether a position
+        sees another: (batch, positions, others), or what broadcasts to it.
+        """
+        if self.query_weight is None:
+            self._build(features_of("MultiHeadAttention", x, 2), mesh_of(x))
+        seen = x if context is None else context
+        q = self._heads_of("query", x, self.heads)  # (batch, heads, positions, head_size)
+        k = self._heads_of("key", seen, self.key_heads)
+        v = self._heads_of("value", seen, self.key_heads)
+        if mask is not None and np.ndim(mask) > 2:
+            mask = expand_dims(mask, -3)
+        y = self._attend(q, k, v, mask)
+        y = transpose(y, (*range(y.ndim - 3), -2, -3, -1))
+        y = reshape(y, (*y.shape[:-2], self.heads * y.shape[-1]))
+        return self._project("output", y)
+
+    def _attend(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
+        """Return the results of all heads; heads of keys are shared by neighbouring heads."""
+        if self.key_heads == self.heads:
+            return attention(q, k, v, mask, causal=self.causal)
+        shared = self.heads // self.key_heads
+        grouped = reshape(q, (*q.shape[:-3], self.key_heads, shared, *q.shape[-2:]))
+        k, v = expand_dims(k, -3), expand_dims(v, -3)  # (batch, key_heads, 1, others, head_size)
+        mask = expand_dims(mask, -3) if mask is not None and np.ndim(mask) > 2 else mask
+        y = attention(grouped, k, v, mask, causal=self.causal)
+        return reshape(y, q.shape)
+
+    def describe(self) -> str:
+        """Return the sizes as text."""
+        size = "?" if self.size is None else self.size
+        heads = f"{self.heads} heads"
+        if self.key_heads != self.heads:
+            heads += f" on {self.key_heads}"
+        return f"{size}, {heads}" + (", causal" if self.causal else "")

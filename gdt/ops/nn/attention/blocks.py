@@ -1,0 +1,258 @@
+"""Attention of blocks: a block of queries meets one block of keys after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Block = Any
+
+# Queries and keys of a block, and scores that are computed together. Measured on the host: 128 and
+# 256 are the fastest, and several heads at a time only pay where a head has few scores.
+HOST_QUERIES, HOST_KEYS, HOST_SCORES = 128, 256, 1 << 16
+GPU_QUERIES, GPU_KEYS, GPU_SCORES = 1024, 1024, 1 << 26
+
+
+class Place(NamedTuple):
+    """The place of a tile of queries and a tile of keys in the whole sequence.
+
+    first_query, first_key: positions, numbers on the host or arrays of a device. keys: how many
+    keys of the tile are no padding; None for all. causal: whether a query sees the keys of its own
+    and of earlier positions alone.
+    """
+
+    first_query: Any = 0
+    first_key: Any = 0
+    keys: Any = None
+    causal: bool = False
+
+    def visible(self, xp: Any, rows: slice, columns: slice) -> Block | None:
+        """Return which keys the queries see, (queries, keys), or None where they see all."""
+        seen = None
+        if self.causal:
+            ahead = self.first_query + rows.start - self.first_key - columns.start
+            if not isinstance(ahead, int) or ahead < columns.stop - columns.start - 1:
+                query = xp.arange(rows.stop - rows.start)[:, None] + ahead
+                seen = xp.arange(columns.stop - columns.start) <= query
+        if self.keys is not None and not (isinstance(self.keys, int) and columns.stop <= self.keys):
+            real = (xp.arange(columns.start, columns.stop) < self.keys)[None, :]
+            seen = real if seen is None else seen & real
+        return seen
+
+    def is_hidden(self, rows: slice, columns: slice) -> bool:
+        """Return whether it is known that no query sees any key."""
+        if isinstance(self.keys, int) and columns.start >= self.keys:
+            return True
+        if not self.causal:
+            return False
+        ahead = self.first_query + rows.stop - 1 - self.first_key - columns.start
+        return isinstance(ahead, int) and ahead < 0
+
+
+def _wide(x: Block) -> Block:
+    """Return x in the dtype in which scores are computed: float32 for float16."""
+    return x.astype(np.float32) if x.dtype.itemsize < 4 else x
+
+
+def _cuts(size: int, step: int) -> list[slice]:
+    return [slice(at, min(at + step, size)) for at in range(0, size, step)]
+
+
+def _heads(xp: Any, q: Block, k: Block) -> list[slice]:
+    """Return the parts of the first axis, heads of all sequences, that are computed together."""
+    queries, keys, scores = (
+        (HOST_QUERIES, HOST_KEYS, HOST_SCORES) if xp is np else (GPU_QUERIES, GPU_KEYS, GPU_SCORES)
+    )
+    each = max(min(q.shape[1], queries) * min(k.shape[1], keys), 1)
+    return _cuts(q.shape[0], max(scores // each, 1))
+
+
+def _parts(xp: Any, q: Block, k: Block) -> tuple[list[slice], list[slice]]:
+    """Return the blocks of queries and of keys."""
+    queries, keys = (HOST_QUERIES, HOST_KEYS) if xp is np else (GPU_QUERIES, GPU_KEYS)
+    return _cuts(q.shape[1], queries), _cuts(k.shape[1], keys)
+
+
+def _scores(
+    xp: Any, q: Block, k: Block, mask: Block, place: Place, rows: slice, columns: slice
+) -> Block:
+    """Return the scores of scaled queries with keys, -inf where a query does not see a key."""
+    scores = q @ k.swapaxes(-1, -2)  # (heads, queries, keys)
+    for seen in (place.visible(xp, rows, columns), _masked(mask, rows, columns)):
+        if seen is not None:
+            scores = xp.where(seen, scores, scores.dtype.type(-np.inf))
+    return scores
+
+
+def _masked(mask: Block, rows: slice, columns: slice) -> Block | None:
+    """Return a block of a mask (heads, queries, keys) whose axes of length 1 are for all."""
+    if mask is None:
+        return None
+    cuts = [whole if n == 1 else cut for n, cut, whole in (
+        (mask.shape[1], rows, slice(None)), (mask.shape[2], columns, slice(None))
+    )]  # fmt: skip
+    return mask[(slice(None), *cuts)]
+
+
+def attend(
+    xp: Any, q: Block, k: Block, v: Block, mask: Mask | None, place: Place, scale: float
+) -> tuple[Block, Block]:
+    """Return softmax(scale * q k^T) v, and the logarithms of the softmax's denominators.
+
+    q: (heads, queries, e), k: (heads, keys, e), v: (heads, keys, f). Results: (heads, queries, f),
+    (heads, queries); of a query that sees no key 0 and -inf.
+    """
+    dtype = xp.result_type(_wide(q).dtype, _wide(v).dtype)
+    out = xp.empty((*q.shape[:2], v.shape[-1]), dtype)
+    denominators = xp.empty(q.shape[:2], dtype)
+    rows_of, columns_of = _parts(xp, q, k)
+    for heads in _heads(xp, q, k):
+        own = None if mask is None else mask.of(heads)
+        for rows in rows_of:
+            state = None
+            queries = _wide(q[heads, rows]) * scale
+            for columns in columns_of:
+                if place.is_hidden(rows, columns):
+                    continue
+                keys, values = (_wide(a[heads, columns]) for a in (k, v))
+                scores = _scores(xp, queries, keys, own, place, rows, columns)
+                state = _joined(xp, state, scores, values)
+            if state is None:
+                out[heads, rows], denominators[heads, rows] = 0, -np.inf
+                continue
+            maximum, total, sums = state
+            out[heads, rows] = sums / xp.where(total == 0, total.dtype.type(1), total)
+            with np.errstate(divide="ignore"):
+                denominators[heads, rows] = (maximum + xp.log(total))[..., 0]
+    return out, denominators
+
+
+def _joined(xp: Any, state: Any, scores: Block, values: Block) -> tuple[Block, Block, Block]:
+    """Return the maximum, the sum of exponentials and the weighted sum of values so far.
+
+    The maximum of no key at all is taken for 0, so that nothing is subtracted from -inf.
+    """
+    maximum = scores.max(axis=-1, keepdims=True)  # (heads, queries, 1)
+    if state is not None:
+        maximum = xp.maximum(maximum, state[0])
+    shift = xp.where(maximum == -np.inf, maximum.dtype.type(0), maximum)
+    scores -= shift
+    weights = xp.exp(scores, out=scores)
+    total, sums = weights.sum(axis=-1, keepdims=True), weights @ values
+    if state is not None:
+        share = xp.exp(state[0] - shift)
+        total += share * state[1]
+        sums += share * state[2]
+    return maximum, total, sums
+
+
+def gradients(
+    xp: Any,
+    q: Block,
+    k: Block,
+    v: Block,
+    mask: Mask | None,
+    g: Block,
+    denominators: Block,
+    products: Block,
+    place: Place,
+    scale: float,
+) -> tuple[Block, Block, Block]:
+    """Return the gradients in q, k and v, with the weights computed anew.
+
+    g: (heads, queries, f), the cotangent. denominators: as `attend` returns them. products:
+    (heads, queries), the products of each result with its cotangent.
+    """
+    dtype = denominators.dtype
+    g_q, g_k, g_v = (xp.zeros(a.shape, dtype) for a in (q, k, v))
+    rows_of, columns_of = _parts(xp, q, k)
+    shifts = xp.where(denominators == -np.inf, dtype.type(np.inf), denominators)[..., None]
+    for heads in _heads(xp, q, k):
+        own = None if mask is None else mask.of(heads)
+        for rows in rows_of:
+            queries, cotangent = _wide(q[heads, rows]) * scale, _wide(g[heads, rows])
+            product = products[heads, rows][..., None]
+            for columns in columns_of:
+                if place.is_hidden(rows, columns):
+                    continue
+                keys, values = (_wide(a[heads, columns]) for a in (k, v))
+                weights = _scores(xp, queries, keys, own, place, rows, columns)
+                weights -= shifts[heads, rows]
+                xp.exp(weights, out=weights)  # (heads, queries, keys)
+                g_v[heads, columns] += weights.swapaxes(-1, -2) @ cotangent
+                g_scores = cotangent @ values.swapaxes(-1, -2)
+                g_scores -= product
+                g_scores *= weights
+                g_q[heads, rows] += g_scores @ keys
+                g_k[heads, columns] += g_scores.swapaxes(-1, -2) @ queries
+    g_q *= scale
+    return g_q, g_k, g_v
+
+
+def tiles_of(
+    xp: Any, mesh_shape: tuple[int, ...], tiles: int, batch: tuple[int, ...], *blocks: Block
+) -> Iterator[tuple[tuple[int, ...], int, list[Block]]]:
+    """Yield for every coordinate and every tile there the parts of blocks, (heads, positions,
+    features): coordinate, tile, parts.
+
+    Blocks are (mesh axes..., batch..., tiles, positions, features), whose leading axes broadcast.
+    """
+    for at in np.ndindex(*mesh_shape):
+        for tile in range(tiles):
+            yield at, tile, [_flat(xp, own, batch) for own in _at(at, tile, blocks)]
+
+
+def _at(at: tuple[int, ...], tile: int, blocks: tuple[Block, ...]) -> Iterator[Block]:
+    """Yield of every block the part at a coordinate and in a tile, (batch..., positions,
+    features)."""
+    for block in blocks:
+        sizes = block.shape[: len(at)]
+        index = tuple(i if n > 1 else 0 for i, n in zip(at, sizes, strict=True))
+        yield block[index][..., tile if block.shape[-3] > 1 else 0, :, :]
+
+
+def _flat(xp: Any, part: Block, batch: tuple[int, ...]) -> Block:
+    """Return a part (batch..., positions, features) as (heads, positions, features)."""
+    shape = part.shape[-2:]
+    if part.shape[:-2] != batch:
+        part = xp.broadcast_to(part, (*batch, *shape))
+    return part.reshape(math.prod(batch), *shape)
+
+
+class Mask(NamedTuple):
+    """A mask of a tile, (sequences, queries or 1, keys or 1), and the sequence of every head."""
+
+    values: Block
+    sequences: Block
+
+    def of(self, heads: slice) -> Block:
+        """Return the mask of some heads."""
+        return self.values if len(self.values) == 1 else self.values[self.sequences[heads]]
+
+
+def mask_of_tile(
+    xp: Any, mask: Block, at: tuple[int, ...], tile: int, batch: tuple[int, ...]
+) -> Mask | None:
+    """Return the mask of the heads at a coordinate: all positions; None if there is no mask."""
+    if not hasattr(mask, "ndim") or not mask.ndim:
+        return None
+    (part,) = _at(at, tile, (mask,))
+    sizes = part.shape[:-2]
+    sequences = xp.arange(math.prod(sizes)).reshape(sizes)
+    every = xp.broadcast_to(sequences, batch).reshape(-1)
+    return Mask(part.reshape(-1, *part.shape[-2:]), every)
+
+
+def cut_mask(xp: Any, mask: Mask | None, place: Place, queries: int, keys: int) -> Mask | None:
+    """Return the part of a mask of all positions that belongs to the tiles of a place."""
+    if mask is None:
+        return None
+    values = mask.values
+    for axis, first, count in ((1, place.first_query, queries), (2, place.first_key, keys)):
+        size = values.shape[axis]
+        if size > 1 and size != count:  # a tile may be longer: its padding repeats the last
+            values = xp.take(values, xp.minimum(first + xp.arange(count), size - 1), axis)
+    return mask._replace(values=values)

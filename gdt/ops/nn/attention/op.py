@@ -1,0 +1,361 @@
+"""Attention of sequences that may be split along any axis but the features of keys."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.engine.custom_vjp import custom_vjp
+from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.op import op
+from gdt.engine.plan import Shards
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.ops.comparison import where
+from gdt.ops.elementwise import like, multiply
+from gdt.ops.exponential import exp
+from gdt.ops.extrema import max_
+from gdt.ops.joining import concat, roll
+from gdt.ops.movement import relayout
+from gdt.ops.nn.attention.blocks import (
+    Place,
+    attend,
+    cut_mask,
+    gradients,
+    mask_of_tile,
+    tiles_of,
+)
+from gdt.ops.reductions import sum_
+from gdt.ops.shapes import expand_dims, reshape
+from gdt.ops.windows import plain_tiling, tiled, untiled
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.rule import RuleSpec
+
+__all__ = ["attention"]
+
+Block = Any
+
+
+class Spans(NamedTuple):
+    """The positions of queries and keys, and how their tiles meet.
+
+    queries, keys: how many positions there are. query_tiles, key_tiles: into how many tiles they
+    are cut. step: where both are cut, tile i of the queries meets tile i - step of the keys.
+    """
+
+    queries: int
+    keys: int
+    query_tiles: int
+    key_tiles: int
+    causal: bool
+    scale: float
+    step: int = 0
+
+    def place(self, tile: Any, queries: int, keys: int) -> Place:
+        """Return the place of tile number `tile`, of `queries` and `keys` positions with padding.
+
+        tile: a number on the host, an array on a device."""
+        first_query = tile * queries if self.query_tiles > 1 else 0
+        first_key: Any = 0
+        if self.key_tiles > 1:
+            own = (tile - self.step) % self.key_tiles if self.query_tiles > 1 else tile
+            first_key = own * keys
+        is_even = self.key_tiles * keys == self.keys
+        return Place(
+            first_query, first_key, None if is_even else self.keys - first_key, self.causal
+        )
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether every tile of queries meets every tile of keys."""
+        return self.query_tiles > 1 and self.key_tiles > 1
+
+
+# ---------------------------------------------------------------- on tiles
+
+
+def _whole(mask: ArrayType | None) -> frozenset[str]:
+    """Return the factors that are not split: positions of tiles, and features."""
+    return frozenset("tsef" if mask is None else "tsefmn")
+
+
+def _mask_term(mask: ArrayType | None) -> str:
+    return "..." if mask is None else "... m n"
+
+
+def _rule(q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, *, how: Spans) -> RuleSpec:
+    text = f"... t e, ... s e, ... s f, {_mask_term(mask)} -> ... t f, ... t"
+    return RuleSpec(text, whole=_whole(mask))
+
+
+def _batch(mesh_ndim: int, *blocks: Block) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return the mesh axes, the batch axes and the tiles of blocks whose leading axes broadcast."""
+    shapes = [b.shape for b in blocks]
+    lead = [max(sizes) for sizes in zip(*(shape[:-2] for shape in shapes), strict=True)]
+    return tuple(lead[:mesh_ndim]), tuple(lead[mesh_ndim:-1]), lead[-1]
+
+
+def _number(xp: Any, shards: Shards, at: tuple[int, ...], tile: int) -> Any:
+    """Return the number of a tile of a block in the whole array: on the host a number."""
+    if "...1" not in shards.split:
+        return tile
+    start = shards.start["...1"]
+    number = start[tuple(i if n > 1 else 0 for i, n in zip(at, start.shape, strict=True))] + tile
+    return int(number) if xp is np else number
+
+
+@op(_rule, outputs=2)
+def attention_of_tiles(
+    xp: Any,
+    q: Block,
+    k: Block,
+    v: Block,
+    mask: Block,
+    /,
+    how: Spans,
+    *,
+    shards: Shards = FROM_ENGINE,
+) -> tuple[Block, Block]:
+    """Return the results of queries in their tiles, and the logarithms of the denominators."""
+    mesh_ndim = shards.start["t"].ndim
+    shape, batch, tiles = _batch(mesh_ndim, q, k, v)
+    lead = (*shape, *batch, tiles, q.shape[-2])
+    dtype = xp.result_type(q.dtype, k.dtype, v.dtype)
+    out, denominators = xp.empty((*lead, v.shape[-1]), dtype), xp.empty(lead, _wide(dtype))
+    for at, tile, parts in tiles_of(xp, shape, tiles, batch, q, k, v):
+        place = how.place(_number(xp, shards, at, tile), q.shape[-2], k.shape[-2])
+        seen = mask_of_tile(xp, mask, at, tile, batch)
+        seen = cut_mask(xp, seen, place, q.shape[-2], k.shape[-2])
+        queries, keys, values = parts
+        y, sums = attend(xp, queries, keys, values, seen, place, how.scale)
+        out[at][..., tile, :, :] = y.reshape(*batch, *y.shape[1:])
+        denominators[at][..., tile, :] = sums.reshape(*batch, sums.shape[-1])
+    return out, denominators
+
+
+def _wide(dtype: np.dtype) -> np.dtype:
+    """Return the dtype of denominators: float32 for float16."""
+    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
+
+
+def _gradient_rule(
+    q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, *rest: Any, how: Spans
+) -> RuleSpec:
+    left = f"... t e, ... s e, ... s f, {_mask_term(mask)}, ... t f, ... t, ... t"
+    return RuleSpec(f"{left} -> ... t e, ... s e, ... s f", whole=_whole(mask))
+
+
+@op(_gradient_rule, outputs=3)
+def attention_gradient(
+    xp: Any,
+    q: Block,
+    k: Block,
+    v: Block,
+    mask: Block,
+    g: Block,
+    denominators: Block,
+    products: Block,
+    /,
+    how: Spans,
+    *,
+    shards: Shards = FROM_ENGINE,
+) -> tuple[Block, Block, Block]:
+    """Return the gradients in q, k and v of `attention_of_tiles`, one for every head: those of keys
+    that several heads share are still to be added.
+
+    products: those of every result with its cotangent, (..., queries).
+    """
+    mesh_ndim = shards.start["t"].ndim
+    shape, batch, tiles = _batch(mesh_ndim, q, k, v, g)
+    dtype = denominators.dtype
+    outs = [xp.empty((*shape, *batch, tiles, *a.shape[-2:]), dtype) for a in (q, k, v)]
+    vectors = denominators[..., None], products[..., None]
+    for at, tile, parts in tiles_of(xp, shape, tiles, batch, q, k, v, g, *vectors):
+        place = how.place(_number(xp, shards, at, tile), q.shape[-2], k.shape[-2])
+        seen = mask_of_tile(xp, mask, at, tile, batch)
+        seen = cut_mask(xp, seen, place, q.shape[-2], k.shape[-2])
+        queries, keys, values, cotangent, sums, own = parts
+        results = gradients(
+            xp, queries, keys, values, seen, cotangent, sums[..., 0], own[..., 0], place, how.scale
+        )
+        for out, result in zip(outs, results, strict=True):
+            out[at][..., tile, :, :] = result.reshape(*batch, *result.shape[1:])
+    return outs[0], outs[1], outs[2]
+
+
+@op("... t f, ... t, ... t f, ... t -> ... t f, ... t", outputs=2)
+def merge_attention(
+    xp: Any, x: Block, x_sums: Block, y: Block, y_sums: Block, /
+) -> tuple[Block, Block]:
+    """Return the results of queries that met some keys in x, and the others in y, with the
+    logarithms of both denominators."""
+    sums = xp.logaddexp(x_sums, y_sums)
+    shift = xp.where(sums == -np.inf, sums.dtype.type(0), sums)
+    shares = [xp.exp(a - shift)[..., None] for a in (x_sums, y_sums)]
+    out = x * shares[0] + y * shares[1]
+    return out.astype(x.dtype, copy=False), sums
+
+
+# ---------------------------------------------------------------- around a ring
+
+
+@custom_vjp
+def attend_to_tiles(
+    q: DistributedArray, k: DistributedArray, v: DistributedArray, mask: Any, *, how: Spans
+) -> tuple[DistributedArray, DistributedArray]:
+    """Return what `attention_of_tiles` does of every tile of queries with all tiles of keys.
+
+    Keys and values go around the ring of tiles in one message a step, so a device never holds more
+    than its own tile and one other.
+    """
+    out, sums = attention_of_tiles(q, k, v, mask, how=how)
+    if how.is_ring:
+        travelling = concat([k, v], -1)  # (..., tiles, positions, e + f)
+        for step in range(1, how.key_tiles):
+            travelling = roll(travelling, 1, -3)
+            keys, values = _parted(travelling, k.shape[-1])
+            y, y_sums = attention_of_tiles(q, keys, values, mask, how=how._replace(step=step))
+            out, sums = merge_attention(out, sums, y, y_sums)
+    return out, sums
+
+
+def _parted(x: DistributedArray, size: int) -> tuple[DistributedArray, DistributedArray]:
+    return x[..., :size], x[..., size:]
+
+
+def _attend_to_tiles_vjp(
+    g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, *, how: Spans
+) -> tuple[Any, ...]:
+    (g_y, g_sums), (y, sums) = g, out
+    if g_y is None:
+        g_y = multiply(y, 0)
+    products = sum_(multiply(g_y, y), axis=-1)  # (..., tiles, queries)
+    if products.dtype != sums.dtype:
+        products = products.astype(sums.dtype)
+    if g_sums is not None:
+        products = products - g_sums
+    first = attention_gradient(q, k, v, mask, g_y, sums, products, how=how)
+    g_q, g_k, g_v = (like(a, x) for a, x in zip(first, (q, k, v), strict=True))
+    if how.is_ring:
+        travelling, carried = concat([k, v], -1), None
+        for step in range(1, how.key_tiles):
+            travelling = roll(travelling, 1, -3)
+            keys, values = _parted(travelling, k.shape[-1])
+            now = how._replace(step=step)
+            parts = attention_gradient(q, keys, values, mask, g_y, sums, products, how=now)
+            more_q, more_k, more_v = (
+                like(a, x) for a, x in zip(parts, (q, keys, values), strict=True)
+            )
+            own = concat([more_k, more_v], -1)
+            carried = own if carried is None else roll(carried, 1, -3) + own
+            g_q = g_q + more_q
+        others_k, others_v = _parted(roll(carried, 1, -3), k.shape[-1])
+        g_k, g_v = g_k + others_k, g_v + others_v
+    return g_q, g_k, g_v, None
+
+
+attend_to_tiles.vjp(joint=_attend_to_tiles_vjp)
+
+# ---------------------------------------------------------------- on sequences
+
+
+def _checked(
+    q: Any, k: Any, v: Any, mask: Any
+) -> tuple[DistributedArray, DistributedArray, DistributedArray, DistributedArray | None]:
+    """Return the operands as arrays of one rank, or raise ShapeError or DtypeError."""
+    arrays = {"q": q, "k": k, "v": v} | ({} if mask is None else {"mask": mask})
+    operands = as_operands("attention", **arrays)
+    types = {name: a.type for name, a in zip(arrays, operands, strict=True)}
+    q, k, v = operands[:3]
+    problem = ""
+    if min(a.ndim for a in (q, k, v)) < 2:
+        problem = "q, k and v are (..., positions, features)"
+    elif q.shape[-1] != k.shape[-1]:
+        problem = f"queries have {q.shape[-1]} features, and keys {k.shape[-1]}"
+    elif k.shape[-2] != v.shape[-2]:
+        problem = f"there are {k.shape[-2]} keys and {v.shape[-2]} values"
+    elif not k.shape[-2]:
+        problem = "there are no keys"
+    if problem:
+        raise error(ShapeError, "attention", problem, operands=types)
+    if any(a.dtype.kind != "f" for a in (q, k, v)):
+        raise error(DtypeError, "attention", "operands are not floating-point", operands=types)
+    if mask is None:
+        return q, k, v, None
+    seen = operands[3]
+    if seen.dtype != bool:
+        remedy = "It is True where a query sees a key."
+        raise error(DtypeError, "attention", "mask is not bool", operands=types, remedy=remedy)
+    sizes = (1, 1, *seen.shape)[-2:]
+    if any(n not in (1, m) for n, m in zip(sizes, (q.shape[-2], k.shape[-2]), strict=True)):
+        problem = f"a mask of {sizes} is not for {q.shape[-2]} queries and {k.shape[-2]} keys"
+        raise error(ShapeError, "attention", problem, operands=types)
+    return q, k, v, reshape(seen, sizes) if seen.ndim < 2 else seen
+
+
+def _cut(x: DistributedArray, axes: Axes) -> DistributedArray:
+    """Return (..., positions, features) as (..., tiles, positions of a tile, features)."""
+    tiles = math.prod(x.mesh.sizes[a] for a in axes)
+    return tiled(x, plain_tiling(x.shape[-2], x.ndim - 2, tiles, axes))
+
+
+@public
+def attention(
+    q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None
+) -> DistributedArray:
+    """Return softmax(scale * q k^T) v: the means of the values of the keys that a query sees,
+    weighted by how well they fit.
+
+    q: (..., queries, e), k: (..., keys, e), v: (..., keys, f), floating-point; leading axes, such
+    as sequences and heads, broadcast. Result: (..., queries, f). mask: bool, (..., queries, keys)
+    or what broadcasts to it: whether a query sees a key; the result of a query that sees none is 0.
+    causal: whether a query sees the keys of its own position and of earlier ones alone. scale:
+    1 / sqrt(e) if not given.
+
+    The matrix of scores is never held, neither forwards nor backwards: blocks of it are computed
+    and used, in float32 for float16. Leading axes may be split without communication. Of split keys
+    alone every device computes its share, and the shares are merged. Where queries and keys are
+    both split, keys and values travel around a ring, and a device holds 1 / n of everything.
+
+    Raises ShapeError or DtypeError for operands that do not fit. Sources: Dao et al. 2022, Liu et
+    al. 2023 ("Ring attention").
+
+    >>> x = gdt.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> gdt.attention(x, x, x, causal=True).numpy().round(2).tolist()
+    [[1.0, 0.0], [0.33, 0.67]]
+    """
+    q, k, v, seen = _checked(q, k, v, mask)
+    query_axes, key_axes = q.layout.dims[-2], k.layout.dims[-2] or v.layout.dims[-2]
+    if query_axes and key_axes:
+        key_axes = query_axes
+    tiles = [math.prod(q.mesh.sizes[a] for a in axes) for axes in (query_axes, key_axes)]
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
+    how = Spans(q.shape[-2], k.shape[-2], tiles[0], tiles[1], causal, scale)
+    queries, keys, values = _cut(q, query_axes), _cut(k, key_axes), _cut(v, key_axes)
+    mask_of_all: Any = True if seen is None else _whole_mask(seen)
+    out, sums = attend_to_tiles(queries, keys, values, mask_of_all, how=how)
+    if how.query_tiles == 1 and how.key_tiles > 1:
+        out = _merged(out, sums)  # (..., 1, queries, f)
+    return untiled(out, plain_tiling(how.queries, out.ndim - 3, how.query_tiles, query_axes))
+
+
+def _whole_mask(mask: DistributedArray) -> DistributedArray:
+    """Return a mask (..., queries, keys) with an axis for tiles and whole positions."""
+    layout = Layout.of(mask.mesh, (*mask.layout.dims[:-2], (), ()))
+    return expand_dims(relayout(mask, layout), -3)
+
+
+def _merged(out: DistributedArray, sums: DistributedArray) -> DistributedArray:
+    """Return the results of queries that met their keys in several tiles: (..., tiles, queries, f)
+    becomes (..., 1, queries, f)."""
+    largest = max_(sums, axis=-2, keepdims=True)  # (..., 1, queries)
+    shares = exp(sums - where(largest > -np.inf, largest, 0.0))  # (..., tiles, queries)
+    total = sum_(shares, axis=-2, keepdims=True)
+    shares = shares / where(total > 0, total, 1.0)
+    merged = sum_(out * expand_dims(shares, -1), axis=-3, keepdims=True)
+    return merged if merged.dtype == out.dtype else merged.astype(out.dtype)

@@ -1,0 +1,50 @@
+"""Samples of attention, with the whole matrix of scores as what is expected."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gdt.testing import Sample
+
+rng = np.random.default_rng(0)
+normal = rng.standard_normal
+
+
+def attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    mask: Any = None,
+    causal: bool = False,
+    scale: float | None = None,
+) -> np.ndarray:
+    scores = q @ k.swapaxes(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    seen = np.ones(scores.shape[-2:], bool)
+    if causal:
+        seen = np.arange(scores.shape[-1]) <= np.arange(scores.shape[-2])[:, None]
+    seen = seen if mask is None else seen & mask
+    scores = np.where(seen, scores, -np.inf)
+    largest = scores.max(-1, keepdims=True)
+    weights = np.exp(scores - np.where(largest == -np.inf, 0, largest))
+    total = weights.sum(-1, keepdims=True)
+    return (weights @ v) / np.where(total == 0, 1, total)
+
+
+# Gradients are in tests/test_attention.py: they have no gradients of their own.
+SAMPLES: dict[str, list[Sample]] = {
+    "attention": [
+        Sample((*normal((2, 2, 7, 4)), normal((2, 7, 3))), {"causal": True}, attention, grad=False),
+        Sample(
+            (normal((5, 4)), normal((9, 4)), normal((9, 2)), rng.random((5, 9)) < 0.5),
+            {"scale": 0.3},
+            attention,
+            grad=False,
+        ),
+    ],
+}
+ELSEWHERE = dict.fromkeys(
+    ["attention_of_tiles", "attention_gradient", "merge_attention"], "tests/test_attention.py"
+)

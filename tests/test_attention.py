@@ -1,0 +1,190 @@
+"""Attention: every split of its operands, what a ring sends and holds, and the layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import Layout, create_mesh, nn
+from gdt.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gdt.ops.nn.attention import blocks as attention_blocks
+from gdt.testing import Oracle, Sample
+
+from .samples.attention import attention
+
+
+def meshes() -> list[Any]:
+    return [create_mesh([("a", 2), ("b", 4)], blocks=blocks) for blocks in (1, 8)]
+
+
+Q, K, RING = ["b", None], [None, None], [("a", "b"), None]
+SPLITS = [
+    [K, K, K], [Q, Q, Q], [RING, RING, RING], [Q, K, K], [K, Q, Q], [["a", "b"], Q, ["b", "a"]],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mesh", meshes(), ids=str)
+def test_every_split_of_positions_and_heads_gives_one_result_and_its_gradients(
+    mesh: Any, rng: np.random.Generator
+) -> None:
+    normal = rng.standard_normal
+    causal = Sample((*normal((2, 2, 3, 13, 4)), normal((2, 3, 13, 5))), {"causal": True}, attention)
+    oracle = Oracle(gdt.attention, causal)
+    for split in SPLITS:
+        oracle.check(mesh, [Layout([None, None, *specs], mesh) for specs in split])
+    for specs in (["a", "b", None, None], ["a", None, "b", None], [None, "a", "b", None]):
+        oracle.check(mesh, [Layout(specs, mesh)] * 3)
+
+
+@pytest.mark.parametrize("mesh", meshes(), ids=str)
+def test_masks_and_shared_keys_in_every_split(mesh: Any, rng: np.random.Generator) -> None:
+    normal = rng.standard_normal
+    mask = rng.random((2, 1, 5, 11)) < 0.5
+    mask[0, 0, 2] = False  # a query that sees no key
+    arrays = normal((2, 4, 5, 4)), normal((2, 1, 11, 4)), normal((2, 1, 11, 3)), mask
+    oracle = Oracle(gdt.attention, Sample(arrays, {"scale": 0.4}, attention))
+    for split in SPLITS:
+        layouts = [Layout([None, None, *specs], mesh) for specs in split]
+        oracle.check(mesh, [*layouts, Layout.replicated(mesh, 4)])
+        oracle.check(mesh, [*layouts, Layout(["a", None, None, "b"], mesh)])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_of_scores_equal_the_whole_matrix(
+    causal: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("HOST_QUERIES", 4), ("HOST_KEYS", 3), ("HOST_SCORES", 24)):
+        monkeypatch.setattr(attention_blocks, name, value)
+    sample = Sample(tuple(rng.standard_normal((3, 2, 3, 13, 4))), {"causal": causal}, attention)
+    mesh = create_mesh([("a", 3)])
+    oracle = Oracle(gdt.attention, sample)
+    for specs in ([None] * 4, [None, None, "a", None]):
+        oracle.check(mesh, [Layout(specs, mesh)] * 3)
+
+
+def test_a_ring_sends_what_theory_says() -> None:
+    """Forward t - 1 permutes of [K V]; backward as many of [K V] and of [dK dV]; nothing else."""
+    mesh = create_mesh([("context", 8)], blocks=8)
+    layout = Layout([None, None, "context", None], mesh)
+    arrays = [gdt.random.normal((2, 4, 32, 16), key=i, layout=layout) for i in range(3)]
+    nbytes = 2 * arrays[0].type.nbytes  # of keys and values together
+    run = lambda *arrays: gdt.attention(*arrays, causal=True)
+    rows = gdt.explain(lambda: run(*arrays)).rows
+    assert [c.bytes for row in rows for c in row.collectives] == [nbytes] * 7
+    loss = lambda *arrays: gdt.sum(run(*arrays))
+    rows = gdt.explain(lambda: gdt.grad(loss, argnums=(0, 1, 2))(*arrays)).rows
+    sent = [(c.kind, c.bytes) for row in rows for c in row.collectives]
+    assert sent == [*[("exchange", nbytes)] * 21, ("all_reduce", 2 * 7 * 8)]  # and the loss
+
+
+def test_a_split_sequence_never_holds_more_than_its_share() -> None:
+    """Of 128 MiB of scores none is ever held, and of keys and values those of one tile."""
+    held = lambda b: b.itemsize * math.prod(n for n, s in zip(b.shape, b.strides, strict=True) if s)
+    mesh = create_mesh([("context", 8)], blocks=8)
+    layout = Layout([None, "context", None], mesh)
+    arrays = [gdt.random.normal((1, 4096, 8), key=i, layout=layout) for i in range(3)]
+    sizes: list[int] = []
+
+    class Largest(gdt.observe.Observer):
+        wants_parts = True
+
+        def on_op(self, op: Any, args: Any, static: Any, out: Any) -> None:
+            outs = out if isinstance(out, tuple) else (out,)
+            arrays = [a for a in outs if isinstance(a, gdt.DistributedArray)]
+            sizes.extend(held(block) for a in arrays for block in a.blocks)
+
+    with gdt.observe.observing(Largest()):
+        gdt.grad(lambda *a: gdt.sum(gdt.attention(*a)), argnums=(0, 1, 2))(*arrays)
+    assert max(sizes) == 2 * arrays[0].type.nbytes / 8  # keys and values of one tile
+
+
+def test_half_precision_is_computed_in_float32(rng: np.random.Generator) -> None:
+    arrays = rng.standard_normal((3, 2, 9, 8)).astype(np.float16)
+    y = gdt.attention(*arrays, causal=True)
+    assert y.dtype == np.float16
+    whole = attention(*arrays.astype(np.float64), causal=True)
+    np.testing.assert_allclose(y.numpy(), whole, atol=2e-3)
+    assert np.isfinite(gdt.attention(*(arrays * 200), causal=True).numpy()).all()
+
+
+def reference(layer: Any, x: np.ndarray, mask: Any = None) -> np.ndarray:
+    """The layer in NumPy: (batch, positions, size)."""
+    state = {name: a.numpy() for name, a in layer.state().items()}
+    project = lambda part, x: x @ state[f"{part}_weight"] + state.get(f"{part}_bias", 0)
+    split = lambda y: y.reshape(*y.shape[:2], -1, layer.head_size).swapaxes(1, 2)
+    q, k, v = (split(project(part, x)) for part in ("query", "key", "value"))
+    if layer.rotary:
+        half = layer.head_size // 2
+        angles = np.arange(x.shape[1])[:, None] / 10_000 ** (np.arange(half) / half)
+        turn = np.exp(1j * angles)
+        complex_of = lambda y: (y[..., :half] + 1j * y[..., half:]) * turn
+        q, k = (np.concatenate([z.real, z.imag], -1) for z in map(complex_of, (q, k)))
+    k, v = (a.repeat(layer.heads // layer.key_heads, axis=1) for a in (k, v))
+    y = attention(q, k, v, None if mask is None else mask[:, None], layer.causal)
+    return project("output", y.swapaxes(1, 2).reshape(*x.shape[:2], -1))
+
+
+@pytest.mark.parametrize("mesh", meshes(), ids=str)
+@pytest.mark.parametrize(
+    "static",
+    [
+        {"causal": True, "rotary": True},
+        {"key_heads": 2, "use_bias": False, "head_size": 6},
+    ],
+)
+def test_multi_head_attention_in_numpy_and_split(
+    mesh: Any, static: Any, rng: np.random.Generator
+) -> None:
+    layer = nn.MultiHeadAttention(4, 8, key=1, dtype=np.float64, **static)
+    late = nn.MultiHeadAttention(4, key=1, dtype=np.float64, **static)
+    x, mask = rng.standard_normal((2, 6, 8)), rng.random((2, 6, 6)) < 0.8
+    mask = None if static.get("causal") else mask
+    expected = reference(layer, x, mask)
+    np.testing.assert_allclose(late(x, mask=mask).numpy(), expected, atol=1e-12)
+    assert list(late.parameters()) == list(layer.parameters())
+    columns, rows = Layout([None, "a"], mesh), Layout(["a", None], mesh)
+    parts = dict.fromkeys(("query_weight", "key_weight", "value_weight"), columns)
+    parts["output_weight"] = rows
+    tensor = nn.MultiHeadAttention(4, 8, key=1, dtype=np.float64, layouts=parts, **static)
+    for specs in ([None, None, None], [None, "b", None], ["b", None, None]):
+        y = tensor(gdt.asarray(x, layout=Layout(specs, mesh)), mask=mask)
+        np.testing.assert_allclose(y.numpy(), expected, atol=1e-12)
+
+
+def test_the_heads_of_a_context() -> None:
+    layer = nn.MultiHeadAttention(2, 4, key=1)
+    assert layer(gdt.ones((2, 3, 4), "float32"), gdt.ones((2, 5, 4), "float32")).shape == (2, 3, 4)
+    assert repr(layer).startswith("MultiHeadAttention(4, 2 heads)  80 parameters")
+
+
+@pytest.mark.parametrize(
+    ("run", "wrong", "message"),
+    [
+        (
+            lambda x: gdt.attention(x, x[:, :2], x),
+            ShapeError,
+            "4 features, and keys 2",
+        ),
+        (lambda x: gdt.attention(x, x, x[:2]), ShapeError, "there are 3 keys and 2 values"),
+        (lambda x: gdt.attention(x, x[:0], x[:0]), ShapeError, "there are no keys"),
+        (lambda x: gdt.attention(x, x, x, mask=x), DtypeError, "mask is not bool"),
+        (lambda x: gdt.attention(x, x, x, mask=x[:2] > 0), ShapeError, "a mask of (2, 4)"),
+        (lambda x: gdt.attention(x.astype(int), x, x), DtypeError, "not floating-point"),
+        (nn.MultiHeadAttention(3), ArgumentError, "3 heads do not divide 4 features"),
+        (lambda x: nn.MultiHeadAttention(3, key_heads=2), ArgumentError, "2 heads of keys do not"),
+        (
+            lambda x: nn.MultiHeadAttention(2, layouts={"query": Layout([None], x.mesh)}),
+            LayoutError,
+            "'query' is no parameter",
+        ),
+        (lambda x: nn.rotary(x[:, :3]), ShapeError, "x has 3 features, which are not pairs"),
+    ],
+)
+def test_what_does_not_fit_is_named(run: Any, wrong: Any, message: str) -> None:
+    with pytest.raises(wrong) as caught:
+        run(gdt.ones((3, 4)))
+    assert message in str(caught.value)
