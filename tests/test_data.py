@@ -16,6 +16,7 @@ import pytest
 
 from gdt import errors
 from gdt.data import Batches, digits, imdb, mnist, packages, reviews
+from gdt.data.feed import decoded, encoded
 from gdt.data.idx import DTYPES, read_idx
 
 from .needs import skip
@@ -369,3 +370,69 @@ def test_place_makes_the_batch():
 def test_batches_refuse_what_makes_none(arrays, options, problem):
     with pytest.raises((errors.ShapeError, errors.ArgumentError), match=f"Batches: .*{problem}"):
         Batches(*arrays, **options)
+
+
+def test_rows_of_files_are_those_of_one_array(tmp_path):
+    rng = np.random.default_rng(0)
+    whole, labels = rng.standard_normal((23, 3)), np.arange(23)
+    cuts = [0, 5, 5, 17, 23]
+    paths = []
+    for start, stop in itertools.pairwise(cuts):
+        paths.append(tmp_path / f"{start}-{stop}-{len(paths)}.npy")
+        np.save(paths[-1], whole[start:stop])
+    np.save(tmp_path / "labels.npy", labels)
+    for seed in (None, 1):
+        files = Batches(paths, str(tmp_path / "labels.npy"), batch_size=7, seed=seed)
+        arrays = Batches(whole, labels, batch_size=7, seed=seed)
+        for (x, y), (x_file, y_file) in zip(arrays, files, strict=True):
+            np.testing.assert_array_equal(x, x_file)
+            np.testing.assert_array_equal(y, y_file)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "is no array"),
+        (b"abc", "is no array"),
+        (np.ones((3, 2)), "differ in more than their rows"),
+        (np.ones((3, 3), "f4"), "differ in more than their rows"),
+        ({"a": np.ones(3)}, "several arrays"),
+    ],
+)
+def test_files_that_make_no_rows_are_named(tmp_path, content, problem):
+    np.save(tmp_path / "first.npy", np.ones((2, 3)))
+    path = tmp_path / "second.npy"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, dict):
+        with path.open("wb") as file:
+            np.savez(file, **content)
+    elif content is not None:
+        np.save(path, content)
+    with pytest.raises((errors.DataError, errors.ShapeError), match=problem) as caught:
+        Batches([tmp_path / "first.npy", path], batch_size=2)
+    assert "second.npy" in str(caught.value)
+
+
+def test_positions_hold_bytes_arrays_and_nested_values():
+    state = {"a": [1, 2.5, None, "text", b"\x00\xff"], "b": {"c": np.arange(6.0).reshape(2, 3)}}
+    returned = decoded(json.loads(json.dumps(encoded(state))))
+    assert returned["a"] == state["a"]
+    np.testing.assert_array_equal(returned["b"]["c"], state["b"]["c"])
+    with pytest.raises(errors.ArgumentError, match="holds a object"):
+        encoded({"a": object()})
+
+
+def test_a_position_in_an_epoch_is_returned_to():
+    rows = np.arange(10)
+    batches = Batches(rows, batch_size=3, seed=4)
+    list(batches)
+    epoch = iter(batches)
+    taken = [next(epoch)[0].tolist() for _ in range(2)]
+    state, rest = epoch.get_state(), [x.tolist() for (x,) in epoch]
+    after = [x.tolist() for (x,) in batches]
+    other = Batches(rows, batch_size=3, seed=4)
+    resumed = iter(other)
+    resumed.set_state(state)
+    assert taken and [x.tolist() for (x,) in resumed] == rest
+    assert [x.tolist() for (x,) in other] == after

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gdt.arguments import checked_class
+from gdt.data.files import Files, is_path, mapped_file
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.observe import met_host
 from gdt.random.bits import key_from_seed, permutation
@@ -23,7 +24,9 @@ TAKEN_OUTSIDE = "Take it outside of the step, and pass its arrays as arguments."
 class Batches(Generic[Batch]):
     """Batches of rows of arrays; each iteration is one epoch.
 
-    arrays: one or more arrays of n rows.
+    arrays: one or more arrays of n rows. Each may be an array (also a memory-mapped one, which is
+        read batch by batch), the path of a `.npy` file, or a list of such paths, whose rows follow
+        one another; files are never read as a whole.
     batch_size: the number of rows of a batch. The last batch may have fewer.
     drop_remainder: whether to leave out a last batch with fewer rows.
     seed: shuffles the rows of every epoch differently, by `gdt.random.bits.permutation` with the
@@ -132,7 +135,11 @@ class Epoch(Iterator[Batch]):
 
 
 def _array(value: npt.ArrayLike) -> HostArray:
-    """Return `value` as a NumPy array, or raise ShapeError."""
+    """Return `value` as a NumPy array, or as `Files`, which are read like one."""
+    if is_path(value):
+        return mapped_file(value)
+    if isinstance(value, list | tuple) and value and all(map(is_path, value)):
+        return Files(value)  # type: ignore[return-value, arg-type]
     try:
         return np.asarray(value)
     except ValueError as cause:
