@@ -7,6 +7,7 @@ each other's. With no observer active, reporting an op costs one lookup.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -104,6 +105,11 @@ class Observer:
     def on_item(self, array: Any) -> None:
         """The only element of an array is about to become a Python scalar, as `float(x)` does."""
 
+    def on_write(self, array: Any, before: Any, after: Any) -> None:
+        """`array` is about to take the value of the array `after`, as `array[i] = value` has it do.
+        `before` holds the value that it had. An observer in `KEEPERS` is told outside of its `with`
+        statement too."""
+
     def on_synchronize(self, what: str) -> None:
         """The host is about to wait for devices in `what`: copying to the host, or synchronize."""
 
@@ -115,6 +121,7 @@ class Observer:
 
 
 OBSERVERS: ContextVar[tuple[Observer, ...]] = ContextVar("gdt.observers", default=())
+KEEPERS: weakref.WeakSet[Observer] = weakref.WeakSet()  # those that keep arrays which ops have had
 
 
 @contextmanager

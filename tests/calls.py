@@ -55,6 +55,11 @@ def _reset(set_mesh: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _fresh() -> gdt.DistributedArray:
+    """An array that a call may write."""
+    return gdt.ones((4, 2), layout=ROWS)
+
+
 def _square(x: Any) -> Any:
     return gdt.sum(gdt.multiply(x, x))
 
@@ -170,6 +175,12 @@ CALLS: dict[str, Callable[[], Call]] = {
     "is_distributed": lambda: (gdt.is_distributed, (V,), {}),
     "map_shards": lambda: (
         lambda f, ins, out: gdt.map_shards(f, ins, out)(V), (lambda x: x, [SPLIT], SPLIT), {}),
+    "copyto": lambda: (gdt.copyto, (_fresh(), 2.0), {"casting": "same_kind", "where": True}),
+    "fill_diagonal": lambda: (gdt.fill_diagonal, (_fresh(), 2.0), {"wrap": True}),
+    "place": lambda: (gdt.place, (_fresh(), np.ones((4, 2), bool), [1.0]), {}),
+    "put": lambda: (gdt.put, (_fresh(), [0, 1], [1.0]), {"mode": "wrap"}),
+    "put_along_axis": lambda: (gdt.put_along_axis, (_fresh(), [[0, 1]], 1.0), {"axis": 0}),
+    "putmask": lambda: (gdt.putmask, (_fresh(), np.ones((4, 2), bool), [1.0]), {}),
     "pack": lambda: (gdt.pack, ([[1.0], [1.0], [2.0], [2.0]], SPLIT), {}),
     "unpack": lambda: (gdt.unpack, (V,), {}),
     "synchronize": lambda: (gdt.synchronize, (), {}),

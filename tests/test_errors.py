@@ -208,8 +208,8 @@ CASES: dict[str, Case] = {
         lambda: A[1.5], e.GdtError, "1.5"),
     "take out of range": (
         lambda: gdt.take(A, np.array([0, 9]), axis=0), e.IndexRangeError, "9"),
-    "assignment to an element": (
-        lambda: A.__setitem__(0, 1.0), e.DtypeError, "immutable"),
+    "assignment of what does not broadcast": (
+        lambda: A.__setitem__(0, [1.0] * 99), e.ShapeError, "broadcast"),
     "truth of several elements": (
         lambda: bool(A), e.ShapeError, "ambiguous"),
     "operand that is no array": (

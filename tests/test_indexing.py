@@ -145,13 +145,6 @@ def test_errors_say_which_index(kind: type[Exception], call: Any, text: str) -> 
         call()
 
 
-def test_arrays_are_immutable() -> None:
-    x = gdt.ones(3)
-    with pytest.raises(DtypeError, match=r"gdt\.where"):
-        x[0] = 2.0
-    assert x.tolist() == [1.0, 1.0, 1.0]
-
-
 def test_a_mask_that_is_distributed_obeys_the_policy_of_fetches() -> None:
     with gdt.implicit_fetch("raise"), pytest.raises(MoveError):
         X[X > 3]

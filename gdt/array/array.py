@@ -28,7 +28,7 @@ from gdt.errors import (
     ShapeError,
     error,
 )
-from gdt.observe import OBSERVERS, met_host
+from gdt.observe import KEEPERS, OBSERVERS, met_host
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.displayed import Displayed
@@ -48,8 +48,8 @@ class DistributedArray(ArrayMethods, Displayed):
     """A global array whose layout says how it is split over a mesh.
 
     Made by `gdt.asarray`, `gdt.zeros`, ... Arithmetic, reductions and indexing are those of NumPy,
-    on the global array. Arrays are immutable: no operation changes an array that another name
-    refers to.
+    on the global array. Blocks are never written: `x[i] = value` gives the array `x` new ones, and
+    leaves all other arrays as they are, those that were made of `x` by slicing or reshape too.
 
     >>> mesh = gdt.create_mesh([("batch", 4)])
     >>> x = gdt.asarray([[1.0, 2.0], [3.0, 4.0]], layout=gdt.Layout(["batch", None], mesh))
@@ -243,6 +243,23 @@ class DistributedArray(ArrayMethods, Displayed):
     def __format__(self, spec: str) -> str:
         return format(self.numpy().item(), spec) if self.ndim == 0 and spec else str(self)
 
+    # ---- writing
+
+    @property
+    def at(self) -> IndexedUpdates:
+        """`x.at[index].set(value)` and its like, which return changed copies; see
+        `gdt.update_at`."""
+        return IndexedUpdates(self)
+
+    @checked
+    def __setitem__(self, index: Any, value: Any) -> None:
+        """`x[index] = value` for every index of `x[index]`; other arrays stay as they are.
+
+        A gradient with respect to an array that is written while a tape records is an error, as
+        is writing to an argument or to the state of a recorded step: there, use `x.at`.
+        """
+        rebind(self, FUNCTIONS["update_at"](self, value, index))
+
     # ---- NumPy's protocols
 
     @checked
@@ -370,6 +387,79 @@ for _name, _instead in {
 }.items():
     _fact: property = getattr(DistributedArray, _name)
     setattr(DistributedArray, _name, _fact.setter(_unsettable(_name, _instead)))
+
+
+def rebind(array: DistributedArray, after: DistributedArray) -> None:
+    """Let `array` have the value of `after`, which has its shape and dtype."""
+    before = DistributedArray(array.type, array.blocks)
+    before._resolved = array._resolved
+    for observer in {*OBSERVERS.get(), *KEEPERS}:
+        observer.on_write(array, before, after)
+    array.type, array.blocks, array._resolved = after.type, after.blocks, None
+
+
+class IndexedUpdates:
+    """`x.at`: `x.at[index]` has a method for each way to change the elements that an index names.
+
+    >>> x = gdt.zeros(3)
+    >>> x.at[[0, 0, 2]].add(1.0).tolist(), x.tolist()
+    ([2.0, 0.0, 1.0], [0.0, 0.0, 0.0])
+    """
+
+    __slots__ = ("array",)
+
+    def __init__(self, array: DistributedArray) -> None:
+        self.array = array
+
+    def __getitem__(self, index: Any) -> IndexedElements:
+        return IndexedElements(self.array, index)
+
+
+class IndexedElements:
+    """The elements of an array that an index names: each method but `get` returns the whole array,
+    with these elements changed. Follows `jax.numpy.ndarray.at`."""
+
+    __slots__ = ("array", "index")
+
+    def __init__(self, array: DistributedArray, index: Any) -> None:
+        self.array, self.index = array, index
+
+    def get(self) -> DistributedArray:
+        """The elements: `x[index]`."""
+        elements: DistributedArray = FUNCTIONS["getitem"](self.array, self.index)
+        return elements
+
+    def _updated(self, value: Any, how: str) -> DistributedArray:
+        array: DistributedArray = FUNCTIONS["update_at"](self.array, value, self.index, how)
+        return array
+
+    def set(self, value: Any) -> DistributedArray:
+        """The array with `value` there; of several values for an element the last."""
+        return self._updated(value, "set")
+
+    def add(self, value: Any) -> DistributedArray:
+        """The array with `value` added there."""
+        return self._updated(value, "add")
+
+    def subtract(self, value: Any) -> DistributedArray:
+        """The array with `value` subtracted there."""
+        return self._updated(value, "subtract")
+
+    def multiply(self, value: Any) -> DistributedArray:
+        """The array multiplied by `value` there."""
+        return self._updated(value, "multiply")
+
+    def divide(self, value: Any) -> DistributedArray:
+        """The array divided by `value` there."""
+        return self._updated(value, "divide")
+
+    def min(self, value: Any) -> DistributedArray:
+        """The array with the smaller of an element and `value` there."""
+        return self._updated(value, "min")
+
+    def max(self, value: Any) -> DistributedArray:
+        """The array with the larger of an element and `value` there."""
+        return self._updated(value, "max")
 
 
 def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:

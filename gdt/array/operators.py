@@ -172,15 +172,6 @@ class ArrayMethods:
     __abs__, __invert__ = _forward("abs"), _forward("invert")
     __getitem__ = _forward("getitem")
 
-    def __setitem__(self: Any, index: object, value: object) -> None:
-        raise error(
-            DtypeError,
-            "setitem",
-            "arrays are immutable",
-            operands={"x": self.type},
-            remedy="Make a new array: gdt.where(mask, value, x), or gdt.concat of slices of x.",
-        )
-
     astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
     conjugate, dot, repeat = conj, _forward("dot"), _forward("repeat")
     swapaxes, diagonal, trace = _forward("swapaxes"), _forward("diagonal"), _numpy_method("trace")

@@ -14,7 +14,7 @@ from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients, warn_of_scalars
 from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
-from gdt.observe import OBSERVERS, Observer
+from gdt.observe import KEEPERS, OBSERVERS, Observer
 from gdt.ops.movement import _relayout
 from gdt.sharding.layout import Layout
 from gdt.state import PARAMETERS, leaves, mapped, reasons, state_layouts
@@ -53,6 +53,7 @@ class GradientTape(Observer):
         self.watched: list[DistributedArray] = []
         self.fetched: list[Fetched] = []
         self.scalars: list[ScalarRead] = []
+        self.written: list[DistributedArray] = []
         self._token: Any = None
 
     def __repr__(self) -> str:
@@ -70,6 +71,7 @@ class GradientTape(Observer):
         if self in OBSERVERS.get():
             raise error(GradientError, "GradientTape", "this tape is recording already")
         self._token = OBSERVERS.set((*OBSERVERS.get(), self))
+        KEEPERS.add(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -87,6 +89,20 @@ class GradientTape(Observer):
         if array.dtype.kind in "fc":
             frame, _ = frame_of_user()
             self.scalars.append((array, frame.f_code.co_filename, frame.f_lineno))
+
+    def on_write(self, array: Any, before: Any, after: Any) -> None:
+        """Let what was recorded of `array` be of `before`, and what made `after` have made it."""
+
+        def renamed(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(renamed, value))
+            return before if value is array else array if value is after else value
+
+        if self.nodes is not None:
+            self.nodes[:] = [(op, renamed(a), s, renamed(out)) for op, a, s, out in self.nodes]
+            self.fetched[:] = [(renamed(x), *rest) for x, *rest in self.fetched]
+            self.scalars[:] = [(renamed(x), *rest) for x, *rest in self.scalars]
+            self.written.append(array)
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         if name == "gradient":
@@ -163,6 +179,13 @@ class GradientTape(Observer):
             check_differentiable(x, op, "target")
         for x in source_arrays:
             check_differentiable(x, op, "source")
+        if any(x is w for x in source_arrays for w in self.written):
+            raise error(
+                GradientError,
+                op,
+                "a source was written, as x[i] = value does, since the tape began to record",
+                remedy="Write x = x.at[i].set(value): the source keeps its value then.",
+            )
         seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
         nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
         check_fetched(nodes, source_arrays, self.fetched)

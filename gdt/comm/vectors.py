@@ -63,8 +63,9 @@ def cut(xp: Any, part: Block, array_type: ArrayType, dim: int, number: int) -> B
 class Exchange:
     """Sends pieces of any length between the blocks that differ along the mesh axes `axes`.
 
-    places: for every block of this process, its place among the blocks of its group. size: the
-    number of blocks in a group. what: says in errors what is exchanged, alike in all processes.
+    members: for every block of this process, the numbers of the blocks of its group. places: its
+    place among them. size: the number of blocks in a group. what: says in errors what is
+    exchanged, alike in all processes.
     """
 
     def __init__(self, mesh: Mesh, axes: Axes, what: str) -> None:
@@ -78,7 +79,8 @@ class Exchange:
         self.own = range(self.first, self.first + len(mesh.blocks))
         self.groups = [g for g in groups.values() if any(n in self.own for n in g)]
         self.size = len(self.groups[0])
-        self.places = [next(g.index(n) for g in self.groups if n in g) for n in self.own]
+        self.members = [next(g for g in self.groups if n in g) for n in self.own]
+        self.places = [g.index(n) for g, n in zip(self.members, self.own, strict=True)]
 
     def all_gather(self, arrays: Sequence[Block]) -> list[np.ndarray]:
         """For every block of this process, the small arrays of all blocks of its group, on the

@@ -6,6 +6,7 @@ A module names its public functions in `__all__`; they are `gdt`'s too.
 import types
 
 from gdt.ops.aliases import *
+from gdt.ops.assigning import *
 from gdt.ops.builtin_names import *
 from gdt.ops.closeness import *
 from gdt.ops.comparison import *
@@ -45,6 +46,7 @@ from gdt.ops.shapes import *
 from gdt.ops.shards import *
 from gdt.ops.statistics import *
 from gdt.ops.taking import *
+from gdt.ops.writing import *
 
 PUBLIC = [
     name

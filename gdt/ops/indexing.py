@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.ops.lookup import checked_indices
 from gdt.ops.shapes import reshape, transpose
 from gdt.ops.slicing import (
+    Cut,
     Interval,
     _cut,
     cut,
@@ -24,7 +25,7 @@ from gdt.ops.slicing import (
     read_interval,
     with_all_axes,
 )
-from gdt.ops.taking import take_in_range
+from gdt.ops.taking import rows_at
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
 
@@ -58,19 +59,30 @@ def getitem(x: Any, index: Any) -> DistributedArray:
         how = cut_of_key(x.type, key)
         return x if how.is_whole else _cut(x, how=how)
     (x,) = as_operands("getitem", x=x)
-    x, index = _with_axes_for_truths(x, index)
-    entries = _entries(x.type, index)
+    x, index = with_axes_for_truths(x, index)
+    how, arrays, first = read_index(x.type, index)
+    out = cut(x, how)
+    if not arrays:
+        return out
+    indexed = IndexedAxes(out, arrays, first)
+    return indexed.in_place(rows_at(indexed.merged(out), indexed.indices, axis=indexed.at))
+
+
+def read_index(array_type: ArrayType, index: Any) -> tuple[Cut, dict[int, DistributedArray], bool]:
+    """The parts of an index: the cut that its ints, slices and Nones make, the arrays of integers
+    by the axis of the result of the cut that they index, and whether their axes go in front."""
+    entries = _entries(array_type, index)
     whole = [
-        Interval(0, x.shape[axis], 1) if isinstance(e, DistributedArray) else e
+        Interval(0, array_type.shape[axis], 1) if isinstance(e, DistributedArray) else e
         for e, axis in entries
     ]
-    out = cut(x, cut_of(x.type, tuple(whole)))
     items = [e for e, _ in entries if not (isinstance(e, Interval) and e.drops)]
     arrays = {dim: e for dim, e in enumerate(items) if isinstance(e, DistributedArray)}
-    return _advanced(out, arrays, _stands_first([e for e, _ in entries])) if arrays else out
+    first = bool(arrays) and _stands_first([e for e, _ in entries])
+    return cut_of(array_type, tuple(whole)), arrays, first
 
 
-def _with_axes_for_truths(x: DistributedArray, index: Any) -> tuple[DistributedArray, Any]:
+def with_axes_for_truths(x: DistributedArray, index: Any) -> tuple[DistributedArray, Any]:
     """Give a mask of rank 0 an axis of its own, of length 1, from which it takes all or nothing."""
     items = index if isinstance(index, tuple) else (index,)
     if not any(map(_is_truth, items)):
@@ -100,28 +112,69 @@ def _stands_first(entries: Sequence[Entry]) -> bool:
     return points[-1] - points[0] >= len(points)
 
 
-def _advanced(
-    x: DistributedArray, arrays: dict[int, DistributedArray], first: bool
-) -> DistributedArray:
-    """Index the axes `arrays` of `x` with integer arrays that broadcast against each other."""
-    dims = list(arrays)
-    at = dims[0]
-    if len(arrays) == 1:
-        indices = arrays[at]
-    else:
-        # The indexed axes become one axis, and so do their indices.
-        rest = [d for d in range(x.ndim) if d not in arrays]
-        at = sum(d < dims[0] for d in rest)
-        sizes = [x.shape[d] for d in dims]
-        x = transpose(x, (*rest[:at], *dims, *rest[at:]))
-        x = reshape(x, (*x.shape[:at], math.prod(sizes), *x.shape[at + len(dims) :]))
-        indices = _flat_index(list(arrays.values()), sizes)
-    out: DistributedArray = take_in_range(x, indices, axis=at)
-    if first and at:
-        points = range(at, at + indices.ndim)
-        others = [d for d in range(out.ndim) if d not in points]
-        out = transpose(out, (*points, *others))
-    return out
+class IndexedAxes:
+    """The axes `arrays` of an array, which integer arrays index that broadcast against each other,
+    as one axis.
+
+    at: the place of that axis. indices: the index along it. first: whether NumPy puts the axes of
+    the index in front of a result.
+    """
+
+    def __init__(
+        self, x: DistributedArray, arrays: Mapping[int, DistributedArray], first: bool
+    ) -> None:
+        self.dims, self.shape = list(arrays), x.shape
+        self.at = self.dims[0]
+        self.rest = [d for d in range(x.ndim) if d not in arrays]
+        if len(arrays) == 1:
+            self.indices = arrays[self.at]
+        else:
+            self.at = sum(d < self.dims[0] for d in self.rest)
+            self.indices = _flat_index(list(arrays.values()), [x.shape[d] for d in self.dims])
+        self.first = first and self.at > 0
+
+    @property
+    def _order(self) -> list[int]:
+        """The axes in an order in which the indexed ones are neighbours."""
+        return [*self.rest[: self.at], *self.dims, *self.rest[self.at :]]
+
+    def merged(self, x: DistributedArray) -> DistributedArray:
+        """The array with the indexed axes as one axis, `at`."""
+        if len(self.dims) == 1:
+            return x
+        x = transpose(x, tuple(self._order))
+        stop = self.at + len(self.dims)
+        size = math.prod(x.shape[self.at : stop])
+        out: DistributedArray = reshape(x, (*x.shape[: self.at], size, *x.shape[stop:]))
+        return out
+
+    def parted(self, x: DistributedArray) -> DistributedArray:
+        """The inverse of `merged`."""
+        if len(self.dims) == 1:
+            return x
+        order = self._order
+        x = reshape(x, tuple([self.shape[d] for d in order]))
+        out: DistributedArray = transpose(x, tuple(np.argsort(order).tolist()))
+        return out
+
+    def in_place(self, rows: DistributedArray) -> DistributedArray:
+        """What was taken along the axis `at`, with its axes where NumPy has them."""
+        if not self.first:
+            return rows
+        points = range(self.at, self.at + self.indices.ndim)
+        others = [d for d in range(rows.ndim) if d not in points]
+        out: DistributedArray = transpose(rows, (*points, *others))
+        return out
+
+    def from_place(self, values: DistributedArray) -> DistributedArray:
+        """The inverse of `in_place`."""
+        if not self.first:
+            return values
+        points, rank = range(self.indices.ndim), values.ndim
+        others = range(self.indices.ndim, rank)
+        order = [*others[: self.at], *points, *others[self.at :]]
+        out: DistributedArray = transpose(values, tuple(order))
+        return out
 
 
 def _flat_index(arrays: Sequence[DistributedArray], sizes: Sequence[int]) -> DistributedArray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand
+from gdt.array.placing import distribute
 from gdt.engine.plan import Shards
 from gdt.errors import AxisError, DtypeError, IndexRangeError, error
 from gdt.observe import is_recorded, observing_only, ran
@@ -54,7 +55,13 @@ def checked_indices(
             indices = np.zeros(indices.shape, np.int64)
         if indices.dtype.kind in "iu":
             _check_range(array_type, indices, axis, name)
-        indices = as_operand(indices, array_type.mesh, name, "indices", is_constant=is_constant)
+            # One copy, which all blocks of the host share.
+            layout = Layout.replicated(array_type.mesh, indices.ndim)
+            indices = distribute(
+                indices.copy(), layout, copy=False, given=name, is_constant=is_constant
+            )
+        else:
+            indices = as_operand(indices, array_type.mesh, name, "indices")
     elif indices.dtype.kind in "iu" and indices.mesh.device_type() == "CPU":
         indices = _in_range(array_type, indices.resolve(), axis, name)
     if indices.dtype.kind not in "iu":

@@ -6,6 +6,8 @@ a partial sum; no table is gathered. The gradient adds into a table that is spli
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from gdt.ops.lookup import (
     strides_of,
 )
 from gdt.ops.reductions import unbroadcast
+from gdt.ops.rows import gather_rows
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
@@ -191,10 +194,35 @@ def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
     axis = checked_axis(x.type, axis, "take")
-    result: DistributedArray = take_in_range(
-        x, checked_indices(x.type, indices, axis, "take"), axis=axis
-    )
+    return rows_at(x, checked_indices(x.type, indices, axis, "take"), axis)
+
+
+def rows_at(x: DistributedArray, indices: DistributedArray, axis: int) -> DistributedArray:
+    """The slices of `x` at `indices`, in range, along `axis`, in the way that suits their number.
+
+    Devices look few indices up in what they hold, and leave a partial sum. Of many, of which each
+    has its share, they send each other the rows.
+    """
+    if _are_many(x.type, indices.type, axis):
+        result: DistributedArray = gather_rows(x, indices, axis=axis)
+    else:
+        result = take_in_range(x, indices, axis=axis)
     return result
+
+
+LARGE = 1 << 16  # bytes of a result from which it is worth another exchange to keep it split
+
+
+@lru_cache(maxsize=1 << 12)
+def _are_many(x: ArrayType, indices: ArrayType, axis: int) -> bool:
+    """Whether each device sends its share of the indices to those that hold the rows."""
+    axes = {*x.layout.dims[axis]}
+    split = {a for of in indices.layout.dims for a in of}
+    if not axes or not indices.ndim or any(indices.layout.reductions) or split - axes:
+        return False
+    count, size = math.prod(indices.shape), x.shape[axis]
+    is_large = count * x.nbytes >= LARGE * size
+    return bool(split) or (is_large and count * x.layout.shard_counts[axis] >= size)
 
 
 # ---------------------------------------------------------------- take along an axis

@@ -20,6 +20,7 @@ from gdt.comm.relayout import JOIN
 from gdt.comm.transport import sent
 from gdt.engine.op import Op
 from gdt.engine.plan import Plan
+from gdt.errors import FunctionError, error
 from gdt.observe import Observer, observing_only
 from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
@@ -40,6 +41,7 @@ class Recorder(Observer):
         self.instructions: list[Instruction] = []
         self.values: list[Any] = []  # of every register, alive so that no identity comes twice
         self.constants: set[int] = set()  # the registers that are the same in every run
+        self.inputs: set[int] = set()
         self.unknown: set[int] = set()  # blocks that came from somewhere else
         self.met_host = False  # whether values came from the host, or were read by it
         self._registers: dict[Any, int] = {}
@@ -49,7 +51,9 @@ class Recorder(Observer):
 
     def declare(self, array: DistributedArray) -> int:
         """The register of an array that is an input of the program."""
-        return self._register(held(array))
+        register = self._register(held(array))
+        self.inputs.add(register)
+        return register
 
     def find(self, array: DistributedArray) -> int:
         """The register of an array."""
@@ -131,6 +135,19 @@ class Recorder(Observer):
 
     def on_host(self, action: str, remedy: str) -> None:
         self.met_host = True
+
+    def on_write(self, array: Any, before: Any, after: Any) -> None:
+        register = self._registers.get(_identity(held(before)))
+        if register is None or register in self.unknown or register in self.inputs:
+            raise error(
+                FunctionError,
+                "setitem",
+                "a recorded step writes to an array that it has not made: only the recording, and "
+                "no later call, would change it",
+                operands={"x": before.type},
+                remedy="Write x = x.at[i].set(value), and return x or put it where the step keeps "
+                "its state.",
+            )
 
     def _note(
         self,

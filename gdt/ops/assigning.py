@@ -1,0 +1,271 @@
+"""NumPy's functions that write to their first argument: it gets new blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray, rebind
+from gdt.array.operands import as_operands
+from gdt.array.registry import FUNCTIONS, public
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops.comparison import where
+from gdt.ops.elementwise import astype
+from gdt.ops.lookup import checked_axis, checked_indices
+from gdt.ops.ranges import arange
+from gdt.ops.scans import cumsum
+from gdt.ops.shapes import broadcast_to, reshape
+from gdt.ops.taking import rows_at
+from gdt.ops.writing import update_at
+from gdt.sharding.layout import Layout
+
+__all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
+
+
+def _checked(x: Any, name: str) -> DistributedArray:
+    if not isinstance(x, DistributedArray):
+        problem = f"the array to write is a {type(x).__name__}"
+        raise error(DtypeError, name, problem, remedy="It is a distributed array.")
+    return x
+
+
+def _values(x: DistributedArray, values: Any, name: str) -> DistributedArray:
+    """The values as a flat array of the dtype of `x`."""
+    _, values = as_operands(name, x=x, values=values)
+    return astype(reshape(values, (values.size,)), x.dtype)
+
+
+def _repeated(values: DistributedArray, places: DistributedArray) -> DistributedArray:
+    """The elements of flat `values` at places that count on from its end at its start again."""
+    return rows_at(values, places % values.size, axis=0)
+
+
+def _places(x: DistributedArray) -> DistributedArray:
+    """The place of every element of `x` in row-major order, split as `x` is."""
+    flat = arange(x.size, layout=Layout.of(x.mesh, (_all_axes(x),)))
+    return reshape(flat, x.shape)
+
+
+def _all_axes(x: DistributedArray) -> tuple[int, ...]:
+    return tuple(sorted({a for axes in x.layout.dims for a in axes}))
+
+
+@public
+def put(x: DistributedArray, indices: Any, values: Any, mode: str = "raise") -> None:
+    """Set the elements of `x` at `indices` into its flattened form to `values`, which repeat.
+
+    mode: what an index out of range does: `raise` an IndexRangeError, `wrap` around, or `clip` to
+    the nearest one.
+
+    >>> x = gdt.zeros(4)
+    >>> gdt.put(x, [0, -1], [1.0, 2.0])
+    >>> x.tolist()
+    [1.0, 0.0, 0.0, 2.0]
+    """
+    x = _checked(x, "put")
+    if mode not in ("raise", "wrap", "clip"):
+        raise error(ArgumentError, "put", f"mode is {mode!r}, not 'raise', 'wrap' or 'clip'")
+    flat, values = reshape(x, (x.size,)), _values(x, values, "put")
+    if not isinstance(indices, DistributedArray):
+        indices = np.asarray(indices)
+        indices = indices if indices.size else indices.astype(np.int64)
+    if mode == "wrap" and x.size:
+        indices = indices % x.size
+    elif mode == "clip":
+        indices = indices.clip(0, x.size - 1)
+    indices = checked_indices(flat.type, indices, 0, "put")
+    indices = reshape(indices, (indices.size,))
+    if not indices.size or not values.size:
+        return
+    if values.size != indices.size:
+        values = _repeated(values, arange(indices.size, layout=indices.layout.resolved))
+    _write_flat(x, update_at(flat, values, indices))
+
+
+def _write_flat(x: DistributedArray, flat: DistributedArray) -> None:
+    rebind(x, _in_layout_of(reshape(flat, x.shape), x))
+
+
+def _in_layout_of(out: DistributedArray, x: DistributedArray) -> DistributedArray:
+    relaid: DistributedArray = FUNCTIONS["relayout"](out, x.layout.resolved)
+    return relaid
+
+
+@public
+def put_along_axis(x: DistributedArray, indices: Any, values: Any, axis: int | None = -1) -> None:
+    """Set the elements of `x` along `axis` at `indices`, which differ from row to row, to
+    `values`: what `gdt.take_along_axis` with the same indices then returns.
+
+    indices: (..., m, ...) where `x` is (..., n, ...); the other axes broadcast, and `values` to
+    the whole. None: of the flattened array. Raises IndexRangeError for an index out of range,
+    ShapeError for shapes that do not fit.
+
+    >>> x = gdt.zeros((2, 2))
+    >>> gdt.put_along_axis(x, [[1], [0]], 5.0, axis=1)
+    >>> x.tolist()
+    [[0.0, 5.0], [5.0, 0.0]]
+    """
+    x = _checked(x, "put_along_axis")
+    if axis is None:
+        flat = reshape(x, (x.size,))
+        _write_flat(x, update_at(flat, values, indices))
+        return
+    axis = checked_axis(x.type, axis, "put_along_axis")
+    indices = checked_indices(x.type, indices, axis, "put_along_axis")
+    others = [n if d != axis else 1 for d, n in enumerate(x.shape)]
+    fits = indices.ndim == x.ndim and all(
+        d == axis or n in (1, m)
+        for d, (n, m) in enumerate(zip(indices.shape, x.shape, strict=True))
+    )
+    if not fits:
+        raise error(
+            ShapeError,
+            "put_along_axis",
+            f"indices do not have the rank of x and sizes that broadcast beside axis {axis}",
+            operands={"x": x.type, "indices": indices.type},
+        )
+    wide = indices.astype(np.int64)
+    at = where(wide < 0, wide + x.shape[axis], wide)
+    shape = [n if d != axis else indices.shape[axis] for d, n in enumerate(x.shape)]
+    flat_index: Any = 0
+    for d, n in enumerate(x.shape):
+        step = int(np.prod(x.shape[d + 1 :]))
+        along = (
+            at
+            if d == axis
+            else reshape(
+                arange(n, layout=Layout.replicated(x.mesh, 1)),
+                [m if k == d else 1 for k, m in enumerate(others)],
+            )
+        )
+        flat_index = flat_index + along * step
+    _, values = as_operands("put_along_axis", x=x, values=values)
+    flat_index = broadcast_to(flat_index, shape)
+    count = flat_index.size
+    if count:
+        values = reshape(broadcast_to(values, shape), (count,))
+        _write_flat(x, update_at(reshape(x, (x.size,)), values, reshape(flat_index, (count,))))
+
+
+@public
+def fill_diagonal(x: DistributedArray, value: Any, wrap: bool = False) -> None:
+    """Set the elements of `x` whose indices are all equal to `value`, an array of which repeats.
+
+    wrap: whether the diagonal of a tall matrix begins anew below its end. Raises ShapeError for a
+    rank below 2, and for more than two axes that differ in size.
+
+    >>> x = gdt.zeros((2, 2))
+    >>> gdt.fill_diagonal(x, 3.0)
+    >>> x.tolist()
+    [[3.0, 0.0], [0.0, 3.0]]
+    """
+    x = _checked(x, "fill_diagonal")
+    if x.ndim < 2:
+        raise error(ShapeError, "fill_diagonal", "the rank is below 2", operands={"x": x.type})
+    if x.ndim > 2 and len(set(x.shape)) > 1:
+        problem = "axes of more than two must have equal sizes"
+        raise error(ShapeError, "fill_diagonal", problem, operands={"x": x.type})
+    if not x.size:
+        return
+    end = x.size
+    if x.ndim == 2:
+        step = x.shape[1] + 1
+        end = end if wrap else min(end, x.shape[1] * x.shape[1])
+    else:
+        step = 1 + int(np.cumprod(x.shape[:-1]).sum())
+    values = _values(x, value, "fill_diagonal")
+    count = len(range(0, end, step))
+    if values.size not in (1, count):
+        values = _repeated(values, arange(count, layout=Layout.replicated(x.mesh, 1)))
+    flat = reshape(x, (x.size,))
+    _write_flat(x, update_at(flat, values, slice(0, end, step)))
+
+
+@public
+def place(x: DistributedArray, mask: Any, values: Any) -> None:
+    """Set the elements of `x` where `mask` is true to the first of `values`, which repeat.
+
+    mask: of as many elements as `x`. Raises ShapeError for another number, and where there is no
+    value for a true element.
+
+    >>> x = gdt.zeros(4)
+    >>> gdt.place(x, [True, False, True, True], [1.0, 2.0])
+    >>> x.tolist()
+    [1.0, 0.0, 2.0, 1.0]
+    """
+    x = _checked(x, "place")
+    mask = _mask(x, mask, "place")
+    values = _values(x, values, "place")
+    if not values.size:
+        if bool(FUNCTIONS["any"](mask)):
+            problem = "there is no value for the true elements of the mask"
+            raise error(ShapeError, "place", problem, operands={"x": x.type})
+        return
+    flat = reshape(mask, (mask.size,))
+    rank = reshape(cumsum(astype(flat, np.int64), axis=0) - 1, x.shape)
+    number = where(mask, rank, 0)
+    rebind(x, _in_layout_of(where(mask, _repeated(values, number), x), x))
+
+
+def _mask(x: DistributedArray, mask: Any, name: str) -> DistributedArray:
+    """A mask in the shape of `x`."""
+    _, mask = as_operands(name, x=x, mask=mask)
+    if mask.size != x.size:
+        raise error(
+            ShapeError, name, "mask and x differ in size", operands={"x": x.type, "mask": mask.type}
+        )
+    return astype(reshape(mask, x.shape), bool)
+
+
+@public
+def putmask(x: DistributedArray, mask: Any, values: Any) -> None:
+    """Set the elements of `x` where `mask` is true to those of `values` at the same places; fewer
+    values than `x` has elements repeat. Raises ShapeError for a mask of another size than `x`.
+
+    >>> x = gdt.arange(5)
+    >>> gdt.putmask(x, x > 1, [-33, -44])
+    >>> x.tolist()
+    [0, 1, -33, -44, -33]
+    """
+    x = _checked(x, "putmask")
+    mask = _mask(x, mask, "putmask")
+    values = _values(x, values, "putmask")
+    if values.size == x.size:
+        chosen = reshape(values, x.shape)
+    elif not values.size:
+        return
+    else:
+        chosen = _repeated(values, _places(x))
+    rebind(x, _in_layout_of(where(mask, chosen, x), x))
+
+
+@public
+def copyto(x: DistributedArray, source: Any, casting: str = "same_kind", where: Any = True) -> None:
+    """Set the elements of `x` to those of `source`, which broadcasts to its shape, where the mask
+    `where` is true.
+
+    casting: which casts are allowed, as in `numpy.can_cast`. Raises DtypeError for another cast,
+    ShapeError for a source or mask that does not broadcast.
+
+    >>> x = gdt.zeros(3)
+    >>> gdt.copyto(x, [1.0, 2.0, 3.0], where=[True, False, True])
+    >>> x.tolist()
+    [1.0, 0.0, 3.0]
+    """
+    x = _checked(x, "copyto")
+    if not isinstance(source, int | float | complex) or isinstance(source, np.generic):
+        _, source = as_operands("copyto", x=x, source=source)
+        if not np.can_cast(source.dtype, x.dtype, casting):  # type: ignore[arg-type]
+            raise error(
+                DtypeError,
+                "copyto",
+                f"{source.dtype} cannot be cast to {x.dtype} by the rule {casting!r}",
+                operands={"x": x.type, "source": source.type},
+            )
+    if where is True:
+        rebind(x, update_at(x, source, ...))
+        return
+    _, mask = as_operands("copyto", x=x, where=where)
+    whole = update_at(x, source, ...)
+    rebind(x, _in_layout_of(FUNCTIONS["where"](broadcast_to(mask, x.shape), whole, x), x))

@@ -1,0 +1,350 @@
+"""`x.at[index].set(v)` and its relatives, and `x[index] = v`: arrays with some elements changed.
+
+What an array of the host or of other devices brings goes to the owners of the elements alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operand
+from gdt.array.operators import is_array_like
+from gdt.array.registry import FUNCTIONS, public
+from gdt.backend import backend_of
+from gdt.engine.planned import BlockPlan, planned_op
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops.comparison import maximum, minimum, where
+from gdt.ops.creation import ones_like, zeros
+from gdt.ops.elementwise import add, divide, multiply, subtract
+from gdt.ops.indexing import IndexedAxes, read_index, with_axes_for_truths
+from gdt.ops.intervals import move_intervals
+from gdt.ops.movement import relayout
+from gdt.ops.reductions import unbroadcast
+from gdt.ops.rows import scatter_rows
+from gdt.ops.shapes import broadcast_to, reshape
+from gdt.ops.slicing import Cut, Interval, cut, cut_of, cut_of_key, key_of
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.recut import Piece
+
+__all__ = ["update_at"]
+
+Block = Any
+Extent = tuple[int, int, int]  # start, count and positive step of the elements of an axis
+
+OPERATIONS = {
+    "add": add, "subtract": subtract, "multiply": multiply, "divide": divide,
+    "min": minimum, "max": maximum,
+}  # fmt: skip
+
+
+@public
+def update_at(x: Any, value: Any, index: Any, how: str = "set") -> DistributedArray:
+    """`x` with the elements that `index` names set to `value`, or combined with it: what
+    `x.at[index].set(value)` returns.
+
+    value: an array, number or list that broadcasts to the shape of `x[index]`; it is cast to the
+    dtype of `x`, whose shape and layout the result has. index: as of `x[index]`.
+    how: `set`; or `add`, `subtract`, `multiply`, `divide`, `min` or `max`, which take every value
+    into account where an index names an element more than once; `set` leaves the last one there.
+
+    Raises IndexRangeError for an index out of range, ShapeError for a value that does not
+    broadcast, DtypeError for a value of another kind than that of `x` (as NumPy's operators on
+    the left), ArgumentError for an unknown `how`.
+
+    >>> gdt.update_at(gdt.zeros(4), [5.0, 6.0], slice(1, 3)).tolist()
+    [0.0, 5.0, 6.0, 0.0]
+    """
+    if how != "set" and how not in OPERATIONS:
+        names = ", ".join(["set", *OPERATIONS])
+        raise error(ArgumentError, "update_at", f"how is {how!r}", remedy=f"It is one of {names}.")
+    if not isinstance(x, DistributedArray):
+        mesh = value.mesh if isinstance(value, DistributedArray) else None
+        x = as_operand(x, mesh or FUNCTIONS["zeros"](()).mesh, "update_at", "x")
+    value = _cast_value(x, value, how)
+    key = key_of(index)
+    if key is not None:
+        return _update_cut(x, cut_of_key(x.type, key), value, how)
+    mask = _whole_mask(x, index, value)
+    if mask is not None:
+        return _like(where(mask, _combined(x, value, how), x), x)
+    wide, index = with_axes_for_truths(x, index)
+    taken, arrays, first = read_index(wide.type, index)
+    if not arrays:
+        return _like(_update_cut(wide, taken, value, how), x)
+    part = cut(wide, taken)
+    part = _update_rows(part, IndexedAxes(part, arrays, first), value, how)
+    out = part if taken.is_whole else _update_cut(wide, taken, part, "set")
+    return _like(out, x)
+
+
+def _like(out: DistributedArray, x: DistributedArray) -> DistributedArray:
+    """The result in the shape and layout of `x`."""
+    if out.shape != x.shape:
+        out = reshape(out, x.shape)
+    return out if out.layout is x.layout.resolved else relayout(out, x.layout.resolved)
+
+
+def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
+    """The value as an array of the dtype of `x`."""
+    if not is_array_like(value):
+        raise error(
+            DtypeError, "update_at", f"value is a {type(value).__name__}", operands={"x": x.type}
+        )
+    is_number = type(value) in (bool, int, float, complex)
+    if is_number:
+        value = _number(x, value, how)
+    elif not isinstance(value, DistributedArray):
+        value = as_operand(value, x.mesh, "update_at", "value")
+    if how != "set" and not np.can_cast(value.dtype, x.dtype, "same_kind"):
+        raise error(
+            DtypeError,
+            "update_at",
+            f"a value of {value.dtype} cannot be combined with elements that stay {x.dtype}",
+            operands={"x": x.type, "value": value.type},
+            remedy="Cast x, or value, with astype.",
+        )
+    if how == "divide" and x.dtype.kind not in "fc":
+        raise error(
+            DtypeError, "update_at", f"a quotient cannot stay {x.dtype}", operands={"x": x.type}
+        )
+    cast: DistributedArray = FUNCTIONS["astype"](value, x.dtype)
+    return cast
+
+
+def _number(x: DistributedArray, value: Any, how: str) -> DistributedArray:
+    """A Python number as an array: of the dtype of `x` where it keeps its kind."""
+    kinds = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}[type(value)]
+    dtype = x.dtype if how == "set" or x.dtype.kind in kinds else None
+    try:
+        number = np.asarray(value, dtype)
+    except TypeError:
+        problem = f"{value!r} cannot be an element of {x.dtype}"
+        raise error(DtypeError, "update_at", problem, operands={"x": x.type}) from None
+    return as_operand(number, x.mesh, "update_at", "value", is_constant=True)
+
+
+def _combined(x: DistributedArray, value: DistributedArray, how: str) -> DistributedArray:
+    """`value`, or what `how` makes of elements of `x` and of it, in the dtype of `x`."""
+    if how == "set":
+        return value
+    out = OPERATIONS[how](x, value)
+    combined: DistributedArray = FUNCTIONS["astype"](out, x.dtype)
+    return combined
+
+
+def _whole_mask(x: DistributedArray, index: Any, value: DistributedArray) -> Any:
+    """A mask that is all of an index, shaped to broadcast against `x`, where it does not matter how
+    many elements it takes; else None."""
+    if not isinstance(index, np.ndarray | DistributedArray) or index.dtype.kind != "b":
+        return None
+    rest = x.ndim - index.ndim
+    is_simple = index.shape == x.shape[: index.ndim] and index.ndim and value.ndim <= rest
+    if not is_simple:
+        return None
+    _check_broadcasts(value, x.shape[index.ndim :], x)
+    if isinstance(index, np.ndarray):
+        index = as_operand(index, x.mesh, "update_at", "index")
+    return reshape(index, (*index.shape, *(1,) * rest))
+
+
+def _check_broadcasts(
+    value: DistributedArray, shape: tuple[int, ...], x: DistributedArray
+) -> DistributedArray:
+    """`value` without axes of length 1 that `shape` lacks in front; ShapeError if it does not
+    broadcast to `shape`."""
+    extra = value.ndim - len(shape)
+    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
+        value = reshape(value, value.shape[extra:])
+    pairs = zip(value.shape[::-1], shape[::-1], strict=False)
+    if value.ndim > len(shape) or any(n not in (1, m) for n, m in pairs):
+        raise error(
+            ShapeError,
+            "update_at",
+            f"a value of shape {list(value.shape)} does not broadcast to the shape {list(shape)} "
+            "of what the index names",
+            operands={"x": x.type, "value": value.type},
+        )
+    return value
+
+
+# ---------------------------------------------------------------- ints and slices
+
+
+def _update_cut(
+    x: DistributedArray, taken: Cut, value: DistributedArray, how: str
+) -> DistributedArray:
+    """`x` with what the cut takes of it set to `value`, or combined with it."""
+    value = _check_broadcasts(value, taken.out.shape, x)
+    if not math.prod(taken.out.shape):
+        return x.resolve()
+    if how != "set":
+        value = _combined(cut(x, taken), value, how)
+    value = reshape(value, (1,) * (taken.out.ndim - value.ndim) + value.shape)
+    shape, axis = [], 0
+    for entry in taken.entries:  # the axes of x: those that ints drop come back
+        if entry is None:
+            axis += 1
+        elif entry.drops:
+            shape.append(1)
+        else:
+            shape.append(value.shape[axis])
+            axis += 1
+    value = _to_owners(reshape(value, tuple(shape)), x, _intervals(taken))
+    extents = tuple([_extent(e) for e in _intervals(taken)])
+    written: DistributedArray = _overwrite(x, value, extents=extents)
+    return written
+
+
+def _intervals(taken: Cut) -> list[Interval]:
+    return [entry for entry in taken.entries if entry is not None]
+
+
+def _extent(interval: Interval) -> Extent:
+    start, count, step, _ = interval
+    return (start, count, step) if step > 0 else (start + (count - 1) * step, count, -step)
+
+
+def _is_all(extent: Extent, size: int) -> bool:
+    return extent[1:] == (size, 1)
+
+
+def _to_owners(
+    value: DistributedArray, x: DistributedArray, intervals: Sequence[Interval]
+) -> DistributedArray:
+    """The value split as `x` is: along a split axis of which an interval is written it has the size
+    of `x` there, with its elements where they belong, along others that of the interval."""
+    dims = x.layout.dims
+    if any(value.layout.dims) or any(value.layout.reductions):
+        split = tuple([of if n > 1 else () for of, n in zip(dims, value.shape, strict=True)])
+        value = relayout(value, Layout.of(x.mesh, split))
+    for dim, (start, count, step, _) in enumerate(intervals):
+        size = x.shape[dim]
+        if value.shape[dim] != count or _is_all(_extent(intervals[dim]), size):
+            if step < 0 and value.shape[dim] > 1:
+                value = FUNCTIONS["flip"](value, axis=dim)
+            continue
+        if step < 0:
+            piece = Piece(0, count - 1, start + (count - 1) * step, count, -1, -step)
+        else:
+            piece = Piece(0, 0, start, count, 1, step)
+        if dims[dim]:
+            value = move_intervals([value], dim, [piece], size, axes=dims[dim])
+        elif step < 0:
+            value = FUNCTIONS["flip"](value, axis=dim)
+    return value
+
+
+@planned_op()
+def _overwrite(x: ArrayType, value: ArrayType, /, *, extents: tuple[Extent, ...]) -> BlockPlan:
+    """`x` with the elements `extents` of its axes set to those of `value`.
+
+    Along each axis `value` has length 1, or as many elements as are written, or the size of `x`,
+    where its elements have the places of those that they replace.
+    """
+    layout = x.layout.resolved
+    dims = tuple([of if n > 1 else () for of, n in zip(layout.dims, value.shape, strict=True)])
+    target, source = x.with_layout(layout), value.with_layout(Layout.of(x.mesh, dims))
+    first = x.mesh.all_blocks.index(x.mesh.blocks[0])
+    functions = [
+        partial(_copied, backend_of(x.mesh), target, _copies(target, source, extents, first + i))
+        for i in range(len(x.mesh.blocks))
+    ]
+    return BlockPlan([layout, source.layout], target, functions)
+
+
+Copies = list[tuple[tuple[slice, ...], tuple[slice, ...]]]
+
+
+def _copied(backend: Any, array_type: ArrayType, copies: Copies, x: Block, value: Block) -> Block:
+    out = backend.asarray(x, copy=True, order=array_type.memory_order)
+    for filled, taken in copies:
+        out[filled] = value[taken]
+    return out
+
+
+def _copies(x: ArrayType, value: ArrayType, extents: Sequence[Extent], number: int) -> Copies:
+    """The parts of block `number` that are written, and the parts of the block of `value` that go
+    there."""
+    mesh, every = x.mesh, slice(None)
+    written = [d for d, extent in enumerate(extents) if not _is_all(extent, x.shape[d])]
+    involved = sorted({a for d in written for a in x.layout.dims[d]})
+    of_value = {a for split in value.layout.dims for a in split}
+    copies: Copies = []
+    for inside in itertools.product(*(range(mesh.box[a]) for a in involved)):
+        place = dict(zip(involved, inside, strict=True))
+        coordinate = [
+            mesh.all_blocks[number][a] * mesh.box[a] + place.get(a, 0) for a in range(mesh.ndim)
+        ]
+        at = [slice(place[a], place[a] + 1) if a in place else every for a in range(mesh.ndim)]
+        filled = list(at)
+        taken = [s if a in of_value else every for a, s in enumerate(at)]
+        for d, extent in enumerate(extents):
+            along = (every, every)
+            if d in written:
+                shard = x.extent(d, x.layout.shard_index(coordinate, d))
+                along = _along(extent, shard, expanded=value.shape[d] == x.shape[d])
+                if value.shape[d] == 1:
+                    along = (along[0], every)
+            filled.append(along[0])
+            taken.append(along[1])
+        copies.append((tuple(filled), tuple(taken)))
+    return copies
+
+
+def _along(extent: Extent, shard: tuple[int, int], *, expanded: bool) -> tuple[slice, slice]:
+    """The part of a shard that is written along an axis, and that of the value."""
+    (start, count, step), (low, high) = extent, shard
+    begin = max(0, -((start - low) // step))
+    end = max(begin, min(count, -((start - high) // step)))
+    first = start + begin * step - low
+    filled = slice(first, max(first + (end - begin - 1) * step + 1, first), step)
+    return filled, filled if expanded else slice(begin, end)
+
+
+def _overwrite_vjp(
+    g: Any, out: Any, x: Any, value: Any, *, extents: tuple[Extent, ...]
+) -> tuple[Any, ...]:
+    nothing = zeros((1,) * x.ndim, x.dtype, layout=Layout.replicated(x.mesh, x.ndim))
+    of_x = _overwrite(g, nothing.astype(g.dtype), extents=extents)
+    intervals = [
+        Interval(0, n, 1) if m == n and n > 1 else Interval(*extent)
+        for extent, n, m in zip(extents, x.shape, value.shape, strict=True)
+    ]
+    return of_x, unbroadcast(cut(g, cut_of(g.type, tuple(intervals))), value)
+
+
+_overwrite.vjp(joint=_overwrite_vjp)
+
+
+# ---------------------------------------------------------------- arrays of integers
+
+
+def _update_rows(
+    x: DistributedArray, indexed: IndexedAxes, value: DistributedArray, how: str
+) -> DistributedArray:
+    """`x` with the rows that index arrays name set to `value`, or combined with it."""
+    at, indices, merged = indexed.at, indexed.indices, indexed.merged(x)
+    before, after = merged.shape[:at], merged.shape[at + 1 :]
+    others = (*indices.shape, *before, *after) if indexed.first else None
+    shape = others or (*before, *indices.shape, *after)
+    value = indexed.from_place(broadcast_to(_check_broadcasts(value, shape, x), shape))
+    if not value.size:
+        return x.resolve()
+    count = math.prod(indices.shape)
+    indices = reshape(indices, (count,))
+    value = reshape(value, (*before, count, *after))
+    if how == "subtract":
+        out = scatter_rows(merged, indices, -value, axis=at, how="add")
+    elif how == "divide":
+        out = merged / scatter_rows(ones_like(merged), indices, value, axis=at, how="multiply")
+    else:
+        out = scatter_rows(merged, indices, value, axis=at, how=how)
+    return indexed.parted(out)

@@ -1,0 +1,185 @@
+"""`x[i] = v` and NumPy's functions that write: the array changes, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.errors import FunctionError, GradientError
+from gdt.testing import meshes
+
+_rng = np.random.default_rng(3)
+MESHES = meshes([(4,), (2, 2)], modes=["folded", "apart"])
+SHAPES = [(11,), (7, 5), (4, 4, 4), (0, 3)]
+
+
+def split(value: np.ndarray, mesh: gdt.Mesh, axis: int = 0) -> gdt.DistributedArray:
+    specs = [mesh.axis_names[0] if d == axis else None for d in range(value.ndim)]
+    return gdt.asarray(value, layout=gdt.Layout(specs, mesh))
+
+
+def calls(a: np.ndarray) -> list[Callable[[Any, Any], Any]]:
+    """Functions of NumPy's namespace, or gdt's, and of an array that they write."""
+    mask = _rng.random(a.shape) > 0.5
+    some: list[Callable[[Any, Any], Any]] = [
+        lambda xp, x: xp.place(x, mask, [1.0, 2.0, 3.0]),
+        lambda xp, x: xp.putmask(x, mask, [1.0, 2.0, 3.0]),
+        lambda xp, x: xp.putmask(x, mask, a * 2),
+        lambda xp, x: xp.copyto(x, 3.0, where=mask),
+        lambda xp, x: xp.copyto(x, a * 2),
+    ]
+    if a.size:
+        some += [
+            lambda xp, x: xp.put(x, [0, -1, 3, 0], [1.0, 2.0]),
+            lambda xp, x: xp.put(x, [0, 99, -105], 9.0, mode="wrap"),
+            lambda xp, x: xp.put(x, [0, 99, -105], [9.0, 8.0, 7.0], mode="clip"),
+        ]
+    if a.size and a.ndim > 1:
+        order, value = np.argsort(a, axis=0), _rng.standard_normal(a.shape)
+        some += [
+            lambda xp, x: xp.fill_diagonal(x, [5.0, 6.0], wrap=True),
+            lambda xp, x: xp.fill_diagonal(x, 5.0),
+            lambda xp, x: xp.put_along_axis(x, order, value, axis=0),
+            lambda xp, x: xp.put_along_axis(x, order[..., :1] % a.shape[-1], 7.0, axis=-1),
+        ]
+    return some
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=lambda m: str(m.grid))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_functions_write_as_numpy_s(shape: tuple[int, ...], mesh: gdt.Mesh) -> None:
+    a = _rng.standard_normal(shape)
+    for call in calls(a):
+        for axis, xp in ((0, gdt), (len(shape) - 1, np)):
+            x, expected = split(a, mesh, axis), a.copy()
+            layout = x.layout
+            call(xp, x)
+            call(np, expected)
+            np.testing.assert_array_equal(x.numpy(), expected)
+            assert x.layout is layout
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=lambda m: str(m.grid))
+def test_writing_changes_no_other_array(mesh: gdt.Mesh) -> None:
+    a = np.arange(12.0)
+    x = split(a, mesh)
+    others = [x.reshape(3, 4), x[2:5], x.T, x.copy(), gdt.relayout(x, [None]), x + 0]
+    before = [other.numpy().copy() for other in others]
+    x[3] = 100.0
+    x[x > 8] = -1.0
+    x[[0, 1]] += 5.0
+    x[::-2] = x[:6]
+    a[3], a[a > 8] = 100.0, -1.0
+    a[a > 8] = -1.0
+    a[[0, 1]] += 5.0
+    a[::-2] = a[:6].copy()
+    np.testing.assert_array_equal(x.numpy(), a)
+    for other, value in zip(others, before, strict=True):
+        np.testing.assert_array_equal(other.numpy(), value)
+
+
+def test_partial_sums_are_resolved_before_they_are_written() -> None:
+    mesh = gdt.create_mesh([("x", 2)])
+    x = split(np.ones((2, 3)), mesh).sum(axis=0)
+    assert x.layout.partial
+    x[1] = 7.0
+    assert x.tolist() == [2.0, 7.0, 2.0]
+
+
+def test_values_go_to_their_owners_alone() -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=4)
+    x, value = split(np.zeros(4000), mesh), split(np.ones(1000), mesh)
+    with gdt.count_collectives() as counter:
+        x.at[1000:2000].set(value)
+        x.at[1000:2000].set(1.0)
+        x.at[np.arange(4000) % 2 == 0].set(1.0)
+    assert counter.bytes == 750 * 8  # of a fourth, which is not there yet
+
+
+def test_gradients_pass_through_writes() -> None:
+    def f(w: Any, xp: Any) -> Any:
+        out = xp.zeros(3)
+        out[0] = w[0] * 2
+        out[1:] = w[1:] * w[0]
+        out[1] = out[0] * out[1]
+        return out.sum()
+
+    w, step = np.arange(1.0, 4.0), 1e-6
+    gradient = gdt.grad(lambda w: f(w, gdt))(gdt.asarray(w))
+    differences = [(f(w + d, np) - f(w - d, np)) / (2 * step) for d in step * np.eye(3)]
+    np.testing.assert_allclose(gradient.numpy(), differences, rtol=1e-6)
+
+
+def test_a_source_that_is_written_has_no_gradient() -> None:
+    w = gdt.asarray([1.0, 2.0])
+
+    def writes(w: gdt.DistributedArray) -> gdt.DistributedArray:
+        w[0] = 3.0
+        return gdt.sum(w * w)
+
+    with pytest.raises(GradientError, match=r"x\.at\[i\]"):
+        gdt.grad(writes)(w)
+    with gdt.GradientTape(persistent=True) as tape:
+        loss = gdt.sum(w * w)
+    w[0] = 5.0
+    with pytest.raises(GradientError, match=r"x\.at\[i\]"):
+        tape.gradient(loss, w)
+
+
+def test_what_a_tape_recorded_before_a_write_keeps_its_value() -> None:
+    w = gdt.asarray([1.0, 2.0])
+    with gdt.GradientTape() as tape:
+        factor = w * 3.0
+        loss = gdt.sum(factor * w)
+    factor[0] = 100.0
+    assert tape.gradient(loss, w).tolist() == [6.0, 12.0]
+
+
+def test_recorded_steps_write_to_their_own_arrays_alone() -> None:
+    @gdt.function
+    def step(a: gdt.DistributedArray, v: gdt.DistributedArray) -> gdt.DistributedArray:
+        b = a * 2
+        b[0] = v
+        b[1:] = b[:-1]
+        return b
+
+    for v in range(4):
+        assert step(gdt.arange(4), gdt.asarray(v)).tolist() == [v, v, 2, 4]
+
+    @gdt.function
+    def writes(a: gdt.DistributedArray) -> gdt.DistributedArray:
+        a[0] = a[0] + 1
+        return a
+
+    x = gdt.zeros(2)
+    writes(x)
+    with pytest.raises(FunctionError, match=r"x\.at\[i\]"):
+        writes(x)
+
+
+ERRORS = [
+    (IndexError, lambda x: x.__setitem__(10, 1), "index 10 is out of range"),
+    (ValueError, lambda x: x.__setitem__(slice(2), [1, 2, 3]), "does not broadcast"),
+    (TypeError, lambda x: x.__setitem__(0, "s"), "value is a str"),
+    (TypeError, lambda x: x.__setitem__(0, 1j), "cannot be an element"),
+    (TypeError, lambda x: x.astype("int64").at[0].add(1.5), "cannot be combined"),
+    (TypeError, lambda x: x.astype("int64").at[0].divide(2), "quotient"),
+    (IndexError, lambda x: x.__setitem__(np.ones(3, bool), 1), "mask of shape"),
+    (ValueError, lambda x: gdt.update_at(x, 1, 0, how="other"), "how is 'other'"),
+    (IndexError, lambda x: gdt.put(x, [70], 1), "index 70"),
+    (ValueError, lambda x: gdt.put(x, [0], 1, mode="no"), "mode"),
+    (ValueError, lambda x: gdt.place(x, np.ones(4, bool), []), "no value"),
+    (TypeError, lambda x: gdt.copyto(x.astype(int), [1.5] * 4), "cannot be cast"),
+    (ValueError, lambda x: gdt.fill_diagonal(x, 1), "rank"),
+    (TypeError, lambda x: gdt.put(np.zeros(3), [1], 1), "ndarray"),
+]
+
+
+@pytest.mark.parametrize(("kind", "call", "text"), ERRORS, ids=[text for _, _, text in ERRORS])
+def test_mistakes_are_named(kind: type[Exception], call: Callable[[Any], Any], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        call(split(np.zeros(4), MESHES[0]))
