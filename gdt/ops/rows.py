@@ -154,7 +154,7 @@ class Rows:
         return Requests(places, asked, counts)
 
     def _chunk(self, exchange: Exchange) -> int:
-        """How many elements of the indexed axis a block holds, with its padding."""
+        """The number of elements of the indexed axis in a block, with its padding."""
         hosted = math.prod(self.mesh.box[a] for a in self.axes)
         return max(self.have.local_shape[self.axis] * hosted, 1)
 
