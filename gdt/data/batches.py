@@ -134,12 +134,12 @@ class Epoch(Iterator[Batch]):
         self.order = self.batches.order(self.number)
 
 
-def _array(value: npt.ArrayLike) -> HostArray:
+def _array(value: Any) -> HostArray:
     """Return `value` as a NumPy array, or as `Files`, which are read like one."""
     if is_path(value):
         return mapped_file(value)
     if isinstance(value, list | tuple) and value and all(map(is_path, value)):
-        return Files(value)  # type: ignore[return-value, arg-type]
+        return Files(value)  # type: ignore[return-value]
     try:
         return np.asarray(value)
     except ValueError as cause:
