@@ -19,7 +19,9 @@ from gdt.array import array as array_module
 from gdt.array import fetching
 from gdt.array.array import *
 from gdt.array.fetching import *
+from gdt.autodiff import checkpointed as checkpointed_module
 from gdt.autodiff import tape
+from gdt.autodiff.checkpointed import *
 from gdt.autodiff.tape import *
 from gdt.checkpoint import CheckpointManager
 from gdt.debug import configuration, drawing, html, observers
@@ -63,6 +65,7 @@ __all__ = [
 ]
 __all__ += array_module.__all__
 __all__ += array_type.__all__
+__all__ += checkpointed_module.__all__
 __all__ += configuration.__all__
 __all__ += constants.__all__
 __all__ += custom_vjp_module.__all__

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.errors import DtypeError, error
+from gdt.errors import DtypeError, GradientError, error
 
 
 class Collective(NamedTuple):
@@ -178,6 +178,37 @@ def ran(
         observer.on_run(name, function, inputs, outputs, op)
 
 
+Draw = tuple[str, tuple[Any, ...]]  # a name, and the values that the host has computed for it
+
+_REPEATED: ContextVar[Iterator[Draw] | None] = ContextVar("gdt.repeated", default=None)
+
+
+@contextmanager
+def repeating(draws: Sequence[Draw]) -> Iterator[None]:
+    """Let `from_host` return these values again, in order, inside the `with` statement."""
+    token = _REPEATED.set(iter(draws))
+    try:
+        yield
+    finally:
+        _REPEATED.reset(token)
+
+
+def _repeated(name: str, draws: Iterator[Draw]) -> tuple[Any, ...]:
+    """Return the values of the next draw; raise GradientError if it is of another name."""
+    drawn, values = next(draws, ("nothing", ()))
+    if drawn != name:
+        raise error(
+            GradientError,
+            "checkpointed",
+            f"the host computes {name} in the backward pass, where the forward pass had {drawn}",
+            remedy="A checkpointed function does the same whenever it is called.",
+        )
+    for observer in OBSERVERS.get():
+        if not observer.wants_runs:  # a recorder knows these values
+            observer.on_draw(name, lambda: values, values)
+    return values
+
+
 def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
     """Return `function()`: numbers and arrays that the host computes anew in every step.
 
@@ -185,6 +216,9 @@ def from_host(name: str, function: Callable[[], tuple[Any, ...]]) -> tuple[Any, 
     and NumPy scalar is therefore returned as a new object.
 
     Raises DtypeError for an int, a bool or a string, of which Python shares one object."""
+    draws = _REPEATED.get()
+    if draws is not None:
+        return _repeated(name, draws)
     observers = OBSERVERS.get()
     for observer in observers:
         observer.on_count(function)

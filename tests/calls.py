@@ -226,6 +226,7 @@ CALLS: dict[str, Callable[[], Call]] = {
         lambda f, n, *a: gdt.value_and_grad(f, n)(*a), (_square, 0, X), {}),
     "vjp": lambda: (gdt.vjp, (_square, X), {}),
     "function": lambda: (gdt.function, (_square,), {}),
+    "checkpointed": lambda: (gdt.checkpointed, (_square,), {}),
     "stop_gradient": lambda: (gdt.stop_gradient, (X,), {}),
     # ---- random numbers
     "random.Generator": lambda: (random.Generator, (1,), {}),

@@ -115,6 +115,19 @@ def test_units_are_chosen_by_a_pattern() -> None:
         assert counter.by_kind == {"all_gather": gathers}, units
 
 
+def test_the_unit_of_a_wrapped_module_is_the_module() -> None:
+    mesh = MESHES[0]
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts[".*"] = gdt.nn.Sharded(kept="data")
+    with gdt.default_mesh(mesh):
+        layers = [gdt.checkpointed(gdt.nn.Dense(8, 8, key=n)) for n in range(2)]
+    model = layouts.apply(gdt.nn.Sequential(*layers))
+    assert "layers.0.function.weight" in model.parameters()
+    with gdt.count_collectives() as counter:
+        model(gdt.ones((8, 8), "float32", layout=gdt.Layout(["data", None], mesh)))
+    assert counter.by_kind == {"all_gather": 2}
+
+
 def test_trees_of_arrays_are_gathered_by_name(rng) -> None:
     mesh = MESHES[1]
     layouts = gdt.nn.LayoutMap(mesh)

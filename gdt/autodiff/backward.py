@@ -16,7 +16,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.registry import FUNCTIONS
-from gdt.array.released import Released
+from gdt.array.released import Recipe, Released
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.caches import Cache
@@ -272,6 +272,7 @@ def _backward(
     seeds: Arrays,
     sources: Arrays,
     layouts: Sequence[Layout | None],
+    unreleased: Sequence[Recipe] = (),
 ) -> tuple[list[DistributedArray | None], dict[int, DistributedArray]]:
     """Return the cotangents of the sources, and by number those that a bucket has moved to their
     layouts already.
@@ -285,7 +286,7 @@ def _backward(
         grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
     source_ids = _ids(sources)
     buckets = Buckets([node[1] for node in calls], sources, layouts)
-    with Releases(calls) as releases, buckets:
+    with Releases(calls, unreleased) as releases, buckets:
         for number in reversed(range(len(calls))):
             op, args, static, out = calls[number]
             g = _cotangent(out, grads, source_ids)
@@ -297,6 +298,19 @@ def _backward(
             releases.passed(number)
             buckets.passed(number, lambda source: _gathered(source, grads))
     return [_gathered(s, grads) for s in sources], buckets.moved
+
+
+def cotangents_of(
+    nodes: Sequence[Node],
+    targets: Arrays,
+    seeds: Arrays,
+    sources: Arrays,
+    unreleased: Sequence[Recipe],
+) -> list[DistributedArray | None]:
+    """Return the cotangents of the sources as they are computed, moved nowhere; None for a source
+    on which no target depends. unreleased: recipes of arrays to release on the way."""
+    layouts = [None] * len(sources)
+    return _backward(nodes, targets, seeds, sources, layouts, unreleased)[0]
 
 
 def _dependent(nodes: Sequence[Node], sources: Arrays) -> tuple[list[Node], set[int]]:

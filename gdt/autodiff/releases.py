@@ -19,18 +19,22 @@ class Releases:
     left.
 
     calls: the calls (op, operands, statics, output) through which cotangents flow back, in order.
+    unreleased: recipes of arrays that have not been released yet.
     """
 
-    def __init__(self, calls: Sequence[tuple[Any, ...]]) -> None:
+    def __init__(self, calls: Sequence[tuple[Any, ...]], unreleased: Sequence[Recipe]) -> None:
         self._recipes: dict[int, list[Recipe]] = defaultdict(list)  # by the number of a call
-        numbers: dict[int, int] = {}
+        waiting = {id(x()): recipe for recipe in unreleased for x in recipe.results}
+        seen: set[int] = set()
         for number, (_, args, _, out) in enumerate(calls):
             for x in (*args, *(out if type(out) is tuple else (out,))):
-                if type(x) is DistributedArray and type(x.blocks) is Released:
-                    recipe = x.blocks.recipe
-                    if id(recipe) not in numbers:
-                        numbers[id(recipe)] = number
-                        self._recipes[number].append(recipe)
+                if type(x) is not DistributedArray:
+                    continue
+                recipe = x.blocks.recipe if type(x.blocks) is Released else waiting.get(id(x))
+                if recipe is not None and id(recipe) not in seen:
+                    seen.add(id(recipe))
+                    self._recipes[number].append(recipe)
+        self._recipes[-1] += [recipe for recipe in unreleased if id(recipe) not in seen]
 
     def passed(self, number: int) -> None:
         """Release what no call before this one reads."""

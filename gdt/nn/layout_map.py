@@ -194,9 +194,12 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         """Return the name of the module whose call gathers the array of this name."""
         match = self.units.match(name)
         unit = match.group() if match else ""
-        while unit not in modules:  # a list or dict of modules
-            unit = unit.rpartition(".")[0]
-        return unit
+        around = [module for module in modules if module and name.startswith(f"{module}.")]
+        inside = [module for module in around if module.startswith(unit)]
+        # Where the pattern matches a list, or what wraps a module: the next module inside, or around.
+        if not unit:
+            return ""
+        return min(inside, key=len) if inside else max(around, key=len, default="")
 
 
 @contextmanager

@@ -24,8 +24,19 @@ Layouts = tuple[Layout, ...]
 
 SMALLER = 8  # times less memory than its operands, for a result that is not worth a second call
 
-# Where this is a list, a backward pass follows at once: recipes wait in it to be released by that.
-POSTPONED: ContextVar[list[Recipe] | None] = ContextVar("gdt.postponed", default=None)
+_POSTPONED: ContextVar[list[Recipe] | None] = ContextVar("gdt.postponed", default=None)
+
+
+@contextmanager
+def postponing() -> Iterator[list[Recipe]]:
+    """Leave the arrays gathered that this `with` block gathers, since a backward pass follows at
+    once; provide the list of the recipes that it is to release."""
+    recipes: list[Recipe] = []
+    token = _POSTPONED.set(recipes)
+    try:
+        yield recipes
+    finally:
+        _POSTPONED.reset(token)
 
 
 @custom_vjp
@@ -109,7 +120,7 @@ def gathered(
         else:
             yield used
     finally:
-        postponed = POSTPONED.get()
+        postponed = _POSTPONED.get()
         for each in (recipe, *derived.recipes):
             if postponed is None:
                 each.release()

@@ -1,0 +1,209 @@
+"""Activation checkpointing: functions that are one entry on the tape, and run again backwards."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gdt.arguments import checked
+from gdt.array.array import DistributedArray
+from gdt.autodiff.backward import cotangents_of
+from gdt.autodiff.tape import GradientTape
+from gdt.errors import GradientError, error, line_of_user
+from gdt.observe import OBSERVERS, Observer, observing, observing_only, repeating
+from gdt.ops.gathering import postponing
+from gdt.programs.variables import read, variables
+from gdt.state import Stateful, mapped, places
+
+__all__ = ["checkpointed"]
+
+Draw = tuple[str, tuple[Any, ...]]
+
+
+@checked
+def checkpointed(f: Callable[..., Any]) -> Checkpointed:
+    """Return a function like `f` of whose work a tape keeps only what goes in and what comes out.
+
+    f: a function, or a module, of arrays (and anything else) that returns an array, or lists,
+        tuples and dicts of arrays. It may use arrays and modules that are not its arguments.
+
+    The backward pass runs `f` again, with the same random numbers, for the arrays between. So a
+    chain of checkpointed layers keeps one array for each, and all of one layer at a time, and takes
+    a second forward pass. Follows `jax.checkpoint`. Source: Chen et al. 2016, "Training Deep Nets
+    with Sublinear Memory Cost".
+
+    A call under a tape raises GradientError where `f` puts new arrays into its variables or modules
+    (as batch normalization in training does), or reads values on the host; so does the backward
+    pass where `f` then uses other arrays, such as updated parameters.
+
+    >>> w = gdt.asarray([1.0, 2.0])
+    >>> layer = gdt.checkpointed(lambda x: gdt.tanh(x * w))
+    >>> gdt.grad(lambda x: gdt.sum(layer(layer(x))))(gdt.asarray([0.0, 0.0])).tolist()
+    [1.0, 4.0]
+    """
+    return Checkpointed(f)
+
+
+class Checkpointed(Stateful):
+    """A function that runs again in the backward pass; see `gdt.checkpointed`.
+
+    The arrays of a module are found under the attribute `function`.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    def __repr__(self) -> str:
+        return f"<gdt.checkpointed {self.__name__}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tapes = [o for o in OBSERVERS.get() if not o.wants_parts]
+        if not tapes:
+            return self.function(*args, **kwargs)
+        watch = _Watch(self.__name__)
+        with observing_only(*[o for o in OBSERVERS.get() if o.wants_parts], watch):
+            out = self.function(*args, **kwargs)
+        self._refuse_writes(watch, _arrays((out, args, kwargs)))
+        outs: list[DistributedArray] = []
+        returned = mapped(lambda leaf: _own(leaf, outs), out)
+        del out  # what the function has made and returned is nothing that it reads
+        segment = _Segment(self, args, kwargs, watch)
+        for tape in tapes:
+            tape.on_op(segment, tuple(_alive(watch.read)), {}, tuple(outs))
+        return returned
+
+    def _refuse_writes(self, watch: _Watch, passed: Sequence[DistributedArray]) -> None:
+        """Raise GradientError if an array that the function has made lies in its state now.
+
+        passed: the arrays among its arguments and in what it returns.
+        """
+
+        def held() -> list[DistributedArray]:
+            known = {id(y) for x in (*passed, *_alive(watch.read)) for y in (x, x._resolved)}
+            return [x for x in _alive(watch.made) if id(x) not in known]
+
+        if not held():
+            return
+        gc.collect()  # of cycles that nobody reaches
+        names = {id(x): name for name, x in self._state()}
+        for x in held():
+            if id(x) in names:
+                raise error(
+                    GradientError,
+                    "checkpointed",
+                    f"{self.__name__} puts a new array into {names[id(x)]} in the call of "
+                    f"{line_of_user()}, and would put another there in the backward pass",
+                    operands={names[id(x)]: x.type},
+                    remedy="Return it, or take out of the checkpointed function what does so. "
+                    "Layers that find their sizes at the first call: call them once before.",
+                )
+
+    def _state(self) -> Iterator[tuple[str, Any]]:
+        """Return an iterator of the names and values of what the function can reach."""
+        roots = [(self.__name__, self.function)]
+        roots += [(place.name, read(place)) for place in variables(self.function)]
+        for name, root in roots:
+            yield name, root
+            yield from [(place.name, place.value) for place in places(root, name)]
+
+
+class _Segment:
+    """The entry of one call on a tape: an op whose gradient calls the function again."""
+
+    name = "checkpointed"
+    vjps = ()
+    __hash__ = None  # type: ignore[assignment]  # no recorded backward pass: it runs Python
+
+    def __init__(self, call: Checkpointed, args: Any, kwargs: Any, watch: _Watch) -> None:
+        self._call, self._args, self._kwargs = call, args, kwargs
+        self._draws, self._line = watch.draws, line_of_user()
+
+    def joint_vjp(
+        self, cotangents: Sequence[DistributedArray | None], out: Any, *read: DistributedArray
+    ) -> list[DistributedArray | None]:
+        """Return the cotangents of the arrays that the function reads, from those of its
+        outputs."""
+        tape, watch = GradientTape(), _Watch(self._call.__name__)
+        with repeating(self._draws), postponing() as recipes, tape, observing(watch):
+            again = self._call.function(*self._args, **self._kwargs)
+        self._check_read(read, watch)
+        pairs = zip(_arrays(again), cotangents, strict=True)
+        targets = [(x, g) for x, g in pairs if g is not None]
+        nodes = tape.nodes or []
+        outputs, seeds = [x for x, _ in targets], [g for _, g in targets]
+        return cotangents_of(nodes, outputs, seeds, read, recipes)
+
+    def _check_read(self, read: Sequence[DistributedArray], watch: _Watch) -> None:
+        """Raise GradientError unless the function has read the same arrays again."""
+        seen = watch.read.keys()
+        missing = [x for x in read if id(x) not in seen and id(x._resolved) not in seen]
+        if missing:
+            raise error(
+                GradientError,
+                "checkpointed",
+                f"{self._call.__name__}, called in {self._line}, uses other arrays in the backward "
+                "pass than in the forward pass",
+                operands={f"missing {n}": x.type for n, x in enumerate(missing)},
+                remedy="Take the gradient before parameters are updated.",
+            )
+
+
+class _Watch(Observer):
+    """An observer of the arrays that a function reads and makes, and of its random numbers."""
+
+    wants_moves = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # By identity: weakly, since arrays between must go as without a checkpoint.
+        self.read: dict[int, weakref.ref[DistributedArray]] = {}
+        self.made: dict[int, weakref.ref[DistributedArray]] = {}
+        self.draws: list[Draw] = []
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        for x in args:
+            if type(x) is DistributedArray and id(x) not in self.made:
+                self.read[id(x)] = weakref.ref(x)
+        for x in _arrays(out):
+            if id(x) not in self.read or self.read[id(x)]() is not x:
+                self.made[id(x)] = weakref.ref(x)
+
+    def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
+        self.on_op(None, args, {}, out)
+
+    def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
+        self.draws.append((name, values))
+
+    def on_host(self, action: str, remedy: str) -> None:
+        raise error(
+            GradientError,
+            "checkpointed",
+            f"{self._name} cannot {action}, as {line_of_user()} does",
+            remedy="The backward pass calls it again: return the array, and read it outside.",
+        )
+
+
+def _alive(references: dict[int, weakref.ref[DistributedArray]]) -> list[DistributedArray]:
+    """Return the arrays that somebody holds."""
+    return [x for reference in references.values() if (x := reference()) is not None]
+
+
+def _own(leaf: Any, outs: list[DistributedArray]) -> Any:
+    """Return another array of the same values, which is added to `outs`: a function may return what
+    it reads. Return any other value itself."""
+    if not isinstance(leaf, DistributedArray):
+        return leaf
+    out = DistributedArray(leaf.type, leaf.blocks)
+    out._resolved = leaf._resolved
+    outs.append(out)
+    return out
+
+
+def _arrays(tree: Any) -> list[DistributedArray]:
+    """Return the arrays of a tree, in the order of definition."""
+    arrays: list[DistributedArray] = []
+    mapped(lambda leaf: arrays.append(leaf) if type(leaf) is DistributedArray else None, tree)
+    return arrays

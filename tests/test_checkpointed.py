@@ -1,0 +1,154 @@
+"""Checkpointed functions: the same gradients and random numbers, and what cannot run twice."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.errors import GradientError
+
+MESHES = [gdt.create_mesh([("data", 4)], blocks=blocks) for blocks in (1, 4)]
+
+
+class Layer(gdt.nn.Module):
+    def __init__(self, size: int, key: int) -> None:
+        self.dense = gdt.nn.Dense(size, size, activation="tanh", key=key)
+        self.dropout = gdt.nn.Dropout(0.3, key=key)
+
+    def __call__(self, x, scale=1.0):
+        noise = gdt.random.uniform(x.shape, 0.0, 1.0, "float32", layout=x.layout.resolved)
+        return self.dropout(self.dense(x)) * scale + noise
+
+
+class Stack(gdt.nn.Module):
+    def __init__(self, mesh, wrap) -> None:
+        with gdt.default_mesh(mesh):
+            self.layers = [Layer(8, key) for key in range(3)]
+        self.wrap = wrap
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = self.wrap(layer)(x, scale=0.5)
+        return x
+
+
+def inputs(mesh, rng):
+    return gdt.asarray(rng.normal(size=(8, 8)), "float32", layout=gdt.Layout(["data", None], mesh))
+
+
+def losses_and_weights(mesh, wrap, x, entry=None, function=lambda step, **options: step):
+    """Return the losses of six steps, and the weights after them."""
+    gdt.random.seed(7)
+    model, optimizer = Stack(mesh, wrap), gdt.optim.SGD(0.1)
+    if entry is not None:
+        layouts = gdt.nn.LayoutMap(mesh)
+        layouts[r".*(weight|bias)"] = entry
+        layouts.apply(model)
+
+    def step(x):
+        loss, gradients = gdt.value_and_grad(lambda m: gdt.mean(m(x) ** 2))(model)
+        optimizer.update(model, gradients)
+        return loss
+
+    run = function(step, verify=3)
+    losses = [float(run(x)) for _ in range(6)]
+    return losses, [w.numpy() for w in model.parameters().values()]
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("function", [lambda step, **options: step, gdt.function])
+@pytest.mark.parametrize("entry", [None, gdt.nn.Sharded(kept="data")], ids=["replicated", "FSDP"])
+def test_a_training_takes_the_same_steps(rng, mesh, function, entry) -> None:
+    x = inputs(mesh, rng)
+    expected = losses_and_weights(mesh, lambda layer: layer, x)
+    losses, weights = losses_and_weights(mesh, gdt.checkpointed, x, entry, function)
+    np.testing.assert_allclose(losses, expected[0], rtol=1e-6)
+    for w, e in zip(weights, expected[1], strict=True):
+        np.testing.assert_allclose(w, e, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_checkpoints_nest_and_have_second_derivatives(rng, mesh) -> None:
+    x, w = inputs(mesh, rng), gdt.asarray(rng.normal(size=(8, 8)), "float32")
+    w = gdt.copy_to_mesh(w, gdt.Layout([None, None], mesh))
+    inner = lambda x: gdt.tanh(x @ w)
+    nested = gdt.checkpointed(
+        lambda x: {"y": gdt.checkpointed(inner)(gdt.checkpointed(inner)(x)), "x": x}
+    )
+    plain = lambda x: {"y": inner(inner(x)), "x": x}
+
+    def second(f):
+        first = gdt.grad(lambda x: gdt.sum(f(x)["y"] ** 2) + gdt.sum(f(x)["x"]))
+        return gdt.grad(lambda x: gdt.sum(first(x) ** 2))(x)
+
+    np.testing.assert_allclose(second(nested).numpy(), second(plain).numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_unreduced_gradients_are_still_reduced_once(rng) -> None:
+    mesh = MESHES[0]
+    x = inputs(mesh, rng)
+    for wrap in (lambda layer: layer, gdt.checkpointed):
+        model = Stack(mesh, wrap)
+        with gdt.count_collectives() as counter:
+            gdt.grad(lambda m: gdt.sum(m(x) ** 2))(model)
+        assert counter.by_kind == {"all_reduce": 1}
+
+
+def test_fsdp_gathers_a_checkpointed_layer_twice(rng) -> None:
+    mesh, layouts = MESHES[1], gdt.nn.LayoutMap(MESHES[1])
+    layouts[r".*(weight|bias)"] = gdt.nn.Sharded(kept="data")
+    model = layouts.apply(Stack(mesh, gdt.checkpointed))
+    x = inputs(mesh, rng)
+    with gdt.count_collectives() as counter:
+        gdt.grad(lambda m: gdt.sum(m(x) ** 2))(model)
+    assert counter.by_kind == {"all_gather": 6, "reduce_scatter": 3, "all_reduce": 1}
+
+
+def test_a_tape_keeps_what_goes_in_and_comes_out(rng) -> None:
+    inside = []
+
+    def layer(x):
+        y = gdt.exp(x)
+        inside.append(weakref.ref(y))
+        return gdt.tanh(y) * y
+
+    x = inputs(MESHES[0], rng)
+    with gdt.GradientTape() as tape:
+        y = gdt.checkpointed(layer)(x)
+    assert [node[0].name for node in tape.nodes] == ["checkpointed"]
+    assert inside[0]() is None
+    tape.gradient(y, x)
+    assert len(inside) == 2
+
+
+def test_functions_that_cannot_run_twice_are_refused(rng) -> None:
+    x = inputs(MESHES[0], rng)
+    norm, held = gdt.nn.BatchNorm(8), []
+    gradient = lambda f: gdt.grad(lambda x: gdt.sum(f(x)))(x)
+    with pytest.raises(GradientError, match=r"BatchNorm puts a new array into BatchNorm\.\w+ in"):
+        gradient(gdt.checkpointed(norm))
+    gradient(gdt.checkpointed(norm.eval()))
+
+    def writes(x):
+        held.append(gdt.sum(x))
+        return x * x
+
+    def fetches(x):
+        return x * float(gdt.sum(x))
+
+    with pytest.raises(
+        GradientError, match=r"writes puts a new array into held\.0 in the call of li"
+    ):
+        gradient(gdt.checkpointed(writes))
+    with pytest.raises(GradientError, match=r"fetches cannot read .* as line \d+ of .*fetches"):
+        gradient(gdt.checkpointed(fetches))
+    weights = {"w": gdt.asarray(2.0)}
+    with gdt.GradientTape() as tape:
+        y = gdt.checkpointed(lambda x: x * weights["w"])(gdt.asarray(3.0))
+    weights["w"] = gdt.asarray(5.0)
+    with pytest.raises(GradientError, match=r"called in line \d+ .* uses other arrays in the back"):
+        tape.gradient(y, tape.nodes[0][1][0])
+    assert float(gdt.checkpointed(fetches)(gdt.asarray(2.0))) == 4.0  # without a tape it runs once
