@@ -196,7 +196,7 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         unit = match.group() if match else ""
         around = [module for module in modules if module and name.startswith(f"{module}.")]
         inside = [module for module in around if module.startswith(unit)]
-        # Where the pattern matches a list, or what wraps a module: the next module inside, or around.
+        # The pattern may match a list, or what wraps a module: the next inside, or around it.
         if not unit:
             return ""
         return min(inside, key=len) if inside else max(around, key=len, default="")
