@@ -18,6 +18,7 @@ import numpy as np
 import gdt
 from gdt.array.registry import FUNCTIONS
 
+from .compositions import COMPOSED, MADE
 from .samples import SAMPLES
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -101,8 +102,13 @@ def _updated() -> tuple[Any, ...]:
 
 
 def _of_samples(name: str) -> Callable[[], Call]:
-    sample = SAMPLES[name][0]
+    sample = (SAMPLES.get(name) or COMPOSED[name])[0]
     return lambda: (FUNCTIONS[name], sample.args, dict(sample.static))
+
+
+def _of_numbers(name: str) -> Callable[[], Call]:
+    args, static = MADE[name][0]
+    return lambda: (FUNCTIONS[name], args, dict(static))
 
 
 losses, initializers, random, optim = gdt.nn.losses, gdt.nn.initializers, gdt.random, gdt.optim
@@ -110,6 +116,11 @@ losses, initializers, random, optim = gdt.nn.losses, gdt.nn.initializers, gdt.ra
 # name: a function that makes (callable, args, kwargs)
 CALLS: dict[str, Callable[[], Call]] = {
     **{name: _of_samples(name) for name in gdt.__all__ if name in SAMPLES},
+    **{name: _of_samples(name) for name in gdt.__all__ if name in COMPOSED},
+    **{name: _of_numbers(name) for name in MADE},
+    "apply_along_axis": lambda: (gdt.apply_along_axis, (lambda x: x * 2, 1, X), {}),
+    "apply_over_axes": lambda: (gdt.apply_over_axes, (gdt.sum, X, 0), {}),
+    "ix_": lambda: (gdt.ix_, ([0, 1], [0]), {}),
     # ---- meshes and layouts
     "create_mesh": lambda: (gdt.create_mesh, ([("x", 2)],), {"devices": ["cpu:0", "cpu:1"],
         "mesh_name": "m", "device_type": "CPU", "blocks": 2}),

@@ -51,6 +51,8 @@ HOSTILE: dict[str, Any] = {
 USERS_FUNCTIONS = {
     ("optim.with_warmup", "function"),
     ("nn.Flatten", "unknown argument"),  # it has no constructor of its own
+    ("apply_along_axis", "unknown argument"),
+    *[("fromfunction", what) for what in ("bytes", "empty", "unknown argument")],
     ("explain", "unknown argument"), ("explain", "missing argument"), ("vjp", "missing argument"),
 }  # fmt: skip
 
@@ -218,7 +220,7 @@ def test_a_checked_function_keeps_its_signature_and_document() -> None:
 
 
 # These pass arguments on, to a function of the user's or to an op's declaration.
-PASSING_ON = {"explain", "call_with_layout", "op"}
+PASSING_ON = {"explain", "call_with_layout", "op", "apply_along_axis", "fromfunction", "piecewise"}
 
 
 @pytest.mark.parametrize("name", sorted({*_public(), "distributed.initialize"} - PASSING_ON))

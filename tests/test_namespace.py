@@ -43,7 +43,8 @@ def test_aliases_are_the_functions_themselves() -> None:
 def test_every_function_shows_its_arguments() -> None:
     for name in FUNCTIONS.keys() & vars(np).keys():
         parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
-        assert not any(p.kind is p.VAR_KEYWORD for p in parameters), name
+        passes_on = name in ("apply_along_axis", "fromfunction", "piecewise")
+        assert passes_on or not any(p.kind is p.VAR_KEYWORD for p in parameters), name
 
 
 # ---------------------------------------------------------------- dtypes

@@ -297,6 +297,10 @@ MISSED = {
         "sum, None -> sum": "only where no logarithm is infinite",
     },
     "power": {"sum, None -> sum": "only where the exponent is 1"},
+    "heaviside": {
+        "None, sum -> None": "only where no x is 0",
+        "0, sum -> 0": "only where no x is 0",
+    },
     "where": {
         "None, sum, None -> sum": "only where the other choice is 0",
         "None, None, sum -> None": "only where the condition never chooses it",

@@ -73,7 +73,7 @@ def call_function(
     if function.__module__ in CHAPTERS:
         name = f"{function.__module__.removeprefix('numpy.')}.{name}"
     is_known = function.__module__ == "numpy" or function.__module__ in CHAPTERS
-    own = functions.get(ALIASES.get(name, name)) if is_known else None
+    own = functions.get(ALIASES.get(name, name.rstrip("_"))) if is_known else None
     is_nonzero = function is np.where and len(args) == 1
     holds_none = function is np.broadcast_arrays and any(a is None for a in args)
     if own is None or is_nonzero or holds_none:

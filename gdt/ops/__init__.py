@@ -6,20 +6,27 @@ A module names its public functions in `__all__`; they are `gdt`'s too.
 import types
 
 from gdt.ops.aliases import *
+from gdt.ops.angles import *
+from gdt.ops.assembling import *
 from gdt.ops.assigning import *
+from gdt.ops.averages import *
+from gdt.ops.bits import *
 from gdt.ops.builtin_names import *
 from gdt.ops.closeness import *
 from gdt.ops.comparison import *
 from gdt.ops.creation import *
+from gdt.ops.differences import *
 from gdt.ops.dtypes import *
 from gdt.ops.elementwise import *
 from gdt.ops.exponential import *
 from gdt.ops.extrema import *
+from gdt.ops.grids import *
 from gdt.ops.indexing import *
 from gdt.ops.interchange import *
 from gdt.ops.joining import *
 from gdt.ops.matrices import *
 from gdt.ops.movement import *
+from gdt.ops.nan_functions import *
 from gdt.ops.nn.activations.op import *
 from gdt.ops.nn.attention.op import *
 from gdt.ops.nn.batch_norm.op import *
@@ -32,6 +39,7 @@ from gdt.ops.nn.softmax import *
 from gdt.ops.packing import *
 from gdt.ops.padding import *
 from gdt.ops.placement import *
+from gdt.ops.polynomials import *
 from gdt.ops.powers import *
 from gdt.ops.printing import *
 from gdt.ops.products.contraction import *
@@ -42,6 +50,7 @@ from gdt.ops.ranges import *
 from gdt.ops.reductions import *
 from gdt.ops.rounding import *
 from gdt.ops.scans import *
+from gdt.ops.selection import *
 from gdt.ops.shapes import *
 from gdt.ops.shards import *
 from gdt.ops.statistics import *

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gdt.array.registry import ALIASES
+from gdt.ops.assembling import vstack
 from gdt.ops.comparison import invert, left_shift, right_shift
 from gdt.ops.elementwise import conj, divide, remainder
 from gdt.ops.exponential import acos, acosh, asin, asinh, atan, atan2, atanh
@@ -24,6 +25,7 @@ conjugate = conj
 mod = remainder
 permute_dims = transpose
 pow = power
+row_stack = vstack
 true_divide = divide
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "mod",
     "permute_dims",
     "pow",
+    "row_stack",
     "true_divide",
 ]
 ALIASES.update({alias: globals()[alias].__name__.rstrip("_") for alias in __all__})

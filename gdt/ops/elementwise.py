@@ -78,6 +78,7 @@ def unary(
     *calls: tuple[str, object],
     dtypes: str = FLOATING,
     linear: str = "",
+    rule: Any = UNARY,
     ufunc: str = "",
     of: Callable[[Any], Any] = _itself,
 ) -> Unary:
@@ -96,7 +97,7 @@ def unary(
 
     body.__dict__["ufunc"] = function
     chosen = body if of is _itself else body_of
-    return declare(chosen, name, documented(summary, facts, calls), UNARY, linear)
+    return declare(chosen, name, documented(summary, facts, calls), rule, linear)
 
 
 def binary(

@@ -12,8 +12,13 @@ import pkgutil
 
 from gdt.testing import Sample
 
+from ..compositions import COMPOSED, MADE
+
 SAMPLES: dict[str, list[Sample]] = {}
-ELSEWHERE: dict[str, str] = {}
+ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys((*COMPOSED, *MADE), "tests/test_compositions.py"),
+    **dict.fromkeys(("apply_along_axis", "apply_over_axes"), "tests/test_compositions.py"),
+}
 
 for _module in pkgutil.iter_modules(__path__):
     _family = importlib.import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,475 @@
+"""Joining, cutting and turning arrays under NumPy's shorter names, and editing along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.errors import AxisError, DtypeError, IndexRangeError, ShapeError, error
+from gdt.ops.comparison import not_equal
+from gdt.ops.differences import along
+from gdt.ops.elementwise import astype
+from gdt.ops.extrema import argmax
+from gdt.ops.joining import (
+    concat,
+    flip,
+    moveaxis,
+    split,
+    tile,
+)
+from gdt.ops.lookup import checked_axis
+from gdt.ops.matrices import tril, triu
+from gdt.ops.padding import pad
+from gdt.ops.products.op import diagonal
+from gdt.ops.reductions import any_
+from gdt.ops.shapes import Shape, broadcast_to, checked_shape, expand_dims, reshape, transpose
+from gdt.ops.taking import take
+
+__all__ = [
+    "append",
+    "atleast_3d",
+    "block",
+    "column_stack",
+    "delete",
+    "diag",
+    "diagflat",
+    "dsplit",
+    "dstack",
+    "fliplr",
+    "flipud",
+    "hsplit",
+    "hstack",
+    "insert",
+    "resize",
+    "rollaxis",
+    "rot90",
+    "trim_zeros",
+    "unstack",
+    "vsplit",
+    "vstack",
+]
+
+Arrays = Sequence[Any]
+
+
+def with_rank(x: DistributedArray, rank: int) -> DistributedArray:
+    """`x` with axes of length 1 in front until it has the rank."""
+    return x if x.ndim >= rank else reshape(x, (1,) * (rank - x.ndim) + x.shape)
+
+
+def _listed(arrays: Any, name: str) -> list[DistributedArray]:
+    """The members of a sequence of arrays, on one mesh."""
+    if isinstance(arrays, DistributedArray) and arrays.ndim:
+        arrays = list(arrays)
+    if not isinstance(arrays, list | tuple | np.ndarray):
+        raise error(DtypeError, name, f"the arrays are a {type(arrays).__name__}, not a list")
+    if not arrays:
+        raise error(ShapeError, name, "the list of arrays is empty")
+    return as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
+
+
+# ---------------------------------------------------------------- joining
+
+
+@public
+def vstack(arrays: Arrays) -> DistributedArray:
+    """The arrays one below the other; an array of rank 1 is a row.
+
+    >>> gdt.vstack([[1, 2], [3, 4]]).tolist()
+    [[1, 2], [3, 4]]
+    """
+    return concat([with_rank(a, 2) for a in _listed(arrays, "vstack")], axis=0)
+
+
+@public
+def hstack(arrays: Arrays) -> DistributedArray:
+    """The arrays side by side: along axis 1, or axis 0 of arrays of rank 1.
+
+    >>> gdt.hstack([[1, 2], [3]]).tolist()
+    [1, 2, 3]
+    """
+    listed = [with_rank(a, 1) for a in _listed(arrays, "hstack")]
+    return concat(listed, axis=0 if listed[0].ndim == 1 else 1)
+
+
+@public
+def dstack(arrays: Arrays) -> DistributedArray:
+    """The arrays joined along a third axis.
+
+    >>> gdt.dstack([[1, 2], [3, 4]]).tolist()
+    [[[1, 3], [2, 4]]]
+    """
+    return concat([atleast_3d(a) for a in _listed(arrays, "dstack")], axis=2)
+
+
+@public
+def column_stack(arrays: Arrays) -> DistributedArray:
+    """The arrays side by side; an array of rank 1 is a column.
+
+    >>> gdt.column_stack([[1, 2], [3, 4]]).tolist()
+    [[1, 3], [2, 4]]
+    """
+    listed = _listed(arrays, "column_stack")
+    return concat([a if a.ndim > 1 else reshape(a, (-1, 1)) for a in listed], axis=1)
+
+
+@public
+def append(x: Any, values: Any, axis: int | None = None) -> DistributedArray:
+    """`x` and `values` end to end along `axis` (None: flattened first).
+
+    >>> gdt.append([1, 2], [3]).tolist()
+    [1, 2, 3]
+    """
+    return concat(as_operands("append", x=x, values=values), axis=axis)
+
+
+@public
+def block(arrays: Any) -> DistributedArray:
+    """One array of nested lists of arrays: the innermost lists are joined along the last axis.
+
+    Raises ShapeError for lists of different depths, and for empty lists.
+
+    >>> a, b = gdt.ones((1, 2)), gdt.zeros((1, 1))
+    >>> gdt.block([[a, b], [b, a]]).tolist()
+    [[1.0, 1.0, 0.0], [0.0, 1.0, 1.0]]
+    """
+    leaves: list[Any] = []
+    depth = _depth(arrays, leaves)
+    operands = as_operands("block", **{f"array {i}": a for i, a in enumerate(leaves)})
+    rank = max(depth, *[a.ndim for a in operands])
+    remaining = iter(operands)
+
+    def joined(part: Any, level: int) -> DistributedArray:
+        if isinstance(part, list):
+            return concat([joined(p, level + 1) for p in part], axis=-(depth - level))
+        x = next(remaining)
+        return with_rank(x, rank)
+
+    return joined(arrays, 0)
+
+
+def _depth(arrays: Any, leaves: list[Any]) -> int:
+    """The depth of nested lists; their arrays are added to `leaves`."""
+    if isinstance(arrays, tuple):
+        raise error(DtypeError, "block", "a tuple is no list of arrays", remedy="Use lists.")
+    if not isinstance(arrays, list):
+        leaves.append(arrays)
+        return 0
+    if not arrays:
+        raise error(ShapeError, "block", "a list of arrays is empty")
+    depths = {_depth(part, leaves) for part in arrays}
+    if len(depths) > 1:
+        raise error(ShapeError, "block", f"lists of different depths {sorted(depths)}")
+    return 1 + depths.pop()
+
+
+@public
+def atleast_3d(*arrays: Any) -> Any:
+    """The arrays with at least three axes: an array of rank 1 gets one on each side, one of rank 2
+    a last one. One array, or a tuple of several.
+
+    >>> gdt.atleast_3d([1, 2]).shape
+    (1, 2, 1)
+    """
+    if len(arrays) != 1:
+        return tuple(atleast_3d(a) for a in arrays)
+    (x,) = as_operands("atleast_3d", x=arrays[0])
+    shapes = {0: (1, 1, 1), 1: (1, *x.shape, 1), 2: (*x.shape, 1)}
+    return reshape(x, shapes[x.ndim]) if x.ndim < 3 else x
+
+
+# ---------------------------------------------------------------- splitting
+
+
+@public
+def unstack(x: Any, /, *, axis: int = 0) -> tuple[DistributedArray, ...]:
+    """The slices of `x` along `axis`, which they lack, as a tuple.
+
+    >>> [part.tolist() for part in gdt.unstack([[1, 2], [3, 4]])]
+    [[1, 2], [3, 4]]
+    """
+    (x,) = as_operands("unstack", x=x)
+    if not x.ndim:
+        raise error(ShapeError, "unstack", "rank 0 has no axis", operands={"x": x.type})
+    at = checked_axis(x.type, axis, "unstack")
+    return tuple(x[along(x.ndim, at, i)] for i in range(x.shape[at]))
+
+
+def _split_along(name: str, x: Any, sections: Any, axis: int, rank: int) -> list[DistributedArray]:
+    (x,) = as_operands(name, x=x)
+    if x.ndim < rank:
+        problem = f"rank {x.ndim} is less than {rank}"
+        raise error(ShapeError, name, problem, operands={"x": x.type})
+    parts: list[DistributedArray] = split(x, sections, axis=axis)
+    return parts
+
+
+@public
+def hsplit(x: Any, indices_or_sections: Any) -> list[DistributedArray]:
+    """Split along axis 1, or axis 0 of an array of rank 1; see `gdt.split`.
+
+    >>> [part.tolist() for part in gdt.hsplit([1, 2, 3, 4], 2)]
+    [[1, 2], [3, 4]]
+    """
+    return _split_along("hsplit", x, indices_or_sections, 0 if np.ndim(x) == 1 else 1, 1)
+
+
+@public
+def vsplit(x: Any, indices_or_sections: Any) -> list[DistributedArray]:
+    """Split along axis 0 of an array of rank 2 or more; see `gdt.split`.
+
+    >>> [part.tolist() for part in gdt.vsplit([[1, 2], [3, 4]], 2)]
+    [[[1, 2]], [[3, 4]]]
+    """
+    return _split_along("vsplit", x, indices_or_sections, 0, 2)
+
+
+@public
+def dsplit(x: Any, indices_or_sections: Any) -> list[DistributedArray]:
+    """Split along axis 2 of an array of rank 3 or more; see `gdt.split`.
+
+    >>> [part.tolist() for part in gdt.dsplit([[[1, 2]]], 2)]
+    [[[[1]]], [[[2]]]]
+    """
+    return _split_along("dsplit", x, indices_or_sections, 2, 3)
+
+
+# ---------------------------------------------------------------- turning
+
+
+@public
+def fliplr(x: Any) -> DistributedArray:
+    """The columns of a matrix backwards: `gdt.flip` along axis 1.
+
+    >>> gdt.fliplr([[1, 2], [3, 4]]).tolist()
+    [[2, 1], [4, 3]]
+    """
+    return flip(_matrix(x, "fliplr"), axis=1)
+
+
+@public
+def flipud(x: Any) -> DistributedArray:
+    """The rows backwards: `gdt.flip` along axis 0.
+
+    >>> gdt.flipud([1, 2]).tolist()
+    [2, 1]
+    """
+    (x,) = as_operands("flipud", x=x)
+    return flip(x, axis=0)
+
+
+def _matrix(x: Any, name: str) -> DistributedArray:
+    (x,) = as_operands(name, x=x)
+    if x.ndim < 2:
+        raise error(ShapeError, name, f"rank {x.ndim} is less than 2", operands={"x": x.type})
+    result: DistributedArray = x
+    return result
+
+
+@public
+def rot90(x: Any, k: int = 1, axes: Sequence[int] = (0, 1)) -> DistributedArray:
+    """`x` turned `k` times by 90 degrees in the plane of two axes, from the first to the second.
+
+    Raises ShapeError for axes that are not two different ones.
+
+    >>> gdt.rot90([[1, 2], [3, 4]]).tolist()
+    [[2, 4], [1, 3]]
+    """
+    x = _matrix(x, "rot90")
+    places = [checked_axis(x.type, a, "rot90") for a in axes]
+    if len(set(places)) != 2 or len(places) != 2:
+        raise error(ShapeError, "rot90", f"axes {axes} are no two axes", operands={"x": x.type})
+    first, second = places
+    if k % 4 == 0:
+        result: DistributedArray = x
+        return result
+    if k % 4 == 2:
+        return flip(flip(x, axis=first), axis=second)
+    order = [*range(x.ndim)]
+    order[first], order[second] = second, first
+    if k % 4 == 1:
+        return transpose(flip(x, axis=second), order)
+    return flip(transpose(x, order), axis=second)
+
+
+@public
+def rollaxis(x: Any, axis: int, start: int = 0) -> DistributedArray:
+    """`x` with `axis` moved before the axis `start`; `gdt.moveaxis` says the same more clearly.
+
+    >>> gdt.rollaxis(gdt.ones((2, 3, 4)), 2).shape
+    (4, 2, 3)
+    """
+    (x,) = as_operands("rollaxis", x=x)
+    at = checked_axis(x.type, axis, "rollaxis")
+    if not -x.ndim <= start <= x.ndim:
+        problem = f"start {start} is out of range for rank {x.ndim}"
+        raise error(AxisError, "rollaxis", problem, operands={"x": x.type})
+    start += x.ndim if start < 0 else 0
+    return moveaxis(x, at, start - (at < start))
+
+
+# ---------------------------------------------------------------- diagonals
+
+
+@public
+def diag(v: Any, k: int = 0) -> DistributedArray:
+    """The k-th diagonal of a matrix, or the matrix whose k-th diagonal is the vector `v`.
+
+    >>> gdt.diag([1, 2]).tolist(), gdt.diag([[1, 2], [3, 4]]).tolist()
+    ([[1, 0], [0, 2]], [1, 4])
+    """
+    (v,) = as_operands("diag", v=v)
+    if v.ndim == 2:
+        return diagonal(v, offset=k)
+    if v.ndim != 1:
+        problem = f"rank {v.ndim} is neither a vector nor a matrix"
+        raise error(ShapeError, "diag", problem, operands={"v": v.type})
+    rows = pad(v, (max(-k, 0), max(k, 0)))  # (n + |k|,)
+    n = rows.shape[0]
+    return triu(tril(broadcast_to(expand_dims(rows, 1), (n, n)), k=k), k=k)
+
+
+@public
+def diagflat(v: Any, k: int = 0) -> DistributedArray:
+    """The matrix whose k-th diagonal holds the elements of `v`, flattened.
+
+    >>> gdt.diagflat([[1, 2]]).tolist()
+    [[1, 0], [0, 2]]
+    """
+    (v,) = as_operands("diagflat", v=v)
+    return diag(reshape(v, -1), k)
+
+
+# ---------------------------------------------------------------- editing
+
+
+@public
+def resize(x: Any, new_shape: Shape) -> DistributedArray:
+    """An array of `new_shape` filled with the elements of `x`, over and over; zeros if it has none.
+
+    >>> gdt.resize([1, 2, 3], (2, 2)).tolist()
+    [[1, 2], [3, 1]]
+    """
+    (x,) = as_operands("resize", x=x)
+    shape = checked_shape(new_shape, "resize")
+    size = int(np.prod(shape, dtype=np.int64))
+    flat = reshape(x, -1)
+    if not x.size:
+        flat = pad(flat, (0, size))
+    elif size > x.size:
+        flat = tile(flat, -(-size // x.size))
+    return reshape(flat[:size], shape)
+
+
+@public
+def trim_zeros(
+    x: Any, trim: str = "fb", axis: int | Sequence[int] | None = None
+) -> DistributedArray:
+    """`x` without the zeros at its ends along `axis` (None: all axes). Reads where they end.
+
+    trim: "f" for the front, "b" for the back, "fb" for both.
+
+    >>> gdt.trim_zeros([0, 1, 2, 0]).tolist()
+    [1, 2]
+    """
+    (x,) = as_operands("trim_zeros", x=x)
+    places = set(trim.lower())
+    if not places or places - {"f", "b"}:
+        raise error(DtypeError, "trim_zeros", f"trim is {trim!r}, not 'f', 'b' or 'fb'")
+    axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    index = [slice(None)] * x.ndim
+    for a in [checked_axis(x.type, a, "trim_zeros") for a in axes]:
+        others = tuple(d for d in range(x.ndim) if d != a)
+        flags = any_(not_equal(x, 0), axis=others)
+        n = x.shape[a]
+        is_zero = not x.size or not bool(any_(flags))
+        start = 0 if is_zero else int(argmax(flags))
+        stop = 0 if is_zero else n - int(argmax(flip(flags)))
+        index[a] = slice(start if "f" in places else 0, stop if "b" in places else n)
+        if is_zero and places == {"f"}:
+            index[a] = slice(n, n)
+    result: DistributedArray = x[tuple(index)]
+    return result
+
+
+@public
+def delete(x: Any, obj: Any, axis: int | None = None) -> DistributedArray:
+    """`x` without the slices `obj` along `axis` (None: of the flattened array).
+
+    obj: an int, a slice, integers, or a mask. Raises IndexRangeError for one that is out of range.
+
+    >>> gdt.delete([1, 2, 3, 4], [0, 2]).tolist()
+    [2, 4]
+    """
+    (x,) = as_operands("delete", x=x)
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    at = checked_axis(x.type, axis, "delete")
+    size = x.shape[at]
+    keep = np.ones(size, bool)
+    keep[_places(obj, size, "delete", x)] = False
+    edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))  # of the runs that are kept
+    parts = [x[along(x.ndim, at, slice(*edge))] for edge in edges.reshape(-1, 2).tolist()]
+    if len(parts) > MOST_PARTS:
+        return take(x, np.flatnonzero(keep), axis=at)
+    return concat(parts, axis=at) if parts else x[along(x.ndim, at, slice(0, 0))]
+
+
+MOST_PARTS = 16  # runs that are joined; more of them are taken by their indices
+
+
+def _places(obj: Any, size: int, name: str, x: DistributedArray) -> np.ndarray:
+    """The indices along an axis of `size` that an int, a slice, integers or a mask name."""
+    if isinstance(obj, slice):
+        return np.arange(size)[obj]
+    places = obj.numpy() if isinstance(obj, DistributedArray) else np.asarray(obj)
+    if places.dtype.kind == "b":
+        if places.shape != (size,):
+            problem = f"a mask of shape {list(places.shape)} does not fit an axis of length {size}"
+            raise error(ShapeError, name, problem, operands={"x": x.type})
+        return np.flatnonzero(places)
+    if not places.size:
+        return np.zeros(0, np.int64)
+    if places.dtype.kind not in "iu":
+        raise error(DtypeError, name, f"{obj!r} names no indices", operands={"x": x.type})
+    limit = size + (name == "insert")
+    if ((places < -size) | (places >= limit)).any():
+        problem = f"an index of {places.tolist()} is out of range for an axis of length {size}"
+        raise error(IndexRangeError, name, problem, operands={"x": x.type})
+    return np.where(places < 0, places + size, places)
+
+
+@public
+def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> DistributedArray:
+    """`x` with `values` before the indices `obj` along `axis` (None: of the flattened array).
+
+    obj: an int, a slice, integers or a mask: indices in `x` as it is. values: broadcast to the
+        slices that are inserted, and cast to the dtype of `x`.
+
+    >>> gdt.insert([1, 2, 3], [1, 3], [8, 9]).tolist()
+    [1, 8, 2, 3, 9]
+    """
+    x, values = as_operands("insert", x=x, values=values)
+    if axis is None:
+        x, axis = reshape(x, -1), 0
+    at = checked_axis(x.type, axis, "insert")
+    size = x.shape[at]
+    places = _places(obj, size, "insert", x)
+    values = astype(values, x.dtype)
+    if places.size == 1:
+        if places.ndim == 0:  # as NumPy has it: the first axis of `values` is that of the slices
+            values = moveaxis(with_rank(values, x.ndim), 0, at)
+        count = values.shape[at - x.ndim] if values.ndim >= x.ndim - at else 1
+        shape = (*x.shape[:at], count, *x.shape[at + 1 :])
+        index = int(places.reshape(()))
+        ends = [x[along(x.ndim, at, slice(index))], x[along(x.ndim, at, slice(index, None))]]
+        return concat([ends[0], broadcast_to(values, shape), ends[1]], axis=at)
+    shape = (*x.shape[:at], places.size, *x.shape[at + 1 :])
+    joined = concat([x, broadcast_to(values, shape)], axis=at)
+    order = np.argsort(np.concatenate([np.arange(size) + 0.5, places]), kind="stable")
+    return take(joined, order, axis=at)

@@ -1,0 +1,346 @@
+"""Weighted averages, covariances, spreads, and products that NumPy has beside `matmul`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops.assembling import with_rank
+from gdt.ops.comparison import clip, equal
+from gdt.ops.creation import full
+from gdt.ops.elementwise import astype, conj, divide, imag, multiply, real, sqrt, subtract
+from gdt.ops.extrema import max_, min_
+from gdt.ops.joining import concat
+from gdt.ops.lookup import checked_axis
+from gdt.ops.products.einsum import einsum
+from gdt.ops.products.op import diagonal, matmul
+from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, reduced_count, sum_
+from gdt.ops.scans import cumprod, cumsum
+from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose
+from gdt.sharding.layout import Layout
+
+__all__ = [
+    "apply_along_axis",
+    "apply_over_axes",
+    "array_equiv",
+    "average",
+    "corrcoef",
+    "cov",
+    "cumulative_prod",
+    "cumulative_sum",
+    "kron",
+    "matrix_transpose",
+    "matvec",
+    "ptp",
+    "vecmat",
+]
+
+
+@public
+def ptp(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+    """The largest minus the smallest element along `axis` (None: all axes).
+
+    >>> gdt.ptp([[1, 5], [7, 2]], axis=1).tolist()
+    [4, 5]
+    """
+    (x,) = as_operands("ptp", x=x)
+    return subtract(max_(x, axis=axis, keepdims=keepdims), min_(x, axis=axis, keepdims=keepdims))
+
+
+@public
+def average(
+    x: Any,
+    axis: Axis = None,
+    weights: Any = None,
+    returned: bool = False,
+    *,
+    keepdims: bool = False,
+) -> Any:
+    """The average over `axis` (None: all axes), weighted by `weights`.
+
+    weights: of the shape of `x`, or of its length along `axis`. returned: whether to return the
+    sums of the weights as well. Raises ShapeError for weights that do not fit, and, after reading
+    one truth value, ZeroDivisionError for weights that add up to 0.
+
+    >>> float(gdt.average([1.0, 2.0, 3.0], weights=[3, 1, 0]))
+    1.25
+    """
+    (x,) = as_operands("average", x=x)
+    if weights is None:
+        result = mean(x, axis=axis, keepdims=keepdims)
+        if not returned:
+            return result
+        count = full((), reduced_count(x, axis), result.dtype, layout=Layout.replicated(x.mesh, 0))
+        return result, broadcast_to(count, result.shape)
+    x, weights = as_operands("average", x=x, weights=weights)
+    if weights.shape != x.shape:
+        axes = (
+            None if axis is None else [a + x.ndim for a in negative_axes(x.type, axis, "average")]
+        )
+        if axes is None or weights.shape != tuple(x.shape[a] for a in axes):
+            problem = f"weights of shape {list(weights.shape)} do not fit"
+            operands = {"x": x.type, "weights": weights.type}
+            raise error(ShapeError, "average", problem, operands=operands)
+        weights = reshape(weights, [n if d in axes else 1 for d, n in enumerate(x.shape)])
+    dtype = np.result_type(x.dtype, weights.dtype, *["float64"] * (x.dtype.kind in "biu"))
+    weights = broadcast_to(astype(weights, dtype), x.shape)
+    scale = sum_(weights, axis=axis, keepdims=keepdims)
+    if bool(any_(equal(scale, 0))):
+        raise ZeroDivisionError("average: the weights add up to 0, and cannot be divided by")
+    averaged = divide(sum_(multiply(x, weights), axis=axis, keepdims=keepdims), scale)
+    return (averaged, scale) if returned else averaged
+
+
+@public
+def cov(
+    x: Any,
+    y: Any = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: Any = None,
+    aweights: Any = None,
+    *,
+    dtype: Any = None,
+) -> DistributedArray:
+    """The covariance matrix of variables: the rows of `x` (and `y`), columns if not `rowvar`.
+
+    bias: whether to divide by the number of observations, not by one less; `ddof` says by how many
+    less. fweights, aweights: how often each observation counts, and its importance.
+
+    >>> gdt.cov([[0, 1, 2], [2, 1, 0]]).tolist()
+    [[1.0, -1.0], [-1.0, 1.0]]
+    """
+    (x,) = as_operands("cov", x=x)
+    rows = _variables(x, rowvar, "cov")
+    if y is not None:
+        _, y = as_operands("cov", x=x, y=y)
+        rows = concat([rows, _variables(y, rowvar, "cov")], axis=0)
+    rows = astype(rows, np.result_type(rows.dtype, np.float64) if dtype is None else dtype)
+    ddof = (0 if bias else 1) if ddof is None else ddof
+    weights: Any = None
+    for name, w in (("fweights", fweights), ("aweights", aweights)):
+        if w is not None:
+            weight = astype(as_operands("cov", x=x, **{name: w})[1], np.float64)
+            if weight.shape != rows.shape[1:]:
+                problem = f"{name} {list(weight.shape)} do not fit {rows.shape[1]} observations"
+                raise error(ShapeError, "cov", problem, operands={"x": x.type})
+            weights = weight if weights is None else weights * weight
+    if weights is None:
+        total: Any = rows.shape[1]
+        centred = rows - mean(rows, axis=1, keepdims=True)
+        factor: Any = np.float64(max(total - ddof, 0))
+        return squeeze(divide(matmul(centred, conj(transpose(centred))), factor))
+    total = sum_(weights)
+    centred = rows - sum_(rows * weights, axis=1, keepdims=True) / total
+    factor = total - ddof
+    if ddof and aweights is not None:
+        importance = astype(as_operands("cov", x=x, aweights=aweights)[1], np.float64)
+        factor = total - ddof * sum_(weights * importance) / total
+    return squeeze(divide(matmul(centred * weights, conj(transpose(centred))), factor))
+
+
+def _variables(x: DistributedArray, rowvar: bool, name: str) -> DistributedArray:
+    if x.ndim > 2:
+        problem = f"rank {x.ndim} is neither 1 nor 2"
+        raise error(ShapeError, name, problem, operands={"x": x.type})
+    return transpose(x) if x.ndim == 2 and not rowvar else with_rank(x, 2)
+
+
+@public
+def corrcoef(x: Any, y: Any = None, rowvar: bool = True, *, dtype: Any = None) -> DistributedArray:
+    """The correlation coefficients of variables; arguments are those of `gdt.cov`.
+
+    >>> gdt.corrcoef([[0, 1, 2], [2, 1, 0]]).tolist()
+    [[1.0, -1.0], [-1.0, 1.0]]
+    """
+    c = cov(x, y, rowvar, dtype=dtype)
+    if not c.ndim:
+        return divide(c, c)
+    deviation = sqrt(real(diagonal(c)))
+    c = c / expand_dims(deviation, 1) / expand_dims(deviation, 0)
+    if c.dtype.kind == "c":
+        return clip(real(c), -1, 1) + clip(imag(c), -1, 1) * 1j
+    return clip(c, -1, 1)
+
+
+@public
+def array_equiv(x: Any, y: Any) -> DistributedArray:
+    """Whether the shapes broadcast and all elements are equal; a bool array of rank 0.
+
+    >>> bool(gdt.array_equiv([1, 1], 1))
+    True
+    """
+    x, y = as_operands("array_equiv", x=x, y=y)
+    try:
+        np.broadcast_shapes(x.shape, y.shape)
+    except ValueError:
+        return full((), False, layout=Layout.replicated(x.mesh, 0))
+    return all_(equal(x, y))
+
+
+# ---------------------------------------------------------------- scans of the standard
+
+
+def _cumulative(
+    name: str, x: Any, axis: int | None, dtype: Any, include_initial: bool
+) -> DistributedArray:
+    (x,) = as_operands(name, x=x)
+    if not x.ndim:
+        raise error(ShapeError, name, "rank 0 has no axis", operands={"x": x.type})
+    if axis is None:
+        if x.ndim != 1:
+            problem = f"an array of rank {x.ndim} needs an axis"
+            raise error(ArgumentError, name, problem, operands={"x": x.type})
+        axis = 0
+    at = checked_axis(x.type, axis, name)
+    scan, first = (cumsum, 0) if name == "cumulative_sum" else (cumprod, 1)
+    scanned = scan(x, axis=at, dtype=dtype)
+    if not include_initial:
+        return scanned
+    shape = [1 if d == at else n for d, n in enumerate(x.shape)]
+    start = full(shape, first, scanned.dtype, layout=Layout.replicated(x.mesh, x.ndim))
+    return concat([start, scanned], axis=at)
+
+
+@public
+def cumulative_sum(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> DistributedArray:
+    """Sums of the first 1, 2, 3, ... elements along `axis`, which an array of rank 1 need not name.
+
+    include_initial: whether the result begins with 0, the sum of none.
+
+    >>> gdt.cumulative_sum([1, 2, 3], include_initial=True).tolist()
+    [0, 1, 3, 6]
+    """
+    return _cumulative("cumulative_sum", x, axis, dtype, include_initial)
+
+
+@public
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> DistributedArray:
+    """Products of the first 1, 2, 3, ... elements along `axis`, which an array of rank 1 need not
+    name.
+
+    include_initial: whether the result begins with 1, the product of none.
+
+    >>> gdt.cumulative_prod([1, 2, 3], include_initial=True).tolist()
+    [1, 1, 2, 6]
+    """
+    return _cumulative("cumulative_prod", x, axis, dtype, include_initial)
+
+
+# ---------------------------------------------------------------- products
+
+
+@public
+def kron(a: Any, b: Any) -> DistributedArray:
+    """The Kronecker product: blocks of `b`, each scaled by an element of `a`.
+
+    >>> gdt.kron([1, 10], [1, 2]).tolist()
+    [1, 2, 10, 20]
+    """
+    a, b = as_operands("kron", a=a, b=b)
+    rank = max(a.ndim, b.ndim)
+    a, b = (reshape(x, (1,) * (rank - x.ndim) + x.shape) for x in (a, b))
+    pairs = multiply(
+        reshape(a, [n for size in a.shape for n in (size, 1)]),
+        reshape(b, [n for size in b.shape for n in (1, size)]),
+    )  # (a0, b0, a1, b1, ...)
+    return reshape(pairs, [n * m for n, m in zip(a.shape, b.shape, strict=True)])
+
+
+@public
+def matrix_transpose(x: Any, /) -> DistributedArray:
+    """The matrices of a stack with rows and columns exchanged; a view.
+
+    >>> gdt.matrix_transpose([[1, 2], [3, 4]]).tolist()
+    [[1, 3], [2, 4]]
+    """
+    (x,) = as_operands("matrix_transpose", x=x)
+    if x.ndim < 2:
+        problem = f"rank {x.ndim} is not a matrix"
+        raise error(ShapeError, "matrix_transpose", problem, operands={"x": x.type})
+    return transpose(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+@public
+def matvec(x: Any, v: Any, /) -> DistributedArray:
+    """Products of matrices and vectors: x: (..., m, n), v: (..., n), result: (..., m).
+
+    >>> gdt.matvec([[1, 2], [3, 4]], [1, 1]).tolist()
+    [3, 7]
+    """
+    return einsum("...mn,...n->...m", *as_operands("matvec", x=x, v=v))
+
+
+@public
+def vecmat(v: Any, x: Any, /) -> DistributedArray:
+    """Products of conjugated vectors and matrices: v: (..., m), x: (..., m, n), result: (..., n).
+
+    >>> gdt.vecmat([1, 1], [[1, 2], [3, 4]]).tolist()
+    [4, 6]
+    """
+    v, x = as_operands("vecmat", v=v, x=x)
+    return einsum("...m,...mn->...n", conj(v), x)
+
+
+# ---------------------------------------------------------------- functions of slices
+
+
+@public
+def apply_along_axis(
+    func1d: Callable[..., Any], axis: int, arr: Any, *args: Any, **kwargs: Any
+) -> DistributedArray:
+    """`func1d(slice, *args, **kwargs)` of every slice of rank 1 along `axis`: one call for each.
+
+    The axes of what it returns stand in the place of `axis`. A function that takes an axis itself
+    is far faster than this.
+
+    >>> gdt.apply_along_axis(gdt.sum, 1, gdt.ones((2, 3))).tolist()
+    [3.0, 3.0]
+    """
+    (arr,) = as_operands("apply_along_axis", arr=arr)
+    at = checked_axis(arr.type, axis, "apply_along_axis")
+    others = [d for d in range(arr.ndim) if d != at]
+    rows = transpose(arr, (*others, at))
+    sizes = rows.shape[:-1]
+    if 0 in sizes:
+        problem = "there is no slice to call the function with"
+        raise error(ShapeError, "apply_along_axis", problem, operands={"arr": arr.type})
+    results = [func1d(rows[index], *args, **kwargs) for index in np.ndindex(*sizes)]
+    parts = as_operands("apply_along_axis", **{f"result {i}": r for i, r in enumerate(results)})
+    shape = parts[0].shape
+    out = reshape(concat([expand_dims(p, 0) for p in parts]), (*sizes, *shape))
+    before, inner = range(at), range(len(sizes), out.ndim)
+    return transpose(out, (*before, *inner, *range(at, len(sizes))))
+
+
+@public
+def apply_over_axes(
+    func: Callable[[Any, int], Any], x: Any, axes: int | Sequence[int]
+) -> DistributedArray:
+    """`func(x, axis)` for each of the axes in turn; axes that it removes are put back.
+
+    >>> gdt.apply_over_axes(gdt.sum, gdt.ones((2, 3)), [0, 1]).tolist()
+    [[6.0]]
+    """
+    (current,) = as_operands("apply_over_axes", x=x)
+    for axis in (axes,) if isinstance(axes, int) else axes:
+        at = checked_axis(current.type, axis, "apply_over_axes")
+        (result,) = as_operands("apply_over_axes", result=func(current, at))
+        if result.ndim == current.ndim - 1:
+            result = expand_dims(result, at)
+        if result.ndim != current.ndim:
+            problem = f"the function returns rank {result.ndim} for rank {current.ndim}"
+            raise error(DtypeError, "apply_over_axes", problem, operands={"x": current.type})
+        current = result
+    return current

@@ -1,0 +1,370 @@
+"""The parts of numbers: fractions and exponents, neighbours, divisors, bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.engine.op import op
+from gdt.errors import DtypeError, error
+from gdt.ops.comparison import equal, greater, isinf, isnan, less, logical_and, where
+from gdt.ops.elementwise import (
+    FLOATING,
+    INTEGERS,
+    REAL,
+    astype,
+    binary,
+    divide,
+    floor_divide,
+    imag,
+    like,
+    multiply,
+    real,
+    remainder,
+    unary,
+    zero,
+)
+from gdt.ops.exponential import exp2
+from gdt.ops.joining import concat
+from gdt.ops.padding import pad
+from gdt.ops.powers import power
+from gdt.ops.reductions import all_, negative_axes, sum_
+from gdt.ops.rounding import abs_, sign, trunc
+from gdt.ops.shapes import expand_dims, reshape
+
+__all__ = [
+    "bitwise_count",
+    "divmod",
+    "fabs",
+    "fix",
+    "float_power",
+    "fmax",
+    "fmin",
+    "fmod",
+    "frexp",
+    "gcd",
+    "heaviside",
+    "iscomplex",
+    "isneginf",
+    "isposinf",
+    "isreal",
+    "lcm",
+    "ldexp",
+    "logaddexp2",
+    "modf",
+    "nan_to_num",
+    "nextafter",
+    "packbits",
+    "real_if_close",
+    "spacing",
+    "unpackbits",
+]
+
+Block = Any
+
+# ---------------------------------------------------------------- ufuncs
+
+fabs = unary(
+    "fabs", "The absolute value, as a floating-point number.", ("fabs([-1, 2])", [1.0, 2.0]),
+    dtypes=f"{FLOATING} {REAL}",
+)  # fmt: skip
+fabs.vjp(lambda g, out, x: like(g * sign(x), x))
+
+fmod = binary(
+    "fmod", "The remainder of x / y, with the sign of x.", ("fmod([7, -7], 3)", [1, -1]),
+    dtypes=f"{REAL} Integers divided by 0 give 0.",
+)  # fmt: skip
+fmod.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: like(-g * trunc(divide(x, y)), y))
+
+gcd = binary("gcd", "The greatest common divisor.", ("gcd([12, 7], 18)", [6, 1]), dtypes=INTEGERS)
+lcm = binary("lcm", "The least common multiple.", ("lcm([4, 7], 6)", [12, 42]), dtypes=INTEGERS)
+
+heaviside = binary(
+    "heaviside", "0 below 0, 1 above, and y at 0.", ("heaviside([-2.0, 0.0, 3.0], 0.5)",
+    [0.0, 0.5, 1.0]), dtypes=f"{FLOATING} {REAL}",
+)  # fmt: skip
+heaviside.vjp(lambda g, out, x, y: zero(g, out, x), lambda g, out, x, y: like(g * equal(x, 0), y))
+
+logaddexp2 = binary(
+    "logaddexp2", "log2(2 ** x + 2 ** y), without overflow.", ("logaddexp2(3.0, 3.0)", 4.0),
+    dtypes=f"{FLOATING} {REAL}",
+)  # fmt: skip
+logaddexp2.vjp(
+    lambda g, out, x, y: like(g * exp2(x - out), x), lambda g, out, x, y: like(g * exp2(y - out), y)
+)
+
+nextafter = binary(
+    "nextafter", "The floating-point number beside x in the direction of y.",
+    ("nextafter(1.0, 2.0) - 1", [2.220446049250313e-16][0]), dtypes=f"{FLOATING} {REAL}",
+)  # fmt: skip
+nextafter.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: zero(g, out, y))
+
+spacing = unary(
+    "spacing", "The distance to the next number away from 0.",
+    ("spacing(1.0)", 2.220446049250313e-16), dtypes=f"{FLOATING} {REAL}",
+)  # fmt: skip
+spacing.vjp(zero)
+
+bitwise_count = unary(
+    "bitwise_count", "The number of ones among the bits of |x|.", ("bitwise_count([5, 8])", [2, 1]),
+    dtypes=f"The result is uint8. {INTEGERS}",
+)  # fmt: skip
+
+_ldexp = "x * 2 ** y, for integers y."
+ldexp = binary("ldexp", _ldexp, ("ldexp(3.0, 2)", 12.0), dtypes=f"{FLOATING} {REAL}", linear="x")
+ldexp.vjp(lambda g, out, x, y: like(ldexp(g, y), x), lambda g, out, x, y: zero(g, out, y))
+
+
+def _extremum(name: str, summary: str, call: tuple[str, object], larger: Any) -> Any:
+    """Declare fmax or fmin: the extremum of two numbers, which ignores NaN."""
+    function = binary(name, summary, call, dtypes=f"{REAL} Equal x and y share the gradient.")
+
+    def share(g: Any, x: Any, y: Any) -> Any:
+        """The gradient in x: all where x is taken, half where x and y are equal."""
+        taken = where(larger(x, y), 1.0, where(equal(x, y), 0.5, where(isnan(y), 1.0, 0.0)))
+        return like(g * taken, x)
+
+    function.vjp(lambda g, out, x, y: share(g, x, y), lambda g, out, x, y: share(g, y, x))
+    return function
+
+
+fmax = _extremum(
+    "fmax", "The larger of x and y; of a number and NaN the number.",
+    ("fmax([1.0, float('nan')], 3.0)", [3.0, 3.0]), greater,
+)  # fmt: skip
+fmin = _extremum(
+    "fmin", "The smaller of x and y; of a number and NaN the number.",
+    ("fmin([1.0, float('nan')], 3.0)", [1.0, 3.0]), less,
+)  # fmt: skip
+
+
+@op("... -> ..., ...", outputs=2)
+def frexp(xp: Any, x: Block, /) -> tuple[Block, Block]:
+    """Mantissas in (-1, -0.5], [0.5, 1) or 0, and integer exponents: x = mantissa * 2 ** exponent.
+
+    >>> [part.tolist() for part in gdt.frexp(gdt.asarray([3.0, 0.5]))]
+    [[0.75, 0.5], [2, 0]]
+    """
+    mantissa, exponent = xp.frexp(x)
+    return mantissa, exponent
+
+
+frexp.vjp(joint=lambda g, out, x: (None if g[0] is None else like(ldexp(g[0], -out[1]), x),))
+
+
+@op("... -> ..., ...", outputs=2)
+def modf(xp: Any, x: Block, /) -> tuple[Block, Block]:
+    """The fraction and the whole part of x, both with its sign.
+
+    >>> [part.tolist() for part in gdt.modf(gdt.asarray([1.5, -2.25]))]
+    [[0.5, -0.25], [1.0, -2.0]]
+    """
+    fraction, whole = xp.modf(x)
+    return fraction, whole
+
+
+modf.vjp(joint=lambda g, out, x: (None if g[0] is None else like(g[0], x),))
+
+
+# ---------------------------------------------------------------- functions of ops
+
+
+@public
+def divmod(x: Any, y: Any) -> tuple[DistributedArray, DistributedArray]:
+    """`gdt.floor_divide(x, y)` and `gdt.remainder(x, y)`.
+
+    >>> [part.tolist() for part in gdt.divmod([7, -7], 3)]
+    [[2, -3], [1, 2]]
+    """
+    return floor_divide(x, y), remainder(x, y)
+
+
+@public
+def fix(x: Any) -> DistributedArray:
+    """x without its fraction, as `gdt.trunc`.
+
+    >>> gdt.fix([1.7, -1.7]).tolist()
+    [1.0, -1.0]
+    """
+    return trunc(x)
+
+
+@public
+def float_power(x: Any, y: Any) -> DistributedArray:
+    """x to the power of y in float64, or complex128 if one of them is complex.
+
+    >>> gdt.float_power([2, 4], -1).tolist()
+    [0.5, 0.25]
+    """
+    x, y = as_operands("float_power", x=x, y=y)
+    wide = np.result_type(x.dtype, y.dtype, np.float64)
+    return power(astype(x, wide), astype(y, wide))
+
+
+@public
+def nan_to_num(
+    x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None
+) -> DistributedArray:
+    """x with numbers in the places of NaN and infinities.
+
+    nan: the number for NaN. posinf, neginf: those for inf and -inf; the largest and smallest number
+        of the dtype if they are None. copy: accepted for NumPy's sake.
+
+    >>> gdt.nan_to_num([float("nan"), 1.0, float("inf")], posinf=9.0).tolist()
+    [0.0, 1.0, 9.0]
+    """
+    (x,) = as_operands("nan_to_num", x=x)
+    if x.dtype.kind == "c":
+        parts = [nan_to_num(part, copy, nan, posinf, neginf) for part in (real(x), imag(x))]
+        return astype(parts[0] + multiply(parts[1], 1j), x.dtype)
+    if x.dtype.kind != "f":
+        result: DistributedArray = x
+        return result
+    limits = np.finfo(x.dtype)
+    above = float(limits.max) if posinf is None else posinf
+    below = float(limits.min) if neginf is None else neginf
+    finite = where(isnan(x), nan, where(isposinf(x), above, where(isneginf(x), below, x)))
+    return astype(finite, x.dtype)
+
+
+@public
+def isposinf(x: Any) -> DistributedArray:
+    """Whether x is inf; bool. Raises DtypeError for complex numbers.
+
+    >>> gdt.isposinf([float("inf"), -float("inf")]).tolist()
+    [True, False]
+    """
+    (x,) = as_operands("isposinf", x=x)
+    _check_real(x, "isposinf")
+    return logical_and(isinf(x), greater(x, 0))
+
+
+@public
+def isneginf(x: Any) -> DistributedArray:
+    """Whether x is -inf; bool. Raises DtypeError for complex numbers.
+
+    >>> gdt.isneginf([float("inf"), -float("inf")]).tolist()
+    [False, True]
+    """
+    (x,) = as_operands("isneginf", x=x)
+    _check_real(x, "isneginf")
+    return logical_and(isinf(x), less(x, 0))
+
+
+def _check_real(x: DistributedArray, name: str) -> None:
+    if x.dtype.kind == "c":
+        problem = "complex numbers have no sign"
+        raise error(DtypeError, name, problem, operands={"x": x.type})
+
+
+@public
+def iscomplex(x: Any) -> DistributedArray:
+    """Whether the imaginary part is not 0; bool.
+
+    >>> gdt.iscomplex([1 + 1j, 1 + 0j]).tolist()
+    [True, False]
+    """
+    (x,) = as_operands("iscomplex", x=x)
+    return imag(x) != 0
+
+
+@public
+def isreal(x: Any) -> DistributedArray:
+    """Whether the imaginary part is 0; bool.
+
+    >>> gdt.isreal([1 + 1j, 1 + 0j]).tolist()
+    [False, True]
+    """
+    (x,) = as_operands("isreal", x=x)
+    return equal(imag(x), 0)
+
+
+@public
+def real_if_close(x: Any, tol: float = 100) -> DistributedArray:
+    """The real part, if all imaginary parts are less than `tol`; else x. Reads one truth value.
+
+    tol: in multiples of the dtype's eps if it is above 1.
+
+    >>> gdt.real_if_close([2.1 + 4e-14j], tol=1000).tolist()
+    [2.1]
+    """
+    (x,) = as_operands("real_if_close", x=x)
+    if x.dtype.kind != "c":
+        result: DistributedArray = x
+        return result
+    limit = tol * float(np.finfo(x.dtype).eps) if tol > 1 else tol
+    return real(x) if bool(all_(less(abs_(imag(x)), limit))) else x
+
+
+# ---------------------------------------------------------------- packed bits
+
+
+_PLACES = {"big": (128, 64, 32, 16, 8, 4, 2, 1), "little": (1, 2, 4, 8, 16, 32, 64, 128)}
+
+
+def _places(bitorder: str, name: str) -> np.ndarray:
+    if bitorder not in _PLACES:
+        raise error(DtypeError, name, f"bitorder is {bitorder!r}, neither 'big' nor 'little'")
+    return np.array(_PLACES[bitorder], np.uint8)
+
+
+@public
+def packbits(x: Any, axis: int | None = None, bitorder: str = "big") -> DistributedArray:
+    """Integers or bools, eight in one byte of uint8 along `axis` (None: of the flattened array).
+
+    bitorder: "big" or "little": whether the first one is the highest or the lowest bit.
+
+    >>> gdt.packbits([1, 0, 0, 0, 0, 0, 1, 1]).tolist()
+    [131]
+    """
+    (x,) = as_operands("packbits", x=x)
+    places = _places(bitorder, "packbits")
+    if x.dtype.kind not in "biu":
+        problem = f"bits are integers or bools, not {x.dtype}"
+        raise error(DtypeError, "packbits", problem, operands={"x": x.type})
+    if axis is None or not x.ndim:
+        x, axis = reshape(x, -1), 0
+    (last,) = negative_axes(x.type, axis, "packbits")
+    widths = [(0, 0)] * x.ndim
+    widths[last] = (0, -x.shape[last] % 8)
+    x = pad(astype(x != 0, np.uint8), widths)
+    at = last + x.ndim
+    x = reshape(x, (*x.shape[:at], x.shape[at] // 8, 8, *x.shape[at + 1 :]))
+    return sum_(x * places.reshape(8, *[1] * (-last - 1)), axis=last, dtype=np.uint8)
+
+
+@public
+def unpackbits(
+    x: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big"
+) -> DistributedArray:
+    """The bits of bytes along `axis` (None: of the flattened array), as uint8 of 0 and 1.
+
+    count: how many of them are kept; a negative one says how many at the end are not.
+
+    >>> gdt.unpackbits(gdt.asarray([131], dtype="uint8")).tolist()
+    [1, 0, 0, 0, 0, 0, 1, 1]
+    """
+    (x,) = as_operands("unpackbits", x=x)
+    places = _places(bitorder, "unpackbits")
+    if x.dtype != np.uint8:
+        problem = f"packed bits are uint8, not {x.dtype}"
+        raise error(DtypeError, "unpackbits", problem, operands={"x": x.type})
+    if axis is None or not x.ndim:
+        x, axis = reshape(x, -1), 0
+    (last,) = negative_axes(x.type, axis, "unpackbits")
+    at = last + x.ndim
+    bits = expand_dims(x, at + 1) & places.reshape(8, *[1] * (-last - 1))
+    bits = astype(bits != 0, np.uint8)
+    bits = reshape(bits, (*x.shape[:at], x.shape[at] * 8, *x.shape[at + 1 :]))
+    if count is None:
+        return bits
+    size = bits.shape[at]
+    keep = (*[slice(None)] * at, slice(count))
+    if count <= size:
+        return bits[keep]
+    zeros = np.zeros((*bits.shape[:at], count - size, *bits.shape[at + 1 :]), np.uint8)
+    return concat([bits, zeros], axis=at)

@@ -1,0 +1,486 @@
+"""Grids and indices: coordinates, spaced numbers, triangles, windows of signal processing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
+from gdt.ops.angles import i0
+from gdt.ops.comparison import greater_equal, less, logical_or, maximum
+from gdt.ops.creation import asarray, from_indices, ones, type_of_shape
+from gdt.ops.elementwise import astype, sqrt
+from gdt.ops.joining import broadcast_arrays, stack
+from gdt.ops.powers import power
+from gdt.ops.ranges import arange, linspace
+from gdt.ops.reductions import any_
+from gdt.ops.shapes import Shape, checked_shape, reshape
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+
+__all__ = [
+    "bartlett",
+    "blackman",
+    "broadcast_shapes",
+    "diag_indices",
+    "diag_indices_from",
+    "fromfunction",
+    "geomspace",
+    "hamming",
+    "hanning",
+    "indices",
+    "ix_",
+    "kaiser",
+    "logspace",
+    "mask_indices",
+    "meshgrid",
+    "ndim",
+    "ravel_multi_index",
+    "shape",
+    "size",
+    "tril_indices",
+    "tril_indices_from",
+    "triu_indices",
+    "triu_indices_from",
+    "unravel_index",
+    "vander",
+]
+
+Arrays = tuple[DistributedArray, ...]
+
+# ---------------------------------------------------------------- facts
+
+
+@public
+def ndim(x: Any) -> int:
+    """The number of axes.
+
+    >>> gdt.ndim([[1, 2]])
+    2
+    """
+    return x.ndim if isinstance(x, DistributedArray) else int(np.ndim(x))
+
+
+@public
+def shape(x: Any) -> tuple[int, ...]:
+    """The lengths of the axes.
+
+    >>> gdt.shape([[1, 2]])
+    (1, 2)
+    """
+    return x.shape if isinstance(x, DistributedArray) else tuple(np.shape(x))
+
+
+@public
+def size(x: Any, axis: int | Sequence[int] | None = None) -> int:
+    """The number of elements, or the length along `axis`.
+
+    >>> gdt.size([[1, 2]]), gdt.size([[1, 2]], axis=0)
+    (2, 1)
+    """
+    lengths = shape(x)
+    axes = range(len(lengths)) if axis is None else [axis] if isinstance(axis, int) else axis
+    return math.prod(lengths[a] for a in axes)
+
+
+@public
+def broadcast_shapes(*shapes: Shape) -> tuple[int, ...]:
+    """The shape to which arrays of these shapes broadcast; ShapeError if they do not.
+
+    >>> gdt.broadcast_shapes((2, 1), (3,))
+    (2, 3)
+    """
+    try:
+        return np.broadcast_shapes(*[checked_shape(s, "broadcast_shapes") for s in shapes])
+    except ValueError:
+        listed = ", ".join(map(str, shapes))
+        raise error(ShapeError, "broadcast_shapes", f"{listed} do not broadcast") from None
+
+
+# ---------------------------------------------------------------- grids
+
+
+@public
+def meshgrid(*arrays: Any, indexing: str = "xy", sparse: bool = False, copy: bool = True) -> Arrays:
+    """The coordinates of the points of a grid, one array for each axis of it, as a tuple.
+
+    arrays: coordinates along each axis, of rank 1. indexing: "xy" puts the second one along axis 0,
+        "ij" the first one. sparse: whether the arrays keep length 1 along all axes but their own.
+    copy: accepted for NumPy's sake.
+
+    >>> [x.tolist() for x in gdt.meshgrid([1, 2], [3, 4, 5])]
+    [[[1, 2], [1, 2], [1, 2]], [[3, 3], [4, 4], [5, 5]]]
+    """
+    if indexing not in ("xy", "ij"):
+        raise error(ArgumentError, "meshgrid", f"indexing is {indexing!r}, neither 'xy' nor 'ij'")
+    rank = len(arrays)
+    if not rank:
+        return ()
+    operands = as_operands("meshgrid", **{f"array {i}": a for i, a in enumerate(arrays)})
+    grids = []
+    for i, x in enumerate(operands):
+        place = 1 - i if indexing == "xy" and i < 2 <= rank else i
+        grids.append(reshape(x, [x.size if d == place else 1 for d in range(rank)]))
+    return tuple(grids) if sparse else tuple(broadcast_arrays(*grids))
+
+
+@public
+def indices(
+    dimensions: Sequence[int],
+    dtype: Any = int,
+    sparse: bool = False,
+    *,
+    device: Mesh | None = None,
+) -> Any:
+    """The indices of the elements of an array of that shape, along each axis: of shape
+    (rank, *dimensions), or a tuple of arrays that broadcast to it if `sparse`.
+
+    >>> gdt.indices((2, 2)).tolist()
+    [[[0, 0], [1, 1]], [[0, 1], [0, 1]]]
+    """
+    sizes = checked_shape(dimensions, "indices")
+    ranges = [arange(n, dtype=dtype, device=device) for n in sizes]
+    grids = meshgrid(*ranges, indexing="ij", sparse=sparse)
+    if sparse:
+        return grids
+    return stack(grids) if grids else asarray(np.zeros((0,), dtype), device=device)
+
+
+@public
+def ix_(*arrays: Any) -> Arrays:
+    """Index arrays that select the grid of these indices: `x[gdt.ix_(rows, columns)]`.
+
+    arrays: integers or masks of rank 1, one for each axis.
+
+    >>> [i.shape for i in gdt.ix_([0, 1], [2])]
+    [(2, 1), (1, 1)]
+    """
+    operands = []
+    for i, x in enumerate(arrays):
+        places = x.numpy() if isinstance(x, DistributedArray) and x.dtype.kind == "b" else x
+        if not isinstance(places, DistributedArray):
+            places = np.asarray(places)
+            places = places.astype(np.intp) if not places.size else places
+            places = np.flatnonzero(places) if places.dtype.kind == "b" else places
+        if places.ndim != 1:
+            raise error(ShapeError, "ix_", f"array {i} has rank {places.ndim}, not 1")
+        operands.append(places)
+    return meshgrid(*operands, indexing="ij", sparse=True)
+
+
+@public
+def fromfunction(
+    function: Callable[..., Any], shape: Sequence[int], *, dtype: Any = float, **kwargs: Any
+) -> Any:
+    """`function(*indices, **kwargs)` of the indices along each axis: one call for all elements.
+
+    >>> gdt.fromfunction(lambda i, j: i + j, (2, 2), dtype=int).tolist()
+    [[0, 1], [1, 2]]
+    """
+    grids = indices(shape, dtype=dtype)
+    return function(*[grids[i] for i in range(len(shape))], **kwargs)
+
+
+@public
+def vander(x: Any, N: int | None = None, increasing: bool = False) -> DistributedArray:
+    """The matrix of the powers of `x`, from `N` - 1 (by default the length of `x`) down to 0.
+
+    >>> gdt.vander([2, 3], 3).tolist()
+    [[4, 2, 1], [9, 3, 1]]
+    """
+    (x,) = as_operands("vander", x=x)
+    if x.ndim != 1:
+        raise error(ShapeError, "vander", f"rank {x.ndim} is not 1", operands={"x": x.type})
+    count = x.shape[0] if N is None else N
+    powers = arange(count) if increasing else arange(count - 1, -1, -1)
+    x = astype(x, np.int64) if x.dtype.kind == "b" else x
+    return power(reshape(x, (-1, 1)), astype(powers, np.promote_types(x.dtype, np.int64)))
+
+
+# ---------------------------------------------------------------- spaced numbers
+
+
+@public
+def logspace(
+    start: float,
+    stop: float,
+    num: int = 50,
+    endpoint: bool = True,
+    base: float = 10.0,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
+    """`num` numbers from `base ** start` to `base ** stop`, whose logarithms are evenly spaced.
+
+    The other arguments are those of `gdt.linspace`.
+
+    >>> gdt.logspace(0, 2, 3).tolist()
+    [1.0, 10.0, 100.0]
+    """
+    powers = linspace(start, stop, num, endpoint, layout=layout, device=device)
+    numbers = power(float(base), powers)
+    return numbers if dtype is None else astype(numbers, dtype)
+
+
+@public
+def geomspace(
+    start: float,
+    stop: float,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
+) -> DistributedArray:
+    """`num` real numbers from `start` to `stop`, each a constant multiple of the one before.
+
+    The other arguments are those of `gdt.linspace`. Raises ArgumentError for a bound of 0 and for
+    bounds of different signs.
+
+    >>> gdt.geomspace(1, 8, 4).round(12).tolist()
+    [1.0, 2.0, 4.0, 8.0]
+    """
+    if not (start and stop) or (start < 0) != (stop < 0):
+        problem = f"no constant multiple leads from {start!r} to {stop!r}"
+        raise error(ArgumentError, "geomspace", problem)
+    sign = -1.0 if start < 0 else 1.0
+    first, last = math.log10(abs(start)), math.log10(abs(stop))
+    parts = num - 1 if endpoint else num
+
+    def values(xp: Any, i: Any) -> Any:
+        y = sign * 10.0 ** (first + i * ((last - first) / parts if parts else 0.0))
+        y = xp.where(i == 0, float(start), y)
+        return xp.where(i == num - 1, float(stop), y) if endpoint and num > 1 else y
+
+    array_type = type_of_shape(num, float, layout, "geomspace", device)
+    numbers = from_indices(array_type, values)
+    return numbers if dtype is None else astype(numbers, dtype)
+
+
+# ---------------------------------------------------------------- indices of triangles, diagonals
+
+
+def _placed(arrays: Sequence[np.ndarray], like: Any = None) -> Arrays:
+    """Index arrays of the host, on the mesh of `like`."""
+    device = like.mesh if isinstance(like, DistributedArray) else None
+    return tuple(asarray(a, device=device) for a in arrays)
+
+
+@public
+def tril_indices(n: int, k: int = 0, m: int | None = None) -> Arrays:
+    """The indices of the elements on and below the k-th diagonal of an (n, m) matrix.
+
+    >>> [i.tolist() for i in gdt.tril_indices(2)]
+    [[0, 1, 1], [0, 0, 1]]
+    """
+    return _placed(np.tril_indices(n, k, m))
+
+
+@public
+def triu_indices(n: int, k: int = 0, m: int | None = None) -> Arrays:
+    """The indices of the elements on and above the k-th diagonal of an (n, m) matrix.
+
+    >>> [i.tolist() for i in gdt.triu_indices(2)]
+    [[0, 0, 1], [0, 1, 1]]
+    """
+    return _placed(np.triu_indices(n, k, m))
+
+
+def _matrix_shape(x: Any, name: str) -> tuple[int, int]:
+    lengths = shape(x)
+    if len(lengths) != 2:
+        raise error(ShapeError, name, f"an array of shape {list(lengths)} is no matrix")
+    return lengths[0], lengths[1]
+
+
+@public
+def tril_indices_from(x: Any, k: int = 0) -> Arrays:
+    """`gdt.tril_indices` for the shape of the matrix `x`.
+
+    >>> [i.tolist() for i in gdt.tril_indices_from(gdt.ones((2, 2)))]
+    [[0, 1, 1], [0, 0, 1]]
+    """
+    n, m = _matrix_shape(x, "tril_indices_from")
+    return _placed(np.tril_indices(n, k, m), x)
+
+
+@public
+def triu_indices_from(x: Any, k: int = 0) -> Arrays:
+    """`gdt.triu_indices` for the shape of the matrix `x`.
+
+    >>> [i.tolist() for i in gdt.triu_indices_from(gdt.ones((2, 2)))]
+    [[0, 0, 1], [0, 1, 1]]
+    """
+    n, m = _matrix_shape(x, "triu_indices_from")
+    return _placed(np.triu_indices(n, k, m), x)
+
+
+@public
+def diag_indices(n: int, ndim: int = 2) -> Arrays:
+    """The indices of the main diagonal of an array with `ndim` axes of length `n`.
+
+    >>> [i.tolist() for i in gdt.diag_indices(2)]
+    [[0, 1], [0, 1]]
+    """
+    return (arange(n),) * ndim
+
+
+@public
+def diag_indices_from(x: Any) -> Arrays:
+    """`gdt.diag_indices` for `x`, whose axes have one length.
+
+    >>> [i.tolist() for i in gdt.diag_indices_from(gdt.ones((2, 2)))]
+    [[0, 1], [0, 1]]
+    """
+    lengths = shape(x)
+    if len(lengths) < 2 or len(set(lengths)) > 1:
+        problem = f"the axes of shape {list(lengths)} do not have one length"
+        raise error(ShapeError, "diag_indices_from", problem)
+    return _placed([np.arange(lengths[0])] * len(lengths), x)
+
+
+@public
+def mask_indices(n: int, mask_func: Callable[..., Any], k: Any = 0) -> Arrays:
+    """The indices of an (n, n) matrix that `mask_func(ones, k)`, such as `gdt.triu`, leaves.
+
+    >>> [i.tolist() for i in gdt.mask_indices(2, gdt.triu)]
+    [[0, 0, 1], [0, 1, 1]]
+    """
+    (mask,) = as_operands("mask_indices", mask=mask_func(ones((n, n), np.int64), k))
+    return _placed(np.nonzero(mask.numpy()), mask)
+
+
+@public
+def ravel_multi_index(
+    multi_index: Sequence[Any], dims: Sequence[int], mode: Any = "raise", order: str = "C"
+) -> DistributedArray:
+    """Indices along each axis as one index of the flattened array of shape `dims`.
+
+    mode: "raise", "wrap" or "clip", or one for each axis: what becomes of indices out of range;
+        "raise" reads one truth value, and raises IndexRangeError. order: "C", or "F" for the first
+        axis as the fastest.
+
+    >>> gdt.ravel_multi_index(([0, 1], [2, 0]), (2, 3)).tolist()
+    [2, 3]
+    """
+    parts = as_operands("ravel_multi_index", **{f"index {i}": a for i, a in enumerate(multi_index)})
+    modes = (mode,) * len(parts) if isinstance(mode, str) else tuple(mode)
+    if not len(parts) == len(dims) == len(modes):
+        problem = f"{len(parts)} indices and {len(modes)} modes do not fit {len(dims)} axes"
+        raise error(ShapeError, "ravel_multi_index", problem)
+    flat: Any = 0
+    places = range(len(dims)) if order == "C" else range(len(dims) - 1, -1, -1)
+    for d in places:
+        part, n = parts[d], int(dims[d])
+        if part.dtype.kind not in "iu":
+            problem = f"index {d} is {part.dtype}, no integers"
+            raise error(DtypeError, "ravel_multi_index", problem)
+        if modes[d] == "wrap":
+            part = part % n
+        elif modes[d] == "clip":
+            part = part.clip(0, n - 1)
+        else:
+            _check_range(part, n, "ravel_multi_index")
+        flat = flat * n + astype(part, np.int64)
+    result: DistributedArray = flat
+    return result
+
+
+def _check_range(x: DistributedArray, n: int, name: str) -> None:
+    if x.size and bool(any_(logical_or(less(x, 0), greater_equal(x, n)))):
+        raise error(IndexRangeError, name, f"an index is out of range for {n} elements")
+
+
+@public
+def unravel_index(indices: Any, shape: Shape, order: str = "C") -> Arrays:
+    """Indices of the flattened array as indices along each axis of an array of that shape.
+
+    Reads one truth value, and raises IndexRangeError for indices out of range. order: see
+    `gdt.ravel_multi_index`.
+
+    >>> [i.tolist() for i in gdt.unravel_index([2, 3], (2, 3))]
+    [[0, 1], [2, 0]]
+    """
+    (left,) = as_operands("unravel_index", indices=indices)
+    if left.dtype.kind not in "iu":
+        raise error(DtypeError, "unravel_index", f"indices are {left.dtype}, no integers")
+    sizes = checked_shape(shape, "unravel_index")
+    _check_range(left, math.prod(sizes), "unravel_index")
+    left = astype(left, np.int64)
+    parts: dict[int, DistributedArray] = {}
+    for d in range(len(sizes) - 1, -1, -1) if order == "C" else range(len(sizes)):
+        parts[d] = left % sizes[d]
+        left = left // sizes[d]
+    return tuple(parts[d] for d in range(len(sizes)))
+
+
+# ---------------------------------------------------------------- windows
+
+
+def _window(name: str, count: int, values: Callable[[Any, Any], Any]) -> DistributedArray:
+    """A window of `count` numbers, `values(xp, phase)` for phases from 0 to 2 pi."""
+    array_type = type_of_shape(max(int(count), 0), float, None, name)
+    step = 2 * math.pi / (count - 1) if count > 1 else 0.0
+    if count == 1:
+        return from_indices(array_type, lambda xp, i: xp.ones(i.shape))
+    return from_indices(array_type, lambda xp, i: values(xp, i * step))
+
+
+@public
+def hanning(M: int) -> DistributedArray:
+    """The Hann window of `M` points: 0.5 - 0.5 cos.
+
+    >>> gdt.hanning(3).tolist()
+    [0.0, 1.0, 0.0]
+    """
+    return _window("hanning", M, lambda xp, t: 0.5 - 0.5 * xp.cos(t))
+
+
+@public
+def hamming(M: int) -> DistributedArray:
+    """The Hamming window of `M` points: 0.54 - 0.46 cos.
+
+    >>> gdt.hamming(3).round(6).tolist()
+    [0.08, 1.0, 0.08]
+    """
+    return _window("hamming", M, lambda xp, t: 0.54 - 0.46 * xp.cos(t))
+
+
+@public
+def blackman(M: int) -> DistributedArray:
+    """The Blackman window of `M` points.
+
+    >>> gdt.blackman(3).round(6).tolist()
+    [-0.0, 1.0, -0.0]
+    """
+    return _window("blackman", M, lambda xp, t: 0.42 - 0.5 * xp.cos(t) + 0.08 * xp.cos(2.0 * t))
+
+
+@public
+def bartlett(M: int) -> DistributedArray:
+    """The triangular window of `M` points that ends in zeros.
+
+    >>> gdt.bartlett(5).tolist()
+    [0.0, 0.5, 1.0, 0.5, 0.0]
+    """
+    return _window("bartlett", M, lambda xp, t: 1 - xp.abs(t / math.pi - 1))
+
+
+@public
+def kaiser(M: int, beta: float) -> DistributedArray:
+    """The Kaiser window of `M` points, of shape `beta`: a Bessel function.
+
+    >>> gdt.kaiser(3, 0.0).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    ends = _window("kaiser", M, lambda xp, t: t / math.pi - 1) if M != 1 else arange(1.0)
+    return i0(beta * sqrt(maximum(1 - ends * ends, 0))) / i0(float(beta))

@@ -1,0 +1,230 @@
+"""Reductions and scans that leave out NaN, as functions of ops: right, and differentiable, in every
+layout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.errors import ShapeError, error
+from gdt.ops.comparison import isnan, logical_not, where
+from gdt.ops.elementwise import astype, conj, divide, multiply, real, sqrt
+from gdt.ops.extrema import argmax, argmin, max_, min_
+from gdt.ops.reductions import Axis, all_, any_, mean, reduced_count, sum_
+from gdt.ops.scans import cumprod, cumsum, prod
+from gdt.ops.statistics import var
+
+__all__ = [
+    "nanargmax",
+    "nanargmin",
+    "nancumprod",
+    "nancumsum",
+    "nanmax",
+    "nanmean",
+    "nanmin",
+    "nanprod",
+    "nanstd",
+    "nansum",
+    "nanvar",
+]
+
+
+def has_nan(x: DistributedArray) -> bool:
+    """Whether the dtype of `x` has a NaN."""
+    return x.dtype.kind in "fc"
+
+
+def _filled(x: DistributedArray, value: Any) -> DistributedArray:
+    """`x` with `value` in the places of NaN."""
+    return where(isnan(x), value, x) if has_nan(x) else x
+
+
+@public
+def nansum(
+    x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False
+) -> DistributedArray:
+    """The sum over `axis` (None: all axes), NaN taken for 0. Arguments are those of `gdt.sum`.
+
+    >>> float(gdt.nansum([1.0, float("nan"), 3.0]))
+    4.0
+    """
+    (x,) = as_operands("nansum", x=x)
+    return sum_(_filled(x, 0), axis=axis, keepdims=keepdims, dtype=dtype)
+
+
+@public
+def nanprod(
+    x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False
+) -> DistributedArray:
+    """The product over `axis` (None: all axes), NaN taken for 1. Arguments are those of `gdt.prod`.
+
+    >>> float(gdt.nanprod([2.0, float("nan"), 3.0]))
+    6.0
+    """
+    (x,) = as_operands("nanprod", x=x)
+    return prod(_filled(x, 1), axis=axis, keepdims=keepdims, dtype=dtype)
+
+
+@public
+def nancumsum(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArray:
+    """Sums of the first 1, 2, 3, ... elements, NaN taken for 0; see `gdt.cumsum`.
+
+    >>> gdt.nancumsum([1.0, float("nan"), 3.0]).tolist()
+    [1.0, 1.0, 4.0]
+    """
+    (x,) = as_operands("nancumsum", x=x)
+    return cumsum(_filled(x, 0), axis=axis, dtype=dtype)
+
+
+@public
+def nancumprod(x: Any, axis: int | None = None, dtype: Any = None) -> DistributedArray:
+    """Products of the first 1, 2, 3, ... elements, NaN taken for 1; see `gdt.cumprod`.
+
+    >>> gdt.nancumprod([2.0, float("nan"), 3.0]).tolist()
+    [2.0, 2.0, 6.0]
+    """
+    (x,) = as_operands("nancumprod", x=x)
+    return cumprod(_filled(x, 1), axis=axis, dtype=dtype)
+
+
+def _count(x: DistributedArray, axis: Axis, keepdims: bool) -> DistributedArray:
+    """The number of elements along `axis` that are no NaN, in the dtype of the parts of `x`."""
+    numbers = astype(logical_not(isnan(x)), np.empty(0, x.dtype).real.dtype)
+    return sum_(numbers, axis=axis, keepdims=keepdims)
+
+
+@public
+def nanmean(
+    x: Any, axis: Axis = None, dtype: Any = None, keepdims: bool = False
+) -> DistributedArray:
+    """The mean over `axis` (None: all axes) of what is no NaN; NaN where there is nothing.
+
+    Arguments are those of `gdt.mean`.
+
+    >>> float(gdt.nanmean([1.0, float("nan"), 3.0]))
+    2.0
+    """
+    (x,) = as_operands("nanmean", x=x)
+    if not has_nan(x):
+        return mean(x, axis=axis, keepdims=keepdims, dtype=dtype)
+    x = x if dtype is None else astype(x, dtype)
+    total = sum_(_filled(x, 0), axis=axis, keepdims=keepdims)
+    return divide(total, _count(x, axis, keepdims))
+
+
+@public
+def nanvar(
+    x: Any,
+    axis: Axis = None,
+    dtype: Any = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+) -> DistributedArray:
+    """The variance over `axis` (None: all axes) of the elements that are no NaN.
+
+    NaN where there are no more than `ddof` of them. Arguments are those of `gdt.var`.
+
+    >>> float(gdt.nanvar([1.0, float("nan"), 3.0]))
+    1.0
+    """
+    (x,) = as_operands("nanvar", x=x)
+    x = x if dtype is None else astype(x, dtype)
+    if not has_nan(x):
+        return var(x, axis=axis, ddof=ddof, keepdims=keepdims, correction=correction)
+    ddof = ddof if correction is None else correction
+    centred = where(isnan(x), 0, x - nanmean(x, axis=axis, keepdims=True))
+    square = multiply(centred, conj(centred))
+    total = sum_(real(square) if x.dtype.kind == "c" else square, axis=axis, keepdims=keepdims)
+    count = _count(x, axis, keepdims)
+    return divide(total, where(count > ddof, count - ddof, np.nan))
+
+
+@public
+def nanstd(
+    x: Any,
+    axis: Axis = None,
+    dtype: Any = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    correction: float | None = None,
+) -> DistributedArray:
+    """The standard deviation over `axis` (None: all axes) of the elements that are no NaN.
+
+    It is the square root of `gdt.nanvar`, whose arguments it has.
+
+    >>> float(gdt.nanstd([1.0, float("nan"), 3.0]))
+    1.0
+    """
+    return sqrt(nanvar(x, axis, dtype, ddof, keepdims, correction=correction))
+
+
+@public
+def nanmax(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+    """The largest element along `axis` (None: all axes) that is no NaN; NaN where there is none.
+
+    >>> float(gdt.nanmax([1.0, float("nan"), 3.0]))
+    3.0
+    """
+    return _extreme("nanmax", x, axis, keepdims)
+
+
+@public
+def nanmin(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+    """The smallest element along `axis` (None: all axes) that is no NaN; NaN where there is none.
+
+    >>> float(gdt.nanmin([1.0, float("nan"), 3.0]))
+    1.0
+    """
+    return _extreme("nanmin", x, axis, keepdims)
+
+
+_EXTREMA = {"nanmax": (max_, -np.inf), "nanmin": (min_, np.inf)}
+
+
+def _extreme(name: str, x: Any, axis: Axis, keepdims: bool) -> DistributedArray:
+    (x,) = as_operands(name, x=x)
+    reduce, worst = _EXTREMA[name]
+    if not has_nan(x):
+        return reduce(x, axis=axis, keepdims=keepdims)
+    extreme = reduce(_filled(x, worst), axis=axis, keepdims=keepdims)
+    return where(all_(isnan(x), axis=axis, keepdims=keepdims), np.nan, extreme)
+
+
+@public
+def nanargmax(x: Any, axis: int | None = None, keepdims: bool = False) -> DistributedArray:
+    """The index of the largest element along `axis` that is no NaN; see `gdt.argmax`.
+
+    Raises ShapeError (a ValueError) where all elements are NaN, for which it reads one truth value.
+
+    >>> int(gdt.nanargmax([1.0, float("nan"), 3.0]))
+    2
+    """
+    (x,) = as_operands("nanargmax", x=x)
+    _check_numbers(x, axis, "nanargmax")
+    return argmax(_filled(x, -np.inf), axis=axis, keepdims=keepdims)
+
+
+@public
+def nanargmin(x: Any, axis: int | None = None, keepdims: bool = False) -> DistributedArray:
+    """The index of the smallest element along `axis` that is no NaN; see `gdt.argmin`.
+
+    Raises ShapeError (a ValueError) where all elements are NaN, for which it reads one truth value.
+
+    >>> int(gdt.nanargmin([1.0, float("nan"), 3.0]))
+    0
+    """
+    (x,) = as_operands("nanargmin", x=x)
+    _check_numbers(x, axis, "nanargmin")
+    return argmin(_filled(x, np.inf), axis=axis, keepdims=keepdims)
+
+
+def _check_numbers(x: DistributedArray, axis: int | None, name: str) -> None:
+    if has_nan(x) and reduced_count(x, axis) and bool(any_(all_(isnan(x), axis=axis))):
+        raise error(ShapeError, name, "all elements of a slice are NaN", operands={"x": x.type})

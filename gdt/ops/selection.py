@@ -1,0 +1,137 @@
+"""Choosing between arrays by conditions and indices: select, choose, piecewise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
+from gdt.ops.comparison import equal, greater_equal, less, logical_not, logical_or, where
+from gdt.ops.elementwise import astype
+from gdt.ops.joining import broadcast_arrays
+from gdt.ops.reductions import any_
+from gdt.ops.shapes import broadcast_to
+
+__all__ = ["choose", "piecewise", "select"]
+
+Arrays = Sequence[Any]
+
+
+@public
+def select(condlist: Arrays, choicelist: Arrays, default: Any = 0) -> DistributedArray:
+    """Element by element that of `choicelist` whose condition is the first true one, or `default`.
+
+    Raises ShapeError for lists of different lengths, DtypeError for a condition that is not bool.
+
+    >>> x = gdt.arange(5)
+    >>> gdt.select([x < 2, x > 3], [x, x * 10], -1).tolist()
+    [0, 1, -1, -1, 40]
+    """
+    if len(condlist) != len(choicelist) or not condlist:
+        problem = f"{len(condlist)} conditions do not fit {len(choicelist)} choices"
+        raise error(ShapeError, "select", problem)
+    count = len(condlist)
+    named = {f"condition {i}": c for i, c in enumerate(condlist)}
+    named |= {f"choice {i}": c for i, c in enumerate(choicelist)}
+    operands = as_operands("select", **named, default=default)
+    conditions, choices = operands[:count], operands[count:-1]
+    for i, condition in enumerate(conditions):
+        if condition.dtype.kind != "b":
+            problem = f"condition {i} is {condition.dtype}, not bool"
+            raise error(DtypeError, "select", problem, operands={"condition": condition.type})
+    # Python numbers are weak, so they promote as they were given.
+    given = [*choicelist, default]
+    weak = [isinstance(v, int | float | complex) for v in given]
+    dtype = np.result_type(
+        *[v if w else x.dtype for v, w, x in zip(given, weak, operands[count:], strict=True)]
+    )
+    result = astype(operands[-1], dtype)
+    for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):
+        result = where(condition, astype(choice, dtype), result)
+    shape = np.broadcast_shapes(*[c.shape for c in operands])
+    return result if result.shape == shape else broadcast_to(result, shape)
+
+
+@public
+def choose(a: Any, choices: Arrays, *, mode: str = "raise") -> DistributedArray:
+    """Element by element that of `choices` that the integers `a` name.
+
+    mode: "raise", "wrap" or "clip": what becomes of integers that name none; "raise" reads one
+        truth value, and raises IndexRangeError (an IndexError).
+
+    >>> gdt.choose([0, 1, 0], [[1, 2, 3], [10, 20, 30]]).tolist()
+    [1, 20, 3]
+    """
+    named = {f"choice {i}": c for i, c in enumerate(choices)}
+    a, *arrays = as_operands("choose", a=a, **named)
+    if a.dtype.kind not in "biu":
+        raise error(DtypeError, "choose", f"the indices are {a.dtype}", operands={"a": a.type})
+    if not arrays:
+        raise error(ShapeError, "choose", "there is nothing to choose from")
+    a, count = astype(a, np.int64), len(arrays)
+    if mode == "wrap":
+        a = a % count
+    elif mode == "clip":
+        a = a.clip(0, count - 1)
+    elif mode != "raise":
+        raise error(ArgumentError, "choose", f"unknown mode {mode!r}")
+    elif a.size and bool(any_(logical_or(less(a, 0), greater_equal(a, count)))):
+        raise error(IndexRangeError, "choose", f"an index is out of range for {count} choices")
+    a, *arrays = broadcast_arrays(a, *arrays)
+    dtype = np.result_type(*[x.dtype for x in arrays])
+    result = astype(arrays[-1], dtype)
+    for i, choice in enumerate(arrays[:-1]):
+        result = where(equal(a, i), astype(choice, dtype), result)
+    return result
+
+
+@public
+def piecewise(
+    x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any
+) -> DistributedArray:
+    """Element by element the last function of `funclist` whose condition is true, of `x`.
+
+    funclist: functions `f(x, *args, **kw)`, of all of `x`, and numbers; with one more than there
+        are conditions, the last one is taken where no condition holds, else 0.
+    Raises ShapeError for lists that do not fit.
+
+    >>> gdt.piecewise([-1.0, 2.0], [gdt.asarray([True, False])], [lambda x: -x, 5.0]).tolist()
+    [1.0, 5.0]
+    """
+    (x,) = as_operands("piecewise", x=x)
+    if not isinstance(condlist, list | tuple):
+        is_rows = np.ndim(condlist) > x.ndim
+        condlist = list(condlist) if is_rows else [condlist]
+    elif condlist and isinstance(condlist[0], bool | np.bool_) and x.ndim:
+        condlist = [condlist]
+    named = {f"condition {i}": c for i, c in enumerate(condlist)}
+    _, *conditions = as_operands("piecewise", x=x, **named)
+    conditions = [astype(c, bool) for c in conditions]
+    count = len(conditions)
+    if len(funclist) == count + 1:
+        none = logical_not(conditions[0])
+        for condition in conditions[1:]:
+            none = none & logical_not(condition)
+        conditions.append(none)
+    elif len(funclist) != count:
+        problem = f"{count} conditions need {count} or {count + 1} functions, not {len(funclist)}"
+        raise error(ShapeError, "piecewise", problem)
+    result = x * 0 if x.dtype.kind in "iufc" else astype(x, x.dtype) & False
+    for condition, function in zip(conditions, funclist, strict=True):
+        value = _value(function, x, args, kw)
+        result = astype(where(condition, value, result), x.dtype)
+    return result
+
+
+def _value(
+    function: Callable[..., Any] | Any,
+    x: DistributedArray,
+    args: tuple[Any, ...],
+    kw: dict[str, Any],
+) -> Any:
+    return function(x, *args, **kw) if callable(function) else function

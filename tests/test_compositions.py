@@ -1,0 +1,67 @@
+"""Functions of ops equal NumPy's of the same name, in some layouts and in both storage modes."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.sharding.mesh import Mesh
+from gdt.state import leaves
+from gdt.testing import Oracle, assert_close, choices, meshes, tolerance
+
+from .compositions import COMPOSED, MADE
+
+FOLDED = meshes([(2, 2)], modes=["folded"])[0]
+APART = meshes([(8,)], modes=["apart"])[0]
+
+
+@pytest.mark.parametrize("name", COMPOSED)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of NaN and of divisions by 0
+def test_a_composition_equals_numpys(name: str) -> None:
+    for n, sample in enumerate(COMPOSED[name]):
+        oracle = Oracle(FUNCTIONS[name], sample)
+        ranks = [a.ndim for a in sample.arrays]
+        for k, mesh in enumerate((FOLDED, APART)):
+            seed = zlib.crc32(f"{name} {n} {mesh.sizes}".encode())
+            chosen = choices(mesh, ranks, limit=2, seed=seed)[-1]
+            oracle.check(mesh, chosen, gradients=k == n % 2)
+
+
+def host(value: Any) -> Any:
+    return value.numpy() if isinstance(value, DistributedArray) else value
+
+
+@pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
+@pytest.mark.parametrize("name", MADE)
+def test_what_is_made_of_numbers_is_numpys(name: str, mesh: Mesh) -> None:
+    for args, static in MADE[name]:
+        expected = getattr(np, name)(*args, **static)
+        with gdt.default_mesh(mesh):
+            result = FUNCTIONS[name](*args, **static)
+        assert isinstance(result, tuple) == isinstance(expected, tuple)
+        for a, b in zip(leaves([result]), leaves([expected]), strict=True):
+            bound = tolerance([np.asarray(b).dtype], 100)
+            assert np.asarray(host(a)).dtype == np.asarray(b).dtype
+            assert_close(np.asarray(host(a)), np.asarray(b), bound, name)
+
+
+def test_functions_of_slices() -> None:
+    x = np.arange(30.0).reshape(2, 5, 3)
+    split = gdt.asarray(x, layout=gdt.Layout([None, APART.axis_names[0], None], APART))
+    for axis in range(3):
+        for function in (
+            lambda row: row.sum(),
+            lambda row: row[:2],
+            lambda row: row[:, None] * row,
+        ):
+            result = gdt.apply_along_axis(function, axis, split)
+            np.testing.assert_allclose(result.numpy(), np.apply_along_axis(function, axis, x))
+    np.testing.assert_allclose(
+        gdt.apply_over_axes(gdt.sum, split, [0, 2]).numpy(), np.apply_over_axes(np.sum, x, [0, 2])
+    )
