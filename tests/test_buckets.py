@@ -85,6 +85,28 @@ def test_a_gradient_waits_for_every_use_of_its_weight(monkeypatch: pytest.Monkey
         np.testing.assert_allclose(a, b, rtol=1e-12)
 
 
+def test_a_gradient_waits_for_uses_of_its_weight_and_of_the_weights_resolved_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mesh = gdt.create_mesh(SIZES, blocks=4)
+    rng = np.random.default_rng(0)
+    x = gdt.asarray(rng.standard_normal((8, 4)), layout=Layout(["a", None], mesh))
+    first = gdt.asarray(rng.standard_normal((4, 4)), layout=Layout.replicated(mesh, 2))
+    partial = gdt.relayout(first, Layout([None, None], mesh, partial={"b": "sum"}))
+
+    def gradients() -> list[np.ndarray]:
+        with gdt.GradientTape() as tape:
+            total = gdt.sum(gdt.tanh(x @ first)) + gdt.sum(x @ partial)
+            total = total + gdt.sum(gdt.tanh(x @ partial.resolve()))
+        return [g.numpy() for g in tape.gradient(total, [first, partial])]
+
+    want = gradients()
+    monkeypatch.setattr(gdt.autodiff.backward, "BACKWARDS", Cache(0))
+    monkeypatch.setattr(buckets, "SIZE", 1)
+    for a, b in zip(gradients(), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
 def test_small_gradients_are_one_reduction_and_large_ones_as_many_as_they_fill_buckets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

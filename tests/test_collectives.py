@@ -3,6 +3,7 @@ and by the transport between blocks: no more than the computation itself needs."
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -180,3 +181,12 @@ def test_an_operand_that_is_given_twice_is_reduced_once(blocks: int) -> None:
         whole = gdt.asarray([12.0, 16.0])
         np.testing.assert_array_equal(combined.numpy(), combine(whole, whole).numpy())
         assert total.resolve().numpy().tolist() == whole.tolist()
+
+
+def test_blocks_that_a_collective_makes_alike_have_memory_of_their_own() -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=4)
+    x = gdt.asarray(np.arange(8.0).reshape(4, 2), layout=gdt.Layout(["x", None], mesh))
+    for replicated in (gdt.sum(x, axis=0).resolve(), gdt.relayout(x, [None, None])):
+        for one, other in itertools.combinations(replicated.blocks, 2):
+            assert not np.shares_memory(one, other)
+            np.testing.assert_array_equal(one, other)

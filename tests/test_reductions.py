@@ -13,6 +13,8 @@ import gdt
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
 from gdt.ops.sums import add_reduce
 
+from .samples import SAMPLES
+
 MESHES = [gdt.create_mesh([("x", 4)], blocks=blocks, device_type="CPU") for blocks in (1, 2, 4)]
 
 
@@ -181,3 +183,18 @@ def test_sums_of_blocks_do_not_depend_on_the_order_of_memory(shape: tuple[int, .
     for axis in range(-len(shape), 0):
         found = [add_reduce(np, x, (axis,), False) for x in (block, other)]
         np.testing.assert_array_equal(found[0], found[1], strict=True)
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_the_gradient_of_logsumexp_of_partial_sums_takes_the_sums_of_the_value(blocks: int) -> None:
+    """Subtracted from partial sums, large values would round, and the sums be reduced twice."""
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)], blocks=blocks)
+    layout = gdt.Layout([None, None], mesh, partial={"a": "sum", "b": "sum"})
+    x = gdt.relayout(gdt.ones((4, 3), layout=gdt.Layout([None, None], mesh)), layout)
+    with gdt.count_collectives() as counter:
+        gdt.grad(lambda x: gdt.sum(gdt.logsumexp(x, axis=1)))(x)
+    assert counter.by_kind == {"all_reduce": 1}
+    for sample in SAMPLES["logsumexp"]:
+        rank = sample.arrays[0].ndim
+        partial = gdt.Layout([None] * rank, mesh, partial={"a": "sum", "b": "sum"})
+        gdt.testing.check(gdt.logsumexp, sample, mesh, [partial], second=True)

@@ -368,3 +368,11 @@ def test_the_proof_fails_for_a_broken_rule(defect: str) -> None:
     op, sample = BROKEN[defect]
     with pytest.raises((AssertionError, gdt.errors.GdtError, ValueError)):
         check_rule(op, sample, APART)
+
+
+def test_operands_with_their_mesh_axes_in_another_order_than_the_meshs_stay() -> None:
+    mesh = gdt.create_mesh([("a", 2), ("b", 3)])
+    layout = gdt.Layout([("b", "a"), None], mesh)
+    x, w = gdt.ones((12, 4), layout=layout), gdt.ones((4, 2), layout=gdt.Layout([None] * 2, mesh))
+    with gdt.no_moves():
+        assert (x + x).layout is (x @ w).layout is layout

@@ -30,6 +30,8 @@ CALLS: dict[str, Call] = {
     "dict of zero": (([], {0.0: X}), {}),
     "dict of negative zero": (([], {-0.0: X}), {}),
     "dict of two": (([], {1: X, 2: X}), {}),
+    "dict of a text": (([], {"a": X}), {}),
+    "dict of another text": (([], {"b": X}), {}),
     "text, array": (([], {}, "y", X), {}),
     "array by name": (([], {}), {"y": X}),
     "two by name": (([], {}), {"y": X, "z": X}),
@@ -147,3 +149,38 @@ def test_a_tree_twice_as_large_takes_twice_the_work() -> None:
     trees = [[[X] for _ in range(n)] for n in (50, 100)]
     one, other = (steps_of(lambda t=tree: Arguments((t,), {}, "step")) for tree in trees)  # type: ignore[misc]
     assert other < 2 * one
+
+
+MESH = gdt.create_mesh([("x", 2)])
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "np.errstate": lambda: np.errstate(divide="ignore"),
+    "default_mesh": lambda: gdt.default_mesh(MESH),
+    "matmul_backend": lambda: gdt.matmul_backend("cublas"),
+    "matmul_precision": lambda: gdt.matmul_precision("tensorfloat32"),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_are_part_of_a_signature(name: str) -> None:
+    key = Arguments((X,), {}, "step").key
+    with SETTINGS[name]():
+        assert Arguments((X,), {}, "step").key != key
+    assert Arguments((X,), {}, "step").key == key
+
+
+def test_a_backward_program_is_for_one_state_of_numpys_errors() -> None:
+    """It has no np.errstate where the recorded ops ran under the one around them."""
+    w = gdt.asarray([0.0, 2.0])
+
+    def gradient() -> list[float]:
+        with np.errstate(divide="ignore"), gdt.GradientTape() as tape:
+            y = gdt.sum(gdt.log(w))
+        return tape.gradient(y, w).tolist()
+
+    BACKWARDS.clear()
+    for _ in range(3):
+        with np.errstate(divide="ignore"):
+            assert gradient() == [np.inf, 0.5]
+    with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
+        gradient()
+    assert len([*BACKWARDS.values(), *BACKWARDS.older.values()]) == 2

@@ -295,7 +295,8 @@ def logsumexp_of_floats(
 def _logsumexp_vjp(
     g: Any, out: Any, x: Any, *, axis: Axis = None, keepdims: bool = False
 ) -> DistributedArray:
-    return exp(x - kept_dims(out, x, axis)) * kept_dims(g, x, axis)
+    # Partial sums minus a value would round at the size of their parts, and be reduced once more.
+    return exp(x.resolve() - kept_dims(out, x, axis)) * kept_dims(g, x, axis)
 
 
 logsumexp_of_floats.vjp(_logsumexp_vjp)
