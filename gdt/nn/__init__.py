@@ -5,7 +5,7 @@ of the layers; nothing else in a model depends on the mesh. `LayoutMap` sets the
 the names of the parameters.
 """
 
-from gdt.nn import activations, initializers, losses
+from gdt.nn import activations, initializers, losses, summary
 from gdt.nn.activations import Activation
 from gdt.nn.attention import MultiHeadAttention, rotary
 from gdt.nn.convolution import (
@@ -21,10 +21,12 @@ from gdt.nn.dropout import Dropout
 from gdt.nn.embedding import Embedding
 from gdt.nn.layers import Add, Concatenate, Dense, Flatten, Residual, Sequential
 from gdt.nn.layout_map import LayoutMap
+from gdt.nn.model import Model
 from gdt.nn.module import Module
 from gdt.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from gdt.nn.pooling import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
 from gdt.nn.sharded import Sharded
+from gdt.nn.symbol import Input
 
 __all__ = [
     "Activation",
@@ -46,9 +48,11 @@ __all__ = [
     "GlobalAveragePool",
     "GlobalMaxPool",
     "GroupNorm",
+    "Input",
     "LayerNorm",
     "LayoutMap",
     "MaxPool",
+    "Model",
     "Module",
     "MultiHeadAttention",
     "RMSNorm",

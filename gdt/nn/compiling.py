@@ -7,9 +7,11 @@ their functions to `WORDS`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from gdt.state import Stateful
 
@@ -156,3 +158,26 @@ class Compilable(Stateful):
         """Write the whole model to a folder for `gdt.load_model`; return the folder."""
         saved: Path = WORDS["save"](self, path)
         return saved
+
+    def summary(
+        self, shape: Sequence[int] | None = None, *, console: Console | None = None
+    ) -> None:
+        """Print the layers of the model: the shape of each one's result, how many numbers it holds,
+        their bytes on a device and its floating-point operations for a row, forwards; and the
+        layout of every array.
+
+        shape: that of a row of inputs, without the batch; a model with a `gdt.nn.Input` has it.
+            Where neither gives it, shapes and operations are shown as "?". The model is called with
+            a row of zeros, which also makes the arrays of layers that find their sizes then.
+        console: rich's console to print on.
+
+        >>> gdt.nn.Sequential(gdt.nn.Input((4,)), gdt.nn.Dense(3)).summary()
+        layer                     result  parameters  bytes  FLOPs
+        layers.0 Dense         (None, 3)          15     60     24
+          weight float32[4, 3]  [-, -]
+          bias float32[3]  [-]
+        15 numbers, of which 15 are trained
+        60B on each device
+        24 FLOPs for a row, forwards
+        """
+        WORDS["summary"](self, shape, console)

@@ -18,7 +18,7 @@ from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Recipe, check_sizes, features_of, mesh_of
+from gdt.nn.parameters import Blueprint, check_sizes, features_of, mesh_of
 from gdt.ops.nn.convolution.op import convolution, transposed_convolution
 from gdt.ops.windows import Padding, one_for_each_axis
 from gdt.sharding.layout import Layout
@@ -81,9 +81,9 @@ class Convolution(Module):
         self.weight: DistributedArray | None = None
         self.bias: DistributedArray | None = None
         self.activation = activations.get(activation)
-        self._recipes = {"weight": Recipe(name, create, dtype, weight_layout, key)}
+        self._blueprints = {"weight": Blueprint(name, create, dtype, weight_layout, key)}
         if use_bias:
-            self._recipes["bias"] = Recipe(name, create_bias, dtype, bias_layout, key, 1)
+            self._blueprints["bias"] = Blueprint(name, create_bias, dtype, bias_layout, key, 1)
         if input_channels is not None:
             self._build(input_channels)
 
@@ -99,10 +99,10 @@ class Convolution(Module):
 
     def _build(self, input_channels: int, mesh: Mesh | None = None) -> None:
         """Create kernel and bias for images of `input_channels` channels."""
-        self.weight = self._recipes["weight"].create(self._weight_shape(input_channels), mesh)
-        if "bias" in self._recipes:
+        self.weight = self._blueprints["weight"].create(self._weight_shape(input_channels), mesh)
+        if "bias" in self._blueprints:
             layout = self.weight.layout.delete([*range(self.rank + 1)])
-            self.bias = self._recipes["bias"].create((self.channels,), layout=layout)
+            self.bias = self._blueprints["bias"].create((self.channels,), layout=layout)
 
     def _convolve(self, x: Any) -> Any:
         """Return x convolved with the kernel."""
@@ -209,10 +209,10 @@ class _Transposed(Convolution):
 
     def _build(self, input_channels: int, mesh: Mesh | None = None) -> None:
         """Create kernel and bias for images of `input_channels` channels."""
-        self.weight = self._recipes["weight"].create(self._weight_shape(input_channels), mesh)
-        if "bias" in self._recipes:
+        self.weight = self._blueprints["weight"].create(self._weight_shape(input_channels), mesh)
+        if "bias" in self._blueprints:
             layout = self.weight.layout.delete([*range(self.rank), self.rank + 1])
-            self.bias = self._recipes["bias"].create((self.channels,), layout=layout)
+            self.bias = self._blueprints["bias"].create((self.channels,), layout=layout)
 
     def _convolve(self, x: Any) -> Any:
         """Return x spread with the kernel."""

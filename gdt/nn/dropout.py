@@ -49,7 +49,7 @@ class Dropout(Module):
     def __call__(self, x: DistributedArray, training: bool | None = None) -> Any:
         """Return x with dropped elements. training: whether to drop; by default the module's
         mode."""
-        if not (self.training if training is None else training) or not self.rate:
+        if not (self.training if training is None else training) or not self.rate or not x.size:
             return x
         (calls,) = from_host("Dropout", self._count)
         key = random.fold_in(self.key, calls)

@@ -17,7 +17,8 @@ from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Recipe, check_sizes, features_of, mesh_of
+from gdt.nn.parameters import Blueprint, check_sizes, features_of, mesh_of
+from gdt.nn.symbol import Symbol
 from gdt.ops.joining import concat
 from gdt.ops.products.op import matmul
 from gdt.ops.shapes import reshape
@@ -73,18 +74,18 @@ class Dense(Module):
         self.bias: DistributedArray | None = None
         self.activation = activations.get(activation)
         self.output_size = output_size
-        self._recipes = {"weight": Recipe("Dense", create, dtype, weight_layout, key)}
+        self._blueprints = {"weight": Blueprint("Dense", create, dtype, weight_layout, key)}
         if use_bias:
-            self._recipes["bias"] = Recipe("Dense", create_bias, dtype, bias_layout, key, 1)
+            self._blueprints["bias"] = Blueprint("Dense", create_bias, dtype, bias_layout, key, 1)
         if input_size is not None:
             self._build(input_size)
 
     def _build(self, input_size: int, mesh: Mesh | None = None) -> None:
         """Create weight and bias for x of `input_size` features."""
-        self.weight = self._recipes["weight"].create((input_size, self.output_size), mesh)
-        if "bias" in self._recipes:
+        self.weight = self._blueprints["weight"].create((input_size, self.output_size), mesh)
+        if "bias" in self._blueprints:
             layout = self.weight.layout.delete([0])
-            self.bias = self._recipes["bias"].create((self.output_size,), layout=layout)
+            self.bias = self._blueprints["bias"].create((self.output_size,), layout=layout)
 
     def __call__(self, x: Any) -> Any:
         if self.weight is None:
@@ -117,7 +118,8 @@ class Flatten(Module):
 class Sequential(Module):
     """A layer that calls its layers one after the other; indexed and iterated like a list.
 
-    layers: functions or modules of one array, or one list of them.
+    layers: functions or modules of one array, or one list of them. If the first is a
+        `gdt.nn.Input`, layers that find their sizes at the first call have them at once.
 
     >>> model = gdt.nn.Sequential(gdt.nn.Flatten(), gdt.nn.Dense(12, 3))
     >>> model(gdt.ones((2, 3, 4))).shape, list(model.parameters())
@@ -128,6 +130,11 @@ class Sequential(Module):
         self.layers = (
             list(layers[0]) if len(layers) == 1 and isinstance(layers[0], list) else list(layers)
         )
+        self.input_shapes: tuple[Any, ...] = ()
+        if self.layers and isinstance(self.layers[0], Symbol):
+            x = self.layers.pop(0)
+            self.input_shapes = ((x.shape, x.dtype.name),)
+            self(x.value)
 
     def __call__(self, x: Any) -> Any:
         for layer in self.layers:

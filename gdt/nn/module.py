@@ -12,6 +12,8 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import CheckpointError, error
 from gdt.nn.compiling import Compilable
+from gdt.nn.symbol import call as symbol_of_call
+from gdt.nn.symbol import is_symbolic
 from gdt.ops.creation import asarray
 from gdt.sharding.displayed import Displayed
 from gdt.state import Facts, check_untied, mismatches, places, slots, trainable_slots
@@ -130,10 +132,12 @@ class Module(Compilable, Displayed):
 
 def _placed(call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that calls a module with its arrays and its result in the layouts that a
-    LayoutMap has given them."""
+    LayoutMap has given them; with symbols it returns a symbol."""
 
     @functools.wraps(call)
     def placed(self: Module, *args: Any, **kwargs: Any) -> Any:
+        if is_symbolic(args):
+            return symbol_of_call(self, *args, **kwargs)
         if self._placement is None:
             return call(self, *args, **kwargs)
         return self._placement.call(call, self, *args, **kwargs)

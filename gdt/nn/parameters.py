@@ -18,8 +18,8 @@ from gdt.sharding.mesh import Mesh
 
 
 @dataclass
-class Recipe:
-    """The recipe of an array of a layer, whose shape may not be known yet.
+class Blueprint:
+    """The blueprint of an array of a layer, whose shape may not be known yet.
 
     layer: the name of the layer, for errors. layout: None for one that follows from other arrays,
     or else a replicated one. key: of the random numbers; None for the next one of `gdt.random`.
@@ -36,8 +36,8 @@ class Recipe:
     def create(
         self, shape: Sequence[int], mesh: Mesh | None = None, layout: Layout | None = None
     ) -> DistributedArray:
-        """Return a new array. layout: that of a recipe without one; None replicates on `mesh`, or
-        on the default mesh.
+        """Return a new array. layout: that of a blueprint without one; None replicates on `mesh`,
+        or on the default mesh.
 
         Raises ArgumentError for an initialiser that returns no array.
         """
