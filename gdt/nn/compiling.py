@@ -172,8 +172,8 @@ class Compilable(Stateful):
         console: rich's console to print on.
 
         >>> gdt.nn.Sequential(gdt.nn.Input((4,)), gdt.nn.Dense(3)).summary()
-        layer                     result  parameters  bytes  FLOPs
-        layers.0 Dense         (None, 3)          15     60     24
+        layer                       result  parameters  bytes  FLOPs
+        layers.0 Dense           (None, 3)          15     60     24
           weight float32[4, 3]  [-, -]
           bias float32[3]  [-]
         15 numbers, of which 15 are trained

@@ -46,10 +46,12 @@ class Symbol:
 
     @property
     def dtype(self) -> Any:
+        """The dtype, that of the array of no rows."""
         return self.value.dtype
 
     @property
     def ndim(self) -> int:
+        """The number of axes, the batch included."""
         return int(self.value.ndim)
 
     @property
