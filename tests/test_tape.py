@@ -119,8 +119,8 @@ def test_a_tape_that_is_used_up_inside_its_block_records_no_more() -> None:
 def test_values_that_numpy_took_from_a_tape_are_an_error() -> None:
     w = gdt.asarray([3.0, 4.0])
     losses = [
-        lambda w: gdt.sum(w) + 10 * np.linalg.norm(w),
-        lambda w: gdt.sum(w * w) * np.median(w * 2),
+        lambda w: gdt.sum(w) + 10 * np.asarray(w).max(),
+        lambda w: gdt.sum(w * w) * np.asarray(w * 2).min(),
         lambda w: gdt.sum(gdt.asarray([w[0], w[1]]) * w),
     ]
     for loss in losses:
@@ -129,7 +129,7 @@ def test_values_that_numpy_took_from_a_tape_are_an_error() -> None:
         ):
             gdt.grad(loss)(w)
     with gdt.GradientTape() as tape:
-        total = gdt.sum(w) + np.linalg.norm(w)
+        total = gdt.sum(w) + np.asarray(w).max()
     with pytest.raises(GradientError, match=r"x\.numpy\(\)"):
         tape.gradient(total, w)
 
