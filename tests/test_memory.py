@@ -117,6 +117,23 @@ def test_taking_from_large_blocks_keeps_their_order(specs: list[Any]) -> None:
                 assert block.flags.c_contiguous
 
 
+def test_elementwise_functions_of_transposed_views_lie_as_these_do() -> None:
+    mesh = gdt.create_mesh([("x", 2)])
+    x = gdt.ones((1024, 256), dtype="float32", layout=Layout(["x", None], mesh))
+    for _ in range(3):  # the later calls write into recycled memory
+        for transposed in (x.T, x.T + 1):
+            lengths = {n: s for n, s in zip(*_facts(gdt.exp(transposed)), strict=True) if n > 2}
+            assert lengths == {256: 4, 512: 1024}
+        assert _facts(gdt.exp(x))[1][-1] == 4  # and plans of other views are not changed by it
+    broadcast = gdt.broadcast_to(gdt.ones(1024, dtype="float32"), (256, 1024)) + 1
+    assert broadcast.blocks[0].flags.c_contiguous
+
+
+def _facts(x: DistributedArray) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape and the strides of the only block."""
+    return x.blocks[0].shape, x.blocks[0].strides
+
+
 def test_products_of_large_blocks_are_one_product_of_views(monkeypatch: Any) -> None:
     mesh = gdt.create_mesh([("batch", 2), ("feature", 2), ("model", 2)])
     random = np.random.default_rng(0)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from gdt.backend.numpy import order_in_memory
 from gdt.comm import local
 from gdt.comm.relayout import run_transition, transitions_inside
 from gdt.engine.blocks import PlanBlocks
@@ -57,7 +58,7 @@ class SingleBlock:
             self._prepared(n, transitions)
             for n, transitions in enumerate(zip(movers, self.folds, strict=True))
         ]
-        keywords = {"out": self._memory(buffer)} if buffer else {}
+        keywords = {"out": self._memory(buffer, arguments)} if buffer else {}
         body, finish = called(self.body, arguments, keywords, self.op.name), self.merge.finish
         if self.op.merge is not None:
             return self._merging(body)
@@ -77,9 +78,17 @@ class SingleBlock:
                 operand = called(transition, [operand])
         return operand
 
-    def _memory(self, buffer: Buffer) -> Expression:
-        facts = [Value(name, fact) for name, fact in buffer._asdict().items()]
-        return called(self.folded.backend.empty, facts, name="empty")
+    def _memory(self, buffer: Buffer, arguments: Sequence[Expression]) -> Expression:
+        """The expression of the memory for a body's result. It lies as the first operand of its
+        shape does, as NumPy has it: through memory that lies otherwise, an element-wise function of
+        a transposed view would take several times longer."""
+        empty = self.folded.backend.empty
+        for n, argument in enumerate(arguments):
+            moved = self.folded.moved[n]
+            is_alike = moved is not None and moved.block_shape == buffer.shape
+            if is_alike and isinstance(argument, Operand) and "labels" not in self.op.injected:
+                return called(_empty_like, [*_values(empty=empty, buffer=buffer), argument])
+        return called(empty, _values(**buffer._asdict()), name="empty")
 
     def _merging(self, body: Expression) -> Callable[..., Any]:
         """`body`, then the merge of its statistics, which is reported as separate devices do it."""
@@ -128,6 +137,15 @@ def mover(transitions: Sequence[Transition]) -> Mover:
         return x
 
     return move if transitions else None
+
+
+def _values(**values: Any) -> list[Value]:
+    return [Value(name, value) for name, value in values.items()]
+
+
+def _empty_like(empty: Callable[..., Block], buffer: Buffer, x: Block) -> Block:
+    is_broadcast = 0 in x.strides  # its axes have no order
+    return empty(*buffer[:2], buffer.order if is_broadcast else order_in_memory(x))
 
 
 def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
