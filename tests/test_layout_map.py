@@ -166,7 +166,7 @@ def test_a_constraint_on_an_output_is_obeyed() -> None:
     assert seen == [gdt.Layout([None, "data"], mesh)]
     layouts = gdt.nn.LayoutMap(mesh)
     layouts["/output"] = ["data"]
-    with pytest.raises(LayoutError, match=r"the model/output has rank 1, and the module returns"):
+    with pytest.raises(LayoutError, match=r"the model/output does not fit the array that"):
         layouts.apply(model_on(mesh))(gdt.ones((8, 8)))
 
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
 from gdt.errors import LayoutError, error
-from gdt.ops.gathering import gathered
+from gdt.ops.gathering import constrained, gathered
 from gdt.ops.movement import relayout
-from gdt.sharding.layout import Layout
+from gdt.sharding.layout import MATCH, Layout
 from gdt.state import mapped, owner_of
 
 
@@ -80,13 +80,17 @@ class Placement:
         """Return an array that the module returns in the layout that the map gives its output."""
         if not isinstance(leaf, DistributedArray):
             return leaf
-        rank = self.output.rank if isinstance(self.output, Layout) else len(self.output or ())
-        if rank != leaf.ndim:
-            raise error(
-                LayoutError,
-                "LayoutMap",
-                f"the layout of {self.name}/output has rank {rank}, and the module returns an "
-                f"array of rank {leaf.ndim}",
-                operands={"output": leaf.type},
-            )
-        return relayout(leaf, self.output)  # type: ignore[arg-type]
+        output = self.output
+        if not isinstance(output, Layout) and output is not None and len(output) == leaf.ndim:
+            now = leaf.layout.sharding_specs
+            pairs = zip(output, now, strict=True)
+            output = Layout([was if spec == MATCH else spec for spec, was in pairs], leaf.mesh)
+        if isinstance(output, Layout) and output.rank == leaf.ndim and output.mesh is leaf.mesh:
+            return constrained(leaf, output)
+        raise error(
+            LayoutError,
+            "LayoutMap",
+            f"the layout of {self.name}/output does not fit the array that the module returns",
+            operands={"output": leaf.type, "layout": output},
+            remedy="It has an entry for every axis, and is on the same mesh.",
+        )

@@ -75,6 +75,15 @@ _gather.vjp(joint=_scattered)
 _scatter.vjp(joint=lambda g, out, *gradients, layouts: g)
 
 
+def constrained(x: DistributedArray, layout: Layout) -> DistributedArray:
+    """Return an array in a layout that somebody wants it to have. Its cotangent is moved back to
+    the layout of `x`, once, and not by each op that reads it."""
+    if x.layout is layout:
+        return x
+    back = x.layout.resolved
+    return _gather(x, layouts=(layout,), gradient_layouts=(back,))[0]  # type: ignore[no-any-return]
+
+
 class _Derived(Observer):
     """An observer of the ops that compute with gathered arrays alone."""
 

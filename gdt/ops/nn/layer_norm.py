@@ -12,6 +12,7 @@ from gdt.array.registry import public
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.elementwise import like, multiply, sqrt, square
+from gdt.ops.movement import relayout
 from gdt.ops.nn.batch_norm.op import batch_norm, batch_norm_gradient, batch_norm_sums, normalize
 from gdt.ops.reductions import mean
 from gdt.ops.shapes import reshape
@@ -66,9 +67,11 @@ def normalize_features(
 def _normalize_features_vjp(
     g: Any, out: Any, x: Any, scale: Any, offset: Any, *, epsilon: float
 ) -> tuple[Any, ...]:
-    (g_y, g_mean, g_variance), (_, mean, variance) = g, out
+    (g_y, g_mean, g_variance), (y, mean, variance) = g, out
     g_x = g_scale = g_offset = None
     if g_y is not None:
+        if any(g_y.layout.reductions):  # it is read twice
+            g_y = relayout(g_y, y.layout)
         xhat = normalize(x, mean, variance, 0.0, 1.0, epsilon=epsilon)
         scaled = g_y if type(scale) is float and scale == 1.0 else multiply(g_y, scale)
         g_sum, product_sum = batch_norm_sums(scaled, xhat, axes=(-1,), keepdims=True)  # (..., 1)
