@@ -12,6 +12,7 @@ from gdt import (
     optim,
     random,
     settings,
+    strategies,
     testing,
     training,
 )
@@ -43,6 +44,7 @@ from gdt.sharding import array_type, layout, mesh
 from gdt.sharding.array_type import *
 from gdt.sharding.layout import *
 from gdt.sharding.mesh import *
+from gdt.strategies import *
 from gdt.training.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -78,6 +80,7 @@ __all__ += observers.__all__
 __all__ += op_module.__all__
 __all__.extend(ops.PUBLIC)
 __all__ += settings.__all__
+__all__ += strategies.__all__
 __all__ += tape.__all__
 __all__.sort()
 

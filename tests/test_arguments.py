@@ -128,7 +128,7 @@ def _public() -> Iterator[str]:
 # What is made by other functions, holds facts and checks nothing, declares, or reads data sets.
 NOT_CALLED = {
     "ArrayType", "DistributedArray", "Mesh", "Shard", "checkpoint.Restored", "training.History",
-    "training.Callback", "training.TensorBoard", "training.TerminateOnNaN",
+    "Strategy", "training.Callback", "training.TensorBoard", "training.TerminateOnNaN",
     "metrics.Metric", "nn.Module", "nn.losses.Loss", "optim.Schedule",
     "data.imdb", "data.mnist", "nn.initializers.Initializer",
     "benchmark", "checkpoint.CheckpointManager", "Function", "RerecordedWarning",

@@ -58,8 +58,9 @@ class Compilable(Stateful):
         a mapping by name; weighted_metrics: such that take sample weights into account.
         run_eagerly: whether steps run as written, and not as recorded by `gdt.function`.
 
+        >>> import numpy as np
         >>> model = gdt.nn.Sequential(gdt.nn.Dense(1, 1, key=0))
-        >>> model.compile("sgd", loss="mse")
+        >>> model.compile(gdt.optim.Adam(0.1), loss="mse")
         >>> x = np.linspace(0, 1, 20, dtype="float32")[:, None]
         >>> history = model.fit(x, 3 * x, epochs=300, verbose=0)
         >>> model.predict(np.ones((1, 1), "float32"), verbose=0).round(1).tolist()

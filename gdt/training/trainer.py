@@ -26,6 +26,7 @@ from gdt.sharding import processes
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, get_default_mesh
 from gdt.state import Stateful, leaves, mapped
+from gdt.strategies import current_strategy
 from gdt.training.batches import ARRAYS_AS_BATCHES, evaluating, pair, rows_of
 from gdt.training.callbacks import BackupAndRestore, as_callback
 from gdt.training.display import Display
@@ -65,7 +66,8 @@ class Trainer(Stateful):
         written; else they are recorded by `gdt.function`.
 
     Model and batches have any layouts. Batches of the host are put on the model's mesh, their rows
-    split over its first axis, and their floating-point numbers cast to the dtype of its parameters.
+    split over its first axis (or as the strategy says in whose scope the trainer is made), and
+    their floating-point numbers cast to the dtype of its parameters.
     `gdt.checkpoint` saves a trainer's model and optimizer.
 
     Raises ArgumentError for unknown names, and for a metric called `loss` or `val_...`.
@@ -100,6 +102,10 @@ class Trainer(Stateful):
             raise error(ArgumentError, "Trainer", problem)
         self.eager = eager
         self.session = Session()
+        strategy = current_strategy()
+        self.batch_axes = None if strategy is None else strategy.batch_axes
+        if strategy is not None and strategy.layout_map is not None:
+            strategy.layout_map.apply(model)
 
     def __repr__(self) -> str:
         functions = {"loss": self.loss, **self.metrics}
@@ -174,10 +180,12 @@ class Trainer(Stateful):
     def place(self, batch: Any) -> Any:
         """Return a batch with the arrays of the host on the model's mesh.
 
-        Their rows are split over the first axis of the mesh.
+        Their rows are split over the axes of the strategy in whose scope the trainer was made, or
+        over the first axis of the mesh.
         """
         mesh, dtype = self.mesh, self._dtype()
-        return mapped(lambda leaf: _placed(leaf, mesh, dtype), batch)
+        rows = Layout([self.batch_axes or mesh.axis_names[:1]], mesh)
+        return mapped(lambda leaf: _placed(leaf, rows, dtype), batch)
 
     def _dtype(self) -> np.dtype | None:
         """Return the dtype that all floating-point parameters have, or None."""
@@ -355,8 +363,8 @@ def optimizer_of(optimizer: Optimizer | str) -> Optimizer:
     return OPTIMIZERS[optimizer.lower()]()
 
 
-def _placed(leaf: Any, mesh: Mesh, dtype: np.dtype | None) -> Any:
-    """Return an array of the host on a mesh, its rows split over the first axis."""
+def _placed(leaf: Any, rows: Layout, dtype: np.dtype | None) -> Any:
+    """Return an array of the host on a mesh, its rows in the layout `rows`."""
     if leaf is None or isinstance(leaf, DistributedArray):
         return leaf
     array = np.asarray(leaf)
@@ -365,9 +373,8 @@ def _placed(leaf: Any, mesh: Mesh, dtype: np.dtype | None) -> Any:
         raise error(ArgumentError, "fit", problem, remedy="Pass arrays of numbers.")
     if array.dtype.kind == "f" and dtype is not None:
         array = array.astype(dtype, copy=False)
-    axes = [mesh.axis_names[0] if mesh.size > 1 else None] * min(array.ndim, 1)
-    specs = axes + [None] * (array.ndim - len(axes))
-    return FUNCTIONS["asarray"](array, layout=Layout(specs, mesh))
+    specs = [*rows.sharding_specs, *[None] * (array.ndim - 1)][: array.ndim]
+    return FUNCTIONS["asarray"](array, layout=Layout(specs, rows.mesh))
 
 
 def _length(batches: Any) -> int | None:

@@ -1,0 +1,352 @@
+"""Strategies: how models and batches are spread over devices, in words of tf.distribute and Keras.
+
+A strategy is a mesh, the axes of it over which the rows of batches are split, and perhaps a
+LayoutMap. Inside its `scope()` models are made on that mesh, and a `gdt.Trainer`, or
+`model.compile`, takes the strategy on. One program computes all replicas: a function that a
+strategy runs sees whole batches, so a mean in it is the mean over all rows of all replicas, and
+gradients are summed over replicas as they are computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gdt.arguments import checked, checked_class
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.data.feed import REITERABLE
+from gdt.errors import ArgumentError, LayoutError, error
+from gdt.nn.layout_map import LayoutMap
+from gdt.sharding import devices as device_kinds
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh, create_mesh, default_mesh
+from gdt.state import leaves, mapped
+
+__all__ = ["DataParallel", "MirroredStrategy", "ModelParallel", "Strategy", "current_strategy"]
+
+BATCH = "batch"
+_current: ContextVar[Strategy | None] = ContextVar("gdt.strategy", default=None)
+
+
+@checked
+def current_strategy() -> Strategy | None:
+    """Return the strategy in whose scope this line runs, or None.
+
+    >>> with gdt.MirroredStrategy(2).scope():
+    ...     gdt.current_strategy()
+    MirroredStrategy(Mesh(batch=2))
+    """
+    return _current.get()
+
+
+@dataclass(frozen=True)
+class InputContext:
+    """A process's place among those that feed a strategy; all are fed by one program here."""
+
+    num_replicas_in_sync: int
+    num_input_pipelines: int = 1
+    input_pipeline_id: int = 0
+
+    def get_per_replica_batch_size(self, global_batch_size: int) -> int:
+        """Return the rows of one replica; raise ArgumentError if they do not divide."""
+        rows, rest = divmod(global_batch_size, self.num_replicas_in_sync)
+        if rest:
+            problem = f"{global_batch_size} rows do not divide by {self.num_replicas_in_sync}"
+            raise error(ArgumentError, "get_per_replica_batch_size", problem)
+        return rows
+
+
+class Strategy:
+    """The base of strategies: a mesh, and the names of the axes that split batches."""
+
+    layout_map: LayoutMap | None = None
+
+    def __init__(self, mesh: Mesh, batch_axes: Sequence[str]) -> None:
+        self.mesh, self.batch_axes = mesh, tuple(batch_axes)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.mesh})"
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """The number of parts of a batch; a batch of a step has as many times a replica's rows."""
+        return int(np.prod([self.mesh.dim_size(axis) for axis in self.batch_axes], dtype=int))
+
+    @contextmanager
+    def scope(self) -> Iterator[Strategy]:
+        """Create models on this strategy's mesh, and compile them for it, inside the `with` block.
+
+        >>> strategy = gdt.MirroredStrategy(4)
+        >>> with strategy.scope():
+        ...     model = gdt.nn.Dense(2, 1)
+        >>> model.weight.layout
+        Layout([-, -], Mesh(batch=4))
+        """
+        token = _current.set(self)
+        try:
+            with default_mesh(self.mesh):
+                yield self
+        finally:
+            _current.reset(token)
+
+    def layout(self, rank: int) -> Layout:
+        """Return the layout of an array of a batch: its rows are split over the replicas."""
+        axes = self.batch_axes[0] if len(self.batch_axes) == 1 else self.batch_axes
+        return Layout([axes, *[None] * (rank - 1)][:rank], self.mesh)
+
+    def place(self, batch: Any) -> Any:
+        """Return a batch with the arrays of the host split over the replicas."""
+        return mapped(self._placed, batch)
+
+    def _placed(self, leaf: Any) -> Any:
+        if leaf is None or isinstance(leaf, DistributedArray):
+            return leaf
+        array = np.asarray(leaf)
+        return FUNCTIONS["asarray"](array, layout=self.layout(array.ndim))
+
+    def experimental_distribute_dataset(self, dataset: Iterable[Any]) -> Iterable[Any]:
+        """Return the batches of a data set, global ones, split over the replicas.
+
+        dataset: batches as arrays of the host, in tuples, lists and dicts. Rows need not divide: 10
+        over 4 replicas are 3, 3, 3 and 1.
+
+        >>> import numpy as np
+        >>> strategy = gdt.MirroredStrategy(4)
+        >>> (batch,) = strategy.experimental_distribute_dataset([np.arange(10)])
+        >>> [len(part) for part in strategy.experimental_local_results(batch)]
+        [3, 3, 3, 1]
+        """
+        if isinstance(dataset, str) or not isinstance(dataset, Iterable):
+            problem = f"dataset is a {type(dataset).__name__}, which yields no batches"
+            op = f"{type(self).__name__}.experimental_distribute_dataset"
+            raise error(ArgumentError, op, problem, remedy=REITERABLE)
+        return _Placed(dataset, self.place)
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Iterable[Any]]
+    ) -> Iterable[Any]:
+        """Return the batches of the data set that `dataset_fn(context)` makes, which are of one
+        replica each: the replicas take them in turn."""
+        dataset = dataset_fn(InputContext(self.num_replicas_in_sync))
+        return _Placed(_Joined(dataset, self.num_replicas_in_sync), self.place)
+
+    def run(self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        """Return `fn(*args, **kwargs)`, computed on the parts of all replicas at once.
+
+        Arguments that hold arrays of the host are split as batches are. `fn` sees whole batches:
+        `gdt.sum(losses) / global_batch_size` and `gdt.mean(losses)` are those of all replicas.
+
+        >>> import numpy as np
+        >>> strategy = gdt.MirroredStrategy(2)
+        >>> rows = strategy.run(lambda x: x * 2, args=(np.arange(4.0),))
+        >>> float(strategy.reduce("MEAN", rows, axis=0))
+        3.0
+        """
+        with self.scope():
+            return fn(*[self.place(arg) for arg in args], **dict(kwargs or {}))
+
+    def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
+        """Return the sum or the mean of a value over the replicas, replicated on all devices.
+
+        reduce_op: "SUM" or "MEAN". axis: 0 reduces rows too, the mean by their true number; None
+        adds up the parts of the replicas, which then have equally many rows. A value whose rows are
+        not split is that of all replicas already, and is returned as it is.
+
+        Raises ArgumentError for another operation or axis, and for parts of different sizes.
+
+        >>> import numpy as np
+        >>> strategy = gdt.MirroredStrategy(2)
+        >>> (x,) = strategy.experimental_distribute_dataset([np.array([0, 2, 4, 6])])
+        >>> strategy.reduce("SUM", x).tolist(), int(strategy.reduce("SUM", x, axis=0))
+        ([4, 8], 12)
+        """
+        name = str(getattr(reduce_op, "name", reduce_op)).upper()
+        op = f"{type(self).__name__}.reduce"
+        if name not in ("SUM", "MEAN"):
+            problem = f"reduce_op is {reduce_op!r}"
+            raise error(ArgumentError, op, problem, remedy="It is 'SUM' or 'MEAN'.")
+        if axis not in (None, 0):
+            problem = f"axis is {axis!r}"
+            raise error(ArgumentError, op, problem, remedy="It is 0, for the rows, or None.")
+        return mapped(lambda leaf: self._reduced(op, name, leaf, axis), value)
+
+    def _reduced(self, op: str, name: str, value: Any, axis: int | None) -> Any:
+        if not isinstance(value, DistributedArray):
+            return value
+        value = value.resolve()
+        if not value.ndim or value.layout.num_shards(0) == 1:
+            return value
+        function = FUNCTIONS["sum" if name == "SUM" else "mean"]
+        if axis is None:
+            replicas, rows = self.num_replicas_in_sync, value.shape[0]
+            if rows % replicas:
+                problem = f"{rows} rows are not equally many in {replicas} replicas"
+                remedy = "Reduce rows too, with axis=0."
+                raise error(ArgumentError, op, problem, remedy=remedy)
+            value = FUNCTIONS["reshape"](value, (replicas, rows // replicas, *value.shape[1:]))
+        return function(value, axis=0).resolve()
+
+    def gather(self, value: DistributedArray, axis: int = 0) -> DistributedArray:
+        """Return an array whole on every device, its parts joined along `axis`, which is 0.
+
+        Raises ArgumentError for another axis."""
+        if axis != 0:
+            op, problem = f"{type(self).__name__}.gather", f"axis is {axis!r}"
+            raise error(ArgumentError, op, problem, remedy="Parts are rows: it is 0.")
+        whole: DistributedArray = FUNCTIONS["relayout"](
+            value, Layout.replicated(self.mesh, value.ndim)
+        )
+        return whole
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        """Return the parts of the replicas of this process as NumPy arrays; of a value that is not
+        split, its value once for each."""
+        if not isinstance(value, DistributedArray):
+            return (value,) * self.num_replicas_in_sync
+        return tuple(np.asarray(shard.data) for shard in value.resolve().shards)
+
+
+class _Placed:
+    """Batches that are placed when they are taken."""
+
+    def __init__(self, batches: Iterable[Any], place: Callable[[Any], Any]) -> None:
+        self.batches, self.place = batches, place
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.place, self.batches)
+
+    def __len__(self) -> int:
+        batches: Any = self.batches
+        return len(batches)
+
+
+class _Joined:
+    """Batches of `count` batches each, joined along their rows; what is left over is one too."""
+
+    def __init__(self, batches: Iterable[Any], count: int) -> None:
+        self.batches, self.count = batches, count
+
+    def __iter__(self) -> Iterator[Any]:
+        waiting: list[Any] = []
+        for batch in self.batches:
+            waiting.append(batch)
+            if len(waiting) == self.count:
+                yield _concatenated(waiting)
+                waiting = []
+        if waiting:
+            yield _concatenated(waiting)
+
+    def __len__(self) -> int:
+        batches: Any = self.batches
+        return math.ceil(len(batches) / self.count)
+
+
+def _concatenated(batches: Sequence[Any]) -> Any:
+    """Return one batch with the rows of several."""
+    columns = zip(*[leaves(batch) for batch in batches], strict=True)
+    joined = iter([np.concatenate([np.asarray(x) for x in column]) for column in columns])
+    return mapped(lambda _: next(joined), batches[0])
+
+
+# ---------------------------------------------------------------- the strategies
+
+
+def _devices(devices: int | Sequence[str] | None) -> Mesh:
+    """Return the mesh of one axis, the batch, over devices."""
+    if isinstance(devices, int):
+        return create_mesh([(BATCH, devices)])
+    listed = device_kinds.default_devices(None, 1) if devices is None else tuple(devices)
+    return create_mesh([(BATCH, len(listed))], devices=listed)
+
+
+@checked_class(eager=True)
+class MirroredStrategy(Strategy):
+    """Data parallel training: every device has all variables and a part of each batch.
+
+    devices: the names of devices, such as "cuda:0"; or how many virtual devices of the host, or
+        coordinates over its GPUs, to use; None for all GPUs, or one device of the host.
+    mesh: the mesh itself, in place of devices; batches are split over all its axes.
+
+    Gradients are summed by an all-reduce. Follows `tf.distribute.MirroredStrategy`; see the module
+    for what `run` does differently.
+
+    Raises ArgumentError for both devices and a mesh.
+
+    >>> import numpy as np
+    >>> strategy = gdt.MirroredStrategy(2)
+    >>> with strategy.scope():
+    ...     model = gdt.nn.Dense(1, 1, key=0)
+    ...     model.compile(gdt.optim.SGD(0.1), "mse")
+    >>> history = model.fit(np.ones((100, 1)), np.ones((100, 1)), epochs=20, verbose=0)
+    >>> model.predict(np.ones((1, 1)), verbose=0).round(2).tolist()
+    [[1.0]]
+    """
+
+    def __init__(
+        self, devices: int | Sequence[str] | None = None, *, mesh: Mesh | None = None
+    ) -> None:
+        if mesh is not None and devices is not None:
+            problem = "both devices and a mesh are given"
+            raise error(ArgumentError, type(self).__name__, problem, remedy="Pass one of them.")
+        mesh = _devices(devices) if mesh is None else mesh
+        super().__init__(mesh, mesh.axis_names)
+
+
+@checked_class(eager=True)
+class DataParallel(Strategy):
+    """Data parallel training by Keras 3's name: every device has all variables.
+
+    device_mesh: a mesh, of which the first axis splits batches. devices: as in MirroredStrategy, if
+    there is no mesh.
+
+    Raises ArgumentError for both.
+
+    >>> gdt.DataParallel(gdt.create_mesh([("data", 4), ("model", 2)])).num_replicas_in_sync
+    4
+    """
+
+    def __init__(
+        self, device_mesh: Mesh | None = None, devices: int | Sequence[str] | None = None
+    ) -> None:
+        if device_mesh is not None and devices is not None:
+            problem = "both devices and a device_mesh are given"
+            raise error(ArgumentError, "DataParallel", problem, remedy="Pass one of them.")
+        mesh = _devices(devices) if device_mesh is None else device_mesh
+        super().__init__(mesh, mesh.axis_names[:1])
+
+
+@checked_class(eager=True)
+class ModelParallel(Strategy):
+    """Training with variables split as a LayoutMap says, and batches over one axis of its mesh.
+
+    layout_map: the layouts of variables by their names; others are replicated. batch_dim_name: the
+    axis of the mesh that splits batches; the first one if not given.
+
+    A model is moved to these layouts where a `gdt.Trainer`, or `model.compile`, takes it on in the
+    scope; its layers have their sizes, or were called once. Follows Keras 3.
+
+    Raises LayoutError for an axis that the mesh lacks.
+
+    >>> layouts = gdt.nn.LayoutMap(gdt.create_mesh([("batch", 2), ("model", 4)]))
+    >>> layouts[".*weight"] = [None, "model"]
+    >>> with gdt.ModelParallel(layout_map=layouts).scope():
+    ...     model = gdt.nn.Dense(3, 8)
+    ...     model.compile("adam", "mse")
+    >>> model.weight.layout
+    Layout([-, 'model'], Mesh(batch=2, model=4))
+    """
+
+    def __init__(self, *, layout_map: LayoutMap, batch_dim_name: str | None = None) -> None:
+        names = layout_map.mesh.axis_names
+        if batch_dim_name is not None and batch_dim_name not in names:
+            problem = f"batch_dim_name is {batch_dim_name!r}, and the mesh has {', '.join(names)}"
+            raise error(LayoutError, "ModelParallel", problem)
+        super().__init__(layout_map.mesh, (batch_dim_name or names[0],))
+        self.layout_map = layout_map

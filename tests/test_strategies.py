@@ -1,0 +1,154 @@
+"""Strategies: batches are cut as tf.distribute cuts them, and one training has one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import DataParallel, MirroredStrategy, ModelParallel, create_mesh, nn
+from gdt.errors import ArgumentError, LayoutError
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((64, 6)).astype("float32"), RNG.integers(0, 4, 64)
+
+
+def model_parallel() -> ModelParallel:
+    layouts = nn.LayoutMap(create_mesh([("batch", 2), ("model", 2)]))
+    layouts[r"layers\.0\.weight"] = [None, "model"]
+    layouts[r"layers\.2\.weight"] = ["model", None]
+    return ModelParallel(layout_map=layouts)
+
+
+STRATEGIES: dict[str, Callable[[], gdt.Strategy]] = {
+    "one": lambda: MirroredStrategy(1),
+    "mirrored": lambda: MirroredStrategy(["cpu:0", "cpu:1", "cpu:2", "cpu:3"]),
+    "apart": lambda: MirroredStrategy(mesh=create_mesh([("batch", 4)], blocks=4)),
+    "hosts": lambda: MirroredStrategy(mesh=create_mesh([("host", 2), ("device", 2)])),
+    "data": lambda: DataParallel(create_mesh([("data", 3)])),
+    "model": model_parallel,
+}
+
+
+def model() -> nn.Sequential:
+    layers = nn.Dense(6, 8, activation="relu", key=1), nn.BatchNorm(8), nn.Dense(8, 4, key=2)
+    made = nn.Sequential(*layers)
+    made.compile(gdt.optim.Adam(0.01), "sparse_softmax_cross_entropy", ["accuracy"])
+    return made
+
+
+def test_every_strategy_has_the_results_of_one_device() -> None:
+    results = {}
+    for name, make in STRATEGIES.items():
+        with make().scope():
+            trained = model()
+        trained.fit(X, Y, 24, epochs=3, shuffle=False, verbose=0)  # 24, 24 and 16 rows
+        results[name] = trained.evaluate(X, Y, 20, verbose=0)
+    for name, result in results.items():
+        np.testing.assert_allclose(result, results["one"], rtol=1e-4, err_msg=name)
+
+
+def test_a_training_goes_on_under_another_strategy(tmp_path: Path) -> None:
+    def run(strategy: str, epochs: int, folder: Path | None) -> Any:
+        with STRATEGIES[strategy]().scope():
+            trained = model()
+        trained.fit(X, Y, 16, epochs=epochs, shuffle=False, verbose=0, resume=folder)
+        return trained
+
+    run("mirrored", 1, tmp_path)
+    run("model", 2, tmp_path)
+    last, whole = run("one", 3, tmp_path), run("one", 3, None)
+    for (name, x), y in zip(last.state().items(), whole.state().values(), strict=True):
+        np.testing.assert_allclose(x.numpy(), y.numpy(), rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_layouts_are_those_of_the_strategy() -> None:
+    for make in (STRATEGIES["hosts"], STRATEGIES["model"]):
+        strategy = make()
+        with strategy.scope():
+            assert gdt.current_strategy() is strategy
+            trained = model()
+        assert gdt.current_strategy() is None and trained[0].weight.mesh is strategy.mesh
+        (x,) = trained.compiled.place((X,))
+        assert x.layout.num_shards(0) == strategy.num_replicas_in_sync
+    assert trained[0].weight.layout.sharding_specs == ["unsharded", "model"]
+
+
+@pytest.mark.parametrize(("rows", "parts"), [(10, [3, 3, 3, 1]), (2, [1, 1, 0, 0]), (8, [2] * 4)])
+def test_global_batches_are_cut_as_in_tensorflow(rows: int, parts: list[int]) -> None:
+    strategy = MirroredStrategy(4)
+    data = [{"x": np.arange(rows), "y": (np.ones((rows, 2)),)}]
+    distributed = strategy.experimental_distribute_dataset(data)
+    assert len(distributed) == 1  # type: ignore[arg-type]
+    for _ in range(2):
+        (batch,) = distributed
+        assert [len(x) for x in strategy.experimental_local_results(batch["x"])] == parts
+        assert batch["y"][0].layout.num_shards(0) == 4
+    total = np.arange(rows).sum()
+    assert int(strategy.reduce("SUM", batch["x"], axis=0)) == total
+    assert float(strategy.reduce("mean", batch["x"], axis=0)) == pytest.approx(total / rows)
+    assert strategy.gather(batch["x"], axis=0).tolist() == list(range(rows))
+
+
+def test_batches_of_one_replica_are_taken_in_turn() -> None:
+    strategy = MirroredStrategy(2)
+
+    def batches(context: Any) -> list[np.ndarray]:
+        size = context.get_per_replica_batch_size(6)
+        return [np.full(size, n) for n in range(5)]
+
+    taken = [x.tolist() for x in strategy.distribute_datasets_from_function(batches)]
+    assert taken == [[0, 0, 0, 1, 1, 1], [2, 2, 2, 3, 3, 3], [4, 4, 4]]
+    with pytest.raises(ArgumentError, match="7 rows do not divide by 2"):
+        list(strategy.distribute_datasets_from_function(
+            lambda context: [context.get_per_replica_batch_size(7)]
+        ))  # fmt: skip
+
+
+def test_an_own_loop_reduces_the_losses_of_all_rows() -> None:
+    strategy, rate, rows = MirroredStrategy(4), 0.1, 10
+    x = np.linspace(0, 1, rows, dtype="float32")[:, None]
+    with strategy.scope():
+        dense, optimizer = nn.Dense(1, 1, key=0), gdt.optim.SGD(rate)
+    start, bias = float(dense.weight.numpy().sum()), 0.0
+
+    def step(inputs: Any) -> Any:
+        with gdt.GradientTape() as tape:
+            each = nn.losses.mean_squared_error(inputs * 2, dense(inputs), "none")
+            loss = gdt.sum(each) / rows
+        optimizer.update(dense, tape.gradient(loss, dense))
+        return loss, each
+
+    (batch,) = strategy.experimental_distribute_dataset([x])
+    loss, each = strategy.run(step, args=(batch,))
+    difference = start * x + bias - 2 * x
+    assert float(strategy.reduce("SUM", loss)) == pytest.approx((difference**2).mean(), rel=1e-5)
+    rows_mean = strategy.reduce("MEAN", each, axis=0)
+    assert float(rows_mean[0]) == pytest.approx((difference**2).mean(), rel=1e-5)
+    expected = start - rate * 2 * (difference * x).mean()
+    assert float(dense.weight.numpy().sum()) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda s: s.reduce("MAX", 1), "reduce_op is 'MAX'"),
+        (lambda s: s.reduce("SUM", 1, axis=1), "axis is 1"),
+        (lambda s: s.reduce("SUM", s.place(np.arange(5))), "5 rows are not equally many"),
+        (lambda s: s.gather(s.place(np.arange(5)), axis=1), "Parts are rows"),
+        (lambda s: s.experimental_distribute_dataset(5), "yields no batches"),
+        (lambda s: MirroredStrategy(2, mesh=s.mesh), "both devices and a mesh"),
+        (lambda s: DataParallel(s.mesh, 2), "both devices and a device_mesh"),
+        (
+            lambda s: ModelParallel(layout_map=nn.LayoutMap(s.mesh), batch_dim_name="rows"),
+            "the mesh has batch",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(call: Any, problem: str) -> None:
+    with pytest.raises((ArgumentError, LayoutError), match=problem):
+        call(MirroredStrategy(2))
