@@ -20,7 +20,7 @@ from gdt.backend import backend_of
 from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error, line_of_user
 from gdt.programs.variables import MISSING, Cell, read, variables
-from gdt.random.draws import Generator, generator
+from gdt.random.generator import Generator, generator
 from gdt.state import Place, Stateful, owner_of, places
 
 PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)

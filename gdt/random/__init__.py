@@ -4,37 +4,86 @@ Every element is a function of a key, the number of the draw, and the element's 
 (`gdt.random.bits` defines it), so each device draws its own shard and nothing is sent. On the CPU
 the numbers are bitwise the same everywhere.
 
+Distributions that are drawn by rejection (`gamma`, `poisson`, `binomial` and their relatives) count
+the attempts of every element by itself, so that an element still depends on nothing but key and
+index.
+
 A draw with `key=` gives the same numbers every time. Without it, the default generator
 `gdt.random.generator` gives a key and counts its draws; `gdt.random.seed` resets it. Keys and
 counts are arrays when a draw runs, so no plan contains them.
 """
 
-from gdt.random.draws import (
-    Generator,
-    bernoulli,
-    fold_in,
-    generator,
-    integers,
-    key,
-    normal,
-    permutation,
-    seed,
-    split,
-    truncated_normal,
-    uniform,
+from gdt.random.choosing import choice, permutation, permuted
+from gdt.random.counts import (
+    beta,
+    binomial,
+    chisquare,
+    f,
+    gamma,
+    geometric,
+    negative_binomial,
+    poisson,
+    standard_gamma,
+    standard_t,
+)
+from gdt.random.draws import bernoulli, integers, normal, truncated_normal, uniform
+from gdt.random.generator import Generator, fold_in, generator, key, seed, split
+from gdt.random.multivariate import dirichlet, multinomial, multivariate_normal
+from gdt.random.variates import (
+    exponential,
+    gumbel,
+    laplace,
+    logistic,
+    lognormal,
+    pareto,
+    random,
+    rayleigh,
+    standard_cauchy,
+    standard_exponential,
+    standard_normal,
+    triangular,
+    weibull,
 )
 
 __all__ = [
     "Generator",
     "bernoulli",
+    "beta",
+    "binomial",
+    "chisquare",
+    "choice",
+    "dirichlet",
+    "exponential",
+    "f",
     "fold_in",
+    "gamma",
     "generator",
+    "geometric",
+    "gumbel",
     "integers",
     "key",
+    "laplace",
+    "logistic",
+    "lognormal",
+    "multinomial",
+    "multivariate_normal",
+    "negative_binomial",
     "normal",
+    "pareto",
     "permutation",
+    "permuted",
+    "poisson",
+    "random",
+    "rayleigh",
     "seed",
     "split",
+    "standard_cauchy",
+    "standard_exponential",
+    "standard_gamma",
+    "standard_normal",
+    "standard_t",
+    "triangular",
     "truncated_normal",
     "uniform",
+    "weibull",
 ]

@@ -92,7 +92,7 @@ def uniform(
     >>> uniform(np, np.array([2, 0]), key=0)
     array([0.73571277, 0.39904642], dtype=float32)
     """
-    dtype = _float_dtype("uniform", dtype)
+    dtype = float_dtype("uniform", dtype)
     word, integer, unit, digits = _FORMATS[dtype]
 
     def finish(bits: Array) -> Array:
@@ -177,7 +177,7 @@ def normal(
     >>> normal(np, CounterRun(0, 3), key=0, dtype=np.float64).round(3).tolist()
     [1.276, -0.72, -0.07]
     """
-    dtype = _float_dtype("normal", dtype)
+    dtype = float_dtype("normal", dtype)
     word, integer, unit, _ = _FORMATS[dtype]
     return draw(
         xp, index, key, stream, word, dtype, lambda bits: quantile(xp, bits.view(integer), unit)
@@ -198,7 +198,7 @@ def truncated_normal(
     >>> bool(abs(truncated_normal(np, CounterRun(0, 1000), key=0)).max() <= 2)
     True
     """
-    dtype = _float_dtype("truncated_normal", dtype)
+    dtype = float_dtype("truncated_normal", dtype)
     word, integer, unit, _ = _FORMATS[dtype]
 
     def finish(bits: Array) -> Array:
@@ -288,7 +288,7 @@ _FORMATS = {
 arithmetic, and the digits of the result's significand."""
 
 
-def _float_dtype(op: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
+def float_dtype(op: str, dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Return `dtype` as a NumPy dtype, or raise DtypeError if no draw gives it."""
     dtype = np.dtype(dtype)
     if dtype in _FORMATS:

@@ -15,6 +15,7 @@ from gdt.cuda import launches
 from gdt.engine.launcher import KernelBody, Launcher
 from gdt.ops.creation import shard_starts
 from gdt.random import bits as random_bits
+from gdt.random import distributions
 from gdt.random.philox import CounterRun
 from gdt.sharding.array_type import ArrayType
 
@@ -91,8 +92,35 @@ def _draw(
     xp: Any, key: Block, stream: Any, sampler: str, run: CounterRun, options: Mapping[str, Any]
 ) -> Block:
     """Draw by a function of `gdt.random.bits`: (..., length)."""
-    values: Block = getattr(random_bits, sampler)(xp, run, key, stream, **options)
+    module = random_bits if hasattr(random_bits, sampler) else distributions
+    values: Block = getattr(module, sampler)(xp, run, key, stream, **options)
     return values
+
+
+def draw_block_of(
+    sampler: str,
+    array_type: ArrayType,
+    block: int,
+    key: Block,
+    stream: Any,
+    first: Block | float,
+    second: Block | float,
+) -> Block:
+    """Draw the elements of block number `block` of a distribution with parameters: numbers, or
+    blocks of the same shape.
+
+    sampler: a name of `gdt.random.distributions.SAMPLERS`.
+    """
+    backend = backend_of(array_type.mesh)
+    xp, run = backend.xp, block_run(array_type, block)
+    start = xp.asarray(np.asarray(run.start, np.uint64))
+    index = (start[..., None] + xp.arange(run.length, dtype=np.uint64)).reshape(-1)
+    parameters = [p if isinstance(p, float) else p.reshape(-1) for p in (first, second)]
+    values = distributions.drawn(sampler, xp, index, key, stream, *parameters)
+    if array_type.dtype.kind in "iu":
+        values = xp.where(values == values, values, -1.0)
+    out = values.reshape(array_type.block_shape).astype(array_type.dtype)
+    return backend.asarray(out, copy=True, order=array_type.memory_order)
 
 
 def _draw_with_kernel(

@@ -212,15 +212,15 @@ def _central(q: Array, form: Format) -> Array:
     r *= -1.0
     r += CENTRE_SQUARED
     numerator, denominator = form.centre
-    z = _polynomial(r, numerator)
+    z = polynomial(r, numerator)
     z *= q
-    z /= _polynomial(r, denominator)
+    z /= polynomial(r, denominator)
     return z
 
 
 def _tail(xp: Namespace, p: Array, form: Format) -> Array:
     """Return the z >= 0 that a standard normal exceeds with probability p, for p < 0.08."""
-    r = xp.sqrt(-_log(p, form))
+    r = xp.sqrt(-logarithm(p, form))
     z = _quotient(r - 1.6, form.tail)
     if form.far_tail is not None:
         beyond = r > 5.0
@@ -228,7 +228,7 @@ def _tail(xp: Namespace, p: Array, form: Format) -> Array:
     return z
 
 
-def _log(x: Array, form: Format) -> Array:
+def logarithm(x: Array, form: Format) -> Array:
     """Return the natural logarithm of positive, finite, normal numbers."""
     bits = x.view(form.integer) + (form.one - form.root_half)
     exponent = bits >> form.fraction_bits
@@ -242,7 +242,7 @@ def _log(x: Array, form: Format) -> Array:
     h *= f
     s = f / (f + 2.0)
     s_squared = s * s
-    log = _polynomial(s_squared, form.log)
+    log = polynomial(s_squared, form.log)
     log *= s_squared
     log += h
     log *= s
@@ -256,12 +256,12 @@ def _log(x: Array, form: Format) -> Array:
 def _quotient(r: Array, rational: Rational) -> Array:
     """Return the quotient of two polynomials at r."""
     numerator, denominator = rational
-    z = _polynomial(r, numerator)
-    z /= _polynomial(r, denominator)
+    z = polynomial(r, numerator)
+    z /= polynomial(r, denominator)
     return z
 
 
-def _polynomial(r: Array, coefficients: tuple[float, ...]) -> Array:
+def polynomial(r: Array, coefficients: tuple[float, ...]) -> Array:
     """Return a polynomial at r by Horner's rule; coefficients from the lowest power up."""
     value = r * coefficients[-1]
     value += coefficients[-2]

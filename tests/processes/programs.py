@@ -288,6 +288,7 @@ def values() -> dict[str, Any]:
         "text": [repr(x), repr(large), repr(gdt.sum(x, axis=0)), repr(gdt.ones(2)), repr(mesh)],
         "numbers": [x[3, 4].item(), float(gdt.sum(x)), int(gdt.argmax(x)), bool(gdt.any(x > 52))],
         "random": gdt.random.normal((3, 3), key=1, layout=Layout(["a", "b"], mesh)).tolist(),
+        "counts": gdt.random.poisson((3, 3), 20.0, key=1, layout=Layout(["a", "b"], mesh)).tolist(),
         "total": float(total(x)),
         "packed": bool(gdt.all(packed == x)),
         "mean": mean.result(),

@@ -1,0 +1,219 @@
+"""Draws by rejection: gamma numbers and their relatives, and counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.arguments import checked
+from gdt.array.array import DistributedArray
+from gdt.errors import ArgumentError, error
+from gdt.ops.elementwise import sqrt
+from gdt.ops.shapes import Shape
+from gdt.random.draws import drawn_of, in_layout, normal
+from gdt.random.generator import Key
+from gdt.random.variates import check_numbers, keys_of
+from gdt.sharding.layout import Layout
+
+
+def check_probability(name: str, p: Any, *, above: bool = False) -> None:
+    check_numbers(name, p=p, above=above)
+    if isinstance(p, int | float | np.number) and p > 1:
+        raise error(ArgumentError, name, f"p is {p}, which is no probability")
+
+
+# ---------------------------------------------------------------- by rejection
+
+
+@checked
+def gamma(
+    shape: Shape,
+    a: Any,
+    scale: Any = 1.0,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Gamma numbers of shape parameter `a` (NumPy calls it `shape`) and that scale: mean a * scale.
+
+    Raises ArgumentError for an `a` or a scale below 0. Source: Marsaglia and Tsang 2000.
+
+    >>> gdt.random.gamma(3, 2.0, key=0).shape
+    (3,)
+    """
+    check_numbers("gamma", a=a, scale=scale)
+    return drawn_of("gamma", shape, dtype, layout, key, a, scale)
+
+
+@checked
+def standard_gamma(
+    shape: Shape, a: Any, dtype: Any = float, *, key: Key = None, layout: Layout | None = None
+) -> DistributedArray:
+    """Gamma numbers of shape parameter `a` and scale 1.
+
+    >>> gdt.random.standard_gamma(3, 2.0, key=0).shape
+    (3,)
+    """
+    return gamma(shape, a, dtype=dtype, key=key, layout=layout)
+
+
+@checked
+def chisquare(
+    shape: Shape, df: Any, dtype: Any = float, *, key: Key = None, layout: Layout | None = None
+) -> DistributedArray:
+    """Sums of squares of `df` normal numbers; `df` need not be whole.
+
+    Raises ArgumentError for a `df` that is not above 0.
+
+    >>> bool(gdt.all(gdt.random.chisquare(9, 3, key=0) > 0))
+    True
+    """
+    check_numbers("chisquare", df=df, above=True)
+    half = df / 2 if isinstance(df, int | float) else np.multiply(df, 0.5)
+    return drawn_of("gamma", shape, dtype, layout, key, half, 2.0, "chisquare")
+
+
+@checked
+def f(
+    shape: Shape,
+    dfnum: Any,
+    dfden: Any,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Quotients of two chi-square numbers, each divided by its degrees of freedom (Fisher's F).
+
+    >>> bool(gdt.all(gdt.random.f(9, 3, 4, key=0) > 0))
+    True
+    """
+    x, y = (
+        chisquare(shape, df, dtype, key=k, layout=layout) / df
+        for k, df in zip(keys_of(key, 2), (dfnum, dfden), strict=True)
+    )
+    return in_layout((x / y).astype(dtype), layout)
+
+
+@checked
+def standard_t(
+    shape: Shape, df: Any, dtype: Any = float, *, key: Key = None, layout: Layout | None = None
+) -> DistributedArray:
+    """Student's t of `df` degrees of freedom.
+
+    >>> gdt.random.standard_t((2, 3), 5, key=0).shape
+    (2, 3)
+    """
+    first, second = keys_of(key, 2)
+    x = normal(shape, dtype=dtype, key=first, layout=layout)
+    t = x / sqrt(chisquare(shape, df, dtype, key=second, layout=layout) / df)
+    return in_layout(t.astype(dtype), layout)
+
+
+@checked
+def beta(
+    shape: Shape,
+    a: Any,
+    b: Any,
+    dtype: Any = float,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Beta numbers in (0, 1), of mean a / (a + b).
+
+    Raises ArgumentError for an `a` or `b` that is not above 0.
+
+    >>> bool(gdt.all(gdt.random.beta(9, 2.0, 3.0, key=0) < 1))
+    True
+    """
+    check_numbers("beta", a=a, b=b, above=True)
+    return drawn_of("beta", shape, dtype, layout, key, a, b)
+
+
+# ---------------------------------------------------------------- counts
+
+
+@checked
+def poisson(
+    shape: Shape,
+    lam: Any = 1.0,
+    dtype: Any = int,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Poisson counts of mean `lam`, up to 2^62.
+
+    Raises ArgumentError for a mean below 0. Source: Hörmann 1993 (PTRS), for means of 10 and more.
+
+    >>> bool(gdt.all(gdt.random.poisson(9, 3.0, key=0) >= 0))
+    True
+    """
+    check_numbers("poisson", lam=lam)
+    return drawn_of("poisson", shape, dtype, layout, key, lam)
+
+
+@checked
+def binomial(
+    shape: Shape,
+    n: Any,
+    p: Any,
+    dtype: Any = int,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Successes in `n` trials of probability `p` each.
+
+    Raises ArgumentError for an `n` below 0 and a `p` outside of [0, 1]. Source: Hörmann 1993
+    (BTRS), for 10 and more expected successes, or failures.
+
+    >>> bool(gdt.all(gdt.random.binomial(9, 10, 0.5, key=0) <= 10))
+    True
+    """
+    check_numbers("binomial", n=n)
+    check_probability("binomial", p)
+    return drawn_of("binomial", shape, dtype, layout, key, n, p)
+
+
+@checked
+def geometric(
+    shape: Shape, p: Any, dtype: Any = int, *, key: Key = None, layout: Layout | None = None
+) -> DistributedArray:
+    """Trials of probability `p` up to the first success, which counts: 1, 2, ...
+
+    Raises ArgumentError for a `p` outside of (0, 1].
+
+    >>> bool(gdt.all(gdt.random.geometric(9, 0.5, key=0) >= 1))
+    True
+    """
+    check_probability("geometric", p, above=True)
+    return drawn_of("geometric", shape, dtype, layout, key, p)
+
+
+@checked
+def negative_binomial(
+    shape: Shape,
+    n: Any,
+    p: Any,
+    dtype: Any = int,
+    *,
+    key: Key = None,
+    layout: Layout | None = None,
+) -> DistributedArray:
+    """Failures before the `n`-th success, of probability `p`; `n` need not be whole.
+
+    Raises ArgumentError for an `n` that is not above 0 and a `p` outside of (0, 1].
+
+    >>> bool(gdt.all(gdt.random.negative_binomial(9, 3, 0.5, key=0) >= 0))
+    True
+    """
+    check_numbers("negative_binomial", n=n, above=True)
+    check_probability("negative_binomial", p, above=True)
+    first, second = keys_of(key, 2)
+    odds = (1.0 - p) / p if isinstance(p, int | float) else np.divide(np.subtract(1.0, p), p)
+    mean = drawn_of("gamma", shape, float, layout, first, n, odds, "negative_binomial")
+    return drawn_of("poisson", shape, dtype, layout, second, mean, name="negative_binomial")

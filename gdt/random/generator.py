@@ -1,0 +1,196 @@
+"""The default generator, which counts draws, and keys of explicit ones."""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from gdt.arguments import checked, checked_class
+from gdt.array.array import DistributedArray
+from gdt.array.placing import distribute
+from gdt.engine.op import op
+from gdt.errors import DtypeError, error
+from gdt.observe import COUNTED, from_host, met_host
+from gdt.ops.movement import relayout
+from gdt.random import bits as random_bits
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh, get_default_mesh
+from gdt.sharding.rule import RuleSpec
+
+Block = Any
+Key = Any  # a uint64 array of rank 0, or a seed
+
+# ---------------------------------------------------------------- the default generator
+
+
+def _key_of_seed(seed: object) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise error(DtypeError, "seed", f"{seed!r} is not an integer")
+    return int(random_bits.key_from_seed(np, int(seed)))
+
+
+@checked_class()
+class Generator:
+    """A key, and how many draws it has made: each draw takes the next stream of that key.
+
+    Safe to use from several threads; which thread gets which draw is then up to their order.
+
+    >>> generator = gdt.random.Generator(7)
+    >>> generator.take(), generator.take()
+    ((7, 1), (7, 2))
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._lock = threading.Lock()
+        self._state = _key_of_seed(seed), 0
+
+    def seed(self, seed: int) -> None:
+        """Start anew from this seed."""
+        self.state = _key_of_seed(seed), 0
+
+    def take(self) -> tuple[int, int]:
+        """The key and the stream of the next draw. Stream 0 is left to draws with explicit keys."""
+        met_host("draw from a generator on the host", COUNTED)
+        with self._lock:
+            key, draws = self._state
+            self._state = key, draws + 1
+        return key, draws + 1
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """The key and the number of draws made; assign it to go on from there."""
+        met_host("read the state of a generator", COUNTED)
+        return self._state
+
+    @state.setter
+    def state(self, state: tuple[int, int]) -> None:
+        met_host(
+            "seed random numbers",
+            "Seed outside of it, or give each draw a key: key=gdt.random.key(1).",
+        )
+        with self._lock:
+            self._state = int(state[0]), int(state[1])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (), self.state
+
+    def __setstate__(self, state: tuple[int, int]) -> None:
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"Generator(key={self.state[0]}, draws={self.state[1]})"
+
+
+generator = Generator()
+"""The generator of draws without a key; its seed is 0 at the start, in every process."""
+
+
+@checked
+def seed(n: int) -> None:
+    """Start the default generator anew from the seed `n`, an integer of 0 or more.
+
+    >>> gdt.random.seed(1)
+    >>> first = gdt.random.uniform(3)
+    >>> gdt.random.seed(1)
+    >>> bool(gdt.all(gdt.random.uniform(3) == first))
+    True
+    """
+    generator.seed(n)
+
+
+# ---------------------------------------------------------------- keys
+
+
+@checked
+def key(seed: Any = None) -> DistributedArray:
+    """A key: a uint64 array of rank 0, replicated on the default mesh.
+
+    seed: an integer of 0 or more; a key, which is returned as it is; or None for a key of its own
+        from the default generator.
+
+    >>> gdt.random.normal(2, key=gdt.random.key(1)).round(3).tolist()
+    [-0.279, -1.368]
+    """
+    return as_key(seed)
+
+
+def as_key(given: Any) -> DistributedArray:
+    if isinstance(given, DistributedArray):
+        if given.dtype != np.uint64 or given.shape != ():
+            problem = "a key is of dtype uint64 and rank 0"
+            raise error(DtypeError, "key", problem, operands={"key": given.type})
+        return given
+    mesh = get_default_mesh()
+    if given is None:
+        (new,) = from_host(
+            "key", lambda: (_number(int(random_bits.fold_in(np, *generator.take())), mesh),)
+        )
+        return new  # type: ignore[no-any-return]
+    (fixed,) = from_host("key", lambda: (_number(_key_of_seed(given), mesh),))
+    return fixed  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=64)
+def _number(value: int, mesh: Mesh) -> DistributedArray:
+    return distribute(np.uint64(value), Layout.replicated(mesh, 0))
+
+
+@op("..., ... -> ...")
+def fold_in(xp: Any, key: Block, data: Block, /) -> Block:
+    """A new key from a key and an integer, such as the number of a step or a layer.
+
+    key: uint64; data: integers of 0 or more; they broadcast.
+
+    >>> key = gdt.random.key(0)
+    >>> gdt.random.fold_in(key, 1).tolist() == gdt.random.fold_in(key, 2).tolist()
+    False
+    """
+    return random_bits.fold_in(xp, key, data)
+
+
+def _split_rule(array_type: ArrayType, *, n: int) -> RuleSpec:
+    return RuleSpec("... -> ... n", {"n": n})
+
+
+@op(_split_rule)
+def split_key(xp: Any, key: Block, /, n: int) -> Block:
+    """`n` new keys from a key: uint64 of shape (..., n). `gdt.random.split` is this function.
+
+    >>> a, b = gdt.random.split(gdt.random.key(0), 2)
+    >>> a.tolist() == b.tolist()
+    False
+    """
+    return random_bits.split(xp, key, n)
+
+
+@checked
+def split(key: Key, n: int = 2) -> DistributedArray:
+    """`n` new keys from a key: uint64 of shape (n,); iterate over them or index them.
+
+    >>> a, b = gdt.random.split(gdt.random.key(0), 2)
+    >>> a.tolist() == b.tolist()
+    False
+    """
+    keys: DistributedArray = split_key(as_key(key), n=n)
+    return keys
+
+
+# ---------------------------------------------------------------- operands of draws
+
+
+def operands_of(given: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
+    """The key and the stream of a draw as operands on `mesh`."""
+    if given is None:
+        key, stream = from_host("random", lambda: _taken(mesh))
+        return key, stream
+    return relayout(as_key(given), Layout.replicated(mesh, 0)), 0
+
+
+def _taken(mesh: Mesh) -> tuple[DistributedArray, DistributedArray]:
+    """Key and stream of the next draw of the default generator, as arrays."""
+    taken, stream = generator.take()
+    return _number(taken, mesh), distribute(np.uint64(stream), Layout.replicated(mesh, 0))

@@ -1,0 +1,233 @@
+"""Draws of distributions: their distributions, their bits in every layout, and wrong parameters.
+
+Draws with a key are the same in every run, so a test that has passed does not fail by chance. A
+p-value below `LEAST_P` would come about once in a thousand such tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import gdt
+from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError
+from gdt.random import distributions
+from gdt.random.elementary import exp, log, log1p, log_factorial
+from gdt.testing import choices, meshes
+
+COUNT, LEAST_P = 20_000, 1e-3
+MESHES = meshes()
+
+CONTINUOUS: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "random": ((), stats.uniform()),
+    "standard_normal": ((), stats.norm()),
+    "exponential": ((2.0,), stats.expon(scale=2)),
+    "laplace": ((1.0, 2.0), stats.laplace(1, 2)),
+    "logistic": ((1.0, 2.0), stats.logistic(1, 2)),
+    "gumbel": ((1.0, 2.0), stats.gumbel_r(1, 2)),
+    "lognormal": ((0.5, 0.5), stats.lognorm(0.5, scale=np.exp(0.5))),
+    "rayleigh": ((2.0,), stats.rayleigh(scale=2)),
+    "weibull": ((2.5,), stats.weibull_min(2.5)),
+    "pareto": ((3.0,), stats.lomax(3)),
+    "standard_cauchy": ((), stats.cauchy()),
+    "triangular": ((-1.0, 1.0, 3.0), stats.triang(0.5, -1, 4)),
+    "gamma": ((2.5, 2.0), stats.gamma(2.5, scale=2)),
+    "standard_gamma": ((0.1,), stats.gamma(0.1)),
+    "chisquare": ((3,), stats.chi2(3)),
+    "f": ((3, 4), stats.f(3, 4)),
+    "standard_t": ((5,), stats.t(5)),
+    "beta": ((0.5, 3.0), stats.beta(0.5, 3)),
+}
+DISCRETE: list[tuple[str, tuple[Any, ...], Any]] = [
+    ("poisson", (3.0,), stats.poisson(3)),
+    ("poisson", (40.0,), stats.poisson(40)),
+    ("poisson", (1e9,), stats.poisson(1e9)),
+    ("binomial", (20, 0.8), stats.binom(20, 0.8)),
+    ("binomial", (1000, 0.3), stats.binom(1000, 0.3)),
+    ("geometric", (0.2,), stats.geom(0.2)),
+    ("negative_binomial", (3, 0.4), stats.nbinom(3, 0.4)),
+    ("choice", (), stats.randint(0, 5)),
+]
+SEVERAL: dict[str, tuple[Any, ...]] = {
+    "multivariate_normal": ([1.0, 2.0], [[2.0, 1.0], [1.0, 3.0]]),
+    "dirichlet": ([1.0, 2.0, 0.3],),
+    "multinomial": (30, [0.2, 0.3, 0.5]),
+}
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_continuous_draws_have_their_distribution(name: str) -> None:
+    """Kolmogorov-Smirnov."""
+    args, distribution = CONTINUOUS[name]
+    x = getattr(gdt.random, name)(COUNT, *args, key=1).numpy()
+    assert stats.kstest(x, distribution.cdf).pvalue > LEAST_P
+
+
+def counted(x: np.ndarray, distribution: Any) -> float:
+    """The p-value of the chi-square test of counts, in about 30 classes."""
+    low, high = distribution.ppf([0.001, 0.999]).astype(int)
+    bounds = np.unique(np.linspace(low, high, 30).astype(int))
+    expected = len(x) * np.diff([0, *distribution.cdf(bounds), 1])
+    observed, _ = np.histogram(x, [-np.inf, *(bounds + 0.5), np.inf])
+    often = expected > 5
+    square = ((observed - expected)[often] ** 2 / expected[often]).sum()
+    return float(stats.chi2.sf(square, often.sum() - 1))
+
+
+@pytest.mark.parametrize(("name", "args", "distribution"), DISCRETE, ids=[d[0] for d in DISCRETE])
+def test_counts_have_their_distribution(
+    name: str, args: tuple[Any, ...], distribution: Any
+) -> None:
+    if name == "choice":
+        x = gdt.random.choice(5, COUNT, key=1)
+    else:
+        x = getattr(gdt.random, name)(COUNT, *args, key=1)
+    assert x.dtype == np.int64
+    assert counted(x.numpy(), distribution) > LEAST_P
+
+
+def test_moments_of_several_numbers() -> None:
+    mean, cov = SEVERAL["multivariate_normal"]
+    x = gdt.random.multivariate_normal(COUNT, mean, cov, key=1).numpy()
+    assert np.abs(x.mean(0) - mean).max() < 5 * (3 / COUNT) ** 0.5
+    assert np.abs(np.cov(x.T) - cov).max() < 5 * 3 * (2 / COUNT) ** 0.5
+    alpha = np.asarray(SEVERAL["dirichlet"][0])
+    x = gdt.random.dirichlet(COUNT, alpha, key=1).numpy()
+    for column, a in zip(x.T, alpha, strict=True):
+        assert stats.kstest(column, stats.beta(a, alpha.sum() - a).cdf).pvalue > LEAST_P
+    n, p = SEVERAL["multinomial"]
+    x = gdt.random.multinomial(COUNT, n, p, key=1).numpy()
+    assert (x.sum(1) == n).all()
+    for column, chance in zip(x.T, p, strict=True):
+        assert counted(column, stats.binom(n, chance)) > LEAST_P
+
+
+def test_choices_have_their_chances() -> None:
+    p = np.array([0.1, 0.0, 0.3, 0.6])
+    x = gdt.random.choice(4, COUNT, p=p, key=1).numpy()
+    assert not (x == 1).any()
+    deviation = np.sqrt(p * (1 - p) / COUNT)
+    assert (np.abs(np.bincount(x, minlength=4) / COUNT - p) <= 5 * deviation).all()
+    firsts = [int(gdt.random.choice(4, 2, replace=False, p=p, key=k)[0]) for k in range(300)]
+    assert (np.abs(np.bincount(firsts, minlength=4) / 300 - p) <= 5 * np.sqrt(p / 300)).all()
+    x = gdt.asarray(np.arange(12.0).reshape(4, 3))
+    assert sorted(gdt.random.choice(x, 4, replace=False, key=2)[:, 0].tolist()) == [0, 3, 6, 9]
+    rows = gdt.random.permuted(x, axis=1, key=1).numpy()
+    assert (np.sort(rows, 1) == x.numpy()).all() and (rows != x.numpy()).any()
+    assert sorted(gdt.random.permuted(x, key=1).ravel().tolist()) == list(range(12))
+    assert (
+        stats.chisquare(
+            np.bincount([int(gdt.random.permuted([0, 1, 2], key=k)[0]) for k in range(300)])
+        ).pvalue
+        > LEAST_P
+    )
+
+
+DRAWS = {**{n: a for n, (a, _) in CONTINUOUS.items()}, **{n: a for n, a, _ in DISCRETE}, **SEVERAL}
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS.keys() - {"choice"}))
+def test_every_layout_gives_the_same_bits(name: str) -> None:
+    draw, args = getattr(gdt.random, name), DRAWS[name]
+    expected = draw((7, 3), *args, key=3)
+    for mesh in MESHES:
+        for (layout,) in choices(mesh, [expected.ndim], limit=2, seed=5):
+            x = draw((7, 3), *args, key=3, layout=layout)
+            assert x.layout is layout
+            if name == "multivariate_normal":  # a product of matrices rounds as its blocks are cut
+                np.testing.assert_allclose(x.numpy(), expected.numpy(), rtol=1e-14, atol=1e-14)
+            else:
+                assert x.numpy().tobytes() == expected.numpy().tobytes(), layout
+
+
+@pytest.mark.parametrize("name", ["gamma", "beta", "poisson", "binomial", "geometric"])
+def test_parameters_may_be_arrays_in_any_layout(name: str) -> None:
+    first = np.linspace(0.5, 60, 21).reshape(7, 3)
+    second = np.array([0.2, 0.5, 0.9])
+    args = [second] if name == "geometric" else [np.round(first), second][: 1 + (name != "poisson")]
+    draw = getattr(gdt.random, name)
+    expected = draw((7, 3), *args, key=2)
+    alone = draw((7, 3), *[float(np.broadcast_to(a, (7, 3))[4, 1]) for a in args], key=2)
+    assert alone.tolist()[4][1] == expected.tolist()[4][1]
+    for mesh in MESHES:
+        layouts = next(iter(choices(mesh, [2, *[a.ndim for a in args]], limit=1, seed=7)))
+        placed = [gdt.asarray(a, layout=w) for a, w in zip(args, layouts[1:], strict=True)]
+        x = draw((7, 3), *placed, key=2, layout=layouts[0].resolved)
+        assert x.numpy().tobytes() == expected.numpy().tobytes()
+
+
+def test_parameters_that_are_none_give_nan_or_minus_one() -> None:
+    wrong = np.array([2.0, -1.0, np.nan])
+    assert gdt.random.poisson(3, wrong, key=1).tolist()[1:] == [-1, -1]
+    assert gdt.random.binomial(3, wrong, 0.5, key=1).tolist()[1:] == [-1, -1]
+    assert np.isnan(gdt.random.gamma(3, wrong, key=1).numpy()).tolist() == [False, True, True]
+    assert gdt.random.gamma(3, 0.0, key=1).tolist() == [0.0, 0.0, 0.0]
+    assert gdt.random.poisson(2, 0.0, key=1).tolist() == [0, 0]
+    assert gdt.random.binomial(2, 5, 1.0, key=1).tolist() == [5, 5]
+
+
+def test_scales_have_gradients() -> None:
+    scale = gdt.asarray(2.0)
+    draw = lambda s: gdt.sum(gdt.random.laplace(5, 1.0, s, key=1))
+    expected = float(draw(1.0)) - 5.0
+    assert np.isclose(float(gdt.grad(draw)(scale)), expected)
+
+
+def test_elementary_functions_are_within_two_ulps() -> None:
+    rng = np.random.default_rng(0)
+    x = np.exp(rng.uniform(-700, 700, COUNT))
+    assert np.abs(log(x) / np.log(x) - 1).max() < 2**-51
+    y = rng.uniform(-700, 709, COUNT)
+    assert np.abs(exp(y, np) / np.exp(y) - 1).max() < 2**-51
+    small = -np.exp(rng.uniform(-80, -1, COUNT))
+    assert np.abs(log1p(small, np) / np.log1p(small) - 1).max() < 2**-50
+    k = np.arange(2000.0)
+    expected = np.cumsum(np.log(np.maximum(k, 1)))
+    assert np.abs(log_factorial(k, np) - expected).max() < 1e-8
+
+
+def test_an_attempt_takes_words_of_its_own() -> None:
+    index = np.arange(64, dtype=np.uint64)
+    key = np.zeros((), np.uint64)
+    words = [distributions._words(np, index, key, stream) for stream in (0, 1, distributions.BOOST)]
+    assert len(np.unique(np.concatenate([w for pair in words for w in pair]))) == 6 * 64
+
+
+WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    (lambda: gdt.random.gamma(2, -1.0), ArgumentError, "gamma: a is -1.0, not at least 0"),
+    (lambda: gdt.random.beta(2, 0, 1), ArgumentError, "beta: a is 0, not above 0"),
+    (lambda: gdt.random.exponential(2, float("nan")), ArgumentError, "scale is nan"),
+    (lambda: gdt.random.exponential(2, "a"), ArgumentError, "scale is 'a', which is no number"),
+    (lambda: gdt.random.poisson(3, [1.0, 2.0]), ShapeError, r"does not broadcast to \[3\]"),
+    (lambda: gdt.random.binomial(3, 5, 1.5), ArgumentError, "p is 1.5, which is no probability"),
+    (lambda: gdt.random.gamma(3, 2.0, dtype=int), DtypeError, "gamma: cannot draw int64"),
+    (lambda: gdt.random.exponential(3, dtype=int), DtypeError, "cannot draw int64"),
+    (lambda: gdt.random.poisson(3, 2.0, dtype=complex), DtypeError, "cannot draw complex128"),
+    (lambda: gdt.random.triangular(3, 2.0, 1.0, 3.0), ArgumentError, "not in this order"),
+    (lambda: gdt.random.choice(3, 5, replace=False), ArgumentError, "5 of 3 elements without"),
+    (lambda: gdt.random.choice(0, 5), ArgumentError, "5 of 0 elements"),
+    (lambda: gdt.random.choice(2, 5, p=[0.5, 0.6]), ArgumentError, "p adds up to 1.1"),
+    (lambda: gdt.random.choice(2, 5, p=[1.0]), ShapeError, r"p has shape \[1\], for 2 elements"),
+    (
+        lambda: gdt.random.choice(2, 2, replace=False, p=[1.0, 0.0]),
+        ArgumentError,
+        "2 elements without replacement, but 1 chances",
+    ),
+    (lambda: gdt.random.permuted([1], axis=3), AxisError, "axis 3 is out of range for rank 1"),
+    (lambda: gdt.random.multinomial(2, 3, [0.5, 0.7, 0.1]), ArgumentError, "more than 1"),
+    (lambda: gdt.random.dirichlet(2, [1.0, -1.0]), ArgumentError, "holds what is not above 0"),
+    (lambda: gdt.random.dirichlet(2, 1.0), ShapeError, "is no vector"),
+    (lambda: gdt.random.multivariate_normal(2, [1.0], [[1.0, 2.0]]), ShapeError, "cov of shape"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "text"), WRONG, ids=range(len(WRONG)))
+def test_errors_name_what_is_wrong(
+    call: Callable[[], Any], kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        call()
