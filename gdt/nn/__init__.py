@@ -25,10 +25,13 @@ from gdt.nn.model import Model
 from gdt.nn.module import Module
 from gdt.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from gdt.nn.pooling import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
+from gdt.nn.recurrent import GRU, LSTM, Recurrent
 from gdt.nn.sharded import Sharded
 from gdt.nn.symbol import Input
 
 __all__ = [
+    "GRU",
+    "LSTM",
     "Activation",
     "Add",
     "AveragePool",
@@ -56,6 +59,7 @@ __all__ = [
     "Module",
     "MultiHeadAttention",
     "RMSNorm",
+    "Recurrent",
     "Residual",
     "Sequential",
     "Sharded",

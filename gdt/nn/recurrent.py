@@ -1,0 +1,217 @@
+"""Recurrent layers: LSTM and GRU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from gdt.arguments import checked_class
+from gdt.array.array import DistributedArray
+from gdt.errors import LayoutError, ShapeError, error
+from gdt.nn import initializers
+from gdt.nn.initializers import Initializer, Shape
+from gdt.nn.module import Module
+from gdt.nn.parameters import Blueprint, check_features, check_sizes, features_of, mesh_of
+from gdt.ops.creation import zeros
+from gdt.ops.exponential import tanh
+from gdt.ops.joining import flip, stack
+from gdt.ops.movement import relayout
+from gdt.ops.nn.activations.op import sigmoid
+from gdt.ops.products.einsum import einsum
+from gdt.ops.shapes import reshape
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+
+State = tuple[Any, ...]
+
+
+@dataclass
+class AsMatrix:
+    """The initialiser of a weight (size, gates, units) as of a matrix (size, gates * units), whose
+    fans are not those of a weight of three axes."""
+
+    initializer: Initializer
+
+    def __call__(self, shape: Shape, dtype: Any, layout: Layout | None, key: Any) -> Any:
+        whole = None if layout is None else Layout.replicated(layout.mesh, 2)
+        matrix = self.initializer((shape[0], math.prod(shape[1:])), dtype, whole, key)
+        weight = reshape(matrix, tuple(shape))
+        return weight if layout is None else relayout(weight, layout)
+
+
+@checked_class(eager=True)
+class Recurrent(Module):
+    """The base of recurrent layers, which read a sequence step by step.
+
+    x: (batch, steps, size), result: (batch, units), that of the last step; with `sequences` (batch,
+    steps, units), those of all steps. With `states` a call returns a pair: the result, and the
+    state after the last step, a tuple of arrays (batch, units), with which `state=` goes on.
+
+    units: the size of the state. size: the features of x; found at the first call if not given.
+    sequences, states: what calls return. backwards: whether the last step is read first; results
+        are then in the order in which steps were read.
+    use_bias: whether there are biases.
+    layouts: layouts of parameters by name: `weight` (size, gates, units), `recurrent_weight`
+        (units, gates, units), `bias` (gates, units). Where units are split, each device computes
+        its share of every gate, and results are split alike.
+    initializer, recurrent_initializer: of the two weights, whose gates are drawn as one matrix.
+    dtype: of the parameters. key: of the random numbers; the next ones of `gdt.random` if not
+        given.
+
+    Raises LayoutError for a name of no parameter; calls raise ShapeError for an x that does not
+    fit.
+    """
+
+    gates: ClassVar[int]
+    state_arrays: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        units: int,
+        size: int | None = None,
+        *,
+        sequences: bool = False,
+        states: bool = False,
+        backwards: bool = False,
+        use_bias: bool = True,
+        layouts: Mapping[str, Layout] | None = None,
+        initializer: str | Initializer = "glorot_uniform",
+        recurrent_initializer: str | Initializer = "glorot_uniform",
+        dtype: Any = np.float32,
+        key: Any = None,
+    ) -> None:
+        name, layouts = type(self).__name__, dict(layouts or {})
+        check_sizes(name, units=units, size=size)
+        create: dict[str, Initializer] = {
+            "weight": AsMatrix(initializers.get(initializer)),
+            "recurrent_weight": AsMatrix(initializers.get(recurrent_initializer)),
+        }
+        if use_bias:
+            create |= dict.fromkeys(self._bias_names(), initializers.zeros)
+        self._blueprints = {
+            array: Blueprint(name, function, dtype, layouts.pop(array, None), key, number)
+            for number, (array, function) in enumerate(create.items())
+        }
+        for wrong in layouts:
+            remedy = f"They are {', '.join(create)}."
+            raise error(LayoutError, name, f"{wrong!r} is no parameter", remedy=remedy)
+        self.units, self.size = units, size
+        self.sequences, self.states, self.backwards = sequences, states, backwards
+        self.weight: DistributedArray | None = None
+        if size is not None:
+            self._build(size)
+
+    def _bias_names(self) -> Sequence[str]:
+        return ("bias",)
+
+    def _build(self, size: int, mesh: Mesh | None = None) -> None:
+        """Create the arrays for x of `size` features."""
+        self.size = size
+        shapes = {"weight": (size,), "recurrent_weight": (self.units,)}
+        for name, blueprint in self._blueprints.items():
+            shape = (*shapes.get(name, ()), self.gates, self.units)
+            is_bias = name not in shapes and self.weight is not None
+            layout = self.weight.layout.delete([0]) if is_bias else None  # type: ignore[union-attr]
+            setattr(self, name, blueprint.create(shape, mesh, layout))
+
+    def __call__(self, x: Any, state: Any = None) -> Any:
+        name = type(self).__name__
+        if np.ndim(x) != 3:
+            problem = f"x has shape {list(np.shape(x))}, not (batch, steps, features)"
+            raise error(ShapeError, name, problem)
+        if self.size is None or self.weight is None:
+            self._build(features_of(name, x, 3), mesh_of(x))
+        check_features(name, x, self.size or 0)
+        inputs = einsum("bti,igu->btgu", x, self.weight)  # (batch, steps, gates, units)
+        bias = getattr(self, "bias", None)
+        inputs = inputs if bias is None else inputs + bias
+        if self.backwards:
+            inputs = flip(inputs, 1)
+        state = self._start(inputs) if state is None else tuple(state)
+        results = []
+        for step in range(inputs.shape[1]):
+            state = self._next(inputs[:, step], state)
+            if self.sequences:
+                results.append(state[0])
+        y = stack(results, 1) if results else state[0]
+        if self.sequences and not results:
+            y = inputs[:, :, 0]
+        return (y, state) if self.states else y
+
+    def _start(self, inputs: Any) -> State:
+        """Return the state before the first step: zeros, split as batch and units of the inputs."""
+        batch, _, _, units = inputs.layout.dims
+        layout = Layout.of(inputs.mesh, (batch, units))
+        shape = (inputs.shape[0], self.units)
+        return tuple(zeros(shape, inputs.dtype, layout=layout) for _ in range(self.state_arrays))
+
+    def _next(self, inputs: Any, state: State) -> State:
+        """Return the state after a step. inputs: (batch, gates, units), before the activations."""
+        raise NotImplementedError
+
+    def _recurrent(self, hidden: Any) -> Any:
+        """Return the share of the state in the gates, (batch, gates, units)."""
+        return einsum("bi,igu->bgu", hidden, getattr(self, "recurrent_weight"))  # noqa: B009
+
+    def describe(self) -> str:
+        """Return the sizes as text."""
+        return f"{'?' if self.size is None else self.size} -> {self.units}"
+
+
+class LSTM(Recurrent):
+    """Long short-term memory; arguments as of `Recurrent`.
+
+    The gates are input, forget, cell and output. The state is (hidden, cell); the biases of the
+    forget gate begin with 1. Source: Hochreiter and Schmidhuber 1997; Gers et al. 2000.
+
+    >>> layer = gdt.nn.LSTM(4, sequences=True)
+    >>> layer(gdt.ones((2, 5, 3), "float32")).shape, list(layer.parameters())
+    ((2, 5, 4), ['weight', 'recurrent_weight', 'bias'])
+    """
+
+    gates, state_arrays = 4, 2
+
+    def _build(self, size: int, mesh: Mesh | None = None) -> None:
+        """Create the arrays for x of `size` features, with biases of 1 for the forget gate."""
+        super()._build(size, mesh)
+        bias = getattr(self, "bias", None)
+        if bias is not None:
+            forget = np.array([0, 1, 0, 0], bias.dtype)[:, None]
+            self.bias = bias + forget
+
+    def _next(self, inputs: Any, state: State) -> State:
+        hidden, cell = state
+        gates = inputs + self._recurrent(hidden)  # (batch, 4, units)
+        opening = sigmoid(gates[:, :2])
+        cell = opening[:, 1] * cell + opening[:, 0] * tanh(gates[:, 2])
+        return sigmoid(gates[:, 3]) * tanh(cell), cell
+
+
+class GRU(Recurrent):
+    """A gated recurrent unit; arguments as of `Recurrent`.
+
+    The gates are update, reset and candidate; the reset gate is applied after the product with the
+    state, which has biases of its own, `recurrent_bias` (as in Keras and cuDNN). The state is
+    (hidden,). Source: Cho et al. 2014.
+
+    >>> gdt.nn.GRU(4)(gdt.ones((2, 5, 3), "float32")).shape
+    (2, 4)
+    """
+
+    gates = 3
+
+    def _bias_names(self) -> Sequence[str]:
+        return ("bias", "recurrent_bias")
+
+    def _next(self, inputs: Any, state: State) -> State:
+        (hidden,) = state
+        share = self._recurrent(hidden)  # (batch, 3, units)
+        bias = getattr(self, "recurrent_bias", None)
+        share = share if bias is None else share + bias
+        opening = sigmoid(inputs[:, :2] + share[:, :2])
+        candidate = tanh(inputs[:, 2] + opening[:, 1] * share[:, 2])
+        return (candidate + opening[:, 0] * (hidden - candidate),)
