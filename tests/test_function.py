@@ -26,7 +26,6 @@ FOLDED = gdt.create_mesh([("x", 2), ("y", 2)], device_type="CPU")
 APART = gdt.create_mesh([("x", 2), ("y", 2)], device_type="CPU", blocks=4)
 ON_BOTH = pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
 
-HOST = {"nonzero", "unique"}  # shapes that depend on values
 STATE: dict[str, Any] = {"scale": gdt.asarray(1.0), "rate": 0.5}
 
 

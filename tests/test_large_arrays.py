@@ -45,6 +45,7 @@ class Large:
 
 VECTOR = _rng.standard_normal(1 << 18)
 MATRIX = VECTOR.reshape(512, 512)
+COUNTS = _rng.integers(0, 5, VECTOR.size)
 ORDER = _rng.permutation(VECTOR.size)
 UNEVEN = _rng.standard_normal(499 * 501)
 MOVED = (DEVICES - 1) / DEVICES  # of an array that all devices spread over all
@@ -73,6 +74,18 @@ CALLS = {
         lambda x: x[ORDER[:512] % 512], (MATRIX, ["x", None]), least=MOVED
     ),
     "a split index": Large(lambda x, i: x[i], (VECTOR, ["x"]), (ORDER, ["x"]), least=2 * MOVED),
+    "a mask": Large(lambda x, m: x[m], (VECTOR, ["x"]), (VECTOR > 0, ["x"]), least=MOVED / 2),
+    "a mask of rows": Large(
+        lambda x, m: x[m], (MATRIX, ["x", None]), (MATRIX[:, 0] > 0, ["x"]), least=MOVED / 2
+    ),
+    "nonzero": Large(np.flatnonzero, (VECTOR > 0, ["x"]), least=4 * MOVED),
+    "repeat by counts": Large(
+        lambda x: gdt.repeat(x, COUNTS),
+        (VECTOR, ["x"]),
+        least=0.1,
+        host_nbytes=24 * COUNTS.size,
+        expect=lambda x: np.repeat(x, COUNTS),
+    ),
     "writing at a split index": Large(
         lambda x, i, v: x.at[i].set(v),
         (VECTOR, ["x"]),
@@ -115,4 +128,5 @@ def test_large_arrays_stay_split(name: str) -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     data = sum(operand.nbytes for operand in operands) + large.host_nbytes
+    data = max(data, sum(result.nbytes for result in results))
     assert most <= MOST_HELD * data + 1_000_000

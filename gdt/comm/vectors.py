@@ -82,12 +82,12 @@ class Exchange:
         self.members = [next(g for g in self.groups if n in g) for n in self.own]
         self.places = [g.index(n) for g, n in zip(self.members, self.own, strict=True)]
 
-    def all_gather(self, arrays: Sequence[Block]) -> list[np.ndarray]:
-        """For every block of this process, the small arrays of all blocks of its group, on the
-        host: (size, ...)."""
-        backend = backend_of(self.mesh)
+    def all_gather(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """For every block of this process, the small arrays that the host has for all blocks of its
+        group: (size, ...)."""
         if self.size == 1:
-            return [backend.to_host(a)[None] for a in arrays]
+            return [a[None] for a in arrays]
+        backend = backend_of(self.mesh)
         bundles = []
         for i, array in enumerate(arrays):
             with backend.on(self.mesh, i):

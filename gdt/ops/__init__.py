@@ -24,6 +24,7 @@ from gdt.ops.grids import *
 from gdt.ops.indexing import *
 from gdt.ops.interchange import *
 from gdt.ops.joining import *
+from gdt.ops.masks import *
 from gdt.ops.matrices import *
 from gdt.ops.movement import *
 from gdt.ops.nan_functions import *

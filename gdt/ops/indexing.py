@@ -13,6 +13,7 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.ops.lookup import checked_indices
+from gdt.ops.masks import masked, nonzero
 from gdt.ops.shapes import reshape, transpose
 from gdt.ops.slicing import (
     Cut,
@@ -26,7 +27,6 @@ from gdt.ops.slicing import (
     with_all_axes,
 )
 from gdt.ops.taking import rows_at
-from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
 
 __all__ = ["getitem"]
@@ -42,9 +42,9 @@ def getitem(x: Any, index: Any) -> DistributedArray:
     - Ints, slices, `...` and None: axes stay split as they are; an axis that an int drops sends
       only the one row. Axes that are not split give views.
     - Arrays of integers: `gdt.take`; several of them select element by element.
-    - Boolean masks: the size of the result depends on the mask's values, so the mask is fetched to
-      the host (see `gdt.implicit_fetch`), and its true positions are taken. `gdt.where` and sums
-      over `x * mask` need no fetch.
+    - Boolean masks: the size of the result depends on the mask's values, so the devices' counts of
+      true elements are gathered, and a step that `gdt.function` records cannot do so; `gdt.where`
+      and sums over `x * mask` need no counts.
 
     Raises IndexRangeError for an index outside its axis, or too many of them.
 
@@ -59,6 +59,9 @@ def getitem(x: Any, index: Any) -> DistributedArray:
         how = cut_of_key(x.type, key)
         return x if how.is_whole else _cut(x, how=how)
     (x,) = as_operands("getitem", x=x)
+    if isinstance(index, DistributedArray) and _is_mask(index) and index.ndim:
+        _check_mask(x.type, index, 0)
+        return masked(x, index)
     x, index = with_axes_for_truths(x, index)
     how, arrays, first = read_index(x.type, index)
     out = cut(x, how)
@@ -158,7 +161,7 @@ class IndexedAxes:
         return out
 
     def in_place(self, rows: DistributedArray) -> DistributedArray:
-        """What was taken along the axis `at`, with its axes where NumPy has them."""
+        """The result of taking along the axis `at`, with its axes where NumPy has them."""
         if not self.first:
             return rows
         points = range(self.at, self.at + self.indices.ndim)
@@ -252,18 +255,23 @@ def _index_arrays(array_type: ArrayType, item: Any, axis: int) -> list[Distribut
     """The indices along axis `axis`, or along all axes that a mask covers."""
     if not _is_mask(item):
         return [checked_indices(array_type, item, axis, "getitem")]
-    covered = array_type.shape[axis : axis + item.ndim]
-    if item.shape != covered:
-        raise error(
-            IndexRangeError,
-            "getitem",
-            f"a mask of shape {list(item.shape)} does not fit axes of {list(covered)}",
-            operands={"x": array_type},
-        )
+    _check_mask(array_type, item, axis)
     if isinstance(item, DistributedArray):
-        on_implicit_fetch(item.type)
-        item = item.numpy()
+        return list(nonzero(item))
     return [
         checked_indices(array_type, indices, axis + i, "getitem")
         for i, indices in enumerate(np.nonzero(item))
     ]
+
+
+def _check_mask(array_type: ArrayType, mask: Any, axis: int) -> None:
+    """Raise IndexRangeError unless a mask has the sizes of the axes from `axis` on that it
+    covers."""
+    covered = array_type.shape[axis : axis + mask.ndim]
+    if mask.shape != covered:
+        raise error(
+            IndexRangeError,
+            "getitem",
+            f"a mask of shape {list(mask.shape)} does not fit axes of {list(covered)}",
+            operands={"x": array_type},
+        )

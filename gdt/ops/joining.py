@@ -22,7 +22,7 @@ from gdt.ops.intervals import Movement, _move_intervals, move_intervals
 from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, transpose
-from gdt.ops.taking import take_in_range
+from gdt.ops.taking import rows_at
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.recut import Piece
 
@@ -438,8 +438,7 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Dis
     if counts.size != 1:
         indices = np.repeat(np.arange(size), counts)
         at = checked_indices(x.type, indices, dim, "repeat", is_constant=True)
-        result: DistributedArray = take_in_range(x, at, axis=dim)
-        return result
+        return rows_at(x, at, axis=dim)
     count = int(counts.reshape(()))
     if x.layout.dims[dim]:
         pieces = [Piece(i, 0, i, size, 1, count) for i in range(count)]

@@ -1,0 +1,286 @@
+"""Elements that a mask selects: how many there are only the data tells, so no program records them.
+
+Each device keeps what its part of the mask selects; the counts of all devices, which are gathered,
+say where that belongs in the result, and only what is not there yet is sent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import FUNCTIONS, public
+from gdt.backend import backend_of
+from gdt.comm.vectors import Exchange, cut, join, part_of, sent_by_all
+from gdt.engine.custom_vjp import custom_vjp
+from gdt.errors import DtypeError, ShapeError, error
+from gdt.observe import OBSERVERS, Collective, met_host
+from gdt.ops.comparison import not_equal
+from gdt.ops.lookup import checked_axis
+from gdt.ops.movement import relayout
+from gdt.ops.ranges import arange
+from gdt.ops.shapes import reshape, transpose
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Axes, Layout
+
+__all__ = ["argwhere", "compress", "extract", "flatnonzero", "nonzero"]
+
+Block = Any
+Interval = tuple[int, int]
+
+
+class Rebalance:
+    """Moves consecutive intervals of an array's first axis to where the shards of a type have them.
+
+    lengths: for every block of this process, how long the interval is that each member of its
+    group holds.
+    """
+
+    def __init__(self, exchange: Exchange, lengths: Sequence[np.ndarray], want: ArrayType) -> None:
+        self.exchange, self.want = exchange, want
+        self.have: list[list[Interval]] = []
+        for length in lengths:
+            stops = np.cumsum(length).tolist()
+            self.have.append(list(zip([0, *stops[:-1]], stops, strict=True)))
+        self.shares = [
+            [part_of(want, 0, number) for number in members] for members in exchange.members
+        ]
+
+    def _moved(
+        self, parts: Sequence[Block], have: list[list[Interval]], want: list[list[Interval]]
+    ) -> list[Block]:
+        exchange, xp = self.exchange, backend_of(self.exchange.mesh).xp
+        pieces, counts = [], []
+        for part, mine, theirs, place in zip(parts, have, want, exchange.places, strict=True):
+            start = mine[place][0]
+            shared = [[_shared(a, b) for b in theirs] for a in mine]
+            counts.append(np.array([[high - low for low, high in row] for row in shared]))
+            pieces.append([part[low - start : high - start] for low, high in shared[place]])
+        received = exchange.all_to_all(pieces, counts)
+        return exchange.by_block(
+            lambda i, row: row[0] if len(row) == 1 else xp.concatenate(row), received
+        )
+
+    def to_shares(self, parts: Sequence[Block]) -> list[Block]:
+        """The shares of all blocks, from the intervals that they hold."""
+        return self._moved(parts, self.have, self.shares)
+
+    def from_shares(self, parts: Sequence[Block]) -> list[Block]:
+        """The intervals that blocks held, from their shares: the inverse."""
+        return self._moved(parts, self.shares, self.have)
+
+
+def _shared(one: Interval, other: Interval) -> Interval:
+    low = max(one[0], other[0])
+    return low, max(low, min(one[1], other[1]))
+
+
+def rows_in_front(array_type: ArrayType, block: Block, number: int) -> Block:
+    """A block's part of the first axis, with that axis in front of the mesh axes."""
+    part = join(array_type, block, 0, number)
+    return backend_of(array_type.mesh).xp.moveaxis(part, array_type.mesh.ndim, 0)
+
+
+def block_of_rows(array_type: ArrayType, rows: Block, number: int) -> Block:
+    """The block of an array of that type with these rows: the inverse of `rows_in_front`."""
+    xp = backend_of(array_type.mesh).xp
+    return cut(xp, xp.moveaxis(rows, 0, array_type.mesh.ndim), array_type, 0, number)
+
+
+def with_first_axis(array_type: ArrayType, size: int) -> ArrayType:
+    """The type of an array with another size of the first axis."""
+    return ArrayType.of((size, *array_type.shape[1:]), array_type.dtype, array_type.layout)
+
+
+def reported(array_type: ArrayType, axes: Axes) -> None:
+    """Tell observers that pieces of an array of that type were sent along these mesh axes."""
+    names = tuple([array_type.mesh.axis_names[a] for a in axes])
+    if names:
+        collective = Collective("all_to_all", names, sent_by_all(array_type, 0), 1)
+        for observer in OBSERVERS.get():
+            observer.on_collective(collective)
+
+
+# ---------------------------------------------------------------- selecting rows
+
+
+@custom_vjp
+def _selected(x: DistributedArray, mask: DistributedArray) -> DistributedArray:
+    met_host("read values on the host")
+    axes = x.layout.dims[0]
+    exchange = Exchange(x.mesh, axes, f"what a mask selects of {x.type}")
+
+    def kept(i: int, block: Block, truths: Block) -> Block:
+        chosen = join(mask.type, truths, 0, exchange.first + i).reshape(-1)
+        return rows_in_front(x.type, block, exchange.first + i)[chosen]
+
+    parts = exchange.by_block(kept, x.blocks, mask.blocks)
+    lengths = exchange.all_gather([np.array(len(part)) for part in parts])
+    out = with_first_axis(x.type, int(lengths[0].sum()))
+    moved = Rebalance(exchange, lengths, out).to_shares(parts)
+    reported(out, axes)
+    return DistributedArray(
+        out,
+        tuple(exchange.by_block(lambda i, p: block_of_rows(out, p, exchange.first + i), moved)),
+    )
+
+
+@custom_vjp
+def _spread(g: DistributedArray, mask: DistributedArray) -> DistributedArray:
+    """Zeros with the rows of `g`, in their order, where the mask is true."""
+    axes = mask.layout.dims[0]
+    exchange = Exchange(g.mesh, axes, f"what goes where a mask selects {g.type}")
+    xp, out = backend_of(g.mesh).xp, with_first_axis(g.type, mask.shape[0])
+    truths = exchange.by_block(
+        lambda i, block: join(mask.type, block, 0, exchange.first + i).reshape(-1), mask.blocks
+    )
+    to_host = backend_of(g.mesh).to_host
+    counts = exchange.by_block(lambda i, chosen: to_host(chosen.sum()).reshape(()), truths)
+    lengths = exchange.all_gather(counts)
+    shares = exchange.by_block(
+        lambda i, block: rows_in_front(g.type, block, exchange.first + i), g.blocks
+    )
+    rows = Rebalance(exchange, lengths, g.type).from_shares(shares)
+    reported(g.type, axes)
+
+    def placed(i: int, part: Block, chosen: Block) -> Block:
+        whole = xp.zeros((chosen.size, *part.shape[1:]), part.dtype)
+        whole[chosen] = part
+        return block_of_rows(out, whole, exchange.first + i)
+
+    return DistributedArray(out, tuple(exchange.by_block(placed, rows, truths)))
+
+
+_selected.vjp(lambda g, out, x, mask: _spread(relayout(g, x.layout.resolved), mask), None)
+_spread.vjp(lambda c, out, g, mask: _selected(relayout(c, g.layout.resolved), mask), None)
+
+
+def select_rows(x: DistributedArray, mask: DistributedArray) -> DistributedArray:
+    """The slices along the first axis of `x` where `mask`, of rank 1, is true.
+
+    The result is split along that axis as `x` is, or as `mask` is where `x` is whole.
+    """
+    x, mask = x.resolve(), mask.resolve()
+    if not any(x.layout.dims):
+        x = relayout(x, _split_first(x, mask.layout.dims[0]))
+    axes = tuple(sorted(x.layout.dims[0]))
+    x, mask = relayout(x, _split_first(x, axes)), relayout(mask, _split_first(mask, axes))
+    selected: DistributedArray = _selected(x, mask)
+    return selected
+
+
+def _split_first(x: DistributedArray, axes: Axes) -> Layout:
+    return Layout.of(x.mesh, (axes, *x.layout.dims[1:]))
+
+
+def masked(x: DistributedArray, mask: DistributedArray) -> DistributedArray:
+    """`x[mask]` for a mask of the first axes of `x`, whose sizes it has."""
+    rest = x.shape[mask.ndim :]
+    return select_rows(reshape(x, (math.prod(mask.shape), *rest)), reshape(mask, (mask.size,)))
+
+
+# ---------------------------------------------------------------- public functions
+
+
+@public
+def flatnonzero(x: Any) -> DistributedArray:
+    """The places of the elements of the flattened `x` that are not 0, ascending, int64.
+
+    The size of the result depends on the values, so no step that `gdt.function` records calls it.
+
+    >>> gdt.flatnonzero(gdt.asarray([[0, 3], [0, 4]])).tolist()
+    [1, 3]
+    """
+    (x,) = as_operands("flatnonzero", x=x)
+    truths = x.resolve() if x.dtype.kind == "b" else not_equal(x, 0)
+    truths = reshape(truths, (truths.size,))
+    numbers = arange(truths.size, dtype=np.int64, layout=truths.layout)
+    return select_rows(numbers, truths)
+
+
+@public
+def nonzero(x: Any) -> tuple[DistributedArray, ...]:
+    """For each axis, the indices of the elements that are not 0, in row-major order, int64.
+
+    The size of the results depends on the values, as that of `gdt.flatnonzero` does. Raises
+    DtypeError for rank 0.
+
+    >>> [index.tolist() for index in gdt.nonzero(gdt.asarray([[0, 3], [4, 0]]))]
+    [[0, 1], [1, 0]]
+    """
+    (x,) = as_operands("nonzero", x=x)
+    if not x.ndim:
+        problem = "an array of rank 0 has no axes"
+        raise error(
+            DtypeError, "nonzero", problem, operands={"x": x.type}, remedy="Use gdt.atleast_1d(x)."
+        )
+    flat, indices = flatnonzero(x), []
+    for dim, size in enumerate(x.shape):
+        step = math.prod(x.shape[dim + 1 :])
+        along = flat // step if step > 1 else flat
+        indices.append(along % size if dim and size else along)
+    return tuple(indices)
+
+
+@public
+def argwhere(x: Any) -> DistributedArray:
+    """The indices of the elements that are not 0, a row for each: (elements, rank), int64.
+
+    >>> gdt.argwhere(gdt.asarray([[0, 3], [4, 0]])).tolist()
+    [[0, 1], [1, 0]]
+    """
+    (x,) = as_operands("argwhere", x=x)
+    if not x.ndim:
+        found = int(bool(x))
+        empty: DistributedArray = FUNCTIONS["zeros"](
+            (found, 0), np.int64, layout=Layout.replicated(x.mesh, 2)
+        )
+        return empty
+    stacked: DistributedArray = FUNCTIONS["stack"](list(nonzero(x)), axis=1)
+    return stacked
+
+
+@public
+def compress(condition: Any, x: Any, axis: int | None = None) -> DistributedArray:
+    """The slices of `x` along `axis` (None: the elements of the flattened array) for which
+    `condition`, of rank 1, is not 0; where it is shorter than the axis, the rest is left out.
+
+    Raises ShapeError for a condition of another rank, or that is longer.
+
+    >>> gdt.compress([False, True], gdt.asarray([[1, 2], [3, 4]]), axis=0).tolist()
+    [[3, 4]]
+    """
+    condition, x = as_operands("compress", condition=condition, x=x)
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+    axis = checked_axis(x.type, axis, "compress")
+    if condition.ndim != 1 or condition.size > x.shape[axis]:
+        raise error(
+            ShapeError,
+            "compress",
+            f"the condition is no array of rank 1 of {x.shape[axis]} elements at most",
+            operands={"condition": condition.type, "x": x.type},
+        )
+    if condition.size < x.shape[axis]:
+        x = x[(slice(None),) * axis + (slice(condition.size),)]
+    order = (axis, *(d for d in range(x.ndim) if d != axis))
+    rows = select_rows(transpose(x, order), condition.astype(bool))
+    result: DistributedArray = transpose(rows, tuple(np.argsort(order).tolist()))
+    return result
+
+
+@public
+def extract(condition: Any, x: Any) -> DistributedArray:
+    """The elements of the flattened `x` for which those of the flattened `condition` are not 0.
+
+    >>> gdt.extract([[True, False], [False, True]], gdt.asarray([[1, 2], [3, 4]])).tolist()
+    [1, 4]
+    """
+    condition, x = as_operands("extract", condition=condition, x=x)
+    flat: DistributedArray = compress(reshape(condition, (condition.size,)), x)
+    return flat
