@@ -10,7 +10,7 @@ FULL   := -o faulthandler_timeout=1800
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-layouts test-kernels test-cupy test-memory test-processes conformance soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
+.PHONY: demo test test-layouts test-kernels test-cupy test-networks test-memory test-processes conformance soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -34,6 +34,10 @@ test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -n $(JOBS) -m cupy_full
 	OPENBLAS_NUM_THREADS=1 $(VENV)-cupy13/bin/python -m pytest $(FULL) -n $(JOBS) -m "cupy_full or not gpu" \
 		tests/test_strict.py tests/test_cupy_contract.py tests/test_cuda_graph.py
+
+# Hundreds of random networks in random layouts: values, and bytes beside those of an earlier commit.
+test-networks: $(VENV)/test.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m networks_full tests/test_choice.py
 
 # The memory that 5,000 shapes and 2,000 meshes leave behind.
 test-memory: $(VENV)/test.stamp

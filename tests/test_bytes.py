@@ -10,11 +10,6 @@ from gdt.comm.transport import transport_of
 from tests.dtensor_moves import AXES, REFUSED, ROWS, Row, sent
 
 EXCEPTIONS = {
-    "matmul [x,-] [x,-]": (
-        9216,
-        "3,072 bytes and a partial sum, where TF gathers b for 6,144; brought to "
-        "TF's layout the sum costs 3,072 more, in all as much; whole on every device it is 9,216",
-    ),
     "argmax 0 [x,y]": (
         1152,
         "a value and an int64 index for each column and device; TF gathers the rows, here only 8, "

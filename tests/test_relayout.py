@@ -137,6 +137,13 @@ def moves(have: ArrayType) -> list[Transition]:
         for n in range(len(axes)):
             if n == 0 or even(d, axes):
                 found.append(transition_between("gather", have, layout({d: axes[:n]}), axes[n:], d))
+        for n in range(len(axes)):
+            if n == 0 or even(d, axes):
+                sums = tuple(
+                    "sum" if a in axes[n:] else r for a, r in enumerate(have.layout.reductions)
+                )
+                to = layout({d: axes[:n]}, sums)
+                found.append(transition_between("spread", have, to, axes[n:], d))
         if axes and (len(axes) == 1 or even(d, axes)):
             for e, other in enumerate(dims):
                 if e != d and (not other or even(e, (*other, axes[-1]))):
@@ -172,9 +179,12 @@ def stays(have: Layout, want: Layout, axis: int) -> bool:
     return before == after or (before is None and isinstance(after, str))
 
 
-def cheapest(start: ArrayType, fixed: frozenset[int] = frozenset()) -> dict[Layout, int]:
+def cheapest(
+    start: ArrayType, fixed: frozenset[int] = frozenset(), sums: frozenset[int] = frozenset()
+) -> dict[Layout, int]:
     """Bytes of the best route from `start` to every layout (Dijkstra) in which the mesh axes
-    `fixed` stay in their places."""
+    `fixed` stay in their places. Shards along `sums` may become parts of a sum: along other axes
+    a detour by a sum would now and then save some padding."""
     best: dict[Layout, int] = {}
     queue = [(0, 0, start)]
     order = itertools.count(1)
@@ -185,6 +195,7 @@ def cheapest(start: ArrayType, fixed: frozenset[int] = frozenset()) -> dict[Layo
         best[array_type.layout] = cost
         for transition in edges(array_type):
             kept = all(place(transition.want.layout, a) == place(start.layout, a) for a in fixed)
+            kept &= transition.kind != "spread" or sums.issuperset(transition.axes)
             if kept and transition.want.layout not in best:
                 heapq.heappush(queue, (cost + transition.nbytes, next(order), transition.want))
     return best
@@ -199,17 +210,20 @@ def test_routes_send_the_fewest_bytes(sizes: tuple[int, ...]) -> None:
         every = layouts(mesh, len(shape), partial=True)
         for have in every:
             array_type = ArrayType.of(shape, np.dtype("f4"), have)
-            best: dict[frozenset[int], dict[Layout, int]] = {}
+            best: dict[tuple[frozenset[int], ...], dict[Layout, int]] = {}
             for want in every:
                 fixed = frozenset(a for a in range(mesh.ndim) if stays(have, want, a))
-                if fixed not in best:
-                    best[fixed] = cheapest(array_type, fixed)
+                sums = frozenset(
+                    a for a, p in enumerate(want.reductions) if p and type(place(have, a)) is tuple
+                )
+                if (fixed, sums) not in best:
+                    best[fixed, sums] = cheapest(array_type, fixed, sums)
                 waits = tuple(
                     None if a in fixed and place(have, a) is None else p
                     for a, p in enumerate(want.reductions)
                 )
                 value = Layout.of(mesh, want.dims, waits)  # to make a reduction partial is free
-                took, least = route_bytes(array_type, want), best[fixed][value]
+                took, least = route_bytes(array_type, want), best[fixed, sums][value]
                 taken = [(s.kind, s.nbytes) for s in route(array_type, want)]
                 assert took == least, f"{array_type} -> {want}: {taken}, the best sends {least}"
 

@@ -58,13 +58,14 @@ class DistributedArray(ArrayMethods, Displayed):
                       [4., 5.]], float64[2, 2]  ['batch', -])
     """
 
-    __slots__ = ("__weakref__", "_resolved", "blocks", "type")
+    __slots__ = ("__weakref__", "_passed", "_resolved", "blocks", "type")
     __array_priority__ = 1000
 
     def __init__(self, type: ArrayType, blocks: Sequence[Block]) -> None:
         self.type = type
         self.blocks = blocks
         self._resolved: DistributedArray | None = None
+        # `_passed` is set where it is needed: this runs for every array.
 
     # ---- facts
 
@@ -118,6 +119,19 @@ class DistributedArray(ArrayMethods, Displayed):
             count = math.prod(s.stop - s.start for s in slices)
             nbytes[device] = nbytes.get(device, 0) + count * self.itemsize
         return nbytes
+
+    @property
+    def _is_passed(self) -> bool:
+        """Whether an op has passed the array's partial reduction on, so that its result holds
+        another."""
+        return hasattr(self, "_passed")
+
+    @_is_passed.setter
+    def _is_passed(self, value: bool) -> None:
+        if value:
+            self._passed = True
+        elif hasattr(self, "_passed"):
+            del self._passed
 
     # ---- values
 

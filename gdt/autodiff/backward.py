@@ -20,6 +20,7 @@ from gdt.array.released import Recipe, Released
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.caches import Cache
+from gdt.engine.op import Op
 from gdt.engine.plan import value_key
 from gdt.errors import GradientError, error
 from gdt.observe import OBSERVERS, is_recorded, observing
@@ -156,12 +157,14 @@ class Backward(NamedTuple):
         the gradients, then those of the arrays that were resolved on the way.
     grads: the types of the gradients; None for a source without one.
     resolved: the position and the type of each resolved array.
+    passed: the positions of the arrays whose partial reductions ops have passed on.
     """
 
     program: Program
     inputs: list[int]
     grads: list[ArrayType | None]
     resolved: list[tuple[int, ArrayType]]
+    passed: list[int]
 
 
 # By signature: the recorded pass, True for one that was seen once, False if it cannot be recorded.
@@ -221,6 +224,8 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
             if x._resolved is not None:
                 parts.append("resolved")
                 values.append(x._resolved)
+            elif x.type.layout.resolved is not x.type.layout and x._is_passed:
+                parts.append("passed")
             if type(x.blocks) is Released:
                 recipe = x.blocks.recipe
                 parts += (recipe.op, x.blocks.number, len(recipe.args))
@@ -249,17 +254,20 @@ def _recorded(
                 [registers.index(r) for r in program.inputs],
                 [None if g is None else g.type for g in grads],
                 [(n, a.type) for n, a in resolved if a is not None],
+                [n for n, a in enumerate(arrays) if a._is_passed],
             )
     return grads
 
 
 def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[DistributedArray | None]:
     """Return the gradients of a recorded backward pass, run with other arrays."""
-    program, inputs, types, resolved = backward
+    program, inputs, types, resolved, passed = backward
     results = iter(program.run(*[held(arrays[n]) for n in inputs]))
     grads = [None if t is None else array_of(t, next(results)) for t in types]
     for n, t in resolved:
         arrays[n]._resolved = array_of(t, next(results))
+    for n in passed:
+        arrays[n]._is_passed = True
     return grads
 
 
@@ -291,6 +299,7 @@ def _backward(
             op, args, static, out = calls[number]
             g = _cotangent(out, grads, source_ids)
             if g is not None:
+                g = _as_values_lie(g, op, out, args, dependent)
                 for a, c in _cotangents(op, g, out, args, static, dependent):
                     if c is not None:
                         have = grads.get(id(a))
@@ -349,6 +358,52 @@ def _cotangent(out: Any, grads: dict[int, DistributedArray], sources: Set[int]) 
             if o._resolved is not None:
                 grads.pop(id(o._resolved), None)
     return g
+
+
+def _as_values_lie(g: Any, op: Any, out: Any, args: tuple[Any, ...], dependent: set[int]) -> Any:
+    """Return the cotangent of a call's output, cut as the output is where that makes the rest of
+    the backward pass cheaper.
+
+    Mesh axes that split the output and over which the cotangent holds copies or a partial sum split
+    it too: a copy is cut for nothing, and a sum is scattered for half of what resolving it costs.
+    Without that the whole pass before may go on with copies. A sum stays partial where the
+    cotangents that are made of it are smaller, as that of a table is. An op that passes its
+    cotangent on as it is, such as `add`, is left out: the gradient of a bias needs no sum of a
+    constant cotangent.
+    """
+    linear = op.declaration.linear if isinstance(op, Op) else ()
+    is_additive = any(len(part) > 1 for part in linear)
+    arrays = [a for a in args if type(a) is DistributedArray]
+    if is_additive or len(arrays) < 2:
+        return g
+    nbytes = sum(a.nbytes for a in arrays if id(a) in dependent)
+    if type(out) is tuple:
+        pairs = zip(g, out, strict=True)
+        return tuple([c if c is None else _cut_as(c, o.type.layout, nbytes) for c, o in pairs])
+    return _cut_as(g, out.type.layout, nbytes)
+
+
+def _cut_as(g: DistributedArray, layout: Layout, nbytes: int) -> DistributedArray:
+    """Return `g`, with each dim split as in `layout` that is not split along other mesh axes; a
+    partial sum is scattered only if it has at most twice `nbytes`."""
+    have = g.type.layout
+    if (
+        have.dims == layout.dims
+        or have.mesh is not layout.mesh
+        or len(have.dims) != len(layout.dims)
+    ):
+        return g
+    used = {a for axes in have.dims for a in axes}
+    if g.nbytes > 2 * nbytes:
+        used.update(a for a, r in enumerate(have.reductions) if r is not None)
+    dims = tuple(
+        new if new[: len(old)] == old and used.isdisjoint(new[len(old) :]) else old
+        for old, new in zip(have.dims, layout.dims, strict=True)
+    )
+    split = {a for axes in dims for a in axes}
+    partial = tuple(None if a in split else r for a, r in enumerate(have.reductions))
+    cut: DistributedArray = FUNCTIONS["relayout"](g, Layout.of(have.mesh, dims, partial))
+    return cut
 
 
 def _ids(arrays: Sequence[DistributedArray]) -> set[int]:

@@ -143,12 +143,34 @@ def _pend(transition: Transition, blocks: Blocks) -> list[Block]:
     return out
 
 
+def _spread(transition: Transition, blocks: Blocks) -> list[Block]:
+    """Each block keeps its shards, with the identity of a sum in the place of all others."""
+    mesh, backend = transition.have.mesh, backend_of(transition.have.mesh)
+    zero, size = identity("sum", transition.have.dtype), transition.have.shape[transition.dim]
+    if transition.want.layout.dims[transition.dim]:
+        size = transition.want.local_shape[transition.dim]
+    out = []
+    for i, (block, grid) in enumerate(zip(blocks, mesh.blocks, strict=True)):
+        with backend.on(mesh, i):
+            shape, own = list(block.shape), [slice(None)] * block.ndim
+            for a in transition.axes:
+                shape[a] = mesh.sizes[a]
+                own[a] = slice(grid[a] * mesh.box[a], (grid[a] + 1) * mesh.box[a])
+            shards = block
+            if tuple(shape) != block.shape:
+                shards = backend.xp.full(shape, zero, transition.have.dtype)
+                shards[tuple(own)] = block
+            out.append(local.gather(shards, mesh.ndim, transition.axes, transition.dim, size))
+    return out
+
+
 _RUN = {
     "slice": _slice,
     "gather": _gather,
     "all_to_all": _all_to_all,
     "reduce_scatter": _reduce_scatter,
     "pend": _pend,
+    "spread": _spread,
 }
 
 

@@ -13,11 +13,13 @@ from rich.text import Text
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.debug.observers import ExplainRow, Fetch, RowRecorder, counted, fetched_text
+from gdt.debug.observers import Fetch, counted, fetched_text
+from gdt.debug.rows import ExplainRow, RowRecorder
 from gdt.errors import DtypeError, error
 from gdt.observe import Collective, observing
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.displayed import Displayed
+from gdt.sharding.routes import route_bytes
 
 __all__ = ["explain", "visualize"]
 
@@ -85,7 +87,7 @@ class Explanation(_Drawing):
                 [
                     "  " * len(row.within) + row.op,
                     "\n".join(_name(t) for t in row.operands),
-                    "\n".join(_name(t) for t in row.results),
+                    "\n".join(map(_result, row.results)),
                     "\n".join(map(str, row.moves))
                     if row.fetched is None
                     else f"{row.fetched:,} bytes to the host",
@@ -98,13 +100,18 @@ class Explanation(_Drawing):
                 texts, ["kernel", "", *(r.kernel for r in self.rows)], strict=True
             ):
                 text.append(kernel)
+        if any(row.strategies for row in self.rows):
+            columns = ["\n".join(map(str, row.strategies)) for row in self.rows]
+            for text, column in zip(texts, ["strategies, in bytes", "", *columns], strict=True):
+                text.append(column)
         return texts
 
     def __rich__(self) -> RenderableType:
         header, footer, *rows = self.texts()
         table = Table(show_footer=True)
         for name, total in zip(header, footer, strict=True):
-            table.add_column(name, total, justify="right" if name == "bytes" else "left")
+            justify: Any = "right" if name == "bytes" else "left"
+            table.add_column(name, total, justify=justify, no_wrap=name.startswith("strategies"))
         for texts in rows:
             table.add_row(*map(Text, texts))
         return table
@@ -115,6 +122,15 @@ def _name(operand_type: Any) -> str:
     return str(operand_type) if isinstance(operand_type, ArrayType) else operand_type.__name__
 
 
+def _result(array_type: Any) -> str:
+    """Return the text of a result's type, with the bytes that resolving it will send."""
+    text = _name(array_type)
+    if not isinstance(array_type, ArrayType) or array_type.layout is array_type.layout.resolved:
+        return text
+    nbytes = route_bytes(array_type, array_type.layout.resolved)
+    return f"{text}\n({nbytes:,} bytes to resolve)"
+
+
 def _collective(c: Collective) -> str:
     """Return a collective as text, such as `all_reduce of 2 arrays over x, y`."""
     arrays = f" of {c.arrays} arrays" if c.arrays > 1 else ""
@@ -122,13 +138,19 @@ def _collective(c: Collective) -> str:
 
 
 @checked
-def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
+def explain(
+    f: Callable[..., Any], *args: Any, strategies: bool = False, **kwargs: Any
+) -> Explanation:
     """Call `f(*args, **kwargs)`; return a table of every op that ran, its moves and its bytes.
 
     Ops inside composites and of gradients are listed where they ran, indented, and so are fetches
     to the host (printing, `float(x)`, functions of NumPy that gdt lacks). `print` the result, or
     read its `rows`, `collectives`, `fetches`, `bytes` and `value`, which is the value of the call.
-    A partial reduction is resolved once: another call with the same arrays may send less.
+    A partial reduction is resolved once: another call with the same arrays may send less. Where a
+    result is partial, the table says what resolving it will send.
+
+    strategies: whether to list, for each op with a rule, the ways to run it that were considered
+        for its operands, the chosen one first, with their prices (see `gdt.sharding.strategy`).
 
     >>> mesh = gdt.create_mesh([("x", 4)])
     >>> x = gdt.ones((8, 3), layout=gdt.Layout(["x", None], mesh))
@@ -137,8 +159,14 @@ def explain(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     [('sum', 0), ('resolve', 48)]
     >>> explanation.collectives
     [Collective(kind='all_reduce', axes=('x',), bytes=48, arrays=1, reduction='sum')]
+    >>> w = gdt.ones((3, 5), layout=gdt.Layout(["x", None], mesh))
+    >>> for strategy in gdt.explain(gdt.matmul, x, w, strategies=True).rows[0].strategies:
+    ...     print(strategy)
+    i over x: 480
+    whole operands: 1,056
+    k over x: 192 + 960 later
     """
-    recorder = RowRecorder()
+    recorder = RowRecorder(strategies)
     with observing(recorder):
         value = f(*args, **kwargs)
     return Explanation(recorder.rows, value)

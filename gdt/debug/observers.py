@@ -1,5 +1,4 @@
-"""Observers for users: they count collectives, forbid moves, find NaN, report waiting, and record
-the rows of `explain`."""
+"""Observers for users: they count collectives, forbid moves, find NaN and report waiting."""
 
 from __future__ import annotations
 
@@ -133,7 +132,7 @@ class Move(NamedTuple):
         return f"{self.operand} {self.have.layout} -> {self.want}"
 
 
-def _moves(op: str, types: Sequence[Any], target_layouts: Sequence[Any]) -> list[Move]:
+def moves_of(op: str, types: Sequence[Any], target_layouts: Sequence[Any]) -> list[Move]:
     """Return the moves of the operands that change their layout."""
     moves = []
     for i, (have, want) in enumerate(zip(types, target_layouts, strict=True)):
@@ -147,7 +146,7 @@ class _MoveGuard(Observer):
     """The observer of `no_moves`."""
 
     def on_move(self, op: str, types: tuple[Any, ...], target_layouts: tuple[Any, ...]) -> None:
-        for name, have, want, nbytes in _moves(op, types, target_layouts):
+        for name, have, want, nbytes in moves_of(op, types, target_layouts):
             if not nbytes:
                 continue
             specs = [None if s == UNSHARDED else s for s in want.sharding_specs]
@@ -306,93 +305,3 @@ def sync_debug_mode(mode: str) -> Iterator[None]:
         )
     with observing(_SynchronizationCheck(mode == "error")):
         yield
-
-
-# ---------------------------------------------------------------- recording
-
-
-class ExplainRow(NamedTuple):
-    """One op that ran.
-
-    op: its name.
-    operands, results: the types of its arrays, and the classes of its Python scalars.
-    moves: the operands that were moved to another layout.
-    collectives: the collectives that ran for the op.
-    within: the names of the composites, gradients and resolutions of partial reductions around it,
-        outermost first.
-    fetched: the bytes that were gathered to the host; such a row is called `fetch`, and is no op.
-    kernel: the CUDA kernels that it launched, or "body" and why there were none; empty where the
-        device or the op has no kernels.
-    """
-
-    op: str
-    operands: tuple[Any, ...]
-    results: tuple[Any, ...]
-    moves: tuple[Move, ...]
-    collectives: tuple[Collective, ...]
-    within: tuple[str, ...]
-    kernel: str = ""
-    fetched: int | None = None
-
-    @property
-    def bytes(self) -> int:
-        """The bytes that all devices together sent for the op."""
-        return sum(c.bytes for c in self.collectives)
-
-
-class RowRecorder(Observer):
-    """The observer of `gdt.explain`, which collects its rows."""
-
-    def __init__(self) -> None:
-        self.rows: list[ExplainRow] = []
-        self._moves: list[Move] = []
-        self._collectives: list[Collective] = []
-        self._kernel = ""
-        self._entered: list[tuple[str, int]] = []  # names, with the number of rows at their entry
-
-    def on_move(self, op: str, types: tuple[Any, ...], target_layouts: tuple[Any, ...]) -> None:
-        self._moves += _moves(op, types, target_layouts)
-
-    def on_collective(self, collective: Collective) -> None:
-        self._collectives.append(collective)
-
-    def on_kernel(self, kernels: str, reason: str) -> None:
-        self._kernel = f"body: {reason}" if reason else kernels
-
-    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
-        self._add(op.name, args, out)
-
-    def on_fetch(self, array_type: ArrayType, nbytes: int) -> None:
-        within = tuple(n for n, _ in self._entered)
-        row = ExplainRow("fetch", (array_type,), (), (), (), within, fetched=nbytes)
-        self.rows.append(row)
-
-    def on_enter(self, name: str) -> None:
-        self._entered.append((name, len(self.rows)))
-
-    def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
-        entered, start = self._entered.pop()
-        while entered != name:  # an exception has left it without `on_leave`
-            entered, start = self._entered.pop()
-        if self._collectives or self._moves or len(self.rows) == start:
-            self._add(name, args, out)
-
-    def _add(self, name: str, args: Sequence[Any], out: Any) -> None:
-        """Add a row with the moves and collectives since the last one."""
-        results = out if isinstance(out, tuple | list) else (out,)
-        row = ExplainRow(
-            name,
-            tuple(_type_of(a) for a in args),
-            tuple(_type_of(r) for r in results),
-            tuple(self._moves),
-            tuple(self._collectives),
-            tuple(n for n, _ in self._entered),
-            self._kernel,
-        )
-        self.rows.append(row)
-        self._moves, self._collectives, self._kernel = [], [], ""
-
-
-def _type_of(value: Any) -> Any:
-    """Return the ArrayType of an array, or the class of a Python scalar."""
-    return value.type if isinstance(value, DistributedArray) else type(value)

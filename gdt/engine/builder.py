@@ -27,7 +27,8 @@ from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.reduction import reducer
-from gdt.sharding.rule import Rule, Strategy
+from gdt.sharding.rule import Rule
+from gdt.sharding.strategy import Strategy
 
 
 class PlanBuilder:

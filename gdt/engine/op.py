@@ -46,7 +46,8 @@ from gdt.engine.plan import EXACT, PLAN_BYTES, Plan, value_key
 from gdt.errors import ArgumentError, GdtError, error
 from gdt.observe import OBSERVERS, is_recorded, ran
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.rule import check_meshes, choose
+from gdt.sharding.rule import check_meshes
+from gdt.sharding.strategy import choose
 
 __all__ = ["op"]
 
@@ -161,17 +162,22 @@ class Op(Generic[P, R_co]):
                 if key is None or not self._is_bound(args, static):
                     return self._convert(args, static)
                 plan = self.plans.older.get(key) or self.plan(args, static)
+                if plan.passes:
+                    self.plans[key] = plan
+                    return self._call(*args, **static)
                 out = self.run_plan(plan, args)
                 self.plans[key] = plan  # only a plan that has run is kept
                 observers = OBSERVERS.get()
             elif plan.fast is not None:
                 observers = OBSERVERS.get()
-                if plan.sends and (plan.resolves or observers):
+                if plan.sends and (plan.resolves or plan.passes or observers):
                     return self._with_moves(plan, args, static, observers, blocks)
                 if plan.only is not None:
                     out = DistributedArray(plan.only, (plan.fast(*blocks),))
                 else:
                     out = _wrapped(plan, plan.fast(*blocks))
+            elif plan.passes and (resolved := self._resolved_operands(plan, args, static)):
+                return self._call(*resolved, **static)
             else:
                 out = self.run_plan(plan, args)
                 observers = OBSERVERS.get()
@@ -210,7 +216,11 @@ class Op(Generic[P, R_co]):
         observers: Sequence[Any],
         blocks: Sequence[Any],
     ) -> Any:
-        """A call on one block that sends something: fast, unless somebody watches moves."""
+        """A call on one block that sends something, or may: fast, unless somebody watches moves."""
+        if plan.passes:
+            resolved = self._resolved_operands(plan, args, static)
+            if resolved is not None:
+                return self._call(*resolved, **static)
         for observer in observers:
             if observer.wants_moves:
                 out = self.run_plan(plan, args)
@@ -224,6 +234,37 @@ class Op(Generic[P, R_co]):
         for observer in observers:
             observer.on_op(self, args, static, out)
         return out
+
+    def _resolved_operands(
+        self, plan: Plan, args: tuple[Any, ...], static: dict[str, Any]
+    ) -> Sequence[Any] | None:
+        """The operands of a call whose plan passes partial reductions on, with some of them
+        resolved in one bundle; None if they are to pass.
+
+        Resolved are those of which the value is known, or is needed by this very call; else those
+        that another op has passed on before, unless `choose` finds that passing them on again is
+        cheaper.
+        """
+        arrays = [(i, a) for i, a in enumerate(args) if type(a) is DistributedArray]
+        known = [i for i, a in arrays if a._resolved is not None]
+        if not known:
+            others = [args[i] for i, _ in plan.resolves]
+            known = [i for i in plan.passes if any(args[i] is other for other in others)]
+        reread = tuple([i for i in plan.passes if args[i]._is_passed])
+        if not known and reread:
+            if reread not in plan.resolved_when_reread:
+                types = self.types_of(args)
+                rule, sizes, _ = self.declaration.bound_rule(types, static)
+                passed = choose(rule, types, sizes, frozenset(reread)).passed()
+                unpassed = [i for i in plan.passes if i not in passed]
+                plan.resolved_when_reread[reread] = unpassed
+            known = plan.resolved_when_reread[reread]
+        if known:
+            layouts = [args[i].layout.resolved if i in known else None for i in range(len(args))]
+            return move_to_layouts(args, layouts, op=self.name)
+        for i in plan.passes:
+            args[i]._is_passed = True
+        return None
 
     def _named(
         self, args: tuple[Any, ...], static: dict[str, Any]

@@ -90,6 +90,8 @@ class Plan:
         "moves",
         "only",
         "outs",
+        "passes",
+        "resolved_when_reread",
         "resolves",
         "routes",
         "scratch",
@@ -114,6 +116,15 @@ class Plan:
             for i, (t, w, r) in enumerate(zip(types, target_layouts, self.routes, strict=True))
             if t is not None and w is not None and r and w is t.layout.resolved
         )
+        # Operands whose partial reductions pass through the op; and which of all operands are to be
+        # resolved where some of them have passed through another op before.
+        self.passes: tuple[int, ...] = tuple(
+            i
+            for i, (t, w) in enumerate(zip(types, target_layouts, strict=True))
+            if t is not None and w is not None and any(t.layout.reductions) and any(w.reductions)
+        )
+        self.sends |= bool(self.passes)  # some calls resolve such an operand first
+        self.resolved_when_reread: dict[tuple[int, ...], list[int]] = {}
         self.moved: tuple[ArrayType | None, ...] = tuple(
             t.with_layout(w) if t is not None and w is not None else None
             for t, w in zip(types, target_layouts, strict=True)

@@ -79,6 +79,7 @@ def plan_of_blocks(types: tuple[ArrayType | None, ...], planned: BlockPlan) -> P
     plan, mesh = Plan(types, tuple(planned.layouts)), planned.out.mesh
     plan.sends = plan.moves or planned.together is not None or bool(planned.collectives)
     plan.only, plan.outs = planned.out, (planned.out,)
+    plan.passes = ()  # whether to resolve an operand is the planner's decision
     run = planned.together or on_each_block(mesh, planned.functions)
 
     def execute(operands: Sequence[Any]) -> tuple[Sequence[Block]]:

@@ -52,8 +52,29 @@ def _copy_to_mesh(x: ArrayType, /, *, layout: Layout) -> BlockPlan:
     return BlockPlan([None], x.with_layout(layout), functions, together)
 
 
-# The value does not change, so neither does the cotangent; it moves when it is needed.
-_relayout.vjp(lambda g, out, x, *, layout: g)
+def _moved_back(
+    g: DistributedArray, out: DistributedArray, x: DistributedArray, *, layout: Layout
+) -> DistributedArray:
+    """The cotangent of a relayout, which takes the way back that the value has come.
+
+    So a reduce-scatter that a program asks for is an all-gather in its backward pass. Mesh axes
+    over which the operand held copies may split the cotangent as they split the result: that would
+    send something, and copies can be made where they are needed. A cotangent that does not lie as
+    the result does moves when it is needed.
+    """
+    if g.layout is not layout or any(layout.reductions) or layout.mesh is not x.mesh:
+        return g
+    have = x.layout
+    used = {a for axes in have.dims for a in axes}
+    used.update(a for a, r in enumerate(have.reductions) if r)
+    dims = tuple(
+        (*old, *(a for a in new if a not in used))
+        for old, new in zip(have.dims, layout.dims, strict=True)
+    )
+    return relayout(g, Layout.of(have.mesh, dims))
+
+
+_relayout.vjp(_moved_back)
 _copy_to_mesh.vjp(
     lambda g, out, x, *, layout: g if g.mesh is x.mesh else relayout(g, _on_mesh_of(x, g))
 )
@@ -118,6 +139,8 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
         result = _copy_to_mesh(x.resolve(), layout=layout)
     elif layout is x.layout.resolved:
         result = x.resolve()
+    elif x._resolved is not None:
+        result = relayout(x._resolved, layout)
     else:
         result = _relayout(x, layout=layout)
     return result

@@ -194,7 +194,11 @@ def take(x: Any, indices: Any, axis: int | None = None) -> DistributedArray:
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
     axis = checked_axis(x.type, axis, "take")
-    return rows_at(x, checked_indices(x.type, indices, axis, "take"), axis)
+    indices = checked_indices(x.type, indices, axis, "take")
+    if not any(indices.layout.dims):  # the rows are not split either: tokens of an embedding
+        result: DistributedArray = take_in_range(x, indices, axis=axis)
+        return result
+    return rows_at(x, indices, axis)
 
 
 def rows_at(x: DistributedArray, indices: DistributedArray, axis: int) -> DistributedArray:

@@ -68,19 +68,20 @@ class StepRecorder(Recorder):
 
 @contextmanager
 def _without_traces(arrays: Sequence[DistributedArray]) -> Iterator[None]:
-    """Forget the resolved values of `arrays` in this context, and restore them at its end.
+    """Forget in this context the resolved values of `arrays`, and whether ops have passed their
+    partial reductions on; restore both at its end.
 
     So every call sends the same, whether it is replayed, recorded or runs as written, and processes
     may differ in that.
     """
-    values = [a._resolved for a in arrays]
+    values = [(a._resolved, a._is_passed) for a in arrays]
     for a in arrays:
-        a._resolved = None
+        a._resolved, a._is_passed = None, False
     try:
         yield
     finally:
-        for a, resolved in zip(arrays, values, strict=True):
-            a._resolved = resolved
+        for a, (resolved, is_passed) in zip(arrays, values, strict=True):
+            a._resolved, a._is_passed = resolved, is_passed
 
 
 @contextmanager

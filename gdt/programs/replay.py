@@ -28,25 +28,29 @@ Tree = Any
 @dataclass(frozen=True, slots=True)
 class Result:
     """An array that a function makes: which of the program's outputs it is, and which of them is
-    its value with nothing partial, -1 if the function did not ask for that."""
+    its value with nothing partial, -1 if the function did not ask for that.
+
+    is_passed: whether the function passed its partial reduction on.
+    """
 
     type: ArrayType
     output: int
     resolved: int
+    is_passed: bool
 
     @classmethod
     def of(cls, array: DistributedArray, results: list[DistributedArray]) -> Result:
         """An array as a result; what the program is to return of it is added to `results`."""
         results.append(array)
         if array._resolved is None:
-            return cls(array.type, len(results) - 1, -1)
+            return cls(array.type, len(results) - 1, -1, array._is_passed)
         results.append(array._resolved)
-        return cls(array.type, len(results) - 2, len(results) - 1)
+        return cls(array.type, len(results) - 2, len(results) - 1, array._is_passed)
 
     def source(self, name: str, namespace: dict[str, Any]) -> str:
         """The expression of `array(outputs)`; names that begin with `name` are put into
         `namespace`."""
-        if self.resolved >= 0 or len(self.type.mesh.blocks) > 1:
+        if self.resolved >= 0 or self.is_passed or len(self.type.mesh.blocks) > 1:
             namespace[name] = self.array
             return f"{name}(outputs)"
         namespace[name] = self.type
@@ -55,6 +59,7 @@ class Result:
     def array(self, outputs: Sequence[Any]) -> DistributedArray:
         """The array that a run of the program has made."""
         result = array_of(self.type, outputs[self.output])
+        result._is_passed = self.is_passed
         if self.resolved >= 0:
             array_type = self.type.with_layout(self.type.layout.resolved)
             result._resolved = array_of(array_type, outputs[self.resolved])

@@ -24,8 +24,9 @@ always summed already; what is partial is the sum between coordinates along the 
 **Rules and strategies.** `rule` reads a rule such as `"... i k, k j -> ... i j"`, in which equal
 names are one factor. For each mesh axis it lists what that axis may do: split a factor (an output
 that lacks the factor becomes partial), let a partial sum pass through a linear operand, or hold
-whole operands. `rule.choose` compares the combinations over all mesh axes and takes the strategy
-that sends the fewest bytes. An op is never split along a mesh axis along which no operand is split.
+whole operands. `strategy.choose` compares the combinations over all mesh axes and takes the
+strategy of the lowest price: the bytes that its moves send, and what its partial results will take.
+An op is never split along a mesh axis along which no operand is split.
 Every operand holds a factor with the same ordered mesh axes, so a contraction never pairs shards
 of different order. `tests/test_rules.py` compares every op's rule with brute force over all
 placements of its operands and outputs.
@@ -45,5 +46,5 @@ concatenation, flip, roll and pad are recuts as well.
 program, `devices` the names of devices. `grid` splits the coordinates of a mesh into equal blocks,
 which the processes share equally, row-major.
 
-A newcomer reads `mesh`, `layout`, `array_type`, `rule`, `routes`.
+A newcomer reads `mesh`, `layout`, `array_type`, `rule`, `strategy`, `routes`.
 """

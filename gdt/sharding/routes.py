@@ -1,10 +1,10 @@
 """Routes from one layout to another: the transitions that together send the fewest bytes.
 
 Dijkstra's search finds them: its nodes are layouts, its edges the transitions that lead from each
-to others (slice, gather, all-to-all, all-reduce, reduce-scatter, and recut where the boundaries of
-shards do not line up). Of routes with equal bytes the one with the fewest collectives is taken,
-then the one with the fewest transitions. Mesh axes that have the same place in both layouts are not
-moved, so most searches visit a handful of layouts. Routes are cached.
+to others (slice, gather, all-to-all, all-reduce, reduce-scatter, spread, and recut where the
+boundaries of shards do not line up). Of routes with equal bytes the one with the fewest collectives
+is taken, then the one with the fewest transitions. Mesh axes that have the same place in both
+layouts are not moved, so most searches visit a handful of layouts. Routes are cached.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Partial = tuple[str | None, ...]
 class Transition(NamedTuple):
     """One movement of all blocks of an array from type `have` to type `want`.
 
-    kind: slice, gather, all_to_all, all_reduce, reduce_scatter, recut, or pend (a whole value
-        becomes a partial reduction, which sends nothing).
+    kind: slice, gather, all_to_all, all_reduce, reduce_scatter, recut, pend (a whole value becomes
+        a partial reduction, which sends nothing), or spread (a shard becomes a partial sum, which
+        sends nothing).
     axes: the mesh axes that take part, major first.
     dim: the array axis that is gathered or cut.
     to: the array axis that an all_to_all cuts, while it gathers `dim`.
@@ -106,11 +107,14 @@ def recut_of(have: ArrayType, want: ArrayType, dim: int) -> Recut:
 def route(have: ArrayType, want: Layout) -> tuple[Transition, ...]:
     """Return the transitions from `have` to the layout `want` on the same mesh.
 
-    The route is empty if `have` has the layout `want`. A value becomes partial in the last
+    The route is empty if `have` has the layout `want`. A whole value becomes partial in the last
     transition; a reduction that is partial in both layouts is not carried out.
     """
-    pairs = zip(have.layout.reductions, want.reductions, strict=True)
-    target = Layout.of(want.mesh, want.dims, tuple(w if w == h else None for h, w in pairs))
+    reductions = tuple(
+        w if w == h or (w == "sum" and _is_split(have.layout, a)) else None
+        for a, (h, w) in enumerate(zip(have.layout.reductions, want.reductions, strict=True))
+    )
+    target = Layout.of(want.mesh, want.dims, reductions)
     transitions = _search(have, target) if have.layout is not target else ()
     if target is not want:
         axes = tuple(a for a, p in enumerate(want.reductions) if p != target.reductions[a])
@@ -119,6 +123,11 @@ def route(have: ArrayType, want: Layout) -> tuple[Transition, ...]:
             transition_between("pend", have.with_layout(target), want, axes),
         )
     return transitions
+
+
+def _is_split(layout: Layout, axis: int) -> bool:
+    """Return whether mesh axis `axis` splits an array axis."""
+    return any(axis in axes for axes in layout.dims)
 
 
 def route_bytes(have: ArrayType, want: Layout) -> int:
@@ -131,19 +140,20 @@ def _search(have: ArrayType, target: Layout) -> tuple[Transition, ...]:
     moving = frozenset(
         a for a in range(have.mesh.ndim) if _place(have.layout, a) != _place(target, a)
     )
-    for transition in _TransitionFinder(have, moving).simple():
+    spread = frozenset(a for a in moving if target.reductions[a])
+    for transition in _TransitionFinder(have, moving, spread).simple():
         # One transition that arrives is the cheapest route. Only a gather that sends padding may
         # cost more than a detour.
         if transition.want.layout is target and not (have.uneven and transition.kind == "gather"):
             return (transition,)
-    return _search_from(have, moving).to(target)
+    return _search_from(have, moving, spread).to(target)
 
 
 class _Search:
     """Dijkstra's search (1959) from one array type; each call of `to` continues the last one."""
 
-    def __init__(self, have: ArrayType, moving: frozenset[int]) -> None:
-        self.moving = moving
+    def __init__(self, have: ArrayType, moving: frozenset[int], spread: frozenset[int]) -> None:
+        self.moving, self.spread = moving, spread
         self.routes: dict[Layout, tuple[Transition, ...]] = {}  # the cheapest to each layout
         self._order = itertools.count(1)  # of two routes with equal costs, the first is taken
         self._queue: list[tuple[int, int, int, int, ArrayType, tuple[Transition, ...]]] = [
@@ -164,7 +174,7 @@ class _Search:
         if array_type.layout in self.routes:
             return
         self.routes[array_type.layout] = transitions
-        for transition in _transitions_from(array_type, self.moving):
+        for transition in _transitions_from(array_type, self.moving, self.spread):
             if transition.want.layout not in self.routes:
                 cost = nbytes + transition.nbytes, collectives + bool(transition.nbytes), count + 1
                 entry = (*cost, next(self._order), transition.want, (*transitions, transition))
@@ -175,8 +185,10 @@ _search_from = remembered(4000)(_Search)
 
 
 @remembered(2000)
-def _transitions_from(array_type: ArrayType, moving: frozenset[int]) -> tuple[Transition, ...]:
-    return tuple(_TransitionFinder(array_type, moving).all())
+def _transitions_from(
+    array_type: ArrayType, moving: frozenset[int], spread: frozenset[int]
+) -> tuple[Transition, ...]:
+    return tuple(_TransitionFinder(array_type, moving, spread).all())
 
 
 def _place(layout: Layout, axis: int) -> tuple[int, int] | str | None:
@@ -191,16 +203,18 @@ def _place(layout: Layout, axis: int) -> tuple[int, int] | str | None:
 class _TransitionFinder:
     """The transitions that are possible from `have`, and move no mesh axes but those in `moving`.
 
+    spread: the moving axes over which a split array is to become a partial sum.
     free: the moving axes that neither split an array axis nor hold a partial reduction.
     partial: the moving axes that hold a partial reduction.
     """
 
-    def __init__(self, have: ArrayType, moving: frozenset[int]) -> None:
+    def __init__(self, have: ArrayType, moving: frozenset[int], spread: frozenset[int]) -> None:
         self.have, self.moving, self.dims = have, moving, have.layout.dims
+        self.spread = spread
         reductions = have.layout.reductions
         split = {a for axes in self.dims for a in axes}
         self.free = [a for a in sorted(moving) if a not in split and not reductions[a]]
-        self.partial = [a for a in sorted(moving) if reductions[a]]
+        self.partial = [a for a in sorted(moving - spread) if reductions[a]]
 
     def all(self) -> Iterator[Transition]:
         """Return all transitions."""
@@ -208,6 +222,7 @@ class _TransitionFinder:
 
     def simple(self) -> Iterator[Transition]:
         """Yield the transitions in which all shards are cut and joined at the same boundaries."""
+        yield from self.spreads()
         yield from self.slices()
         yield from self.all_reduces()
         yield from self.reduce_scatters()
@@ -230,6 +245,24 @@ class _TransitionFinder:
         reductions = self.have.layout.reductions
         remaining = tuple(None if a in resolved else r for a, r in enumerate(reductions))
         return Layout.of(self.have.mesh, dims, remaining)
+
+    def spreads(self) -> Iterator[Transition]:
+        """Make shards parts of a sum, with zeros in the place of all others, or whole values one
+        part of it: nothing is sent."""
+        for d, axes in enumerate(self.dims):
+            for n in range(len(axes)):
+                if self.spread.issuperset(axes[n:]) and (n == 0 or self.lines_up(d, axes)):
+                    want = self.summed(axes[n:], {d: axes[:n]})
+                    yield transition_between("spread", self.have, want, axes[n:], d)
+        whole = tuple(a for a in self.free if a in self.spread)
+        if whole:
+            yield transition_between("pend", self.have, self.summed(whole, {}), whole)
+
+    def summed(self, axes: Axes, changes: dict[int, Axes]) -> Layout:
+        """Return `changed(changes)` with a partial sum over the mesh axes `axes`."""
+        cut = self.changed(changes)
+        reductions = tuple("sum" if a in axes else r for a, r in enumerate(cut.reductions))
+        return Layout.of(cut.mesh, cut.dims, reductions)
 
     def slices(self) -> Iterator[Transition]:
         """Cut an array axis along mesh axes that held copies, which sends nothing."""

@@ -7,8 +7,7 @@ From that one line follows, for every mesh axis, each legal way to run the op on
 - pass a partial sum on, through operands in which the op is linear;
 - run on whole operands, the same everywhere.
 
-Each such way is a *strategy*. The engine takes the one that sends the fewest bytes; a sum that
-becomes partial costs nothing.
+Each such way is a *strategy*; `gdt.sharding.strategy` lists them and chooses.
 
 Notation: terms are separated by commas, dims by spaces. Equal names are one *factor*. `...` stands
 for any number of leading dims, aligned from the right, that broadcast; `(a b)` is one dim made of
@@ -18,19 +17,15 @@ TensorFlow's and Shardy's.)
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import NamedTuple
 
 from gdt.errors import MeshError, ShapeError, error
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.layout import Axes, Layout
-from gdt.sharding.mesh import Mesh
-from gdt.sharding.routes import route_bytes
 
 Dim = tuple[str, ...]  # the factors of one dim, major first; () is a dim of length 1
 Term = tuple[Dim, ...]
@@ -186,201 +181,6 @@ def check_meshes(types: Sequence[ArrayType | None], op: str, names: Sequence[str
             operands={n: f"{t} on {t.mesh}" for n, t in arrays.items()},
             remedy="Move one of them with gdt.relayout(x, layout) to a layout on the other's mesh.",
         )
-
-
-class Strategy(NamedTuple):
-    """One legal way to run an op on shards.
-
-    axes: the mesh axes that split each factor.
-    target_layouts: the layout to which each operand must be moved; None for a Python scalar.
-    output_layouts: the layout of each output.
-    nbytes: the bytes that moving the operands sends, of all devices together.
-    """
-
-    axes: dict[str, Axes]
-    target_layouts: tuple[Layout | None, ...]
-    output_layouts: tuple[Layout, ...]
-    nbytes: int
-
-
-def choose(rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]) -> Strategy:
-    """Return the strategy that sends the fewest bytes; of equals, the one with the fewest moves.
-
-    An op is never split along a mesh axis along which no operand is split.
-    """
-    mesh = next(t.mesh for t in types if t is not None)
-    best: tuple[tuple[int, int, int], Strategy] | None = None
-    for order, strategy in enumerate(
-        _strategies(rule, types, sizes, [_options(rule, types, sizes, a) for a in range(mesh.ndim)])
-    ):
-        moves = sum(
-            target is not None and t is not None and target is not t.layout
-            for target, t in zip(strategy.target_layouts, types, strict=True)
-        )
-        cost = (strategy.nbytes, moves, order)
-        if best is None or cost < best[0]:
-            best = cost, strategy
-    assert best is not None  # whole operands are always legal
-    return best[1]
-
-
-def legal_strategies(
-    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int]
-) -> Iterator[Strategy]:
-    """Return every strategy that the rule allows, whatever the layouts of the operands are."""
-    mesh = next(t.mesh for t in types if t is not None)
-    arrays = {i for i, t in enumerate(types) if t is not None}
-    options: list[Option] = [f for f in rule.factors if f not in rule.whole]
-    options += [s for s in rule.linear if s <= arrays]
-    return _strategies(rule, types, sizes, [[*options, None]] * mesh.ndim)
-
-
-# What one mesh axis does in a strategy: it splits a factor (str), it holds the partial sums of
-# some operands (frozenset), or it holds whole operands (None).
-Option = str | frozenset[int] | None
-
-
-def _options(
-    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], axis: int
-) -> list[Option]:
-    """Return the options of mesh axis `axis`, which depend on its uses by the operands."""
-    options: dict[Option, None] = {}  # a set in order of insertion
-    for n, (term, array_type) in enumerate(zip(rule.ins, types, strict=True)):
-        if array_type is None:
-            continue
-        for dim, axes, size in zip(term, array_type.layout.dims, array_type.shape, strict=True):
-            if axis in axes:
-                options.update(
-                    (f, None)
-                    for f in dim
-                    if f not in rule.whole and (len(dim) > 1 or sizes[f] == size)
-                )
-        if array_type.layout.reductions[axis] == "sum":
-            options.update(
-                (s, None) for s in rule.linear if n in s and all(types[i] is not None for i in s)
-            )
-    return [*options, None]
-
-
-def _strategies(
-    rule: Rule,
-    types: Sequence[ArrayType | None],
-    sizes: Mapping[str, int],
-    options: Sequence[list[Option]],
-) -> Iterator[Strategy]:
-    """Yield the legal strategies in which each mesh axis takes one of its `options`."""
-    for combination in itertools.product(*options):
-        axes_of: dict[str, list[int]] = {}  # the mesh axes that split each factor
-        for axis, option in enumerate(combination):
-            if isinstance(option, str):
-                axes_of.setdefault(option, []).append(axis)
-        orders = [_orders(rule, types, f, axes) for f, axes in axes_of.items()]
-        for ordered in itertools.product(*orders):
-            split = dict(zip(axes_of, ordered, strict=True))
-            strategy = _strategy(rule, types, sizes, split, combination)
-            if strategy is not None:
-                yield strategy
-
-
-def _orders(
-    rule: Rule, types: Sequence[ArrayType | None], factor: str, axes: Sequence[int]
-) -> list[Axes]:
-    """Return the orders in which the mesh axes `axes` may split `factor`: those that operands have
-    now, and that of the mesh."""
-    orders: dict[Axes, None] = {}  # a set in order of insertion
-    if len(axes) > 1:
-        for term, array_type in zip(rule.ins, types, strict=True):
-            layout_dims = array_type.layout.dims if array_type is not None else ()
-            for dim, dim_axes in zip(term, layout_dims, strict=False):
-                order = tuple(a for a in dim_axes if a in axes)
-                if factor in dim and len(order) == len(axes):
-                    orders[order] = None
-    orders[tuple(axes)] = None
-    return list(orders)
-
-
-def _strategy(
-    rule: Rule,
-    types: Sequence[ArrayType | None],
-    sizes: Mapping[str, int],
-    split: dict[str, Axes],
-    combination: Sequence[Option],
-) -> Strategy | None:
-    """Return the strategy that splits each factor along the mesh axes `split`, or None where the
-    shards of a dim of several factors would cut across them."""
-    mesh = next(t.mesh for t in types if t is not None)
-    axes_of = partial(_axes_of, mesh, sizes, split)
-    target_layouts: list[Layout | None] = []
-    for n, (term, array_type) in enumerate(zip(rule.ins, types, strict=True)):
-        if array_type is None:
-            target_layouts.append(None)
-            continue
-        # A dim of length 1 that broadcasts is whole.
-        dims = _all_or_none(
-            () if len(dim) == 1 and sizes[dim[0]] != size else axes_of(dim)
-            for dim, size in zip(term, array_type.shape, strict=True)
-        )
-        if dims is None:
-            return None
-        reductions = tuple(
-            "sum" if isinstance(o, frozenset) and n in o else None for o in combination
-        )
-        target_layouts.append(Layout.of(mesh, dims, reductions))
-    output_layouts = []
-    for n, term in enumerate(rule.outs):
-        dims = _all_or_none(map(axes_of, term))
-        if dims is None:
-            return None
-        reductions = _output_reductions(rule, n, split, combination)
-        output_layouts.append(Layout.of(mesh, dims, reductions))
-    nbytes = sum(
-        route_bytes(t, layout)
-        for t, layout in zip(types, target_layouts, strict=True)
-        if t is not None and layout is not None
-    )
-    return Strategy(split, tuple(target_layouts), tuple(output_layouts), nbytes)
-
-
-def _axes_of(
-    mesh: Mesh, sizes: Mapping[str, int], split: Mapping[str, Axes], dim: Dim
-) -> Axes | None:
-    """Return the mesh axes that split `dim`, or None if its shards would cut across factors.
-
-    A factor of `(a b)` may be split only where every factor before it is split into single indices,
-    and only evenly."""
-    if len(dim) > 1:
-        all_single = True
-        for f in dim:
-            shards = math.prod(mesh.sizes[a] for a in split.get(f, ()))
-            if shards > 1 and (not all_single or sizes[f] % shards):
-                return None
-            all_single = all_single and shards == sizes[f]
-    return tuple(a for f in dim for a in split.get(f, ()))
-
-
-def _all_or_none(dims: Iterable[Axes | None]) -> tuple[Axes, ...] | None:
-    """Return the mesh axes of all dims, or None if one of them is None."""
-    all_axes = []
-    for axes in dims:
-        if axes is None:
-            return None
-        all_axes.append(axes)
-    return tuple(all_axes)
-
-
-def _output_reductions(
-    rule: Rule, output: int, split: Mapping[str, Axes], combination: Sequence[Option]
-) -> tuple[str | None, ...]:
-    """Return the partial reduction of output number `output` over each mesh axis: the sums that
-    pass through the op, and the reductions of its split factors that the output lacks."""
-    reductions: list[str | None] = [
-        "sum" if isinstance(o, frozenset) else None for o in combination
-    ]
-    if not rule.merges:
-        for f in rule.reduced(output):
-            for a in split.get(f, ()):
-                reductions[a] = rule.reduce
-    return tuple(reductions)
 
 
 def out_shapes(rule: Rule, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:

@@ -14,7 +14,7 @@ from gdt.engine.op import Op
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.sharding.rule import Strategy, legal_strategies
+from gdt.sharding.strategy import Strategy, legal_strategies
 from gdt.testing.operands import assert_close, assert_consistent, placed
 from gdt.testing.oracle import Oracle, Sample
 

@@ -20,7 +20,7 @@ import numpy as np
 import gdt
 from gdt.backend import backend_of
 from gdt.backend.timing import device_time
-from gdt.debug.observers import RowRecorder
+from gdt.debug.rows import RowRecorder
 from gdt.observe import observing
 
 PACKAGES = (

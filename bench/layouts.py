@@ -1,0 +1,347 @@
+"""What programs send in layouts that split them, beside what theory says they must.
+
+    python -m bench.layouts                      # the table
+    python -m bench.layouts --before CHECKOUT    # with the bytes of another checkout of gdt
+
+Bytes are those that all devices together send. Each program runs as written: layouts of parameters
+and of the batch decide everything, but where a row says that an activation is moved on purpose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gdt
+
+Array = Any
+Parameters = Mapping[str, Array]
+Specs = Sequence[str | None]
+DEVICES = 8
+
+
+class Sent(NamedTuple):
+    """What a program sends: bytes of all devices together, and collectives."""
+
+    bytes: int
+    collectives: int
+
+
+class Row(NamedTuple):
+    """A program, and what theory says that it sends."""
+
+    name: str
+    run: Callable[[], Any]
+    theory: Sent
+
+
+# ---------------------------------------------------------------- products and two layers
+
+
+def placed(mesh: gdt.Mesh, shape: Sequence[int], specs: Specs, seed: int = 0) -> Array:
+    """An array of normal numbers."""
+    values = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return gdt.asarray(values, layout=gdt.Layout(specs, mesh))
+
+
+def two_layers(batch: int) -> Callable[[], Any]:
+    """Loss and gradient of two layers of 256 and 1024 units, all split over the axis `b`."""
+    mesh = gdt.create_mesh([("b", DEVICES)], device_type="CPU")
+    x = placed(mesh, (batch, 256), ["b", None])
+    parameters = {
+        "w1": placed(mesh, (256, 1024), ["b", None], 1),
+        "w2": placed(mesh, (1024, 256), ["b", None], 2),
+    }
+
+    def loss(p: Parameters) -> Array:
+        return gdt.mean(gdt.relu(x @ p["w1"]) @ p["w2"])
+
+    return lambda: gdt.value_and_grad(loss)(parameters)
+
+
+def square(program: Callable[[Array], Array]) -> Callable[[], Any]:
+    """A program of a matrix of 1024 x 1024 whose rows are split; its result is resolved."""
+    mesh = gdt.create_mesh([("b", DEVICES)], device_type="CPU")
+    m = placed(mesh, (1024, 1024), ["b", None])
+    return lambda: program(m).resolve()
+
+
+# ---------------------------------------------------------------- a small GPT
+
+
+class Size(NamedTuple):
+    """Layers, width, heads, vocabulary, length of a text, texts in a batch."""
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    vocabulary: int = 64
+    length: int = 32
+    batch: int = 16
+
+
+GOLDEN = Size()
+
+
+def shapes(size: Size) -> dict[str, tuple[int, ...]]:
+    """The shapes of the parameters by name: a decoder with a tied head and biases everywhere."""
+    d = size.width
+    layer = {
+        "scale1": (d,), "shift1": (d,),
+        "query": (d, d), "query_bias": (d,), "key": (d, d), "key_bias": (d,),
+        "value": (d, d), "value_bias": (d,), "out": (d, d), "out_bias": (d,),
+        "scale2": (d,), "shift2": (d,),
+        "up": (d, 4 * d), "up_bias": (4 * d,), "down": (4 * d, d), "down_bias": (d,),
+    }  # fmt: skip
+    return {
+        "table": (size.vocabulary, d),
+        "positions": (size.length, d),
+        **{f"{n}.{k}": v for n in range(size.layers) for k, v in layer.items()},
+        "scale": (d,),
+        "shift": (d,),
+    }
+
+
+def initial(size: Size, seed: int = 0) -> dict[str, np.ndarray]:
+    """Initial values of the parameters."""
+    rng = np.random.default_rng(seed)
+    values = {}
+    for name, shape in shapes(size).items():
+        if "scale" in name:
+            values[name] = np.ones(shape, np.float32)
+        elif len(shape) == 1:
+            values[name] = np.zeros(shape, np.float32)
+        else:
+            values[name] = rng.normal(0, 0.02, shape).astype(np.float32)
+    return values
+
+
+COLUMNS = ("query", "key", "value", "up")
+ROWS = ("out", "down")
+
+
+def tensor_specs(name: str, shape: tuple[int, ...]) -> Specs:
+    """Megatron's layout: columns then rows split over `model`, and the vocabulary."""
+    kind = name.rpartition(".")[2]
+    if kind in COLUMNS:
+        return [None, "model"]
+    if kind in ROWS or kind == "table":
+        return ["model", None]
+    if kind.removesuffix("_bias") in COLUMNS:
+        return ["model"]
+    return [None] * len(shape)
+
+
+def sequence_specs(name: str, shape: tuple[int, ...]) -> Specs:
+    """Megatron's layout for split sequences: positions are split as the sequence is."""
+    return ["model", None] if name == "positions" else tensor_specs(name, shape)
+
+
+def split_rows(name: str, shape: tuple[int, ...]) -> Specs:
+    """Each parameter split over `data` along its first axis (FSDP)."""
+    return ["data"] + [None] * (len(shape) - 1)
+
+
+def replicated(name: str, shape: tuple[int, ...]) -> Specs:
+    return [None] * len(shape)
+
+
+def _unmoved(x: Array) -> Array:
+    return x
+
+
+class Placing(NamedTuple):
+    """Where activations are moved on purpose, as functions of them.
+
+    enter: what enters a pair of layers whose weights are split by columns, then rows. leave: what
+    leaves it, and the embedding. parameter: a parameter where it is used.
+    """
+
+    enter: Callable[[Array], Array] = _unmoved
+    leave: Callable[[Array], Array] = _unmoved
+    parameter: Callable[[Array], Array] = _unmoved
+
+
+def layer_norm(x: Array, scale: Array, shift: Array) -> Array:
+    centered = x - gdt.mean(x, axis=-1, keepdims=True)
+    variance = gdt.mean(centered * centered, axis=-1, keepdims=True)
+    return centered / gdt.sqrt(variance + 1e-5) * scale + shift
+
+
+def heads_of(x: Array, size: Size) -> Array:
+    """(B, T, d) -> (B, heads, T, d / heads)"""
+    batch, length, _ = x.shape
+    return x.reshape(batch, length, size.heads, -1).transpose(0, 2, 1, 3)
+
+
+def attention(p: Callable[[str], Array], x: Array, size: Size) -> Array:
+    q, k, v = (heads_of(x @ p(n) + p(f"{n}_bias"), size) for n in ("query", "key", "value"))
+    scores = q @ k.mT / (size.width // size.heads) ** 0.5  # (B, heads, T, T)
+    mask = np.tril(np.ones((size.length, size.length), bool))
+    weights = gdt.softmax(gdt.where(mask, scores, -1e9))
+    mixed = (weights @ v).transpose(0, 2, 1, 3).reshape(x.shape[0], size.length, -1)  # (B, T, d)
+    return mixed @ p("out") + p("out_bias")
+
+
+def cross_entropy(logits: Array, targets: Array) -> Array:
+    """The mean of -log softmax(logits)[target], from elementary ops."""
+    shifted = logits - gdt.stop_gradient(gdt.max(logits, axis=-1, keepdims=True))
+    total = gdt.log(gdt.sum(gdt.exp(shifted), axis=-1))
+    chosen = gdt.sum(shifted * gdt.one_hot(targets, logits.shape[-1], dtype=np.float32), axis=-1)
+    return gdt.mean(total - chosen)
+
+
+def loss_of(
+    parameters: Parameters, tokens: Array, targets: Array, size: Size, placing: Placing
+) -> Array:
+    """The mean cross-entropy of the next token."""
+
+    def whole(name: str) -> Array:
+        return placing.parameter(parameters[name])
+
+    x = placing.leave(gdt.take(whole("table"), tokens, axis=0)) + whole("positions")
+    for n in range(size.layers):
+
+        def p(name: str, n: int = n) -> Array:
+            return whole(f"{n}.{name}")
+
+        h = placing.enter(layer_norm(x, p("scale1"), p("shift1")))
+        x = x + placing.leave(attention(p, h, size))
+        h = placing.enter(layer_norm(x, p("scale2"), p("shift2")))
+        h = gdt.gelu(h @ p("up") + p("up_bias"))
+        x = x + placing.leave(h @ p("down") + p("down_bias"))
+    x = placing.enter(layer_norm(x, whole("scale"), whole("shift")))
+    return cross_entropy(x @ whole("table").mT, targets)
+
+
+def gpt(
+    mesh: Sequence[tuple[str, int]],
+    specs: Callable[[str, tuple[int, ...]], Specs],
+    batch: Specs,
+    placing: Placing | None = None,
+    size: Size = GOLDEN,
+    blocks: int = 1,
+) -> Callable[[], Any]:
+    """Loss and gradients of the small GPT, with its parameters and its batch in these layouts."""
+    devices = gdt.create_mesh(mesh, blocks=blocks, device_type="CPU")
+    parameters = {
+        name: gdt.asarray(value, layout=gdt.Layout(specs(name, value.shape), devices))
+        for name, value in initial(size).items()
+    }
+    rng = np.random.default_rng(1)
+    tokens, targets = (
+        gdt.asarray(
+            rng.integers(0, size.vocabulary, (size.batch, size.length)),
+            layout=gdt.Layout(batch, devices),
+        )
+        for _ in range(2)
+    )
+    step = gdt.value_and_grad(lambda p: loss_of(p, tokens, targets, size, placing or Placing()))
+
+    def run() -> Any:
+        with gdt.default_mesh(devices):
+            return step(parameters)
+
+    return run
+
+
+def moved(*specs: str | None) -> Callable[[Array], Array]:
+    """A function that moves an array to these specs."""
+    return lambda x: gdt.relayout(x, list(specs))
+
+
+def gathered(x: Array) -> Array:
+    """The parameter, whole on every device."""
+    return gdt.relayout(x, [None] * x.ndim)
+
+
+DATA = [("data", 8)]
+MODEL = [("model", 2)]
+BOTH = [("data", 4), ("model", 2)]
+SEQUENCE = Placing(moved(None, None, None), moved(None, "model", None))
+
+SCHEMES: dict[str, tuple[Callable[..., Callable[[], Any]], Sent]] = {
+    "GPT, data parallel 8": (
+        lambda **kw: gpt(DATA, replicated, ["data", None], **kw), Sent(5_949_440, 1)),
+    "GPT, FSDP 8, parameters gathered where used": (
+        lambda **kw: gpt(DATA, split_rows, ["data", None], Placing(parameter=gathered), **kw),
+        Sent(8_924_160, 9)),
+    "GPT, FSDP 8, as chosen": (
+        lambda **kw: gpt(DATA, split_rows, ["data", None], **kw), Sent(8_924_160, 9)),
+    "GPT, tensor 2": (
+        lambda **kw: gpt(MODEL, tensor_specs, [None, None], **kw), Sent(2_633_728, 12)),
+    "GPT, data 4 x tensor 2": (
+        lambda **kw: gpt(BOTH, tensor_specs, ["data", None], **kw), Sent(5_254_144, 13)),
+    "GPT, sequence 2, layers' inputs and outputs moved": (
+        lambda **kw: gpt(MODEL, sequence_specs, [None, None], SEQUENCE, **kw),
+        Sent(2_640_896, 24)),
+}  # fmt: skip
+
+
+GATHER = (DEVICES - 1) * 256 * 1024 * 4  # bytes of an all-gather of one weight of `two_layers`
+
+
+def small_rows() -> list[Row]:
+    """The rows of products and of two layers. Two layers gather both weights, the second again, and
+    reduce-scatter both gradients; of a small batch the activations move, for which no formula is
+    given: this is what was best when the rules of choice were tried."""
+    return [
+        Row("two layers, split weights, batch 4,096", two_layers(4096), Sent(5 * GATHER, 6)),
+        Row("two layers, split weights, batch 64", two_layers(64), Sent(5_103_616, 6)),
+        Row("M @ M + M", square(lambda m: m @ m + m), Sent(4 * GATHER, 1)),
+        Row("relu(M @ M) @ M", square(lambda m: gdt.relu(m @ m) @ m), Sent(8 * GATHER, 2)),
+    ]
+
+
+def rows() -> list[Row]:
+    """The rows of the table."""
+    return [
+        Row("two layers, split weights, batch 65,536", two_layers(65536), Sent(5 * GATHER, 6)),
+        *small_rows(),
+        *(Row(name, scheme(), theory) for name, (scheme, theory) in SCHEMES.items()),
+    ]
+
+
+def sent(run: Callable[[], Any]) -> Sent:
+    """What a call sends."""
+    with gdt.count_collectives() as counter:
+        run()
+    return Sent(counter.bytes, len(counter))
+
+
+def elsewhere(checkout: Path) -> dict[str, Sent]:
+    """What the programs send with the gdt of another checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    command = [sys.executable, __file__, "--json"]
+    output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+    return {name: Sent(*facts) for name, facts in json.loads(output).items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--before", type=Path, help="another checkout of gdt")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    options = parser.parse_args()
+    table = rows()
+    now = {row.name: sent(row.run) for row in table}
+    if options.json:
+        print(json.dumps(now))
+        return
+    before = elsewhere(options.before) if options.before else {}
+    for row in table:
+        shown = [f"{row.name:52}"]
+        for figures in (*([before[row.name]] if before else []), now[row.name], row.theory):
+            shown.append(f"{figures.bytes:13,} in {figures.collectives:2}")
+        print("  ".join(shown))
+
+
+if __name__ == "__main__":
+    main()

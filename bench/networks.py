@@ -1,0 +1,211 @@
+"""Random networks in random layouts: residuals, shared weights, norms, attention, several losses.
+
+    python -m bench.networks                      # bytes of each, beside those that are recorded
+    python -m bench.networks --before CHECKOUT    # beside those of another checkout of gdt
+
+A network is a seed: the same seed gives the same network, values and layouts. `networks.json` holds
+the bytes that commit d9cdd84 sent, before partial results had a price.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gdt
+
+Array = Any
+Parameters = Mapping[str, Array]
+Layer = Callable[[Parameters, Array], Array]
+
+MESHES = (
+    {"a": 2},
+    {"a": 4},
+    {"a": 8},
+    {"a": 2, "b": 2},
+    {"a": 4, "b": 2},
+    {"a": 2, "b": 2, "c": 2},
+)
+RECORDED = Path(__file__).parent / "networks.json"
+ACTIVATIONS = (gdt.relu, gdt.tanh, gdt.gelu, gdt.sigmoid)
+
+
+class Network:
+    """A random network, its values on the host and the specs of their layouts."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.axes = MESHES[self.rng.integers(len(MESHES))]
+        self.values: dict[str, np.ndarray] = {}
+        self.specs: dict[str, list[str | None]] = {}
+        batch = int(self.rng.choice([16, 32, 50, 96, 256]))
+        self.width = int(self.rng.choice([16, 24, 32, 60]))
+        self.is_text = self.rng.random() < 0.3
+        if self.is_text:
+            self.tokens = self.rng.integers(0, 40, (batch // 8, 8))
+            self._add("table", (40, self.width))
+        else:
+            self.tokens = self.rng.standard_normal((batch, self.width))
+        self.token_specs = self._specs(self.tokens.ndim, 0.8)
+        self.layers = [self._layer(n) for n in range(self.rng.integers(1, 5))]
+        self.losses = [self._loss(n) for n in range(self.rng.integers(1, 4))]
+
+    def _specs(self, rank: int, often: float = 0.6) -> list[str | None]:
+        """Random specs: each mesh axis splits one dim or none."""
+        specs: list[str | None] = [None] * rank
+        for axis in self.rng.permutation(list(self.axes)):
+            dim = int(self.rng.integers(rank)) if rank else 0
+            if rank and specs[dim] is None and self.rng.random() < often:
+                specs[dim] = str(axis)
+        return specs
+
+    def _add(self, name: str, shape: tuple[int, ...]) -> str:
+        """Add a parameter."""
+        self.values[name] = self.rng.standard_normal(shape) / np.sqrt(shape[0])
+        self.specs[name] = self._specs(len(shape))
+        return name
+
+    def _weight(self, n: int, rows: int, columns: int) -> str:
+        """The name of a weight, which an earlier layer may have too."""
+        shape = rows, columns
+        shared = [k for k, v in self.values.items() if v.shape == shape]
+        if shared and self.rng.random() < 0.3:
+            return str(self.rng.choice(shared))
+        return self._add(f"weight{n}.{len(self.values)}", shape)
+
+    def _layer(self, n: int) -> Layer:
+        kinds = [self._dense, self._bottleneck, self._norm, self._attention, self._scaled]
+        make = kinds[self.rng.choice(len(kinds), p=[0.3, 0.3, 0.2, 0.1, 0.1])]
+        layer, is_residual = make(n), self.rng.random() < 0.5
+        return (lambda p, x: x + layer(p, x)) if is_residual else layer
+
+    def _dense(self, n: int) -> Layer:
+        w, b = self._weight(n, self.width, self.width), self._add(f"bias{n}", (self.width,))
+        activation = ACTIVATIONS[self.rng.integers(len(ACTIVATIONS))]
+        return lambda p, x: activation(x @ p[w] + p[b])
+
+    def _bottleneck(self, n: int) -> Layer:
+        inner = self.width * int(self.rng.choice([2, 4]))
+        up, down = self._weight(n, self.width, inner), self._weight(n, inner, self.width)
+        b = self._add(f"bias{n}", (inner,))
+        activation = ACTIVATIONS[self.rng.integers(len(ACTIVATIONS))]
+        return lambda p, x: activation(x @ p[up] + p[b]) @ p[down]
+
+    def _norm(self, n: int) -> Layer:
+        scale = self._add(f"scale{n}", (self.width,))
+
+        def norm(p: Parameters, x: Array) -> Array:
+            centered = x - gdt.mean(x, axis=-1, keepdims=True)
+            variance = gdt.mean(centered * centered, axis=-1, keepdims=True)
+            return centered / gdt.sqrt(variance + 1e-3) * p[scale]
+
+        return norm
+
+    def _attention(self, n: int) -> Layer:
+        query, key = (
+            self._weight(n, self.width, self.width),
+            self._weight(n, self.width, self.width),
+        )
+        return lambda p, x: gdt.softmax((x @ p[query]) @ (x @ p[key]).mT / self.width) @ x
+
+    def _scaled(self, n: int) -> Layer:
+        scale = self._add(f"scale{n}", (self.width,))
+        return lambda p, x: x * p[scale] * 0.5
+
+    def _loss(self, n: int) -> Layer:
+        if n == 0 and self.rng.random() < 0.5:
+            head = self._weight(n, self.width, 20)
+            labels = self.rng.integers(0, 20, self.tokens.shape[: 2 if self.is_text else 1])
+            return lambda p, x: gdt.mean(
+                gdt.sparse_softmax_cross_entropy_with_logits(
+                    gdt.asarray(labels, layout=gdt.Layout([None] * labels.ndim, x.mesh)),
+                    x @ p[head],
+                )
+            )
+        if self.rng.random() < 0.3:
+            name = str(self.rng.choice(list(self.values)))
+            return lambda p, x: 0.01 * gdt.sum(p[name] * p[name])
+        return lambda p, x: gdt.mean(x * x)
+
+    def step(self, blocks: int = 1, *, one_device: bool = False) -> Callable[[], Any]:
+        """Loss and gradients, of a function of nothing.
+
+        blocks: the number of blocks that store the coordinates.
+        """
+        axes = dict.fromkeys(self.axes, 1) if one_device else self.axes
+        mesh = gdt.create_mesh(axes, blocks=1 if one_device else blocks, device_type="CPU")
+        parameters = {
+            k: gdt.asarray(v, layout=gdt.Layout(self.specs[k], mesh))
+            for k, v in self.values.items()
+        }
+        tokens = gdt.asarray(self.tokens, layout=gdt.Layout(self.token_specs, mesh))
+
+        def loss(p: Parameters) -> Array:
+            x = gdt.take(p["table"], tokens, axis=0) if self.is_text else tokens
+            for layer in self.layers:
+                x = layer(p, x)
+            total = self.losses[0](p, x)
+            for other in self.losses[1:]:
+                total = total + other(p, x)
+            return total
+
+        def run() -> Any:
+            with gdt.GradientTape() as tape:
+                value = loss(parameters)
+            return value, tape.gradient(value, parameters, unconnected="zero")
+
+        return run
+
+    @property
+    def devices(self) -> int:
+        return int(np.prod(list(self.axes.values())))
+
+
+def sent(seed: int) -> int:
+    """The bytes that a step of a network sends."""
+    run = Network(seed).step()
+    with gdt.count_collectives() as counter:
+        run()
+    return counter.bytes
+
+
+def elsewhere(checkout: Path, count: int) -> list[int]:
+    """What the networks send with the gdt of another checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    command = [sys.executable, __file__, "--count", str(count), "--json"]
+    output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+    sent_there: list[int] = json.loads(output)
+    return sent_there
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--before", type=Path, help="another checkout of gdt")
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    now = [sent(seed) for seed in range(options.count)]
+    if options.json:
+        print(json.dumps(now))
+        return
+    if options.before:
+        before = elsewhere(options.before, options.count)
+    else:
+        before = json.loads(RECORDED.read_text())["bytes"][: options.count]
+    ratios = [n / max(b, 1) for n, b in zip(now, before, strict=True)]
+    print(f"{sum(before):,} bytes before, {sum(now):,} now: {sum(now) / sum(before):.3f}")
+    print(f"more than 1.2 times as many: {sum(r > 1.2 for r in ratios)} of {len(ratios)}")
+    for seed in sorted(range(len(ratios)), key=lambda n: -ratios[n])[:20]:
+        print(f"seed {seed}: {before[seed]:,} -> {now[seed]:,}: {ratios[seed]:.2f}")
+
+
+if __name__ == "__main__":
+    main()
