@@ -20,7 +20,7 @@ __all__ = ["host_threads", "implicit_fetch", "matmul_backend", "matmul_precision
 
 
 POLICIES = ("allow", "warn", "raise")
-_policy: ContextVar[str] = ContextVar("gdt.implicit_fetch", default="allow")
+_policy: ContextVar[str] = ContextVar("gdt.implicit_fetch", default="")  # np.asarray alone fetches
 
 
 class ImplicitFetchWarning(UserWarning):
@@ -32,8 +32,9 @@ class ImplicitFetchWarning(UserWarning):
 def implicit_fetch(policy: str) -> Iterator[None]:
     """Choose for this block what `np.asarray(x)` and NumPy functions do with a distributed array.
 
-    policy: `"allow"` (the default) fetches it, `"warn"` does so with an ImplicitFetchWarning,
-    `"raise"` raises MoveError.
+    policy: `"allow"` fetches it, `"warn"` does so with an ImplicitFetchWarning, `"raise"` raises
+    MoveError. Outside of any such block `np.asarray(x)` fetches, and a NumPy function that gdt
+    lacks raises DtypeError.
 
     Raises ArgumentError for another policy.
 
@@ -57,10 +58,15 @@ def implicit_fetch(policy: str) -> Iterator[None]:
         _policy.reset(token)
 
 
+def allows_fetches() -> bool:
+    """Whether functions of NumPy that gdt lacks run on fetched values: what a block chose."""
+    return _policy.get() != ""
+
+
 def on_implicit_fetch(array_type: object) -> None:
     """Apply the policy to the implicit fetch of an array of type `array_type`: warn or raise."""
     policy = _policy.get()
-    if policy == "allow":
+    if policy in ("", "allow"):
         return
     problem = error(
         MoveError,

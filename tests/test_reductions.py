@@ -125,8 +125,8 @@ def test_axes_that_do_not_exist(mesh: gdt.Mesh) -> None:
 
 
 def test_arguments_that_numpy_has_and_gdt_has_not(mesh: gdt.Mesh) -> None:
-    with pytest.raises(ArgumentError, match="sum: no argument 'where'"):
-        gdt.sum(split(np.zeros(4), mesh), where=True)
+    with pytest.raises(ArgumentError, match="sum: no argument 'weights'"):
+        gdt.sum(split(np.zeros(4), mesh), weights=True)
 
 
 def test_ddof_and_correction_are_one_argument(mesh: gdt.Mesh) -> None:
@@ -198,3 +198,12 @@ def test_the_gradient_of_logsumexp_of_partial_sums_takes_the_sums_of_the_value(b
         rank = sample.arrays[0].ndim
         partial = gdt.Layout([None] * rank, mesh, partial={"a": "sum", "b": "sum"})
         gdt.testing.check(gdt.logsumexp, sample, mesh, [partial], second=True)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_variance_that_overflows_is_infinite_over_empty_shards() -> None:
+    value = np.array([1e30, -1e30, 3e38], np.float32)
+    mesh = gdt.create_mesh([("x", 8)], device_type="CPU")
+    for layout in (gdt.Layout(["x"], mesh), gdt.Layout([None], mesh)):
+        x = gdt.asarray(value, layout=layout)
+        assert np.isposinf(gdt.var(x).numpy()) and np.isposinf(np.var(value))

@@ -7,21 +7,29 @@ Sources: NEP 13 (`__array_ufunc__`) and NEP 18 (`__array_function__`).
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gdt.array.registry import ALIASES
-from gdt.errors import DtypeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.settings import allows_fetches
 
 Functions = Mapping[str, Callable[..., Any]]
+Options = dict[str, Any]
 
 REDUCE_NAMES = {
     "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min",
     "logical_and": "all", "logical_or": "any",
+}  # fmt: skip
+SCAN_NAMES = {"add": "cumsum", "multiply": "cumprod"}
+AT_NAMES = {
+    "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide",
+    "maximum": "max", "minimum": "min",
 }  # fmt: skip
 CHAPTERS = ("numpy.fft", "numpy.linalg")
 ARGUMENT_NAMES = {"a_min": "min", "a_max": "max"}
@@ -34,27 +42,146 @@ def call_ufunc(
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Call gdt's function for a ufunc of NumPy, as `__array_ufunc__` does.
+    """Call gdt's function for a ufunc of NumPy, or for one of its methods, as `__array_ufunc__`
+    does.
 
     Raises DtypeError for a ufunc, a method of it, or an argument that gdt lacks.
     """
-    axis = kwargs.get("axis", 0)  # of a reduction; None says all axes
-    kwargs = {k: v for k, v in kwargs.items() if v is not None}
-    function = functions.get(ALIASES.get(ufunc.__name__, ufunc.__name__))
-    if method == "reduce" and ufunc.__name__ in REDUCE_NAMES:
-        return functions[REDUCE_NAMES[ufunc.__name__]](inputs[0], **{**kwargs, "axis": axis})
-    if ufunc is np.divmod and method == "__call__" and not kwargs:
-        return functions["floor_divide"](*inputs), functions["remainder"](*inputs)
-    if method != "__call__" or function is None or kwargs:
-        what = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
-        names = f" with {', '.join(kwargs)}" if kwargs else ""
-        raise error(
-            DtypeError,
-            what,
-            f"is not available for distributed arrays{names}",
-            remedy="Use x.numpy() to compute on the host.",
-        )
-    return function(*inputs)
+    options = {k: v for k, v in kwargs.items() if not _says_nothing(k, v)}
+    out = options.pop("out", None)
+    name = ALIASES.get(ufunc.__name__, ufunc.__name__)
+    shown = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
+    if ufunc.__name__ not in OUTSIDE and name not in functions:
+        raise _lacking(functions, shown)
+    if method == "at":
+        return _combine_at(functions, name, shown, inputs)
+    options["axis"] = kwargs.get("axis", 0)  # of a reduction; None says all axes
+    result = _RUNS[method](functions, ufunc, name, inputs, options)
+    return result if out is None else _written(shown, out, result)
+
+
+OUTSIDE = ("divmod",)  # ufuncs that gdt has as functions of ops
+
+
+def _says_nothing(name: str, value: Any) -> bool:
+    """Whether an argument of a ufunc is as it is by default."""
+    return value is None or (name, value if isinstance(value, bool | str) else 0) in NOTHING
+
+
+NOTHING = {("where", True), ("casting", "same_kind"), ("order", "K"), ("subok", True)}
+
+
+def _run_call(
+    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
+) -> Any:
+    """Call the function on operands cast to `dtype`; where the mask is false, anything may be."""
+    del options["axis"]
+    dtype = options.pop("dtype", None)
+    options.pop("where", None)
+    _refuse(f"numpy.{ufunc.__name__}", options)
+    if dtype is not None:
+        inputs = [functions["astype"](x, dtype) for x in inputs]
+    return functions[name](*inputs)
+
+
+def _run_reduce(
+    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
+) -> Any:
+    if ufunc.__name__ in REDUCE_NAMES:
+        return functions[REDUCE_NAMES[ufunc.__name__]](inputs[0], **options)
+    axis, x = options.pop("axis"), inputs[0]
+    keepdims = options.pop("keepdims", False)
+    _refuse(f"numpy.{ufunc.__name__}.reduce", options)
+    axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+    for a in sorted((a % x.ndim for a in axes), reverse=True):
+        x = functions["ufunc_reduce"](x, ufunc=ufunc.__name__, axis=a, keepdims=keepdims)
+    return x
+
+
+def _run_accumulate(
+    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
+) -> Any:
+    if ufunc.__name__ in SCAN_NAMES:
+        return functions[SCAN_NAMES[ufunc.__name__]](inputs[0], **options)
+    axis = options.pop("axis")
+    _refuse(f"numpy.{ufunc.__name__}.accumulate", options)
+    return functions["ufunc_accumulate"](inputs[0], ufunc=ufunc.__name__, axis=axis)
+
+
+def _run_reduceat(
+    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
+) -> Any:
+    x, indices = inputs[0], tuple(np.asarray(inputs[1]).tolist())
+    axis = options.pop("axis")
+    _refuse(f"numpy.{ufunc.__name__}.reduceat", options)
+    return functions["ufunc_reduceat"](x, ufunc=ufunc.__name__, indices=indices, axis=axis)
+
+
+def _run_outer(
+    functions: Functions, ufunc: np.ufunc, name: str, inputs: Sequence[Any], options: Options
+) -> Any:
+    x, y = (a if hasattr(a, "ndim") else np.asarray(a) for a in inputs)
+    columns = x[(..., *[None] * y.ndim)]
+    return _run_call(functions, ufunc, name, (columns, y), options)
+
+
+_RUNS: dict[str, Callable[..., Any]] = {
+    "__call__": _run_call,
+    "reduce": _run_reduce,
+    "accumulate": _run_accumulate,
+    "reduceat": _run_reduceat,
+    "outer": _run_outer,
+}
+
+
+def _combine_at(functions: Functions, name: str, shown: str, inputs: Sequence[Any]) -> None:
+    """`x` with values combined at indices, in its place."""
+    x, index, *values = inputs
+    if isinstance(x, np.ndarray):
+        raise _of_the_host(shown)
+    if name not in AT_NAMES or not values:
+        raise _lacking(functions, shown)
+    x[...] = functions["update_at"](x, values[0], index, how=AT_NAMES[name])
+
+
+def _written(shown: str, out: Any, result: Any) -> Any:
+    """Write the result into the distributed array `out`, or the results into several of them."""
+    if isinstance(out, tuple) and len(out) > 1:
+        return tuple(_written(shown, o, r) for o, r in zip(out, result, strict=True))
+    target = out[0] if isinstance(out, tuple) else out
+    if isinstance(target, np.ndarray):
+        raise _of_the_host(shown)
+    if target.shape != result.shape:
+        problem = f"out has shape {list(target.shape)}, the result {list(result.shape)}"
+        raise error(ShapeError, shown, problem, operands={"out": target.type})
+    target[...] = result
+    return target
+
+
+def _of_the_host(shown: str) -> DtypeError:
+    """The error of values that would go to an array of the host."""
+    problem = "a distributed array is not written into an array of the host"
+    return error(DtypeError, shown, problem, remedy="Use x.numpy() to compute on the host.")
+
+
+def _refuse(shown: str, options: Mapping[str, Any]) -> None:
+    if options:
+        problem = f"takes no {', '.join(options)} for distributed arrays"
+        raise error(ArgumentError, shown, problem, remedy="Use x.numpy() to compute on the host.")
+
+
+def _lacking(functions: Functions, shown: str) -> DtypeError:
+    """The error of a function of NumPy that gdt lacks, which names the nearest one."""
+    name = shown.removeprefix("numpy.")
+    nearest = difflib.get_close_matches(name, [*functions, *ALIASES], 1)
+    instead = f"gdt has {nearest[0]}. " if nearest else ""
+    return error(
+        DtypeError,
+        shown,
+        "is not available for distributed arrays",
+        remedy=f"{instead}To compute on the host, pass np.asarray(x); "
+        "gdt.implicit_fetch('allow') fetches by itself.",
+    )
 
 
 def call_function(
@@ -65,21 +192,26 @@ def call_function(
 ) -> Any:
     """Call gdt's function for a function of NumPy, as `__array_function__` does.
 
-    A function that gdt lacks runs as NumPy wrote it. It reads facts such as `x.ndim` from the
-    array, calls gdt's functions where there are any, and otherwise fetches the values, which
-    `gdt.implicit_fetch` allows or forbids.
+    Raises DtypeError (a TypeError) for a function that gdt lacks. Under `gdt.implicit_fetch` that
+    allows it, such a function runs as NumPy wrote it: it calls gdt's functions where there are any,
+    and fetches values.
     """
     name = function.__name__
     if function.__module__ in CHAPTERS:
         name = f"{function.__module__.removeprefix('numpy.')}.{name}"
     is_known = function.__module__ == "numpy" or function.__module__ in CHAPTERS
     own = functions.get(ALIASES.get(name, name.rstrip("_"))) if is_known else None
-    is_nonzero = function is np.where and len(args) == 1
+    if function is np.where and len(args) == 1:
+        own = functions.get("nonzero", function._implementation)  # type: ignore[attr-defined]
     holds_none = function is np.broadcast_arrays and any(a is None for a in args)
-    if own is None or is_nonzero or holds_none:
+    if holds_none or (own is None and allows_fetches()):
         return function._implementation(*args, **kwargs)  # type: ignore[attr-defined]  # NEP 18
+    if own is None:
+        raise _lacking(functions, f"{function.__module__}.{function.__name__}")
     args, kwargs = _without_defaults(function, args, kwargs)
-    return own(*args, **kwargs)
+    out = kwargs.pop("out", None) if "out" in kwargs else None
+    result = own(*args, **kwargs)
+    return result if out is None else _written(f"numpy.{name}", out, result)
 
 
 def _without_defaults(

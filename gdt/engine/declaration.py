@@ -26,8 +26,9 @@ class Declaration:
     engine fills in, of `INJECTED`. linear: groups of operands in which the op is linear together.
     donated: positions of operands whose memory the outputs may take; output i takes the place of
     donated operand i. scratch: the position of an operand that the op may use up, or -1. views:
-    names of the operands whose memory the outputs may share. The other fields are the options of
-    `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
+    names of the operands whose memory the outputs may share. extended: names of the parameters
+    that `extension` takes in the place of the body, a function of ops. The other fields are the
+    options of `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
     """
 
     name: str
@@ -51,6 +52,8 @@ class Declaration:
     kernel: Callable[..., Any] | None = None
     has_library: bool = False
     specialization: Callable[..., Any] | None = None
+    extended: frozenset[str] = frozenset()
+    extension: Callable[..., Any] | None = None
 
     def operand_name(self, i: int) -> str:
         """Name of the operand at that position, as errors say it."""
@@ -98,6 +101,7 @@ def declaration_of(
     scratch: str = "",
     view: str = "",
     prepare: Callable[..., dict[str, Any]] | None = None,
+    extended: str = "",
     takes_namespace: bool = True,
 ) -> Declaration:
     """Read the declaration of an op from the signature of its body and the options of `op`.
@@ -108,7 +112,8 @@ def declaration_of(
     parameters = list(inspect.signature(body).parameters.values())[takes_namespace:]
     operands = tuple(p.name for p in parameters if p.kind is kinds.POSITIONAL_ONLY)
     named = [p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
-    statics = [p for p in named if _is_passed(p)]
+    others = frozenset(n.strip() for n in extended.split(",") if n.strip())
+    statics = [p for p in named if _is_passed(p) and p.name not in others]
     return Declaration(
         name=body.__name__.strip("_"),
         body=body,
@@ -130,6 +135,7 @@ def declaration_of(
         donated=tuple(operands.index(n.strip()) for n in donate.split(",") if n.strip()),
         scratch=operands.index(scratch) if scratch else -1,
         views=frozenset(view.split()),
+        extended=others,
     )
 
 

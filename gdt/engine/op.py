@@ -129,6 +129,12 @@ class Op(Generic[P, R_co]):
         self.alternative_plan = function
         return function
 
+    def extend(self, function: F) -> F:
+        """Declare what runs calls that pass one of the parameters that `extended=` names: a
+        function of ops with the parameters of the body after `xp`."""
+        self.declaration = replace(self.declaration, extension=function)
+        return function
+
     # ---- calling
 
     def _call(self, *args: Any, **static: Any) -> Any:
@@ -316,6 +322,12 @@ class Op(Generic[P, R_co]):
 
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
         """Bring arguments to the form that a key needs, and call again."""
+        extended = self.declaration.extended & static.keys()
+        if extended and self.declaration.extension is not None:
+            left = {k: v for k, v in static.items() if k not in extended}
+            if all(static[k] is None or static[k] is True for k in extended):
+                return self._call(*args, **left)
+            return self.declaration.extension(*args, **static)
         if self.count >= 0:
             if static or len(args) != self.count:
                 args, static = self.bind_arguments(args, static)
@@ -397,6 +409,7 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
         scales what a block holds of a sum, and must be linear. It may name statics, and `count`,
         the number of elements reduced.
     view: operands whose memory the outputs may share, as that of a transpose does.
+    extended: parameters of the body that it never gets: `Op.extend` says what takes them.
     prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body sees
     them.
     """

@@ -35,11 +35,26 @@ Block = Any
 # ---------------------------------------------------------------- max and min
 
 
-@op(reduction_rule, reduce="max", prepare=prepare_reduction("max", nonempty=True))
-def max_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
+@op(
+    reduction_rule,
+    reduce="max",
+    prepare=prepare_reduction("max", nonempty=True),
+    extended="where, initial",
+)
+def max_(
+    xp: Any,
+    x: Block,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    where: Any = True,
+    initial: Any = None,
+) -> Block:
     """Largest element along `axis` (None: all axes); NaN if one of them is NaN.
 
     keepdims: whether the reduced axes stay, with length 1. The dtype is that of `x`.
+    where: a mask of the elements that count; with `initial`, a number that counts as well.
     Equal largest elements share the gradient evenly, as in JAX. Raises AxisError for an axis that
     `x` does not have, ShapeError where there is no
     element.
@@ -50,11 +65,26 @@ def max_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Blo
     return x.max(axis=axis, keepdims=keepdims)
 
 
-@op(reduction_rule, reduce="min", prepare=prepare_reduction("min", nonempty=True))
-def min_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
+@op(
+    reduction_rule,
+    reduce="min",
+    prepare=prepare_reduction("min", nonempty=True),
+    extended="where, initial",
+)
+def min_(
+    xp: Any,
+    x: Block,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    *,
+    where: Any = True,
+    initial: Any = None,
+) -> Block:
     """Smallest element along `axis` (None: all axes); NaN if one of them is NaN.
 
     keepdims: whether the reduced axes stay, with length 1. The dtype is that of `x`.
+    where: a mask of the elements that count; with `initial`, a number that counts as well.
     Equal smallest elements share the gradient evenly, as in JAX. Raises AxisError for an axis that
     `x` does not have, ShapeError where there is
     no element.

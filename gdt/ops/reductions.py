@@ -162,14 +162,23 @@ def restore_axes(
 # ---------------------------------------------------------------- sum and mean
 
 
-@op(sum_rule, linear="x", prepare=prepare_sum("sum"))
+@op(sum_rule, linear="x", prepare=prepare_sum("sum"), extended="where, initial")
 def sum_(
-    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+    xp: Any,
+    x: Block,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    *,
+    where: Any = True,
+    initial: Any = None,
 ) -> Block:
     """Sum over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
     axis: an int, a tuple of ints or None. keepdims: whether the reduced axes stay, with length 1.
-    dtype: in which to add up, and of the result. Raises AxisError for an axis that `x` lacks.
+    dtype: in which to add up, and of the result. where: a mask of the elements that are added.
+    initial: a number that the sum begins with. Raises AxisError for an axis that `x` lacks.
     Over a split axis each device sums its part, and the result stays a partial sum until it is
     needed.
 
@@ -234,16 +243,24 @@ def _mean_rule(
     return RuleSpec(reduction_text(array_type, axis, keepdims), whole=whole, linear=False)
 
 
-@op(_mean_rule, linear="x", prepare=_prepare_mean, finish=_divide_by_count)
+@op(_mean_rule, linear="x", prepare=_prepare_mean, finish=_divide_by_count, extended="where")
 def mean(
-    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+    xp: Any,
+    x: Block,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    *,
+    where: Any = True,
 ) -> Block:
     """Arithmetic mean over `axis` (None: all axes); of integers it is float64, and float16 is added
     up in float32, as in NumPy.
 
     Over a split axis each device sums its part and divides by the global count; the result stays a
     partial sum until it is needed. The mean of no elements is NaN, with NumPy's RuntimeWarning.
-    keepdims: whether the reduced axes stay, with length 1. dtype: the dtype of the mean. Raises
+    keepdims: whether the reduced axes stay, with length 1. dtype: the dtype of the mean. where: a
+    mask of the elements that count. Raises
     AxisError for an axis that `x` does not have.
 
     >>> mesh = gdt.create_mesh([("x", 2)])
@@ -298,11 +315,20 @@ def unbroadcast(g: DistributedArray, x: Any) -> DistributedArray:
 # ---------------------------------------------------------------- logic and counting
 
 
-@op(reduction_rule, reduce="max", fill={"x": False}, prepare=prepare_reduction("any"))
-def any_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
+@op(
+    reduction_rule,
+    reduce="max",
+    fill={"x": False},
+    prepare=prepare_reduction("any"),
+    extended="where",
+)
+def any_(
+    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, *, where: Any = True
+) -> Block:
     """Whether any element along `axis` (None: all axes) is not zero; bool. NaN is not zero.
 
-    keepdims: whether the reduced axes stay, with length 1. The result over no elements is False.
+    keepdims: whether the reduced axes stay, with length 1. where: a mask of the elements that
+    count. The result over no elements is False.
     Raises AxisError for an axis that `x` does not have.
 
     >>> gdt.any(gdt.asarray([[0, 0], [0, 3]]), axis=1).tolist()
@@ -311,11 +337,20 @@ def any_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Blo
     return x.any(axis=axis, keepdims=keepdims)
 
 
-@op(reduction_rule, reduce="min", fill={"x": True}, prepare=prepare_reduction("all"))
-def all_(xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False) -> Block:
+@op(
+    reduction_rule,
+    reduce="min",
+    fill={"x": True},
+    prepare=prepare_reduction("all"),
+    extended="where",
+)
+def all_(
+    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, *, where: Any = True
+) -> Block:
     """Whether all elements along `axis` (None: all axes) are not zero; bool. NaN is not zero.
 
-    keepdims: whether the reduced axes stay, with length 1. The result over no elements is True.
+    keepdims: whether the reduced axes stay, with length 1. where: a mask of the elements that
+    count. The result over no elements is True.
     Raises AxisError for an axis that `x` does not have.
 
     >>> gdt.all(gdt.asarray([[1, 1], [0, 3]]), axis=1).tolist()

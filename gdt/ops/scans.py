@@ -38,15 +38,24 @@ def _prod_rule(array_type: ArrayType, *, axis: tuple[int, ...], keepdims: bool, 
     return reduction_text(array_type, axis, keepdims)
 
 
-@op(_prod_rule, reduce="prod", prepare=prepare_sum("prod"))
+@op(_prod_rule, reduce="prod", prepare=prepare_sum("prod"), extended="where, initial")
 def prod(
-    xp: Any, x: Block, /, axis: Axis = None, keepdims: bool = False, dtype: Any = None
+    xp: Any,
+    x: Block,
+    /,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    *,
+    where: Any = True,
+    initial: Any = None,
 ) -> Block:
     """Product over `axis` (None: all axes); small integers and bools widen as in NumPy.
 
     Over a split axis each device multiplies its part, and the result stays a partial product until
     it is needed. The gradient is right where factors are 0, second derivatives where none is.
-    keepdims: whether the reduced axes stay, with length 1. dtype: the dtype of the product. Raises
+    keepdims: whether the reduced axes stay, with length 1. dtype: the dtype of the product.
+    where: a mask of the factors. initial: a number that the product begins with. Raises
     AxisError for an axis that `x` does not have.
 
     >>> float(gdt.prod(gdt.asarray([2.0, 3.0, 4.0])))

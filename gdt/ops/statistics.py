@@ -88,6 +88,8 @@ def _merge(
     spread = _squared(offset)
     spread += variance
     spread *= share
+    if elements is not None:
+        spread = xp.where(elements == 0, 0, spread)  # squares may overflow, and inf * 0 is NaN
     spread = add(spread, axis=axis, keepdims=True)
     merged = first + average
     rest = average - (merged - first)

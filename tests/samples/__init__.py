@@ -17,6 +17,9 @@ from ..compositions import COMPOSED, MADE
 SAMPLES: dict[str, list[Sample]] = {}
 ELSEWHERE: dict[str, str] = {
     **dict.fromkeys((*COMPOSED, *MADE), "tests/test_compositions.py"),
+    **dict.fromkeys(
+        ("ufunc_accumulate", "ufunc_reduce", "ufunc_reduceat"), "tests/test_numpy_protocols.py"
+    ),
     **dict.fromkeys(("apply_along_axis", "apply_over_axes"), "tests/test_compositions.py"),
 }
 

@@ -1,0 +1,140 @@
+"""Reductions of some elements, and from an initial value: `where=` and `initial=` as NumPy has
+them, as functions of ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.comparison import maximum, minimum, where
+from gdt.ops.creation import full
+from gdt.ops.elementwise import add, astype, divide, multiply
+from gdt.ops.extrema import max_, min_
+from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, sum_
+from gdt.ops.scans import prod
+from gdt.ops.shapes import broadcast_to
+from gdt.sharding.layout import Layout
+
+Binary = Callable[[Any, Any], DistributedArray]
+
+
+def only_where(
+    name: str, x: Any, mask: Any, otherwise: Any
+) -> tuple[DistributedArray, DistributedArray]:
+    """`x` with `otherwise` where the mask is false, and the mask in the shape of `x`."""
+    x, mask = as_operands(name, x=x, where=mask)
+    if mask.dtype.kind != "b":
+        problem = f"where is {mask.dtype}, not bool"
+        raise error(ArgumentError, name, problem, operands={"x": x.type})
+    try:
+        mask = broadcast_to(mask, x.shape)
+    except ShapeError:
+        problem = f"where of shape {list(mask.shape)} does not fit"
+        raise error(ShapeError, name, problem, operands={"x": x.type}) from None
+    return astype(where(mask, x, otherwise), x.dtype), mask
+
+
+def _sum_like(op: Any, name: str, identity: int, join: Binary) -> Callable[..., DistributedArray]:
+    """The extension of a sum or a product."""
+
+    def extended(
+        x: Any,
+        axis: Axis = None,
+        keepdims: bool = False,
+        dtype: Any = None,
+        *,
+        where: Any = True,
+        initial: Any = None,
+    ) -> DistributedArray:
+        if where is not True:
+            x, _ = only_where(name, x, where, identity)
+        reduced = op(x, axis=axis, keepdims=keepdims, dtype=dtype)
+        return reduced if initial is None else astype(join(reduced, initial), reduced.dtype)
+
+    return extended
+
+
+sum_.extend(_sum_like(sum_, "sum", 0, add))
+prod.extend(_sum_like(prod, "prod", 1, multiply))
+
+
+def _extreme_like(op: Any, name: str, join: Binary) -> Callable[..., DistributedArray]:
+    """The extension of a maximum or a minimum, which has no identity of its own."""
+
+    def extended(
+        x: Any,
+        axis: Axis = None,
+        keepdims: bool = False,
+        *,
+        where: Any = True,
+        initial: Any = None,
+    ) -> DistributedArray:
+        (x,) = as_operands(name, x=x)
+        if where is not True:
+            if initial is None:
+                problem = "a mask may leave no element"
+                raise error(ShapeError, name, problem, remedy="Give `initial` as well.")
+            x, _ = only_where(name, x, where, initial)
+        if x.size or initial is None:
+            reduced = op(x, axis=axis, keepdims=keepdims)
+            return reduced if initial is None else astype(join(reduced, initial), reduced.dtype)
+        axes = {a + x.ndim for a in negative_axes(x.type, axis, name)}
+        shape = [1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes]
+        return full(shape, initial, x.dtype, layout=Layout.replicated(x.mesh, len(shape)))
+
+    return extended
+
+
+max_.extend(_extreme_like(max_, "max", maximum))
+min_.extend(_extreme_like(min_, "min", minimum))
+
+
+def _truth_like(op: Any, name: str, *, identity: bool) -> Callable[..., DistributedArray]:
+    """The extension of `any` or `all`."""
+
+    def extended(
+        x: Any, axis: Axis = None, keepdims: bool = False, *, where: Any = True
+    ) -> DistributedArray:
+        (x,) = as_operands(name, x=x)
+        truths, _ = only_where(name, astype(x, bool), where, identity)
+        result: DistributedArray = op(truths, axis=axis, keepdims=keepdims)
+        return result
+
+    return extended
+
+
+any_.extend(_truth_like(any_, "any", identity=False))
+all_.extend(_truth_like(all_, "all", identity=True))
+
+
+@mean.extend
+def _mean_where(
+    x: Any,
+    axis: Axis = None,
+    keepdims: bool = False,
+    dtype: Any = None,
+    *,
+    where: Any = True,
+) -> DistributedArray:
+    """The mean of the elements where the mask is true; NaN where there is none."""
+    x, mask = only_where("mean", x, where, 0)
+    target = (
+        np.dtype(dtype) if dtype is not None else np.result_type(x.dtype, *_FLOAT[x.dtype.kind])
+    )
+    total = sum_(astype(x, target), axis=axis, keepdims=keepdims)
+    count = sum_(mask, axis=axis, keepdims=keepdims)
+    return astype(divide(total, count), target)
+
+
+_FLOAT: dict[str, tuple[type, ...]] = {
+    "b": (float,),
+    "i": (float,),
+    "u": (float,),
+    "f": (),
+    "c": (),
+}
