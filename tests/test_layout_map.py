@@ -213,3 +213,44 @@ def test_one_more_mesh_axis_splits_the_first_axis_that_divides(shape, specs) -> 
     layouts["w"] = gdt.nn.Sharded(kept="data", used=used)
     tree = layouts.apply({"w": gdt.zeros(shape)})
     assert tree["w"].layout is gdt.Layout(specs, mesh)
+
+
+def test_a_scope_lays_out_models_that_are_made_inside_also_before_their_arrays_are() -> None:
+    mesh = gdt.create_mesh([("batch", 2), ("model", 2)])
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts[r"(.*\.)?layers\.\d\.weight"] = [None, "model"]
+    layouts[r"dense\.weight"] = ["model", None]
+
+    class Net(gdt.nn.Module):
+        def __init__(self) -> None:
+            self.dense, self.late = gdt.nn.Dense(4, 6), gdt.nn.Sequential(gdt.nn.Dense(3))
+
+        def __call__(self, x: gdt.DistributedArray) -> gdt.DistributedArray:
+            return self.late(self.dense(x))
+
+    with layouts.scope():
+        model = Net()
+    assert model.dense.weight.layout.sharding_specs == ["model", "unsharded"]
+    assert model.dense.bias.mesh is mesh
+    model(gdt.ones((2, 4), "float32", layout=gdt.Layout(["batch", None], mesh)))
+    assert model.late[0].weight.layout.sharding_specs == ["unsharded", "model"]
+    assert model.late[0].bias.layout.sharding_specs == ["model"]
+    with layouts.scope(), pytest.raises(RuntimeError):
+        raise RuntimeError
+    outside = Net()
+    assert outside.dense.weight.mesh is not mesh
+    sharded = gdt.nn.LayoutMap(mesh)
+    sharded["late"] = gdt.nn.Sharded(kept="batch")
+    with pytest.raises(gdt.errors.LayoutError, match=r"late\.layers\.0\.weight is not created yet"):
+        sharded.apply(Net())
+
+
+def test_two_keys_that_fit_one_name_differently_are_told() -> None:
+    mesh = gdt.create_mesh([("model", 2)])
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts["weigh"], layouts["w.*"] = [None, "model"], ["model", None]
+    with pytest.warns(UserWarning, match=r"weight is matched by 'weigh', which counts, and by 'w"):
+        model = layouts.apply(gdt.nn.Dense(4, 2, use_bias=False))
+    assert model.weight.layout.sharding_specs == ["unsharded", "model"]
+    layouts["weight"] = ["model", None]  # a whole name counts before patterns, and tells nothing
+    assert layouts.apply(model).weight.layout.sharding_specs == ["model", "unsharded"]

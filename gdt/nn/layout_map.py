@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, MutableMapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
-from gdt.errors import LayoutError, error
-from gdt.nn.module import Module
+from gdt.errors import LayoutError, error, frame_of_user
+from gdt.nn.module import NEW_MODULES, Module
+from gdt.nn.parameters import Blueprint
 from gdt.nn.placement import Placement, UsedArray
 from gdt.nn.sharded import ArrayLayouts, Sharded, layout_of
 from gdt.ops.gathering import gathered
 from gdt.ops.movement import relayout
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh
+from gdt.sharding.mesh import Mesh, default_mesh
 from gdt.state import Slot, Tree, mapped, owner_of, places, slots
 
 OUTPUT = "/output"
@@ -100,21 +102,56 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         mesh; return the model.
 
         The calls of a Module then use its arrays, and return its outputs, in the layouts of the
-        map; for a tree of arrays there is `gathered`.
+        map; for a tree of arrays there is `gathered`. Arrays of layers that find their sizes at the
+        first call are created in their layouts then.
 
         Raises LayoutError, and changes nothing, if a layout does not fit the rank of its array, or
-        a key matches no name.
+        a key matches no name. Warns where two keys match one name and have different layouts, of
+        which the first counts.
         """
         array_slots = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
         modules = dict(tree.modules()) if isinstance(tree, Module) else {}
-        self._check_keys([s.name for s in array_slots], list(modules))
+        blueprints = _blueprints(modules)
+        names = [*[s.name for s in array_slots], *blueprints]
+        self._check_keys(names, list(modules))
+        self._warn_of_clashes(names)
+        planned = {name: self._layout_to_come(name) for name in blueprints}
         layouts = [self._layouts_of(slot) for slot in array_slots]
         arrays = [relayout(s.value, w.kept) for s, w in zip(array_slots, layouts, strict=True)]
         for slot, array in zip(array_slots, arrays, strict=True):
             slot.owner[slot.key] = array
+        for name, blueprint in blueprints.items():
+            blueprint.layout = planned[name] or blueprint.layout
         if isinstance(tree, Module):
             self._place(tree, modules, list(zip(array_slots, layouts, strict=True)))
         return tree
+
+    @contextmanager
+    def scope(self) -> Iterator[LayoutMap]:
+        r"""Apply the map, at the end of this `with` block, to the models that are made inside.
+
+        Raises LayoutError as `apply` does, if the block made any model.
+
+        >>> mesh = gdt.create_mesh([("model", 2)])
+        >>> layouts = gdt.nn.LayoutMap(mesh)
+        >>> layouts[r".*\.weight"] = [gdt.UNSHARDED, "model"]
+        >>> with layouts.scope():
+        ...     model = gdt.nn.Sequential(gdt.nn.Dense(4, 6), gdt.nn.Dense(3))
+        >>> y = model(gdt.ones((2, 4), "float32", layout=gdt.Layout([None, None], mesh)))
+        >>> model[1].weight.layout
+        Layout([-, 'model'], Mesh(model=2))
+        """
+        modules: list[Module] = []
+        token = NEW_MODULES.set(modules)
+        try:
+            with default_mesh(self.mesh):
+                yield self
+        finally:
+            NEW_MODULES.reset(token)
+        inner = {id(m) for module in modules for name, m in module.modules() if name}
+        for module in modules:
+            if id(module) not in inner:
+                self.apply(module)
 
     def gathered(self, tree: Tree, name: str = "") -> AbstractContextManager[Tree]:
         """Provide a tree of arrays in the layouts in which this `with` block uses them.
@@ -144,6 +181,28 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         if not isinstance(layout, Sharded):
             layout = Sharded(used=layout)
         return layout.layouts_of(slot.name, slot.value.type, self.mesh)
+
+    def _layout_to_come(self, name: str) -> Layout | None:
+        """Return the layout of an array that a layer creates at its first call; None if no key
+        matches. Raises LayoutError for a Sharded, which needs the array."""
+        layout = self.get(name)
+        if isinstance(layout, Sharded):
+            problem = f"{name} is not created yet, and its layouts depend on its shape"
+            remedy = "Call the model once before, or give its layers their sizes."
+            raise error(LayoutError, "LayoutMap.apply", problem, remedy=remedy)
+        return layout
+
+    def _warn_of_clashes(self, names: Sequence[str]) -> None:
+        """Warn of names that two keys match, with different layouts."""
+        for name in names:
+            keys = [k for k in self._layouts if not k.endswith(OUTPUT) and re.match(k, name)]
+            others = [k for k in keys[1:] if self._layouts[k] != self._layouts[keys[0]]]
+            if name not in self._layouts and others:
+                warnings.warn(
+                    f"LayoutMap.apply: {name} is matched by {keys[0]!r}, which counts, and by "
+                    f"{others[0]!r} with another layout",
+                    stacklevel=frame_of_user()[1],
+                )
 
     def _check_keys(self, names: Sequence[str], modules: Sequence[str]) -> None:
         """Raise LayoutError for a key that matches nothing."""
@@ -200,6 +259,17 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         if not unit:
             return ""
         return min(inside, key=len) if inside else max(around, key=len, default="")
+
+
+def _blueprints(modules: Mapping[str, Module]) -> dict[str, Blueprint]:
+    """Return the blueprints of the arrays that layers have not created yet, by the names that the
+    arrays will have."""
+    return {
+        f"{name}.{key}" if name else key: blueprint
+        for name, module in modules.items()
+        for key, blueprint in getattr(module, "_blueprints", {}).items()
+        if getattr(module, key, None) is None
+    }
 
 
 @contextmanager

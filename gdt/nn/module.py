@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +19,11 @@ from gdt.ops.creation import asarray
 from gdt.sharding.displayed import Displayed
 from gdt.state import Facts, check_untied, mismatches, places, slots, trainable_slots
 
+NEW_MODULES: ContextVar[list[Module] | None] = ContextVar("gdt.new_modules", default=None)
+"""The modules that have been made in the innermost `LayoutMap.scope`."""
 
-@checked_class()
+
+@checked_class("__new__")
 class Module(Compilable, Displayed):
     """The base of layers and models.
 
@@ -40,6 +44,14 @@ class Module(Compilable, Displayed):
     """
 
     training: bool = True
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Make a module, which a LayoutMap whose scope is open will find."""
+        module = super().__new__(cls)
+        modules = NEW_MODULES.get()
+        if modules is not None:
+            modules.append(module)
+        return module
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
