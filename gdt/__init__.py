@@ -11,6 +11,7 @@ from gdt import (
     ops,
     optim,
     random,
+    saving,
     settings,
     strategies,
     testing,
@@ -39,6 +40,7 @@ from gdt.ops.constants import *
 from gdt.ops.dtypes import namespace_info as __array_namespace_info__
 from gdt.programs import function as function_module
 from gdt.programs.function import *
+from gdt.saving import load_model, load_weights
 from gdt.settings import *
 from gdt.sharding import array_type, layout, mesh
 from gdt.sharding.array_type import *
@@ -58,10 +60,13 @@ __all__ = [
     "distributed",
     "fft",
     "linalg",
+    "load_model",
+    "load_weights",
     "metrics",
     "nn",
     "optim",
     "random",
+    "saving",
     "testing",
     "training",
 ]

@@ -35,7 +35,8 @@ def accuracy(targets: Any, predictions: Any) -> DistributedArray:
     return metric_functions.categorical_accuracy(targets, predictions)
 
 
-def _binary_accuracy_of_logits(targets: Any, logits: Any) -> DistributedArray:
+def binary_accuracy_of_logits(targets: Any, logits: Any) -> DistributedArray:
+    """Return the fraction of logits that are above 0 where the target is 1, and only there."""
     return metric_functions.binary_accuracy(targets, logits, threshold=0.0)
 
 
@@ -100,7 +101,7 @@ def _measure(metric: Any, loss: Any) -> Measure:
         return metric  # type: ignore[no-any-return]
     name = metric.lower()
     if name in ("accuracy", "acc") and loss is losses.sigmoid_cross_entropy:
-        return _binary_accuracy_of_logits
+        return binary_accuracy_of_logits
     if name in NAMES:
         return NAMES[name]()
     if name in losses.NAMES:

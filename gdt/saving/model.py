@@ -1,0 +1,149 @@
+"""save_model and load_model: a folder of `model.json` and `arrays.safetensors`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gdt.arguments import checked
+from gdt.array.registry import FUNCTIONS
+from gdt.checkpoint import contents, restore, save
+from gdt.errors import CheckpointError, GdtError, error
+from gdt.nn.compiling import WORDS, Compilation
+from gdt.nn.module import Module
+from gdt.saving.encoding import Decoder, Encoder
+from gdt.sharding import processes
+from gdt.sharding.mesh import Mesh, create_mesh
+from gdt.training.trainer import Trainer
+
+FORMAT, VERSION = "gdt model", 1
+OPTIONS = ("optimizer", "loss", "metrics", "weighted_metrics", "clip_norm", "eager")
+
+
+@checked
+def save_model(
+    model: Module, path: str | os.PathLike[str], *, include_optimizer: bool = True
+) -> Path:
+    """Write a whole model to a folder: `model.json` and `arrays.safetensors`; return the folder.
+
+    Classes of the program's own modules, and its own functions, are registered before
+    (`gdt.saving.register`). include_optimizer: whether a compiled model's optimizer, loss and
+    metrics are written too. `arrays.safetensors` has the arrays under the names of `model.state()`.
+
+    Raises CheckpointError, which names the attribute, for a value that a file cannot hold.
+    """
+    folder, encoder = Path(path), Encoder()
+    architecture = encoder.encode(model, "")
+    compilation = None
+    if include_optimizer and model._compilation is not None:
+        trainer = model._compilation.trainer
+        options = {name: getattr(trainer, name) for name in OPTIONS}
+        compilation = encoder.encode(options, "compilation")
+    layouts = {
+        name: [list(x.shape), x.dtype.name, Encoder().encode(x.layout, name)]
+        for name, x in encoder.arrays.items()
+    }
+    text = json.dumps(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "arrays": layouts,
+            "model": architecture,
+            "compilation": compilation,
+        },
+        indent=1,
+    )
+    if encoder.arrays:
+        save(folder / "arrays.safetensors", dict(encoder.arrays))
+    if processes.current().index == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".model.json.{os.getpid()}.tmp"
+        temporary.write_text(text)
+        temporary.replace(folder / "model.json")
+    return folder
+
+
+@checked
+def load_model(
+    path: str | os.PathLike[str], *, mesh: Mesh | None = None, compile: bool = True
+) -> Any:
+    """Return the model of a folder that `save_model`, or `model.save`, has written.
+
+    mesh: the mesh of its arrays. Axes of arrays stay split over the mesh axes of their names that
+        it has, and are whole otherwise; None makes a mesh as the one that the model was on.
+    compile: whether the model is compiled as it was, with the optimizer's state.
+
+    Nothing of the file is executed, and no constructor runs: classes and functions that gdt does
+    not have are registered before (`gdt.saving.register`).
+
+    Raises CheckpointError for a file that is missing, damaged, or of another version, and for a
+    class or function that is not registered.
+
+    >>> import tempfile
+    >>> folder = gdt.nn.Sequential(gdt.nn.Dense(3, 2, key=0)).save(tempfile.mkdtemp())
+    >>> model = gdt.load_model(folder, mesh=gdt.create_mesh([("x", 2)]))
+    >>> model(gdt.ones((4, 3), "float32")).shape, model[0].weight.mesh
+    ((4, 2), Mesh(x=2))
+    """
+    folder = Path(path)
+    content = _content(folder)
+    meshes = (lambda dims: mesh) if mesh is not None else _mesh_like
+    try:
+        decoder = Decoder({}, meshes)
+        places = {
+            name: FUNCTIONS["zeros"](tuple(shape), dtype, layout=decoder.decode(layout))
+            for name, (shape, dtype, layout) in content["arrays"].items()
+        }
+        if places:
+            restore(folder / "arrays.safetensors", places)
+        decoder.arrays = places
+        model: Module = decoder.decode(content["model"])
+        options = decoder.decode(content["compilation"]) if compile else None
+    except (KeyError, TypeError, ValueError, AttributeError) as cause:
+        if isinstance(cause, GdtError):
+            raise
+        problem = f"{folder / 'model.json'} is damaged ({type(cause).__name__}: {cause})"
+        raise error(CheckpointError, "load_model", problem) from None
+    if options is not None:
+        model._compilation = Compilation(Trainer(model, **options))
+    return model
+
+
+def _content(folder: Path) -> Mapping[str, Any]:
+    """Return the content of a model's JSON file, or raise CheckpointError."""
+    file = folder / "model.json"
+    try:
+        content = json.loads(file.read_text())
+    except OSError as cause:
+        problem = f"{file} cannot be read ({cause.strerror})"
+        remedy = "Pass the folder that model.save(folder) has written."
+        raise error(CheckpointError, "load_model", problem, remedy=remedy) from None
+    except ValueError as cause:
+        raise error(CheckpointError, "load_model", f"{file} is damaged ({cause})") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise error(CheckpointError, "load_model", f"{file} is no model of gdt")
+    if content.get("version") != VERSION:
+        problem = f"{file} is of version {content.get('version')}, and this gdt reads {VERSION}"
+        raise error(CheckpointError, "load_model", problem)
+    if content["arrays"]:
+        contents(folder / "arrays.safetensors")  # raises for a file that is missing or damaged
+    return content
+
+
+def _mesh_like(dims: Any) -> Mesh:
+    """Return a mesh of these axes and sizes."""
+    names, sizes = dims
+    try:
+        return create_mesh(list(zip(names, sizes, strict=True)))
+    except GdtError as cause:
+        problem = (
+            f"the model's mesh {dict(zip(names, sizes, strict=True))} cannot be made ({cause})"
+        )
+        remedy = "Name one: load_model(path, mesh=...)."
+        raise error(CheckpointError, "load_model", problem, remedy=remedy) from None
+
+
+WORDS["save"] = save_model

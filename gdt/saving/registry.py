@@ -1,0 +1,111 @@
+"""The classes and functions that files may name."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gdt.array.registry import FUNCTIONS
+from gdt.errors import ArgumentError, error
+from gdt.metrics import Metric
+from gdt.nn import initializers, losses
+from gdt.nn.model import Call, Result, _Held
+from gdt.nn.module import Module
+from gdt.nn.parameters import Blueprint
+from gdt.nn.placement import Placement, UsedArray
+from gdt.optim import schedules
+from gdt.optim.optimizer import Optimizer
+from gdt.training import measuring
+from gdt.training.callbacks import AdjustableRate
+
+T = TypeVar("T")
+CLASSES = ("auc", "precision", "recall")  # names of metrics that are objects
+OWN: dict[str, Any] = {}
+"""What programs have registered, by name."""
+
+HELPERS = (
+    Blueprint, Call, Result, _Held, Placement, UsedArray, AdjustableRate,
+    schedules.ExponentialDecay, schedules.CosineDecay, schedules.LinearDecay,
+    schedules.PiecewiseConstant, schedules.Warmup,
+)  # fmt: skip
+"""Classes that attributes of modules and optimizers are of."""
+
+
+def register(thing: T | None = None, *, name: str | None = None) -> Any:
+    """Let files name a class of modules, or a function, of the program: a decorator.
+
+    name: the name in files; by default that of the class or function. A program that loads such a
+    file registers the same names first.
+
+    Raises ArgumentError for a name that another class or function has, and for what has no name.
+
+    >>> @gdt.saving.register
+    ... class Halved(gdt.nn.Module):
+    ...     def __call__(self, x):
+    ...         return x / 2
+    """
+    if thing is None:
+        return lambda other: register(other, name=name)
+    name = name or getattr(thing, "__qualname__", "").rpartition(".")[2]
+    if not callable(thing) or not name or name == "<lambda>":
+        problem = f"{thing!r} is no class or function with a name"
+        raise error(ArgumentError, "register", problem, remedy="Pass name=...")
+    known = OWN.get(name)
+    if known is not None and _origin(known) != _origin(thing):
+        problem = f"{name!r} is the name of {_origin(known)} already"
+        raise error(ArgumentError, "register", problem, remedy="Pass another name=...")
+    OWN[name] = thing
+    return thing
+
+
+def _origin(thing: Any) -> str:
+    """Return where a class or function was defined; one that is defined again is the same."""
+    return f"{thing.__module__}.{getattr(thing, '__qualname__', '')}"
+
+
+def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
+
+
+def _of_gdt() -> dict[str, Any]:
+    """Return the classes and functions of gdt that files may name."""
+    bases = (Module, Optimizer, Metric)
+    classes = [c for base in bases for c in _subclasses(base) if c.__module__.startswith("gdt.")]
+    known: dict[str, Any] = {f"{c.__module__}.{c.__qualname__}": c for c in (*classes, *HELPERS)}
+    known |= {f"gdt.{n}": f for n, f in FUNCTIONS.items()}
+    known |= {f"gdt.nn.initializers.{n}": f for n, f in initializers.INITIALIZERS.items()}
+    known |= {f"gdt.nn.losses.{f.__name__}": f for f in losses.NAMES.values()}
+    known |= {f"gdt.metrics.{n}": f() for n, f in measuring.NAMES.items() if n not in CLASSES}
+    known["gdt.metrics.binary_accuracy_of_logits"] = measuring.binary_accuracy_of_logits
+    operators = ("add", "sub", "mul", "truediv", "neg", "getitem")
+    known |= {f"operator.{n}": getattr(operator, n) for n in operators}
+    return known
+
+
+def thing_of(name: str) -> Any:
+    """Return the class or function of a name in a file; None if there is none."""
+    if name.startswith("own:"):
+        return OWN.get(name.removeprefix("own:"))
+    return _of_gdt().get(name)
+
+
+DTYPES = {
+    t: t.__name__
+    for t in (
+        np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,
+        np.float16, np.float32, np.float64, np.complex64, np.complex128, bool, int, float, complex,
+    )
+}  # fmt: skip
+"""Types of elements by their names in files."""
+
+
+def names() -> Callable[[Any], str | None]:
+    """Return a function from a class or function to its name in files, None if it has none."""
+    by_identity = {id(thing): name for name, thing in _of_gdt().items()}
+    by_identity |= {id(thing): f"own:{name}" for name, thing in OWN.items()}
+    return lambda thing: by_identity.get(id(thing))

@@ -1,0 +1,136 @@
+"""Weights from files of other libraries, by a map of names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gdt.arguments import checked
+from gdt.array.registry import FUNCTIONS
+from gdt.checkpoint.entries import DTYPES
+from gdt.errors import ArgumentError, CheckpointError, error
+from gdt.nn.module import Module
+
+Transform = Callable[[np.ndarray], np.ndarray]
+Target = str | tuple[str, Transform]
+
+
+@checked
+def load_weights(
+    model: Module,
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    names: Mapping[str, Target] | None = None,
+    *,
+    strict: bool = True,
+) -> list[str]:
+    r"""Replace a model's arrays by those of safetensors files, in the model's layouts and dtypes.
+
+    path: a file, several, or a folder of them, as Hugging Face has models.
+    names: regular expressions for the whole names in the files, and what they are in the model,
+        where `\1` stands for the first group; or a tuple of that and a function of the array, such
+        as `np.transpose` for the weights of PyTorch's linear layers. Other names stay as they are.
+    strict: whether every array of the model must be in the files, and no other.
+
+    Returns the names of the model's arrays that were replaced. Raises CheckpointError, which lists
+    every name and shape that does not fit; then nothing is changed.
+
+    >>> import numpy as np, tempfile, safetensors.numpy
+    >>> path = tempfile.mkdtemp() + "/model.safetensors"
+    >>> arrays = {"h.0.fc.weight": np.ones((3, 2), "f4"), "h.0.fc.bias": np.ones(3, "f4")}
+    >>> safetensors.numpy.save_file(arrays, path)
+    >>> model = gdt.nn.Sequential(gdt.nn.Dense(2, 3))
+    >>> gdt.load_weights(model, path, {
+    ...     r"h\.(\d+)\.fc\.weight": (r"layers.\1.weight", np.transpose),
+    ...     r"h\.(\d+)\.fc\.bias": r"layers.\1.bias",
+    ... })
+    ['layers.0.bias', 'layers.0.weight']
+    """
+    places, arrays, problems = model.state(), dict[str, Any](), []
+    for stored, read in _entries(path):
+        name, transform = _renamed(stored, names or {})
+        if name not in places:
+            problems += [f"{stored}: the model has no {name}"] if strict else []
+            continue
+        if name in arrays:
+            problems.append(f"{stored}: {name} has been given before")
+            continue
+        value = np.asarray(transform(read()))
+        if value.shape != places[name].shape:
+            shapes = f"{list(value.shape)}, and the model's {name} is {places[name].type}"
+            problems.append(f"{stored}: shape {shapes}")
+            continue
+        arrays[name] = FUNCTIONS["asarray"](
+            value.astype(places[name].dtype), layout=places[name].layout
+        )
+    if strict:
+        problems += [f"{name}: not in the files" for name in places if name not in arrays]
+    if problems:
+        what = "the files do not fit the model\n  " + "\n  ".join(problems)
+        remedy = "Map names by names={pattern: name}; strict=False leaves arrays out."
+        raise error(CheckpointError, "load_weights", what, remedy=remedy)
+    model.load({**places, **arrays})
+    return sorted(arrays)
+
+
+def _renamed(stored: str, names: Mapping[str, Target]) -> tuple[str, Transform]:
+    """Return the name in the model of a name in a file, and the function of its array."""
+    for pattern, target in names.items():
+        match = re.fullmatch(pattern, stored)
+        if match:
+            name, transform = target if isinstance(target, tuple) else (target, lambda x: x)
+            try:
+                return match.expand(name), transform
+            except (re.error, IndexError) as cause:
+                problem = f"{name!r} does not fit the pattern {pattern!r} ({cause})"
+                raise error(ArgumentError, "load_weights", problem) from None
+    return stored, lambda x: x
+
+
+def _entries(path: Any) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
+    """Yield the name of every array in the files, and a function that reads it."""
+    paths = [Path(path)] if isinstance(path, str | os.PathLike) else [Path(p) for p in path]
+    if len(paths) == 1 and paths[0].is_dir():
+        paths = sorted(paths[0].glob("*.safetensors"))
+    if not paths:
+        raise error(CheckpointError, "load_weights", f"{path} holds no safetensors file")
+    for file in paths:
+        header, start = _header(file)
+        for name, facts in header.items():
+            if name != "__metadata__":
+                yield name, partial(_read, file, facts, start)
+
+
+def _header(file: Path) -> tuple[dict[str, Any], int]:
+    """Return the header of a safetensors file, and where its data begin."""
+    try:
+        with file.open("rb") as opened:
+            size = int.from_bytes(opened.read(8), "little")
+            if size > file.stat().st_size:
+                raise ValueError("it is cut off")
+            header: dict[str, Any] = json.loads(opened.read(size))
+            return header, 8 + size
+    except (OSError, ValueError) as cause:
+        problem = f"{file} is no safetensors file ({cause})"
+        raise error(CheckpointError, "load_weights", problem) from None
+
+
+def _read(file: Path, facts: Mapping[str, Any], start: int) -> np.ndarray:
+    """Return an array of a file; bfloat16, which NumPy lacks, as float32."""
+    code, (first, last) = facts["dtype"], facts["data_offsets"]
+    is_brain = code == "BF16"
+    dtype = np.dtype("uint16" if is_brain else DTYPES.get(code, "V")).newbyteorder("<")
+    if dtype.kind == "V" or (last - first) % dtype.itemsize:
+        raise error(CheckpointError, "load_weights", f"{file} holds {code}, which gdt lacks")
+    if start + last > file.stat().st_size:
+        raise error(CheckpointError, "load_weights", f"{file} is cut off")
+    values = np.fromfile(file, dtype, (last - first) // dtype.itemsize, offset=start + first)
+    if is_brain:
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    return values.reshape(facts["shape"])
