@@ -56,7 +56,10 @@ PATTERNS = {  # instructions that a kernel must, or must not, be made of
     "adam": ["LD.E.128", "ST.E.128"],
     "matmul_simt": ["LDG.E", "LDS", "FFMA"],
     "matmul_mma": ["HMMA", "LDGSTS", "LDSM"],
-    "matmul_wgmma": ["HGMMA", "UTMALDG.3D", "SYNCS", "USETMAXREG", "LDS.128", "STS.64"],
+    "matmul_wgmma": [
+        *("HGMMA", "UTMALDG.3D", "SYNCS", "USETMAXREG", "LDS.128", "STS.64"),
+        *("FENCE.VIEW.ASYNC", "WARPGROUP.ARRIVE"),  # of barriers for copies, of sums for products
+    ],
 }
 SERIALIZED = "wgmma.mma_async instructions are serialized"  # ptxas, of registers touched too early
 
@@ -154,16 +157,25 @@ def disassembler() -> Path:
     return found[0]
 
 
-def opcodes(cubin: compiler.Cubin, folder: Path) -> dict[str, Counter[str]]:
-    """Instructions of each kernel, by symbol."""
+def code_of(cubin: compiler.Cubin, folder: Path) -> dict[str, str]:
+    """The disassembled code of each kernel, by symbol."""
     path = folder / "kernel.cubin"
     path.write_bytes(cubin.code)
     command = [str(disassembler()), "-c", str(path)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     sections = re.split(r"\n\.text\.(\w+):", text)
-    code = zip(sections[1::2], sections[2::2], strict=True)
-    found = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", re.M)
-    return {name: Counter(found.findall(body)) for name, body in code}
+    return dict(zip(sections[1::2], sections[2::2], strict=True))
+
+
+def opcodes(code: str) -> Counter[str]:
+    """The number of each instruction in disassembled code."""
+    opcode = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", re.M)
+    return Counter(opcode.findall(code))
+
+
+def products(code: str) -> list[str]:
+    """The lines of products of a warpgroup in disassembled code."""
+    return [line for line in code.splitlines() if "HGMMA" in line]
 
 
 @pytest.mark.parametrize(("file", "arch", "step"), targets())
@@ -171,8 +183,9 @@ def test_kernels_are_made_of_the_expected_instructions(
     file: str, arch: str, step: int, tmp_path: Path
 ) -> None:
     cubin = compiled(file, arch, step)
-    found = opcodes(cubin, tmp_path)
+    code = code_of(cubin, tmp_path)
     for expression, symbol in cubin.names.items():
+        found = opcodes(code[symbol])
         kernel, types = expression.split("<")[0], expression.partition("<")[2]
         if "double" in types:
             continue
@@ -180,10 +193,14 @@ def test_kernels_are_made_of_the_expected_instructions(
         if types.startswith("float"):  # ldmatrix moves 16-bit elements only
             expected = [w.replace("LDSM", "LDS") for w in expected]
         for wanted in expected:
-            assert any(o.startswith(wanted) for o in found[symbol]), f"{expression} has no {wanted}"
-        assert not any(o.startswith(("LDL", "STL")) for o in found[symbol]), (
-            f"{expression}: local memory"
-        )
+            assert any(o.startswith(wanted) for o in found), f"{expression} has no {wanted}"
+        assert not any(o.startswith(("LDL", "STL")) for o in found), f"{expression}: local memory"
+        # Sums are rounded to the nearest number where they are narrowed.
+        assert not [o for o in found if re.fullmatch(r"F2FP?\..*\b(RZ|RM|RP)\b.*", o)], expression
+        if kernel == "matmul_wgmma":
+            *_, x_across, w_along = (flag == "true" for flag in re.findall("true|false", types))
+            flags = {tuple(re.findall(r"\.tnsp([AB])", line)) for line in products(code[symbol])}
+            assert flags == {("A",) * x_across + ("B",) * (not w_along)}, expression
 
 
 def test_random_numbers_do_not_fuse_products_and_sums() -> None:

@@ -143,10 +143,12 @@ NOT_SANITIZED inline void settle(Barrier* b) {
     if (runtime.fibers[i].state == PHASE_WAIT) runtime.fibers[i].state = READY;
 }
 NOT_SANITIZED inline void complete(Barrier* b, int bytes) { release(b), b->bytes -= bytes, settle(b); }
+inline bool barriers_are_fenced = false;  // copies, of another proxy, see barriers after a fence only
 NOT_SANITIZED inline void barrier_init(uint64_t* barrier, int arrivals) {
   *(Barrier*)barrier = {(uint64_t)arrivals, (uint64_t)arrivals, 0, 0};
+  barriers_are_fenced = false;
 }
-inline void barrier_init_fence() {}
+NOT_SANITIZED inline void barrier_init_fence() { barriers_are_fenced = true; }
 NOT_SANITIZED inline void barrier_arrive_expecting(uint64_t* barrier, int bytes) {
   Barrier* b = (Barrier*)barrier;
   if (!b->pending) SHIM_FAIL("mbarrier: more arrivals than expected");
@@ -175,6 +177,7 @@ inline void run_tile(const Work& w) {
 }
 NOT_SANITIZED inline void copy_tile(void* shared, const void* map, uint64_t* barrier, int c0, int c1, int c2) {
   if ((uintptr_t)shared & 1023) SHIM_FAIL("TMA: the shared address is not a multiple of 1024");
+  if (!barriers_are_fenced) SHIM_FAIL("TMA: no fence after the initialization of barriers");
   const Work copy = {run_tile, shared, (uint64_t)map, (uint64_t)barrier, {c0, c1, c2}};
   release(shared);
   if (now()) return run_tile(copy);
@@ -185,7 +188,8 @@ NOT_SANITIZED inline void copy_tile(void* shared, const void* map, uint64_t* bar
 // ---- sm_90a: products of a warpgroup ---------------------------------------------------------------------------------
 template <int REGISTERS> inline void raise_registers() {}
 template <int REGISTERS> inline void lower_registers() {}
-inline void warpgroup_fence() {}
+inline bool registers_are_fenced[1024] = {};  // by thread: since it has used the registers of sums otherwise
+NOT_SANITIZED inline void warpgroup_fence() { registers_are_fenced[runtime.current->index] = true; }
 inline void warpgroup_commit() { mine(products).commit(); }
 NOT_SANITIZED inline uint32_t shared_address(const void* p) {
   const size_t at = (const unsigned char*)p - runtime.dynamic;
@@ -200,7 +204,10 @@ template <int GROUPS> inline void warpgroup_wait(int line = __builtin_LINE()) {
   mine(products).finish_all_but(GROUPS);
   release(edge), meet(m, group * 128, 128, "wgmma.wait_group", line), acquire(edge);
 }
-template <int N> inline void warpgroup_finish(float (&)[N], int line = __builtin_LINE()) { warpgroup_wait<0>(line); }
+template <int N> inline void warpgroup_finish(float (&)[N], int line = __builtin_LINE()) {
+  warpgroup_wait<0>(line);
+  registers_are_fenced[runtime.current->index] = false;
+}
 
 inline float to_float(float tf32) { return __uint_as_float(__float_as_uint(tf32) & 0xffffe000); }  // the rest is ignored
 template <class T, bool ACROSS> inline float tile_element(uint64_t tile, unsigned line, unsigned k) {
@@ -226,6 +233,9 @@ template <class T, int N, bool A_ACROSS, bool B_ACROSS> inline void run_product(
   }
 }
 template <bool A_ACROSS, bool B_ACROSS, int N, class T> inline void multiply_tiles(float (&d)[N], uint64_t a, uint64_t b, int keep, T) {
+  if (!registers_are_fenced[runtime.current->index]) SHIM_FAIL("wgmma: no fence before the registers of sums are used");
+  for (uint64_t tile : {a, b})
+    if (tile >> 62 != 1) SHIM_FAIL("wgmma: the descriptor of a tile without the swizzle of 128 bytes");
   const Work product = {run_product<T, N, A_ACROSS, B_ACROSS>, d, a, b, {keep}};
   if (mine(products).first == mine(products).last && now()) return run_product<T, N, A_ACROSS, B_ACROSS>(product);
   mine(products).push(product);
