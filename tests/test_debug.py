@@ -65,7 +65,6 @@ def test_fetches_to_the_host_are_shown(mesh: Mesh) -> None:
     partial = gdt.sum(x, axis=0)
     calls: dict[str, tuple[Any, Any, int]] = {
         "numpy": (x.numpy, x, 384),
-        "mask": (lambda: x[x > 20], x > 20, 48),
         "float": (lambda: float(x[1, 1]), x[1, 1], 8),
         "partial": (partial.numpy, partial.resolve(), 48),
         "print": (lambda: repr(x), x, 384),
