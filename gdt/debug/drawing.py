@@ -144,7 +144,7 @@ def explain(
     """Call `f(*args, **kwargs)`; return a table of every op that ran, its moves and its bytes.
 
     Ops inside composites and of gradients are listed where they ran, indented, and so are fetches
-    to the host (printing, `float(x)`, functions of NumPy that gdt lacks). `print` the result, or
+    to the host (printing, `float(x)`, `np.asarray(x)`). `print` the result, or
     read its `rows`, `collectives`, `fetches`, `bytes` and `value`, which is the value of the call.
     A partial reduction is resolved once: another call with the same arrays may send less. Where a
     result is partial, the table says what resolving it will send.

@@ -98,8 +98,8 @@ def counted(n: int, noun: str) -> str:
 def count_collectives() -> Iterator[CollectiveCounter]:
     """Count the collectives that run in this `with` block, with their mesh axes and bytes.
 
-    `fetches` lists what was gathered to the host, by `numpy()`, `float(x)`, printing, or functions
-    of NumPy that gdt lacks; it is no collective, and `bytes` leaves it out.
+    `fetches` lists what was gathered to the host, by `numpy()`, `float(x)`, `np.asarray(x)` or
+    printing; it is no collective, and `bytes` leaves it out.
 
     >>> mesh = gdt.create_mesh([("x", 4)])
     >>> x = gdt.ones((8, 3), layout=gdt.Layout(["x", None], mesh))
