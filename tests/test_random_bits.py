@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
+import gdt
 from gdt import errors
 from gdt.random import bits as random_bits
-from gdt.random import philox
+from gdt.random import loops, philox
 from gdt.random.normal_quantile import quantile
 from gdt.random.philox import CounterRun
 
@@ -394,3 +397,30 @@ def test_derived_keys_differ_and_do_not_depend_on_how_they_are_batched():
     assert same_bits(random_bits.split(np, 5, 7), keys[:7])
     assert int(random_bits.fold_in(np, 5, 42)) == int(folded[42])
     assert same_bits(random_bits.split(np, keys, 3)[8], random_bits.split(np, keys[8], 3))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sampler", [random_bits.uniform, random_bits.normal])
+def test_loops_and_threads_give_the_same_bits(
+    sampler: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that begin in the middle of a counter, and that cross a multiple of 2^32 counters."""
+    run = CounterRun(np.array([3, 2**34 - 70_001]), 140_001)
+    monkeypatch.setattr(loops, "SMALLEST", 1 << 62)
+    expected = sampler(np, run, 2**63 + 5, 2**40 + 1, dtype)
+    monkeypatch.undo()
+    assert np.array_equal(sampler(np, run, 2**63 + 5, 2**40 + 1, dtype), expected)
+    monkeypatch.setattr(philox, "SMALLEST", 1 << 10)
+    with gdt.host_threads(3):
+        assert np.array_equal(sampler(np, run, 2**63 + 5, 2**40 + 1, dtype), expected)
+
+
+def test_loops_reach_the_ends_of_the_tails() -> None:
+    ends = np.array([0, 1, 2, 2**63 - 1, 2**63, 2**64 - 1, 2**63 + 2**20, 2**62], np.uint64)
+    bits = np.resize(ends, loops.SMALLEST)
+    for dtype, words in ((np.float64, bits), (np.float32, bits.astype(np.uint32))):
+        kind = np.dtype(dtype)
+        values = loops.normal(words.copy(), kind)
+        signed = words.copy().view(f"i{kind.itemsize}")
+        if values is not None:  # there is numba
+            assert np.array_equal(values, quantile(np, signed, kind))

@@ -76,8 +76,8 @@ class Loop:
     It is compiled for float32 and float64, and None for other dtypes or without numba.
 
     parameters: the kind of each parameter: a contiguous vector of elements that is read (`input`)
-    or written (`output`), a vector of integers that is read (`labels`), or a number (`int`,
-    `float`).
+    or written (`output`), a vector of integers that is read (`labels`), one of unsigned integers
+    as wide as the elements that is read or written (`words`), or a number (`int`, `float`).
     """
 
     def __init__(self, function: Callable[..., Any], parameters: str) -> None:
@@ -96,6 +96,7 @@ class Loop:
         kinds = {
             "input": types.Array(getattr(types, element), 1, "C", readonly=True),
             "output": types.Array(getattr(types, element), 1, "C"),
+            "words": types.Array(types.uint64 if element == "float64" else types.uint32, 1, "C"),
             "labels": types.Array(types.int64, 1, "C", readonly=True),
             "int": types.int64,
             "float": types.float64,

@@ -35,6 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.random import loops
 from gdt.random.normal_quantile import centred_quantile, half_integers, quantile
 from gdt.random.philox import HALF, LOW, CounterRun, as_uint64, draw, philox
 
@@ -96,6 +97,9 @@ def uniform(
     word, integer, unit, digits = _FORMATS[dtype]
 
     def finish(bits: Array) -> Array:
+        values = loops.uniform(bits, unit) if xp is np and dtype == unit else None
+        if values is not None:
+            return values
         bits >>= 8 * word.itemsize - digits
         values = bits.view(integer).astype(unit)  # small, and signed integers convert faster
         values *= 2.0**-digits
@@ -179,9 +183,12 @@ def normal(
     """
     dtype = float_dtype("normal", dtype)
     word, integer, unit, _ = _FORMATS[dtype]
-    return draw(
-        xp, index, key, stream, word, dtype, lambda bits: quantile(xp, bits.view(integer), unit)
-    )
+
+    def finish(bits: Array) -> Array:
+        values = loops.normal(bits, unit) if xp is np else None
+        return quantile(xp, bits.view(integer), unit) if values is None else values
+
+    return draw(xp, index, key, stream, word, dtype, finish)
 
 
 def truncated_normal(

@@ -7,14 +7,22 @@ Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random num
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from gdt.engine.threads import SMALLEST, together
+from gdt.random import loops
+from gdt.settings import host_thread_count
+
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
 HostArray: TypeAlias = npt.NDArray[Any]
+Tile: TypeAlias = tuple[npt.NDArray[np.intp], npt.NDArray[np.uint64], int, int]
+"""The rows of a tile, the first counter of each, the number of counters, and the first word's index
+in a row."""
 
 MULTIPLIER_0, MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_0, WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -163,6 +171,7 @@ def _fill_runs(
     length = out.shape[1]
     per_counter = 16 // word.itemsize
     phases = starts % np.uint64(per_counter)
+    tiles: list[Tile] = []
     for phase in sorted(set(phases.tolist())) if length else ():
         rows = np.flatnonzero(phases == phase)
         counters = -(-(phase + length) // per_counter)
@@ -173,11 +182,21 @@ def _fill_runs(
             first = starts[some_rows] // np.uint64(per_counter)
             for column in range(0, counters, columns):
                 width = min(columns, counters - column)
-                bits = _consecutive_bits(xp, first + np.uint64(column), width, key, stream, word)
                 left = column * per_counter - phase  # the tile's first word, as an index in the row
-                begin, end = max(left, 0), min(left + bits.shape[1], length)
-                part = bits[:, begin - left : end - left]
-                out[_as_index(xp, some_rows), begin:end] = finish(part)
+                tiles.append((some_rows, first + np.uint64(column), width, left))
+
+    def fill(some_tiles: list[Tile]) -> None:
+        for rows, first, width, left in some_tiles:
+            bits = _consecutive_bits(xp, first, width, key, stream, word)
+            begin, end = max(left, 0), min(left + bits.shape[1], length)
+            part = bits[:, begin - left : end - left]
+            out[_as_index(xp, rows), begin:end] = finish(part)
+
+    count = min(host_thread_count(), out.size // SMALLEST) if xp is np else 1
+    if count > 1:
+        together([partial(fill, tiles[i::count]) for i in range(count)])
+    else:
+        fill(tiles)
 
 
 def _as_index(xp: Namespace, rows: npt.NDArray[np.intp]) -> Any:
@@ -195,6 +214,11 @@ def _consecutive_bits(
     word: np.dtype[Any],
 ) -> Array:
     """Return all words of counters `first[:, None] + arange(width)` in order: (rows, words)."""
+    if xp is np and 2 * width >= loops.SMALLEST:
+        numbers = int(key[0]), int(stream[0])
+        rows = [loops.words_of_counters(int(f), width, *numbers, word) for f in first]
+        if rows[0] is not None:
+            return rows[0][None] if len(rows) == 1 else np.stack(rows)
     low = xp.asarray(first & LOW)[:, None] + xp.arange(width, dtype=np.uint64)
     high = xp.asarray(first >> HALF)[:, None]
     if int((first & LOW).max()) + width > 1 << 32:  # a row crosses a multiple of 2^32
