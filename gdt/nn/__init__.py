@@ -25,6 +25,7 @@ from gdt.nn.model import Model
 from gdt.nn.module import Module
 from gdt.nn.normalization import BatchNorm, GroupNorm, LayerNorm, RMSNorm
 from gdt.nn.pooling import AveragePool, GlobalAveragePool, GlobalMaxPool, MaxPool
+from gdt.nn.precision import mixed_precision
 from gdt.nn.recurrent import GRU, LSTM, Recurrent
 from gdt.nn.sharded import Sharded
 from gdt.nn.symbol import Input
@@ -66,5 +67,6 @@ __all__ = [
     "activations",
     "initializers",
     "losses",
+    "mixed_precision",
     "rotary",
 ]

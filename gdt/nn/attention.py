@@ -13,7 +13,7 @@ from gdt.errors import ArgumentError, LayoutError, ShapeError, error
 from gdt.nn import initializers
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_sizes, features_of, mesh_of
+from gdt.nn.parameters import Blueprint, check_sizes, features_of, in_compute_dtype, mesh_of
 from gdt.ops.elementwise import astype
 from gdt.ops.exponential import cos, sin
 from gdt.ops.joining import concat
@@ -154,8 +154,9 @@ class MultiHeadAttention(Module):
 
     def _project(self, part: str, x: Any) -> Any:
         """Return x times a weight, plus its bias if there is one."""
-        y = matmul(x, getattr(self, f"{part}_weight"))
-        bias = getattr(self, f"{part}_bias", None)
+        arrays = x, getattr(self, f"{part}_weight"), getattr(self, f"{part}_bias", None)
+        x, weight, bias = in_compute_dtype(self, *arrays)
+        y = matmul(x, weight)
         return y if bias is None else y + bias
 
     def _heads_of(self, part: str, x: Any, count: int) -> Any:

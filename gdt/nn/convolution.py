@@ -18,7 +18,7 @@ from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_sizes, features_of, mesh_of
+from gdt.nn.parameters import Blueprint, check_sizes, features_of, in_compute_dtype, mesh_of
 from gdt.ops.nn.convolution.op import convolution, transposed_convolution
 from gdt.ops.windows import Padding, one_for_each_axis
 from gdt.sharding.layout import Layout
@@ -104,9 +104,9 @@ class Convolution(Module):
             layout = self.weight.layout.delete([*range(self.rank + 1)])
             self.bias = self._blueprints["bias"].create((self.channels,), layout=layout)
 
-    def _convolve(self, x: Any) -> Any:
+    def _convolve(self, x: Any, weight: Any) -> Any:
         """Return x convolved with the kernel."""
-        return convolution(x, self.weight, self.strides, self.padding, self.dilation, self.groups)
+        return convolution(x, weight, self.strides, self.padding, self.dilation, self.groups)
 
     def __call__(self, x: Any) -> Any:
         if np.ndim(x) != self.rank + 2:
@@ -115,9 +115,10 @@ class Convolution(Module):
             raise error(ShapeError, type(self).__name__, problem, remedy=remedy)
         if self.weight is None:
             self._build(features_of(type(self).__name__, x), mesh_of(x))
-        y = self._convolve(x)
-        if self.bias is not None:
-            y = y + self.bias
+        x, weight, bias = in_compute_dtype(self, x, self.weight, self.bias)
+        y = self._convolve(x, weight)
+        if bias is not None:
+            y = y + bias
         return y if self.activation is None else self.activation(y)
 
     def describe(self) -> str:
@@ -214,11 +215,11 @@ class _Transposed(Convolution):
             layout = self.weight.layout.delete([*range(self.rank), self.rank + 1])
             self.bias = self._blueprints["bias"].create((self.channels,), layout=layout)
 
-    def _convolve(self, x: Any) -> Any:
+    def _convolve(self, x: Any, weight: Any) -> Any:
         """Return x spread with the kernel."""
         return transposed_convolution(
             x,
-            self.weight,
+            weight,
             self.strides,
             self.padding,
             self.dilation,

@@ -10,7 +10,7 @@ from gdt.arguments import checked_class
 from gdt.nn import initializers
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_sizes
+from gdt.nn.parameters import Blueprint, check_sizes, in_compute_dtype
 from gdt.ops.products.op import matmul
 from gdt.ops.taking import take
 from gdt.sharding.layout import Layout
@@ -50,12 +50,14 @@ class Embedding(Module):
         self.weight = blueprint.create((count, size))
 
     def __call__(self, ids: Any) -> Any:
-        return take(self.weight, ids, axis=0)
+        (rows,) = in_compute_dtype(self, take(self.weight, ids, axis=0))
+        return rows
 
     def logits(self, x: Any) -> Any:
         """Return the products of x with the vector of every id, for a head that is tied to the
         table. x: (..., size), result: (..., count)."""
-        return matmul(x, self.weight.T)
+        x, weight = in_compute_dtype(self, x, self.weight)
+        return matmul(x, weight.T)
 
     def describe(self) -> str:
         """Return the sizes as text."""

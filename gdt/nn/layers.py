@@ -17,7 +17,7 @@ from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_sizes, features_of, mesh_of
+from gdt.nn.parameters import Blueprint, check_sizes, features_of, in_compute_dtype, mesh_of
 from gdt.nn.symbol import Symbol
 from gdt.ops.joining import concat
 from gdt.ops.products.op import matmul
@@ -90,9 +90,10 @@ class Dense(Module):
     def __call__(self, x: Any) -> Any:
         if self.weight is None:
             self._build(features_of("Dense", x), mesh_of(x))
-        y = matmul(x, self.weight)
-        if self.bias is not None:
-            y = y + self.bias
+        x, weight, bias = in_compute_dtype(self, x, self.weight, self.bias)
+        y = matmul(x, weight)
+        if bias is not None:
+            y = y + bias
         return y if self.activation is None else self.activation(y)
 
     def describe(self) -> str:

@@ -34,7 +34,8 @@ def sparse_softmax_cross_entropy(
     >>> round(float(gdt.nn.losses.sparse_softmax_cross_entropy(gdt.asarray([0, 1]), logits)), 4)
     0.6931
     """
-    each = FUNCTIONS["sparse_softmax_cross_entropy_with_logits"](labels, logits)
+    (logits,) = as_operands("sparse_softmax_cross_entropy", logits=logits)
+    each = FUNCTIONS["sparse_softmax_cross_entropy_with_logits"](labels, _wide(logits))
     return _reduced("sparse_softmax_cross_entropy", each, reduction)
 
 
@@ -283,4 +284,9 @@ def _of_one_shape(name: str, **operands: Any) -> list[DistributedArray]:
         shapes = [f"{n} have shape {list(x.shape)}" for n, x in zip(operands, arrays, strict=True)]
         shown = {n: x.type for n, x in zip(operands, arrays, strict=True)}
         raise error(ShapeError, name, ", ".join(shapes), operands=shown)
-    return arrays
+    return [_wide(x) for x in arrays]
+
+
+def _wide(x: DistributedArray) -> DistributedArray:
+    """Return x in the dtype in which losses are computed: float32 for float16."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x

@@ -44,6 +44,7 @@ class Module(Compilable, Displayed):
     """
 
     training: bool = True
+    compute_dtype: str | None = None  # of the layer's products; see `gdt.nn.mixed_precision`
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Make a module, which a LayoutMap whose scope is open will find."""

@@ -84,6 +84,8 @@ class BatchNorm(Module):
         """Return x normalised with the batch's moments if `training`, else with running moments.
 
         training: None takes the module's mode."""
+        if getattr(x, "dtype", None) == np.float16:  # statistics are not rounded
+            return self(x.astype(np.float32), training).astype(np.float16)
         if not (self.training if training is None else training):
             return self._evaluate(x)
         y, mean, variance = batch_norm(x, self.scale, self.offset, self.epsilon)

@@ -13,6 +13,8 @@ from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.nn.initializers import Initializer
+from gdt.nn.module import Module
+from gdt.ops.elementwise import astype
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
@@ -52,6 +54,21 @@ class Blueprint:
             problem = f"initializer returned {shown_value(array)}, not an array"
             raise error(ArgumentError, self.layer, problem)
         return array
+
+
+def in_compute_dtype(module: Module, *arrays: Any) -> Sequence[Any]:
+    """Return floating-point arrays, and None for None, in the dtype in which a module computes."""
+    dtype = module.compute_dtype
+    if dtype is None:
+        return arrays
+    return [
+        a if a is None or a.dtype == dtype or a.dtype.kind != "f" else astype(a, dtype)
+        for a in map(_as_array, arrays)
+    ]
+
+
+def _as_array(x: Any) -> Any:
+    return x if x is None or isinstance(x, DistributedArray) else np.asarray(x)
 
 
 def check_sizes(layer: str, **sizes: int | None) -> None:

@@ -15,7 +15,14 @@ from gdt.errors import LayoutError, ShapeError, error
 from gdt.nn import initializers
 from gdt.nn.initializers import Initializer, Shape
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_features, check_sizes, features_of, mesh_of
+from gdt.nn.parameters import (
+    Blueprint,
+    check_features,
+    check_sizes,
+    features_of,
+    in_compute_dtype,
+    mesh_of,
+)
 from gdt.ops.creation import zeros
 from gdt.ops.exponential import tanh
 from gdt.ops.joining import flip, stack
@@ -126,8 +133,8 @@ class Recurrent(Module):
         if self.size is None or self.weight is None:
             self._build(features_of(name, x, 3), mesh_of(x))
         check_features(name, x, self.size or 0)
-        inputs = einsum("bti,igu->btgu", x, self.weight)  # (batch, steps, gates, units)
-        bias = getattr(self, "bias", None)
+        x, weight, bias = in_compute_dtype(self, x, self.weight, getattr(self, "bias", None))
+        inputs = einsum("bti,igu->btgu", x, weight)  # (batch, steps, gates, units)
         inputs = inputs if bias is None else inputs + bias
         if self.backwards:
             inputs = flip(inputs, 1)
@@ -155,7 +162,9 @@ class Recurrent(Module):
 
     def _recurrent(self, hidden: Any) -> Any:
         """Return the share of the state in the gates, (batch, gates, units)."""
-        return einsum("bi,igu->bgu", hidden, getattr(self, "recurrent_weight"))  # noqa: B009
+        weight = vars(self)["recurrent_weight"]
+        hidden, weight = in_compute_dtype(self, hidden, weight)
+        return einsum("bi,igu->bgu", hidden, weight)
 
     def describe(self) -> str:
         """Return the sizes as text."""
@@ -211,6 +220,7 @@ class GRU(Recurrent):
         (hidden,) = state
         share = self._recurrent(hidden)  # (batch, 3, units)
         bias = getattr(self, "recurrent_bias", None)
+        (bias,) = in_compute_dtype(self, bias)
         share = share if bias is None else share + bias
         opening = sigmoid(inputs[:, :2] + share[:, :2])
         candidate = tanh(inputs[:, 2] + opening[:, 1] * share[:, 2])

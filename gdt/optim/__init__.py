@@ -9,6 +9,7 @@ from gdt.optim.adam import Adam, AdamW
 from gdt.optim.averaging import MovingAverage
 from gdt.optim.clipping import clip_by_global_norm, global_norm
 from gdt.optim.groups import ParameterGroups
+from gdt.optim.loss_scaling import LossScaling
 from gdt.optim.optimizer import Optimizer
 from gdt.optim.scaled import Adagrad, Lion, RMSprop
 from gdt.optim.schedules import (
@@ -27,6 +28,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Lion",
+    "LossScaling",
     "MovingAverage",
     "Optimizer",
     "ParameterGroups",

@@ -155,6 +155,15 @@ class Optimizer(Stateful):
             updates = self.prepare(self.targets("update", parameters), by_name(gradients))
         self.take_step(*updates)
 
+    def scaled(self, loss: DistributedArray) -> DistributedArray:
+        """Return the loss to take the gradient of: itself, but for `LossScaling`."""
+        return loss
+
+    def unscaled(self, gradients: Tree) -> Tree:
+        """Return the gradients of the loss, of those of the scaled loss: themselves, but for
+        `LossScaling`."""
+        return gradients
+
     def take_step(self, owners: list[list[Owner]], arrays: list[DistributedArray]) -> None:
         """Count a step, and update every parameter; arrays: the gradients, as `prepare` returns
         them."""

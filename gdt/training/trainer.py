@@ -123,13 +123,14 @@ class Trainer(Stateful):
         """
         with GradientTape() as tape:
             results = self._measured(x, y, weights)
-        loss = results["loss"]
+            loss = self.optimizer.scaled(results["loss"])
         others = [
             value
             for name, value in results.items()
             if name != "loss" and not isinstance(self.metrics[name], Metric)
         ]
         gradients = tape.gradient(loss, self.model, together_with=others)
+        gradients = self.optimizer.unscaled(gradients)
         if self.clip_norm is not None:
             gradients, _ = clip_by_global_norm(gradients, self.clip_norm)
         self.optimizer.update(self.model, gradients)

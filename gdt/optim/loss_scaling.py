@@ -1,0 +1,126 @@
+"""LossScaling: an optimizer that trains models of float16 with scaled losses."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from gdt.arguments import checked_class
+from gdt.array.array import DistributedArray
+from gdt.errors import ArgumentError, error
+from gdt.ops.comparison import isfinite, where
+from gdt.ops.creation import full, zeros
+from gdt.ops.elementwise import astype
+from gdt.ops.movement import relayout
+from gdt.ops.reductions import sum_
+from gdt.optim.optimizer import Optimizer, by_name
+from gdt.optim.schedules import Schedule
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+from gdt.state import Slot, Tree, mapped, slots
+
+
+@checked_class(eager=True)
+class LossScaling(Optimizer):
+    """An optimizer's steps with gradients of a loss that was multiplied by `scale`, so that small
+    ones are not lost in float16.
+
+    optimizer: the optimizer that takes the steps. scale: the first scale. growth_interval: after so
+        many good steps in a row the scale is doubled.
+
+    A step with a gradient that is not finite changes neither parameters nor the optimizer's arrays,
+    and halves the scale; the inner optimizer's `steps` counts it. Whether all gradients are finite
+    costs one all-reduce of a number. Scale and good steps are saved with the optimizer.
+    `gdt.Trainer` scales its loss by itself; a loop of one's own takes the gradient of
+    `optimizer.scaled(loss)`, and gives `update` what `optimizer.unscaled` returns for it.
+
+    Raises ArgumentError for numbers that are not positive. Source: Micikevicius et al. 2018; the
+    defaults are PyTorch's.
+
+    >>> optimizer = gdt.optim.LossScaling(gdt.optim.SGD(0.5), scale=1024.0)
+    >>> model = {"w": gdt.asarray([1.0, 2.0])}
+    >>> with gdt.GradientTape() as tape:
+    ...     loss = optimizer.scaled(gdt.sum(model["w"] ** 2))
+    >>> optimizer.update(model, optimizer.unscaled(tape.gradient(loss, model)))
+    >>> model["w"].tolist()
+    [0.0, 0.0]
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, scale: float = 65536.0, growth_interval: int = 2000
+    ) -> None:
+        if not scale > 0 or growth_interval < 1:
+            problem = f"scale is {scale!r} and growth_interval {growth_interval!r}"
+            raise error(ArgumentError, "LossScaling", problem, remedy="Both are positive.")
+        self.optimizer, self.growth_interval = optimizer, growth_interval
+        self.first_scale = scale
+        self.steps = 0
+        self.scale: DistributedArray | None = None
+        self.good_steps: DistributedArray | None = None
+        self.state = {}
+
+    @property
+    def learning_rate(self) -> float | Schedule:
+        """The learning rate of the inner optimizer."""
+        return self.optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float | Schedule) -> None:
+        self.optimizer.learning_rate = rate
+
+    def init(self, parameters: Tree) -> Optimizer:
+        """Reset the inner optimizer and the scale; return the optimizer."""
+        self.optimizer.init(parameters)
+        self.scale = None
+        self._start(self.targets("init", parameters)[0].value.mesh)
+        return self
+
+    def _start(self, mesh: Mesh) -> tuple[DistributedArray, DistributedArray]:
+        """Return the scale and the number of good steps, which begin on the mesh of the model."""
+        if self.scale is None or self.good_steps is None:
+            layout = Layout.replicated(mesh, 0)
+            self.scale = full((), self.first_scale, np.float32, layout=layout)
+            self.good_steps = zeros((), np.int32, layout=layout)
+        return self.scale, self.good_steps
+
+    def scaled(self, loss: DistributedArray) -> DistributedArray:
+        """Return the loss times the scale."""
+        scale, _ = self._start(loss.mesh)
+        return loss * scale
+
+    def unscaled(self, gradients: Tree) -> Tree:
+        """Return gradients of a scaled loss, divided by the scale, in float32 for float16."""
+        return mapped(lambda g: g if g is None else _wide(g) / self.scale, gradients)
+
+    def update(self, parameters: Tree, gradients: Tree) -> None:
+        """Take a step of the inner optimizer if all gradients are finite; see `Optimizer`."""
+        targets = self.targets("update", parameters)
+        scale, good = self._start(targets[0].value.mesh)
+        named = by_name(gradients)
+        bad = [sum_(where(isfinite(g), 0.0, 1.0)) for g in named.values() if g is not None]
+        is_finite = reduce(add, bad).resolve() == 0.0 if bad else scale > 0
+        harmless = {n: None if g is None else where(is_finite, g, 0) for n, g in named.items()}
+        self.optimizer.follow(targets)
+        arrays = [*targets, *[s for s in slots(self.optimizer) if _is_array(s)]]
+        before = [slot.value for slot in arrays]
+        self.optimizer.update(parameters, harmless)
+        for slot, old in zip(arrays, before, strict=True):
+            if slot.value is not old:
+                chosen = where(is_finite, slot.value, old)
+                slot.owner[slot.key] = relayout(chosen, old.layout)
+        grows = good + 1 >= self.growth_interval
+        larger = where(grows, scale * 2.0, scale)
+        self.scale = where(is_finite, larger, scale * 0.5)
+        self.good_steps = astype(where(is_finite & ~grows, good + 1, 0), np.int32)
+
+
+def _wide(g: DistributedArray) -> DistributedArray:
+    """Return a gradient in the dtype in which it is used: float32 for float16."""
+    return astype(g, np.float32) if g.dtype.itemsize < 4 else g
+
+
+def _is_array(slot: Slot) -> bool:
+    """Return whether a slot holds an array, and no counter."""
+    return isinstance(slot.value, DistributedArray)
