@@ -4,6 +4,8 @@ reduction: `"mean"` (the default) or `"sum"` over all rows, or over all elements
 one value per element; `"none"` returns these values. Another reduction raises ArgumentError, and
 operands of different shapes raise ShapeError: broadcasting would be a mistake that nobody sees.
 
+Losses of float16 are computed, and returned, in float32.
+
 A loss over a split batch stays a partial sum until its value is needed, so it is resolved in one
 collective with the gradients.
 """
