@@ -374,3 +374,48 @@ def test_memory_beyond_what_the_pool_keeps_is_overwritten_too(
     for _ in range(3):
         SGD(0.1).update(w, {"w": g})
     assert w["w"].blocks[0].ctypes.data == where
+
+
+class Block(nn.Module):
+    """A residual block of two matrices."""
+
+    def __init__(self, key: int) -> None:
+        self.up = nn.Dense(64, 256, activation="relu", key=key, use_bias=False)
+        self.down = nn.Dense(256, 64, key=key + 1, use_bias=False)
+
+    def __call__(self, x: DistributedArray) -> DistributedArray:
+        return x + self.down(self.up(x))
+
+
+@pytest.mark.parametrize("wrap", [lambda block: block, gdt.checkpointed], ids=["", "checkpointed"])
+@pytest.mark.parametrize(
+    ("entry", "parts"),
+    [(nn.Sharded(state="data"), (8, 8, 2)), (nn.Sharded(kept="data"), (1, 1, 2))],
+    ids=["ZeRO", "FSDP"],
+)
+def test_a_device_holds_its_parts_and_one_layer(
+    entry: nn.Sharded, parts: tuple[int, int, int], wrap: Callable[..., Any]
+) -> None:
+    mesh, count = gdt.create_mesh([("data", 8)], blocks=8), 6
+    with gdt.default_mesh(mesh):
+        model = nn.Sequential(*[wrap(Block(2 * n)) for n in range(count)])
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts[".*"] = entry
+    layouts.apply(model)
+    optimizer = Adam(1e-3).init(model)
+    x = gdt.ones((8, 64), "float32", layout=Layout(["data", None], mesh))
+
+    def step() -> None:
+        _, gradients = gdt.value_and_grad(lambda m: gdt.mean(m(x) ** 2))(model)
+        optimizer.update(model, gradients)
+
+    step()
+    nbytes = sum(p.nbytes for p in model.parameters().values())
+    parameters, gradients, state = [nbytes // 8 * part for part in parts]
+    with gdt.testing.peak_memory(model, optimizer) as memory:
+        assert memory.now == parameters + state
+        step()
+    # A layer's weights, gathered or just updated; a matrix that goes when its gradient is there.
+    layer, matrix = nbytes // count, nbytes // count // 2
+    rows = 4 * (64 + 64 + 4 * 256) * (1 if wrap is gdt.checkpointed else count)
+    assert memory.peak <= parameters + gradients + state + layer + matrix + rows

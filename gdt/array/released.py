@@ -32,10 +32,14 @@ class Recipe:
 
     def release(self) -> None:
         """Free the blocks of all results that somebody holds."""
-        for number, reference in enumerate(self.results):
-            array = reference()
-            if array is not None and type(array.blocks) is not Released:
-                array.blocks = Released(self, number)
+        for number in range(len(self.results)):
+            self.release_one(number)
+
+    def release_one(self, number: int) -> None:
+        """Free the blocks of the result of this number."""
+        array = self.results[number]()
+        if array is not None and type(array.blocks) is not Released:
+            array.blocks = Released(self, number)
 
     def restore(self) -> list[Sequence[Block]]:
         """Compute the blocks of all results, give them to those that are released, and return

@@ -3,42 +3,56 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from gdt.array.array import DistributedArray
 from gdt.array.released import Recipe, Released
 
+Result = tuple[Recipe, int]  # an array: its recipe, and its number among the results
+
+
+def _result(x: Any, unreleased: Mapping[int, Result]) -> Result | None:
+    """Return the recipe of an array that is released, or to be released; None of any other."""
+    if type(x) is DistributedArray and type(x.blocks) is Released:
+        return x.blocks.recipe, x.blocks.number
+    return unreleased.get(id(x))
+
 
 class Releases:
     """The released arrays of some calls, which a backward pass restores when it reads them.
 
-    A context around the backward pass, which releases them again: all arrays of a recipe when the
-    pass has left the first call that makes or uses one of them, and at the end those that are
-    left.
+    A context around the backward pass, which releases them again: each array when the pass has left
+    the first call that uses it, all arrays of a recipe when it has left the call that makes them,
+    and at the end those that are left.
 
     calls: the calls (op, operands, statics, output) through which cotangents flow back, in order.
     unreleased: recipes of arrays that have not been released yet.
     """
 
     def __init__(self, calls: Sequence[tuple[Any, ...]], unreleased: Sequence[Recipe]) -> None:
-        self._recipes: dict[int, list[Recipe]] = defaultdict(list)  # by the number of a call
-        waiting = {id(x()): recipe for recipe in unreleased for x in recipe.results}
+        self._recipes = {id(recipe): recipe for recipe in unreleased}
+        self._used: dict[int, list[Result]] = defaultdict(list)  # by the number of a call
+        self._made: dict[int, list[Recipe]] = defaultdict(list)
+        results = {id(x()): (r, n) for r in unreleased for n, x in enumerate(r.results)}
         seen: set[int] = set()
         for number, (_, args, _, out) in enumerate(calls):
-            for x in (*args, *(out if type(out) is tuple else (out,))):
-                if type(x) is not DistributedArray:
-                    continue
-                recipe = x.blocks.recipe if type(x.blocks) is Released else waiting.get(id(x))
-                if recipe is not None and id(recipe) not in seen:
-                    seen.add(id(recipe))
-                    self._recipes[number].append(recipe)
-        self._recipes[-1] += [recipe for recipe in unreleased if id(recipe) not in seen]
+            for x in out if type(out) is tuple else (out,):
+                if (result := _result(x, results)) is not None:
+                    self._recipes[id(result[0])] = result[0]
+                    self._made[number].append(result[0])
+            for x in args:
+                if id(x) not in seen and (result := _result(x, results)) is not None:
+                    seen.add(id(x))
+                    self._recipes[id(result[0])] = result[0]
+                    self._used[number].append(result)
 
     def passed(self, number: int) -> None:
         """Release what no call before this one reads."""
-        for recipe in self._recipes.get(number, ()):
+        for recipe, position in self._used.get(number, ()):
+            recipe.release_one(position)
+        for recipe in self._made.get(number, ()):
             recipe.release()
 
     def __enter__(self) -> Releases:
@@ -50,5 +64,5 @@ class Releases:
         cause: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for number in self._recipes:
-            self.passed(number)
+        for recipe in self._recipes.values():
+            recipe.release()

@@ -117,7 +117,7 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         self._warn_of_clashes(names)
         planned = {name: self._layout_to_come(name) for name in blueprints}
         layouts = [self._layouts_of(slot) for slot in array_slots]
-        arrays = [relayout(s.value, w.kept) for s, w in zip(array_slots, layouts, strict=True)]
+        arrays = [_moved(s.value, w.kept) for s, w in zip(array_slots, layouts, strict=True)]
         for slot, array in zip(array_slots, arrays, strict=True):
             slot.owner[slot.key] = array
         for name, blueprint in blueprints.items():
@@ -270,6 +270,12 @@ def _blueprints(modules: Mapping[str, Module]) -> dict[str, Blueprint]:
         for key, blueprint in getattr(module, "_blueprints", {}).items()
         if getattr(module, key, None) is None
     }
+
+
+def _moved(x: DistributedArray, layout: Layout) -> DistributedArray:
+    """Return an array in a layout, in memory of its own: a cut that sends nothing is a view, which
+    would keep all of the memory."""
+    return x if x.layout is layout else relayout(x, layout).copy()
 
 
 @contextmanager

@@ -178,7 +178,7 @@ class Optimizer(Stateful):
             if mapping[key].type is not g.type
         ]
         for mapping, key, _, layout in whole:  # whose state is split further
-            mapping[key] = relayout(mapping[key], layout)
+            mapping[key] = relayout(mapping[key], layout).copy()  # a view would keep the whole
         try:
             self.step(scalars, owners, arrays)
         finally:

@@ -12,6 +12,7 @@ device.
 """
 
 from gdt.testing.layouts import choices, layouts, meshes
+from gdt.testing.memory import peak_memory
 from gdt.testing.operands import assert_close, assert_consistent, placed, tolerance
 from gdt.testing.oracle import Oracle, Sample, check, check_mesh
 from gdt.testing.rules import check_rule
