@@ -112,7 +112,7 @@ def test_policies_of_implicit_fetches(x: gdt.DistributedArray) -> None:
     np.testing.assert_array_equal(np.asarray(x), VALUE)
     with gdt.implicit_fetch("warn"), pytest.warns(ImplicitFetchWarning, match=r"x\.numpy\(\)"):
         np.asarray(x)
-    for call in (np.asarray, np.median, lambda x: x[x > 0]):
+    for call in (np.asarray, np.array):
         with gdt.implicit_fetch("warn"), pytest.warns(ImplicitFetchWarning) as caught:
             call(x)
         assert {w.filename for w in caught} == {__file__}

@@ -79,6 +79,12 @@ CALLS = {
         lambda x, m: x[m], (MATRIX, ["x", None]), (MATRIX[:, 0] > 0, ["x"]), least=MOVED / 2
     ),
     "nonzero": Large(np.flatnonzero, (VECTOR > 0, ["x"]), least=4 * MOVED),
+    "sort": Large(np.sort, (VECTOR, ["x"]), least=2 * MOVED),
+    "sort of equal elements": Large(np.sort, (np.ones(1 << 18), ["x"]), least=2 * MOVED),
+    "argsort": Large(np.argsort, (VECTOR, ["x"]), least=2.5 * MOVED),
+    "sort of split columns": Large(
+        lambda x: np.sort(x, axis=0), (MATRIX, ["x", None]), least=MOVED
+    ),
     "repeat by counts": Large(
         lambda x: gdt.repeat(x, COUNTS),
         (VECTOR, ["x"]),

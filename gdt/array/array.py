@@ -274,6 +274,23 @@ class DistributedArray(ArrayMethods, Displayed):
         """
         rebind(self, FUNCTIONS["update_at"](self, value, index))
 
+    @checked
+    def sort(self, axis: int = -1, **options: Any) -> None:
+        """Sort the array along `axis`; see `gdt.sort`, which returns another one."""
+        after = FUNCTIONS["sort"](self, axis=axis, **options)
+        rebind(self, FUNCTIONS["relayout"](after, self.layout.resolved))
+
+    @checked
+    def partition(self, kth: Any, axis: int = -1) -> None:
+        """Partition the array along `axis`; see `gdt.partition`, which returns another one."""
+        after = FUNCTIONS["partition"](self, kth, axis=axis)
+        rebind(self, FUNCTIONS["relayout"](after, self.layout.resolved))
+
+    @checked
+    def put(self, indices: Any, values: Any, mode: str = "raise") -> None:
+        """See `gdt.put`."""
+        FUNCTIONS["put"](self, indices, values, mode=mode)
+
     # ---- NumPy's protocols
 
     @checked

@@ -174,6 +174,8 @@ class ArrayMethods:
 
     astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
     conjugate, dot, repeat = conj, _forward("dot"), _forward("repeat")
+    argsort, argpartition = _forward("argsort"), _forward("argpartition")
+    nonzero = _forward("nonzero")
     swapaxes, diagonal, trace = _forward("swapaxes"), _forward("diagonal"), _numpy_method("trace")
     sum, mean, prod, max, min = (_numpy_method(n) for n in ("sum", "mean", "prod", "max", "min"))
     any, all, argmax, argmin = (_numpy_method(n) for n in ("any", "all", "argmax", "argmin"))

@@ -55,6 +55,7 @@ from gdt.ops.scans import *
 from gdt.ops.selection import *
 from gdt.ops.shapes import *
 from gdt.ops.shards import *
+from gdt.ops.sorting import *
 from gdt.ops.statistics import *
 from gdt.ops.taking import *
 from gdt.ops.writing import *
