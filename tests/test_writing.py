@@ -90,6 +90,31 @@ def test_partial_sums_are_resolved_before_they_are_written() -> None:
     assert x.tolist() == [2.0, 7.0, 2.0]
 
 
+@pytest.mark.parametrize("layout", [["x", None], [None, None]])
+def test_functions_with_nothing_to_do_return_another_array(layout: list[Any]) -> None:
+    mesh = gdt.create_mesh([("x", 2)])
+    x = gdt.ones((4, 2), layout=gdt.Layout(layout, mesh))
+    results = [
+        x.astype(x.dtype), x[:], x[...], x.copy(), gdt.concat([x]), gdt.tile(x, 1), gdt.pad(x, 0),
+        gdt.pad(x, 0, mode="edge"), gdt.roll(x, 0), gdt.flip(x, axis=()), gdt.split(x, 1)[0],
+        x.reshape(4, 2), gdt.broadcast_to(x, (4, 2)), gdt.squeeze(x), +x, x.conj(), x.round(),
+    ]  # fmt: skip
+    with gdt.GradientTape() as tape:
+        total = gdt.sum(sum(f(x) for f in (gdt.negative, lambda x: x[:], lambda x: x.astype("f8"))))
+    assert tape.gradient(total, x).tolist() == [[1.0, 1.0]] * 4
+    for y in results:
+        y[0] = -1.0
+        assert y.tolist()[0] == [-1.0, -1.0] and x.tolist() == [[1.0, 1.0]] * 4
+
+
+def test_writing_to_a_resolved_sum_leaves_the_partial_one_as_it_is() -> None:
+    mesh = gdt.create_mesh([("x", 2)])
+    partial = gdt.sum(gdt.ones((4, 2), layout=gdt.Layout(["x", None], mesh)), axis=0)
+    for resolved in (gdt.relayout(partial, partial.layout.resolved), partial.resolve()):
+        resolved[0] = -1.0
+        assert resolved.tolist() == [-1.0, 4.0] and partial.tolist() == [4.0, 4.0]
+
+
 def test_values_go_to_their_owners_alone() -> None:
     mesh = gdt.create_mesh([("x", 4)], blocks=4)
     x, value = split(np.zeros(4000), mesh), split(np.ones(1000), mesh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -58,14 +59,15 @@ class DistributedArray(ArrayMethods, Displayed):
                       [4., 5.]], float64[2, 2]  ['batch', -])
     """
 
-    __slots__ = ("__weakref__", "_passed", "_resolved", "blocks", "type")
+    __slots__ = ("__weakref__", "_partial", "_passed", "_resolved", "blocks", "type")
     __array_priority__ = 1000
+    _partial: weakref.ref[DistributedArray]  # the array of which this is the resolved value
 
     def __init__(self, type: ArrayType, blocks: Sequence[Block]) -> None:
         self.type = type
         self.blocks = blocks
         self._resolved: DistributedArray | None = None
-        # `_passed` is set where it is needed: this runs for every array.
+        # `_partial` and `_passed` are set where they are needed: this runs for every array.
 
     # ---- facts
 
@@ -148,6 +150,7 @@ class DistributedArray(ArrayMethods, Displayed):
             (resolved,) = move_to_layouts([self], [self.layout.resolved])
             for observer in observers:
                 observer.on_leave("resolve", (self,), resolved)
+        resolved._partial = weakref.ref(self)  # for a user who writes to it
         return resolved
 
     @checked
@@ -426,6 +429,9 @@ def rebind(array: DistributedArray, after: DistributedArray) -> None:
     before._resolved = array._resolved
     for observer in {*OBSERVERS.get(), *KEEPERS}:
         observer.on_write(array, before, after)
+    partial = getattr(array, "_partial", lambda: None)()
+    if partial is not None and partial._resolved is array:
+        partial._resolved = before
     array.type, array.blocks, array._resolved = after.type, after.blocks, None
 
 

@@ -20,6 +20,7 @@ from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, error
+from gdt.ops.movement import alias
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.mesh import Mesh
@@ -199,9 +200,10 @@ widen.vjp(_cast_vjp)
 def astype(
     x: Any, dtype: Any, copy: bool = True, *, device: Mesh | None = None
 ) -> DistributedArray:
-    """The values as `dtype`, cast as NumPy does it; `x` itself if it has that dtype.
+    """The values as `dtype`, cast as NumPy does it.
 
-    copy: accepted for NumPy's sake; arrays are immutable, so nothing is copied for its own sake.
+    copy: False returns `x` itself if it has that dtype. True returns another array, which then has
+        the same memory until one of them is written to.
     device: the mesh of the result, if it is another one than that of `x`.
 
     Raises DtypeError for a dtype that is no number. A partial sum of floating-point numbers stays
@@ -216,7 +218,9 @@ def astype(
         x = x.to_device(device)
     find = _known_cast if type(dtype) is type else _cast  # NumPy's and Python's types, mostly
     run, target = find(x.type.dtype, dtype)
-    return x if run is None else run(x, dtype=target)
+    if run is None:
+        return alias(x) if copy else x
+    return run(x, dtype=target)
 
 
 def _cast(

@@ -14,6 +14,7 @@ from gdt.array.registry import FUNCTIONS, public
 from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
 from gdt.ops.lookup import checked_indices
 from gdt.ops.masks import masked, nonzero
+from gdt.ops.movement import alias
 from gdt.ops.shapes import reshape, transpose
 from gdt.ops.slicing import (
     Cut,
@@ -57,7 +58,7 @@ def getitem(x: Any, index: Any) -> DistributedArray:
     key = key_of(index)
     if key is not None and type(x) is DistributedArray:
         how = cut_of_key(x.type, key)
-        return x if how.is_whole else _cut(x, how=how)
+        return alias(x) if how.is_whole else _cut(x, how=how)
     (x,) = as_operands("getitem", x=x)
     if isinstance(index, DistributedArray) and _is_mask(index) and index.ndim:
         _check_mask(x.type, index, 0)

@@ -20,6 +20,7 @@ from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import Movement, _move_intervals, move_intervals
 from gdt.ops.lookup import checked_axis, checked_indices
+from gdt.ops.movement import alias
 from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, transpose
 from gdt.ops.taking import rows_at
@@ -91,7 +92,7 @@ def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
     types = _types(arrays) if type(axis) is int else None
     how = None if types is None else _end_to_end(types, axis)
     if how is not None:
-        return _move_intervals(*arrays, how=how) if len(arrays) > 1 else arrays[0]
+        return _move_intervals(*arrays, how=how) if len(arrays) > 1 else alias(arrays[0])
     operands = _operands(arrays, "concat")
     if axis is None:
         operands, axis = [reshape(a, (a.size,)) for a in operands], 0
@@ -404,13 +405,13 @@ def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
     if x.ndim < rank:
         x = reshape(x, (1,) * (rank - x.ndim) + x.shape)
     checked_shape([n * count for n, count in zip(x.shape, counts, strict=True)], "tile")
+    tiled: DistributedArray = x
     for dim, count in enumerate(counts):
         size = x.shape[dim]
         if count != 1:
             pieces = [Piece(i, 0, i * size, size) for i in range(count)]
-            x = move_intervals([x] * max(count, 1), dim, pieces, count * size)
-    tiled: DistributedArray = x
-    return tiled
+            tiled = move_intervals([tiled] * max(count, 1), dim, pieces, count * size)
+    return alias(x) if tiled is x else tiled
 
 
 @public

@@ -91,6 +91,16 @@ def copy(x: ArrayType, /) -> BlockPlan:
 copy.vjp(lambda g, out, x: g)
 
 
+@planned_op(view="x")
+def alias(x: ArrayType, /) -> BlockPlan:
+    """Another array in the same memory, for a function that has nothing to do: whoever writes to
+    its result, which gets other blocks then, leaves its operand alone."""
+    return BlockPlan([None], x, [_itself] * len(x.mesh.blocks))
+
+
+alias.vjp(lambda g, out, x: g)
+
+
 def _itself(block: Block) -> Block:
     return block
 
@@ -101,7 +111,7 @@ def _on_mesh_of(x: DistributedArray, g: DistributedArray) -> Layout:
 
 @public
 def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
-    """The same array in another layout, on the same mesh or another.
+    """The same array in another layout, on the same mesh or another; `x` itself if it has it.
 
     layout: a Layout of the array's rank, or a list of sharding specs for the array's mesh. A spec
         `gdt.MATCH` keeps how that axis is split now.

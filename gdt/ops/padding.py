@@ -13,6 +13,7 @@ from gdt.array.registry import public
 from gdt.engine.plan import value_key
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.intervals import move_intervals
+from gdt.ops.movement import alias
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.recut import Piece
 
@@ -42,7 +43,8 @@ def pad(
     >>> gdt.pad(gdt.asarray([1, 2, 3]), 2, mode="reflect").tolist()
     [3, 2, 1, 2, 3, 2, 1]
     """
-    (padded,) = as_operands("pad", x=x)
+    (x,) = as_operands("pad", x=x)
+    padded: DistributedArray = x
     widths = _pairs(padded.type, pad_width, "pad_width")
     if any(isinstance(n, float) or n < 0 for pair in widths for n in pair):
         raise error(
@@ -60,7 +62,7 @@ def pad(
                 padded = _constant(_constant(padded, dim, before, 0, first), dim, 0, after, last)
             elif before or after:
                 padded = _constant(padded, dim, before, after, first if before else last)
-        return padded
+        return alias(x) if padded is x else padded
     if mode not in COPYING:
         raise error(
             ArgumentError,
@@ -72,7 +74,7 @@ def pad(
     for dim, (before, after) in enumerate(widths):
         if before or after:
             padded = _copying(padded, dim, before, after, mode)
-    return padded
+    return alias(x) if padded is x else padded
 
 
 def _pairs(array_type: ArrayType, values: Any, name: str) -> list[tuple[Any, Any]]:
