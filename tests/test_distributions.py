@@ -118,6 +118,12 @@ def test_choices_have_their_chances() -> None:
     assert sorted(gdt.random.choice(x, 4, replace=False, key=2)[:, 0].tolist()) == [0, 3, 6, 9]
     rows = gdt.random.permuted(x, axis=1, key=1).numpy()
     assert (np.sort(rows, 1) == x.numpy()).all() and (rows != x.numpy()).any()
+    other, layout = x.copy(), gdt.Layout(["a", None], MESHES[0])
+    for y in (other, gdt.asarray(x.numpy(), layout=layout)):
+        before = y.layout
+        gdt.random.shuffle(y, key=4)
+        assert y.layout is before
+        assert y.tolist() == gdt.random.permutation(x, key=4).tolist() != x.tolist()
     assert sorted(gdt.random.permuted(x, key=1).ravel().tolist()) == list(range(12))
     assert (
         stats.chisquare(
@@ -217,6 +223,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
         ArgumentError,
         "2 elements without replacement, but 1 chances",
     ),
+    (lambda: gdt.random.shuffle([1, 2]), DtypeError, "shuffle: x is a list"),
     (lambda: gdt.random.permuted([1], axis=3), AxisError, "axis 3 is out of range for rank 1"),
     (lambda: gdt.random.multinomial(2, 3, [0.5, 0.7, 0.1]), ArgumentError, "more than 1"),
     (lambda: gdt.random.dirichlet(2, [1.0, -1.0]), ArgumentError, "holds what is not above 0"),

@@ -269,3 +269,5 @@ def test_a_singular_matrix_of_panels_is_named(name: str) -> None:
     with pytest.raises(np.linalg.LinAlgError, match=rf"linalg.{name}: Singular matrix\n  x: float"):
         getattr(gdt.linalg, name)(*[x, x][: 1 + (name == "solve")])
     assert float(gdt.linalg.det(x)) == 0.0
+    with pytest.raises(LinAlgError, match=r"not positive definite\n  x: float64\[6, 6\]"):
+        gdt.linalg.cholesky(-x)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public_of
 from gdt.engine.custom_vjp import custom_vjp
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, LinAlgError, error
 from gdt.linalg import blocked
 from gdt.linalg.operands import as_matrices, settled
 from gdt.linalg.tall import qr_of_tall, rows_split
@@ -61,7 +61,11 @@ class EigResult(NamedTuple):
 
 @custom_vjp
 def _cholesky_of_split(x: DistributedArray) -> DistributedArray:
-    return blocked.cholesky_by_panels(x)
+    try:
+        return blocked.cholesky_by_panels(x)
+    except LinAlgError:
+        problem = "Matrix is not positive definite"
+        raise error(LinAlgError, "linalg.cholesky", problem, operands={"x": x.type}) from None
 
 
 _cholesky_of_split.vjp(conjugated(cholesky_gradient))

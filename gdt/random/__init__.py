@@ -13,7 +13,7 @@ A draw with `key=` gives the same numbers every time. Without it, the default ge
 counts are arrays when a draw runs, so no plan contains them.
 """
 
-from gdt.random.choosing import choice, permutation, permuted
+from gdt.random.choosing import choice, permutation, permuted, shuffle
 from gdt.random.counts import (
     beta,
     binomial,
@@ -76,6 +76,7 @@ __all__ = [
     "random",
     "rayleigh",
     "seed",
+    "shuffle",
     "split",
     "standard_cauchy",
     "standard_exponential",

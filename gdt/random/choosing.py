@@ -14,7 +14,7 @@ from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm.messages import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import ArgumentError, AxisError, ShapeError, error
+from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.comparison import where
 from gdt.ops.extrema import max_
 from gdt.ops.indexing import getitem
@@ -73,6 +73,25 @@ def permutation(
         x, permutation(x.shape[axis], key=key, layout=along), axis=axis
     )
     return in_layout(shuffled, layout)
+
+
+@checked
+def shuffle(x: DistributedArray, axis: int = 0, *, key: Key = None) -> None:
+    """Put the elements of an array along `axis` into random order, in place: `x[...]` becomes
+    `gdt.random.permutation(x, axis)`, and other arrays stay as they are.
+
+    Raises AxisError for an axis that `x` does not have, DtypeError for what is no distributed
+    array.
+
+    >>> x = gdt.arange(5)
+    >>> gdt.random.shuffle(x, key=0)
+    >>> x.tolist()
+    [4, 0, 3, 1, 2]
+    """
+    if not isinstance(x, DistributedArray):
+        remedy = "gdt.random.permutation(x) returns another array."
+        raise error(DtypeError, "shuffle", f"x is a {type(x).__name__}", remedy=remedy)
+    x[...] = permutation(x, axis, key=key)
 
 
 @planned_op()
