@@ -15,9 +15,9 @@ from gdt.engine.plan import EXACT
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.nn.convolution.blocks import (
     Steps,
-    add_input_gradient,
     convolve,
     coordinates,
+    input_gradient,
     kernel_gradient,
     lengths,
 )
@@ -137,12 +137,12 @@ def convolution_input_gradient(
     shape = _mesh_shape(mesh_ndim, g, kernel)
     lead, channels = results.shape[mesh_ndim : -rank - 1], block_shape[-1]
     dtype = xp.result_type(g.dtype, kernel.dtype)
-    out = xp.zeros((*shape, *lead, *lengths(numbers, how), channels), dtype)
+    out = xp.empty((*shape, *lead, *lengths(numbers, how), channels), dtype)
     if math.prod(kernel.shape[:mesh_ndim]) == 1:
-        add_input_gradient(xp, results, kernel[(0,) * mesh_ndim], out, how)
+        input_gradient(xp, results, kernel[(0,) * mesh_ndim], out, how)
     else:
         for at, part, weight in coordinates(shape, results, kernel):
-            add_input_gradient(xp, part, weight[(0,) * mesh_ndim], out[at], how)
+            input_gradient(xp, part, weight[(0,) * mesh_ndim], out[at], how)
     return tiles_in_place(xp, out, rank)
 
 
