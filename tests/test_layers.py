@@ -17,6 +17,7 @@ FLOORS = [
     "errors", "caches", "arguments", "observe", "settings", "sharding", "cuda", "backend", "comm",
     "array", "state", "distributed", "engine", "ops", "fft", "linalg", "random", "programs",
     "autodiff", "metrics", "nn", "optim", "data", "checkpoint", "strategies", "training", "saving",
+    "estimators",
     "debug", "testing", "benchmark",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")

@@ -1,0 +1,490 @@
+"""Estimators: linear models and multilayer perceptrons as scikit-learn's, trained on a mesh.
+
+They have scikit-learn's methods, and those of TensorFlow's estimators beside them: `train`,
+`evaluate` and `predict` take an `input_fn`, a function without arguments that returns batches
+`(features, targets)`.
+
+scikit-learn is imported when this module is, with the extra `gdt[estimators]`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.registry import FUNCTIONS
+from gdt.errors import ArgumentError, error
+from gdt.metrics import AUC
+from gdt.nn import activations, losses
+from gdt.nn.layers import Dense, Sequential
+from gdt.optim import Adam
+from gdt.sharding.mesh import Mesh
+from gdt.state import mapped
+from gdt.strategies import MirroredStrategy, Strategy
+from gdt.training.trainer import Trainer, optimizer_of
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils import check_random_state
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import (
+        _check_sample_weight,
+        check_is_fitted,
+        validate_data,
+    )
+except ImportError:
+    message = "gdt.estimators: scikit-learn is missing\n  pip install 'gdt[estimators]'"
+    raise ModuleNotFoundError(message, name="sklearn") from None
+
+__all__ = ["LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor"]
+
+InputFn = Callable[[], Any]
+WHOLE = 512
+"""Rows up to which a step takes all of them, unless `batch_size` says otherwise."""
+
+
+class _Estimator(BaseEstimator):  # type: ignore[misc]
+    """The training that all estimators share; a subclass has targets, losses and predictions."""
+
+    hidden_layer_sizes: tuple[int, ...] = ()
+    activation = "relu"
+    optimizer: Any
+    max_iter: int
+    batch_size: int | None
+    strategy: Strategy | Mesh | None
+    random_state: Any
+    _adam_rate = 0.02  # columns are about 1 in size
+
+    # ---- what a subclass has
+
+    def _targets(self, y: np.ndarray, reset: bool) -> np.ndarray:
+        """Return targets as rows of float32 or labels, after checking them."""
+        raise NotImplementedError
+
+    def _outputs(self) -> int:
+        """Return the number of the model's outputs."""
+        raise NotImplementedError
+
+    _loss: Callable[..., DistributedArray]
+
+    # ---- fitting
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train on all rows, for `max_iter` epochs, from new weights; return the estimator.
+
+        X: (rows, features). y: (rows,), or (rows, targets) of regressors. sample_weight: (rows,); a
+        row of weight 2 counts as two equal rows, and one of weight 0 as none.
+        """
+        X, y = self._checked(X, y, reset=True)
+        weights = self._weights(sample_weight, X)
+        self._begin(X.shape[1])
+        self.n_iter_ = 0
+        rows = len(X) if self.batch_size is None and len(X) <= WHOLE else self.batch_size or 200
+        order = check_random_state(self.random_state)
+        whole = self._placed(X, y, weights) if rows >= len(X) else None
+        for _ in range(self.max_iter):
+            if whole is not None:
+                self._step(whole)
+            else:
+                indices = order.permutation(len(X))
+                for start in range(0, len(X), rows):
+                    part = indices[start : start + rows]
+                    self._step(self._placed(X[part], y[part], weights[part]))
+            self.n_iter_ += 1
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Take one step with these rows, from the weights that there are; return the estimator."""
+        is_new = not hasattr(self, "model_")
+        X, y = self._checked(X, y, reset=is_new)
+        if is_new:
+            self._begin(X.shape[1])
+            self.n_iter_ = 0
+        self._step(self._placed(X, y, self._weights(sample_weight, X)))
+        self.n_iter_ += 1
+        return self
+
+    def _checked(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            dtype=[np.float64, np.float32],
+            multi_output=self._takes_columns,
+            reset=reset,
+        )
+        return X, self._targets(y, reset)
+
+    _takes_columns = False
+
+    def _weights(self, sample_weight: Any, X: np.ndarray) -> np.ndarray:
+        """Return the weights of rows; scikit-learn raises ValueError where all are 0."""
+        weights: np.ndarray = _check_sample_weight(
+            sample_weight, X, dtype=np.float64, ensure_non_negative=True
+        )
+        return weights
+
+    def _mesh_strategy(self) -> Strategy:
+        if isinstance(self.strategy, Strategy):
+            return self.strategy
+        return MirroredStrategy(mesh=self.strategy) if self.strategy else MirroredStrategy(1)
+
+    def _begin(self, features: int) -> None:
+        """Make a new model and a new optimizer. Weights of linear models begin at 0."""
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        sizes = [features, *self.hidden_layer_sizes, self._outputs()]
+        with self._mesh_strategy().scope():
+            layers: list[Any] = []
+            for number, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+                is_last = number == len(sizes) - 2
+                layers.append(
+                    Dense(
+                        inputs,
+                        outputs,
+                        activation=None if is_last else activations.get(self.activation),
+                        initializer="glorot_uniform" if len(sizes) > 2 else "zeros",
+                        dtype=np.float64,
+                        key=seed + number,
+                    )
+                )
+            self.model_ = Sequential(layers)
+            self._take_on(self._new_optimizer())
+        self.global_step_ = 0
+
+    def _new_optimizer(self) -> Any:
+        """Return the optimizer, new for each fit: its state is no parameter of the estimator."""
+        if self.optimizer == "adam":
+            return Adam(self._adam_rate)
+        named = isinstance(self.optimizer, str) or not callable(self.optimizer)
+        return optimizer_of(self.optimizer) if named else self.optimizer()
+
+    def _take_on(self, optimizer: Any) -> None:
+        """Make the trainer of the model."""
+        with self._mesh_strategy().scope():
+            self.trainer_ = Trainer(self.model_, optimizer, self._loss)
+
+    def _placed(self, X: np.ndarray, y: np.ndarray, weights: np.ndarray) -> Any:
+        """Return a batch on the mesh. Weights are scaled to a mean of 1, so that two rows and one
+        of weight 2 are the same."""
+        scaled = weights * (len(weights) / max(weights.sum(), np.finfo(np.float64).tiny))
+        return self.trainer_.place((X.astype(np.float64, copy=False), y, scaled))
+
+    def _step(self, batch: Any) -> None:
+        """Take a step."""
+        self.trainer_.recorded("step")(*batch)
+        self.global_step_ += 1
+
+    def _raw(self, X: Any) -> np.ndarray:
+        """Return the outputs of the model for all rows."""
+        check_is_fitted(self, "model_")
+        X = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        outputs: np.ndarray = self.trainer_.predict([X])
+        return outputs
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        trainer = state.pop("trainer_", None)  # recorded steps belong to this process
+        if trainer is not None:
+            state["optimizer_"] = trainer.optimizer
+        return state
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        state = dict(state)
+        optimizer = state.pop("optimizer_", None)
+        super().__setstate__(state)
+        if optimizer is not None:
+            self._take_on(optimizer)
+
+    # ---- TensorFlow's words
+
+    def train(
+        self,
+        input_fn: InputFn,
+        hooks: Any = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+    ) -> Self:
+        """Train on the batches of `input_fn()`, from the weights that there are; return the
+        estimator.
+
+        input_fn: a function that returns an iterable of batches (features, targets), or one such
+            pair; features are arrays, or a dict of arrays, whose columns are joined.
+        steps: how many more steps to take; None for all batches. max_steps: the total number of
+            steps of all calls, beyond which none is taken.
+        """
+        steps = steps if max_steps is None else max_steps - getattr(self, "global_step_", 0)
+        if steps is not None and steps <= 0:
+            return self
+        taken = 0
+        for features, targets in itertools.islice(_pairs(input_fn), steps):
+            X, y = _columns(features), np.asarray(targets)
+            is_new = not hasattr(self, "model_")
+            X, y = self._checked(X, y.reshape(len(y), -1) if self._takes_columns else y, is_new)
+            if is_new:
+                self._begin(X.shape[1])
+            self._step(self._placed(X, y, np.ones(len(X))))
+            taken += 1
+        if not taken:
+            op = f"{type(self).__name__}.train"
+            raise error(ArgumentError, op, "input_fn returned no batch")
+        return self
+
+    def evaluate(self, input_fn: InputFn, steps: int | None = None) -> dict[str, float]:
+        """Return average_loss, loss (the sum over a batch, on average), global_step and others."""
+        check_is_fitted(self, "model_")
+        rows, batches, total = 0, 0, 0.0
+        labels, outputs = [], []
+        for features, targets in itertools.islice(_pairs(input_fn), steps):
+            raw, y = self._raw(_columns(features)), np.asarray(targets)
+            y = self._targets(y.reshape(len(y), -1) if self._takes_columns else y, False)
+            total += float(self._loss(FUNCTIONS["asarray"](y), FUNCTIONS["asarray"](raw), "sum"))
+            rows, batches = rows + len(y), batches + 1
+            labels.append(y)
+            outputs.append(raw)
+        if not batches:
+            op = f"{type(self).__name__}.evaluate"
+            raise error(ArgumentError, op, "input_fn returned no batch")
+        y, raw = np.concatenate(labels), np.concatenate(outputs)
+        values = y.size if self._takes_columns else rows
+        return {
+            "average_loss": total / values,
+            "loss": total / batches,
+            **self._measured(y, raw),
+            "global_step": self.global_step_,
+        }
+
+    def _measured(self, y: np.ndarray, raw: np.ndarray) -> dict[str, float]:
+        """Return further results of `evaluate`."""
+        raise NotImplementedError
+
+
+def _pairs(input_fn: InputFn) -> Iterator[tuple[Any, Any]]:
+    """Yield the batches of an input function."""
+    data = input_fn()
+    is_pair = isinstance(data, tuple) and len(data) == 2 and _is_batch(data[0])
+    batches: Iterable[Any] = [data] if is_pair else data
+    for batch in batches:
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            problem = f"input_fn yields a {type(batch).__name__}, not a pair (features, targets)"
+            raise error(ArgumentError, "train", problem)
+        yield tuple(mapped(_on_host, batch))
+
+
+def _is_batch(features: Any) -> bool:
+    """Return whether features are arrays, and no pair (features, targets)."""
+    return isinstance(features, Mapping) or hasattr(features, "shape")
+
+
+def _on_host(leaf: Any) -> np.ndarray:
+    return leaf.numpy() if isinstance(leaf, DistributedArray) else np.asarray(leaf)
+
+
+def _columns(features: Any) -> np.ndarray:
+    """Return features as (rows, columns); those of a mapping side by side, by their names."""
+    if isinstance(features, Mapping):
+        return np.concatenate([_columns(features[name]) for name in sorted(features)], axis=1)
+    array = _on_host(features)
+    return array.reshape(len(array), -1)
+
+
+# ---------------------------------------------------------------- regressors
+
+
+class _Regressor(RegressorMixin, _Estimator):  # type: ignore[misc]
+    """Estimators of numbers, by the mean squared error."""
+
+    _takes_columns = True
+    _loss = staticmethod(losses.mean_squared_error)
+
+    def _targets(self, y: np.ndarray, reset: bool) -> np.ndarray:
+        y = np.asarray(y, np.float64)
+        if reset:
+            self.target_ndim_ = y.ndim
+            self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
+        return y.reshape(len(y), -1)
+
+    def _outputs(self) -> int:
+        return int(self.n_outputs_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def predict(self, X: Any) -> Any:
+        """Return the predictions: an array for an array X, and for an `input_fn` an iterator of
+        {"predictions": [value]}, one for each row."""
+        if callable(X):
+            return ({"predictions": row} for f, _ in _pairs(X) for row in self._raw(_columns(f)))
+        raw = self._raw(X)
+        return raw[:, 0] if self.target_ndim_ == 1 else raw
+
+    def _measured(self, y: np.ndarray, raw: np.ndarray) -> dict[str, float]:
+        return {"label/mean": float(y.mean()), "prediction/mean": float(raw.mean())}
+
+
+class LinearRegressor(_Regressor):
+    """A linear regression by gradient descent on a mesh.
+
+    optimizer: its name, or a function that makes it, such as `lambda: gdt.optim.SGD(0.1)`.
+    max_iter: epochs of `fit`. batch_size: rows of a step; None for all rows of small data sets.
+    strategy: a gdt.Strategy or a mesh; None for one device. random_state: of weights and order.
+
+    >>> import numpy as np
+    >>> from gdt.estimators import LinearRegressor
+    >>> x = np.linspace(-1, 1, 40)[:, None]
+    >>> LinearRegressor().fit(x, 2 * x[:, 0] + 1).predict([[0.5]]).round(2).tolist()
+    [2.0]
+    >>> regressor = LinearRegressor(optimizer=lambda: gdt.optim.SGD(0.1))
+    >>> batches = lambda: [({"feats": np.ones((10, 1))}, np.ones(10))] * 100
+    >>> regressor.train(batches, steps=10).evaluate(batches, steps=10)["global_step"]
+    10
+    """
+
+    _adam_rate = 0.1  # weights begin at 0
+
+    def __init__(
+        self,
+        optimizer: Any = "adam",
+        max_iter: int = 200,
+        batch_size: int | None = None,
+        strategy: Strategy | Mesh | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
+        self.strategy, self.random_state = strategy, random_state
+
+
+class MLPRegressor(_Regressor):
+    """A regression by a multilayer perceptron on a mesh; arguments as in LinearRegressor.
+
+    hidden_layer_sizes: the units of the hidden layers. activation: its name.
+
+    >>> import numpy as np
+    >>> from gdt.estimators import MLPRegressor
+    >>> x = np.linspace(-1, 1, 40)[:, None]
+    >>> MLPRegressor(random_state=0).fit(x, np.abs(x[:, 0])).score(x, np.abs(x[:, 0])) > 0.9
+    True
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: tuple[int, ...] = (32,),
+        activation: str = "relu",
+        optimizer: Any = "adam",
+        max_iter: int = 200,
+        batch_size: int | None = None,
+        strategy: Strategy | Mesh | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
+        self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
+        self.strategy, self.random_state = strategy, random_state
+
+
+# ---------------------------------------------------------------- classifiers
+
+
+class _Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
+    """Estimators of classes, by the cross-entropy of a softmax."""
+
+    _loss = staticmethod(losses.sparse_softmax_cross_entropy)
+
+    def _targets(self, y: np.ndarray, reset: bool) -> np.ndarray:
+        if reset:
+            check_classification_targets(y)
+            self.classes_ = np.unique(y)
+        labels = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
+        unknown = np.asarray(y)[self.classes_[labels] != y]
+        if len(unknown):
+            problem = f"{unknown[0]!r} is a class that was not there at first"
+            raise error(ArgumentError, type(self).__name__, problem)
+        return labels
+
+    def _outputs(self) -> int:
+        return max(len(self.classes_), 2)  # of one class, the second is never likelier
+
+    def partial_fit(  # type: ignore[override]  # scikit-learn's order
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Take one step with these rows; classes: all there are, needed in the first call unless y
+        has them all."""
+        if classes is not None and not hasattr(self, "model_"):
+            X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=True)
+            self.classes_ = np.unique(classes)
+            self._begin(X.shape[1])
+            self.n_iter_ = 0
+        return super().partial_fit(X, y, sample_weight)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the logits (rows, classes); of two classes the second's minus the first's."""
+        raw = self._raw(X)
+        return raw[:, 1] - raw[:, 0] if len(self.classes_) == 2 else raw
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probabilities (rows, classes)."""
+        probabilities = _softmax(self._raw(X))
+        return probabilities if len(self.classes_) > 1 else np.ones_like(probabilities[:, :1])
+
+    def predict(self, X: Any) -> Any:
+        """Return the classes: an array for an array X, and for an `input_fn` an iterator of dicts
+        of logits, probabilities, class_ids and classes, one for each row."""
+        if callable(X):
+            return (row for f, _ in _pairs(X) for row in self._rows(self._raw(_columns(f))))
+        numbers = self.predict_proba(X).argmax(-1)
+        return self.classes_[numbers]
+
+    def _rows(self, raw: np.ndarray) -> Iterator[dict[str, Any]]:
+        for logits, probabilities in zip(raw, _softmax(raw), strict=True):
+            number = int(logits.argmax())
+            yield {
+                "logits": logits,
+                "probabilities": probabilities,
+                "class_ids": np.array([number]),
+                "classes": self.classes_[[number]],
+            }
+
+    def _measured(self, y: np.ndarray, raw: np.ndarray) -> dict[str, float]:
+        results = {"accuracy": float((raw.argmax(-1) == y).mean())}
+        if len(self.classes_) == 2:
+            auc = AUC()
+            auc.update(y.astype(np.float32), _softmax(raw)[:, 1].astype(np.float32))
+            mean = float(y.mean())
+            results |= {"accuracy_baseline": max(mean, 1 - mean), "auc": auc.result()}
+        return results
+
+
+def _softmax(raw: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(raw - raw.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)  # type: ignore[no-any-return]
+
+
+class LinearClassifier(_Classifier):
+    """A softmax regression on a mesh; arguments as in LinearRegressor.
+
+    >>> import numpy as np
+    >>> from gdt.estimators import LinearClassifier
+    >>> x = np.linspace(-1, 1, 40)[:, None]
+    >>> LinearClassifier().fit(x, np.where(x[:, 0] > 0, "yes", "no")).predict([[0.9]]).tolist()
+    ['yes']
+    """
+
+    __init__ = LinearRegressor.__init__
+    _adam_rate = LinearRegressor._adam_rate
+
+
+class MLPClassifier(_Classifier):
+    """A classifier by a multilayer perceptron on a mesh; arguments as in MLPRegressor.
+
+    >>> import numpy as np
+    >>> from gdt.estimators import MLPClassifier
+    >>> x = np.linspace(-1, 1, 40)[:, None]
+    >>> MLPClassifier(random_state=0).fit(x, abs(x[:, 0]) > 0.5).score(x, abs(x[:, 0]) > 0.5) > 0.9
+    True
+    """
+
+    __init__ = MLPRegressor.__init__

@@ -1,0 +1,96 @@
+"""The estimators are scikit-learn's, and have TensorFlow's train, evaluate and predict."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import check_estimator
+
+import gdt
+from gdt.errors import ArgumentError
+from gdt.estimators import LinearClassifier, LinearRegressor, MLPClassifier, MLPRegressor
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((60, 3))
+LABELS = np.where(X[:, 0] + X[:, 1] > 0, "yes", "no")
+
+
+@pytest.mark.parametrize(
+    "estimator", [LinearRegressor(), LinearClassifier(), MLPRegressor(), MLPClassifier()], ids=str
+)
+def test_scikit_learn_accepts_it(estimator: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the checks themselves warn of
+        results = check_estimator(estimator, on_skip=None, on_fail=None)
+    failed = [f"{r['check_name']}: {r['exception']!r}" for r in results if r["status"] == "failed"]
+    assert not failed, "\n".join(failed)
+    assert sum(r["status"] == "passed" for r in results) > 45
+
+
+def test_meshes_give_the_results_of_one_device() -> None:
+    whole = MLPClassifier(random_state=0, max_iter=30).fit(X, LABELS)
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)], blocks=4)
+    for strategy in (mesh, gdt.MirroredStrategy(3)):
+        split = MLPClassifier(random_state=0, max_iter=30, strategy=strategy).fit(X, LABELS)
+        np.testing.assert_allclose(split.predict_proba(X), whole.predict_proba(X), rtol=1e-9)
+        again = pickle.loads(pickle.dumps(split))
+        np.testing.assert_allclose(again.predict_proba(X), whole.predict_proba(X), rtol=1e-9)
+        again.partial_fit(X, LABELS)
+        assert again.global_step_ == split.global_step_ + 1
+    assert cross_val_score(MLPClassifier(max_iter=50), X, LABELS, cv=3).mean() > 0.8
+
+
+def ones(batches: int = 100) -> Any:
+    return lambda: [({"feats": np.ones((10, 1), "f4")}, np.ones(10, "f4"))] * batches
+
+
+def test_the_program_of_the_estimators_document() -> None:
+    strategy = gdt.MirroredStrategy(2)
+    regressor = LinearRegressor(optimizer=lambda: gdt.optim.SGD(0.1), strategy=strategy)
+    assert regressor.train(input_fn=ones(), steps=10) is regressor
+    results = regressor.evaluate(input_fn=ones(), steps=10)
+    assert results["global_step"] == 10 and results["label/mean"] == 1.0
+    assert results["prediction/mean"] == pytest.approx(1.0, abs=0.1)
+    assert results["loss"] == pytest.approx(10 * results["average_loss"])
+    regressor.train(ones(), steps=40).train(ones(), max_steps=3)
+    assert regressor.evaluate(ones(), steps=1)["global_step"] == 50
+    assert regressor.evaluate(ones(), steps=1)["average_loss"] < 1e-6
+    rows = list(regressor.predict(ones(2)))
+    assert len(rows) == 20 and rows[0]["predictions"] == pytest.approx([1.0], abs=1e-3)
+    weight, bias = (float(x.numpy().sum()) for x in regressor.model_.parameters().values())
+    assert weight == pytest.approx(0.5, abs=1e-3) and bias == pytest.approx(0.5, abs=1e-3)
+
+
+def test_classifiers_in_tensorflows_words() -> None:
+    classifier = LinearClassifier()
+    data = lambda: ({"a": X[:, :1], "b": X[:, 1:]}, LABELS)
+    with pytest.raises(NotFittedError):
+        classifier.evaluate(data)
+    for _ in range(100):
+        classifier.train(data)
+    results = classifier.evaluate(data)
+    assert results["accuracy"] > 0.95 and results["auc"] > 0.98 and results["global_step"] == 100
+    assert results["accuracy_baseline"] == pytest.approx((LABELS == "no").mean())
+    rows = list(classifier.predict(data))
+    assert [row["classes"][0] for row in rows] == classifier.predict(X).tolist()
+    np.testing.assert_allclose([r["probabilities"] for r in rows], classifier.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda: LinearRegressor().train(list), "input_fn returned no batch"),
+        (lambda: LinearRegressor().train(lambda: [X]), "not a pair"),
+        (lambda: LinearRegressor().fit(X, X[:, 0], np.zeros(60)), "(?i)sample weights"),
+        (lambda: LinearClassifier().fit(X, LABELS).partial_fit(X, ["maybe"] * 60), "'maybe'"),
+    ],
+)
+def test_what_does_not_fit_is_named(call: Any, problem: str) -> None:
+    with pytest.raises((ArgumentError, ValueError), match=problem):
+        call()
