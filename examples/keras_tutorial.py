@@ -2,9 +2,9 @@
 
 Follows the TensorFlow tutorial "Using DTensors with Keras" (tensorflow.org/tutorials/distribute/
 dtensor_keras_tutorial): 784-128-10, Adam with a rate of 0.01, batches of 128, three epochs, on
-eight devices. The same model is trained three times, with layouts that are given to no layer, to each
-layer, and by a LayoutMap; the losses agree. Then a LayoutMap places the weights of a subclassed, a
-sequential and a functional model.
+eight devices. The same model is trained three times, with layouts that are given to no layer, to
+each layer, and by a LayoutMap; the losses agree. Then a LayoutMap places the weights of a
+subclassed, a sequential and a functional model.
 
     python -m examples.keras_tutorial [--data-dir MNIST] [--output outputs] [--full]
 """
