@@ -35,9 +35,10 @@ from gdt.engine import op as op_module
 from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
 from gdt.ops import *
-from gdt.ops import constants
+from gdt.ops import constants, numpys
 from gdt.ops.constants import *
 from gdt.ops.dtypes import namespace_info as __array_namespace_info__
+from gdt.ops.numpys import *
 from gdt.programs import function as function_module
 from gdt.programs.function import *
 from gdt.saving import load_model, load_weights
@@ -81,6 +82,7 @@ __all__ += fetching.__all__
 __all__ += function_module.__all__
 __all__ += layout.__all__
 __all__ += mesh.__all__
+__all__ += numpys.__all__
 __all__ += observers.__all__
 __all__ += op_module.__all__
 __all__.extend(ops.PUBLIC)

@@ -83,6 +83,18 @@ def _saved() -> Path:
     return gdt.checkpoint.save(_path(), {"w": X})
 
 
+def _binary() -> Path:
+    path = _path()
+    np.arange(4.0).tofile(path)
+    return path
+
+
+def _array_file() -> Path:
+    path = _path().with_suffix(".npy")
+    np.save(path, np.arange(4.0))
+    return path
+
+
 def _layouts() -> gdt.nn.LayoutMap:
     layouts = gdt.nn.LayoutMap(MESH)
     layouts[".*"] = [None, "x"]
@@ -120,6 +132,17 @@ CALLS: dict[str, Callable[[], Call]] = {
     **{name: _of_numbers(name) for name in MADE},
     "apply_along_axis": lambda: (gdt.apply_along_axis, (lambda x: x * 2, 1, X), {}),
     "apply_over_axes": lambda: (gdt.apply_over_axes, (gdt.sum, X, 0), {}),
+    "frombuffer": lambda: (gdt.frombuffer, (b"ab", "u1", 2, 0), {"layout": SPLIT}),
+    "fromfile": lambda: (gdt.fromfile, (_binary(), "f8"), {"layout": SPLIT}),
+    "fromiter": lambda: (gdt.fromiter, ([1, 2, 3, 4], "f8", 4), {"layout": SPLIT}),
+    "fromstring": lambda: (gdt.fromstring, ("1 2", "f8", 2), {"sep": " ", "layout": SPLIT}),
+    "genfromtxt": lambda: (gdt.genfromtxt, (["1", "2"], "f8"), {"layout": SPLIT}),
+    "load": lambda: (gdt.load, (_array_file(),), {"layout": SPLIT}),
+    "loadtxt": lambda: (gdt.loadtxt, (["1", "2"], "f8"), {"layout": SPLIT}),
+    "save": lambda: (gdt.save, (_array_file(), X), {}),
+    "savetxt": lambda: (gdt.savetxt, (_path(), X, "%.3f", " "), {}),
+    "savez": lambda: (gdt.savez, (_path(), X), {}),
+    "savez_compressed": lambda: (gdt.savez_compressed, (_path(), X), {}),
     "ix_": lambda: (gdt.ix_, ([0, 1], [0]), {}),
     # ---- meshes and layouts
     "create_mesh": lambda: (gdt.create_mesh, ([("x", 2)],), {"devices": ["cpu:0", "cpu:1"],

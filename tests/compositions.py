@@ -75,7 +75,28 @@ def _triangle(x: Any, k: int) -> Any:
 STEP = np.array([-2.0, 0.0, 3.0, 0.5, -0.0])
 NUMBERS = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 3.0, -1.5])
 
+LONG = rng.standard_normal(37)
+GRID = np.linspace(-1.5, 2.0, 6)
 COMPOSED: dict[str, Samples] = {
+    "bincount": calls(np.bincount, (SMALL,), (SMALL.astype(int), LONG[:13]), grad=False)
+    + calls(np.bincount, (SMALL,), minlength=9),
+    "convolve": calls(np.convolve, (LONG, WEIGHTS), (WEIGHTS, LONG), (SMALL, SMALL[:3]))
+    + calls(np.convolve, (LONG, VECTOR), (VECTOR, VECTOR[:1]), mode="same")
+    + calls(np.convolve, (LONG, VECTOR * 1j), mode="valid"),
+    "correlate": calls(np.correlate, (LONG, WEIGHTS), (WEIGHTS, LONG), (SMALL, SMALL[:4]))
+    + calls(np.correlate, (LONG, VECTOR), (VECTOR, LONG), mode="same")
+    + calls(np.correlate, (LONG * 1j, COMPLEX[:, 0]), (COMPLEX[:, 0], LONG * 1j), mode="full"),
+    "histogram": calls(np.histogram, (LONG,), (SMALL,), (MATRIX, 4), (MATRIX, GRID), grad=False)
+    + calls(np.histogram, (MATRIX,), range=(-1, 1), bins=3, density=True, grad=False)
+    + calls(np.histogram, (LONG, "sqrt"), (LONG, "sturges"), (LONG, "scott"), grad=False)
+    + calls(np.histogram, (VECTOR,), bins=3, weights=LONG[:11], grad=False),
+    "histogram2d": calls(np.histogram2d, (LONG, LONG[::-1].copy(), 4), grad=False)
+    + calls(np.histogram2d, (LONG, LONG[::-1].copy(), [3, GRID]), density=True, grad=False),
+    "histogram_bin_edges": calls(np.histogram_bin_edges, (LONG, 5), (LONG, "rice"), grad=False),
+    "histogramdd": calls(np.histogramdd, (MATRIX, 3), (MATRIX, [2, 3, GRID]), grad=False),
+    "interp": calls(np.interp, (LONG, GRID, WEIGHTS[[0, 1, 2, 3, 4, 0]]))
+    + calls(np.interp, (LONG, GRID, GRID * 2), left=-7.0, right=9.0)
+    + calls(np.interp, (LONG * 3, GRID[::-1].copy(), GRID * (1 + 2j)), period=3.0, grad=False),
     "angle": calls(np.angle, (COMPLEX,), (MATRIX,), grad=False)
     + calls(np.angle, (COMPLEX,), deg=True, grad=False),
     "append": calls(np.append, (MATRIX, INTEGERS), (VECTOR, 3.0))

@@ -43,7 +43,7 @@ def test_aliases_are_the_functions_themselves() -> None:
 def test_every_function_shows_its_arguments() -> None:
     for name in FUNCTIONS.keys() & vars(np).keys():
         parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
-        passes_on = name in ("apply_along_axis", "fromfunction", "piecewise")
+        passes_on = name in ("apply_along_axis", "fromfunction", "piecewise") or "savez" in name
         assert passes_on or not any(p.kind is p.VAR_KEYWORD for p in parameters), name
 
 

@@ -14,39 +14,57 @@ from gdt.ops.elementwise import checked_dtype
 from gdt.ops.joining import roll
 from gdt.ops.lookup import checked_axis
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
 
 
 def _frequencies(
-    name: str, n: int, count: int, d: float, dtype: Any, layout: Layout | None, middle: int
+    name: str,
+    n: int,
+    count: int,
+    d: float,
+    dtype: Any,
+    layout: Layout | None,
+    middle: int,
+    device: Mesh | None,
 ) -> DistributedArray:
     if isinstance(n, bool) or n < 1:
         raise error(ShapeError, name, f"{n} is no number of samples", remedy="It is 1 or more.")
     if checked_dtype(dtype, name).kind != "f":
         raise error(DtypeError, name, f"{dtype} is no real floating-point dtype")
-    array_type = type_of_shape(count, dtype, layout, name)
+    array_type = type_of_shape(count, dtype, layout, name, device)
     return from_indices(array_type, lambda xp, i: xp.where(i < middle, i, i - n) * (1.0 / (n * d)))
 
 
 @public_of("fft")
 def fftfreq(
-    n: int, d: float = 1.0, dtype: Any = float, *, layout: Layout | None = None
+    n: int,
+    d: float = 1.0,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
 ) -> DistributedArray:
     """The frequencies of the elements of `fft`: (0, 1, ..., -2, -1) / (n * d), of shape (n,).
 
     n: the number of samples. d: the distance of two samples, in units of which the reciprocal is
-    the frequencies'. layout: replicated on the default mesh if not given.
+    the frequencies'. layout, device: see `gdt.asarray`.
 
     Raises ShapeError for an `n` below 1, DtypeError for a dtype that is not floating-point.
 
     >>> gdt.fft.fftfreq(4).tolist()
     [0.0, 0.25, -0.5, -0.25]
     """
-    return _frequencies("fft.fftfreq", n, n, d, dtype, layout, (n + 1) // 2)
+    return _frequencies("fft.fftfreq", n, n, d, dtype, layout, (n + 1) // 2, device)
 
 
 @public_of("fft")
 def rfftfreq(
-    n: int, d: float = 1.0, dtype: Any = float, *, layout: Layout | None = None
+    n: int,
+    d: float = 1.0,
+    dtype: Any = None,
+    *,
+    layout: Layout | None = None,
+    device: Mesh | None = None,
 ) -> DistributedArray:
     """The frequencies of the elements of `rfft`: (0, 1, ..., n // 2) / (n * d), of shape
     (n // 2 + 1,).
@@ -56,7 +74,7 @@ def rfftfreq(
     >>> gdt.fft.rfftfreq(4).tolist()
     [0.0, 0.25, 0.5]
     """
-    return _frequencies("fft.rfftfreq", n, n // 2 + 1, d, dtype, layout, n + 1)
+    return _frequencies("fft.rfftfreq", n, n // 2 + 1, d, dtype, layout, n + 1, device)
 
 
 @public_of("fft")

@@ -15,13 +15,16 @@ from gdt.ops.bits import *
 from gdt.ops.builtin_names import *
 from gdt.ops.closeness import *
 from gdt.ops.comparison import *
+from gdt.ops.convolving import *
 from gdt.ops.creation import *
 from gdt.ops.differences import *
 from gdt.ops.dtypes import *
 from gdt.ops.elementwise import *
 from gdt.ops.exponential import *
 from gdt.ops.extrema import *
+from gdt.ops.files import *
 from gdt.ops.grids import *
+from gdt.ops.histograms import *
 from gdt.ops.indexing import *
 from gdt.ops.interchange import *
 from gdt.ops.joining import *

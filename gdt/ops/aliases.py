@@ -5,6 +5,7 @@ from __future__ import annotations
 from gdt.array.registry import ALIASES
 from gdt.ops.assembling import vstack
 from gdt.ops.comparison import invert, left_shift, right_shift
+from gdt.ops.creation import asarray
 from gdt.ops.elementwise import conj, divide, remainder
 from gdt.ops.exponential import acos, acosh, asin, asinh, atan, atan2, atanh
 from gdt.ops.extrema import max_, min_
@@ -14,6 +15,7 @@ from gdt.ops.rounding import abs_, round_
 from gdt.ops.shapes import transpose
 
 absolute = abs_
+asanyarray = ascontiguousarray = asfortranarray = asarray  # memory has the order of gdt
 amax, amin = max_, min_
 arccos, arcsin, arctan, arctan2 = acos, asin, atan, atan2
 arccosh, arcsinh, arctanh = acosh, asinh, atanh
@@ -40,6 +42,9 @@ __all__ = [
     "arctan2",
     "arctanh",
     "around",
+    "asanyarray",
+    "ascontiguousarray",
+    "asfortranarray",
     "bitwise_invert",
     "bitwise_left_shift",
     "bitwise_not",

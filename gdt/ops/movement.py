@@ -22,7 +22,7 @@ from gdt.sharding.layout import MATCH, Layout
 from gdt.sharding.mesh import get_default_mesh
 from gdt.sharding.routes import route
 
-__all__ = ["relayout", "relayout_like"]
+__all__ = ["copy", "relayout", "relayout_like"]
 
 Block = Any
 
@@ -83,7 +83,11 @@ _copy_to_mesh.vjp(
 @public
 @planned_op()
 def copy(x: ArrayType, /) -> BlockPlan:
-    """The array in memory of its own; see `DistributedArray.copy`."""
+    """The array in memory of its own.
+
+    >>> gdt.copy(gdt.ones(2)).tolist()
+    [1.0, 1.0]
+    """
     duplicate = partial(backend_of(x.mesh).asarray, copy=True, order=x.memory_order)
     return BlockPlan([None], x, [duplicate] * len(x.mesh.blocks))
 

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.backend import backend_of
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Plan
 from gdt.engine.planned import plan_of_blocks
-from gdt.errors import AxisError, ShapeError, error
+from gdt.errors import ArgumentError, AxisError, CopyError, ShapeError, error
 from gdt.ops.flattened import plan_flattened
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
@@ -134,9 +136,21 @@ def _groups(have: Sequence[int], want: Sequence[int]) -> list[tuple[list[int], l
     return groups
 
 
-@op(_reshape_rule, linear="x", prepare=_prepare_reshape, view="x")
-def reshape(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_ENGINE) -> Block:
+@op(_reshape_rule, linear="x", prepare=_prepare_reshape, view="x", extended="copy, order")
+def reshape(
+    xp: Any,
+    x: Block,
+    /,
+    shape: Shape,
+    *,
+    copy: bool | None = None,
+    order: str = "C",
+    block_shape: Any = FROM_ENGINE,
+) -> Block:
     """The elements in row-major order in another shape; one size may be -1.
+
+    copy: False raises CopyError where the result does not share the memory of `x`. order: "C", or
+    "F" for the elements in the order in which the first index changes fastest.
 
     Local where the split axes stay whole groups; else devices send each other the elements that the
     boundaries of shards separate, and the result is split along its first axis that is long enough.
@@ -145,6 +159,36 @@ def reshape(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_ENGIN
     [[0, 1, 2], [3, 4, 5]]
     """
     return x.reshape(block_shape)
+
+
+@reshape.extend
+def _reshape_in_order(
+    x: DistributedArray, shape: Shape, *, copy: bool | None = None, order: str | None = None
+) -> DistributedArray:
+    if order not in (None, "C", "F", "A", "K"):
+        raise error(ArgumentError, "reshape", f"order is {order!r}, neither 'C' nor 'F'")
+    if order == "F":
+        (x,) = as_operands("reshape", x=x)
+        sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
+        reshaped = transpose(reshape(transpose(x), sizes[::-1]))
+    else:
+        reshaped = reshape(x, shape)
+    if copy is False and not _shares_memory(reshaped, x):
+        raise error(
+            CopyError,
+            "reshape",
+            "the elements cannot be had without a copy",
+            operands={"x": x.type},
+            remedy="Let them be copied: copy=None.",
+        )
+    return reshaped
+
+
+def _shares_memory(out: DistributedArray, x: DistributedArray) -> bool:
+    """Whether every block of `out` may be a view of one of `x`."""
+    share = backend_of(x.mesh).xp.may_share_memory
+    pairs = zip(out.blocks, x.blocks, strict=True)
+    return all(a.size == 0 or share(a, b) for a, b in pairs)
 
 
 @reshape.alternative

@@ -1,0 +1,366 @@
+"""Counting: histograms, and values between points that are given.
+
+Devices count their own elements, and the counts are partial sums; the edges of bins are small, and
+every device has them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.engine.op import op
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops.comparison import clip, equal, greater, less, logical_and, where
+from gdt.ops.creation import asarray, ones, zeros
+from gdt.ops.elementwise import astype, divide, imag, real
+from gdt.ops.extrema import max_, min_
+from gdt.ops.reductions import sum_
+from gdt.ops.shapes import reshape
+from gdt.ops.statistics import std
+from gdt.ops.taking import add_at, take
+from gdt.sharding.layout import Layout
+
+__all__ = [
+    "bincount",
+    "histogram",
+    "histogram2d",
+    "histogram_bin_edges",
+    "histogramdd",
+    "interp",
+]
+
+Block = Any
+Edges = list[DistributedArray]
+
+
+@op("..., k -> ...", whole="k", fill={"x": None})
+def count_edges(xp: Any, x: Block, edges: Block, /, side: str = "right") -> Block:
+    """The number of `edges`, (k,) and sorted, that are not above x; of those below x if `side` is
+    "left"."""
+    return xp.searchsorted(edges.reshape(-1), x, side=side)
+
+
+count_edges.vjp(None, None)
+
+
+# ---------------------------------------------------------------- bincount
+
+
+def _counted(
+    places: DistributedArray, weights: DistributedArray | None, count: int
+) -> DistributedArray:
+    """The sums of `weights` (ones for None) of each of `count` places; a partial sum."""
+    if weights is None:
+        weights = ones(places.shape, np.int64, layout=places.layout.resolved)
+    carrier = zeros(count, np.int8, layout=Layout.replicated(places.mesh, 1))
+    return add_at(weights, places, carrier, axis=0)
+
+
+@public
+def bincount(x: Any, weights: Any = None, minlength: int = 0) -> DistributedArray:
+    """Count each of 0, 1, 2, ... in `x`, integers of rank 1; or add up their `weights`.
+
+    The result has max(x) + 1 elements, at least `minlength`; the largest and the smallest element
+    are read. Raises ShapeError for negative ones (a ValueError), and for shapes that do not fit.
+
+    >>> gdt.bincount([1, 1, 3]).tolist()
+    [0, 2, 0, 1]
+    """
+    (x,) = as_operands("bincount", x=x)
+    if x.ndim != 1:
+        raise error(ShapeError, "bincount", f"rank {x.ndim} is not 1", operands={"x": x.type})
+    if x.dtype.kind not in "biu" and x.size:
+        raise error(DtypeError, "bincount", f"{x.dtype} are no integers", operands={"x": x.type})
+    if minlength < 0:
+        raise error(ArgumentError, "bincount", f"minlength is {minlength}, and no count")
+    count = minlength
+    if x.size:
+        if int(min_(x)) < 0:
+            raise error(ShapeError, "bincount", "there are negative elements")
+        count = max(count, int(max_(x)) + 1)
+    if weights is not None:
+        _, weights = as_operands("bincount", x=x, weights=weights)
+        if weights.shape != x.shape:
+            operands = {"x": x.type, "weights": weights.type}
+            raise error(ShapeError, "bincount", "the shapes differ", operands=operands)
+        weights = astype(weights, float)
+    return _counted(astype(x, np.int64), weights, count)
+
+
+# ---------------------------------------------------------------- edges
+
+
+def _sturges(x: DistributedArray) -> float:
+    return _spread(x) / (math.log2(x.size) + 1.0)
+
+
+def _spread(x: DistributedArray) -> float:
+    return float(max_(x)) - float(min_(x))
+
+
+ESTIMATORS: dict[str, Callable[[DistributedArray], float]] = {
+    "sturges": _sturges,
+    "sqrt": lambda x: _spread(x) / math.sqrt(x.size),
+    "rice": lambda x: _spread(x) / (2.0 * x.size ** (1.0 / 3)),
+    "scott": lambda x: (24.0 * math.sqrt(math.pi) / x.size) ** (1.0 / 3) * float(std(x)),
+}
+"""The width of bins by the name of a rule. Source: NumPy's `histogram_bin_edges`."""
+
+
+def _outer(x: DistributedArray, limits: Any, name: str) -> tuple[float, float]:
+    """The first and the last edge: the limits given, or those of the values."""
+    if limits is not None:
+        first, last = limits
+        if first > last:
+            raise error(ArgumentError, name, f"range is {limits}, whose end is below its begin")
+    elif not x.size:
+        first, last = 0.0, 1.0
+    else:
+        first, last = min_(x).item(), max_(x).item()
+    if not (math.isfinite(first) and math.isfinite(last)):
+        raise error(ShapeError, name, f"the range [{first}, {last}] is not finite")
+    return (first - 0.5, last + 0.5) if first == last else (first, last)
+
+
+def _edges(
+    x: DistributedArray, bins: Any, limits: Any, name: str, weights: Any = None
+) -> tuple[np.ndarray, bool]:
+    """The edges of the bins, on the host, and whether the bins are equally wide."""
+    if isinstance(bins, str):
+        if bins not in ESTIMATORS or weights is not None:
+            problem = f"bins is {bins!r}" + (" with weights" if weights is not None else "")
+            remedy = f"It is a number, edges, or without weights one of {', '.join(ESTIMATORS)}."
+            raise error(ArgumentError, name, problem, remedy=remedy)
+        first, last = _outer(x, limits, name)
+        inside = x if limits is None else x[logical_and(x >= first, x <= last)]
+        width = ESTIMATORS[bins](inside) if inside.size else 0.0
+        if width and x.dtype.kind in "iu":
+            width = max(width, 1.0)
+        count = math.ceil((last - first) / width) if width else 1
+    elif np.ndim(bins) == 0 and not isinstance(bins, DistributedArray):
+        if isinstance(bins, bool) or not isinstance(bins, int | np.integer):
+            raise error(DtypeError, name, f"bins is {bins!r}, neither a number nor edges")
+        count = int(bins)
+        if count < 1:
+            raise error(ArgumentError, name, f"bins is {count}, and no number of bins")
+        first, last = _outer(x, limits, name)
+    else:
+        edges = bins.numpy() if isinstance(bins, DistributedArray) else np.asarray(bins)
+        if edges.ndim != 1 or (edges[:-1] > edges[1:]).any():
+            raise error(ShapeError, name, "the edges are not a vector that increases")
+        return edges, False
+    dtype = np.result_type(x.dtype, float) if x.dtype.kind != "f" else x.dtype
+    return np.linspace(first, last, count + 1, dtype=dtype), True
+
+
+@public
+def histogram_bin_edges(
+    x: Any, bins: Any = 10, range: Any = None, weights: Any = None
+) -> DistributedArray:
+    """The edges of the bins of `gdt.histogram`, whose arguments these are.
+
+    >>> gdt.histogram_bin_edges([1.0, 2.0, 5.0], bins=2).tolist()
+    [1.0, 3.0, 5.0]
+    """
+    (x,) = as_operands("histogram_bin_edges", x=x)
+    edges, _ = _edges(x, bins, range, "histogram_bin_edges", weights)
+    return asarray(edges, device=x.mesh)
+
+
+# ---------------------------------------------------------------- histograms
+
+
+def _bins_of(x: DistributedArray, edges: DistributedArray) -> DistributedArray:
+    """The bin of every element, -1 for one in none: the last bin has its right edge."""
+    count = edges.shape[0] - 1
+    places = count_edges(x, edges) - 1
+    places = where(equal(x, edges[-1]), count - 1, places)
+    return where(places >= count, -1, places)
+
+
+@public
+def histogram(
+    x: Any, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
+) -> tuple[DistributedArray, DistributedArray]:
+    """The number of elements in each bin, or the sum of their `weights`; and the edges of the bins.
+
+    bins: a number of bins of equal width between the limits `range` (by default the smallest and
+        the largest element, which are read); or their edges, which increase; or the name of a rule:
+        "sturges", "sqrt", "rice" or "scott". density: whether to divide by the total and by the
+        widths of the bins. Every device counts its own elements.
+
+    >>> counts, edges = gdt.histogram([1, 2, 1, 5], bins=[0, 2, 4])
+    >>> counts.tolist()
+    [2, 1]
+    """
+    (x,) = as_operands("histogram", x=x)
+    x = astype(x, np.uint8) if x.dtype.kind == "b" else x
+    host_edges, _ = _edges(x, bins, range, "histogram", weights)
+    edges = asarray(host_edges, device=x.mesh)
+    if weights is not None:
+        _, weights = as_operands("histogram", x=x, weights=weights)
+        if weights.shape != x.shape:
+            operands = {"x": x.type, "weights": weights.type}
+            raise error(ShapeError, "histogram", "the shapes differ", operands=operands)
+        weights = reshape(weights, -1)
+    counts = _sums_in_bins([_bins_of(reshape(x, -1), edges)], [edges.shape[0] - 1], weights)
+    if density:
+        widths = asarray(np.diff(host_edges).astype(float), device=x.mesh)
+        return divide(divide(counts, widths), sum_(counts)), edges
+    return counts, edges
+
+
+def _sums_in_bins(
+    places: Sequence[DistributedArray], counts: Sequence[int], weights: DistributedArray | None
+) -> DistributedArray:
+    """The number of points in each bin of a grid, or the sums of their weights.
+
+    places: the bins along each axis, -1 for none. counts: how many there are.
+    """
+    flat: Any = 0
+    is_inside: Any = True
+    for place, count in zip(places, counts, strict=True):
+        flat = flat * count + clip(place, 0, count - 1)
+        is_inside = logical_and(place >= 0, is_inside)
+    weights = astype(is_inside, np.int64) if weights is None else where(is_inside, weights, 0)
+    return reshape(_counted(flat, weights, math.prod(counts)), tuple(counts))
+
+
+@public
+def histogramdd(
+    sample: Any, bins: Any = 10, range: Any = None, density: bool = False, weights: Any = None
+) -> tuple[DistributedArray, Edges]:
+    """The histogram of points in any number of dimensions; and the edges along each of them.
+
+    sample: (points, dimensions), or a list of the coordinates along each dimension. bins, range: as
+        of `gdt.histogram`, one for all dimensions or a list of one for each.
+
+    >>> counts, edges = gdt.histogramdd([[0.0, 0.0], [1.0, 1.0]], bins=2)
+    >>> counts.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if (
+        isinstance(sample, list | tuple)
+        and sample
+        and np.ndim(sample[0]) == 1
+        and (isinstance(sample, tuple) or isinstance(sample[0], DistributedArray))
+    ):
+        named = {f"coordinates {i}": c for i, c in enumerate(sample)}
+        columns = as_operands("histogramdd", **named)
+    else:
+        (points,) = as_operands("histogramdd", sample=sample)
+        points = reshape(points, (-1, 1)) if points.ndim == 1 else points
+        if points.ndim != 2:
+            raise error(ShapeError, "histogramdd", f"the sample has rank {points.ndim}, not 2")
+        columns = [points[:, i] for i in _count(points.shape[1])]
+    rank = len(columns)
+    of_axes = list(bins) if isinstance(bins, list | tuple) else [bins] * rank
+    limits = [None] * rank if range is None else list(range)
+    if len(of_axes) != rank or len(limits) != rank:
+        raise error(
+            ArgumentError, "histogramdd", f"bins or range is not one for each of {rank} axes"
+        )
+    edges = [
+        asarray(_edges(c, b, r, "histogramdd")[0], device=columns[0].mesh)
+        for c, b, r in zip(columns, of_axes, limits, strict=True)
+    ]
+    if weights is not None:
+        weights = as_operands("histogramdd", sample=columns[0], weights=weights)[1]
+    places = [_bins_of(c, e) for c, e in zip(columns, edges, strict=True)]
+    counts = astype(_sums_in_bins(places, [e.shape[0] - 1 for e in edges], weights), float)
+    if density:
+        total = sum_(counts)
+        for axis, e in enumerate(edges):
+            widths = reshape(e[1:] - e[:-1], [-1 if d == axis else 1 for d in _count(rank)])
+            counts = divide(counts, widths)
+        counts = divide(counts, total)
+    return counts, edges
+
+
+_count = range  # the builtin, which parameters of NumPy's name hide
+
+
+@public
+def histogram2d(
+    x: Any,
+    y: Any,
+    bins: Any = 10,
+    range: Any = None,
+    density: bool = False,
+    weights: Any = None,
+) -> tuple[DistributedArray, DistributedArray, DistributedArray]:
+    """The histogram of the points (x, y); and the edges along x and along y.
+
+    bins, range: as of `gdt.histogram`, one for both or a list of two.
+
+    >>> counts, x_edges, y_edges = gdt.histogram2d([0, 1], [0, 1], bins=2)
+    >>> counts.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    x, y = as_operands("histogram2d", x=x, y=y)
+    if x.ndim != 1 or x.shape != y.shape:
+        operands = {"x": x.type, "y": y.type}
+        raise error(ShapeError, "histogram2d", "the coordinates differ in shape", operands=operands)
+    if not isinstance(bins, int | np.integer | str) and len(bins) not in (1, 2):
+        bins = [bins, bins]
+    counts, (first, second) = histogramdd((x, y), bins, range, density, weights)
+    return counts, first, second
+
+
+# ---------------------------------------------------------------- interpolation
+
+
+@public
+def interp(
+    x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: float | None = None
+) -> DistributedArray:
+    """The values at `x` of the line through the points (xp, fp), whose xp increase.
+
+    left, right: the values before the first and after the last point, by default theirs. period:
+        of the xp, which then need not increase. Points are small, and every device has them all.
+
+    >>> gdt.interp([1.5, 9.0], [1, 2, 3], [10.0, 20.0, 0.0]).tolist()
+    [15.0, 0.0]
+    """
+    x, points, values = as_operands("interp", x=x, xp=xp, fp=fp)
+    if points.ndim != 1 or points.shape != values.shape or not points.size:
+        operands = {"xp": points.type, "fp": values.type}
+        raise error(ShapeError, "interp", "the points are no two equal vectors", operands=operands)
+    if values.dtype.kind == "c":
+        sides = [(None if v is None else (complex(v).real, complex(v).imag)) for v in (left, right)]
+        ends = [[None if s is None else s[i] for s in sides] for i in (0, 1)]
+        parts = [
+            interp(x, points, part(values), left=pair[0], right=pair[1], period=period)
+            for part, pair in zip((real, imag), ends, strict=True)
+        ]
+        return parts[0] + parts[1] * 1j
+    x, points, values = (astype(a, float) for a in (x, points, values))
+    if period is not None:
+        if period == 0:
+            raise error(ArgumentError, "interp", "period is 0")
+        period = abs(period)
+        x, host = x % period, points.numpy() % period
+        order = np.argsort(host)
+        order = np.concatenate([order[-1:], order, order[:1]])
+        shifts = np.zeros(len(order))
+        shifts[0], shifts[-1] = -period, period
+        points, values = asarray(host[order] + shifts, device=x.mesh), take(values, order)
+    count = points.shape[0]
+    first, last = values[0], values[-1]
+    inside = first
+    if count > 1:
+        at = clip(count_edges(x, points) - 1, 0, count - 2)
+        low, step = take(points, at), take(points[1:] - points[:-1], at)
+        base, rise = take(values, at), take(values[1:] - values[:-1], at)
+        inside = where(equal(x, low), base, base + (x - low) * (rise / step))
+    inside = where(less(x, points[0]), first if left is None else left, inside)
+    inside = where(greater(x, points[-1]), last if right is None else right, inside)
+    inside = where(equal(x, points[-1]), last, inside)
+    return where(x != x, x, inside)  # NaN stays NaN
