@@ -135,7 +135,7 @@ OVERRIDDEN = {
 }  # fmt: skip
 
 
-PAGES = ["README.md", "docs/architecture.md", "docs/adding-an-op.md"]
+PAGES = ["README.md", "docs/architecture.md", "docs/adding-an-op.md", "docs/parallel-training.md"]
 
 
 @pytest.fixture

@@ -1,0 +1,218 @@
+"""A small GPT under schemes of parallel training, which are said by layouts alone.
+
+    python -m examples.parallel_gpt            # a table: bytes, collectives, memory of a device
+    python -m examples.parallel_gpt --write    # the same, into docs/parallel-training.md
+
+The model and its step are the same in all schemes; a LayoutMap and the layout of the batch differ.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gdt
+from gdt import nn
+
+PAGE = Path(__file__).parent.parent / "docs" / "parallel-training.md"
+BEGIN, END = "<!-- table -->", "<!-- end of table -->"
+LAYERS, SIZE, HEADS, VOCABULARY, TOKENS, BATCH = 2, 64, 4, 64, 32, 16
+
+
+class Block(nn.Module):
+    """Attention and two dense layers, each after a normalisation and beside a residual."""
+
+    def __init__(self, key: int) -> None:
+        self.norm1, self.norm2 = nn.LayerNorm(SIZE), nn.LayerNorm(SIZE)
+        self.attention = nn.MultiHeadAttention(HEADS, SIZE, causal=True, key=key)
+        self.up = nn.Dense(SIZE, 4 * SIZE, activation="gelu", key=key + 100)
+        self.down = nn.Dense(4 * SIZE, SIZE, key=key + 200)
+
+    def __call__(self, x: Any) -> Any:
+        x = x + self.attention(self.norm1(x))
+        return x + self.down(self.up(self.norm2(x)))
+
+
+class GPT(nn.Module):
+    """Logits of the next token, whose head is the table of the embedding."""
+
+    def __init__(self) -> None:
+        self.table = nn.Embedding(VOCABULARY, SIZE, key=1)
+        self.positions = nn.Embedding(TOKENS, SIZE, key=2)
+        self.blocks = [Block(n) for n in range(LAYERS)]
+        self.norm = nn.LayerNorm(SIZE)
+
+    def __call__(self, tokens: Any) -> Any:
+        x = self.table(tokens) + self.positions.weight
+        for block in self.blocks:
+            x = block(x)
+        return self.table.logits(self.norm(x))
+
+
+# ---------------------------------------------------------------- schemes
+
+COLUMNS = (
+    r".*(query|key|value|up\.)_?weight"  # the matrices that tensor parallelism cuts in columns
+)
+ROWS = r".*(output_|down\.|table\.)weight"
+VECTORS = r".*(query|key|value|up\.)_?bias"
+OTHERS = r"positions|.*(norm\d?\.|output_bias|down\.bias)"
+
+
+def data(layouts: nn.LayoutMap) -> None:
+    """Every device has the whole model."""
+
+
+def zero(layouts: nn.LayoutMap) -> None:
+    """Gradients and Adam's moments are split (ZeRO 1 and 2)."""
+    layouts[".*"] = nn.Sharded(state="data")
+
+
+def fsdp(layouts: nn.LayoutMap) -> None:
+    """Weights are split too, and gathered where a block uses them (ZeRO 3)."""
+    layouts[".*"] = nn.Sharded(kept="data")
+
+
+def tensor(layouts: nn.LayoutMap, kept: str | None = None) -> None:
+    """Matrices are split by columns, then by rows; heads and the vocabulary are split."""
+    layouts[COLUMNS] = nn.Sharded(kept, [None, "model"])
+    layouts[ROWS] = nn.Sharded(kept, ["model", None])
+    layouts[VECTORS] = nn.Sharded(kept, ["model"])
+    layouts[OTHERS] = nn.Sharded(kept)
+
+
+def whole(layouts: nn.LayoutMap) -> None:
+    """Tensor parallel on a mesh of one axis, where activations are told to stay whole."""
+    tensor(layouts)
+    layouts[r"(table|blocks\.\d+\.(attention|down))/output"] = [None, None, None]
+
+
+def tensor_and_fsdp(layouts: nn.LayoutMap) -> None:
+    """Every matrix is split over both mesh axes, and used in its columns or rows."""
+    tensor(layouts, kept="data")
+
+
+def sequence(layouts: nn.LayoutMap) -> None:
+    """Tensor parallel, with the tokens between attention and dense layers split."""
+    tensor(layouts)
+    layouts[r"(table|blocks\.\d+\.(attention|down))/output"] = [None, "model", None]
+    layouts[r"(blocks\.\d+\.)?norm\d?/output"] = [None, None, None]
+
+
+class Scheme(NamedTuple):
+    """A scheme of parallel training, and what theory says of it.
+
+    dims: the mesh. batch: the sharding specs of tokens and targets. nbytes, collectives: of a
+    step, from the formula; state: the bytes of weights, gradients and moments of a device.
+    wrap: a function of each block of the model.
+    """
+
+    name: str
+    dims: list[tuple[str, int]]
+    layouts: Callable[[nn.LayoutMap], None]
+    batch: list[str | None]
+    formula: str
+    nbytes: int
+    collectives: int
+    state: int
+    wrap: Callable[[Any], Any] = lambda block: block
+
+
+P = 106_240  # parameters
+N = 4 * P  # bytes
+A = 4 * BATCH * TOKENS * SIZE  # bytes of an activation
+S = 4 * BATCH * TOKENS  # of a number for each token
+Q, R = 413_184, 11_776  # of what tensor parallelism splits, and of the rest
+TENSOR = 2 * ((4 * LAYERS + 2) * A + 3 * S)  # over two devices
+SEQUENCE = (8 * LAYERS + 4) * A + 6 * S + 8 * (6 * LAYERS * SIZE + 2 * SIZE)
+
+ON_8, ON_2, ON_4x2 = [("data", 8)], [("model", 2)], [("data", 4), ("model", 2)]
+SCHEMES = [
+    Scheme("data", ON_8, data, ["data", None], "2(p-1)n", 14 * N, 1, 4 * N),
+    Scheme("ZeRO 1 and 2", ON_8, zero, ["data", None], "2(p-1)n", 14 * N, 2, 2 * N + 2 * N // 8),
+    Scheme("FSDP", ON_8, fsdp, ["data", None], "3(p-1)n", 21 * N, 9, 4 * N // 8),
+    Scheme("FSDP, checkpointed blocks", ON_8, fsdp, ["data", None], "3(p-1)n", 21 * N, 9,
+           4 * N // 8, gdt.checkpointed),
+    Scheme("tensor", ON_2, whole, [None, None], "2(t-1)((4L+2)A + 3s)", TENSOR, 13,
+           4 * (Q // 2 + R)),
+    Scheme("sequence", ON_2, sequence, [None, None], "(t-1)((8L+4)A + 6s + v)", SEQUENCE, 24,
+           4 * (Q // 2 + R)),
+    Scheme("data x tensor", ON_4x2, tensor, ["data", None], "tensor + 2(d-1)(q + 2r)",
+           TENSOR + 6 * (Q + 2 * R), 14, 4 * (Q // 2 + R)),
+    Scheme("FSDP x tensor", ON_4x2, tensor_and_fsdp, ["data", None], "tensor + 3(d-1)(q + 2r)",
+           TENSOR + 9 * (Q + 2 * R), 22, 4 * (Q // 8 + R // 4)),
+]  # fmt: skip
+
+
+# ---------------------------------------------------------------- measuring
+
+
+class Measured(NamedTuple):
+    """The loss of a step, what the devices send for its gradients and its update, and the most
+    that the blocks of a device take."""
+
+    loss: float
+    nbytes: int
+    collectives: int
+    peak: int
+
+
+def measure(scheme: Scheme) -> Measured:
+    """Take three steps of a scheme with one block for each device, and measure the last."""
+    size = int(np.prod([count for _, count in scheme.dims]))
+    mesh = gdt.create_mesh(scheme.dims, devices=[f"cpu:{i}" for i in range(size)], blocks=size)
+    with gdt.default_mesh(mesh):
+        model = GPT()
+    layouts = nn.LayoutMap(mesh)
+    scheme.layouts(layouts)
+    layouts.apply(model)
+    model.blocks = [scheme.wrap(block) for block in model.blocks]
+    optimizer = gdt.optim.Adam(1e-3).init(model)
+    rng, layout = np.random.default_rng(0), gdt.Layout(scheme.batch, mesh)
+    x, y = (gdt.asarray(rng.integers(0, VOCABULARY, (BATCH, TOKENS)), layout=layout) for _ in "xy")
+
+    def step() -> Any:
+        def loss(model: Any) -> Any:
+            return nn.losses.sparse_softmax_cross_entropy(y, model(x))
+
+        value, gradients = gdt.value_and_grad(loss)(model)
+        optimizer.update(model, gradients)
+        return value
+
+    step(), step()
+    with gdt.count_collectives() as counter, gdt.testing.peak_memory(model, optimizer) as memory:
+        value = step()
+    return Measured(float(value), counter.bytes, len(counter.collectives), memory.peak)
+
+
+def table() -> str:
+    """Return the table of all schemes, in Markdown."""
+    lines = [
+        "| scheme | mesh | bytes | formula | collectives | theory | peak of a device | its state |",
+        "|---|---|---:|---|---:|---:|---:|---:|",
+    ]
+    for s in SCHEMES:
+        m = measure(s)
+        mesh = " x ".join(f"{name} {count}" for name, count in s.dims)
+        lines.append(
+            f"| {s.name} | {mesh} | {m.nbytes:,} | {s.formula} = {s.nbytes:,} | {m.collectives} "
+            f"| {s.collectives} | {m.peak:,} | {s.state:,} |"
+        )
+    return "\n".join(lines)
+
+
+def written(page: str, new: str) -> str:
+    """Return a page with its table replaced."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{new}\n{END}{rest.split(END)[1]}"
+
+
+if __name__ == "__main__":
+    text = table()
+    if "--write" in sys.argv:
+        PAGE.write_text(written(PAGE.read_text(), text))
+    print(text)
