@@ -224,17 +224,21 @@ def check_network(seed: int) -> int:
     return sent.pop()
 
 
-def check_networks(seeds: range) -> None:
+def check_networks(seeds: range, most: int) -> None:
+    """Check that networks send at most 0.65 times what they did in all, and that at most `most` of
+    them send more than 1.2 times as much: a choice op by op cannot know that a large sum ends in
+    the gradient of a small table, which the earlier choice met by chance."""
     ratios = {seed: check_network(seed) / max(RECORDED[seed], 1) for seed in seeds}
     total = sum(r * RECORDED[seed] for seed, r in ratios.items())
-    assert total <= 0.8 * sum(RECORDED[seed] for seed in seeds)
-    assert max(ratios.values()) <= 1.2, ratios
+    assert total <= 0.65 * sum(RECORDED[seed] for seed in seeds)
+    assert sum(r > 1.2 for r in ratios.values()) <= most
+    assert max(ratios.values()) <= 1.5
 
 
 def test_random_networks_are_right_and_send_less() -> None:
-    check_networks(range(12))
+    check_networks(range(12), most=0)
 
 
 @pytest.mark.networks_full
 def test_many_random_networks_are_right_and_send_less() -> None:
-    check_networks(range(len(RECORDED)))
+    check_networks(range(len(RECORDED)), most=3)
