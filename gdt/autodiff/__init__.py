@@ -6,7 +6,8 @@ one gradient function per operand, only for operands that lead to a source. Grad
 written with public ops, so gradients of gradients, the layouts of gradients and their communication
 follow from the rules. A function of ops with a gradient of its own is one entry on the tape.
 
-**Layouts.** A gradient ends in the layout of its source. The partial sums of all gradients of a
+**Layouts.** Cotangents lie as their values do (`alignment`), those of several uses are added while
+they are partial, and a gradient ends in the layout of its source. The partial sums of all gradients of a
 call, and of `together_with`, are resolved in one collective per (mesh axes, reduction, dtype).
 
 **Buckets.** Gradients that together fill 25 MiB (`buckets`) are sent before the backward pass ends,

@@ -17,10 +17,10 @@ import numpy as np
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.registry import FUNCTIONS
 from gdt.array.released import Recipe, Released
+from gdt.autodiff.alignment import aligned
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.caches import Cache
-from gdt.engine.op import Op
 from gdt.engine.plan import value_key
 from gdt.errors import GradientError, error
 from gdt.observe import OBSERVERS, is_recorded, observing
@@ -299,7 +299,7 @@ def _backward(
             op, args, static, out = calls[number]
             g = _cotangent(out, grads, source_ids)
             if g is not None:
-                g = _as_values_lie(g, op, out, args, dependent)
+                g = aligned(g, op, out, args, dependent)
                 for a, c in _cotangents(op, g, out, args, static, dependent):
                     if c is not None:
                         have = grads.get(id(a))
@@ -358,52 +358,6 @@ def _cotangent(out: Any, grads: dict[int, DistributedArray], sources: Set[int]) 
             if o._resolved is not None:
                 grads.pop(id(o._resolved), None)
     return g
-
-
-def _as_values_lie(g: Any, op: Any, out: Any, args: tuple[Any, ...], dependent: set[int]) -> Any:
-    """Return the cotangent of a call's output, cut as the output is where that makes the rest of
-    the backward pass cheaper.
-
-    Mesh axes that split the output and over which the cotangent holds copies or a partial sum split
-    it too: a copy is cut for nothing, and a sum is scattered for half of what resolving it costs.
-    Without that the whole pass before may go on with copies. A sum stays partial where the
-    cotangents that are made of it are smaller, as that of a table is. An op that passes its
-    cotangent on as it is, such as `add`, is left out: the gradient of a bias needs no sum of a
-    constant cotangent.
-    """
-    linear = op.declaration.linear if isinstance(op, Op) else ()
-    is_additive = any(len(part) > 1 for part in linear)
-    arrays = [a for a in args if type(a) is DistributedArray]
-    if is_additive or len(arrays) < 2:
-        return g
-    nbytes = sum(a.nbytes for a in arrays if id(a) in dependent)
-    if type(out) is tuple:
-        pairs = zip(g, out, strict=True)
-        return tuple([c if c is None else _cut_as(c, o.type.layout, nbytes) for c, o in pairs])
-    return _cut_as(g, out.type.layout, nbytes)
-
-
-def _cut_as(g: DistributedArray, layout: Layout, nbytes: int) -> DistributedArray:
-    """Return `g`, with each dim split as in `layout` that is not split along other mesh axes; a
-    partial sum is scattered only if it has at most twice `nbytes`."""
-    have = g.type.layout
-    if (
-        have.dims == layout.dims
-        or have.mesh is not layout.mesh
-        or len(have.dims) != len(layout.dims)
-    ):
-        return g
-    used = {a for axes in have.dims for a in axes}
-    if g.nbytes > 2 * nbytes:
-        used.update(a for a, r in enumerate(have.reductions) if r is not None)
-    dims = tuple(
-        new if new[: len(old)] == old and used.isdisjoint(new[len(old) :]) else old
-        for old, new in zip(have.dims, layout.dims, strict=True)
-    )
-    split = {a for axes in dims for a in axes}
-    partial = tuple(None if a in split else r for a, r in enumerate(have.reductions))
-    cut: DistributedArray = FUNCTIONS["relayout"](g, Layout.of(have.mesh, dims, partial))
-    return cut
 
 
 def _ids(arrays: Sequence[DistributedArray]) -> set[int]:

@@ -251,12 +251,20 @@ class Op(Generic[P, R_co]):
         that another op has passed on before, unless `choose` finds that passing them on again is
         cheaper.
         """
+        for i in plan.passes:  # without the comprehensions below, as nearly all calls end here
+            if args[i]._resolved is not None or hasattr(args[i], "_passed"):
+                break
+        else:
+            if not plan.resolves:
+                for i in plan.passes:
+                    args[i]._passed = True
+                return None
         arrays = [(i, a) for i, a in enumerate(args) if type(a) is DistributedArray]
         known = [i for i, a in arrays if a._resolved is not None]
         if not known:
             others = [args[i] for i, _ in plan.resolves]
             known = [i for i in plan.passes if any(args[i] is other for other in others)]
-        reread = tuple([i for i in plan.passes if args[i]._is_passed])
+        reread = tuple([i for i in plan.passes if hasattr(args[i], "_passed")])
         if not known and reread:
             if reread not in plan.resolved_when_reread:
                 types = self.types_of(args)
@@ -269,7 +277,7 @@ class Op(Generic[P, R_co]):
             layouts = [args[i].layout.resolved if i in known else None for i in range(len(args))]
             return move_to_layouts(args, layouts, op=self.name)
         for i in plan.passes:
-            args[i]._is_passed = True
+            args[i]._passed = True
         return None
 
     def _named(
