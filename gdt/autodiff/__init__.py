@@ -7,8 +7,8 @@ written with public ops, so gradients of gradients, the layouts of gradients and
 follow from the rules. A function of ops with a gradient of its own is one entry on the tape.
 
 **Layouts.** Cotangents lie as their values do (`alignment`), those of several uses are added while
-they are partial, and a gradient ends in the layout of its source. The partial sums of all gradients of a
-call, and of `together_with`, are resolved in one collective per (mesh axes, reduction, dtype).
+they are partial, and a gradient ends in the layout of its source. The partial sums of all gradients
+of a call, and of `together_with`, are resolved in one collective per (mesh axes, reduction, dtype).
 
 **Buckets.** Gradients that together fill 25 MiB (`buckets`) are sent before the backward pass ends,
 and GPUs compute the others meanwhile: packing, NCCL and unpacking run on the communication stream,
