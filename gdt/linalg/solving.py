@@ -183,7 +183,7 @@ def det(x: Any) -> DistributedArray:
 
 
 @custom_vjp
-def _pinv(x: DistributedArray, *, rtol: float) -> tuple[DistributedArray, DistributedArray]:
+def _pinv(x: DistributedArray, rtol: Any) -> tuple[DistributedArray, DistributedArray]:
     """The pseudoinverse, and the singular values."""
     u, s, vh = svd(x, full_matrices=False)
     large = s > rtol * max_(s, axis=-1, keepdims=True) if s.shape[-1] else s > 0
@@ -195,8 +195,7 @@ def _pinv_gradient(
     g: tuple[DistributedArray, ...],
     out: tuple[DistributedArray, ...],
     x: DistributedArray,
-    *,
-    rtol: float,
+    rtol: Any,
 ) -> DistributedArray:
     """Golub and Pereyra 1973, of a rank that does not change."""
     inverse, _ = out
@@ -209,22 +208,28 @@ def _pinv_gradient(
     return left + right - inside + svdvals_gradient((g[1],), None, x)
 
 
-_pinv.vjp(conjugated(_pinv_gradient))
+_pinv.vjp(conjugated(_pinv_gradient), None)
 
 
-def _tolerance(x: DistributedArray, rtol: float | None) -> float:
-    return max(x.shape[-2:]) * float(np.finfo(x.dtype).eps) if rtol is None else float(rtol)
+def _tolerance(name: str, x: DistributedArray, rtol: Any) -> Any:
+    """`rtol` as a number, or as an array that broadcasts with the singular values of `x`."""
+    if rtol is None:
+        return max(x.shape[-2:]) * float(np.finfo(x.dtype).eps)
+    if isinstance(rtol, int | float | np.number):
+        return float(rtol)
+    return expand_dims(as_operands(f"linalg.{name}", x=x, rtol=rtol)[1], -1)
 
 
 @public_of("linalg")
 def pinv(
-    x: Any, rcond: float | None = None, hermitian: bool = False, *, rtol: float | None = None
+    x: Any, rcond: Any = None, hermitian: bool = False, *, rtol: Any = None
 ) -> DistributedArray:
     """The pseudoinverses (Moore-Penrose) of matrices: (..., m, n) to (..., n, m).
 
-    rtol, rcond: singular values up to this fraction of the largest count as 0; by default the
-    larger of m and n times the dtype's epsilon, as in the Array API standard. hermitian: taken for
-    NumPy's sake. Layouts and errors are those of `gdt.linalg.svd` without full matrices.
+    rtol, rcond: singular values up to this fraction of the largest count as 0: a number, or an
+    array (...); by default the larger of m and n times the dtype's epsilon, as in the Array API
+    standard. hermitian: taken for NumPy's sake. Layouts and errors are those of `gdt.linalg.svd`
+    without full matrices.
 
     >>> gdt.linalg.pinv([[2.0], [0.0]]).tolist()
     [[0.5, 0.0]]
@@ -232,7 +237,7 @@ def pinv(
     (x,) = as_matrices("pinv", x=x)
     if 0 in x.shape[-2:]:
         return matrix_transpose(x)
-    inverse, _ = _pinv(settled(x), rtol=_tolerance(x, rcond if rtol is None else rtol))
+    inverse, _ = _pinv(settled(x), _tolerance("pinv", x, rcond if rtol is None else rtol))
     result: DistributedArray = inverse
     return result
 
@@ -257,8 +262,8 @@ def lstsq(x: Any, y: Any, rcond: float | None = None) -> LstsqResult:
         problem = f"y of shape {list(y.shape)} does not fit x of shape {list(x.shape)}"
         raise error(ShapeError, "linalg.lstsq", problem, operands={"x": x.type, "y": y.type})
     columns = expand_dims(y, 1) if y.ndim == 1 else y
-    rtol = _tolerance(x, rcond)
-    inverse, s = _pinv(x, rtol=rtol) if x.size else (x.mT, svdvals(x))
+    rtol = _tolerance("lstsq", x, rcond)
+    inverse, s = _pinv(x, rtol) if x.size else (x.mT, svdvals(x))
     solution = matmul(inverse, columns)
     rest = columns - matmul(x, solution)
     residuals = sum_(real(rest * adjoint(rest).mT), axis=0)
@@ -270,7 +275,7 @@ def lstsq(x: Any, y: Any, rcond: float | None = None) -> LstsqResult:
 
 @public_of("linalg")
 def matrix_rank(
-    x: Any, tol: Any = None, hermitian: bool = False, *, rtol: float | None = None
+    x: Any, tol: Any = None, hermitian: bool = False, *, rtol: Any = None
 ) -> DistributedArray:
     """The ranks of matrices (..., m, n), as integers (...): how many singular values are above a
     tolerance; of a vector or number, whether it is not 0.
@@ -286,9 +291,10 @@ def matrix_rank(
         return sum_((x != 0).any().astype(np.int64))
     s = svdvals(x)
     if tol is None:
-        tol = 0 if not s.shape[-1] else _tolerance(x, rtol) * max_(s, axis=-1, keepdims=True)
-    elif np.ndim(tol):
-        tol = expand_dims(as_operands("linalg.matrix_rank", x=x, tol=tol)[1], -1)
+        largest = max_(s, axis=-1, keepdims=True) if s.shape[-1] else 0
+        tol = _tolerance("matrix_rank", x, rtol) * largest
+    else:
+        tol = _tolerance("matrix_rank", x, tol)
     return sum_(s > tol, axis=-1)
 
 

@@ -76,7 +76,7 @@ def permutation(
 
 
 @checked
-def shuffle(x: DistributedArray, axis: int = 0, *, key: Key = None) -> None:
+def shuffle(x: Any, axis: int = 0, *, key: Key = None) -> None:
     """Put the elements of an array along `axis` into random order, in place: `x[...]` becomes
     `gdt.random.permutation(x, axis)`, and other arrays stay as they are.
 
