@@ -188,3 +188,80 @@ def test_what_does_not_fit_is_named(run: Any, wrong: Any, message: str) -> None:
     with pytest.raises(wrong) as caught:
         run(gdt.ones((3, 4)))
     assert message in str(caught.value)
+
+
+class Gpt(nn.Module):
+    """A decoder of two blocks, pre-norm, with learned positions and a head tied to the table."""
+
+    def __init__(self, vocabulary: int = 11, size: int = 8, length: int = 12) -> None:
+        self.tokens = nn.Embedding(vocabulary, size, key=1, dtype=np.float64)
+        self.positions = nn.Embedding(length, size, key=2, dtype=np.float64)
+        self.blocks = [
+            nn.Sequential(
+                nn.Residual(
+                    nn.Sequential(
+                        nn.LayerNorm(size, dtype=np.float64),
+                        nn.MultiHeadAttention(2, size, causal=True, key=3 + i, dtype=np.float64),
+                    )
+                ),
+                nn.Residual(
+                    nn.Sequential(
+                        nn.LayerNorm(size, dtype=np.float64),
+                        nn.Dense(size, 4 * size, activation="gelu", key=5 + i, dtype=np.float64),
+                        nn.Dense(4 * size, size, key=7 + i, dtype=np.float64),
+                    )
+                ),
+            )
+            for i in range(2)
+        ]
+        self.norm = nn.LayerNorm(size, dtype=np.float64)
+
+    def __call__(self, ids: Any) -> Any:
+        x = self.tokens(ids)
+        layout = Layout.of(ids.mesh, (ids.layout.dims[1],))
+        x = x + self.positions(gdt.arange(ids.shape[1], layout=layout))
+        for block in self.blocks:
+            x = block(x)
+        return self.tokens.logits(self.norm(x))
+
+
+TENSOR = {
+    r".*\.(query|key|value)_weight": [None, "model"],
+    r".*\.(query|key|value)_bias": ["model"],
+    r".*\.output_weight": ["model", None],
+    r".*\.layers\.1\.weight": [None, "model"],  # of the MLP, up
+    r".*\.layers\.1\.bias": ["model"],
+    r".*\.layers\.2\.weight": ["model", None],  # and down
+    r"tokens\.weight": ["model", None],
+}
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_a_transformer_learns_the_same_in_every_layout(
+    blocks: int, rng: np.random.Generator
+) -> None:
+    mesh = create_mesh([("data", 4), ("model", 2)], blocks=blocks)
+    tokens = rng.integers(0, 11, (4, 13))
+    curves = []
+    for specs, layouts in (
+        ([None, None], {}),
+        (["data", None], {}),
+        (["data", None], TENSOR),
+        (["data", "model"], {}),
+        ([None, ("data", "model")], {}),
+    ):
+        layout_map = nn.LayoutMap(mesh)
+        layout_map.update(layouts)
+        with layout_map.scope():
+            model = Gpt()
+        layout, optimizer = Layout(specs, mesh), gdt.optim.Adam(1e-2)
+        x, y = (gdt.asarray(t, layout=layout) for t in (tokens[:, :-1], tokens[:, 1:]))
+        losses = []
+        for _ in range(3):
+            with gdt.GradientTape() as tape:
+                loss = nn.losses.sparse_softmax_cross_entropy(y, model(x))
+            optimizer.update(model, tape.gradient(loss, model))
+            losses.append(float(loss))
+        curves.append(losses)
+    np.testing.assert_allclose(curves[1:], [curves[0]] * (len(curves) - 1), rtol=1e-9)
+    assert curves[0][-1] < curves[0][0]

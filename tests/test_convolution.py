@@ -235,3 +235,37 @@ def test_an_image_larger_than_the_share_of_a_device_is_trained_on() -> None:
         gradients = tape.gradient(loss, model)
     assert all(np.isfinite(g.numpy()).all() for g in gradients.values())
     assert max(sizes) < 64 * 64 * 8 * 8 / 4  # of what the first layer makes
+
+
+def residual_cnn() -> nn.Module:
+    """Two stages of convolution, pooling and a residual block: 28,410 parameters."""
+    static: dict[str, Any] = {"padding": "same", "use_bias": False, "dtype": np.float64}
+    norm = lambda channels: nn.BatchNorm(channels, momentum=0.9, epsilon=1e-3, dtype=np.float64)
+    layers: list[Any] = []
+    for channels in (16, 32):
+        first, second, third = (nn.Conv2D(channels, 3, key=i, **static) for i in range(3))
+        inner = [second, norm(channels), nn.Activation("relu"), third, norm(channels)]
+        layers += [first, norm(channels), nn.Activation("relu"), nn.MaxPool(2)]
+        layers += [nn.Residual(nn.Sequential(*inner)), nn.Activation("relu")]
+    return nn.Sequential(*layers, nn.GlobalAveragePool(), nn.Dense(10, key=9, dtype=np.float64))
+
+
+def test_a_cnn_on_image_tiles_learns_what_it_learns_on_one_device(rng: np.random.Generator) -> None:
+    images, labels = rng.random((4, 28, 28, 1)), rng.integers(0, 10, 4)
+    tiles = [create_mesh([("h", 2), ("w", 4)], blocks=blocks) for blocks in (1, 8)]
+    curves = []
+    for mesh in (create_mesh([("h", 1), ("w", 1)]), *tiles):
+        with gdt.default_mesh(mesh):
+            model, optimizer = residual_cnn(), gdt.optim.Adam(4e-3)
+            x = gdt.asarray(images, layout=Layout([None, "h", "w", None], mesh))
+            y = gdt.asarray(labels, layout=Layout([None], mesh))
+            losses = []
+            for _ in range(3):
+                with gdt.GradientTape() as tape:
+                    loss = nn.losses.sparse_softmax_cross_entropy(y, model(x))
+                optimizer.update(model, tape.gradient(loss, model))
+                losses.append(float(loss))
+        curves.append(losses)
+        assert sum(p.size for p in model.parameters().values()) == 28_410
+    np.testing.assert_allclose(curves[1:], [curves[0]] * 2, rtol=1e-9)
+    assert curves[0][-1] < curves[0][0]

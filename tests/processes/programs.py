@@ -33,7 +33,7 @@ from gdt.nn.losses import sparse_softmax_cross_entropy
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.reduction import UFUNCS
 from gdt.sharding.routes import route
-from gdt.testing import Oracle, choices, layouts
+from gdt.testing import Oracle, Sample, choices, layouts
 from tests.samples import SAMPLES
 
 SCHEMES = {
@@ -81,6 +81,29 @@ def relayouts(every: str) -> dict[str, Any]:
         for s in route(ArrayType.of((5, 7), np.dtype(float), have), want)
     )
     return {"pairs": len(pairs), "sent": nbytes, "announced": announced}
+
+
+def neighbours() -> list[str]:
+    """Halo exchanges and rings on 4 x 2 devices, with gradients, against the whole array."""
+    rng = np.random.default_rng(0)
+    mesh = gdt.create_mesh([("h", 4), ("w", 2)])
+    image, kernel = rng.standard_normal((2, 9, 7, 2)), rng.standard_normal((3, 4, 2, 3))
+    static = {"padding": "same", "strides": (2, 1)}
+    checks = {
+        "convolution": (Sample((image, kernel), static), [["h", "w"], [("h", "w"), None]]),
+        "max_pool": (Sample((image,), {"size": 3, "strides": 2}), [["h", "w"]]),
+        "attention": (
+            Sample(tuple(rng.standard_normal((3, 2, 3, 13, 4))), {"causal": True}),
+            [[None, "h"], [None, ("h", "w")], ["w", "h"]],
+        ),
+    }
+    for name, (sample, splits) in checks.items():
+        oracle = Oracle(FUNCTIONS[name], sample)
+        for split in splits:
+            layout, whole = Layout([None, *split, None], mesh), Layout.replicated(mesh, 4)
+            is_kernel = [name == "convolution" and i == 1 for i in range(len(sample.arrays))]
+            oracle.check(mesh, [whole if k else layout for k in is_kernel])
+    return list(checks)
 
 
 def collectives() -> int:

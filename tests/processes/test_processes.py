@@ -55,7 +55,7 @@ def all_found(count: int, output: Path) -> list[Any]:
             "values": [],
         }
         if count > 1:
-            calls |= {"ops": [1, 1, count // 2, EVERY], "relayouts": [EVERY]}
+            calls |= {"ops": [1, 1, count // 2, EVERY], "relayouts": [EVERY], "neighbours": []}
         text = json.dumps(calls, default=str)
         kept.write_text(json.dumps(results(count, "several", output / str(count), text)))
     return list(json.loads(kept.read_text()))
@@ -85,6 +85,12 @@ def training_data(output: Path) -> Path:
 def test_ops_in_several_processes(count: int, output: Path) -> None:
     for names in found(count, output, "ops"):
         assert names == sorted(SAMPLES)[count // 2 :: EVERY]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_halos_and_rings_in_several_processes(count: int, output: Path) -> None:
+    for names in found(count, output, "neighbours"):
+        assert names == ["convolution", "max_pool", "attention"]
 
 
 @pytest.mark.processes_full
