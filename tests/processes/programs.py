@@ -315,9 +315,43 @@ def values() -> dict[str, Any]:
         "total": float(total(x)),
         "packed": bool(gdt.all(packed == x)),
         "mean": mean.result(),
+        "sharded": sharded(),
         "explain": str(gdt.explain(lambda a: (a @ a.T).resolve(), x)),
         "shards": [[s.device, list(s.coordinate), s.data.tolist()] for s in x.shards],
     }
+
+
+def sharded() -> dict[str, Any]:
+    """Losses and collectives of trainings whose weights, or whose state, are split."""
+    results: dict[str, Any] = {}
+    for name, entry in (
+        ("FSDP", gdt.nn.Sharded(kept="data", used=[None, "model"])),
+        ("ZeRO", gdt.nn.Sharded(used=[None, "model"], state="data")),
+    ):
+        mesh = gdt.create_mesh([("data", 4), ("model", 2)])
+        with gdt.default_mesh(mesh):
+            dense = [gdt.nn.Dense(8, 8, use_bias=False, key=n) for n in range(2)]
+        model = gdt.nn.Sequential(
+            *dense, gdt.checkpointed(gdt.nn.Sequential(gdt.tanh, gdt.nn.Dropout(0.5, key=3)))
+        )
+        model_layouts = gdt.nn.LayoutMap(mesh)
+        model_layouts[".*weight"] = entry
+        model_layouts.apply(model)
+        optimizer = gdt.optim.Adam(0.01)
+
+        def step(x: Any, model: Any = model, optimizer: Any = optimizer) -> Any:
+            loss, gradients = gdt.value_and_grad(lambda m: gdt.mean(m(x) ** 2))(model)
+            optimizer.update(model, gradients)
+            return loss
+
+        rows = np.random.default_rng(0).normal(size=(8, 8)).astype("float32")
+        x = gdt.asarray(rows, layout=Layout(["data", None], mesh))
+        with gdt.count_collectives() as counter:
+            losses = [step(x)]
+        run = gdt.function(step)
+        losses += [run(x) for _ in range(4)]
+        results[name] = [f"{float(loss):.5f}" for loss in losses], counter.bytes, len(counter)
+    return results
 
 
 def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
