@@ -15,7 +15,16 @@ from PIL import Image
 from rich.console import Console
 
 import gdt
-from examples import demo, imdb, mnist
+from examples import (
+    clusters,
+    demo,
+    gpt,
+    imdb,
+    keras_tutorial,
+    mirrored_strategy,
+    mnist,
+    spatial_cnn,
+)
 from examples.reporting import Run, console, table
 from gdt import create_mesh
 
@@ -205,3 +214,75 @@ def test_examples_without_their_packages_say_what_to_install(tmp_path: Path) -> 
     assert ended.stderr == (
         "The examples need scikit-learn.\n  Install it with: pip install '.[examples]'\n"
     )
+
+
+# ---------------------------------------------------------------- the other examples, smaller
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """A part of the digits: 1,280 for training and 500 for tests."""
+    (x, y), (x_test, y_test) = mnist.load(None)
+    return (x[:1280], y[:1280]), (x_test[:500], y_test[:500])
+
+
+def test_layouts_of_layers_and_a_layout_map_train_alike(digits: Any) -> None:
+    mesh = create_mesh([("batch", 8)])
+    histories = [keras_tutorial.train(f(mesh), digits) for f in keras_tutorial.MODELS.values()]
+    losses = np.array([[step["loss"] for step in history.steps] for history in histories])
+    assert losses.shape == (3, 30) and np.ptp(losses, axis=0).max() < 1e-5
+    assert histories[0]["val_accuracy"][-1] > 0.85
+    for kind, model in keras_tutorial.placed(mesh).items():
+        layouts = {str(x.layout) for x in model.parameters().values()}
+        assert layouts == {"['batch', -]", "['batch']"}, kind
+
+
+def test_mirrored_strategy_learns_one_from_one() -> None:
+    strategy = gdt.MirroredStrategy(mirrored_strategy.DEVICES)
+    history, loss, predictions = mirrored_strategy.with_keras(strategy)
+    assert len(history["loss"]) == 5 and loss < 1e-9
+    np.testing.assert_allclose(predictions, np.ones((10, 1)), atol=1e-5)
+    results = mirrored_strategy.with_estimators(strategy)
+    assert results["global_step"] == 10 and results["label/mean"] == 1.0
+    assert results["average_loss"] < 1e-9
+
+
+def test_tiles_of_images_train_as_batches_do(digits: Any) -> None:
+    (x, y), (x_test, y_test) = digits
+    small = (x[:512], y[:512]), (x_test[:200], y_test[:200])
+    histories = [spatial_cnn.train(scheme, small, epochs=1) for scheme in spatial_cnn.SCHEMES]
+    first = [history.steps[0]["loss"] for history in histories]
+    assert first[0] == pytest.approx(first[1], rel=1e-4)
+    assert all(history.steps[-1]["loss"] < history.steps[0]["loss"] for history in histories)
+    parameters = spatial_cnn.model()
+    parameters(gdt.zeros((1, 28, 28, 1), "float32"))
+    assert sum(p.size for p in parameters.parameters().values()) == 28_410
+
+
+def test_a_gpt_learns_the_same_under_every_scheme() -> None:
+    data = gpt.load(None)
+    assert len(data[0]) + len(data[1]) == 32_573_836
+    curves = {name: gpt.train(name, data, 12)[1] for name in gpt.SCHEMES}
+    for name, history in curves.items():
+        losses = [step["loss"] for step in history.steps]
+        expected = [step["loss"] for step in curves["data"].steps]
+        np.testing.assert_allclose(losses, expected, atol=1e-5, err_msg=name)
+    model, history = gpt.train("data", data, 100)
+    assert history["val_loss"][-1] < 2.7
+    assert gpt.write(model, "this ", 10).startswith("this ")
+
+
+def test_components_and_clusters_are_numpys(digits: Any) -> None:
+    pixels, labels = digits[0]
+    variances, error, purity = clusters.run(pixels, labels)
+    centred = pixels - pixels.mean(0)
+    values, vectors = np.linalg.eigh(centred.T @ centred / len(pixels))
+    np.testing.assert_allclose(variances, values[::-1][:20] / values.sum(), rtol=1e-3)
+    points = centred @ vectors[:, ::-1][:, :20]
+    centres = points[np.random.default_rng(0).permutation(len(points))[:10]]
+    for _ in range(30):
+        distances = ((points[:, None] - centres) ** 2).sum(-1)
+        nearest = distances.argmin(1)
+        centres = np.array([points[nearest == i].mean(0) for i in range(10)])
+    assert error == pytest.approx(distances.min(1).mean(), rel=1e-2)
+    assert purity == pytest.approx(clusters.purity(nearest, labels), abs=0.02)
