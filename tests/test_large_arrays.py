@@ -45,6 +45,7 @@ class Large:
 
 VECTOR = _rng.standard_normal(1 << 18)
 MATRIX = VECTOR.reshape(512, 512)
+GROUPS = _rng.integers(0, 1 << 16, VECTOR.size)
 COUNTS = _rng.integers(0, 5, VECTOR.size)
 ORDER = _rng.permutation(VECTOR.size)
 UNEVEN = _rng.standard_normal(499 * 501)
@@ -85,6 +86,10 @@ CALLS = {
     "sort of split columns": Large(
         lambda x: np.sort(x, axis=0), (MATRIX, ["x", None]), least=MOVED
     ),
+    "searchsorted": Large(
+        np.searchsorted, (np.sort(VECTOR), ["x"]), (VECTOR, ["x"]), least=2 * MOVED
+    ),
+    "unique": Large(gdt.unique, (GROUPS, ["x"]), least=2 * MOVED, expect=np.unique),
     "repeat by counts": Large(
         lambda x: gdt.repeat(x, COUNTS),
         (VECTOR, ["x"]),

@@ -13,11 +13,11 @@ from gdt.array.registry import FUNCTIONS
 from gdt.testing import Oracle, choices
 from gdt.testing.operands import placed
 
-from .samples import SAMPLES, masks
+from .samples import SAMPLES, masks, sets
 from .strict import engine
 
 engine.register()
-WAITS = {"getitem", *masks.SAMPLES}  # for how many elements a mask chooses
+WAITS = {"getitem", *masks.SAMPLES, *sets.SAMPLES}  # for how many elements a mask chooses
 MESHES = {"8 on one": ({"x": 4, "y": 2}, 1), "4 on two": ({"x": 2, "y": 2}, 2)}
 
 

@@ -56,6 +56,7 @@ from gdt.ops.reductions import *
 from gdt.ops.rounding import *
 from gdt.ops.scans import *
 from gdt.ops.selection import *
+from gdt.ops.sets import *
 from gdt.ops.shapes import *
 from gdt.ops.shards import *
 from gdt.ops.sorting import *

@@ -299,10 +299,7 @@ def _turns(xp: Any, offsets: Block) -> list[Block]:
     come first, then those that come second, and so on."""
     order = xp.argsort(offsets, kind="stable")
     ordered, count = offsets[order], offsets.size
-    place = xp.arange(count)
-    begins = xp.ones(count, bool)
-    begins[1:] = ordered[1:] != ordered[:-1]
-    turn = place - xp.maximum.accumulate(xp.where(begins, place, 0))
+    turn = xp.arange(count) - xp.searchsorted(ordered, ordered)
     return [order[turn == k] for k in range(int(turn.max()) + 1 if count else 0)]
 
 
