@@ -35,7 +35,7 @@ from gdt.engine import op as op_module
 from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
 from gdt.ops import *
-from gdt.ops import constants, numpys
+from gdt.ops import constants, lib, numpys
 from gdt.ops.constants import *
 from gdt.ops.dtypes import namespace_info as __array_namespace_info__
 from gdt.ops.numpys import *
@@ -60,6 +60,7 @@ __all__ = [
     "data",
     "distributed",
     "fft",
+    "lib",
     "linalg",
     "load_model",
     "load_weights",

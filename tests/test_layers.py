@@ -18,7 +18,7 @@ FLOORS = [
     "array", "state", "distributed", "engine", "ops", "fft", "linalg", "random", "programs",
     "autodiff", "metrics", "nn", "optim", "data", "checkpoint", "strategies", "training", "saving",
     "estimators",
-    "debug", "testing", "benchmark",
+    "debug", "testing", "benchmark", "interop",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
 

@@ -31,7 +31,7 @@ AT_NAMES = {
     "add": "add", "subtract": "subtract", "multiply": "multiply", "divide": "divide",
     "maximum": "max", "minimum": "min",
 }  # fmt: skip
-CHAPTERS = ("numpy.fft", "numpy.linalg")
+CHAPTERS = ("numpy.fft", "numpy.linalg", "numpy.lib.stride_tricks")
 ARGUMENT_NAMES = {"a_min": "min", "a_max": "max"}
 
 

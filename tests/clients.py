@@ -1,0 +1,143 @@
+"""Calls of other libraries on split arrays, as `tests/test_clients.py` runs them in a process of
+their own: `SCIPY_ARRAY_API` must be set before SciPy is imported.
+
+Prints a line of JSON: for every call what went wrong, or an empty text.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import einops
+import einops.array_api
+import numpy as np
+import opt_einsum
+import scipy.cluster
+import scipy.fft
+import scipy.integrate
+import scipy.signal
+import scipy.special
+import scipy.stats
+import xarray as xr
+from sklearn import config_context
+from sklearn.decomposition import PCA
+from sklearn.linear_model import Ridge
+from sklearn.metrics import mean_squared_error, r2_score
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+import gdt
+import gdt.interop.einops
+from gdt.observe import Observer, observing
+from gdt.state import leaves
+
+Call = Callable[[Any, Any], Any]
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((41, 5))
+LABELS = (X[:, 0] > 0).astype(np.int64)
+MESH = gdt.create_mesh([("x", 4)], device_type="CPU", blocks=4)
+
+
+def split(value: np.ndarray) -> gdt.DistributedArray:
+    return gdt.asarray(value, layout=gdt.Layout(["x", *[None] * (value.ndim - 1)], MESH))
+
+
+def named(value: Any) -> Any:
+    return xr.DataArray(value, dims=("t", "c"))
+
+
+# Two numbers of one factorization differ in sign alone.
+SKLEARN: dict[str, Call] = {
+    "StandardScaler": lambda x, y: StandardScaler().fit_transform(x),
+    "MinMaxScaler": lambda x, y: MinMaxScaler().fit_transform(x),
+    "PCA": lambda x, y: abs(PCA(2, svd_solver="full").fit_transform(x)),
+    "PCA by covariances": lambda x, y: PCA(2, svd_solver="covariance_eigh").fit(x).components_ ** 2,
+    "Ridge": lambda x, y: Ridge(solver="svd").fit(x, x[:, 0] * 2 + x[:, 1]).predict(x),
+    "r2": lambda x, y: r2_score(x[:, 0], x[:, 1]),
+    "mean squared error": lambda x, y: mean_squared_error(x[:, 0], x[:, 1]),
+    "distances": lambda x, y: euclidean_distances(x, x[:5]),
+}
+OTHERS: dict[str, Call] = {
+    "scipy zscore": lambda x, y: scipy.stats.zscore(x),
+    "scipy skew": lambda x, y: scipy.stats.skew(x),
+    "scipy kurtosis": lambda x, y: scipy.stats.kurtosis(x),
+    "scipy gmean": lambda x, y: scipy.stats.gmean(x * x),
+    "scipy moment": lambda x, y: scipy.stats.moment(x, order=3),
+    "scipy variation": lambda x, y: scipy.stats.variation(x),
+    "scipy tmean": lambda x, y: scipy.stats.tmean(x, (-1, 1)),
+    "scipy describe": lambda x, y: scipy.stats.describe(x).variance,
+    "scipy logsumexp": lambda x, y: scipy.special.logsumexp(x, axis=0),
+    "scipy softmax": lambda x, y: scipy.special.softmax(x, axis=1),
+    "scipy fft": lambda x, y: scipy.fft.fft(x, axis=0),
+    "scipy rfftn": lambda x, y: scipy.fft.rfftn(x),
+    "scipy fftconvolve": lambda x, y: scipy.signal.fftconvolve(x[:, 0], x[:5, 1]),
+    "scipy hilbert": lambda x, y: scipy.signal.hilbert(x[:, 0]),
+    "scipy trapezoid": lambda x, y: scipy.integrate.trapezoid(x, axis=0),
+    "scipy whiten": lambda x, y: scipy.cluster.vq.whiten(x),
+    "einops rearrange": lambda x, y: einops.rearrange(x, "a b -> (b a)"),
+    "einops reduce": lambda x, y: einops.reduce(x[:40], "(a c) b -> a b", "mean", c=2),
+    "einops repeat": lambda x, y: einops.repeat(x, "a b -> a k b", k=2),
+    "einops einsum": lambda x, y: einops.einsum(x, x, "a b, a c -> b c"),
+    "einops.array_api": lambda x, y: einops.array_api.rearrange(x, "a b -> b a"),
+    "opt_einsum": lambda x, y: opt_einsum.contract("ij,ik,kl->jl", x, x, x[:5]),
+    "xarray mean": lambda x, y: named(x).mean("t").data,
+    "xarray std": lambda x, y: named(x).std("t").data,
+    "xarray where": lambda x, y: named(x).where(named(x) > 0).fillna(0.0).data,
+    "xarray cumsum": lambda x, y: named(x).cumsum("t").data,
+    "xarray concat": lambda x, y: xr.concat([named(x), named(x)], "t").data,
+    "xarray diff": lambda x, y: named(x).diff("t").data,
+    "xarray shift": lambda x, y: named(x).shift(t=2, fill_value=0.0).data,
+    "xarray sin": lambda x, y: np.sin(named(x)).data,
+    "xarray dot": lambda x, y: xr.dot(named(x), named(x)).data,
+    "xarray argmax": lambda x, y: named(x).argmax("t").data,
+    "xarray coarsen": lambda x, y: named(x[:40]).coarsen(t=2).mean().data,
+    "xarray rolling": lambda x, y: named(x).rolling(t=3).mean().data[2:],
+}
+
+
+class Fetches(Observer):
+    """The number of arrays that a library has fetched."""
+
+    count = 0
+
+    def on_implicit_fetch(self, array: Any) -> None:
+        self.count += 1
+
+
+def problem_of(call: Call) -> str:
+    """What is wrong with a call on split arrays; nothing if it is as with NumPy's, and stays."""
+    fetches = Fetches()
+    try:
+        with observing(fetches):
+            results = [*leaves([call(split(X), split(LABELS))])]
+        expected = [*leaves([call(X, LABELS)])]
+        for got, want in zip(results, expected, strict=True):
+            if isinstance(want, np.ndarray) and not isinstance(got, gdt.DistributedArray):
+                return f"returns {type(got).__name__}"
+            value = got.numpy() if isinstance(got, gdt.DistributedArray) else got
+            np.testing.assert_allclose(value, want, atol=1e-6)
+    except Exception:
+        return traceback.format_exc()
+    return f"{fetches.count} fetches" if fetches.count else ""
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    problems = {}
+    for calls, context in (
+        (SKLEARN, config_context(array_api_dispatch=True)), (OTHERS, nullcontext()),
+    ):  # fmt: skip
+        with context:
+            problems |= {name: problem_of(call) for name, call in calls.items()}
+    print(json.dumps(problems), file=sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
