@@ -1,0 +1,131 @@
+"""NumPy's functions of 16 million numbers on 8 virtual devices, against NumPy on one array.
+
+    python -m bench.large
+    python -m bench.large --elements 1000000 sort fft
+
+NumPy, gdt with one thread and gdt with all cores take turns. A ratio is the median, over rounds, of
+gdt's time divided by NumPy's in the same round.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+import gdt
+from gdt.benchmark.machine import machine
+from gdt.benchmark.tables import Row, Table
+from gdt.settings import CORES
+
+ELEMENTS = 1 << 24
+COLUMNS = 1024
+
+# By name: a function of a namespace, a vector, a table of the same elements, and integers.
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "exp": lambda xp, x, t, i: xp.exp(x),
+    "sin": lambda xp, x, t, i: xp.sin(x),
+    "x + x": lambda xp, x, t, i: x + x,
+    "where": lambda xp, x, t, i: xp.where(x > 0, x, 0),
+    "sum": lambda xp, x, t, i: xp.sum(x),
+    "sum along rows": lambda xp, x, t, i: xp.sum(t, axis=1),
+    "sum along columns": lambda xp, x, t, i: xp.sum(t, axis=0),
+    "max": lambda xp, x, t, i: xp.max(x),
+    "argmax": lambda xp, x, t, i: xp.argmax(x),
+    "cumsum": lambda xp, x, t, i: xp.cumsum(x, axis=0),
+    "sort": lambda xp, x, t, i: xp.sort(x, axis=0),
+    "unique": lambda xp, x, t, i: xp.unique(i),
+    "fft": lambda xp, x, t, i: xp.fft.fft(x),
+    "outer": lambda xp, x, t, i: xp.outer(x[:4096], x[:4096]),
+    "pad": lambda xp, x, t, i: xp.pad(t, 1),
+    "mask": lambda xp, x, t, i: x[x > 0],
+    "reshape": lambda xp, x, t, i: xp.reshape(x, (COLUMNS, -1)) + 1,
+    "transpose": lambda xp, x, t, i: t.T + 1,
+}
+DRAWS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "uniform": (
+        lambda rng, n: rng.random(n, np.float32),
+        lambda layout, n: gdt.random.uniform((n,), dtype="float32", layout=layout),
+    ),
+    "normal": (
+        lambda rng, n: rng.standard_normal(n, np.float32),
+        lambda layout, n: gdt.random.normal((n,), dtype="float32", layout=layout),
+    ),
+}
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Return the seconds of a call, with its result's memory given back."""
+    begin = time.perf_counter()
+    result = call()
+    seconds = time.perf_counter() - begin
+    del result
+    return seconds
+
+
+def calls(elements: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
+    """Return by name a call of NumPy and the same call of gdt, on operands split over 8 devices."""
+    mesh = gdt.create_mesh([("x", 8)])
+    vector, rows = gdt.Layout(["x"], mesh), gdt.Layout(["x", None], mesh)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(elements, np.float32)
+    i = rng.integers(0, 1000, elements, np.int32)
+    t = x.reshape(-1, COLUMNS)
+    host = (np, x, t, i)
+    split = (
+        gdt,
+        gdt.asarray(x, layout=vector),
+        gdt.asarray(t, layout=rows),
+        gdt.asarray(i, layout=vector),
+    )
+    pairs = {
+        name: ((lambda f=f: f(*host)), (lambda f=f: f(*split))) for name, f in FUNCTIONS.items()
+    }
+    for name, (numpy, ours) in DRAWS.items():
+        pairs[name] = (
+            lambda numpy=numpy: numpy(rng, elements),
+            lambda ours=ours: ours(vector, elements),
+        )
+    return pairs
+
+
+def measure(numpy: Callable[[], Any], ours: Callable[[], Any], rounds: int) -> dict[str, float]:
+    """Return NumPy's median milliseconds, and gdt's ratios with one thread and with all."""
+    ours()  # plans the call
+    seconds, one, many = [], [], []
+    for _ in range(rounds):
+        seconds.append(timed(numpy))
+        with gdt.host_threads(1):
+            one.append(timed(ours) / seconds[-1])
+        many.append(timed(ours) / seconds[-1])
+    return {"NumPy, ms": median(seconds) * 1e3, "1 thread": median(one), "all": median(many)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="the functions; all by default")
+    parser.add_argument("--elements", type=int, default=ELEMENTS)
+    parser.add_argument("--rounds", type=int, default=7)
+    arguments = parser.parse_args()
+    pairs = calls(arguments.elements // COLUMNS * COLUMNS)
+    unknown = sorted({*arguments.names} - {*pairs})
+    if unknown:
+        parser.error(f"no function is called {', '.join(unknown)}; there are {', '.join(pairs)}")
+    console = Console()
+    rows = []
+    for name in track(arguments.names or pairs, "timing", console=console, transient=True):
+        m = measure(*pairs[name], arguments.rounds)
+        rows.append(Row([name, f"{m['NumPy, ms']:.1f}", f"{m['1 thread']:.2f}", f"{m['all']:.2f}"]))
+    headings = ["function", "NumPy, ms", "gdt / NumPy", f"with {CORES} threads"]
+    console.print(Table(f"{arguments.elements:,} elements, 8 virtual devices", headings, rows))
+    properties = machine() | {"load": round(os.getloadavg()[0], 1)}
+    console.print(", ".join(f"{key} {value}" for key, value in properties.items()))
+
+
+if __name__ == "__main__":
+    main()
