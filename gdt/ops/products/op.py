@@ -288,7 +288,7 @@ def outer(x: Any, w: Any) -> DistributedArray:
     [[3, 4], [6, 8]]
     """
     x, w = as_operands("outer", x=x, w=w)
-    return tensordot(reshape(x, (x.size,)), reshape(w, (w.size,)), 0)
+    return multiply(reshape(x, (x.size, 1)), reshape(w, (1, w.size)))
 
 
 # ---------------------------------------------------------------- diagonals
