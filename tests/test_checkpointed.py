@@ -143,6 +143,8 @@ def test_functions_that_cannot_run_twice_are_refused(rng) -> None:
         GradientError, match=r"writes puts a new array into held\.0 in the call of li"
     ):
         gradient(gdt.checkpointed(writes))
+    with pytest.raises(gdt.errors.ArgumentError, match="checkpointed: f is 3, not Callable"):
+        gdt.checkpointed(3)
     with pytest.raises(GradientError, match=r"fetches cannot read .* as line \d+ of .*fetches"):
         gradient(gdt.checkpointed(fetches))
     weights = {"w": gdt.asarray(2.0)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from gdt.arguments import checked
@@ -22,7 +23,7 @@ __all__ = ["checkpointed"]
 Draw = tuple[str, tuple[Any, ...]]
 
 
-@checked
+@partial(checked, eager=True)
 def checkpointed(f: Callable[..., Any]) -> Checkpointed:
     """Return a function like `f` of whose work a tape keeps only what goes in and what comes out.
 

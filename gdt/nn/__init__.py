@@ -2,7 +2,8 @@
 
 A layer is a `Module`: its arrays are its parameters, its `__call__` computes. Layouts are arguments
 of the layers; nothing else in a model depends on the mesh. `LayoutMap` sets them from outside, by
-the names of the parameters.
+the names of the parameters; for an array that is kept in one layout and used in another, a
+`Sharded`, of which the calls of modules take care (`placement`).
 """
 
 from gdt.nn import activations, initializers, losses, summary

@@ -151,8 +151,8 @@ def _placed(call: Callable[..., Any]) -> Callable[..., Any]:
     def placed(self: Module, *args: Any, **kwargs: Any) -> Any:
         if is_symbolic(args):
             return symbol_of_call(self, *args, **kwargs)
-        if self._placement is None:
-            return call(self, *args, **kwargs)
+        if self._placement is None:  # two calls, since the first takes less time
+            return call(self, *args, **kwargs) if kwargs else call(self, *args)
         return self._placement.call(call, self, *args, **kwargs)
 
     return placed
