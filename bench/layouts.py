@@ -185,7 +185,7 @@ def heads_of(x: Array, size: Size) -> Array:
 def attention(p: Callable[[str], Array], x: Array, size: Size) -> Array:
     q, k, v = (heads_of(x @ p(n) + p(f"{n}_bias"), size) for n in ("query", "key", "value"))
     scores = q @ k.mT / (size.width // size.heads) ** 0.5  # (B, heads, T, T)
-    mask = np.tril(np.ones((size.length, size.length), bool))
+    mask = gdt.tril(gdt.ones((size.length, size.length), dtype=bool))
     weights = gdt.softmax(gdt.where(mask, scores, -1e9))
     mixed = (weights @ v).transpose(0, 2, 1, 3).reshape(x.shape[0], size.length, -1)  # (B, T, d)
     return mixed @ p("out") + p("out_bias")

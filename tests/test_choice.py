@@ -50,6 +50,15 @@ def test_a_small_gpt_sends_what_theory_says(name: str, apart: bool) -> None:
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-6)
 
 
+def test_a_recorded_step_sends_what_it_sends_as_written() -> None:
+    run = layouts.SCHEMES["GPT, tensor 2"][0]()
+    step = gdt.function(run, verify=2)
+    for _ in range(4):
+        with gdt.count_collectives() as counter:
+            step()
+        assert (len(counter), counter.bytes) == layouts.sent(run)[::-1]
+
+
 PLANNED = {row.name: row for row in layouts.small_rows()}
 
 
