@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import numpy as np
 import pytest
@@ -254,3 +255,66 @@ def test_two_keys_that_fit_one_name_differently_are_told() -> None:
     assert model.weight.layout.sharding_specs == ["unsharded", "model"]
     layouts["weight"] = ["model", None]  # a whole name counts before patterns, and tells nothing
     assert layouts.apply(model).weight.layout.sharding_specs == ["model", "unsharded"]
+
+
+class Random(gdt.nn.Module):
+    """Layers of random widths, some of them checkpointed; a shared one, and a weight used twice."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        widths = [int(n) for n in rng.integers(3, 11, 4)]
+        pairs = enumerate(itertools.pairwise(widths))
+        self.layers = [gdt.nn.Dense(*sizes, activation="tanh", key=n) for n, sizes in pairs]
+        self.shared = gdt.nn.Dense(widths[3], widths[3], key=9)
+        self.scale = gdt.ones((widths[3],), "float32")
+        self.wraps = [(lambda f: f, gdt.checkpointed)[n] for n in rng.integers(0, 2, 3)]
+
+    def __call__(self, x):
+        for layer, wrap in zip(self.layers, self.wraps, strict=True):
+            x = wrap(layer)(x)
+        x = x + self.shared(x) * self.scale
+        return self.shared(x) @ self.layers[2].weight.mT
+
+
+def losses_and_arrays(seed: int, sizes, blocks: int):
+    """Return losses of six steps and the arrays after them; on one device without a layout map."""
+    rng = np.random.default_rng(seed)
+    mesh = gdt.create_mesh(list(zip(("data", "model"), sizes, strict=True)), blocks=blocks)
+    with gdt.default_mesh(mesh):
+        model = Random(rng)
+    split, both = gdt.nn.Sharded("data"), gdt.nn.Sharded(state="data")
+    entries = {
+        r"layers\.\d\.weight": (split, both, gdt.nn.Sharded("data", [None, "model"])),
+        r".*bias": (split, both, gdt.nn.Sharded(used=["model"])),
+        r"shared\.weight": (split, gdt.nn.Sharded("model", state="data")),
+    }
+    layouts = gdt.nn.LayoutMap(mesh)
+    for key, choices in entries.items():
+        layouts[key] = choices[rng.integers(len(choices))]
+    if mesh.size > 1:
+        layouts.apply(model)
+    layout = gdt.Layout(["data", None], mesh)
+    size = (int(rng.integers(1, 9)), model.layers[0].weight.shape[0])
+    x = gdt.asarray(rng.normal(size=size).astype("float32"), layout=layout)
+    optimizer = gdt.optim.Adam(0.01)
+
+    def loss(model):
+        return gdt.mean(model(x) ** 2) + gdt.sum(model.layers[0].weight ** 2)
+
+    def step():
+        value, gradients = gdt.value_and_grad(loss)(model)
+        optimizer.update(model, gradients)
+        return value
+
+    run = gdt.function(step)
+    return [float(f()) for f in (step, step, run, run, run, run)], model.parameters()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_networks_learn_the_same_in_every_layout(seed: int) -> None:
+    expected, arrays = losses_and_arrays(seed, (1, 1), 1)
+    sizes = (2 + seed % 3, 1 + seed % 2)
+    for blocks in (1, sizes[0] * sizes[1]):
+        losses, parameters = losses_and_arrays(seed, sizes, blocks)
+        np.testing.assert_allclose(losses, expected, rtol=2e-5)
+        for name, w in parameters.items():
+            np.testing.assert_allclose(w.numpy(), arrays[name].numpy(), rtol=2e-3, atol=2e-5)
