@@ -102,6 +102,12 @@ def test_a_split_sequence_never_holds_more_than_its_share() -> None:
     assert max(sizes) == 2 * arrays[0].type.nbytes / 8  # keys and values of one tile
 
 
+def test_no_queries_have_no_results() -> None:
+    keys = gdt.ones((3, 4))
+    assert gdt.attention(keys[:0], keys, keys).shape == (0, 4)
+    assert gdt.attention(gdt.ones((0, 3, 4)), keys, keys).shape == (0, 3, 4)
+
+
 def test_half_precision_is_computed_in_float32(rng: np.random.Generator) -> None:
     arrays = rng.standard_normal((3, 2, 9, 8)).astype(np.float16)
     y = gdt.attention(*arrays, causal=True)

@@ -192,6 +192,8 @@ def test_half_precision_is_added_in_float32(rng: np.random.Generator) -> None:
         ),
         (lambda: nn.Conv2D(4, 3, groups=3)(gdt.ones((2, 8, 8, 6))), "3 groups do not divide"),
         (lambda: nn.Conv2D(4, 3, padding="full")(gdt.ones((2, 8, 8, 6))), "padding is 'full'"),
+        (lambda: gdt.max_pool(gdt.ones((1, 9, 1)), 3, padding=[(1, -2)]), "padding is [(1, -2)]"),
+        (lambda: gdt.average_pool(gdt.ones((1, 9, 1)), 3, padding=[1, 2]), "padding is [1, 2]"),
         (lambda: nn.Conv2D(0, 3), "channels is 0, not positive"),
         (lambda: nn.Conv2D(3, 0), "size is 0"),
         (lambda: nn.Conv2D(3, (3, 3, 3)), "one for each of 2 axes"),

@@ -135,7 +135,13 @@ OVERRIDDEN = {
 }  # fmt: skip
 
 
-PAGES = ["README.md", "docs/architecture.md", "docs/adding-an-op.md", "docs/parallel-training.md"]
+PAGES = [
+    "README.md",
+    "docs/architecture.md",
+    "docs/adding-an-op.md",
+    "docs/parallel-training.md",
+    "docs/layers.md",
+]
 
 
 @pytest.fixture

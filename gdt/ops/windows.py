@@ -104,16 +104,21 @@ def one_for_each_axis(op: str, name: str, value: Any, rank: int, least: int) -> 
 
 
 def paddings_of(op: str, padding: Any, rank: int) -> Any:
-    """Return "same", "valid", or a pair (before, after) for each axis."""
+    """Return "same", "valid", or a pair (before, after) for each axis; ArgumentError for another
+    padding."""
     if isinstance(padding, str):
         if padding.lower() in ("same", "valid"):
             return padding.lower()
-        remedy = 'It is "same", "valid", an int, or for each axis an int or (before, after).'
+        pairs = []
+    else:
+        whole = (int, np.integer)
+        numbers = (padding,) * rank if isinstance(padding, whole) else tuple(padding)
+        pairs = [(n, n) if isinstance(n, whole) else tuple(n) for n in numbers]
+    is_pair = [len(pair) == 2 and min(pair) >= 0 for pair in pairs]
+    if len(pairs) != rank or not all(is_pair):
+        remedy = f'It is "same", "valid", an int, or for each of {rank} axes an int or a pair.'
         raise error(ArgumentError, op, f"padding is {padding!r}", remedy=remedy)
-    numbers = (padding,) * rank if isinstance(padding, int | np.integer) else tuple(padding)
-    pairs = [(n, n) if isinstance(n, int | np.integer) else tuple(n) for n in numbers]
-    flat = one_for_each_axis(op, "padding", [n for pair in pairs for n in pair], 2 * rank, 0)
-    return list(zip(flat[::2], flat[1::2], strict=True))
+    return [(int(before), int(after)) for before, after in pairs]
 
 
 # ---------------------------------------------------------------- tiles
@@ -136,7 +141,7 @@ class Tiling(NamedTuple):
     @property
     def is_plain(self) -> bool:
         """Whether the tiles are the shards themselves, with their padding."""
-        plain = range(0, self.length * len(self.starts), self.length)
+        plain = [t * self.length for t in range(len(self.starts))]
         return self.length == -(-self.size // len(self.starts)) and all(
             start == min(at, self.size) and stop == min(at + self.length, self.size)
             for start, stop, at in zip(self.starts, self.stops, plain, strict=True)

@@ -96,7 +96,7 @@ def _rule(q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, *, how: Spans) ->
 def _batch(mesh_ndim: int, *blocks: Block) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """Return the mesh axes, the batch axes and the tiles of blocks whose leading axes broadcast."""
     shapes = [b.shape for b in blocks]
-    lead = [max(sizes) for sizes in zip(*(shape[:-2] for shape in shapes), strict=True)]
+    lead = np.broadcast_shapes(*[shape[:-2] for shape in shapes])
     return tuple(lead[:mesh_ndim]), tuple(lead[mesh_ndim:-1]), lead[-1]
 
 
