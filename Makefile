@@ -10,7 +10,7 @@ FULL   := -o faulthandler_timeout=1800
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-layouts test-kernels test-cupy test-networks test-memory test-processes conformance soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
+.PHONY: demo test test-layouts test-kernels test-cupy test-networks test-memory test-processes conformance fuzz soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -51,6 +51,11 @@ test-processes: $(VENV)/test.stamp
 EXAMPLES ?= 100
 conformance: $(VENV)-conformance/conformance.stamp
 	OPENBLAS_NUM_THREADS=1 $(VENV)-conformance/bin/python -m tests.conformance $(SUITE) --max-examples $(EXAMPLES)
+
+# 50,000 random calls of gdt's functions and of NumPy's, in random layouts.
+CALLS ?= 50000
+fuzz: $(VENV)/test.stamp
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --calls $(CALLS)
 
 # Trainings of four processes that die, stop or do different things: none goes on in silence, none hangs.
 SECONDS ?= 120

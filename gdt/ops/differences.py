@@ -44,11 +44,11 @@ def diff(
     (x,) = as_operands("diff", x=x)
     if n < 0:
         raise error(ArgumentError, "diff", f"n is {n}, and no count", operands={"x": x.type})
-    if not x.ndim:
-        raise error(ShapeError, "diff", "rank 0 has no neighbours", operands={"x": x.type})
     if n == 0:
         same: DistributedArray = x
         return same
+    if not x.ndim:
+        raise error(ShapeError, "diff", "rank 0 has no neighbours", operands={"x": x.type})
     at = checked_axis(x.type, axis, "diff")
     ends = [
         None if end is None else _as_end(end, x, at, name)

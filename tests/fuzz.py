@@ -1,0 +1,280 @@
+"""A differential fuzz: gdt's functions against NumPy's, on random arguments in random layouts.
+
+`python -m tests.fuzz --calls 50000` reports every call whose result differs beyond rounding, and
+exits with 1 if there is one. A call is drawn from a seed of its own, so that `--first SEED --calls 1`
+repeats it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import gdt
+from gdt.array.registry import ALIASES, FUNCTIONS
+from gdt.sharding.mesh import Mesh
+from gdt.state import leaves
+
+SIZES = ((2,), (3,), (8,), (2, 2), (2, 3), (2, 4), (2, 2, 2))
+DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+    "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0)
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+UNARY = _words("""
+abs negative positive sqrt square exp expm1 log log1p log2 log10 sin cos tan arcsin arccos arctan
+sinh cosh tanh arcsinh floor ceil trunc rint sign signbit isnan isinf isfinite conj real imag
+reciprocal invert logical_not cbrt exp2 degrees radians fabs spacing sinc nan_to_num angle
+bitwise_count isposinf isneginf iscomplex isreal fix
+""")
+BINARY = _words("""
+add subtract multiply divide floor_divide remainder fmod maximum minimum fmax fmin hypot arctan2
+copysign nextafter logaddexp logaddexp2 heaviside equal not_equal less less_equal greater
+greater_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor gcd lcm
+float_power
+""")
+REDUCTIONS = _words("""
+sum prod mean max min any all argmax argmin count_nonzero var std ptp nansum nanprod nanmean nanmax
+nanmin nanvar nanstd
+""")
+SCANS = _words("cumsum cumprod nancumsum nancumprod")
+MOVEMENTS = _words("""
+flip roll diff transpose ravel tile repeat pad atleast_2d atleast_3d fliplr rot90 concatenate stack
+vstack hstack append delete insert gradient trapezoid unwrap reshape sliced taken masked outer kron
+diag cov convolve correlate histogram bincount interp ediff1d trim_zeros packbits where select choose
+""")
+
+
+class Draw(NamedTuple):
+    """Random numbers, and the mesh that arrays are placed on."""
+
+    rng: np.random.Generator
+    mesh: Mesh
+
+    def array(self, shape: tuple[int, ...] | None = None, kinds: str = "biufc") -> np.ndarray:
+        """A random array, with special values among those of floating-point dtypes."""
+        rng = self.rng
+        if shape is None:
+            rank = int(rng.choice([0, 1, 1, 2, 2, 3]))
+            shape = tuple(int(rng.choice([0, 1, 2, 3, 5, 8, 9, 17])) for _ in range(rank))
+        dtype = np.dtype(str(rng.choice([d for d in DTYPES if np.dtype(d).kind in kinds])))
+        if dtype.kind == "b":
+            return rng.random(shape) < 0.5
+        if dtype.kind in "iu":
+            low = 0 if dtype.kind == "u" else -9
+            return rng.integers(low, 10, shape).astype(dtype)
+        values = rng.standard_normal(shape) * 3
+        if dtype.kind == "c":
+            values = values + 1j * rng.standard_normal(shape)
+        elif rng.random() < 0.3:
+            values = np.where(rng.random(shape) < 0.3, rng.choice(SPECIAL, shape), values)
+        return np.asarray(values).astype(dtype)
+
+    def placed(self, value: Any) -> Any:
+        """The array in a random layout, which may hold a partial sum."""
+        if isinstance(value, list):
+            return [self.placed(v) for v in value]
+        if not isinstance(value, np.ndarray):
+            return value
+        names = [*self.mesh.axis_names]
+        self.rng.shuffle(names)
+        specs: list[Any] = [None] * value.ndim
+        for name in names:
+            if value.ndim and self.rng.random() < 0.7:
+                at = int(self.rng.integers(value.ndim))
+                specs[at] = (*(specs[at] or ()), name)
+        return gdt.asarray(value, layout=gdt.Layout(specs, self.mesh))
+
+    def axis(self, x: np.ndarray) -> int:
+        return int(self.rng.integers(-x.ndim, x.ndim))
+
+
+Drawn = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+def _named(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    return getattr(np, name), FUNCTIONS[ALIASES.get(name, name)]
+
+
+def _of_reduction(name: str, draw: Draw) -> Drawn:
+    x = draw.array(kinds="biuf" if "arg" in name or "nan" in name or name == "ptp" else "biufc")
+    static: dict[str, Any] = {}
+    if x.ndim and draw.rng.random() < 0.7:
+        static["axis"] = draw.axis(x)
+    if draw.rng.random() < 0.4:
+        static["keepdims"] = True
+    if "axis" not in static and "arg" in name:
+        static.pop("keepdims", None)
+    return *_named(name), (x,), static
+
+
+def _of_movement(name: str, draw: Draw) -> Drawn:
+    rng, x = draw.rng, draw.array()
+    axis = draw.axis(x) if x.ndim else None
+    n = x.shape[axis] if axis is not None else 0
+    vector = draw.array((int(rng.integers(1, 20)),), "iuf")
+    joined = [x, draw.array(x.shape)]
+    index = rng.integers(0, max(n, 1), int(rng.integers(0, 6)))
+    functions: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+        "flip": ((x,), {"axis": axis}),
+        "roll": ((x, int(rng.integers(-20, 20))), {"axis": axis}),
+        "diff": ((x,), {"axis": axis, "n": int(rng.integers(0, 3))}),
+        "tile": ((x, int(rng.integers(0, 4))), {}),
+        "repeat": ((x, int(rng.integers(0, 4))), {"axis": axis}),
+        "pad": ((x, int(rng.integers(0, 4))), {}),
+        "concatenate": ((joined,), {"axis": axis}), "stack": ((joined,), {}),
+        "vstack": ((joined,), {}), "hstack": ((joined,), {}),
+        "append": (tuple(joined), {"axis": axis}),
+        "delete": ((x, index), {"axis": axis}), "insert": ((x, index, 3), {"axis": axis}),
+        "gradient": ((draw.array((9, 5), "f"),), {}), "trapezoid": ((x,), {}),
+        "unwrap": ((draw.array((9, 5), "f"),), {}),
+        "outer": ((vector, vector[:3]), {}), "kron": ((vector, vector[:3]), {}),
+        "diag": ((vector,), {"k": int(rng.integers(-3, 3))}),
+        "cov": ((draw.array((4, 9), "iu"),), {}),
+        "convolve": ((vector, draw.array((int(rng.integers(1, 9)),), "iu")),
+                     {"mode": str(rng.choice(["full", "same", "valid"]))}),
+        "correlate": ((vector, draw.array((int(rng.integers(1, 9)),), "iu")),
+                      {"mode": str(rng.choice(["full", "same", "valid"]))}),
+        "histogram": ((draw.array(None, "iu"), np.arange(-3, 8, 2)), {}),
+        "bincount": ((np.abs(vector.astype(np.int64) % 11),), {"minlength": 3}),
+        "interp": ((x.real.astype(float), np.arange(4.0), np.arange(4.0) ** 2), {}),
+        "trim_zeros": ((draw.array((9,), "iu") % 2,), {}),
+        "packbits": ((draw.array(None, "b"),), {}),
+        "where": ((draw.array(x.shape, "b"), x, draw.array(x.shape)), {}),
+        "select": (([draw.array(x.shape, "b")], [x]), {}),
+        "choose": ((draw.array(x.shape, "b").astype(int), joined), {}),
+    }  # fmt: skip
+    if name == "reshape":
+        return *_named(name), (x, (-1)), {}
+    if name == "sliced":
+        items = [slice(*sorted(rng.integers(-9, 9, 2).tolist()), int(rng.choice([1, 2, 3])))
+                 if rng.random() < 0.6 else slice(None, None, int(rng.choice([1, -1, -2])))
+                 for _ in range(x.ndim)]  # fmt: skip
+        key = tuple(items)
+        return (lambda x: x[key]), (lambda x: x[key]), (x,), {}
+    if name == "taken":
+        return (lambda x, i: x[i]), (lambda x, i: x[i]), (
+            draw.array((9, 5)), rng.integers(-9, 9, int(rng.integers(0, 12)))), {}  # fmt: skip
+    if name == "masked":
+        return (lambda x, m: x[m]), (lambda x, m: x[m]), (x, draw.array(x.shape, "b")), {}
+    args, static = functions.get(name, ((x,), {}))
+    static = {k: v for k, v in static.items() if v is not None or k != "axis"}
+    return *_named(name), args, static
+
+
+def drawn(seed: int) -> tuple[str, Draw, Drawn]:
+    """The call of a seed: its name, its draw, and the functions with their arguments."""
+    rng = np.random.default_rng(seed)
+    sizes = SIZES[int(rng.integers(len(SIZES)))]
+    names = [(f"a{i}", n) for i, n in enumerate(sizes)]
+    blocks = int(rng.choice([1, int(np.prod(sizes))]))
+    draw = Draw(rng, gdt.create_mesh(names, device_type="CPU", blocks=blocks))
+    group = rng.choice(5, p=[0.2, 0.25, 0.2, 0.05, 0.3])
+    names_of = (UNARY, BINARY, REDUCTIONS, SCANS, MOVEMENTS)[group]
+    name = str(rng.choice(names_of))
+    if group == 0:
+        return name, draw, (*_named(name), (draw.array(),), {})
+    if group == 1:
+        x = draw.array()
+        other: Any = draw.array(x.shape[int(rng.integers(0, x.ndim + 1)) :])
+        if rng.random() < 0.3:
+            other = int(rng.integers(0, 5)) if rng.random() < 0.5 else 1.5
+        return name, draw, (*_named(name), (x, other), {})
+    if group in (2, 3):
+        call = _of_reduction(name, draw)
+        if group == 3:
+            call[3].pop("keepdims", None)
+        return name, draw, call
+    return name, draw, _of_movement(name, draw)
+
+
+def check(seed: int) -> tuple[str, str]:
+    """The name of the function that the seed calls, and how its result differs; "" if it does
+    not."""
+    name, draw, (expect, function, args, static) = drawn(seed)
+    placed = tuple(draw.placed(a) for a in args)
+    try:
+        want = expect(*args, **static)
+    except Exception as e:
+        try:
+            function(*placed, **static)
+        except Exception:
+            return name, ""
+        return (name, "") if name in LENIENT else (name, f"NumPy raises {type(e).__name__}: {e}")
+    try:
+        got = function(*placed, **static)
+        for g, w in zip(leaves([got]), leaves([want]), strict=True):
+            _assert_alike(
+                g.numpy() if isinstance(g, gdt.DistributedArray) else g, np.asarray(w), args
+            )
+    except Exception as e:
+        shown = [f"{a.dtype}{list(a.shape)}" if isinstance(a, np.ndarray) else a for a in args]
+        layouts = [getattr(p, "layout", None) for p in placed]
+        return name, f"{type(e).__name__}: {e}\n  {shown} {static} {layouts}"
+    return name, ""
+
+
+LENIENT = {
+    *_words("""
+bitwise_count reciprocal ediff1d trim_zeros atleast_2d fliplr rot90 kron float_power select choose
+unwrap trapezoid max min nanmax nanmin diff
+""")
+}
+"""Functions that take some arguments that NumPy refuses."""
+
+
+def _assert_alike(got: Any, want: np.ndarray, args: Any) -> None:
+    got = np.asarray(got)
+    assert got.shape == want.shape, f"shape {got.shape}, not {want.shape}"
+    assert got.dtype == want.dtype, f"dtype {got.dtype}, not {want.dtype}"
+    if want.dtype.kind in "biu":
+        assert np.array_equal(got, want), f"{got} is not {want}"
+        return
+    dtypes = [a.dtype for a in leaves([args]) if isinstance(a, np.ndarray)]
+    coarse = max(float(np.finfo(d).eps) for d in (*dtypes, want.dtype) if d.kind in "fc")
+    scale = float(np.max(np.abs(want[np.isfinite(want)]), initial=1.0))
+    with np.errstate(all="ignore"):
+        near = np.isclose(got, want, rtol=1000 * coarse, atol=1000 * coarse * scale, equal_nan=True)
+    assert near.all(), f"{got[~near][:5]} is not {want[~near][:5]}"
+
+
+def run(first: int, calls: int) -> tuple[Counter[str], list[str]]:
+    """Check calls from the seed `first` on: how many there were of each function, and the
+    differences."""
+    counts: Counter[str] = Counter()
+    differences = []
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for seed in range(first, first + calls):
+            name, difference = check(seed)
+            counts[name] += 1
+            if difference:
+                differences.append(f"seed {seed}, {name}: {difference}")
+    return counts, differences
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests.fuzz", description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--calls", type=int, default=50_000)
+    arguments = parser.parse_args()
+    counts, differences = run(arguments.first, arguments.calls)
+    print("\n".join(differences))
+    print(f"{counts.total()} calls of {len(counts)} functions, {len(differences)} differ")
+    return bool(differences)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
