@@ -143,6 +143,8 @@ CALLS: dict[str, Callable[[], Call]] = {
     "savetxt": lambda: (gdt.savetxt, (_path(), X, "%.3f", " "), {}),
     "savez": lambda: (gdt.savez, (_path(), X), {}),
     "savez_compressed": lambda: (gdt.savez_compressed, (_path(), X), {}),
+    "asarray_chkfinite": lambda: (gdt.asarray_chkfinite, ([1.0], "f4"), {}),
+    "einsum_path": lambda: (gdt.einsum_path, ("ij,jk->ik", X, X.T), {"optimize": "greedy"}),
     "ix_": lambda: (gdt.ix_, ([0, 1], [0]), {}),
     # ---- meshes and layouts
     "create_mesh": lambda: (gdt.create_mesh, ([("x", 2)],), {"devices": ["cpu:0", "cpu:1"],

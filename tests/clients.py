@@ -27,8 +27,8 @@ import scipy.stats
 import xarray as xr
 from sklearn import config_context
 from sklearn.decomposition import PCA
-from sklearn.linear_model import Ridge
-from sklearn.metrics import mean_squared_error, r2_score
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import accuracy_score, mean_squared_error, r2_score
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
@@ -60,6 +60,8 @@ SKLEARN: dict[str, Call] = {
     "PCA": lambda x, y: abs(PCA(2, svd_solver="full").fit_transform(x)),
     "PCA by covariances": lambda x, y: PCA(2, svd_solver="covariance_eigh").fit(x).components_ ** 2,
     "Ridge": lambda x, y: Ridge(solver="svd").fit(x, x[:, 0] * 2 + x[:, 1]).predict(x),
+    "LogisticRegression": lambda x, y: LogisticRegression().fit(x, y).predict_proba(x),
+    "accuracy": lambda x, y: accuracy_score(y, y),
     "r2": lambda x, y: r2_score(x[:, 0], x[:, 1]),
     "mean squared error": lambda x, y: mean_squared_error(x[:, 0], x[:, 1]),
     "distances": lambda x, y: euclidean_distances(x, x[:5]),

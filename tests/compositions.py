@@ -80,6 +80,7 @@ GRID = np.linspace(-1.5, 2.0, 6)
 COMPOSED: dict[str, Samples] = {
     "bincount": calls(np.bincount, (SMALL,), (SMALL.astype(int), LONG[:13]), grad=False)
     + calls(np.bincount, (SMALL,), minlength=9),
+    "sort_complex": calls(np.sort_complex, (VECTOR,), (SMALL,), (COMPLEX[:, 0],), grad=False),
     "convolve": calls(np.convolve, (LONG, WEIGHTS), (WEIGHTS, LONG), (SMALL, SMALL[:3]))
     + calls(np.convolve, (LONG, VECTOR), (VECTOR, VECTOR[:1]), mode="same")
     + calls(np.convolve, (LONG, VECTOR * 1j), mode="valid"),

@@ -26,8 +26,6 @@ ABSENT = {
     **dict.fromkeys(("array2string", "array_str"), "`repr(x)` shows the edges of an array"),
     **dict.fromkeys(("get_include", "info", "show_runtime", "test"), "about NumPy itself"),
     **dict.fromkeys(("fromregex", "frompyfunc"), "Python objects and text, one at a time"),
-    "asarray_chkfinite": "`gdt.check_nans()` checks every result",
-    "einsum_path": "`opt_einsum` chooses paths, also for gdt's arrays",
     **dict.fromkeys(("polydiv", "polyfit", "roots"), "not yet: `gdt.linalg.lstsq` fits"),
 }  # fmt: skip
 NOT_YET = "not yet"

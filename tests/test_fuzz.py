@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
+import gdt
+
 from . import fuzz, numpy_page
 
 
@@ -12,3 +17,12 @@ def test_random_calls_equal_numpys() -> None:
 
 def test_the_page_of_numpys_functions_is_current() -> None:
     assert numpy_page.PAGE.read_text() == numpy_page.text(), "run python -m tests.numpy_page"
+
+
+def test_values_that_are_finite_and_paths_of_contractions() -> None:
+    assert np.asarray_chkfinite(np.ones(2)).tolist() == gdt.asarray_chkfinite([1, 1]).tolist()
+    with pytest.raises(ValueError, match="infinities or NaN"):
+        gdt.asarray_chkfinite([1.0, np.inf])
+    operands = [np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 5))]
+    arrays = [gdt.asarray(o) for o in operands]
+    assert np.einsum_path("ij,jk,kl", *arrays)[0] == np.einsum_path("ij,jk,kl", *operands)[0]

@@ -80,7 +80,7 @@ def angle(z: Any, deg: bool = False) -> DistributedArray:
     [0.0, 180.0, 90.0]
     """
     (z,) = as_operands("angle", z=z)
-    phase = atan2(imag(z), real(z))
+    phase = atan2(imag(z), real(z)) if z.dtype.kind == "c" else atan2(0, z)
     return degrees(phase) if deg else phase
 
 

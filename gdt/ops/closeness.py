@@ -9,14 +9,15 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.errors import ShapeError, error
 from gdt.ops.comparison import equal, isfinite, isnan, less_equal, logical_and, logical_or, where
-from gdt.ops.creation import full
+from gdt.ops.creation import asarray, full
 from gdt.ops.elementwise import astype
 from gdt.ops.reductions import all_
 from gdt.ops.rounding import abs_
 from gdt.sharding.layout import Layout
 
-__all__ = ["allclose", "array_equal", "isclose"]
+__all__ = ["allclose", "array_equal", "asarray_chkfinite", "isclose"]
 
 
 @public
@@ -74,3 +75,19 @@ def array_equal(x: Any, y: Any, equal_nan: bool = False) -> DistributedArray:
     if equal_nan and x.dtype.kind in "fc" and y.dtype.kind in "fc":
         same = logical_or(same, logical_and(isnan(x), isnan(y)))
     return all_(same)
+
+
+@public
+def asarray_chkfinite(value: Any, dtype: Any = None) -> DistributedArray:
+    """`gdt.asarray` of values that are finite; ShapeError (a ValueError) for infinities and NaN.
+
+    Reads one truth value.
+
+    >>> gdt.asarray_chkfinite([1.0, 2.0]).tolist()
+    [1.0, 2.0]
+    """
+    x = asarray(value, dtype)
+    if x.dtype.kind in "fc" and not bool(all_(isfinite(x))):
+        problem = "there are infinities or NaN"
+        raise error(ShapeError, "asarray_chkfinite", problem, operands={"value": x.type})
+    return x

@@ -95,7 +95,8 @@ def convolve(a: Any, v: Any, mode: str = "full") -> DistributedArray:
 
     mode: "full" for all results, "same" for as many as the longer vector has, "valid" for those
         where the shorter one lies inside. The longer vector stays split, and devices exchange
-        halos; every device has the shorter one. Raises ShapeError for what is no vector.
+        halos; every device has the shorter one, of which an infinity
+    gives NaN where it reaches over an end. Raises ShapeError for what is no vector.
 
     >>> gdt.convolve([1, 2, 3], [0, 1, 0.5]).tolist()
     [0.0, 1.0, 2.5, 4.0, 1.5]

@@ -25,6 +25,7 @@ from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.observe import Collective
 from gdt.ops.creation import zeros_like
+from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import flip, moveaxis, stack
 from gdt.ops.lookup import checked_axis
@@ -43,6 +44,7 @@ __all__ = [
     "lexsort",
     "partition",
     "sort",
+    "sort_complex",
     "sort_whole_axis",
     "top_k",
 ]
@@ -453,3 +455,18 @@ def top_k(
     if x.ndim == 1:
         return rows_at(x, first, axis=0), first
     return take_along_axis_in_range(x, first, axis=axis), first
+
+
+@public
+def sort_complex(x: Any) -> DistributedArray:
+    """The elements along the last axis in increasing order, as complex numbers.
+
+    >>> gdt.sort_complex([2.0, 1.0]).tolist()
+    [(1+0j), (2+0j)]
+    """
+    (x,) = as_operands("sort_complex", x=x)
+    ordered = sort(x)
+    if ordered.dtype.kind == "c":
+        return ordered
+    is_short = ordered.dtype.kind in "iu" and ordered.dtype.itemsize < 4
+    return astype(ordered, np.complex64 if is_short else np.complex128)

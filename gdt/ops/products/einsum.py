@@ -18,7 +18,7 @@ from gdt.ops.reductions import sum_
 from gdt.ops.shapes import transpose
 from gdt.sharding.array_type import ArrayType
 
-__all__ = ["einsum"]
+__all__ = ["einsum", "einsum_path"]
 
 
 @public
@@ -153,3 +153,19 @@ def _reduced(x: DistributedArray, labels: Term, out: Term) -> DistributedArray:
         x = sum_(x, axis=summed, dtype=np.dtype(x.dtype))
         labels = tuple(n for n in labels if n in out)
     return transpose(x, tuple(labels.index(n) for n in out))
+
+
+@public
+def einsum_path(
+    subscripts: str, *operands: Any, optimize: bool | str | Sequence[Any] = "greedy"
+) -> tuple[Any, str]:
+    """The order in which `numpy.einsum_path` would contract operands of these shapes, and a text
+    that explains it.
+
+    >>> path, _ = gdt.einsum_path("ij,jk,kl->il", *[gdt.ones((2, 2))] * 3)
+    >>> path[0]
+    'einsum_path'
+    """
+    arrays = as_operands("einsum_path", **{f"operand {i}": o for i, o in enumerate(operands)})
+    values = [np.broadcast_to(np.empty(()), x.shape) for x in arrays]
+    return np.einsum_path(subscripts, *values, optimize=optimize)
