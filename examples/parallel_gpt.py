@@ -141,6 +141,8 @@ SCHEMES = [
            4 * (Q // 2 + R)),
     Scheme("sequence", ON_2, sequence, [None, None], "(t-1)((8L+4)A + 6s + v)", SEQUENCE, 24,
            4 * (Q // 2 + R)),
+    Scheme("context", ON_8, data, [None, "data"], "6L(p-1)A + 2(p-1)n", 42 * LAYERS * A + 14 * N,
+           21 * LAYERS + 1, 4 * N),
     Scheme("data x tensor", ON_4x2, tensor, ["data", None], "tensor + 2(d-1)(q + 2r)",
            TENSOR + 6 * (Q + 2 * R), 14, 4 * (Q // 2 + R)),
     Scheme("FSDP x tensor", ON_4x2, tensor_and_fsdp, ["data", None], "tensor + 3(d-1)(q + 2r)",
