@@ -36,9 +36,9 @@ def test_numpys_ufuncs_run_on_distributed_arrays(ufunc: np.ufunc) -> None:
     value = np.array([3, 5, 6]) if whole else np.array([1.5, 2.0, 3.0])
     if ufunc in (np.arcsin, np.arccos, np.arctanh):
         value = value / 4
-    args = (value,) * ufunc.nin
-    x = gdt.asarray(value, layout=SPLIT)
-    for given in ((x,) * ufunc.nin, (x, value)[: ufunc.nin], (value, x)[2 - ufunc.nin :]):
+    args = (value, value.astype(int) if ufunc is np.ldexp else value)[: ufunc.nin]
+    arrays = tuple([gdt.asarray(a, layout=SPLIT) for a in args])
+    for given in (arrays, (arrays[0], *args[1:]), (*args[:-1], arrays[-1])):
         out = ufunc(*given)
         assert isinstance(out, gdt.DistributedArray)
         want = ufunc(*args)

@@ -301,6 +301,11 @@ MISSED = {
         "None, sum -> None": "only where no x is 0",
         "0, sum -> 0": "only where no x is 0",
     },
+    "nextafter": {
+        "sum, None -> sum": "only as near as rounding",
+        "sum, sum -> sum": "only as near as rounding",
+    },
+    "spacing": {"sum -> sum": "only as near as rounding"},
     "where": {
         "None, sum, None -> sum": "only where the other choice is 0",
         "None, None, sum -> None": "only where the condition never chooses it",

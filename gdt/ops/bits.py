@@ -16,6 +16,7 @@ from gdt.ops.elementwise import (
     FLOATING,
     INTEGERS,
     REAL,
+    UNARY,
     astype,
     binary,
     divide,
@@ -103,10 +104,22 @@ nextafter = binary(
 )  # fmt: skip
 nextafter.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: zero(g, out, y))
 
-spacing = unary(
-    "spacing", "The distance to the next number away from 0.",
-    ("spacing(1.0)", 2.220446049250313e-16), dtypes=f"{FLOATING} {REAL}",
-)  # fmt: skip
+
+@op(UNARY)
+def spacing(xp: Any, x: Block, /) -> Block:
+    """The distance to the next number away from 0. Floating-point: integers become floats as in
+    NumPy. Real; raises DtypeError for complex numbers.
+
+    >>> float(gdt.spacing(1.0))
+    2.220446049250313e-16
+    """
+    x = xp.rint(x) if x.dtype.kind in "biu" else x
+    inf = x.dtype.type(np.inf)
+    # NumPy's neighbour of a number of 16 bits is the next one above; CuPy has no `spacing`.
+    is_away_below = x == -inf if x.dtype == np.float16 else x < 0
+    return xp.nextafter(x, xp.where(is_away_below, -inf, inf)) - x
+
+
 spacing.vjp(zero)
 
 bitwise_count = unary(
@@ -114,8 +127,16 @@ bitwise_count = unary(
     dtypes=f"The result is uint8. {INTEGERS}",
 )  # fmt: skip
 
-_ldexp = "x * 2 ** y, for integers y."
-ldexp = binary("ldexp", _ldexp, ("ldexp(3.0, 2)", 12.0), dtypes=f"{FLOATING} {REAL}", linear="x")
+
+def _of_64_bits(x: Any) -> Any:
+    """A float as NumPy's number: beside integers CuPy takes Python's for one of 16 bits."""
+    return np.float64(x) if type(x) is float else x
+
+
+ldexp = binary(
+    "ldexp", "x * 2 ** y, for integers y.", ("ldexp(3.0, 2)", 12.0), dtypes=f"{FLOATING} {REAL}",
+    linear="x", of=_of_64_bits,
+)  # fmt: skip
 ldexp.vjp(lambda g, out, x, y: like(ldexp(g, y), x), lambda g, out, x, y: zero(g, out, y))
 
 

@@ -10,6 +10,7 @@ from .elementwise import SPECIAL, draw, ints, quiet, signed, special_binary, una
 
 NUMBERS = signed(9, 6)
 ZEROS = np.array([[0.5, 0.0, -0.0, 3.0], [-2.5, 1e-3, 40.0, -1.0]])
+HALVES = np.array([0, -0.0, 1, -1, 3, -3, 65504, -65504, np.inf, -np.inf, np.nan], "float16")
 
 
 def real(f: np.ufunc, *, grad: bool = True) -> list[Sample]:
@@ -43,7 +44,11 @@ SAMPLES: dict[str, list[Sample]] = {
     **{f.__name__: unary(f, numbers=False)[2:] for f in (np.degrees, np.radians, np.fabs)},
     **{f.__name__: real(f) for f in (np.deg2rad, np.rad2deg)},
     "i0": [Sample((x,), expect=np.i0, grad=False) for x in (NUMBERS, ints(5), ZEROS)],
-    "spacing": real(np.spacing, grad=False),
+    "spacing": [
+        *real(np.spacing, grad=False),
+        Sample((HALVES,), expect=quiet(np.spacing), grad=False, exact=True, warns=True),
+        Sample((ints(4, dtype="int8"),), expect=np.spacing, grad=False, exact=True),
+    ],
     "bitwise_count": [Sample((ints(9, 4),), expect=np.bitwise_count, exact=True)],
     **{f.__name__: pairs(f) for f in (np.fmax, np.fmin, np.logaddexp2)},
     "heaviside": [
