@@ -496,6 +496,7 @@ def newest(folder: Path) -> int:
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of a process with threads
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_trainings_end_with_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
     expected = training(None, [Callback()])

@@ -193,9 +193,7 @@ class Trainer(Stateful):
         dtypes = {x.dtype for x in self.model.state().values() if x.dtype.kind == "f"}
         return dtypes.pop() if len(dtypes) == 1 else None
 
-    def _feed(self, batches: Any, prefetch: int | None = None) -> Feed:
-        if prefetch is None:
-            prefetch = 2 if self.mesh.device_type() == "GPU" else 0
+    def _feed(self, batches: Any, prefetch: int = 0) -> Feed:
         return Feed(batches, self.place, prefetch)
 
     # ---- training
@@ -228,7 +226,7 @@ class Trainer(Stateful):
         callbacks: Sequence[Any] = (),
         resume: str | os.PathLike[str] | None = None,
         save_every: int | None = None,
-        prefetch: int | None = None,
+        prefetch: int = 0,
         title: str = "",
         show: bool = True,
         console: Console | None = None,
@@ -249,7 +247,8 @@ class Trainer(Stateful):
             as if it had never stopped: with its weights, optimizer, random state, position in the
             data, history and callbacks. A checkpoint is written there after every epoch, and after
             every `save_every` batches.
-        prefetch: how many batches a thread takes and places ahead; by default 2 on GPUs, else none.
+        prefetch: how many batches a thread of its own takes and places ahead, for batches that
+            take time to read.
         title: a line above the progress. show: whether process 0 shows anything. console: rich's.
 
         Ctrl-C ends the training after the step that is running, with a checkpoint if `resume` names
@@ -370,7 +369,7 @@ def _placed(leaf: Any, rows: Layout, dtype: np.dtype | None) -> Any:
         return leaf
     array = np.asarray(leaf)
     if array.dtype.kind not in "biufc":
-        problem = f"a batch holds {array.dtype} values, such as {shown_value(leaf)}"
+        problem = f"a batch holds values of dtype {array.dtype}"
         raise error(ArgumentError, "fit", problem, remedy="Pass arrays of numbers.")
     if array.dtype.kind == "f" and dtype is not None:
         array = array.astype(dtype, copy=False)
