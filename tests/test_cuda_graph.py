@@ -18,7 +18,7 @@ from gdt.programs.function import Function
 from gdt.programs.graphs.cuda_graph import StepGraph
 
 from .replays import TwoCalls, any_values, same
-from .samples import SAMPLES, fft, linalg, masks, sets, sorting
+from .samples import SAMPLES, fft, linalg, masks, quantiles, sets, sorting
 from .strict import engine
 
 engine.register()
@@ -26,7 +26,7 @@ MESH = engine.mesh({"x": 2, "y": 2})
 WARM = 3  # calls before the first capture: as written, recorded, and by the program
 HOST = {*masks.SAMPLES, *sets.SAMPLES, "pack"}  # what reads values
 LIBRARY = {  # what calls cuBLAS, as it does without gdt's kernels, or cuFFT and cuSOLVER
-    *fft.SAMPLES, *linalg.SAMPLES, *sorting.SAMPLES,
+    *fft.SAMPLES, *linalg.SAMPLES, *quantiles.SAMPLES, *sorting.SAMPLES,
     "contraction", "dot", "einsum", "inner", "matmul", "matrix_product", "matrix_product_nt",
     "matrix_product_tn", "outer", "tensordot", "vdot",
 }  # fmt: skip

@@ -51,6 +51,7 @@ from gdt.ops.products.contraction import *
 from gdt.ops.products.einsum import *
 from gdt.ops.products.op import *
 from gdt.ops.products.vectors import *
+from gdt.ops.quantiles import *
 from gdt.ops.ranges import *
 from gdt.ops.reductions import *
 from gdt.ops.rounding import *

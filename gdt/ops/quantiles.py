@@ -1,0 +1,256 @@
+"""median, quantile, percentile, and the same of what is no NaN: a sort, and elements of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import FUNCTIONS, public
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops.comparison import not_equal, where
+from gdt.ops.elementwise import astype
+from gdt.ops.joining import moveaxis, stack
+from gdt.ops.lookup import checked_axis
+from gdt.ops.reductions import Axis
+from gdt.ops.shapes import reshape
+from gdt.ops.sorting import sort
+from gdt.ops.taking import take_along_axis_in_range
+
+__all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]
+
+# Where the q-quantile of n elements lies among them, counted from 0 (Hyndman and Fan 1996): at
+# n * q + alpha + q * (1 - alpha - beta) - 1.
+CONTINUOUS = {
+    "linear": (1.0, 1.0), "interpolated_inverted_cdf": (0.0, 1.0), "hazen": (0.5, 0.5),
+    "weibull": (0.0, 0.0), "median_unbiased": (1 / 3, 1 / 3), "normal_unbiased": (3 / 8, 3 / 8),
+}  # fmt: skip
+DISCRETE = ("lower", "higher", "nearest", "midpoint")
+STEPS = ("inverted_cdf", "averaged_inverted_cdf", "closest_observation")
+METHODS = (*CONTINUOUS, *DISCRETE, *STEPS)
+CHOOSING = ("lower", "higher", "nearest", "inverted_cdf", "closest_observation")  # an element
+
+
+def _neighbours(n: np.ndarray, q: float, method: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The places of the two elements, of n in order, between which the q-quantile lies, and the
+    weight of the second."""
+    if method in CONTINUOUS:
+        alpha, beta = CONTINUOUS[method]
+        at = n * q + (alpha + q * (1 - alpha - beta)) - 1 if method != "linear" else (n - 1) * q
+    elif method in DISCRETE:
+        at = (n - 1) * q
+    elif method == "closest_observation":
+        at = n * q - 1 - 0.5
+    else:
+        at = n * q - 1
+    low: np.ndarray = np.floor(at)
+    weight: np.ndarray = at - low
+    if method == "lower":
+        weight = weight * 0
+    elif method == "higher":
+        weight = (weight > 0) * 1.0
+    elif method == "nearest":
+        weight = np.where(weight == 0.5, low % 2, weight > 0.5) * 1.0
+    elif method == "midpoint":
+        weight = np.where(weight > 0, 0.5, 0.0)
+    elif method == "inverted_cdf":
+        weight = (weight > 0) * 1.0
+    elif method == "averaged_inverted_cdf":
+        weight = np.where(weight > 0, 1.0, 0.5)
+    elif method == "closest_observation":
+        weight = np.where((weight == 0) & (low % 2 == 1), 0.0, 1.0)
+    last = n - 1
+    weight = np.where(low < 0, 0.0, np.where(low >= last, 1.0, weight))
+    return np.clip(low, 0, last).astype(int), np.clip(low + 1, 0, last).astype(int), weight
+
+
+def _in_front(
+    x: Any, axis: Axis, name: str, *, keeps_dtype: bool
+) -> tuple[DistributedArray, list[int]]:
+    """The operand with the axes in question as the first one, and these axes; as floating-point
+    numbers, unless an element keeps its dtype."""
+    (x,) = as_operands(name, x=x)
+    if x.dtype.kind == "c":
+        raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
+    listed: Any = range(x.ndim) if axis is None else axis
+    axes = sorted({checked_axis(x.type, a, name) for a in np.atleast_1d(listed).tolist()})
+    x = x.resolve()
+    if x.dtype.kind != "f" and not keeps_dtype:
+        x = astype(x, float)
+    if not math.prod(x.shape[a] for a in axes):
+        raise error(ShapeError, name, "there is no element", operands={"x": x.type})
+    front = moveaxis(x, axes, list(range(len(axes)))) if axes != list(range(len(axes))) else x
+    rest = front.shape[len(axes) :]
+    return reshape(front, (math.prod(front.shape[: len(axes)]), *rest)), axes
+
+
+def _checked_q(q: Any, name: str, most: float) -> np.ndarray:
+    array = np.asarray(q.numpy() if isinstance(q, DistributedArray) else q, float)
+    if array.ndim > 1 or not ((array >= 0) & (array <= most)).all():
+        problem = f"{name} is made of numbers of 0 to {most:g}, not {q!r}"
+        raise error(ArgumentError, name, problem)
+    return array / most
+
+
+def _between(low: Any, high: Any, weight: Any) -> Any:
+    """The element at `weight` between two, as NumPy rounds it: from the nearer one."""
+    step = high - low
+    return where(weight < 0.5, low + step * weight, high - step * (1 - weight))
+
+
+def _whole(x: DistributedArray, q: np.ndarray, method: str) -> DistributedArray:
+    """Quantiles of all elements along the first axis, one after the other; NaN where one is NaN."""
+    n, ordered = np.array(x.shape[0]), sort(x, axis=0)
+    last, results = ordered[-1], []
+    for one in q:
+        low, high, weight = _neighbours(n, float(one), method)
+        if method in CHOOSING:
+            value = ordered[int(high if weight else low)]
+        else:
+            value = _between(ordered[int(low)], ordered[int(high)], x.dtype.type(weight))
+        results.append(where(not_equal(last, last), last, value))
+    out: DistributedArray = stack(results)
+    return out
+
+
+def _of_numbers(x: DistributedArray, q: np.ndarray, method: str) -> DistributedArray:
+    """Quantiles of the elements along the first axis that are no NaN."""
+    is_nan = not_equal(x, x)
+    counts = FUNCTIONS["sum"](astype(~is_nan, np.int64), axis=0, keepdims=True).resolve()
+    ordered = sort(x, axis=0)
+    number, floor = astype(counts, float), FUNCTIONS["floor"]
+    last = FUNCTIONS["maximum"](counts - 1, 0)
+    results = []
+    for one in q:
+        at = (number - 1) * float(one)
+        low = astype(floor(at), np.int64)
+        weight = at - low
+        if method == "lower":
+            weight = weight * 0
+        elif method == "higher":
+            weight = astype(weight > 0, float)
+        elif method == "nearest":
+            weight = where(weight == 0.5, astype(low % 2, float), astype(weight > 0.5, float))
+        elif method == "midpoint":
+            weight = where(weight > 0, 0.5, 0.0)
+        low = FUNCTIONS["clip"](low, 0, None)
+        high = FUNCTIONS["minimum"](low + 1, last)
+        first, second = (take_along_axis_in_range(ordered, place, axis=0) for place in (low, high))
+        results.append(_between(first, second, astype(weight, x.dtype))[0])
+    out: DistributedArray = stack(results)
+    return out
+
+
+def _quantiles(
+    name: str,
+    x: Any,
+    q: np.ndarray,
+    axis: Axis,
+    method: str,
+    keepdims: bool,
+    *,
+    of_numbers: bool = False,
+) -> DistributedArray:
+    known = ("linear", *DISCRETE) if of_numbers else METHODS
+    if method not in known:
+        raise error(
+            ArgumentError, name, f"method is {method!r}", remedy=f"It is one of {', '.join(known)}."
+        )
+    rank = np.ndim(x)
+    front, axes = _in_front(x, axis, name, keeps_dtype=method in CHOOSING and not of_numbers)
+    out = (_of_numbers if of_numbers else _whole)(front, np.atleast_1d(q), method)
+    if keepdims:
+        rest = iter(out.shape[1:])
+        shape = [1 if d in axes else next(rest) for d in range(rank)]
+        out = reshape(out, (out.shape[0], *shape))
+    result: DistributedArray = out if q.ndim else out[0]
+    return result
+
+
+@public
+def quantile(
+    x: Any, q: float | Sequence[float], axis: Axis = None, method: str = "linear",
+    keepdims: bool = False,
+) -> DistributedArray:  # fmt: skip
+    """The q-quantiles of `x` along `axis` (None: of all elements), NaN where an element is NaN.
+
+    q: numbers of 0 to 1; several make a first axis of the result. method: how to choose or
+    interpolate between elements, any of `numpy.quantile`. keepdims: whether the axes stay, with
+    length 1.
+
+    Raises ArgumentError for another `q` or `method`, ShapeError where there is no element,
+    DtypeError for complex numbers.
+
+    >>> gdt.quantile(gdt.asarray([1.0, 2.0, 3.0, 4.0]), [0.5, 1.0]).tolist()
+    [2.5, 4.0]
+    """
+    return _quantiles("quantile", x, _checked_q(q, "quantile", 1.0), axis, method, keepdims)
+
+
+@public
+def percentile(
+    x: Any, q: float | Sequence[float], axis: Axis = None, method: str = "linear",
+    keepdims: bool = False,
+) -> DistributedArray:  # fmt: skip
+    """`gdt.quantile` with `q` from 0 to 100.
+
+    >>> float(gdt.percentile(gdt.asarray([1.0, 2.0, 3.0]), 50))
+    2.0
+    """
+    return _quantiles("percentile", x, _checked_q(q, "percentile", 100.0), axis, method, keepdims)
+
+
+@public
+def median(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+    """The middle element of `x` along `axis` (None: of all), or the mean of the two in the middle;
+    NaN where an element is NaN. Raises the errors of `gdt.quantile`.
+
+    >>> float(gdt.median(gdt.asarray([3.0, 1.0, 2.0])))
+    2.0
+    """
+    return _quantiles("median", x, np.array(0.5), axis, "linear", keepdims)
+
+
+@public
+def nanquantile(
+    x: Any, q: float | Sequence[float], axis: Axis = None, method: str = "linear",
+    keepdims: bool = False,
+) -> DistributedArray:  # fmt: skip
+    """`gdt.quantile` of the elements that are no NaN; NaN where there is none.
+
+    method: `linear`, `lower`, `higher`, `nearest` or `midpoint`.
+
+    >>> float(gdt.nanquantile(gdt.asarray([1.0, float("nan"), 3.0]), 0.5))
+    2.0
+    """
+    level = _checked_q(q, "nanquantile", 1.0)
+    return _quantiles("nanquantile", x, level, axis, method, keepdims, of_numbers=True)
+
+
+@public
+def nanpercentile(
+    x: Any, q: float | Sequence[float], axis: Axis = None, method: str = "linear",
+    keepdims: bool = False,
+) -> DistributedArray:  # fmt: skip
+    """`gdt.nanquantile` with `q` from 0 to 100.
+
+    >>> float(gdt.nanpercentile(gdt.asarray([1.0, float("nan"), 3.0]), 0))
+    1.0
+    """
+    level = _checked_q(q, "nanpercentile", 100.0)
+    return _quantiles("nanpercentile", x, level, axis, method, keepdims, of_numbers=True)
+
+
+@public
+def nanmedian(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
+    """`gdt.median` of the elements that are no NaN; NaN where there is none.
+
+    >>> float(gdt.nanmedian(gdt.asarray([1.0, float("nan"), 3.0])))
+    2.0
+    """
+    level = np.array(0.5)
+    return _quantiles("nanmedian", x, level, axis, "linear", keepdims, of_numbers=True)
