@@ -51,6 +51,17 @@ def test_gradients_are_those_of_finite_differences(
             oracle.check(mesh, chosen, second=i == 1)
 
 
+@pytest.mark.parametrize("name", ["fft2", "ifft2", "rfft2", "irfft2", "ifftn", "ihfft"])
+def test_relatives_are_those_of_numpy(name: str) -> None:
+    values = RNG.standard_normal((5, 8))
+    for mesh in MESHES[::3]:
+        for (layout,) in choices(mesh, [2], limit=2, seed=len(name)):
+            out = getattr(gdt.fft, name)(gdt.asarray(values, layout=layout), norm="ortho")
+            want = getattr(np.fft, name)(values, norm="ortho")
+            assert out.dtype == want.dtype
+            np.testing.assert_allclose(out.numpy(), want, atol=1e-13)
+
+
 def sent(function: Callable[[], Any]) -> list[tuple[str, int]]:
     """The collectives of a call, with their bytes, but for those of single elements."""
     rows = gdt.explain(function).rows

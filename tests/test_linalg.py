@@ -15,6 +15,8 @@ from gdt.linalg import blocked
 from gdt.sharding.mesh import Mesh
 from gdt.testing import Oracle, Sample, check_mesh, choices, meshes
 
+from .samples.linalg import OF_SQUARES
+
 MESHES = meshes()
 RNG = np.random.default_rng(11)
 Function = Callable[..., Any]
@@ -84,6 +86,20 @@ def test_stacks_have_cholesky_decompositions() -> None:
     sample = Sample((x @ x.mT,), expect=np.linalg.cholesky, grad=False)
     for mesh in MESHES:
         check_mesh(gdt.linalg.cholesky, sample, mesh, limit=4)
+
+
+@pytest.mark.parametrize("name", OF_SQUARES)
+def test_functions_of_squares_are_those_of_whole_ones(name: str) -> None:
+    x = np.stack([regular(4) for _ in range(3)])
+    x = x + x.mT
+    expected = getattr(np.linalg, name)(x)
+    wants = expected if isinstance(expected, tuple) else (expected,)
+    for mesh in MESHES[::3]:
+        for (layout,) in choices(mesh, [3], limit=3, seed=len(name)):
+            out = getattr(gdt.linalg, name)(gdt.asarray(x, layout=layout))
+            for got, want in zip(out if isinstance(out, tuple) else (out,), wants, strict=True):
+                assert got.dtype == want.dtype or name in ("eig", "eigvals")
+                np.testing.assert_allclose(got.numpy(), want, 1e-10, 1e-10)
 
 
 @pytest.mark.usefixtures("by_panels")

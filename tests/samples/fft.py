@@ -64,10 +64,9 @@ def _twiddled(x: np.ndarray, inverse: bool = False) -> np.ndarray:
 
 SAMPLES: dict[str, list[Sample]] = {
     **{f"fft.{n}": _along_one(n, _complex, np.complex64) for n in ("fft", "ifft", "irfft", "hfft")},
-    **{f"fft.{n}": _along_one(n, _real, np.float32) for n in ("rfft", "ihfft")},
-    **{f"fft.{n}": _along_several(n, _complex) for n in ("fft2", "ifft2", "fftn", "ifftn")},
-    **{f"fft.{n}": _along_several(n, _complex) for n in ("irfft2", "irfftn")},
-    **{f"fft.{n}": _along_several(n, _real) for n in ("rfft2", "rfftn")},
+    "fft.rfft": _along_one("rfft", _real, np.float32),
+    **{f"fft.{n}": _along_several(n, _complex) for n in ("fftn", "irfftn")},
+    "fft.rfftn": _along_several("rfftn", _real),
     **{f"fft.{n}": _frequencies(n) for n in ("fftfreq", "rfftfreq")},
     **{f"fft.{n}": _shifts(n) for n in ("fftshift", "ifftshift")},
     "fft_of_whole": _of_whole(
@@ -78,4 +77,10 @@ SAMPLES: dict[str, list[Sample]] = {
     "rfft_of_whole": _of_whole(np.fft.rfft, (_real(4, 5), {"axis": -1}), (_real(6), {"axis": -1})),
     "irfft_of_whole": _of_whole(np.fft.irfft, (_complex(4, 3), {"axis": -1, "n": 5})),
     "twiddled": _of_whole(_twiddled, (_complex(5, 7), {}), (_complex(2, 4, 3), {"inverse": True})),
+}
+
+# These differ from others by a norm, a conjugation, or the axes that they take by default.
+ELSEWHERE = {
+    f"fft.{name}": "tests/test_fft.py"
+    for name in ("fft2", "ifft2", "rfft2", "irfft2", "ifftn", "ihfft")
 }

@@ -63,13 +63,10 @@ _stack, _tall, _wide = _regular(3, 4, 4), _real(9, 2), _real(2, 5)
 _columns = _real(3, 4, 2)
 
 SAMPLES: dict[str, list[Sample]] = {
-    "linalg.inv": _of("inv", (_stack,), (_regular(3, 3).astype(np.complex64),)),
     "inv_of_whole": _of("inv", (_stack,)),
     "linalg.solve": _of("solve", (_stack, _columns), (_regular(5, 5), _real(5))),
     "solve_of_whole": _of("solve", (_stack, _columns), (_stack[0], _columns)),
-    "linalg.det": _of("det", (_stack,)),
     "det_of_whole": _of("det", (_stack,)),
-    "linalg.slogdet": _of("slogdet", (_stack - 2 * np.eye(4),)),
     "slogdet_of_whole": _of("slogdet", (_stack,)),
     "linalg.qr": [
         *_of("qr", (_stack,), (_tall,), (_wide,)),
@@ -86,13 +83,9 @@ SAMPLES: dict[str, list[Sample]] = {
     "svd_of_whole": _of("svd", (_real(2, 4, 3),), full_matrices=False),
     "linalg.svdvals": _of("svdvals", (_stack,), (_tall,)),
     "svdvals_of_whole": _of("svdvals", (_stack,)),
-    "linalg.eigh": _of("eigh", (_hermitian(3, 4, 4),), UPLO="U", grad=False),
     "eigh_of_whole": _of("eigh", (_hermitian(3, 4, 4),), grad=False),
-    "linalg.eigvalsh": _of("eigvalsh", (_hermitian(3, 4, 4),), grad=False),
     "eigvalsh_of_whole": _of("eigvalsh", (_hermitian(3, 4, 4),), grad=False),
-    "linalg.eig": [Sample((_stack,), expect=_eig)],
     "eig_of_whole": [Sample((_stack,), expect=_eig)],
-    "linalg.eigvals": [Sample((_stack,), expect=lambda x: _eig(x)[0])],
     "eigvals_of_whole": [Sample((_stack,), expect=lambda x: _eig(x)[0])],
     "linalg.pinv": _of("pinv", (_stack,), (_tall,), (_real(0, 2),)),
     "linalg.lstsq": [
@@ -137,8 +130,12 @@ SAMPLES: dict[str, list[Sample]] = {
     "lu_of_whole": [Sample((_real(6, 4),), expect=_lu, grad=False)],
 }
 
+OF_SQUARES = ("inv", "det", "slogdet", "eigh", "eigvalsh", "eig", "eigvals")
+"""Functions that bring matrices where they fit and call the op of whole ones."""
+
 ELSEWHERE = dict.fromkeys(
     ["cholesky_of_whole", "linalg.cholesky"]  # few matrices are positive definite
+    + [f"linalg.{name}" for name in OF_SQUARES]
     + [
         f"linalg.{name}"
         for name in (
