@@ -50,7 +50,7 @@ def checked(function: F, name: str = "", *, eager: bool = False) -> F:
         except GdtError:
             raise
         except MISFITS as cause:
-            misfit_error = blamed(function, name, args, kwargs, cause)
+            misfit_error = blamed(function, _shown_name(function, name, args), args, kwargs, cause)
             if misfit_error is None:
                 raise
             raise misfit_error from cause
@@ -62,12 +62,19 @@ def _compared_first(function: Callable[..., Any], name: str) -> Callable[..., An
     """`function`, called only if its arguments fit."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        wrong = misfit(function, name, args, kwargs)
+        wrong = misfit(function, _shown_name(function, name, args), args, kwargs)
         if wrong is not None:
             raise wrong
         return function(*args, **kwargs)
 
     return call
+
+
+def _shown_name(function: Callable[..., Any], name: str, args: Sequence[Any]) -> str:
+    """Return the name of a call in errors: a constructor that is inherited goes by the name of the
+    class that is constructed."""
+    is_constructor = function.__name__ == "__init__" and args
+    return type(args[0]).__name__ if is_constructor else name
 
 
 def checked_class(*hot: str, eager: bool = False) -> Callable[[C], C]:

@@ -2,8 +2,8 @@
 
 A tree is an array, a container (a list, tuple, named tuple, dict or other mapping, or a `Stateful`
 object, which holds its attributes), or nested containers. A place is where a container keeps a
-value: `owner[key]`, under a dotted name such as `dense1.weight`. An array is immutable, so
-training, loading and restoring put new arrays in the places of old ones.
+value: `owner[key]`, under a dotted name such as `dense1.weight`. Training, loading
+and restoring put new arrays in the places of old ones, and write to none.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from gdt.errors import (
     DtypeError,
     GradientError,
     LayoutError,
+    NanError,
     ShapeError,
 )
 from gdt.nn import initializers, losses
@@ -469,6 +470,28 @@ def test_losses_of_many_float16_numbers() -> None:
         value, gradient = gdt.value_and_grad(loss, argnums=1)(zeros, ones)
         assert value.dtype == np.float32 and value.item() == 1.0
         assert np.all(gradient.numpy() > 0)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_losses_of_probabilities_are_nan_for_logits(mesh: gdt.Mesh) -> None:
+    """Rows without a negative number keep their losses."""
+    p, one_hot = np.array([[0.25, 0.75], [-3.0, -1.0], [0.5, -0.25]]), np.eye(2)[[1, 0, 1]]
+    cases = [
+        (losses.sparse_categorical_crossentropy, np.array([1, 0, 1])),
+        (losses.categorical_crossentropy, one_hot),
+        (losses.binary_crossentropy, one_hot),
+        (losses.kl_divergence, one_hot),
+    ]
+    for loss, targets in cases:
+        each = loss(batch(mesh, targets), batch(mesh, p), "none").numpy()  # (3,) or (3, 2)
+        is_row = each.ndim == 1
+        expected = (p < 0).any(-1) if is_row else p < 0
+        np.testing.assert_array_equal(np.isnan(each), expected)
+        np.testing.assert_allclose(each[0], -np.log(0.75), rtol=1e-5)
+    model = gdt.nn.Dense(2, 2, initializer=lambda *_: gdt.asarray([[-1.0, 0.0], [0.0, -1.0]]))
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    with pytest.raises(NanError, match="from_logits=True to the loss, or activation='softmax'"):
+        model.fit(np.ones((4, 2)), np.zeros(4, int), verbose=0)
 
 
 def test_losses_refuse_shapes_that_would_broadcast() -> None:

@@ -95,3 +95,29 @@ def test_sizes_that_are_none_are_refused() -> None:
             make()
     with pytest.raises(ShapeError, match="2 groups do not divide"):
         nn.GroupNorm(2)(gdt.ones((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda: nn.MaxPool(0), "MaxPool: size is 0"),
+        (lambda: nn.AveragePool((2, 0)), r"AveragePool: size is \(2, 0\)"),
+        (lambda: nn.MaxPool((2, 2), (1,)), r"MaxPool: strides is \(1,\)"),
+        (lambda: nn.MaxPool(2, padding="bogus"), "MaxPool: padding is 'bogus'"),
+        (lambda: nn.MaxPool(2.5), "MaxPool: size is 2.5, not int"),
+        (lambda: nn.Conv2D(4, 3, padding="bogus"), "Conv2D: padding is 'bogus'"),
+        (lambda: nn.Conv2DTranspose("a", 3), "Conv2DTranspose: channels is 'a', not int"),
+        (lambda: nn.Conv2D("a", 3), "Conv2D: channels is 'a', not int"),
+    ],
+)
+def test_layers_refuse_bad_arguments_by_their_own_name(make: Any, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        make()
+
+
+def test_names_of_keras_lead_to_the_layers() -> None:
+    for name, own in nn.KERAS_NAMES.items():
+        assert own in nn.__all__ and name not in nn.__all__
+        with pytest.raises(AttributeError, match=f"no attribute '{name}'; write gdt.nn.{own}"):
+            getattr(nn, name)
+    assert not hasattr(nn, "Pooling")

@@ -8,6 +8,7 @@ moves data between them through a transport, as a box of GPUs does. Tests of mov
 training run in both modes: in one block every layout is the same matrix product, so that mode alone
 proves little.
 
-Arrays are immutable to their users: host views are read-only, and `gdt.asarray` copies. They may be
-used in several threads.
+Blocks are never written while an array has them: `x[i] = v` gives x new blocks, so no other array
+changes with it. Host views are read-only, and `gdt.asarray` copies. Arrays may be used in several
+threads.
 """

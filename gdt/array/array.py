@@ -405,7 +405,7 @@ def _unsettable(name: str, instead: str) -> Callable[[DistributedArray, object],
         raise error(
             ImmutableError,
             "DistributedArray",
-            f"{name} cannot be set to {shown_value(value)}, since arrays are immutable",
+            f"{name} cannot be set to {shown_value(value)}",
             operands={"x": self.type},
             remedy=f"Write x = {instead}.",
         )

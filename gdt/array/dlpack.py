@@ -54,7 +54,7 @@ def exported(
     value = x.numpy()
     shareable = max_version is not None and tuple(max_version) >= READ_ONLY_SINCE
     if copy is False and not (shareable and x._shares_memory(value)):
-        problem = "arrays are immutable, and DLPack before 1.0 cannot say so"
+        problem = "other arrays may share this memory, and DLPack before 1.0 cannot say read-only"
         if shareable:
             problem = "the values cannot be had without a copy"
         remedy = "Let it be copied: copy=None."

@@ -65,7 +65,7 @@ def _numpy_method(name: str) -> Method:
             raise error(
                 DtypeError,
                 name,
-                "arrays are immutable, so `out` is None",
+                "results are new arrays, so `out` is None",
                 operands={"x": self.type},
                 remedy=f"Write out = x.{name}(...).",
             )

@@ -6,6 +6,8 @@ the names of the parameters; for an array that is kept in one layout and used in
 `Sharded`, of which the calls of modules take care (`placement`).
 """
 
+from typing import TYPE_CHECKING
+
 from gdt.nn import activations, initializers, losses, summary
 from gdt.nn.activations import Activation
 from gdt.nn.attention import MultiHeadAttention, rotary
@@ -71,3 +73,27 @@ __all__ = [
     "mixed_precision",
     "rotary",
 ]
+
+KERAS_NAMES = {
+    f"{name}{rank}D": own
+    for name, own in {
+        "MaxPooling": "MaxPool", "MaxPool": "MaxPool",
+        "AveragePooling": "AveragePool", "AvgPool": "AveragePool",
+        "GlobalMaxPooling": "GlobalMaxPool", "GlobalMaxPool": "GlobalMaxPool",
+        "GlobalAveragePooling": "GlobalAveragePool", "GlobalAvgPool": "GlobalAveragePool",
+    }.items()
+    for rank in (1, 2, 3)
+} | {
+    "BatchNormalization": "BatchNorm", "LayerNormalization": "LayerNorm",
+    "GroupNormalization": "GroupNorm", "RMSNormalization": "RMSNorm",
+}  # fmt: skip
+"""The names of layers in Keras whose name in gdt is another."""
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+
+    def __getattr__(name: str) -> object:
+        problem = f"module 'gdt.nn' has no attribute {name!r}"
+        if name in KERAS_NAMES:
+            problem += f"; write gdt.nn.{KERAS_NAMES[name]}"
+        raise AttributeError(problem, name=name)

@@ -20,7 +20,7 @@ from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
 from gdt.nn.parameters import Blueprint, check_sizes, features_of, in_compute_dtype, mesh_of
 from gdt.ops.nn.convolution.op import convolution, transposed_convolution
-from gdt.ops.windows import Padding, one_for_each_axis
+from gdt.ops.windows import Padding, one_for_each_axis, paddings_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
@@ -76,6 +76,7 @@ class Convolution(Module):
         self.taps = one_for_each_axis(name, "size", size, self.rank, 1)
         self.strides = one_for_each_axis(name, "strides", strides, self.rank, 1)
         self.dilation = one_for_each_axis(name, "dilation", dilation, self.rank, 1)
+        paddings_of(name, padding, self.rank)  # raises for a padding that is none
         self.padding, self.groups, self.channels = padding, groups, channels
         create, create_bias = initializers.get(initializer), initializers.get(bias_initializer)
         self.weight: DistributedArray | None = None

@@ -8,6 +8,9 @@ Losses of float16 are computed, and returned, in float32.
 
 A loss over a split batch stays a partial sum until its value is needed, so it is resolved in one
 collective with the gradients.
+
+Losses of probabilities are NaN where a prediction is negative: it is no probability, most likely a
+logit. Pass `from_logits=True`, or end the model in a softmax or a sigmoid.
 """
 
 from __future__ import annotations
@@ -123,13 +126,13 @@ def kl_divergence(targets: Any, predictions: Any, reduction: str = "mean") -> Di
     """Return the Kullback-Leibler divergence of probabilities (..., classes): the sum over classes
     of t * log(t / p).
 
-    Both are taken between 1e-7 and 1, as Keras does.
+    Both are taken between 1e-7 and 1, as Keras does; the divergence of negative ones is NaN.
 
     >>> round(float(gdt.nn.losses.kl_divergence([[0.5, 0.5]], [[0.25, 0.75]])), 4)
     0.1438
     """
     targets, predictions = _of_one_shape("kl_divergence", targets=targets, predictions=predictions)
-    t, p = (FUNCTIONS["clip"](x, PROBABILITY, 1.0) for x in (targets, predictions))
+    t, p = (_probabilities(x, x, 1.0) for x in (targets, predictions))
     each = FUNCTIONS["sum"](t * (FUNCTIONS["log"](t) - FUNCTIONS["log"](p)), axis=-1)
     return _reduced("kl_divergence", each, reduction)
 
@@ -209,17 +212,24 @@ def binary_crossentropy(
         targets = targets * (1 - label_smoothing) + label_smoothing / 2
     if from_logits:
         return sigmoid_cross_entropy(targets, predictions, reduction)
-    p = FUNCTIONS["clip"](predictions, PROBABILITY, 1 - PROBABILITY)
+    p = _probabilities(predictions, predictions, 1 - PROBABILITY)
     yes, no = FUNCTIONS["log"](p), FUNCTIONS["log"](1 - p)
     return _reduced(op, -(targets * yes + (1 - targets) * no), reduction)
 
 
 def _log_probabilities(predictions: Any) -> DistributedArray:
     """Return the logarithms of probabilities (..., classes), scaled to a sum of 1 as Keras does."""
-    (p,) = as_operands("crossentropy", predictions=predictions)
-    p = p / FUNCTIONS["sum"](p, axis=-1, keepdims=True)
-    logarithms: DistributedArray = FUNCTIONS["log"](FUNCTIONS["clip"](p, PROBABILITY, 1.0))
+    (predictions,) = as_operands("crossentropy", predictions=predictions)
+    p = predictions / FUNCTIONS["sum"](predictions, axis=-1, keepdims=True)
+    logarithms: DistributedArray = FUNCTIONS["log"](_probabilities(predictions, p, 1.0))
     return logarithms
+
+
+def _probabilities(predictions: Any, p: Any, most: float) -> Any:
+    """Return the probabilities `p` of the predictions, at least PROBABILITY and at most `most`; NaN
+    where a prediction is negative."""
+    bounded = FUNCTIONS["clip"](p, PROBABILITY, most)
+    return FUNCTIONS["where"](predictions < 0, np.nan, bounded)
 
 
 def _check_smoothing(op: str, label_smoothing: float) -> None:

@@ -11,11 +11,12 @@ from gdt.nn.parameters import features_of
 from gdt.ops.extrema import max_
 from gdt.ops.nn.convolution.pooling import average_pool, max_pool
 from gdt.ops.reductions import mean
-from gdt.ops.windows import Padding
+from gdt.ops.windows import Padding, one_for_each_axis, paddings_of
 
 
+@checked_class(eager=True)
 class _Pool(Module):
-    """The base of layers that pool windows."""
+    """The base of layers that pool windows, of images of any rank."""
 
     def __init__(
         self,
@@ -23,6 +24,12 @@ class _Pool(Module):
         strides: int | Sequence[int] | None = None,
         padding: Padding = "valid",
     ) -> None:
+        name, arguments = type(self).__name__, (size, strides, padding)
+        # Arguments that are one for each axis tell the rank, and single numbers fit every rank.
+        rank = next((len(a) for a in arguments if isinstance(a, list | tuple)), 1)
+        one_for_each_axis(name, "size", size, rank, 1)
+        one_for_each_axis(name, "strides", size if strides is None else strides, rank, 1)
+        paddings_of(name, padding, rank)
         self.size, self.strides, self.padding = size, strides, padding
 
     def describe(self) -> str:

@@ -198,8 +198,10 @@ class Fit:
                 "parameters that are not finite after it": ", ".join(wrong)
                 or "none: look at the targets and the loss"
             },
-            remedy="`with gdt.check_nans():` around fit names the first op. A lower learning rate "
-            "or clip_norm may help; the checkpoints of resume= are from before.",
+            remedy="Cross-entropies of probabilities are NaN for logits: pass from_logits=True to "
+            "the loss, or activation='softmax' ('sigmoid' for two classes) to the last layer. "
+            "A lower learning rate or clip_norm may help. `with gdt.check_nans():` around fit "
+            "names the first op; the checkpoints of resume= are from before.",
         )
 
     def _interrupt(self) -> None:
