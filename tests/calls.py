@@ -75,6 +75,11 @@ def _model() -> gdt.nn.Sequential:
     return gdt.nn.Sequential(gdt.nn.Dense(2, 3, gdt.Layout([None, "y"], MESH), key=0))
 
 
+def _symbols() -> tuple[Any, Any]:
+    x = gdt.nn.Input((2,), "float64")
+    return x, gdt.nn.Dense(2, 3, key=0, dtype="float64")(x)
+
+
 def _path() -> Path:
     return Path(tempfile.mkdtemp(prefix="gdt-calls-")) / "saved.safetensors"
 
@@ -280,7 +285,74 @@ CALLS: dict[str, Callable[[], Call]] = {
     "random.integers": lambda: (random.integers, (0, 5, (4,), "i4"), {"layout": SPLIT, "key": 1}),
     "random.bernoulli": lambda: (random.bernoulli, ((4,), 0.5), {"layout": SPLIT, "key": 1}),
     "random.permutation": lambda: (random.permutation, (4,), {"layout": SPLIT, "key": 1}),
+    "random.choice": lambda: (random.choice, (V, (2,), False, None, 0),
+        {"layout": gdt.Layout([None], MESH), "key": 1}),
+    "random.permuted": lambda: (random.permuted, (X, 0), {"layout": ROWS, "key": 1}),
+    "random.shuffle": lambda: (random.shuffle, (_fresh(), 0), {"key": 1}),
+    "random.multivariate_normal": lambda: (
+        random.multivariate_normal, ((4,), [0.0, 1.0], [[1.0, 0.0], [0.0, 1.0]], "f4"),
+        {"layout": ROWS, "key": 1}),
+    **{
+        f"random.{name}": lambda name=name, args=args: (
+            getattr(random, name), ((4,), *args, "f4"),
+            {"layout": ROWS if name == "dirichlet" else SPLIT, "key": 1})
+        for name, args in {
+            "beta": (0.5, 0.5), "chisquare": (3.0,), "dirichlet": ([1.0, 2.0],),
+            "exponential": (2.0,), "f": (3.0, 4.0), "gamma": (2.0, 1.0), "gumbel": (0.0, 1.0),
+            "laplace": (0.0, 1.0), "logistic": (0.0, 1.0), "lognormal": (0.0, 1.0),
+            "pareto": (2.0,), "random": (), "rayleigh": (1.0,), "standard_cauchy": (),
+            "standard_exponential": (), "standard_gamma": (2.0,), "standard_normal": (),
+            "standard_t": (3.0,), "triangular": (0.0, 0.5, 1.0), "weibull": (2.0,),
+        }.items()
+    },
+    **{
+        f"random.{name}": lambda name=name, args=args: (
+            getattr(random, name), ((4,), *args, "i4"),
+            {"layout": ROWS if name == "multinomial" else SPLIT, "key": 1})
+        for name, args in {
+            "binomial": (5, 0.5), "geometric": (0.5,), "multinomial": (5, [0.5, 0.5]),
+            "negative_binomial": (2, 0.5), "poisson": (3.0,),
+        }.items()
+    },
     # ---- layers
+    **{
+        f"nn.{name}": lambda name=name, rank=rank: (
+            getattr(gdt.nn, name), (2, 3, 1, "same", 1, 1, "relu", True), {"input_channels": 2,
+            "weight_layout": gdt.Layout([None] * (rank + 1) + ["y"], MESH), "bias_layout": None,
+            "initializer": "he_normal", "bias_initializer": "zeros", "dtype": "f4", "key": 1})
+        for name, rank in {"Conv1D": 1, "Conv2D": 2, "Conv3D": 3, "Conv1DTranspose": 1,
+                           "Conv2DTranspose": 2}.items()
+    },
+    "nn.Conv2D.__call__": lambda: (gdt.nn.Conv2D(2, 3, key=1), (gdt.ones((2, 4, 4, 2)),), {}),
+    "nn.DepthwiseConv2D": lambda: (gdt.nn.DepthwiseConv2D, (2, 3, 1, "same", 1),
+        {"activation": "relu", "input_channels": 2, "key": 1}),
+    "nn.MaxPool": lambda: (gdt.nn.MaxPool, (2, 2, "same"), {}),
+    "nn.MaxPool.__call__": lambda: (gdt.nn.MaxPool(), (gdt.ones((2, 4, 4, 2)),), {}),
+    "nn.AveragePool": lambda: (gdt.nn.AveragePool, (2, 2, "same"), {}),
+    "nn.AveragePool.__call__": lambda: (gdt.nn.AveragePool(), (gdt.ones((2, 4, 4, 2)),), {}),
+    **{
+        f"nn.{name}": lambda name=name: (getattr(gdt.nn, name), (), {})
+        for name in ("GlobalAveragePool", "GlobalMaxPool")
+    },
+    "nn.GlobalMaxPool.__call__": lambda: (gdt.nn.GlobalMaxPool(), (gdt.ones((2, 4, 2)),), {}),
+    **{
+        f"nn.{name}": lambda name=name: (getattr(gdt.nn, name), (3, 2), {
+            "sequences": True, "states": True, "backwards": True, "use_bias": True,
+            "layouts": {"weight": gdt.Layout([None, None, None], MESH)}, "dtype": "f4", "key": 1,
+            "initializer": "he_normal", "recurrent_initializer": "zeros"})
+        for name in ("GRU", "LSTM")
+    },
+    "nn.GRU.__call__": lambda: (gdt.nn.GRU(3, 2, key=1), (gdt.ones((2, 4, 2)),), {}),
+    "nn.MultiHeadAttention": lambda: (gdt.nn.MultiHeadAttention, (2, 4, 2, 1), {
+        "causal": True, "rotary": True, "use_bias": True, "dtype": "f4", "key": 1,
+        "layouts": {"query_weight": gdt.Layout([None, "y"], MESH)}, "initializer": "he_normal"}),
+    "nn.MultiHeadAttention.__call__": lambda: (
+        gdt.nn.MultiHeadAttention(2, 4, key=1), (gdt.ones((2, 4, 4)),), {}),
+    "nn.rotary": lambda: (gdt.nn.rotary, (X, [0, 1, 2, 3], 100.0), {}),
+    "nn.Input": lambda: (gdt.nn.Input, ((2, 3), "f4"), {}),
+    "nn.Model": lambda: (gdt.nn.Model, _symbols(), {}),
+    "nn.Model.__call__": lambda: (gdt.nn.Model(*_symbols()), (X,), {}),
+    "nn.mixed_precision": lambda: (gdt.nn.mixed_precision, (_model(), "float16"), {}),
     "nn.Dense": lambda: (gdt.nn.Dense, (2, 3, ROWS, "relu", True, "he_normal", "zeros"),
         {"dtype": "f4", "key": 1}),
     "nn.Dense.__call__": lambda: (gdt.nn.Dense(2, 3, key=0), (gdt.ones((4, 2)),), {}),
@@ -358,6 +430,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "optim.MovingAverage": lambda: (optim.MovingAverage, (optim.SGD(0.1), 0.9), {}),
     "optim.ParameterGroups": lambda: (
         optim.ParameterGroups, ({"w": optim.SGD(0.1)}, optim.SGD(0.2)), {}),
+    "optim.LossScaling": lambda: (optim.LossScaling, (optim.SGD(0.1), 4.0, 10), {}),
     "optim.exponential_decay": lambda: (
         lambda *a, **k: optim.exponential_decay(*a, **k)(3), (0.1, 10, 0.5), {"staircase": True}),
     "optim.piecewise_constant": lambda: (

@@ -8,7 +8,8 @@ the names of the parameters; for an array that is kept in one layout and used in
 
 from typing import TYPE_CHECKING
 
-from gdt.nn import activations, initializers, losses, summary
+import gdt.nn.summary  # of which `Module.summary` is made
+from gdt.nn import activations, initializers, losses
 from gdt.nn.activations import Activation
 from gdt.nn.attention import MultiHeadAttention, rotary
 from gdt.nn.convolution import (

@@ -165,9 +165,10 @@ class Conv3D(Convolution):
     rank = 3
 
 
+@checked_class(eager=True)
 class DepthwiseConv2D(Convolution):
     """A convolution of every channel of images by itself; arguments as of `Convolution`, of which
-    `channels` is a multiple of the input's channels, or None for as many, and `groups` is not used.
+    `channels` is a multiple of the input's channels, or None for as many, and there is no `groups`.
 
     >>> gdt.nn.DepthwiseConv2D(None, 3)(gdt.ones((2, 8, 8, 3))).shape
     (2, 6, 6, 3)
@@ -175,9 +176,41 @@ class DepthwiseConv2D(Convolution):
 
     rank = 2
 
-    def __init__(self, channels: int | None, size: int | Sequence[int], **arguments: Any) -> None:
+    def __init__(
+        self,
+        channels: int | None,
+        size: int | Sequence[int],
+        strides: int | Sequence[int] = 1,
+        padding: Padding = "valid",
+        dilation: int | Sequence[int] = 1,
+        *,
+        activation: str | Function | None = None,
+        use_bias: bool = True,
+        input_channels: int | None = None,
+        weight_layout: Layout | None = None,
+        bias_layout: Layout | None = None,
+        initializer: str | Initializer = "glorot_uniform",
+        bias_initializer: str | Initializer = "zeros",
+        dtype: Any = np.float32,
+        key: Any = None,
+    ) -> None:
         self._follows_input = channels is None
-        super().__init__(channels or 1, size, **arguments)
+        super().__init__(
+            1 if channels is None else channels,
+            size,
+            strides,
+            padding,
+            dilation,
+            activation=activation,
+            use_bias=use_bias,
+            input_channels=input_channels,
+            weight_layout=weight_layout,
+            bias_layout=bias_layout,
+            initializer=initializer,
+            bias_initializer=bias_initializer,
+            dtype=dtype,
+            key=key,
+        )
 
     def _weight_shape(self, input_channels: int) -> tuple[int, ...]:
         """Return the shape of the kernel, which has a group for each channel of the input."""
@@ -186,6 +219,7 @@ class DepthwiseConv2D(Convolution):
         return super()._weight_shape(input_channels)
 
 
+@checked_class(eager=True)
 class _Transposed(Convolution):
     """The base of transposed convolutions, whose kernel has the shape (taps..., channels, input
     channels)."""
@@ -194,15 +228,43 @@ class _Transposed(Convolution):
         self,
         channels: int,
         size: int | Sequence[int],
-        *arguments: Any,
+        strides: int | Sequence[int] = 1,
+        padding: Padding = "valid",
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        activation: str | Function | None = None,
+        use_bias: bool = True,
+        *,
         output_padding: int | Sequence[int] = 0,
-        **named: Any,
+        input_channels: int | None = None,
+        weight_layout: Layout | None = None,
+        bias_layout: Layout | None = None,
+        initializer: str | Initializer = "glorot_uniform",
+        bias_initializer: str | Initializer = "zeros",
+        dtype: Any = np.float32,
+        key: Any = None,
     ) -> None:
         name = type(self).__name__
         self.output_padding = one_for_each_axis(
             name, "output_padding", output_padding, self.rank, 0
         )
-        super().__init__(channels, size, *arguments, **named)
+        super().__init__(
+            channels,
+            size,
+            strides,
+            padding,
+            dilation,
+            groups,
+            activation,
+            use_bias,
+            input_channels=input_channels,
+            weight_layout=weight_layout,
+            bias_layout=bias_layout,
+            initializer=initializer,
+            bias_initializer=bias_initializer,
+            dtype=dtype,
+            key=key,
+        )
 
     def _weight_shape(self, input_channels: int) -> tuple[int, ...]:
         """Return the shape of the kernel: that of the convolution from the result to x."""
