@@ -179,7 +179,7 @@ class GradientTape(Observer):
             check_differentiable(x, op, "target")
         for x in source_arrays:
             check_differentiable(x, op, "source")
-        if any(x is w for x in source_arrays for w in self.written):
+        if self.written and any(x is w for x in source_arrays for w in self.written):
             raise error(
                 GradientError,
                 op,

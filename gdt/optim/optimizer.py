@@ -177,6 +177,9 @@ class Optimizer(Stateful):
             for ((mapping, key), *_), g in zip(owners, arrays, strict=True)
             if mapping[key].type is not g.type
         ]
+        if not whole:
+            self.step(scalars, owners, arrays)
+            return
         for mapping, key, _, layout in whole:  # whose state is split further
             mapping[key] = relayout(mapping[key], layout).copy()  # a view would keep the whole
         try:
@@ -258,15 +261,16 @@ class Optimizer(Stateful):
 
     def follow(self, targets: Sequence[Slot]) -> None:
         """Move the state of every parameter to the parameter's layout and dtype."""
+        types = [_state_type(slot) for slot in targets]
         stale = [
-            (state_name, slot)
+            (state_name, slot, array_type)
             for state_name, arrays in self.state.items()
-            for slot in targets
-            if (x := arrays.get(slot.name)) is None or x.type is not _state_type(slot)
+            for slot, array_type in zip(targets, types, strict=True)
+            if (x := arrays.get(slot.name)) is None or x.type is not array_type
         ]
-        self._check_shapes(stale)
-        for state_name, slot in stale:
-            arrays, like = self.state[state_name], _state_type(slot)
+        self._check_shapes([(state_name, slot) for state_name, slot, _ in stale])
+        for state_name, slot, like in stale:
+            arrays = self.state[state_name]
             if slot.name in arrays:
                 arrays[slot.name] = relayout(_in_dtype(arrays[slot.name], like.dtype), like.layout)
             else:
