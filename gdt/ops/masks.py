@@ -133,6 +133,7 @@ def _selected(x: DistributedArray, mask: DistributedArray) -> DistributedArray:
 @custom_vjp
 def _spread(g: DistributedArray, mask: DistributedArray) -> DistributedArray:
     """Zeros with the rows of `g`, in their order, where the mask is true."""
+    met_host("read values on the host")
     axes = mask.layout.dims[0]
     exchange = Exchange(g.mesh, axes, f"what goes where a mask selects {g.type}")
     xp, out = backend_of(g.mesh).xp, with_first_axis(g.type, mask.shape[0])

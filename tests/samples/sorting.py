@@ -55,8 +55,8 @@ SAMPLES: dict[str, list[Sample]] = {
     "sort_whole_axis": [_of(np.sort, _MATRIX, axis=-2, grad=True)],
     "argsort_whole_axis": [_of(_stable, _MATRIX, axis=-1)],
     "lexsort": [
-        Sample(([_LINE, _EQUAL[:23]],), {}, np.lexsort, grad=False, exact=True),
-        Sample(([_MATRIX, _MATRIX > 0],), {"axis": 0}, np.lexsort, grad=False, exact=True),
+        Sample(((_LINE, _EQUAL[:23]),), {}, np.lexsort, grad=False, exact=True),
+        Sample(((_MATRIX, _MATRIX > 0),), {"axis": 0}, np.lexsort, grad=False, exact=True),
     ],
     "partition": [
         _of(_sorted_partition, _LINE, kth=3, grad=True),
