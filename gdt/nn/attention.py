@@ -151,6 +151,7 @@ class MultiHeadAttention(Module):
             if f"{part}_bias" in self._blueprints:
                 blueprint, layout = self._blueprints[f"{part}_bias"], weight.layout.delete([0])
                 setattr(self, f"{part}_bias", blueprint.create(shape[1:], layout=layout))
+        del self._blueprints
 
     def _project(self, part: str, x: Any) -> Any:
         """Return x times a weight, plus its bias if there is one."""

@@ -104,6 +104,7 @@ class Convolution(Module):
         if "bias" in self._blueprints:
             layout = self.weight.layout.delete([*range(self.rank + 1)])
             self.bias = self._blueprints["bias"].create((self.channels,), layout=layout)
+        del self._blueprints
 
     def _convolve(self, x: Any, weight: Any) -> Any:
         """Return x convolved with the kernel."""
@@ -277,6 +278,7 @@ class _Transposed(Convolution):
         if "bias" in self._blueprints:
             layout = self.weight.layout.delete([*range(self.rank), self.rank + 1])
             self.bias = self._blueprints["bias"].create((self.channels,), layout=layout)
+        del self._blueprints
 
     def _convolve(self, x: Any, weight: Any) -> Any:
         """Return x spread with the kernel."""

@@ -86,6 +86,7 @@ class Dense(Module):
         if "bias" in self._blueprints:
             layout = self.weight.layout.delete([0])
             self.bias = self._blueprints["bias"].create((self.output_size,), layout=layout)
+        del self._blueprints
 
     def __call__(self, x: Any) -> Any:
         if self.weight is None:

@@ -137,6 +137,7 @@ class _FeatureNorm(Module):
         self.size = size
         for name, blueprint in self._blueprints.items():
             setattr(self, name, blueprint.create((size,), mesh))
+        del self._blueprints
 
     def _fit(self, x: Any) -> None:
         """Create the arrays if there are none, or raise ShapeError unless x fits them."""

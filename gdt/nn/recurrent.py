@@ -124,6 +124,7 @@ class Recurrent(Module):
             is_bias = name not in shapes and self.weight is not None
             layout = self.weight.layout.delete([0]) if is_bias else None  # type: ignore[union-attr]
             setattr(self, name, blueprint.create(shape, mesh, layout))
+        del self._blueprints
 
     def __call__(self, x: Any, state: Any = None) -> Any:
         name = type(self).__name__
