@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array.released import Released
+from gdt.array.released import ReleasedBlocks
 from gdt.autodiff.backward import BACKWARDS, Backward
 from gdt.ops.gathering import gathered
 
@@ -66,10 +66,10 @@ def test_a_tape_keeps_no_gathered_array(rng, mesh) -> None:
         if len(args) and all(a is used[0] or not isinstance(a, gdt.DistributedArray) for a in args)
     ]
     for _ in range(3):
-        assert all(type(a.blocks) is Released for a in (*used, *from_w))
+        assert all(type(a.blocks) is ReleasedBlocks for a in (*used, *from_w))
         tape.gradient(loss, weights)
     np.testing.assert_array_equal(used[0].numpy(), weights[0].numpy())  # who reads it gathers it
-    assert type(used[0].blocks) is not Released
+    assert type(used[0].blocks) is not ReleasedBlocks
 
 
 @pytest.mark.parametrize("mesh", MESHES)

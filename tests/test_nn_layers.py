@@ -32,7 +32,7 @@ def test_sizes_are_found_at_the_first_call(late: Any, early: Any, rng: np.random
     x = rng.standard_normal((5, 4)).astype(np.float32)
     layer, sized = late(), early()
     assert not layer.parameters() and "?" in repr(layer)
-    layer = pickle.loads(pickle.dumps(copy.deepcopy(layer)))  # a blueprint is copied with its layer
+    layer = pickle.loads(pickle.dumps(copy.deepcopy(layer)))  # a spec is copied with its layer
     placed = gdt.asarray(x, layout=Layout(["batch", None], MESHES[0]))
     np.testing.assert_allclose(layer(placed).numpy(), sized(x).numpy(), rtol=1e-5, atol=1e-6)
     assert list(layer.parameters()) == list(sized.parameters())

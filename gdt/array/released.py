@@ -1,7 +1,7 @@
 """Blocks that were freed, and are computed again when they are read.
 
-An array that others hold, a tape above all, can be released: a `Released` takes the place of its
-blocks, whose memory is free then. Whoever reads the blocks next lets the call that made the array
+An array that others hold, a tape above all, can be released: `ReleasedBlocks` take the place of its
+blocks, whose memory is free then. The next reader of the blocks lets the call that made the array
 run again, and the array has blocks as before. Readers need not know.
 """
 
@@ -17,7 +17,7 @@ from gdt.observe import OBSERVERS
 Block = Any
 
 
-class Recipe:
+class Recomputation:
     """A call, `op(*args, **static)`, that computes arrays again. `op` is a pure function."""
 
     def __init__(
@@ -38,8 +38,8 @@ class Recipe:
     def release_one(self, number: int) -> None:
         """Free the blocks of the result of this number."""
         array = self.results[number]()
-        if array is not None and type(array.blocks) is not Released:
-            array.blocks = Released(self, number)
+        if array is not None and type(array.blocks) is not ReleasedBlocks:
+            array.blocks = ReleasedBlocks(self, number)
 
     def restore(self) -> list[Sequence[Block]]:
         """Compute the blocks of all results, give them to those that are released, and return
@@ -53,31 +53,31 @@ class Recipe:
         arrays = out if isinstance(out, tuple) else (out,)
         for reference, computed in zip(self.results, arrays, strict=True):
             array = reference()
-            if array is not None and type(array.blocks) is Released:
+            if array is not None and type(array.blocks) is ReleasedBlocks:
                 array.blocks = computed.blocks
         return [computed.blocks for computed in arrays]
 
 
-class Released(tuple[Block, ...]):
-    """A stand-in for the blocks of an array, which a recipe computes again when they are read."""
+class ReleasedBlocks(tuple[Block, ...]):
+    """A stand-in for the blocks of an array, which are computed again when they are read."""
 
-    recipe: Recipe
+    recomputation: Recomputation
     number: int
     _computed: Sequence[Block] | None
 
-    def __new__(cls, recipe: Recipe, number: int) -> Released:
+    def __new__(cls, recomputation: Recomputation, number: int) -> ReleasedBlocks:
         released = super().__new__(cls)
-        released.recipe, released.number, released._computed = recipe, number, None
+        released.recomputation, released.number, released._computed = recomputation, number, None
         return released
 
     def _read(self) -> Sequence[Block]:
         if self._computed is None:  # kept for a reader that reads block by block
-            array = self.recipe.results[self.number]()
-            is_restored = array is not None and type(array.blocks) is not Released
+            array = self.recomputation.results[self.number]()
+            is_restored = array is not None and type(array.blocks) is not ReleasedBlocks
             self._computed = (
                 array.blocks  # type: ignore[union-attr]
                 if is_restored
-                else self.recipe.restore()[self.number]
+                else self.recomputation.restore()[self.number]
             )
         return self._computed
 

@@ -16,10 +16,10 @@ and the compute stream waits for it once, at the end (`Backend.overlapping`, `Ba
 tests' simulated GPUs keep vector clocks of their streams and report every use of memory that no
 event orders. Between processes on hosts nothing overlaps.
 
-**Released arrays.** An array that was gathered for the call of a layer has no blocks after it, but
-a recipe (`gdt.array.released`). A gradient function that reads it lets the recipe run again, and
-the backward pass frees it when it has passed (`releases`). So weights are gathered twice, and the
-tape holds them as they are kept. A checkpointed function (`checkpointed`) is one entry on the tape,
+**Released arrays.** An array that was gathered for the call of a layer has no blocks after that
+call. A gradient function that reads it computes it again (`gdt.array.released`), and the backward
+pass frees it once nothing on the way needs it (`releases`). So weights are gathered twice, and the
+tape refers to weights in the layouts in which they are stored. A checkpointed function (`checkpointed`) is one entry on the tape,
 whose gradient runs the function again under a tape of its own.
 
 **Replay.** A step whose calls, layouts and Python scalars were seen twice runs its backward pass as

@@ -16,7 +16,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.registry import FUNCTIONS
-from gdt.array.released import Recipe, Released
+from gdt.array.released import Recomputation, ReleasedBlocks
 from gdt.autodiff.alignment import aligned
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
@@ -226,11 +226,11 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
                 values.append(x._resolved)
             elif x.type.layout.resolved is not x.type.layout and x._is_passed:
                 parts.append("passed")
-            if type(x.blocks) is Released:
-                recipe = x.blocks.recipe
-                parts += (recipe.op, x.blocks.number, len(recipe.args))
-                parts += map(value_key, recipe.static.values())
-                values += recipe.args
+            if type(x.blocks) is ReleasedBlocks:
+                recomputation = x.blocks.recomputation
+                parts += (recomputation.op, x.blocks.number, len(recomputation.args))
+                parts += map(value_key, recomputation.static.values())
+                values += recomputation.args
     return tuple(parts), arrays
 
 
@@ -239,7 +239,7 @@ def _recorded(
 ) -> list[DistributedArray | None]:
     """Return the gradients, computed op by op, and enter their recording in `BACKWARDS`."""
     recorder = Recorder()
-    registers = [None if type(a.blocks) is Released else recorder.declare(a) for a in arrays]
+    registers = [None if type(a.blocks) is ReleasedBlocks else recorder.declare(a) for a in arrays]
     unresolved = [n for n, a in enumerate(arrays) if a._resolved is None]
     with observing(recorder):
         grads = _run(call)[1]
@@ -280,7 +280,7 @@ def _backward(
     seeds: Arrays,
     sources: Arrays,
     layouts: Sequence[Layout | None],
-    unreleased: Sequence[Recipe] = (),
+    unreleased: Sequence[Recomputation] = (),
 ) -> tuple[list[DistributedArray | None], dict[int, DistributedArray]]:
     """Return the cotangents of the sources, and by number those that a bucket has moved to their
     layouts already.
@@ -314,10 +314,10 @@ def cotangents_of(
     targets: Arrays,
     seeds: Arrays,
     sources: Arrays,
-    unreleased: Sequence[Recipe],
+    unreleased: Sequence[Recomputation],
 ) -> list[DistributedArray | None]:
     """Return the cotangents of the sources as they are computed, moved nowhere; None for a source
-    on which no target depends. unreleased: recipes of arrays to release on the way."""
+    on which no target depends. unreleased: recomputations of arrays to release on the way."""
     layouts = [None] * len(sources)
     return _backward(nodes, targets, seeds, sources, layouts, unreleased)[0]
 

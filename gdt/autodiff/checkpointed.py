@@ -128,14 +128,14 @@ class _Segment:
         """Return the cotangents of the arrays that the function reads, from those of its
         outputs."""
         tape, watch = GradientTape(), _Watch(self._call.__name__)
-        with repeating(self._draws), postponing() as recipes, tape, observing(watch):
+        with repeating(self._draws), postponing() as recomputations, tape, observing(watch):
             again = self._call.function(*self._args, **self._kwargs)
         self._check_read(read, watch)
         pairs = zip(_arrays(again), cotangents, strict=True)
         targets = [(x, g) for x, g in pairs if g is not None]
         nodes = tape.nodes or []
         outputs, seeds = [x for x, _ in targets], [g for _, g in targets]
-        return cotangents_of(nodes, outputs, seeds, read, recipes)
+        return cotangents_of(nodes, outputs, seeds, read, recomputations)
 
     def _check_read(self, read: Sequence[DistributedArray], watch: _Watch) -> None:
         """Raise GradientError unless the function has read the same arrays again."""

@@ -8,15 +8,15 @@ from types import TracebackType
 from typing import Any
 
 from gdt.array.array import DistributedArray
-from gdt.array.released import Recipe, Released
+from gdt.array.released import Recomputation, ReleasedBlocks
 
-Result = tuple[Recipe, int]  # an array: its recipe, and its number among the results
+Result = tuple[Recomputation, int]  # an array: its recomputation, and its number among the results
 
 
 def _result(x: Any, unreleased: Mapping[int, Result]) -> Result | None:
-    """Return the recipe of an array that is released, or to be released; None of any other."""
-    if type(x) is DistributedArray and type(x.blocks) is Released:
-        return x.blocks.recipe, x.blocks.number
+    """Return the recomputation of an array that is released, or will be; None of any other."""
+    if type(x) is DistributedArray and type(x.blocks) is ReleasedBlocks:
+        return x.blocks.recomputation, x.blocks.number
     return unreleased.get(id(x))
 
 
@@ -24,36 +24,38 @@ class Releases:
     """The released arrays of some calls, which a backward pass restores when it reads them.
 
     A context around the backward pass, which releases them again: each array when the pass has left
-    the first call that uses it, all arrays of a recipe when it has left the call that makes them,
-    and at the end those that are left.
+    the first call that uses it, all results of a recomputation when it has left the call that makes
+    them, and at the end those that are left.
 
     calls: the calls (op, operands, statics, output) through which cotangents flow back, in order.
-    unreleased: recipes of arrays that have not been released yet.
+    unreleased: recomputations of arrays that have not been released yet.
     """
 
-    def __init__(self, calls: Sequence[tuple[Any, ...]], unreleased: Sequence[Recipe]) -> None:
-        self._recipes = {id(recipe): recipe for recipe in unreleased}
+    def __init__(
+        self, calls: Sequence[tuple[Any, ...]], unreleased: Sequence[Recomputation]
+    ) -> None:
+        self._recomputations = {id(r): r for r in unreleased}
         self._used: dict[int, list[Result]] = defaultdict(list)  # by the number of a call
-        self._made: dict[int, list[Recipe]] = defaultdict(list)
+        self._made: dict[int, list[Recomputation]] = defaultdict(list)
         results = {id(x()): (r, n) for r in unreleased for n, x in enumerate(r.results)}
         seen: set[int] = set()
         for number, (_, args, _, out) in enumerate(calls):
             for x in out if type(out) is tuple else (out,):
                 if (result := _result(x, results)) is not None:
-                    self._recipes[id(result[0])] = result[0]
+                    self._recomputations[id(result[0])] = result[0]
                     self._made[number].append(result[0])
             for x in args:
                 if id(x) not in seen and (result := _result(x, results)) is not None:
                     seen.add(id(x))
-                    self._recipes[id(result[0])] = result[0]
+                    self._recomputations[id(result[0])] = result[0]
                     self._used[number].append(result)
 
     def passed(self, number: int) -> None:
         """Release what no call before this one reads."""
-        for recipe, position in self._used.get(number, ()):
-            recipe.release_one(position)
-        for recipe in self._made.get(number, ()):
-            recipe.release()
+        for recomputation, position in self._used.get(number, ()):
+            recomputation.release_one(position)
+        for recomputation in self._made.get(number, ()):
+            recomputation.release()
 
     def __enter__(self) -> Releases:
         return self
@@ -64,5 +66,5 @@ class Releases:
         cause: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for recipe in self._recipes.values():
-            recipe.release()
+        for recomputation in self._recomputations.values():
+            recomputation.release()

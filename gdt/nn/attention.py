@@ -13,7 +13,7 @@ from gdt.errors import ArgumentError, LayoutError, ShapeError, error
 from gdt.nn import initializers
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_sizes, features_of, in_compute_dtype, mesh_of
+from gdt.nn.parameters import ParameterSpec, check_sizes, features_of, in_compute_dtype, mesh_of
 from gdt.ops.elementwise import astype
 from gdt.ops.exponential import cos, sin
 from gdt.ops.joining import concat
@@ -118,17 +118,19 @@ class MultiHeadAttention(Module):
             problem = f"{key_heads} heads of keys do not divide {heads} heads"
             raise error(ArgumentError, name, problem)
         layouts, create = dict(layouts or {}), initializers.get(initializer)
-        self._blueprints: dict[str, Blueprint] = {}
+        self._parameter_specs: dict[str, ParameterSpec] = {}
         for number, part in enumerate(PARTS):
             weight, bias = f"{part}_weight", f"{part}_bias"
-            self._blueprints[weight] = Blueprint(
+            self._parameter_specs[weight] = ParameterSpec(
                 name, create, dtype, layouts.pop(weight, None), key, number
             )
             if use_bias:
                 zeros = initializers.zeros
-                self._blueprints[bias] = Blueprint(name, zeros, dtype, layouts.pop(bias, None))
+                self._parameter_specs[bias] = ParameterSpec(
+                    name, zeros, dtype, layouts.pop(bias, None)
+                )
         for wrong in layouts:
-            remedy = f"They are {', '.join(self._blueprints)}."
+            remedy = f"They are {', '.join(self._parameter_specs)}."
             raise error(LayoutError, name, f"{wrong!r} is no parameter", remedy=remedy)
         self.heads, self.key_heads, self.head_size = heads, key_heads, head_size
         self.causal, self.rotary, self.size = causal, rotary, size
@@ -146,12 +148,12 @@ class MultiHeadAttention(Module):
         widths = [n * head_size for n in (self.heads, self.key_heads, self.key_heads)]
         shapes = [*((size, width) for width in widths), (widths[0], size)]
         for part, shape in zip(PARTS, shapes, strict=True):
-            weight = self._blueprints[f"{part}_weight"].create(shape, mesh)
+            weight = self._parameter_specs[f"{part}_weight"].create(shape, mesh)
             setattr(self, f"{part}_weight", weight)
-            if f"{part}_bias" in self._blueprints:
-                blueprint, layout = self._blueprints[f"{part}_bias"], weight.layout.delete([0])
-                setattr(self, f"{part}_bias", blueprint.create(shape[1:], layout=layout))
-        del self._blueprints
+            if f"{part}_bias" in self._parameter_specs:
+                spec, layout = self._parameter_specs[f"{part}_bias"], weight.layout.delete([0])
+                setattr(self, f"{part}_bias", spec.create(shape[1:], layout=layout))
+        del self._parameter_specs
 
     def _project(self, part: str, x: Any) -> Any:
         """Return x times a weight, plus its bias if there is one."""

@@ -18,7 +18,7 @@ from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_sizes, features_of, in_compute_dtype, mesh_of
+from gdt.nn.parameters import ParameterSpec, check_sizes, features_of, in_compute_dtype, mesh_of
 from gdt.ops.nn.convolution.op import convolution, transposed_convolution
 from gdt.ops.windows import Padding, one_for_each_axis, paddings_of
 from gdt.sharding.layout import Layout
@@ -82,9 +82,11 @@ class Convolution(Module):
         self.weight: DistributedArray | None = None
         self.bias: DistributedArray | None = None
         self.activation = activations.get(activation)
-        self._blueprints = {"weight": Blueprint(name, create, dtype, weight_layout, key)}
+        self._parameter_specs = {"weight": ParameterSpec(name, create, dtype, weight_layout, key)}
         if use_bias:
-            self._blueprints["bias"] = Blueprint(name, create_bias, dtype, bias_layout, key, 1)
+            self._parameter_specs["bias"] = ParameterSpec(
+                name, create_bias, dtype, bias_layout, key, 1
+            )
         if input_channels is not None:
             self._build(input_channels)
 
@@ -100,11 +102,13 @@ class Convolution(Module):
 
     def _build(self, input_channels: int, mesh: Mesh | None = None) -> None:
         """Create kernel and bias for images of `input_channels` channels."""
-        self.weight = self._blueprints["weight"].create(self._weight_shape(input_channels), mesh)
-        if "bias" in self._blueprints:
+        self.weight = self._parameter_specs["weight"].create(
+            self._weight_shape(input_channels), mesh
+        )
+        if "bias" in self._parameter_specs:
             layout = self.weight.layout.delete([*range(self.rank + 1)])
-            self.bias = self._blueprints["bias"].create((self.channels,), layout=layout)
-        del self._blueprints
+            self.bias = self._parameter_specs["bias"].create((self.channels,), layout=layout)
+        del self._parameter_specs
 
     def _convolve(self, x: Any, weight: Any) -> Any:
         """Return x convolved with the kernel."""
@@ -274,11 +278,13 @@ class _Transposed(Convolution):
 
     def _build(self, input_channels: int, mesh: Mesh | None = None) -> None:
         """Create kernel and bias for images of `input_channels` channels."""
-        self.weight = self._blueprints["weight"].create(self._weight_shape(input_channels), mesh)
-        if "bias" in self._blueprints:
+        self.weight = self._parameter_specs["weight"].create(
+            self._weight_shape(input_channels), mesh
+        )
+        if "bias" in self._parameter_specs:
             layout = self.weight.layout.delete([*range(self.rank), self.rank + 1])
-            self.bias = self._blueprints["bias"].create((self.channels,), layout=layout)
-        del self._blueprints
+            self.bias = self._parameter_specs["bias"].create((self.channels,), layout=layout)
+        del self._parameter_specs
 
     def _convolve(self, x: Any, weight: Any) -> Any:
         """Return x spread with the kernel."""

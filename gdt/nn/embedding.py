@@ -10,7 +10,7 @@ from gdt.arguments import checked_class
 from gdt.nn import initializers
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_sizes, in_compute_dtype
+from gdt.nn.parameters import ParameterSpec, check_sizes, in_compute_dtype
 from gdt.ops.products.op import matmul
 from gdt.ops.taking import take
 from gdt.sharding.layout import Layout
@@ -46,8 +46,8 @@ class Embedding(Module):
         key: Any = None,
     ) -> None:
         check_sizes("Embedding", count=count, size=size)
-        blueprint = Blueprint("Embedding", initializers.get(initializer), dtype, weight_layout, key)
-        self.weight = blueprint.create((count, size))
+        spec = ParameterSpec("Embedding", initializers.get(initializer), dtype, weight_layout, key)
+        self.weight = spec.create((count, size))
 
     def __call__(self, ids: Any) -> Any:
         (rows,) = in_compute_dtype(self, take(self.weight, ids, axis=0))

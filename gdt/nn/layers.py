@@ -17,7 +17,7 @@ from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_sizes, features_of, in_compute_dtype, mesh_of
+from gdt.nn.parameters import ParameterSpec, check_sizes, features_of, in_compute_dtype, mesh_of
 from gdt.nn.symbol import Symbol
 from gdt.ops.joining import concat
 from gdt.ops.products.op import matmul
@@ -74,19 +74,23 @@ class Dense(Module):
         self.bias: DistributedArray | None = None
         self.activation = activations.get(activation)
         self.output_size = output_size
-        self._blueprints = {"weight": Blueprint("Dense", create, dtype, weight_layout, key)}
+        self._parameter_specs = {
+            "weight": ParameterSpec("Dense", create, dtype, weight_layout, key)
+        }
         if use_bias:
-            self._blueprints["bias"] = Blueprint("Dense", create_bias, dtype, bias_layout, key, 1)
+            self._parameter_specs["bias"] = ParameterSpec(
+                "Dense", create_bias, dtype, bias_layout, key, 1
+            )
         if input_size is not None:
             self._build(input_size)
 
     def _build(self, input_size: int, mesh: Mesh | None = None) -> None:
         """Create weight and bias for x of `input_size` features."""
-        self.weight = self._blueprints["weight"].create((input_size, self.output_size), mesh)
-        if "bias" in self._blueprints:
+        self.weight = self._parameter_specs["weight"].create((input_size, self.output_size), mesh)
+        if "bias" in self._parameter_specs:
             layout = self.weight.layout.delete([0])
-            self.bias = self._blueprints["bias"].create((self.output_size,), layout=layout)
-        del self._blueprints
+            self.bias = self._parameter_specs["bias"].create((self.output_size,), layout=layout)
+        del self._parameter_specs
 
     def __call__(self, x: Any) -> Any:
         if self.weight is None:

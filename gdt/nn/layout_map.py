@@ -12,7 +12,7 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import LayoutError, error, frame_of_user
 from gdt.nn.module import NEW_MODULES, Module
-from gdt.nn.parameters import Blueprint
+from gdt.nn.parameters import ParameterSpec
 from gdt.nn.placement import Placement, UsedArray
 from gdt.nn.sharded import ArrayLayouts, Sharded, layout_of
 from gdt.ops.gathering import gathered
@@ -111,17 +111,17 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         """
         array_slots = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
         modules = dict(tree.modules()) if isinstance(tree, Module) else {}
-        blueprints = _blueprints(modules)
-        names = [*[s.name for s in array_slots], *blueprints]
+        specs = _parameter_specs(modules)
+        names = [*[s.name for s in array_slots], *specs]
         self._check_keys(names, list(modules))
         self._warn_of_clashes(names)
-        planned = {name: self._layout_to_come(name) for name in blueprints}
+        planned = {name: self._layout_to_come(name) for name in specs}
         layouts = [self._layouts_of(slot) for slot in array_slots]
         arrays = [_moved(s.value, w.kept) for s, w in zip(array_slots, layouts, strict=True)]
         for slot, array in zip(array_slots, arrays, strict=True):
             slot.owner[slot.key] = array
-        for name, blueprint in blueprints.items():
-            blueprint.layout = planned[name] or blueprint.layout
+        for name, spec in specs.items():
+            spec.layout = planned[name] or spec.layout
         if isinstance(tree, Module):
             self._place(tree, modules, list(zip(array_slots, layouts, strict=True)))
         return tree
@@ -261,13 +261,13 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         return min(inside, key=len) if inside else max(around, key=len, default="")
 
 
-def _blueprints(modules: Mapping[str, Module]) -> dict[str, Blueprint]:
-    """Return the blueprints of the arrays that layers have not created yet, by the names that the
+def _parameter_specs(modules: Mapping[str, Module]) -> dict[str, ParameterSpec]:
+    """Return the specs of the arrays that layers have not created yet, by the names that the
     arrays will have."""
     return {
-        f"{name}.{key}" if name else key: blueprint
+        f"{name}.{key}" if name else key: spec
         for name, module in modules.items()
-        for key, blueprint in getattr(module, "_blueprints", {}).items()
+        for key, spec in getattr(module, "_parameter_specs", {}).items()
         if getattr(module, key, None) is None
     }
 

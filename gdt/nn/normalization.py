@@ -12,7 +12,7 @@ from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, error
 from gdt.nn import initializers
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint, check_features, check_sizes, features_of, mesh_of
+from gdt.nn.parameters import ParameterSpec, check_features, check_sizes, features_of, mesh_of
 from gdt.ops.movement import relayout
 from gdt.ops.nn.batch_norm.op import batch_norm, batch_normalization
 from gdt.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
@@ -120,12 +120,12 @@ class BatchNorm(Module):
 class _FeatureNorm(Module):
     """The base of normalisations with a scale, and perhaps an offset, for each feature.
 
-    blueprints: those of `scale` and `offset`, of which a layer may lack any.
+    specs: those of `scale` and `offset`, of which a layer may lack any.
     """
 
-    def __init__(self, size: int | None, epsilon: float, blueprints: dict[str, Blueprint]) -> None:
+    def __init__(self, size: int | None, epsilon: float, specs: dict[str, ParameterSpec]) -> None:
         check_sizes(type(self).__name__, size=size)
-        self.epsilon, self._blueprints = epsilon, blueprints
+        self.epsilon, self._parameter_specs = epsilon, specs
         self.scale: DistributedArray | None = None
         self.offset: DistributedArray | None = None
         self.size: int | None = None
@@ -135,9 +135,9 @@ class _FeatureNorm(Module):
     def _build(self, size: int, mesh: Mesh | None = None) -> None:
         """Create the arrays for x of `size` features."""
         self.size = size
-        for name, blueprint in self._blueprints.items():
-            setattr(self, name, blueprint.create((size,), mesh))
-        del self._blueprints
+        for name, spec in self._parameter_specs.items():
+            setattr(self, name, spec.create((size,), mesh))
+        del self._parameter_specs
 
     def _fit(self, x: Any) -> None:
         """Create the arrays if there are none, or raise ShapeError unless x fits them."""
@@ -151,20 +151,20 @@ class _FeatureNorm(Module):
         return "?" if self.size is None else f"{self.size}"
 
 
-def _blueprints(
+def _parameter_specs(
     layer: str,
     scale_layout: Layout | None,
     offset_layout: Layout | None,
     affine: bool,
     dtype: Any,
-) -> dict[str, Blueprint]:
-    """Return the blueprints of a scale of ones and an offset of zeros; none unless `affine`."""
+) -> dict[str, ParameterSpec]:
+    """Return the specs of a scale of ones and an offset of zeros; none unless `affine`."""
     if not affine:
         return {}
-    scale = Blueprint(layer, initializers.ones, dtype, scale_layout)
+    scale = ParameterSpec(layer, initializers.ones, dtype, scale_layout)
     return {
         "scale": scale,
-        "offset": Blueprint(layer, initializers.zeros, dtype, offset_layout or scale_layout),
+        "offset": ParameterSpec(layer, initializers.zeros, dtype, offset_layout or scale_layout),
     }
 
 
@@ -194,8 +194,8 @@ class LayerNorm(_FeatureNorm):
         epsilon: float = 1e-5,
         dtype: Any = np.float32,
     ) -> None:
-        blueprints = _blueprints("LayerNorm", layout, offset_layout, affine, dtype)
-        super().__init__(size, epsilon, blueprints)
+        specs = _parameter_specs("LayerNorm", layout, offset_layout, affine, dtype)
+        super().__init__(size, epsilon, specs)
 
     def __call__(self, x: Any) -> Any:
         self._fit(x)
@@ -225,9 +225,9 @@ class RMSNorm(_FeatureNorm):
         epsilon: float = 1e-6,
         dtype: Any = np.float32,
     ) -> None:
-        blueprints = _blueprints("RMSNorm", layout, None, affine, dtype)
-        blueprints.pop("offset", None)
-        super().__init__(size, epsilon, blueprints)
+        specs = _parameter_specs("RMSNorm", layout, None, affine, dtype)
+        specs.pop("offset", None)
+        super().__init__(size, epsilon, specs)
 
     def __call__(self, x: Any) -> Any:
         self._fit(x)
@@ -263,8 +263,8 @@ class GroupNorm(_FeatureNorm):
     ) -> None:
         check_sizes("GroupNorm", groups=groups)
         self.groups = groups
-        blueprints = _blueprints("GroupNorm", layout, offset_layout, affine, dtype)
-        super().__init__(size, epsilon, blueprints)
+        specs = _parameter_specs("GroupNorm", layout, offset_layout, affine, dtype)
+        super().__init__(size, epsilon, specs)
 
     def __call__(self, x: Any) -> Any:
         self._fit(x)

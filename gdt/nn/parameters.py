@@ -20,8 +20,8 @@ from gdt.sharding.mesh import Mesh
 
 
 @dataclass
-class Blueprint:
-    """The blueprint of an array of a layer, whose shape may not be known yet.
+class ParameterSpec:
+    """The spec of an array of a layer, whose shape may not be known yet.
 
     layer: the name of the layer, for errors. layout: None for one that follows from other arrays,
     or else a replicated one. key: of the random numbers; None for the next one of `gdt.random`.
@@ -38,7 +38,7 @@ class Blueprint:
     def create(
         self, shape: Sequence[int], mesh: Mesh | None = None, layout: Layout | None = None
     ) -> DistributedArray:
-        """Return a new array. layout: that of a blueprint without one; None replicates on `mesh`,
+        """Return a new array. layout: that of a spec without one; None replicates on `mesh`,
         or on the default mesh.
 
         Raises ArgumentError for an initialiser that returns no array.

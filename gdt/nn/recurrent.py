@@ -16,7 +16,7 @@ from gdt.nn import initializers
 from gdt.nn.initializers import Initializer, Shape
 from gdt.nn.module import Module
 from gdt.nn.parameters import (
-    Blueprint,
+    ParameterSpec,
     check_features,
     check_sizes,
     features_of,
@@ -99,8 +99,8 @@ class Recurrent(Module):
         }
         if use_bias:
             create |= dict.fromkeys(self._bias_names(), initializers.zeros)
-        self._blueprints = {
-            array: Blueprint(name, function, dtype, layouts.pop(array, None), key, number)
+        self._parameter_specs = {
+            array: ParameterSpec(name, function, dtype, layouts.pop(array, None), key, number)
             for number, (array, function) in enumerate(create.items())
         }
         for wrong in layouts:
@@ -119,12 +119,12 @@ class Recurrent(Module):
         """Create the arrays for x of `size` features."""
         self.size = size
         shapes = {"weight": (size,), "recurrent_weight": (self.units,)}
-        for name, blueprint in self._blueprints.items():
+        for name, spec in self._parameter_specs.items():
             shape = (*shapes.get(name, ()), self.gates, self.units)
             is_bias = name not in shapes and self.weight is not None
             layout = self.weight.layout.delete([0]) if is_bias else None  # type: ignore[union-attr]
-            setattr(self, name, blueprint.create(shape, mesh, layout))
-        del self._blueprints
+            setattr(self, name, spec.create(shape, mesh, layout))
+        del self._parameter_specs
 
     def __call__(self, x: Any, state: Any = None) -> Any:
         name = type(self).__name__

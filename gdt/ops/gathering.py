@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from gdt.array.array import DistributedArray, move_to_layouts
-from gdt.array.released import Recipe
+from gdt.array.released import Recomputation
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import Op
 from gdt.observe import OBSERVERS, Observer, observing
@@ -24,17 +24,17 @@ Layouts = tuple[Layout, ...]
 
 SMALLER = 8  # times less memory than its operands, for a result that is not worth a second call
 
-_POSTPONED: ContextVar[list[Recipe] | None] = ContextVar("gdt.postponed", default=None)
+_POSTPONED: ContextVar[list[Recomputation] | None] = ContextVar("gdt.postponed", default=None)
 
 
 @contextmanager
-def postponing() -> Iterator[list[Recipe]]:
+def postponing() -> Iterator[list[Recomputation]]:
     """Leave the arrays gathered that this `with` block gathers, since a backward pass follows at
-    once; provide the list of the recipes that it is to release."""
-    recipes: list[Recipe] = []
-    token = _POSTPONED.set(recipes)
+    once; provide the list of the recomputations that it is to release."""
+    recomputations: list[Recomputation] = []
+    token = _POSTPONED.set(recomputations)
     try:
-        yield recipes
+        yield recomputations
     finally:
         _POSTPONED.reset(token)
 
@@ -91,7 +91,7 @@ class _Derived(Observer):
     wants_moves = False
 
     def __init__(self, arrays: Sequence[DistributedArray]) -> None:
-        self.recipes: list[Recipe] = []
+        self.recomputations: list[Recomputation] = []
         self._own = {id(x): x for x in arrays}  # alive, so that no other has its identity
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
@@ -104,7 +104,7 @@ class _Derived(Observer):
         is_small = sum(x.nbytes for x in outs) < max(x.nbytes for x in operands) // SMALLER
         if is_pure and not is_small:
             self._own |= {id(x): x for x in outs}
-            self.recipes.append(Recipe(op, args, static, outs))
+            self.recomputations.append(Recomputation(op, args, static, outs))
 
 
 @contextmanager
@@ -121,7 +121,7 @@ def gathered(
     """
     static = {"layouts": tuple(layouts), "gradient_layouts": tuple(gradient_layouts)}
     used = _gather(*arrays, **static)
-    recipe, derived = Recipe(_gather, tuple(arrays), static, used), _Derived(used)
+    recomputation, derived = Recomputation(_gather, tuple(arrays), static, used), _Derived(used)
     try:
         if OBSERVERS.get():
             with observing(derived):
@@ -130,7 +130,7 @@ def gathered(
             yield used
     finally:
         postponed = _POSTPONED.get()
-        for each in (recipe, *derived.recipes):
+        for each in (recomputation, *derived.recomputations):
             if postponed is None:
                 each.release()
             else:

@@ -14,7 +14,7 @@ from gdt.metrics import Metric
 from gdt.nn import initializers, losses
 from gdt.nn.model import Call, Result, _Held
 from gdt.nn.module import Module
-from gdt.nn.parameters import Blueprint
+from gdt.nn.parameters import ParameterSpec
 from gdt.nn.placement import Placement, UsedArray
 from gdt.optim import schedules
 from gdt.optim.optimizer import Optimizer
@@ -27,7 +27,7 @@ OWN: dict[str, Any] = {}
 """What programs have registered, by name."""
 
 HELPERS = (
-    Blueprint, Call, Result, _Held, Placement, UsedArray, AdjustableRate,
+    ParameterSpec, Call, Result, _Held, Placement, UsedArray, AdjustableRate,
     schedules.ExponentialDecay, schedules.CosineDecay, schedules.LinearDecay,
     schedules.PiecewiseConstant, schedules.Warmup,
 )  # fmt: skip
