@@ -19,8 +19,9 @@ event orders. Between processes on hosts nothing overlaps.
 **Released arrays.** An array that was gathered for the call of a layer has no blocks after that
 call. A gradient function that reads it computes it again (`gdt.array.released`), and the backward
 pass frees it once nothing on the way needs it (`releases`). So weights are gathered twice, and the
-tape refers to weights in the layouts in which they are stored. A checkpointed function (`checkpointed`) is one entry on the tape,
-whose gradient runs the function again under a tape of its own.
+tape refers to weights in the layouts in which they are stored. A checkpointed function
+(`checkpointed`) is one entry on the tape, whose gradient runs the function again under a tape of
+its own.
 
 **Replay.** A step whose calls, layouts and Python scalars were seen twice runs its backward pass as
 a recorded program (see `gdt.programs`). A gradient function of a user's own op must therefore be a

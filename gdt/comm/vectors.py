@@ -99,6 +99,22 @@ class Exchange:
             for bundle, a in zip(gathered, arrays, strict=True)
         ]
 
+    def places_by_owner(self, owners: Block) -> list[Block]:
+        """For every member of the group, the places at which `owners`, which are numbers of
+        members, hold its number; in ascending order."""
+        backend = backend_of(self.mesh)
+        order = backend.xp.argsort(owners, kind="stable")
+        lengths = backend.to_host(backend.xp.bincount(owners, minlength=self.size))
+        return list(backend.xp.split(order, np.cumsum(lengths)[:-1].tolist()))
+
+    def in_places(self, pieces: Sequence[Block], places: Sequence[Block]) -> Block:
+        """Pieces that members answered, put together: the rows of `pieces[k]` at `places[k]`."""
+        length, like = sum(len(at) for at in places), pieces[0]
+        out = backend_of(self.mesh).xp.empty((length, *like.shape[1:]), like.dtype)
+        for piece, at in zip(pieces, places, strict=True):
+            out[at] = piece
+        return out
+
     def counts(self, pieces: Sequence[Sequence[Block]]) -> list[np.ndarray]:
         """For every block of this process, how long the pieces are that its group sends each
         other: (sender, receiver)."""

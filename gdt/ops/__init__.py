@@ -19,6 +19,7 @@ from gdt.ops.convolving import *
 from gdt.ops.creation import *
 from gdt.ops.differences import *
 from gdt.ops.dtypes import *
+from gdt.ops.editing import *
 from gdt.ops.elementwise import *
 from gdt.ops.exponential import *
 from gdt.ops.extrema import *
@@ -56,6 +57,7 @@ from gdt.ops.ranges import *
 from gdt.ops.reductions import *
 from gdt.ops.rounding import *
 from gdt.ops.scans import *
+from gdt.ops.searching import *
 from gdt.ops.selection import *
 from gdt.ops.sets import *
 from gdt.ops.shapes import *
@@ -63,6 +65,7 @@ from gdt.ops.shards import *
 from gdt.ops.sorting import *
 from gdt.ops.statistics import *
 from gdt.ops.taking import *
+from gdt.ops.window_functions import *
 from gdt.ops.writing import *
 
 PUBLIC = [

@@ -10,32 +10,25 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import AxisError, DtypeError, IndexRangeError, ShapeError, error
-from gdt.ops.comparison import not_equal
+from gdt.errors import AxisError, DtypeError, ShapeError, error
 from gdt.ops.differences import along
-from gdt.ops.elementwise import astype
-from gdt.ops.extrema import argmax
 from gdt.ops.joining import (
     concat,
     flip,
     moveaxis,
     split,
-    tile,
 )
 from gdt.ops.lookup import checked_axis
 from gdt.ops.matrices import tril, triu
 from gdt.ops.padding import pad
 from gdt.ops.products.op import diagonal
-from gdt.ops.reductions import any_
-from gdt.ops.shapes import Shape, broadcast_to, checked_shape, expand_dims, reshape, transpose
-from gdt.ops.taking import take
+from gdt.ops.shapes import broadcast_to, expand_dims, reshape, transpose
 
 __all__ = [
     "append",
     "atleast_3d",
     "block",
     "column_stack",
-    "delete",
     "diag",
     "diagflat",
     "dsplit",
@@ -44,11 +37,8 @@ __all__ = [
     "flipud",
     "hsplit",
     "hstack",
-    "insert",
-    "resize",
     "rollaxis",
     "rot90",
-    "trim_zeros",
     "unstack",
     "vsplit",
     "vstack",
@@ -343,133 +333,3 @@ def diagflat(v: Any, k: int = 0) -> DistributedArray:
     """
     (v,) = as_operands("diagflat", v=v)
     return diag(reshape(v, -1), k)
-
-
-# ---------------------------------------------------------------- editing
-
-
-@public
-def resize(x: Any, new_shape: Shape) -> DistributedArray:
-    """An array of `new_shape` filled with the elements of `x`, over and over; zeros if it has none.
-
-    >>> gdt.resize([1, 2, 3], (2, 2)).tolist()
-    [[1, 2], [3, 1]]
-    """
-    (x,) = as_operands("resize", x=x)
-    shape = checked_shape(new_shape, "resize")
-    size = int(np.prod(shape, dtype=np.int64))
-    flat = reshape(x, -1)
-    if not x.size:
-        flat = pad(flat, (0, size))
-    elif size > x.size:
-        flat = tile(flat, -(-size // x.size))
-    return reshape(flat[:size], shape)
-
-
-@public
-def trim_zeros(
-    x: Any, trim: str = "fb", axis: int | Sequence[int] | None = None
-) -> DistributedArray:
-    """`x` without the zeros at its ends along `axis` (None: all axes). Reads where they end.
-
-    trim: "f" for the front, "b" for the back, "fb" for both.
-
-    >>> gdt.trim_zeros([0, 1, 2, 0]).tolist()
-    [1, 2]
-    """
-    (x,) = as_operands("trim_zeros", x=x)
-    places = set(trim.lower())
-    if not places or places - {"f", "b"}:
-        raise error(DtypeError, "trim_zeros", f"trim is {trim!r}, not 'f', 'b' or 'fb'")
-    axes = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-    index = [slice(None)] * x.ndim
-    for a in [checked_axis(x.type, a, "trim_zeros") for a in axes]:
-        others = tuple(d for d in range(x.ndim) if d != a)
-        flags = any_(not_equal(x, 0), axis=others)
-        n = x.shape[a]
-        is_zero = not x.size or not bool(any_(flags))
-        start = 0 if is_zero else int(argmax(flags))
-        stop = 0 if is_zero else n - int(argmax(flip(flags)))
-        index[a] = slice(start if "f" in places else 0, stop if "b" in places else n)
-        if is_zero and places == {"f"}:
-            index[a] = slice(n, n)
-    result: DistributedArray = x[tuple(index)]
-    return result
-
-
-@public
-def delete(x: Any, obj: Any, axis: int | None = None) -> DistributedArray:
-    """`x` without the slices `obj` along `axis` (None: of the flattened array).
-
-    obj: an int, a slice, integers, or a mask. Raises IndexRangeError for one that is out of range.
-
-    >>> gdt.delete([1, 2, 3, 4], [0, 2]).tolist()
-    [2, 4]
-    """
-    (x,) = as_operands("delete", x=x)
-    if axis is None:
-        x, axis = reshape(x, -1), 0
-    at = checked_axis(x.type, axis, "delete")
-    size = x.shape[at]
-    keep = np.ones(size, bool)
-    keep[_places(obj, size, "delete", x)] = False
-    edges = np.flatnonzero(np.diff(keep, prepend=False, append=False))  # of the runs that are kept
-    parts = [x[along(x.ndim, at, slice(*edge))] for edge in edges.reshape(-1, 2).tolist()]
-    if len(parts) > MOST_PARTS:
-        return take(x, np.flatnonzero(keep), axis=at)
-    return concat(parts, axis=at) if parts else x[along(x.ndim, at, slice(0, 0))]
-
-
-MOST_PARTS = 16  # runs that are joined; more of them are taken by their indices
-
-
-def _places(obj: Any, size: int, name: str, x: DistributedArray) -> np.ndarray:
-    """The indices along an axis of `size` that an int, a slice, integers or a mask name."""
-    if isinstance(obj, slice):
-        return np.arange(size)[obj]
-    places = obj.numpy() if isinstance(obj, DistributedArray) else np.asarray(obj)
-    if places.dtype.kind == "b":
-        if places.shape != (size,):
-            problem = f"a mask of shape {list(places.shape)} does not fit an axis of length {size}"
-            raise error(ShapeError, name, problem, operands={"x": x.type})
-        return np.flatnonzero(places)
-    if not places.size:
-        return np.zeros(0, np.int64)
-    if places.dtype.kind not in "iu":
-        raise error(DtypeError, name, f"{obj!r} names no indices", operands={"x": x.type})
-    limit = size + (name == "insert")
-    if ((places < -size) | (places >= limit)).any():
-        problem = f"an index of {places.tolist()} is out of range for an axis of length {size}"
-        raise error(IndexRangeError, name, problem, operands={"x": x.type})
-    return np.where(places < 0, places + size, places)
-
-
-@public
-def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> DistributedArray:
-    """`x` with `values` before the indices `obj` along `axis` (None: of the flattened array).
-
-    obj: an int, a slice, integers or a mask: indices in `x` as it is. values: broadcast to the
-        slices that are inserted, and cast to the dtype of `x`.
-
-    >>> gdt.insert([1, 2, 3], [1, 3], [8, 9]).tolist()
-    [1, 8, 2, 3, 9]
-    """
-    x, values = as_operands("insert", x=x, values=values)
-    if axis is None:
-        x, axis = reshape(x, -1), 0
-    at = checked_axis(x.type, axis, "insert")
-    size = x.shape[at]
-    places = _places(obj, size, "insert", x)
-    values = astype(values, x.dtype)
-    if places.size == 1:
-        if places.ndim == 0:  # as NumPy has it: the first axis of `values` is that of the slices
-            values = moveaxis(with_rank(values, x.ndim), 0, at)
-        count = values.shape[at - x.ndim] if values.ndim >= x.ndim - at else 1
-        shape = (*x.shape[:at], count, *x.shape[at + 1 :])
-        index = int(places.reshape(()))
-        ends = [x[along(x.ndim, at, slice(index))], x[along(x.ndim, at, slice(index, None))]]
-        return concat([ends[0], broadcast_to(values, shape), ends[1]], axis=at)
-    shape = (*x.shape[:at], places.size, *x.shape[at + 1 :])
-    joined = concat([x, broadcast_to(values, shape)], axis=at)
-    order = np.argsort(np.concatenate([np.arange(size) + 0.5, places]), kind="stable")
-    return take(joined, order, axis=at)

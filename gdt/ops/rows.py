@@ -121,14 +121,10 @@ class Rows:
 
     def requests(self, exchange: Exchange, index_blocks: Sequence[Block]) -> Requests:
         """The indices that blocks ask each other for, which are sent if they are not known."""
-        backend, chunk = backend_of(self.mesh), self._chunk(exchange)
-        xp = backend.xp
+        chunk = self._chunk(exchange)
 
         def placed(i: int, block: Block) -> list[Block]:
-            owners = self.wanted(exchange, i, block) // chunk
-            order = xp.argsort(owners, kind="stable")
-            lengths = backend.to_host(xp.bincount(owners, minlength=exchange.size))
-            return list(xp.split(order, np.cumsum(lengths)[:-1].tolist()))
+            return exchange.places_by_owner(self.wanted(exchange, i, block) // chunk)
 
         def offsets(i: int, block: Block, at: Sequence[Block]) -> list[Block]:
             wanted = self.wanted(exchange, i, block) % chunk
@@ -218,11 +214,7 @@ def gather_rows(x: ArrayType, indices: ArrayType, /, *, axis: int) -> BlockPlan:
         rows_asked.clear()
 
         def ordered(i: int, parts: Sequence[Block], at: Sequence[Block]) -> Block:
-            order = xp.concatenate(at)
-            taken = xp.empty((order.size, *parts[0].shape[1:]), parts[0].dtype)
-            for part, k in zip(parts, at, strict=True):
-                taken[k] = part
-            return rows.out_of_rows(exchange, i, taken)
+            return rows.out_of_rows(exchange, i, exchange.in_places(parts, at))
 
         return exchange.by_block(ordered, answered, requests.places)
 

@@ -1,13 +1,11 @@
-"""Searching in sorted arrays, and sets: searchsorted, digitize, unique and its family, isin.
+"""Sets of the elements of arrays: unique and its family, isin, unions and differences.
 
-Sets are sorted, and equal neighbours are told apart; queries go to the devices that hold the
-elements next to them.
+Arrays are sorted, and equal neighbours are told apart.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,15 +13,8 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
-from gdt.backend import backend_of
-from gdt.comm.vectors import Exchange, part_of, sent_by_all
-from gdt.engine.op import op
-from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import ArgumentError, ShapeError, error
-from gdt.observe import Collective
 from gdt.ops.comparison import (
     equal,
-    greater_equal,
     logical_and,
     logical_not,
     logical_or,
@@ -33,23 +24,20 @@ from gdt.ops.comparison import (
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import concat, flip, moveaxis
 from gdt.ops.lookup import checked_axis
-from gdt.ops.masks import block_of_rows, flatnonzero, rows_in_front, select_rows
+from gdt.ops.masks import flatnonzero, select_rows
 from gdt.ops.movement import relayout
 from gdt.ops.ranges import arange
 from gdt.ops.rows import scatter_rows
 from gdt.ops.scans import cumsum
+from gdt.ops.searching import of_one_dtype, search
 from gdt.ops.shapes import reshape
 from gdt.ops.sorting import argsort, lexsort, sort
 from gdt.ops.taking import rows_at
-from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 
 __all__ = [
-    "digitize",
     "intersect1d",
     "isin",
-    "search_whole",
-    "searchsorted",
     "setdiff1d",
     "setxor1d",
     "union1d",
@@ -61,168 +49,6 @@ __all__ = [
 ]
 
 Block = Any
-
-# ---------------------------------------------------------------- searching
-
-
-@op("n, ... -> ...", whole="n")
-def search_whole(xp: Any, x: Block, queries: Block, /, side: str = "left") -> Block:
-    """`gdt.searchsorted` in an array that every device has whole.
-
-    >>> gdt.search_whole(gdt.asarray([1, 3, 5]), gdt.asarray([3, 4])).tolist()
-    [1, 2]
-    """
-    found: Block = xp.searchsorted(x.reshape(-1), queries, side=side)
-    return found.astype(np.int64)
-
-
-search_whole.vjp(None, None)
-
-
-@planned_op()
-def _search_split(x: ArrayType, queries: ArrayType, /, *, side: str) -> BlockPlan:
-    """The places of queries, split as the vector `x` is, in `x`, which is sorted."""
-    mesh, axes = x.mesh, x.layout.dims[0]
-    out = ArrayType.of(queries.shape, np.dtype(np.int64), queries.layout)
-    exchange = Exchange(mesh, axes, f"queries for {x}")
-    backend, first = backend_of(mesh), exchange.first
-    xp = backend.xp
-
-    def part(array_type: ArrayType, i: int, block: Block) -> Block:
-        return rows_in_front(array_type, block, first + i).reshape(-1)
-
-    def run(blocks: Sequence[Block], query_blocks: Sequence[Block]) -> list[Block]:
-        parts = exchange.by_block(lambda i, block: part(x, i, block), blocks)
-        wanted = exchange.by_block(lambda i, block: part(queries, i, block), query_blocks)
-        if exchange.size == 1:
-            found = exchange.by_block(
-                lambda i, a, q: xp.searchsorted(a, q, side=side), parts, wanted
-            )
-            return exchange.by_block(whole_block, found)
-        # A query belongs to the last block that begins before it; empty ones come last.
-        heads = exchange.all_gather(
-            exchange.by_block(lambda i, a: _head(backend.to_host, a, x.dtype), parts)
-        )
-        filled = sum(low < high for low, high in _parts(x, exchange, 0))
-
-        def owners(i: int, q: Block) -> list[Block]:
-            bounds = xp.asarray(heads[i].reshape(-1)[1:filled])
-            owner = xp.searchsorted(bounds, q, side=side)
-            order = xp.argsort(owner, kind="stable")
-            lengths = backend.to_host(xp.bincount(owner, minlength=exchange.size))
-            return list(xp.split(order, np.cumsum(lengths)[:-1].tolist()))
-
-        places = exchange.by_block(owners, wanted)
-        pieces = exchange.by_block(lambda i, q, at: [q[k] for k in at], wanted, places)
-        counts = exchange.counts(pieces)
-        asked = exchange.all_to_all(pieces, counts)
-
-        def answers(i: int, a: Block, rows: Sequence[Block]) -> list[Block]:
-            start = part_of(x, 0, first + i)[0]
-            return [xp.searchsorted(a, q, side=side).astype(np.int64) + start for q in rows]
-
-        found = exchange.all_to_all(
-            exchange.by_block(answers, parts, asked), [count.T for count in counts]
-        )
-
-        def ordered(i: int, rows: Sequence[Block], at: Sequence[Block]) -> Block:
-            result = xp.empty(sum(len(k) for k in at), np.int64)
-            for row, k in zip(rows, at, strict=True):
-                result[k] = row
-            return result
-
-        return exchange.by_block(whole_block, exchange.by_block(ordered, found, places))
-
-    def whole_block(i: int, found: Block) -> Block:
-        wide = found.astype(np.int64, copy=False).reshape(-1, *(1,) * mesh.ndim)
-        return block_of_rows(out, wide, first + i)
-
-    names = tuple([mesh.axis_names[a] for a in axes])
-    nbytes = sent_by_all(queries, 0) + sent_by_all(out, 0)
-    functions = [] if mesh.divided else [lambda a, q: run([a], [q])[0]]
-    collectives = (Collective("all_to_all", names, nbytes, 2),)
-    return BlockPlan([x.layout, queries.layout], out, functions, run, collectives)
-
-
-_search_split.vjp(None, None)
-
-
-def _head(to_host: Any, part: Block, dtype: np.dtype) -> np.ndarray:
-    """The first element of a part, on the host; 0 of an empty one."""
-    return np.asarray(to_host(part[:1])) if len(part) else np.zeros(1, dtype)
-
-
-def _parts(x: ArrayType, exchange: Exchange, i: int) -> list[tuple[int, int]]:
-    return [part_of(x, 0, number) for number in exchange.members[i]]
-
-
-def _search(x: DistributedArray, queries: DistributedArray, side: str) -> DistributedArray:
-    """The places of `queries`, of any rank, in the sorted vector `x` of the same dtype."""
-    axes = tuple(sorted(x.layout.dims[0]))
-    if x.layout.shard_counts[0] == 1 or not x.size:
-        return search_whole(x, queries, side=side)
-    split = Layout.of(x.mesh, (axes,))
-    flat = relayout(reshape(queries, (queries.size,)), split)
-    found: DistributedArray = _search_split(relayout(x, split), flat, side=side)
-    return reshape(found, queries.shape)
-
-
-def _of_one_dtype(name: str, **values: Any) -> list[DistributedArray]:
-    """Operands with nothing partial, in the dtype to which they promote."""
-    operands = [x.resolve() for x in as_operands(name, **values)]
-    dtype = np.result_type(*[x.dtype for x in operands])
-    return [astype(x, dtype) for x in operands]
-
-
-@public
-def searchsorted(x: Any, queries: Any, side: str = "left", sorter: Any = None) -> DistributedArray:
-    """For each query the place in the sorted vector `x` where it would keep the order, int64.
-
-    side: `left` is the first such place, before equal elements; `right` the last, after them.
-    sorter: the indices that sort `x`, if it is not sorted. A split `x` is not gathered: queries go
-    to the devices that hold their neighbours. NaN is larger than all numbers.
-
-    Raises ShapeError for an `x` of another rank, ArgumentError for another `side`.
-
-    >>> gdt.searchsorted(gdt.asarray([1, 3, 5]), [0, 3, 9]).tolist()
-    [0, 1, 3]
-    """
-    if side not in ("left", "right"):
-        raise error(ArgumentError, "searchsorted", f"side is {side!r}, not 'left' or 'right'")
-    x, queries = _of_one_dtype("searchsorted", x=x, queries=queries)
-    if x.ndim != 1:
-        problem = f"x has rank {x.ndim}, and a sorted array has 1"
-        raise error(ShapeError, "searchsorted", problem, operands={"x": x.type})
-    if sorter is not None:
-        x = FUNCTIONS["take"](x, sorter, axis=0)
-    return _search(x, queries, side)
-
-
-@public
-def digitize(x: Any, bins: Any, right: bool = False) -> DistributedArray:
-    """The number of the bin to which each element belongs: i where `bins[i-1] <= x < bins[i]`,
-    or, if `right`, where `bins[i-1] < x <= bins[i]`; int64.
-
-    bins: a vector that rises or falls; falling ones count from the other side. Raises ArgumentError
-    for one that does neither.
-
-    >>> gdt.digitize(gdt.asarray([0.2, 6.4, 3.0]), [0.0, 1.0, 2.5, 4.0]).tolist()
-    [1, 4, 3]
-    """
-    x, bins = as_operands("digitize", x=x, bins=bins)
-    if bins.ndim != 1:
-        raise error(ShapeError, "digitize", "bins have no rank 1", operands={"bins": bins.type})
-    every = FUNCTIONS["all"]
-    rises = bins.size < 2 or bool(every(greater_equal(bins[1:], bins[:-1])))
-    if not rises and not bool(every(greater_equal(bins[:-1], bins[1:]))):
-        raise error(
-            ArgumentError, "digitize", "bins neither rise nor fall", operands={"bins": bins.type}
-        )
-    side = "left" if right else "right"
-    if rises:
-        return searchsorted(bins, x, side=side)
-    found: DistributedArray = bins.size - searchsorted(flip(bins), x, side=side)
-    return found
 
 
 # ---------------------------------------------------------------- unique
@@ -429,19 +255,19 @@ def isin(
     >>> gdt.isin(gdt.asarray([1, 2, 5]), [5, 1]).tolist()
     [True, False, True]
     """
-    x, test = _of_one_dtype("isin", x=x, test=test)
+    x, test = of_one_dtype("isin", x=x, test=test)
     flat = sort(reshape(test, (test.size,)))
     if not flat.size:
         found = logical_and(equal(x, x), False)
     else:
-        at = minimum(_search(flat, x, "left"), flat.size - 1)
+        at = minimum(search(flat, x, "left"), flat.size - 1)
         found = equal(rows_at(flat, at, axis=0), x)
     result: DistributedArray = logical_not(found) if invert else found
     return result
 
 
 def _sets(name: str, x: Any, y: Any) -> tuple[DistributedArray, DistributedArray]:
-    x, y = _of_one_dtype(name, x=x, y=y)
+    x, y = of_one_dtype(name, x=x, y=y)
     return reshape(x, (x.size,)), reshape(y, (y.size,))
 
 

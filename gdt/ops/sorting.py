@@ -1,10 +1,7 @@
-"""sort and argsort, stable; and what is a sort with another end: lexsort, partition, top_k.
+"""sort and argsort, stable, and functions that sort: lexsort, partition, top_k.
 
 An axis that is not split is sorted where it is. A split one gives its mesh axes to other axes, by
-an all-to-all, if those are long enough. A split vector is sorted by regular sampling (Shi and
-Schaeffer 1992): each block sorts its part, samples of all parts give splitters, blocks send each
-other the elements between them, merge what they receive, and even out their shares. Equal values
-are told apart by where they come from, so the order is stable and shares are even for them too.
+an all-to-all, if those are long enough. A split vector is sorted by `gdt.ops.sample_sort`.
 """
 
 from __future__ import annotations
@@ -18,20 +15,14 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
-from gdt.backend import backend_of
-from gdt.comm.vectors import Exchange, part_of, sent_by_all
 from gdt.engine.op import op
-from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.observe import Collective
-from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import flip, moveaxis, stack
 from gdt.ops.lookup import checked_axis
-from gdt.ops.masks import Rebalance, block_of_rows, rows_in_front
 from gdt.ops.movement import relayout
-from gdt.ops.rows import scatter_rows
+from gdt.ops.sample_sort import argsort_vector, sort_vector
 from gdt.ops.shapes import reshape
 from gdt.ops.taking import rows_at, take_along_axis_in_range
 from gdt.sharding.array_type import ArrayType
@@ -50,7 +41,6 @@ __all__ = [
 ]
 
 Block = Any
-SAMPLES = 64  # that each block takes for every block of its group
 
 
 # ---------------------------------------------------------------- axes that are whole
@@ -91,177 +81,6 @@ sort_whole_axis.vjp(_sort_vjp)
 argsort_whole_axis.vjp(None)
 
 
-# ---------------------------------------------------------------- vectors that are split
-
-
-class SampleSort:
-    """The sort of a vector of type `x`, split over ascending mesh axes."""
-
-    def __init__(self, x: ArrayType) -> None:
-        self.x, self.axes = x, x.layout.dims[0]
-        self.backend, self.xp = backend_of(x.mesh), backend_of(x.mesh).xp
-        self.exchange = Exchange(x.mesh, self.axes, f"elements of {x} in order")
-
-    def collectives(self, *types: ArrayType) -> tuple[Collective, ...]:
-        """The report of sending arrays of these types: of as many bytes as if elements lay in no
-        order."""
-        names = tuple([self.x.mesh.axis_names[a] for a in self.axes])
-        nbytes = sum(sent_by_all(t, 0) for t in types)
-        return (Collective("all_to_all", names, nbytes, len(types)),) if nbytes else ()
-
-    def values(self, blocks: Sequence[Block]) -> list[Block]:
-        """The blocks of the sorted vector."""
-        parts = self._by_block(lambda i, block: self.xp.sort(self._part(i, block)), blocks)
-        if self.exchange.size > 1:
-            counts, rows = self._pieces(parts)
-            parts.clear()
-            received = self.exchange.all_to_all(rows, counts)
-            rows.clear()
-            merged = self._by_block(
-                lambda i, row: self._sorted_in_place(self.xp.concatenate(row)), received
-            )
-            received.clear()
-            parts = self._evened(merged, self.x)
-        return self._by_block(
-            lambda i, part: block_of_rows(self.x, self._wide(part), self.exchange.first + i), parts
-        )
-
-    def places(self, blocks: Sequence[Block], out: ArrayType) -> list[Block]:
-        """The blocks of an array of type `out`, int64: the indices that sort the vector."""
-        xp, first = self.xp, self.exchange.first
-        parts = self._by_block(self._part, blocks)
-        orders = self._by_block(lambda i, part: xp.argsort(part, kind="stable"), parts)
-        if self.exchange.size > 1:
-            small = np.int32 if self.x.shape[0] < 1 << 31 else np.int64  # of places in a part
-            orders = self._by_block(lambda i, order: order.astype(small), orders)
-            parts = self._by_block(lambda i, part, order: part[order], parts, orders)
-            counts, rows = self._pieces(parts)
-            pieces = [
-                list(xp.split(order, np.cumsum([len(r) for r in row])[:-1].tolist()))
-                for order, row in zip(orders, rows, strict=True)
-            ]
-            orders.clear()
-            received = self.exchange.all_to_all(rows, counts)
-            rows.clear()
-            parts.clear()
-            merges = self._by_block(
-                lambda i, row: xp.argsort(xp.concatenate(row), kind="stable"), received
-            )
-            received.clear()
-            numbers = self.exchange.all_to_all(pieces, counts)
-            pieces.clear()
-            merged = self._by_block(self._numbered, numbers, merges)
-            numbers.clear()
-            merges.clear()
-            orders = self._evened(merged, out)
-        return self._by_block(
-            lambda i, part: block_of_rows(out, self._wide(part), first + i), orders
-        )
-
-    def _numbered(self, i: int, row: Sequence[Block], order: Block) -> Block:
-        """The indices in `order` of what the blocks of the group sent: their places in its
-        parts."""
-        starts = [part_of(self.x, 0, number)[0] for number in self.exchange.members[i]]
-        pairs = zip(row, starts, strict=True)
-        return self.xp.concatenate([places.astype(np.int64) + at for places, at in pairs])[order]
-
-    def _by_block(self, function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
-        return self.exchange.by_block(function, *lists)
-
-    def _part(self, i: int, block: Block) -> Block:
-        return rows_in_front(self.x, block, self.exchange.first + i).reshape(-1)
-
-    def _wide(self, part: Block) -> Block:
-        """A part with the mesh axes behind its own."""
-        return part.reshape(-1, *(1,) * self.x.mesh.ndim)
-
-    def _sorted_in_place(self, part: Block) -> Block:
-        part.sort(kind="stable")  # merges the runs that came from the blocks
-        return part
-
-    def _evened(self, parts: list[Block], want: ArrayType) -> list[Block]:
-        lengths = self.exchange.all_gather([np.array(len(part)) for part in parts])
-        return Rebalance(self.exchange, lengths, want).to_shares(parts)
-
-    def _pieces(self, parts: Sequence[Block]) -> tuple[list[np.ndarray], list[list[Block]]]:
-        """The pieces of each sorted part that go to the blocks of its group, and their lengths, as
-        `Exchange.counts` has them."""
-        lengths = self.exchange.all_gather([np.array(len(part)) for part in parts])
-        samples = self._by_block(self._samples, parts)
-        gathered = self.exchange.all_gather(samples)
-        rows = []
-        for part, length, values, place in zip(
-            parts, lengths, gathered, self.exchange.places, strict=True
-        ):
-            cuts = self._cuts(part, length, values, place)
-            rows.append(list(self.xp.split(part, cuts)))
-        return self.exchange.counts(rows), rows
-
-    def _samples(self, i: int, part: Block) -> np.ndarray:
-        """Evenly spaced elements of a sorted part, on the host."""
-        count = SAMPLES * self.exchange.size
-        if not len(part):
-            return np.zeros(count, self.x.dtype)
-        at = _evenly(len(part), count)
-        return np.asarray(self.backend.to_host(part[self.xp.asarray(at)]))
-
-    def _cuts(self, part: Block, lengths: np.ndarray, values: np.ndarray, place: int) -> list[int]:
-        """The places at which a sorted part is cut: before the splitters, which are the same for
-        all blocks of the group.
-
-        lengths: of the parts of the group. values: their samples. place: that of this part.
-        """
-        held = np.flatnonzero(lengths)
-        count = values.shape[1]
-        weights = np.repeat(lengths[held] / count, count)
-        order = np.argsort(values[held].reshape(-1), kind="stable")
-        reached = np.cumsum(weights[order])
-        cuts = []
-        for rank in range(1, self.exchange.size):
-            target = part_of(self.x, 0, self.exchange.members[0][rank])[0]
-            chosen = int(order[min(int(np.searchsorted(reached, target)), len(order) - 1)])
-            source, sample = int(held[chosen // count]), chosen % count
-            if source == place:
-                cuts.append(sample * int(lengths[source]) // count)
-                continue
-            # An equal element of an earlier block comes before the splitter.
-            splitter = self.xp.asarray(values[source, sample : sample + 1])
-            side = "right" if place < source else "left"
-            cuts.append(int(self.xp.searchsorted(part, splitter, side=side)[0]))
-        return [max(cuts[: k + 1]) for k in range(len(cuts))]
-
-
-def _evenly(length: int, count: int) -> np.ndarray:
-    return (np.arange(count) * length) // count
-
-
-def _vector_plan(
-    x: ArrayType, out: ArrayType, run: Callable[[Sequence[Block]], list[Block]],
-    collectives: tuple[Collective, ...],
-) -> BlockPlan:  # fmt: skip
-    functions = () if x.mesh.divided else [lambda block: run([block])[0]]
-    return BlockPlan([x.layout], out, functions, run, collectives)
-
-
-@planned_op()
-def _sort_vector(x: ArrayType, /) -> BlockPlan:
-    by_samples = SampleSort(x)
-    return _vector_plan(x, x, by_samples.values, by_samples.collectives(x))
-
-
-@planned_op()
-def _argsort_vector(x: ArrayType, /) -> BlockPlan:
-    by_samples, out = SampleSort(x), ArrayType.of(x.shape, np.dtype(np.int64), x.layout)
-    collectives = by_samples.collectives(x, out)
-    return _vector_plan(x, out, lambda blocks: by_samples.places(blocks, out), collectives)
-
-
-_sort_vector.vjp(
-    lambda g, out, x: scatter_rows(zeros_like(g), _argsort_vector(x), g, axis=0, how="set")
-)
-_argsort_vector.vjp(None)
-
-
 # ---------------------------------------------------------------- any axis
 
 
@@ -299,11 +118,11 @@ def _by_axis(
 
 
 def _sorted_along(x: DistributedArray, axis: int) -> DistributedArray:
-    return _by_axis(x, axis, sort_whole_axis, _sort_vector)
+    return _by_axis(x, axis, sort_whole_axis, sort_vector)
 
 
 def _order_along(x: DistributedArray, axis: int) -> DistributedArray:
-    return _by_axis(x, axis, argsort_whole_axis, _argsort_vector)
+    return _by_axis(x, axis, argsort_whole_axis, argsort_vector)
 
 
 def _operand(x: Any, axis: int | None, name: str) -> tuple[DistributedArray, int]:

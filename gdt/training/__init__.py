@@ -8,16 +8,18 @@ state is saved as one file, so that a training that ended goes on bitwise as if 
 from gdt.training import compiled
 from gdt.training.batches import evaluating
 from gdt.training.callbacks import (
-    BackupAndRestore,
     Callback,
-    CSVLogger,
     EarlyStopping,
     LambdaCallback,
     LearningRateScheduler,
-    ModelCheckpoint,
     ReduceLROnPlateau,
-    TensorBoard,
     TerminateOnNaN,
+)
+from gdt.training.file_callbacks import (
+    BackupAndRestore,
+    CSVLogger,
+    ModelCheckpoint,
+    TensorBoard,
 )
 from gdt.training.history import History
 from gdt.training.trainer import Trainer

@@ -28,8 +28,9 @@ from gdt.sharding.mesh import Mesh, get_default_mesh
 from gdt.state import Stateful, leaves, mapped
 from gdt.strategies import current_strategy
 from gdt.training.batches import ARRAYS_AS_BATCHES, evaluating, pair, rows_of
-from gdt.training.callbacks import BackupAndRestore, as_callback
+from gdt.training.callbacks import as_callback
 from gdt.training.display import Display
+from gdt.training.file_callbacks import BackupAndRestore
 from gdt.training.fitting import Fit
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement, aligned, loss_of, measures_of

@@ -1,0 +1,193 @@
+"""Searching in sorted vectors: searchsorted and digitize.
+
+A sorted vector that is split is not gathered: queries go to the devices that hold the elements next
+to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import FUNCTIONS, public
+from gdt.backend import backend_of
+from gdt.comm.vectors import Exchange, part_of, sent_by_all
+from gdt.engine.op import op
+from gdt.engine.planned import BlockPlan, planned_op
+from gdt.errors import ArgumentError, ShapeError, error
+from gdt.observe import Collective
+from gdt.ops.comparison import (
+    greater_equal,
+)
+from gdt.ops.elementwise import astype
+from gdt.ops.joining import flip
+from gdt.ops.masks import block_of_rows, rows_in_front
+from gdt.ops.movement import relayout
+from gdt.ops.shapes import reshape
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+
+__all__ = [
+    "digitize",
+    "search_whole",
+    "searchsorted",
+]
+
+Block = Any
+
+
+@op("n, ... -> ...", whole="n")
+def search_whole(xp: Any, x: Block, queries: Block, /, side: str = "left") -> Block:
+    """`gdt.searchsorted` in an array that every device has whole.
+
+    >>> gdt.search_whole(gdt.asarray([1, 3, 5]), gdt.asarray([3, 4])).tolist()
+    [1, 2]
+    """
+    insertions: Block = xp.searchsorted(x.reshape(-1), queries, side=side)
+    return insertions.astype(np.int64)
+
+
+search_whole.vjp(None, None)
+
+
+@planned_op()
+def _search_split(x: ArrayType, queries: ArrayType, /, *, side: str) -> BlockPlan:
+    """The places of queries, split as the vector `x` is, in `x`, which is sorted."""
+    mesh, axes = x.mesh, x.layout.dims[0]
+    out = ArrayType.of(queries.shape, np.dtype(np.int64), queries.layout)
+    exchange = Exchange(mesh, axes, f"queries for {x}")
+    backend, first = backend_of(mesh), exchange.first
+    xp = backend.xp
+
+    def part(array_type: ArrayType, i: int, block: Block) -> Block:
+        return rows_in_front(array_type, block, first + i).reshape(-1)
+
+    def run(blocks: Sequence[Block], query_blocks: Sequence[Block]) -> list[Block]:
+        parts = exchange.by_block(lambda i, block: part(x, i, block), blocks)
+        query_parts = exchange.by_block(lambda i, block: part(queries, i, block), query_blocks)
+        if exchange.size == 1:
+            insertions = exchange.by_block(
+                lambda i, a, q: xp.searchsorted(a, q, side=side), parts, query_parts
+            )
+            return exchange.by_block(whole_block, insertions)
+        # A query belongs to the last block that begins before it; empty ones come last.
+        heads = exchange.all_gather(
+            exchange.by_block(lambda i, a: _head(backend.to_host, a, x.dtype), parts)
+        )
+        filled = sum(low < high for low, high in _parts(x, exchange, 0))
+
+        def owners(i: int, q: Block) -> list[Block]:
+            bounds = xp.asarray(heads[i].reshape(-1)[1:filled])
+            owner = xp.searchsorted(bounds, q, side=side)
+            return exchange.places_by_owner(owner)
+
+        places = exchange.by_block(owners, query_parts)
+        pieces = exchange.by_block(lambda i, q, at: [q[k] for k in at], query_parts, places)
+        counts = exchange.counts(pieces)
+        requests = exchange.all_to_all(pieces, counts)
+
+        def answers(i: int, a: Block, rows: Sequence[Block]) -> list[Block]:
+            start = part_of(x, 0, first + i)[0]
+            return [xp.searchsorted(a, q, side=side).astype(np.int64) + start for q in rows]
+
+        answered = exchange.all_to_all(
+            exchange.by_block(answers, parts, requests), [count.T for count in counts]
+        )
+
+        in_order = exchange.by_block(lambda i, *pair: exchange.in_places(*pair), answered, places)
+        return exchange.by_block(whole_block, in_order)
+
+    def whole_block(i: int, insertions: Block) -> Block:
+        wide = insertions.astype(np.int64, copy=False).reshape(-1, *(1,) * mesh.ndim)
+        return block_of_rows(out, wide, first + i)
+
+    names = tuple([mesh.axis_names[a] for a in axes])
+    nbytes = sent_by_all(queries, 0) + sent_by_all(out, 0)
+    functions = [] if mesh.divided else [lambda a, q: run([a], [q])[0]]
+    collectives = (Collective("all_to_all", names, nbytes, 2),)
+    return BlockPlan([x.layout, queries.layout], out, functions, run, collectives)
+
+
+_search_split.vjp(None, None)
+
+
+def _head(to_host: Any, part: Block, dtype: np.dtype) -> np.ndarray:
+    """The first element of a part, on the host; 0 of an empty one."""
+    return np.asarray(to_host(part[:1])) if len(part) else np.zeros(1, dtype)
+
+
+def _parts(x: ArrayType, exchange: Exchange, i: int) -> list[tuple[int, int]]:
+    return [part_of(x, 0, number) for number in exchange.members[i]]
+
+
+def search(x: DistributedArray, queries: DistributedArray, side: str) -> DistributedArray:
+    """The places of `queries`, of any rank, in the sorted vector `x` of the same dtype."""
+    axes = tuple(sorted(x.layout.dims[0]))
+    if x.layout.shard_counts[0] == 1 or not x.size:
+        return search_whole(x, queries, side=side)
+    split = Layout.of(x.mesh, (axes,))
+    flat = relayout(reshape(queries, (queries.size,)), split)
+    insertions: DistributedArray = _search_split(relayout(x, split), flat, side=side)
+    return reshape(insertions, queries.shape)
+
+
+def of_one_dtype(name: str, **values: Any) -> list[DistributedArray]:
+    """Operands with nothing partial, in the dtype to which they promote."""
+    operands = [x.resolve() for x in as_operands(name, **values)]
+    dtype = np.result_type(*[x.dtype for x in operands])
+    return [astype(x, dtype) for x in operands]
+
+
+@public
+def searchsorted(x: Any, queries: Any, side: str = "left", sorter: Any = None) -> DistributedArray:
+    """For each query the place in the sorted vector `x` where it would keep the order, int64.
+
+    side: `left` is the first such place, before equal elements; `right` the last, after them.
+    sorter: the indices that sort `x`, if it is not sorted. A split `x` is not gathered: queries go
+    to the devices that hold their neighbours. NaN is larger than all numbers.
+
+    Raises ShapeError for an `x` of another rank, ArgumentError for another `side`.
+
+    >>> gdt.searchsorted(gdt.asarray([1, 3, 5]), [0, 3, 9]).tolist()
+    [0, 1, 3]
+    """
+    if side not in ("left", "right"):
+        raise error(ArgumentError, "searchsorted", f"side is {side!r}, not 'left' or 'right'")
+    x, queries = of_one_dtype("searchsorted", x=x, queries=queries)
+    if x.ndim != 1:
+        problem = f"x has rank {x.ndim}, and a sorted array has 1"
+        raise error(ShapeError, "searchsorted", problem, operands={"x": x.type})
+    if sorter is not None:
+        x = FUNCTIONS["take"](x, sorter, axis=0)
+    return search(x, queries, side)
+
+
+@public
+def digitize(x: Any, bins: Any, right: bool = False) -> DistributedArray:
+    """The number of the bin to which each element belongs: i where `bins[i-1] <= x < bins[i]`,
+    or, if `right`, where `bins[i-1] < x <= bins[i]`; int64.
+
+    bins: a vector that rises or falls; falling ones count from the other side. Raises ArgumentError
+    for one that does neither.
+
+    >>> gdt.digitize(gdt.asarray([0.2, 6.4, 3.0]), [0.0, 1.0, 2.5, 4.0]).tolist()
+    [1, 4, 3]
+    """
+    x, bins = as_operands("digitize", x=x, bins=bins)
+    if bins.ndim != 1:
+        raise error(ShapeError, "digitize", "bins have no rank 1", operands={"bins": bins.type})
+    every = FUNCTIONS["all"]
+    rises = bins.size < 2 or bool(every(greater_equal(bins[1:], bins[:-1])))
+    if not rises and not bool(every(greater_equal(bins[:-1], bins[1:]))):
+        raise error(
+            ArgumentError, "digitize", "bins neither rise nor fall", operands={"bins": bins.type}
+        )
+    side = "left" if right else "right"
+    if rises:
+        return searchsorted(bins, x, side=side)
+    bin_numbers: DistributedArray = bins.size - searchsorted(flip(bins), x, side=side)
+    return bin_numbers
