@@ -331,11 +331,11 @@ class ConfusionMatrix(Metric):
             raise error(ShapeError, "ConfusionMatrix", problem, remedy=remedy)
         said = FUNCTIONS["argmax"](logits, axis=-1)
         labels, said, w = _rows("ConfusionMatrix", labels, said, weights)
-        true, found = (
+        rows, columns = (
             FUNCTIONS["one_hot"](x.astype("int32"), self.classes) for x in (labels, said)
         )
-        true = true.astype("float32") * FUNCTIONS["expand_dims"](w, -1)
-        counts: DistributedArray = true.mT @ found.astype("float32")
+        rows = rows.astype("float32") * FUNCTIONS["expand_dims"](w, -1)
+        counts: DistributedArray = rows.mT @ columns.astype("float32")  # (labels, predictions)
         return counts
 
     def value(self, total: np.ndarray) -> np.ndarray:

@@ -49,11 +49,11 @@ def _cut(
     have, want = g.type.layout, out.type.layout
     if have.dims == want.dims or have.mesh is not want.mesh or g.ndim != out.ndim:
         return g
-    kept = {a for axes in have.dims for a in axes}
+    own_axes = {a for axes in have.dims for a in axes}
     if g.nbytes > 2 * sum(x.nbytes for x in operands if id(x) in dependent):
-        kept.update(a for a, r in enumerate(have.reductions) if r is not None)
+        own_axes.update(a for a, r in enumerate(have.reductions) if r is not None)
     dims = tuple(
-        _extended(old, new, kept) if _is_needed(d, out, operands, have) else old
+        _extended(old, new, own_axes) if _is_needed(d, out, operands, have) else old
         for d, (old, new) in enumerate(zip(have.dims, want.dims, strict=True))
     )
     split = {a for axes in dims for a in axes}
@@ -62,10 +62,10 @@ def _cut(
     return cut
 
 
-def _extended(old: Axes, new: Axes, kept: Set[int]) -> Axes:
-    """Return the mesh axes `new` if they begin with `old` and go on with none of `kept`, else
+def _extended(old: Axes, new: Axes, own_axes: Set[int]) -> Axes:
+    """Return the mesh axes `new` if they begin with `old` and go on with none of `own_axes`, else
     `old`."""
-    return new if new[: len(old)] == old and kept.isdisjoint(new[len(old) :]) else old
+    return new if new[: len(old)] == old and own_axes.isdisjoint(new[len(old) :]) else old
 
 
 def _is_needed(

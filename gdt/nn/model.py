@@ -99,8 +99,8 @@ class Model(Module):
             raise error(ShapeError, "Model", problem)
         for i, (x, (shape, _)) in enumerate(zip(inputs, self.input_shapes, strict=True)):
             if np.shape(x)[1:] != shape[1:]:
-                wanted = f"(batch, {', '.join(map(str, shape[1:]))})"
-                problem = f"input {i} has shape {list(np.shape(x))}, not {wanted}"
+                row_shape = f"(batch, {', '.join(map(str, shape[1:]))})"
+                problem = f"input {i} has shape {list(np.shape(x))}, not {row_shape}"
                 raise error(ShapeError, "Model", problem)
 
 

@@ -113,7 +113,6 @@ def put_along_axis(x: DistributedArray, indices: Any, values: Any, axis: int | N
         return
     axis = checked_axis(x.type, axis, "put_along_axis")
     indices = checked_indices(x.type, indices, axis, "put_along_axis")
-    others = [n if d != axis else 1 for d, n in enumerate(x.shape)]
     fits = indices.ndim == x.ndim and all(
         d == axis or n in (1, m)
         for d, (n, m) in enumerate(zip(indices.shape, x.shape, strict=True))
@@ -125,27 +124,27 @@ def put_along_axis(x: DistributedArray, indices: Any, values: Any, axis: int | N
             f"indices do not have the rank of x and sizes that broadcast beside axis {axis}",
             operands={"x": x.type, "indices": indices.type},
         )
-    wide = indices.astype(np.int64)
-    at = where(wide < 0, wide + x.shape[axis], wide)
-    shape = [n if d != axis else indices.shape[axis] for d, n in enumerate(x.shape)]
-    flat_index: Any = 0
-    for d, n in enumerate(x.shape):
-        step = int(np.prod(x.shape[d + 1 :]))
-        along = (
-            at
-            if d == axis
-            else reshape(
-                arange(n, layout=Layout.replicated(x.mesh, 1)),
-                [m if k == d else 1 for k, m in enumerate(others)],
-            )
-        )
-        flat_index = flat_index + along * step
     _, values = as_operands("put_along_axis", x=x, values=values)
-    flat_index = broadcast_to(flat_index, shape)
-    count = flat_index.size
+    flat_indices = _flat_indices(x, indices, axis)
+    count = flat_indices.size
     if count:
-        values = reshape(broadcast_to(values, shape), (count,))
-        _write_flat(x, update_at(reshape(x, (x.size,)), values, reshape(flat_index, (count,))))
+        values = reshape(broadcast_to(values, flat_indices.shape), (count,))
+        _write_flat(x, update_at(reshape(x, (x.size,)), values, reshape(flat_indices, (count,))))
+
+
+def _flat_indices(x: DistributedArray, indices: DistributedArray, axis: int) -> DistributedArray:
+    """The indices into the flattened `x` of the elements that `indices` name along `axis`."""
+    wide = indices.astype(np.int64)
+    total: Any = 0
+    for d, n in enumerate(x.shape):
+        if d == axis:
+            along = where(wide < 0, wide + n, wide)
+        else:
+            along = arange(n, layout=Layout.replicated(x.mesh, 1))
+            along = reshape(along, [n if k == d else 1 for k in range(x.ndim)])
+        total = total + along * int(np.prod(x.shape[d + 1 :]))
+    shape = [n if d != axis else indices.shape[axis] for d, n in enumerate(x.shape)]
+    return broadcast_to(total, shape)
 
 
 @public
@@ -232,12 +231,12 @@ def putmask(x: DistributedArray, mask: Any, values: Any) -> None:
     mask = _mask(x, mask, "putmask")
     values = _values(x, values, "putmask")
     if values.size == x.size:
-        chosen = reshape(values, x.shape)
+        replacements = reshape(values, x.shape)
     elif not values.size:
         return
     else:
-        chosen = _repeated(values, _places(x))
-    rebind(x, _in_layout_of(where(mask, chosen, x), x))
+        replacements = _repeated(values, _places(x))
+    rebind(x, _in_layout_of(where(mask, replacements, x), x))
 
 
 @public

@@ -22,7 +22,7 @@ CHECK = "check_indices"  # the name of the instruction in which a program checks
 
 
 def checked_axis(array_type: ArrayType, axis: Any, name: str) -> int:
-    """`axis` counted from the front; ShapeError if there is no such axis."""
+    """`axis` counted from the front; AxisError if there is no such axis."""
     if type(axis) is int and -len(array_type.shape) <= axis < len(array_type.shape):
         return axis % len(array_type.shape)
     is_int = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
@@ -87,10 +87,10 @@ def _in_range(
             _check_range(array_type, part, axis, name)
         return [[block.view() for block in blocks]]
 
-    (checked,) = made = check(indices.blocks)
+    (checked,) = results = check(indices.blocks)
     if not is_recorded():
         return indices
-    ran(CHECK, check, [indices.blocks], made)
+    ran(CHECK, check, [indices.blocks], results)
     return DistributedArray(of, tuple(checked))
 
 

@@ -115,11 +115,11 @@ def _selected(x: DistributedArray, mask: DistributedArray) -> DistributedArray:
     axes = x.layout.dims[0]
     exchange = Exchange(x.mesh, axes, f"what a mask selects of {x.type}")
 
-    def kept(i: int, block: Block, truths: Block) -> Block:
-        chosen = join(mask.type, truths, 0, exchange.first + i).reshape(-1)
-        return rows_in_front(x.type, block, exchange.first + i)[chosen]
+    def selection(i: int, block: Block, truths: Block) -> Block:
+        part_mask = join(mask.type, truths, 0, exchange.first + i).reshape(-1)
+        return rows_in_front(x.type, block, exchange.first + i)[part_mask]
 
-    parts = exchange.by_block(kept, x.blocks, mask.blocks)
+    parts = exchange.by_block(selection, x.blocks, mask.blocks)
     lengths = exchange.all_gather([np.array(len(part)) for part in parts])
     out = with_first_axis(x.type, int(lengths[0].sum()))
     moved = Rebalance(exchange, lengths, out).to_shares(parts)
@@ -141,7 +141,7 @@ def _spread(g: DistributedArray, mask: DistributedArray) -> DistributedArray:
         lambda i, block: join(mask.type, block, 0, exchange.first + i).reshape(-1), mask.blocks
     )
     to_host = backend_of(g.mesh).to_host
-    counts = exchange.by_block(lambda i, chosen: to_host(chosen.sum()).reshape(()), truths)
+    counts = exchange.by_block(lambda i, part_mask: to_host(part_mask.sum()).reshape(()), truths)
     lengths = exchange.all_gather(counts)
     shares = exchange.by_block(
         lambda i, block: rows_in_front(g.type, block, exchange.first + i), g.blocks
@@ -149,9 +149,9 @@ def _spread(g: DistributedArray, mask: DistributedArray) -> DistributedArray:
     rows = Rebalance(exchange, lengths, g.type).from_shares(shares)
     reported(g.type, axes)
 
-    def placed(i: int, part: Block, chosen: Block) -> Block:
-        whole = xp.zeros((chosen.size, *part.shape[1:]), part.dtype)
-        whole[chosen] = part
+    def placed(i: int, part: Block, part_mask: Block) -> Block:
+        whole = xp.zeros((part_mask.size, *part.shape[1:]), part.dtype)
+        whole[part_mask] = part
         return block_of_rows(out, whole, exchange.first + i)
 
     return DistributedArray(out, tuple(exchange.by_block(placed, rows, truths)))
@@ -237,9 +237,9 @@ def argwhere(x: Any) -> DistributedArray:
     """
     (x,) = as_operands("argwhere", x=x)
     if not x.ndim:
-        found = int(bool(x))
+        count = int(bool(x))
         empty: DistributedArray = FUNCTIONS["zeros"](
-            (found, 0), np.int64, layout=Layout.replicated(x.mesh, 2)
+            (count, 0), np.int64, layout=Layout.replicated(x.mesh, 2)
         )
         return empty
     stacked: DistributedArray = FUNCTIONS["stack"](list(nonzero(x)), axis=1)

@@ -89,7 +89,9 @@ class Rows:
         """The layout in which the index array is read."""
         return Layout.replicated(self.mesh, self.at.ndim) if self.is_known else self.at.layout
 
-    def wanted(self, exchange: Exchange, i: int, block: Block, member: int | None = None) -> Block:
+    def positions(
+        self, exchange: Exchange, i: int, block: Block, member: int | None = None
+    ) -> Block:
         """The indices of block i, or of another member of its group if they are known, in one row,
         counted from the front."""
         number = exchange.first + i if member is None else exchange.members[i][member]
@@ -124,17 +126,17 @@ class Rows:
         chunk = self._chunk(exchange)
 
         def placed(i: int, block: Block) -> list[Block]:
-            return exchange.places_by_owner(self.wanted(exchange, i, block) // chunk)
+            return exchange.places_by_owner(self.positions(exchange, i, block) // chunk)
 
         def offsets(i: int, block: Block, at: Sequence[Block]) -> list[Block]:
-            wanted = self.wanted(exchange, i, block) % chunk
-            return [wanted[k] for k in at]
+            positions = self.positions(exchange, i, block) % chunk
+            return [positions[k] for k in at]
 
         def asked_of(i: int, block: Block) -> list[Block]:
             asked = []
             for member in range(exchange.size):
-                wanted = self.wanted(exchange, i, block, member)
-                asked.append(wanted[wanted // chunk == exchange.places[i]] % chunk)
+                positions = self.positions(exchange, i, block, member)
+                asked.append(positions[positions // chunk == exchange.places[i]] % chunk)
             return asked
 
         places = exchange.by_block(placed, index_blocks)
@@ -197,8 +199,11 @@ def gather_rows(x: ArrayType, indices: ArrayType, /, *, axis: int) -> BlockPlan:
         xp = backend_of(x.mesh).xp
 
         def taken(i: int, block: Block, index_block: Block) -> Block:
-            held, wanted = rows.held(exchange, i, block), rows.wanted(exchange, i, index_block)
-            return rows.out_of_rows(exchange, i, xp.take(held, wanted, axis=0))
+            held, positions = (
+                rows.held(exchange, i, block),
+                rows.positions(exchange, i, index_block),
+            )
+            return rows.out_of_rows(exchange, i, xp.take(held, positions, axis=0))
 
         if exchange.size == 1:
             return exchange.by_block(taken, blocks, index_blocks)
@@ -254,11 +259,11 @@ def scatter_rows(
             lambda i, block: rows.in_rows(exchange, i, block), value_blocks
         )
         if exchange.size == 1:
-            wanted = exchange.by_block(
-                lambda i, block: rows.wanted(exchange, i, block), index_blocks
+            positions = exchange.by_block(
+                lambda i, block: rows.positions(exchange, i, block), index_blocks
             )
             return exchange.by_block(
-                written, blocks, [[w] for w in wanted], [[v] for v in values_in_rows]
+                written, blocks, [[w] for w in positions], [[v] for v in values_in_rows]
             )
         requests = rows.requests(exchange, index_blocks)
         parts = exchange.by_block(

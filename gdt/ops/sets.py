@@ -258,11 +258,11 @@ def isin(
     x, test = of_one_dtype("isin", x=x, test=test)
     flat = sort(reshape(test, (test.size,)))
     if not flat.size:
-        found = logical_and(equal(x, x), False)
+        is_member = logical_and(equal(x, x), False)
     else:
         at = minimum(search(flat, x, "left"), flat.size - 1)
-        found = equal(rows_at(flat, at, axis=0), x)
-    result: DistributedArray = logical_not(found) if invert else found
+        is_member = equal(rows_at(flat, at, axis=0), x)
+    result: DistributedArray = logical_not(is_member) if invert else is_member
     return result
 
 

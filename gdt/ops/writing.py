@@ -76,12 +76,12 @@ def update_at(x: Any, value: Any, index: Any, how: str = "set") -> DistributedAr
     if mask is not None:
         return _like(where(mask, _combined(x, value, how), x), x)
     wide, index = with_axes_for_truths(x, index)
-    taken, arrays, first = read_index(wide.type, index)
+    region, arrays, first = read_index(wide.type, index)
     if not arrays:
-        return _like(_update_cut(wide, taken, value, how), x)
-    part = cut(wide, taken)
+        return _like(_update_cut(wide, region, value, how), x)
+    part = cut(wide, region)
     part = _update_rows(part, IndexedAxes(part, arrays, first), value, how)
-    out = part if taken.is_whole else _update_cut(wide, taken, part, "set")
+    out = part if region.is_whole else _update_cut(wide, region, part, "set")
     return _like(out, x)
 
 
@@ -179,17 +179,17 @@ def _check_broadcasts(
 
 
 def _update_cut(
-    x: DistributedArray, taken: Cut, value: DistributedArray, how: str
+    x: DistributedArray, region: Cut, value: DistributedArray, how: str
 ) -> DistributedArray:
     """`x` with what the cut takes of it set to `value`, or combined with it."""
-    value = _check_broadcasts(value, taken.out.shape, x)
-    if not math.prod(taken.out.shape):
+    value = _check_broadcasts(value, region.out.shape, x)
+    if not math.prod(region.out.shape):
         return x.resolve()
     if how != "set":
-        value = _combined(cut(x, taken), value, how)
-    value = reshape(value, (1,) * (taken.out.ndim - value.ndim) + value.shape)
+        value = _combined(cut(x, region), value, how)
+    value = reshape(value, (1,) * (region.out.ndim - value.ndim) + value.shape)
     shape, axis = [], 0
-    for entry in taken.entries:  # the axes of x: those that ints drop come back
+    for entry in region.entries:  # the axes of x: those that ints drop come back
         if entry is None:
             axis += 1
         elif entry.drops:
@@ -197,14 +197,14 @@ def _update_cut(
         else:
             shape.append(value.shape[axis])
             axis += 1
-    value = _to_owners(reshape(value, tuple(shape)), x, _intervals(taken))
-    extents = tuple([_extent(e) for e in _intervals(taken)])
-    written: DistributedArray = _overwrite(x, value, extents=extents)
-    return written
+    value = _to_owners(reshape(value, tuple(shape)), x, _intervals(region))
+    extents = tuple([_extent(e) for e in _intervals(region)])
+    updated: DistributedArray = _overwrite(x, value, extents=extents)
+    return updated
 
 
-def _intervals(taken: Cut) -> list[Interval]:
-    return [entry for entry in taken.entries if entry is not None]
+def _intervals(region: Cut) -> list[Interval]:
+    return [entry for entry in region.entries if entry is not None]
 
 
 def _extent(interval: Interval) -> Extent:
@@ -265,8 +265,8 @@ Copies = list[tuple[tuple[slice, ...], tuple[slice, ...]]]
 
 def _copied(backend: Any, array_type: ArrayType, copies: Copies, x: Block, value: Block) -> Block:
     out = backend.asarray(x, copy=True, order=array_type.memory_order)
-    for filled, taken in copies:
-        out[filled] = value[taken]
+    for target, source in copies:
+        out[target] = value[source]
     return out
 
 
@@ -274,8 +274,8 @@ def _copies(x: ArrayType, value: ArrayType, extents: Sequence[Extent], number: i
     """The parts of block `number` that are written, and the parts of the block of `value` that go
     there."""
     mesh, every = x.mesh, slice(None)
-    written = [d for d, extent in enumerate(extents) if not _is_all(extent, x.shape[d])]
-    involved = sorted({a for d in written for a in x.layout.dims[d]})
+    partial_dims = [d for d, extent in enumerate(extents) if not _is_all(extent, x.shape[d])]
+    involved = sorted({a for d in partial_dims for a in x.layout.dims[d]})
     of_value = {a for split in value.layout.dims for a in split}
     copies: Copies = []
     for inside in itertools.product(*(range(mesh.box[a]) for a in involved)):
@@ -284,18 +284,18 @@ def _copies(x: ArrayType, value: ArrayType, extents: Sequence[Extent], number: i
             mesh.all_blocks[number][a] * mesh.box[a] + place.get(a, 0) for a in range(mesh.ndim)
         ]
         at = [slice(place[a], place[a] + 1) if a in place else every for a in range(mesh.ndim)]
-        filled = list(at)
-        taken = [s if a in of_value else every for a, s in enumerate(at)]
+        target_slices = list(at)
+        source_slices = [s if a in of_value else every for a, s in enumerate(at)]
         for d, extent in enumerate(extents):
             along = (every, every)
-            if d in written:
+            if d in partial_dims:
                 shard = x.extent(d, x.layout.shard_index(coordinate, d))
                 along = _along(extent, shard, expanded=value.shape[d] == x.shape[d])
                 if value.shape[d] == 1:
                     along = (along[0], every)
-            filled.append(along[0])
-            taken.append(along[1])
-        copies.append((tuple(filled), tuple(taken)))
+            target_slices.append(along[0])
+            source_slices.append(along[1])
+        copies.append((tuple(target_slices), tuple(source_slices)))
     return copies
 
 

@@ -237,9 +237,9 @@ def _checked(
     if groups < 1 or kernel.shape[-1] % groups:
         problem = f"{groups} groups do not divide {kernel.shape[-1]} results"
         raise error(ShapeError, name, problem, operands=operands)
-    wanted = kernel.shape[channels] * (groups if channels == -2 else 1)
-    if x.shape[-1] != wanted:
-        problem = f"x has {x.shape[-1]} channels, and the kernel is for {wanted}"
+    kernel_channels = kernel.shape[channels] * (groups if channels == -2 else 1)
+    if x.shape[-1] != kernel_channels:
+        problem = f"x has {x.shape[-1]} channels, and the kernel is for {kernel_channels}"
         raise error(ShapeError, name, problem, operands=operands)
     return x, kernel
 
