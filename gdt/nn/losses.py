@@ -25,6 +25,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.elementwise import widened_float16
 
 Loss = Callable[..., DistributedArray]  # (targets, predictions) -> scalar, or a value for each row
 
@@ -40,7 +41,7 @@ def sparse_softmax_cross_entropy(
     0.6931
     """
     (logits,) = as_operands("sparse_softmax_cross_entropy", logits=logits)
-    each = FUNCTIONS["sparse_softmax_cross_entropy_with_logits"](labels, _wide(logits))
+    each = FUNCTIONS["sparse_softmax_cross_entropy_with_logits"](labels, widened_float16(logits))
     return _reduced("sparse_softmax_cross_entropy", each, reduction)
 
 
@@ -296,9 +297,4 @@ def _of_one_shape(name: str, **operands: Any) -> list[DistributedArray]:
         shapes = [f"{n} have shape {list(x.shape)}" for n, x in zip(operands, arrays, strict=True)]
         shown = {n: x.type for n, x in zip(operands, arrays, strict=True)}
         raise error(ShapeError, name, ", ".join(shapes), operands=shown)
-    return [_wide(x) for x in arrays]
-
-
-def _wide(x: DistributedArray) -> DistributedArray:
-    """Return x in the dtype in which losses are computed: float32 for float16."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
+    return [widened_float16(x) for x in arrays]

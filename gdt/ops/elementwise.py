@@ -171,6 +171,11 @@ def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
     return number_type if number_type.isnative else number_type.newbyteorder("=")
 
 
+def widened_float16(x: Any) -> Any:
+    """An array or a block in the dtype in which its elements are added up: float32 for float16."""
+    return x.astype(np.float32) if x.dtype == np.float16 else x
+
+
 def cast_into(xp: Any, x: Block, out: Block) -> Block:
     xp.copyto(out, x, casting="unsafe")
     return out

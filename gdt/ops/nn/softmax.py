@@ -16,7 +16,7 @@ from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.errors import DtypeError, error
-from gdt.ops.elementwise import astype, multiply, subtract
+from gdt.ops.elementwise import astype, multiply, subtract, widened_float16
 from gdt.ops.exponential import exp
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduction_rule, reduction_text, sum_
 from gdt.sharding.array_type import ArrayType
@@ -26,11 +26,6 @@ __all__ = ["log_softmax", "logsumexp", "softmax"]
 
 
 Block = Any
-
-
-def floating(xp: Any, x: Block) -> Block:
-    """`x` in the dtype in which exponentials are added up: float16 as float32."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 # ---------------------------------------------------------------- statistics of a split axis
@@ -87,7 +82,7 @@ def softmax_statistics(xp: Any, x: Block, /, axis: Axis) -> tuple[Block, Block]:
     float16. No gradient flows through them: `softmax_from` and `log_softmax_from` know what they
     are."""
     with np.errstate(invalid="ignore"):
-        return largest_and_sum(xp, floating(xp, x), axis, True)
+        return largest_and_sum(xp, widened_float16(x), axis, True)
 
 
 # ---------------------------------------------------------------- softmax
@@ -102,7 +97,7 @@ def _whole_rule(array_type: ArrayType, *, axis: tuple[int, ...]) -> RuleSpec:
 @op(_whole_rule, prepare=_prepare("softmax"))
 def softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
     """`softmax` over axes that are not split."""
-    y = floating(xp, x)
+    y = widened_float16(x)
     y = y - largest_element(xp, y, axis)
     xp.exp(y, out=y)
     y /= xp.add.reduce(y, axis=axis, keepdims=True)
@@ -121,7 +116,7 @@ def softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
 @op(_whole_rule, prepare=_prepare("log_softmax"))
 def log_softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
     """`log_softmax` over axes that are not split."""
-    y = floating(xp, x)
+    y = widened_float16(x)
     y = y - largest_element(xp, y, axis)
     y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True))
     return y if y.dtype == x.dtype else y.astype(x.dtype)
@@ -289,7 +284,7 @@ def logsumexp_of_floats(
 ) -> tuple[Block, Block]:
     """`logsumexp` of floating-point numbers."""
     with np.errstate(invalid="ignore"):
-        return largest_and_sum(xp, floating(xp, x), axis, keepdims)
+        return largest_and_sum(xp, widened_float16(x), axis, keepdims)
 
 
 def _logsumexp_vjp(

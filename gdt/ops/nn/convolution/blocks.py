@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.ops.elementwise import widened_float16
+
 Block = Any
 
 # Bytes of columns at a time. Measured on the host: what does not fit the cache takes 1.5 times as
@@ -94,14 +96,9 @@ def coordinates(mesh_shape: Sequence[int], *blocks: Block) -> Iterator[tuple[Any
         yield index, *[block[cut] for block, cut in zip(blocks, cuts, strict=True)]
 
 
-def _wide(x: Block) -> Block:
-    """Return x in the dtype in which products are added: float32 for float16."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
-
-
 def columns_of(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Block:
     """Return windows as rows of a matrix: (groups, rows, taps * channels of a group)."""
-    views = windows(xp, _wide(x), numbers, how)
+    views = windows(xp, widened_float16(x), numbers, how)
     depth, channels = math.prod(how.taps), x.shape[-1] // how.groups
     rows = math.prod(views.shape[: views.ndim - len(how.taps) - 1])
     if how.groups == 1:
@@ -121,8 +118,8 @@ def grouped_kernel(kernel: Block, groups: int) -> Block:
     """Return a kernel as (groups, taps * channels of a group, results of a group)."""
     results = kernel.shape[-1]
     if groups == 1:
-        return _wide(kernel).reshape(1, -1, results)
-    grouped = _wide(kernel).reshape(-1, groups, results // groups)
+        return widened_float16(kernel).reshape(1, -1, results)
+    grouped = widened_float16(kernel).reshape(-1, groups, results // groups)
     return grouped.transpose(1, 0, 2)
 
 
@@ -164,7 +161,7 @@ def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: Steps) -> 
     matrix = grouped_kernel(kernel, how.groups).transpose(0, 2, 1)
     nbytes = math.prod(numbers) * matrix.shape[0] * matrix.shape[2] * matrix.itemsize
     for part in parts_of(xp, lead, nbytes):
-        columns = grouped_rows(_wide(g[part]), how.groups) @ matrix
+        columns = grouped_rows(widened_float16(g[part]), how.groups) @ matrix
         shape = (*g[part].shape[:-1], *how.taps, out.shape[-1])
         if how.groups > 1:
             taps = math.prod(how.taps)
@@ -201,10 +198,10 @@ def kernel_gradient(xp: Any, x: Block, g: Block, shape: Sequence[int], how: Step
     rank = len(how.taps)
     numbers, lead = g.shape[-rank - 1 : -1], g.shape[: -rank - 1]
     depth, results = math.prod(shape[:-1]), shape[-1] // how.groups
-    wide = np.result_type(_wide(x).dtype, _wide(g).dtype)
+    wide = np.result_type(widened_float16(x).dtype, widened_float16(g).dtype)
     total = xp.zeros((how.groups, depth, results), wide)
     nbytes = math.prod(numbers) * how.groups * depth * wide.itemsize
     for part in parts_of(xp, lead, nbytes):
         columns = columns_of(xp, x[part], numbers, how)
-        total += columns.transpose(0, 2, 1) @ grouped_rows(_wide(g[part]), how.groups)
+        total += columns.transpose(0, 2, 1) @ grouped_rows(widened_float16(g[part]), how.groups)
     return total.transpose(1, 0, 2).reshape(shape)

@@ -18,7 +18,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.ops.elementwise import like
+from gdt.ops.elementwise import like, widened_float16
 from gdt.ops.nn.cross_entropy.integer_labels import (
     NAME,
     beside,
@@ -30,7 +30,6 @@ from gdt.ops.nn.cross_entropy.integer_labels import (
 from gdt.ops.nn.cross_entropy.kernels import gradient_kernel, split_kernel, whole_kernel
 from gdt.ops.nn.cross_entropy.loops import gradient_loop, losses_loop
 from gdt.ops.nn.softmax import (
-    floating,
     largest_and_sum,
     merge_largest_and_sum,
     softmax_from,
@@ -93,7 +92,7 @@ def _loss_of_whole(
     (...), (..., 1), (..., classes), (..., 1)."""
     classes = logits.shape[-1]
     labels, counted, outside = checked_targets(xp, labels, classes, shards, ignore_index)
-    below = floating(xp, logits)
+    below = widened_float16(logits)
     largest = row_maximum(xp, below)
     below = below - largest
     target = picked(xp, below, labels)
@@ -201,7 +200,7 @@ def cross_entropy_of_split(
     """`sparse_softmax_cross_entropy_with_logits` over split classes, with the largest logit of
     every row and the sum of exponentials below it, which its gradient takes."""
     labels, counted, outside = checked_targets(xp, labels, shards.size["k"], shards, ignore_index)
-    logits = floating(xp, logits)
+    logits = widened_float16(logits)
     largest, total = largest_and_sum(xp, logits, (-1,), True)
     local, here = local_labels(xp, labels, shards)
     target = xp.where(here, picked(xp, logits, local), 0)
@@ -291,7 +290,7 @@ def fused_cross_entropy_gradient(
     shards: Shards = FROM_ENGINE,
 ) -> Block:
     """`cross_entropy_gradient` where the softmax is exp(logits - largest) / total."""
-    softmax = floating(xp, logits) - largest
+    softmax = widened_float16(logits) - largest
     xp.exp(softmax, out=softmax)
     softmax /= total
     out = _minus_labels(xp, g, labels, softmax, label_smoothing, ignore_index, shards)
