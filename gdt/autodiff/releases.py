@@ -35,26 +35,26 @@ class Releases:
         self, calls: Sequence[tuple[Any, ...]], unreleased: Sequence[Recomputation]
     ) -> None:
         self._recomputations = {id(r): r for r in unreleased}
-        self._used: dict[int, list[Result]] = defaultdict(list)  # by the number of a call
-        self._made: dict[int, list[Recomputation]] = defaultdict(list)
+        self._last_uses: dict[int, list[Result]] = defaultdict(list)  # by the number of a call
+        self._results_of_call: dict[int, list[Recomputation]] = defaultdict(list)
         results = {id(x()): (r, n) for r in unreleased for n, x in enumerate(r.results)}
         seen: set[int] = set()
         for number, (_, args, _, out) in enumerate(calls):
             for x in out if type(out) is tuple else (out,):
                 if (result := _result(x, results)) is not None:
                     self._recomputations[id(result[0])] = result[0]
-                    self._made[number].append(result[0])
+                    self._results_of_call[number].append(result[0])
             for x in args:
                 if id(x) not in seen and (result := _result(x, results)) is not None:
                     seen.add(id(x))
                     self._recomputations[id(result[0])] = result[0]
-                    self._used[number].append(result)
+                    self._last_uses[number].append(result)
 
     def passed(self, number: int) -> None:
         """Release what no call before this one reads."""
-        for recomputation, position in self._used.get(number, ()):
+        for recomputation, position in self._last_uses.get(number, ()):
             recomputation.release_one(position)
-        for recomputation in self._made.get(number, ()):
+        for recomputation in self._results_of_call.get(number, ()):
             recomputation.release()
 
     def __enter__(self) -> Releases:

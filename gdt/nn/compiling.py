@@ -1,7 +1,7 @@
 """Compilable: compile, fit, evaluate, predict and save as methods of every Module, as in Keras.
 
 What they do belongs to `gdt.training` and `gdt.saving`, which stand above this package and add
-their functions to `WORDS`.
+their functions to `METHODS`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from rich.console import Console
 
 from gdt.state import Stateful
 
-WORDS: dict[str, Callable[..., Any]] = {}
-"""The functions of a model behind these methods, by name."""
+METHODS: dict[str, Callable[..., Any]] = {}
+"""The functions behind the methods of this class, by name."""
 
 
 class Compilation:
@@ -37,7 +37,7 @@ class Compilable(Stateful):
 
         Raises ArgumentError before `compile`.
         """
-        return WORDS["compiled"](self)
+        return METHODS["compiled"](self)
 
     def compile(
         self,
@@ -66,7 +66,7 @@ class Compilable(Stateful):
         >>> model.predict(np.ones((1, 1), "float32"), verbose=0).round(1).tolist()
         [[3.0]]
         """
-        WORDS["compile"](
+        METHODS["compile"](
             self, optimizer, loss, metrics, weighted_metrics, run_eagerly, clip_norm, options
         )
 
@@ -105,7 +105,7 @@ class Compilable(Stateful):
 
         Raises ArgumentError before `compile`; ShapeError where arrays differ in their rows.
         """
-        return WORDS["fit"](
+        return METHODS["fit"](
             self, x, y, batch_size, epochs, verbose, callbacks, validation_split, validation_data,
             shuffle, class_weight, sample_weight, initial_epoch, steps_per_epoch, validation_steps,
             validation_batch_size, validation_freq, resume, save_every,
@@ -124,7 +124,7 @@ class Compilable(Stateful):
     ) -> Any:
         """Return loss and metrics as a list, the loss alone where there are no metrics, or as a
         dict; means over rows."""
-        return WORDS["evaluate"](
+        return METHODS["evaluate"](
             self, x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict
         )
 
@@ -137,13 +137,13 @@ class Compilable(Stateful):
         callbacks: Any = None,
     ) -> Any:
         """Return the predictions for all rows as one NumPy array."""
-        return WORDS["predict"](self, x, batch_size, verbose, steps, callbacks)
+        return METHODS["predict"](self, x, batch_size, verbose, steps, callbacks)
 
     def train_on_batch(
         self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """Take one step; return loss and metrics of the batch as `evaluate` does."""
-        return WORDS["train_on_batch"](self, x, y, sample_weight, return_dict)
+        return METHODS["train_on_batch"](self, x, y, sample_weight, return_dict)
 
     def test_on_batch(
         self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
@@ -157,7 +157,7 @@ class Compilable(Stateful):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the whole model to a folder for `gdt.load_model`; return the folder."""
-        saved: Path = WORDS["save"](self, path)
+        saved: Path = METHODS["save"](self, path)
         return saved
 
     def summary(
@@ -181,4 +181,4 @@ class Compilable(Stateful):
         60B on each device
         24 FLOPs for a row, forwards
         """
-        WORDS["summary"](self, shape, console)
+        METHODS["summary"](self, shape, console)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from gdt.array.array import DistributedArray
-from gdt.nn.compiling import WORDS
+from gdt.nn.compiling import METHODS
 from gdt.nn.module import Module, parts
 from gdt.observe import Observer, observing
 from gdt.ops.creation import zeros
@@ -206,7 +206,7 @@ def summary(model: Module, shape: Sequence[int] | None, console: Console | None)
         target.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-WORDS["summary"] = summary
+METHODS["summary"] = summary
 
 
 def example_inputs(model: Module, shape: Sequence[int] | None) -> list[Any] | None:

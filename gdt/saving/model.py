@@ -12,7 +12,7 @@ from gdt.arguments import checked
 from gdt.array.registry import FUNCTIONS
 from gdt.checkpoint import contents, restore, save
 from gdt.errors import CheckpointError, GdtError, error
-from gdt.nn.compiling import WORDS, Compilation
+from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
 from gdt.saving.encoding import Decoder, Encoder
 from gdt.sharding import processes
@@ -146,4 +146,4 @@ def _mesh_like(dims: Any) -> Mesh:
         raise error(CheckpointError, "load_model", problem, remedy=remedy) from None
 
 
-WORDS["save"] = save_model
+METHODS["save"] = save_model

@@ -14,7 +14,7 @@ from gdt.array.array import DistributedArray
 from gdt.data.batches import Batches
 from gdt.errors import ArgumentError, error
 from gdt.metrics import Metric
-from gdt.nn.compiling import WORDS, Compilation
+from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
 from gdt.sharding import processes
 from gdt.state import leaves, mapped
@@ -42,8 +42,8 @@ def compile_model(
     for name, value in options.items():
         if name == "jit_compile" or DEFAULTS.get(name, NONE) == value:
             continue
-        known = name in DEFAULTS
-        problem = f"{name}={value!r} has no counterpart" if known else f"{name!r} is no argument"
+        is_keras = name in DEFAULTS
+        problem = f"{name}={value!r} has no counterpart" if is_keras else f"{name!r} is no argument"
         names = "optimizer, loss, metrics, weighted_metrics, run_eagerly, clip_norm"
         raise error(ArgumentError, "compile", problem, remedy=f"The arguments are {names}.")
     if loss is None:
@@ -161,8 +161,8 @@ def _split(fraction: float, parts: tuple[Any, ...]) -> tuple[tuple[Any, ...], tu
     """Return the first rows of arrays, and the last, of which there are a `fraction`."""
     parts = tuple(None if part is None else _on_host(part) for part in parts)
     names = ("x", "y", "sample_weight")
-    given = {n: part for n, part in zip(names, parts, strict=True) if part is not None}
-    rows = _rows("fit", **given)
+    arrays = {n: part for n, part in zip(names, parts, strict=True) if part is not None}
+    rows = _rows("fit", **arrays)
     first = math.floor(rows * (1 - fraction))
     if not 0 < fraction < 1 or not 0 < first < rows:
         problem = f"validation_split is {fraction!r} of {rows} rows"
@@ -285,7 +285,7 @@ def train_on_batch(model: Module, x: Any, y: Any, sample_weight: Any, return_dic
     return _listed(measurement.results(), return_dict)
 
 
-WORDS.update(
+METHODS.update(
     compile=compile_model,
     compiled=compiled,
     fit=fit,
