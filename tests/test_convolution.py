@@ -82,6 +82,7 @@ def test_a_step_exchanges_the_image_once_and_adds_its_gradient_once() -> None:
         {"padding": "same", "strides": (2, 1)},
         {"padding": [(2, 3), (0, 1)], "dilation": (1, 2), "groups": 2},
         {"padding": "valid", "groups": 4},
+        {"padding": "same", "dilation": (2, 1)},
     ],
 )
 def test_images_split_both_ways_equal_loops_over_taps(
@@ -89,7 +90,7 @@ def test_images_split_both_ways_equal_loops_over_taps(
 ) -> None:
     mesh = create_mesh([("h", 2), ("w", 4)], blocks=blocks)
     x = rng.standard_normal((2, 7, 6, 4))
-    kernel = rng.standard_normal((3, 2, 4 // static.get("groups", 1), 4))
+    kernel = rng.standard_normal((3, 2, 4 // static.get("groups", 1), 8))
     layouts = [[[None, *specs, None], [None] * 4] for specs in (["h", "w"], ["w", "h"])]
     layouts += [[["h", None, "w", None], [None, None, None, "h"]]]
     layouts += [[[None, None, ("w", "h"), None], [None] * 4]]

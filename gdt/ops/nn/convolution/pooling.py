@@ -14,7 +14,7 @@ from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.elementwise import zero
-from gdt.ops.nn.convolution.blocks import Steps, lengths, of_taps
+from gdt.ops.nn.convolution.blocks import Steps, lengths, of_taps, parts_of
 from gdt.ops.nn.convolution.op import (
     Numbers,
     image_term,
@@ -74,6 +74,16 @@ def _is_first(xp: Any, values: Block, maximum: Block, is_open: Block) -> Block:
     return is_maximum
 
 
+def _where(xp: Any, mask: Block, values: Block) -> Block:
+    """Return floating-point values where the mask is set, and 0 elsewhere."""
+    if xp is not np:
+        return xp.where(mask, values, xp.zeros((), values.dtype))
+    # Measured: with np.where, which branches for each element, the gradient takes 1.8 times as
+    # long.
+    bits = np.dtype(f"i{values.itemsize}")
+    return (values.view(bits) & -mask.astype(bits)).view(values.dtype)
+
+
 @op(_rule("mnmn"), linear="g")
 def max_pool_gradient(
     xp: Any, g: Block, x: Block, y: Block, /, numbers: Numbers, how: Steps
@@ -81,11 +91,16 @@ def max_pool_gradient(
     """Send the cotangent of every window to its first maximum, in row-major order."""
     rank = len(numbers)
     g, x, y = (tiles_first(xp, a, rank) for a in (g, x, y))
-    out, is_open = _images_like(xp, g, numbers, how), xp.ones(y.shape, bool)
-    taps = zip(of_taps(x, numbers, how), of_taps(out, numbers, how), strict=True)
-    for (_, values), (_, target) in taps:
-        is_first = _is_first(xp, values, y, is_open)
-        xp.add(target, xp.where(is_first, g, xp.zeros((), g.dtype)), out=target)
+    out = _images_like(xp, g, numbers, how)
+    lead = out.shape[: -rank - 1]
+    g, x, y = (xp.broadcast_to(a, (*lead, *a.shape[-rank - 1 :])) for a in (g, x, y))
+    nbytes = 2 * math.prod(out.shape[-rank - 1 :]) * out.itemsize
+    for part in parts_of(xp, lead, nbytes):  # which stay in the cache from tap to tap
+        maximum, is_open = y[part], xp.ones(y[part].shape, bool)
+        taps = zip(of_taps(x[part], numbers, how), of_taps(out[part], numbers, how), strict=True)
+        for (_, values), (_, target) in taps:
+            is_first = _is_first(xp, values, maximum, is_open)
+            xp.add(target, _where(xp, is_first, g[part]), out=target)
     return tiles_in_place(xp, out, rank)
 
 
@@ -99,7 +114,7 @@ def take_maxima(xp: Any, c: Block, x: Block, y: Block, /, numbers: Numbers, how:
     taps = zip(of_taps(x, numbers, how), of_taps(c, numbers, how), strict=True)
     for (_, values), (_, source) in taps:
         is_first = _is_first(xp, values, y, is_open)
-        out += xp.where(is_first, source, xp.zeros((), c.dtype))
+        out += _where(xp, is_first, source)
     return tiles_in_place(xp, out, rank)
 
 
