@@ -355,3 +355,15 @@ def test_restore_of_another_shape_changes_nothing(tmp_path: Path) -> None:
     assert "v" in str(caught.value)
     assert all(into[n] is before[n] for n in into)
     assert float(gdt.sum(into["w"])) == 40.0
+
+
+@pytest.mark.parametrize("name", ["interp", "digitize"])
+def test_complex_numbers_have_no_place_between_points(name: str) -> None:
+    points = [[0.0, 1.0]] * (2 if name == "interp" else 1)
+    with pytest.raises(e.DtypeError, match=f"{name}: x is complex"):
+        getattr(gdt, name)(gdt.asarray([0.5 + 1j]), *points)
+
+
+def test_a_mean_that_counts_cannot_hold_is_refused() -> None:
+    with pytest.raises(e.ArgumentError, match=r"poisson: lam is 1e\+30, above 2\^62"):
+        gdt.random.poisson(3, 1e30)

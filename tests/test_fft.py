@@ -123,3 +123,13 @@ def test_errors_name_what_is_wrong(
 ) -> None:
     with pytest.raises(kind, match=text):
         call()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64"])
+def test_transforms_of_integers_are_of_double_precision_however_they_are_split(dtype: str) -> None:
+    x = RNG.integers(0, 2, (8, 5)).astype(dtype)
+    mesh = gdt.create_mesh([("x", 4)])
+    for layout in ([None, None], ["x", None], [None, "x"]):
+        out = gdt.fft.fft(gdt.asarray(x, layout=gdt.Layout(layout, mesh)), axis=0)
+        assert out.dtype == np.complex128
+        np.testing.assert_allclose(np.asarray(out), np.fft.fft(x, axis=0), atol=1e-14)

@@ -620,3 +620,39 @@ def test_an_iterator_goes_on_after_what_was_used(tmp_path: Path) -> None:
 def test_rows_of_a_batch_must_agree() -> None:
     with pytest.raises(ShapeError, match="arrays of 8, 9 rows"):
         Trainer(mlp(), "adam", "sparse_softmax_cross_entropy").fit([(X[:8], Y[:9])], show=False)
+
+
+def test_a_training_goes_on_with_larger_batches(tmp_path: Path) -> None:
+    """An epoch that ended had more batches than the next ones have."""
+    compiled().fit(X, Y, 7, verbose=0, resume=tmp_path)
+    history = compiled().fit(X, Y, 32, epochs=3, verbose=0, resume=tmp_path)
+    assert len(history["loss"]) == 3
+
+
+def test_arguments_that_fit_nothing_are_refused_before_a_step() -> None:
+    model = compiled()
+    before = [np.array(array) for array in model.state().values()]
+    for wrong, options in (
+        ("validation_every is 0", {"validation_data": (X, Y), "validation_freq": 0}),
+        ("class_weight has the key 'a'", {"class_weight": {"a": 1.0}}),
+    ):
+        with pytest.raises(ArgumentError, match=wrong):
+            model.fit(X, Y, verbose=0, **options)
+    for array, value in zip(model.state().values(), before, strict=True):
+        np.testing.assert_array_equal(np.asarray(array), value)
+
+
+def test_predictions_that_have_no_rows_are_an_error() -> None:
+    trainer = Trainer(nn.Dense(6, 1), "adam", "mse")
+    trainer.model = nn.Activation(gdt.transpose)
+    with pytest.raises(ShapeError, match=r"results of shapes \[6, 30\], \[6, 20\]"):
+        trainer.predict([X[:30], X[30:]])
+
+
+def test_batches_of_several_inputs_come_from_iterables() -> None:
+    x, z = nn.Input((6,)), nn.Input((2,))
+    model = nn.Model([x, z], nn.Dense(CLASSES)(nn.Concatenate()([x, z])))
+    model.compile("adam", "sparse_softmax_cross_entropy", ["accuracy"])
+    batches = [((X[i : i + 10], X[i : i + 10, :2]), Y[i : i + 10]) for i in range(0, ROWS, 10)]
+    assert len(model.fit(iter(batches), verbose=0)["loss"]) == 1
+    assert model.predict(batches).shape == (ROWS, CLASSES)

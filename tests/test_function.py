@@ -870,3 +870,11 @@ def test_the_source_of_a_program_names_recycled_memory() -> None:
         step(x)
     (program,) = step.programs
     assert " else empty(shape, dtype, " in program.source
+
+
+def test_arguments_are_tuples_in_tuples_of_arrays_of_several_shapes() -> None:
+    """As a batch of two inputs and labels is."""
+    step = gdt.function(lambda batch: batch[0][0] * 2 + gdt.sum(batch[1]))
+    x, z, y = (gdt.asarray(np.ones(shape)) for shape in [(5, 6), (5, 2), (5,)])
+    for _ in range(3):
+        assert step(((x, z), y)).shape == (5, 6)

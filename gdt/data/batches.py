@@ -113,7 +113,7 @@ class Epoch(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         met_host("take the next batch", TAKEN_OUTSIDE)  # first: a refused step takes none
-        if self._next == len(self.batches):
+        if self._next >= len(self.batches):  # more, at a position in longer data
             raise StopIteration
         start = self._next * self.batches.batch_size
         self._next += 1

@@ -11,7 +11,7 @@ from gdt.array.registry import public_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.fft.local import SWAPPED, irfft_of_whole, resized, rfft_of_whole
 from gdt.fft.split import transformed
-from gdt.ops.elementwise import conj, real
+from gdt.ops.elementwise import astype, conj, real
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat, flip
 from gdt.ops.lookup import checked_axis
@@ -37,7 +37,8 @@ def _operand(name: str, x: Any, *, is_real: bool = False) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     if is_real and x.dtype.kind == "c":
         raise error(DtypeError, name, "x is complex", operands={"x": x.type})
-    array: DistributedArray = x
+    # A split transform's factors are of the type that the elements and complex64 promote to.
+    array: DistributedArray = x if x.dtype.kind in "fc" else astype(x, "float64")
     return array
 
 

@@ -333,6 +333,10 @@ def interp(
     if points.ndim != 1 or points.shape != values.shape or not points.size:
         operands = {"xp": points.type, "fp": values.type}
         raise error(ShapeError, "interp", "the points are no two equal vectors", operands=operands)
+    for name, operand in (("x", x), ("xp", points)):
+        if operand.dtype.kind == "c":
+            operands = {name: operand.type}
+            raise error(DtypeError, "interp", f"{name} is complex", operands=operands)
     if values.dtype.kind == "c":
         sides = [(None if v is None else (complex(v).real, complex(v).imag)) for v in (left, right)]
         ends = [[None if s is None else s[i] for s in sides] for i in (0, 1)]

@@ -18,7 +18,7 @@ from gdt.backend import backend_of
 from gdt.comm.vectors import Exchange, part_of, sent_by_all
 from gdt.engine.op import op
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import ArgumentError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.observe import Collective
 from gdt.ops.comparison import (
     greater_equal,
@@ -178,6 +178,8 @@ def digitize(x: Any, bins: Any, right: bool = False) -> DistributedArray:
     [1, 4, 3]
     """
     x, bins = as_operands("digitize", x=x, bins=bins)
+    if x.dtype.kind == "c":
+        raise error(DtypeError, "digitize", "x is complex", operands={"x": x.type})
     if bins.ndim != 1:
         raise error(ShapeError, "digitize", "bins have no rank 1", operands={"bins": bins.type})
     every = FUNCTIONS["all"]

@@ -158,7 +158,8 @@ class Recording:
         self.state, self.program = state, program
         read = {*program.inputs}
         used = [i for i in inputs if i.register in read or i.written]
-        inputs = [*used, *[i for i in inputs if i not in used]]
+        # By registers: inputs that are compared would compare the arrays that their owners hold.
+        inputs = [*used, *[i for i in inputs if not (i.register in read or i.written)]]
         namespace: dict[str, Any] = {
             "changed": state.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
             "array": DistributedArray, "is_owned": is_owned, "is_only_owned": is_only_owned,

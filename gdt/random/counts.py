@@ -147,12 +147,14 @@ def poisson(
 ) -> DistributedArray:
     """Poisson counts of mean `lam`, up to 2^62.
 
-    Raises ArgumentError for a mean below 0. Source: Hörmann 1993 (PTRS), for means of 10 and more.
+    Raises ArgumentError for a mean below 0 or above 2^62. Source: Hörmann 1993 (PTRS), for means of 10 and more.
 
     >>> bool(gdt.all(gdt.random.poisson(9, 3.0, key=0) >= 0))
     True
     """
     check_numbers("poisson", lam=lam)
+    if isinstance(lam, int | float | np.number) and lam > 2.0**62:
+        raise error(ArgumentError, "poisson", f"lam is {lam}, above 2^62")
     return drawn_of("poisson", shape, dtype, layout, key, lam)
 
 

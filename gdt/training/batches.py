@@ -41,12 +41,18 @@ def rows_of(x: Any, y: Any) -> int:
     return counts.pop() if counts else 1
 
 
-def class_weights(factors: Mapping[int, float], labels: Any, weights: Any) -> Any:
+def class_weights(factors: Mapping[Any, float], labels: Any, weights: Any) -> Any:
     """Return the weights of rows: the factors of their labels, times the weights that they have.
 
     labels: integers (rows,) or (rows, 1), or one-hot (rows, classes). Raises ArgumentError for
     others.
     """
+    for label in factors:
+        if not isinstance(label, int | np.integer):
+            problem = f"class_weight has the key {label!r}"
+            raise error(
+                ArgumentError, "fit", problem, remedy="Its keys are labels, which are ints."
+            )
     values = labels.numpy()
     if values.ndim == 2:
         values = values.argmax(-1) if values.shape[1] > 1 else values[:, 0]

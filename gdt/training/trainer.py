@@ -14,7 +14,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.tape import GradientTape
 from gdt.data.feed import REITERABLE, Feed
-from gdt.errors import ArgumentError, FunctionError, error
+from gdt.errors import ArgumentError, FunctionError, ShapeError, error
 from gdt.metrics import Metric
 from gdt.nn import losses
 from gdt.nn.module import Module
@@ -260,6 +260,9 @@ class Trainer(Stateful):
         loss is not finite.
         """
         self._check_fit(batches, validation, epochs, initial_epoch, steps_per_epoch)
+        if isinstance(validation_every, int) and validation_every < 1:
+            problem = f"validation_every is {validation_every}"
+            raise error(ArgumentError, "Trainer.fit", problem, remedy="Pass 1 or more, or epochs.")
         callbacks = [as_callback(callback) for callback in callbacks]
         for backup in [c for c in callbacks if isinstance(c, BackupAndRestore)]:
             resume = resume or backup.backup_dir
@@ -345,7 +348,13 @@ class Trainer(Stateful):
             feed.close()
         if not parts:
             raise error(ArgumentError, "Trainer.predict", "there is no batch", remedy=REITERABLE)
-        columns = zip(*[leaves(part) for part in parts], strict=True)
+        columns = [*zip(*[leaves(part) for part in parts], strict=True)]
+        for column in columns:
+            if len({array.shape[1:] for array in column}) > 1 or not column[0].shape:
+                shapes = ", ".join(str(list(array.shape)) for array in column[:1] + column[-1:])
+                problem = f"the first and the last batch have results of shapes {shapes}"
+                remedy = "Let the model return a row for each row of its input."
+                raise error(ShapeError, "Trainer.predict", problem, remedy=remedy)
         joined = iter([np.concatenate(column) for column in columns])
         return mapped(lambda _: next(joined), parts[0])
 
