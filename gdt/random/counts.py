@@ -147,7 +147,8 @@ def poisson(
 ) -> DistributedArray:
     """Poisson counts of mean `lam`, up to 2^62.
 
-    Raises ArgumentError for a mean below 0 or above 2^62. Source: Hörmann 1993 (PTRS), for means of 10 and more.
+    Raises ArgumentError for a mean below 0 or above 2^62. Source: Hörmann 1993 (PTRS), for
+    means of 10 and more.
 
     >>> bool(gdt.all(gdt.random.poisson(9, 3.0, key=0) >= 0))
     True
