@@ -27,6 +27,7 @@ WARM = 3  # calls before the first capture: as written, recorded, and by the pro
 HOST = {*masks.SAMPLES, *sets.SAMPLES, "pack"}  # what reads values
 LIBRARY = {  # what calls cuBLAS, as it does without gdt's kernels, or cuFFT and cuSOLVER
     *fft.SAMPLES, *linalg.SAMPLES, *quantiles.SAMPLES, *sorting.SAMPLES,
+    "attention", "convolution", "transposed_convolution",
     "contraction", "dot", "einsum", "inner", "matmul", "matrix_product", "matrix_product_nt",
     "matrix_product_tn", "outer", "tensordot", "vdot",
 }  # fmt: skip

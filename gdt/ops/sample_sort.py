@@ -67,10 +67,13 @@ class SampleSort:
             orders = self._by_block(lambda i, order: order.astype(small), orders)
             parts = self._by_block(lambda i, part, order: part[order], parts, orders)
             counts, rows = self._pieces(parts)
-            pieces = [
-                list(xp.split(order, np.cumsum([len(r) for r in row])[:-1].tolist()))
-                for order, row in zip(orders, rows, strict=True)
-            ]
+            pieces = self._by_block(
+                lambda i, order, row: list(
+                    xp.split(order, np.cumsum([len(r) for r in row])[:-1].tolist())
+                ),
+                orders,
+                rows,
+            )
             orders.clear()
             received = self.exchange.all_to_all(rows, counts)
             rows.clear()
@@ -120,13 +123,14 @@ class SampleSort:
         lengths = self.exchange.all_gather([np.array(len(part)) for part in parts])
         samples = self._by_block(self._samples, parts)
         gathered = self.exchange.all_gather(samples)
-        rows = []
-        for part, length, values, place in zip(
-            parts, lengths, gathered, self.exchange.places, strict=True
-        ):
-            cuts = self._cuts(part, length, values, place)
-            rows.append(list(self.xp.split(part, cuts)))
+        rows = self._by_block(self._cut, parts, lengths, gathered, self.exchange.places)
         return self.exchange.counts(rows), rows
+
+    def _cut(
+        self, i: int, part: Block, lengths: np.ndarray, values: np.ndarray, place: int
+    ) -> list[Block]:
+        """The pieces of a sorted part; see `_cuts`."""
+        return list(self.xp.split(part, self._cuts(part, lengths, values, place)))
 
     def _samples(self, i: int, part: Block) -> np.ndarray:
         """Evenly spaced elements of a sorted part, on the host."""
