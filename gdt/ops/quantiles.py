@@ -97,9 +97,18 @@ def _checked_q(q: Any, name: str, most: float) -> np.ndarray:
 
 
 def _between(low: Any, high: Any, weight: Any) -> Any:
-    """The element at `weight` between two, as NumPy rounds it: from the nearer one."""
-    step = high - low
-    return where(weight < 0.5, low + step * weight, high - step * (1 - weight))
+    """The element at `weight`, of 0 to 1, between two: as NumPy rounds it, from the nearer one.
+    Infinite ones have no difference; they are weighed, unless their weight is 0."""
+    isfinite = FUNCTIONS["isfinite"]
+    finite = isfinite(low) & isfinite(high)
+    first, second = where(finite, low, 0), where(finite, high, 0)
+    step = second - first
+    value = where(weight < 0.5, first + step * weight, second - step * (1 - weight))
+    is_end = (weight == 0) | (weight == 1)
+    inner = where(is_end, 0.5, weight)
+    ends = where(weight == 0, low, high)
+    weighed = where(finite | is_end, 0, low) * (1 - inner) + where(finite | is_end, 0, high) * inner
+    return where(finite, value, where(is_end, ends, weighed))
 
 
 def _whole(x: DistributedArray, q: np.ndarray, method: str) -> DistributedArray:
