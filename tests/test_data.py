@@ -436,3 +436,16 @@ def test_a_position_in_an_epoch_is_returned_to():
     resumed.set_state(state)
     assert taken and [x.tolist() for (x,) in resumed] == rest
     assert [x.tolist() for (x,) in other] == after
+
+
+def test_a_position_inside_an_epoch_is_one_of_batches_of_its_size():
+    rows = np.arange(10)
+    epoch = iter(Batches(rows, batch_size=2, seed=0))
+    next(epoch)
+    inside = epoch.get_state()
+    list(epoch)
+    larger = iter(Batches(rows, batch_size=5, seed=0))
+    with pytest.raises(errors.ArgumentError, match="1 batches of 2 rows, and batches have 5 rows"):
+        larger.set_state(inside)
+    larger.set_state(epoch.get_state())
+    assert list(larger) == []

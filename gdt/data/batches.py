@@ -124,11 +124,24 @@ class Epoch(Iterator[Batch]):
         return batch
 
     def get_state(self) -> dict[str, int]:
-        """Return the number of the epoch, and how many of its batches were taken."""
-        return {"epoch": self.number, "next": self._next}
+        """Return the number of the epoch, how many of its batches were taken, and of how many
+        rows."""
+        return {"epoch": self.number, "next": self._next, "batch_size": self.batches.batch_size}
 
     def set_state(self, state: Mapping[str, int]) -> None:
-        """Go to the position that `get_state` returned; the next iteration is the epoch after."""
+        """Go to the position that `get_state` returned; the next iteration is the epoch after.
+
+        Raises ArgumentError for a position inside an epoch of batches of another size."""
+        size, taken = state.get("batch_size", self.batches.batch_size), state["next"]
+        is_inside = 0 < taken * size < len(self.batches.arrays[0])
+        if is_inside and size != self.batches.batch_size:
+            raise error(
+                ArgumentError,
+                "Batches",
+                f"the position is after {taken} batches of {size} rows, and batches have "
+                f"{self.batches.batch_size} rows",
+                remedy="Go on with the same batch_size, or from the end of an epoch.",
+            )
         self.number, self._next = state["epoch"], state["next"]
         self.batches.epoch = self.number + 1
         self.order = self.batches.order(self.number)
