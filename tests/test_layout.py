@@ -99,7 +99,7 @@ IMMUTABLE: dict[str, tuple[Any, str, str]] = {
 def test_facts_that_arrays_share_cannot_be_set(case: str) -> None:
     owner, name, instead = IMMUTABLE[case]
     before = getattr(owner, name, None)
-    with pytest.raises(ImmutableError, match=f"(?s){name} cannot be set to 5, .*{instead}"):
+    with pytest.raises(ImmutableError, match=f"(?s){name} cannot be set to 5.*{instead}"):
         setattr(owner, name, 5)
     with pytest.raises(AttributeError):
         delattr(owner, name)

@@ -14,7 +14,7 @@ KERNELS = (
     "batchnorm", "engine", "matmul", "matmul_hopper", "models", "random", "reduce", "samples",
     "softmax_ce", "update",
 )  # fmt: skip
-FUNCTIONS, SHARED = "function_equals", "twin or processes or rank"
+FUNCTIONS, SHARED = "function_equals", "twin or processes or rank_of or ranks_of"
 """Of tests/test_gpu.py: single functions, and what needs several ranks of NCCL on the GPU."""
 SANITIZED = ("matmul_hopper", "softmax_ce")  # asynchronous copies, barriers and shared memory
 SECONDS_OF_TEST = 120
