@@ -13,8 +13,8 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from gdt.array.array import DistributedArray
-from gdt.array.registry import FUNCTIONS
 from gdt.engine.op import Op
+from gdt.ops.movement import relayout
 from gdt.sharding.layout import Axes, Layout
 
 
@@ -58,8 +58,7 @@ def _cut(
     )
     split = {a for axes in dims for a in axes}
     reductions = tuple(None if a in split else r for a, r in enumerate(have.reductions))
-    cut: DistributedArray = FUNCTIONS["relayout"](g, Layout.of(have.mesh, dims, reductions))
-    return cut
+    return relayout(g, Layout.of(have.mesh, dims, reductions))
 
 
 def _extended(old: Axes, new: Axes, own_axes: Set[int]) -> Axes:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.array.array import DistributedArray, move_to_layouts
-from gdt.array.registry import FUNCTIONS
 from gdt.array.released import Recomputation, ReleasedBlocks
 from gdt.autodiff.alignment import aligned
 from gdt.autodiff.buckets import Buckets
@@ -24,6 +23,8 @@ from gdt.caches import Cache
 from gdt.engine.plan import value_key
 from gdt.errors import GradientError, error
 from gdt.observe import OBSERVERS, is_recorded, observing
+from gdt.ops.creation import ones, zeros_like
+from gdt.ops.elementwise import add
 from gdt.programs.instruction import array_of, held
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
@@ -138,10 +139,7 @@ def _one(target: DistributedArray) -> DistributedArray:
 
 def _ones(array_type: ArrayType) -> DistributedArray:
     """Return an array of ones."""
-    ones: DistributedArray = FUNCTIONS["ones"](
-        array_type.shape, array_type.dtype, layout=array_type.layout
-    )
-    return ones
+    return ones(array_type.shape, array_type.dtype, layout=array_type.layout)
 
 
 _scalar_one = lru_cache(maxsize=64)(_ones)  # the seed of almost every gradient
@@ -288,7 +286,6 @@ def _backward(
     A cotangent is None where no target depends on the source.
     """
     calls, dependent = _dependent(nodes, sources)
-    add = FUNCTIONS["add"]
     grads: dict[int, DistributedArray] = {}  # cotangents by the identity of their array
     for t, seed in zip(targets, seeds, strict=True):
         grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
@@ -375,8 +372,7 @@ def _gathered(
     resolved = grads.get(id(x._resolved))
     if g is None or resolved is None:
         return resolved if g is None else g
-    total: DistributedArray = FUNCTIONS["add"](g, resolved)
-    return total
+    return add(g, resolved)
 
 
 def _cotangents(
@@ -423,7 +419,7 @@ def _resolved(
                 remedy="Compute the target inside the tape's block from this very array, "
                 "or pass unconnected='zero'.",
             )
-        grads.append(FUNCTIONS["zeros_like"](s) if g is None and call.unconnected == "zero" else g)
+        grads.append(zeros_like(s) if g is None and call.unconnected == "zero" else g)
     arrays = [g for g in grads if g is not None]
     layouts = [w for g, w in zip(grads, call.layouts, strict=True) if g is not None]
     together = () if None in call.layouts else (*call.targets, *call.extras)

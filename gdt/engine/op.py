@@ -168,9 +168,8 @@ class Op(Generic[P, R_co]):
                 if key is None or not self._is_bound(args, static):
                     return self._convert(args, static)
                 plan = self.plans.older.get(key) or self.plan(args, static)
-                if plan.passes:
-                    self.plans[key] = plan
-                    return self._call(*args, **static)
+                if plan.passes and (resolved := self._resolved_operands(plan, args, static)):
+                    return self._call(*resolved, **static)
                 out = self.run_plan(plan, args)
                 self.plans[key] = plan  # only a plan that has run is kept
                 observers = OBSERVERS.get()

@@ -17,7 +17,7 @@ What is later cannot be known, so four rules stand for it.
   stay split, then the first: factors in the order of the rule, whole operands last.
 
 An op is never split along a mesh axis along which no operand is split, and an explicit relayout is
-always obeyed. Cotangents follow their values (`gdt.autodiff.backward`). What no rule of one op can
+always obeyed. Cotangents follow their values (`gdt.autodiff.alignment`). What no rule of one op can
 know, say which of two small arrays many later ops will want whole, a program says with
 `gdt.relayout`.
 """
