@@ -16,11 +16,11 @@ from typing import Any, Self
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, error
 from gdt.metrics import AUC
 from gdt.nn import activations, losses
 from gdt.nn.layers import Dense, Sequential
+from gdt.ops.creation import asarray
 from gdt.optim import Adam
 from gdt.sharding.mesh import Mesh
 from gdt.state import mapped
@@ -241,7 +241,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         for features, targets in itertools.islice(_pairs(input_fn), steps):
             raw, y = self._raw(_columns(features)), np.asarray(targets)
             y = self._targets(y.reshape(len(y), -1) if self._takes_columns else y, False)
-            total += float(self._loss(FUNCTIONS["asarray"](y), FUNCTIONS["asarray"](raw), "sum"))
+            total += float(self._loss(asarray(y), asarray(raw), "sum"))
             rows, batches = rows + len(y), batches + 1
             labels.append(y)
             outputs.append(raw)

@@ -15,8 +15,14 @@ import numpy as np
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.creation import ones_like
+from gdt.ops.extrema import argmax
+from gdt.ops.joining import stack
+from gdt.ops.ranges import arange
+from gdt.ops.reductions import mean
+from gdt.ops.shapes import expand_dims, reshape
+from gdt.ops.taking import one_hot, take_along_axis
 
 THRESHOLDS = 200
 """Thresholds of the curve of `AUC`, as in Keras."""
@@ -65,7 +71,6 @@ def categorical_accuracy(targets: Any, predictions: Any) -> DistributedArray:
     """
     op = "categorical_accuracy"
     targets, predictions = _of_one_shape(op, targets, predictions)
-    argmax = FUNCTIONS["argmax"]
     return _mean(argmax(targets, axis=-1) == argmax(predictions, axis=-1))
 
 
@@ -92,19 +97,18 @@ def _hits(op: str, labels: Any, logits: Any, k: int) -> DistributedArray:
             remedy="Labels have the shape of the logits without the last axis.",
         )
     if k == 1:
-        first: DistributedArray = FUNCTIONS["argmax"](logits, axis=-1) == labels
+        first: DistributedArray = argmax(logits, axis=-1) == labels
         return first
-    rows = FUNCTIONS["expand_dims"](labels, -1)
-    own = FUNCTIONS["take_along_axis"](logits, rows, axis=-1)
-    larger: DistributedArray = FUNCTIONS["sum"]((logits > own).astype("int32"), axis=-1) < k
+    rows = expand_dims(labels, -1)
+    own = take_along_axis(logits, rows, axis=-1)
+    larger: DistributedArray = (logits > own).astype("int32").sum(axis=-1) < k
     return larger
 
 
 def _mean(hits: DistributedArray) -> DistributedArray:
     """Return the fraction of True, as a product of a sum, which may stay partial."""
-    total = FUNCTIONS["sum"](hits.astype("float32"))
-    mean: DistributedArray = total * (1 / max(hits.size, 1))
-    return mean
+    total = hits.astype("float32").sum()
+    return total * (1 / max(hits.size, 1))
 
 
 def _check_k(op: str, k: int) -> None:
@@ -205,14 +209,14 @@ class Metric:
 def _rows(op: str, targets: Any, predictions: Any, weights: Any) -> list[DistributedArray]:
     """Return targets and predictions of one shape as flat arrays of float32, and their weights."""
     arrays = _of_one_shape(op, targets, predictions)
-    flat = [FUNCTIONS["reshape"](x, (x.size,)).astype("float32") for x in arrays]
+    flat = [reshape(x, (x.size,)).astype("float32") for x in arrays]
     if weights is None:
-        return [*flat, FUNCTIONS["ones_like"](flat[0])]
+        return [*flat, ones_like(flat[0])]
     (weights,) = as_operands(op, weights=weights)
     if weights.size != flat[0].size:
         problem = f"{weights.size} weights, {flat[0].size} predictions"
         raise error(ShapeError, op, problem)
-    return [*flat, FUNCTIONS["reshape"](weights, (weights.size,)).astype("float32")]
+    return [*flat, reshape(weights, (weights.size,)).astype("float32")]
 
 
 @checked_class(eager=True)
@@ -238,13 +242,12 @@ class AUC(Metric):
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the weights of positives and negatives above each threshold."""
         y, p, w = _rows("AUC", targets, predictions, weights)
-        steps = FUNCTIONS["arange"](self.num_thresholds, dtype="float32")
+        steps = arange(self.num_thresholds, dtype="float32")
         # The first lies below all probabilities, and the last above.
         thresholds = steps * ((1 + 2e-7) / (self.num_thresholds - 1)) - 1e-7
-        above = (FUNCTIONS["expand_dims"](p, -1) > thresholds).astype("float32")
-        sides = FUNCTIONS["stack"]([y * w, (1 - y) * w])  # (2, rows)
-        counts: DistributedArray = sides @ above  # (2, thresholds)
-        return counts
+        above = (expand_dims(p, -1) > thresholds).astype("float32")
+        sides = stack([y * w, (1 - y) * w])  # (2, rows)
+        return sides @ above  # (2, thresholds)
 
     def value(self, total: np.ndarray) -> float:
         """Return the area; NaN where there are no positives or no negatives."""
@@ -264,9 +267,7 @@ class _Detection(Metric):
         """Return the weights of hits, of all predictions of 1, and of all targets of 1."""
         y, p, w = _rows(type(self).__name__, targets, predictions, weights)
         said = (p > self.threshold).astype("float32")
-        total = FUNCTIONS["sum"]
-        counts: DistributedArray = total(FUNCTIONS["stack"]([y * said, said, y]) * w, axis=1)
-        return counts
+        return (stack([y * said, said, y]) * w).sum(axis=1)
 
 
 @checked_class(eager=True)
@@ -329,12 +330,10 @@ class ConfusionMatrix(Metric):
             problem = f"labels have shape {list(labels.shape)}, logits {list(logits.shape)}"
             remedy = f"Logits have the shape of the labels and an axis of {self.classes} classes."
             raise error(ShapeError, "ConfusionMatrix", problem, remedy=remedy)
-        said = FUNCTIONS["argmax"](logits, axis=-1)
+        said = argmax(logits, axis=-1)
         labels, said, w = _rows("ConfusionMatrix", labels, said, weights)
-        rows, columns = (
-            FUNCTIONS["one_hot"](x.astype("int32"), self.classes) for x in (labels, said)
-        )
-        rows = rows.astype("float32") * FUNCTIONS["expand_dims"](w, -1)
+        rows, columns = (one_hot(x.astype("int32"), self.classes) for x in (labels, said))
+        rows = rows.astype("float32") * expand_dims(w, -1)
         counts: DistributedArray = rows.mT @ columns.astype("float32")  # (labels, predictions)
         return counts
 
@@ -364,10 +363,9 @@ class MeanOf(Metric):
         """Return the weighted sum of the values of all rows, and the sum of the weights."""
         each = self.function(targets, predictions, reduction="none")
         if each.ndim > 1:
-            each = FUNCTIONS["mean"](each, axis=tuple(range(1, each.ndim)))
+            each = mean(each, axis=tuple(range(1, each.ndim)))
         each, _, w = _rows(self.name, each, each, weights)
-        sums: DistributedArray = FUNCTIONS["sum"](FUNCTIONS["stack"]([each * w, w]), axis=1)
-        return sums
+        return stack([each * w, w]).sum(axis=1)
 
     def value(self, total: np.ndarray) -> float:
         """Return the mean."""

@@ -24,6 +24,9 @@ from gdt.array.registry import FUNCTIONS
 from gdt.data.feed import REITERABLE
 from gdt.errors import ArgumentError, LayoutError, error
 from gdt.nn.layout_map import LayoutMap
+from gdt.ops.creation import asarray
+from gdt.ops.movement import relayout
+from gdt.ops.shapes import reshape
 from gdt.sharding import devices as device_kinds
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, create_mesh, default_mesh
@@ -109,7 +112,7 @@ class Strategy:
         if leaf is None or isinstance(leaf, DistributedArray):
             return leaf
         array = np.asarray(leaf)
-        return FUNCTIONS["asarray"](array, layout=self.layout(array.ndim))
+        return asarray(array, layout=self.layout(array.ndim))
 
     def experimental_distribute_dataset(self, dataset: Iterable[Any]) -> Iterable[Any]:
         """Return the batches of a data set, global ones, split over the replicas.
@@ -190,7 +193,7 @@ class Strategy:
                 problem = f"{rows} rows are not equally many in {replicas} replicas"
                 remedy = "Reduce rows too, with axis=0."
                 raise error(ArgumentError, op, problem, remedy=remedy)
-            value = FUNCTIONS["reshape"](value, (replicas, rows // replicas, *value.shape[1:]))
+            value = reshape(value, (replicas, rows // replicas, *value.shape[1:]))
         return function(value, axis=0).resolve()
 
     def gather(self, value: DistributedArray, axis: int = 0) -> DistributedArray:
@@ -200,10 +203,7 @@ class Strategy:
         if axis != 0:
             op, problem = f"{type(self).__name__}.gather", f"axis is {axis!r}"
             raise error(ArgumentError, op, problem, remedy="Parts are rows: it is 0.")
-        whole: DistributedArray = FUNCTIONS["relayout"](
-            value, Layout.replicated(self.mesh, value.ndim)
-        )
-        return whole
+        return relayout(value, Layout.replicated(self.mesh, value.ndim))
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
         """Return the parts of the replicas of this process as NumPy arrays; of a value that is not

@@ -23,9 +23,16 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.comparison import clip, minimum, where
 from gdt.ops.elementwise import widened_float16
+from gdt.ops.exponential import log
+from gdt.ops.nn.cross_entropy.dense import (
+    sigmoid_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits,
+)
+from gdt.ops.nn.cross_entropy.sparse import sparse_softmax_cross_entropy_with_logits
+from gdt.ops.reductions import mean
 
 Loss = Callable[..., DistributedArray]  # (targets, predictions) -> scalar, or a value for each row
 
@@ -41,7 +48,7 @@ def sparse_softmax_cross_entropy(
     0.6931
     """
     (logits,) = as_operands("sparse_softmax_cross_entropy", logits=logits)
-    each = FUNCTIONS["sparse_softmax_cross_entropy_with_logits"](labels, widened_float16(logits))
+    each = sparse_softmax_cross_entropy_with_logits(labels, widened_float16(logits))
     return _reduced("sparse_softmax_cross_entropy", each, reduction)
 
 
@@ -54,7 +61,7 @@ def softmax_cross_entropy(targets: Any, logits: Any, reduction: str = "mean") ->
     0.6931
     """
     targets, logits = _of_one_shape("softmax_cross_entropy", targets=targets, logits=logits)
-    each = FUNCTIONS["softmax_cross_entropy_with_logits"](targets, logits)
+    each = softmax_cross_entropy_with_logits(targets, logits)
     return _reduced("softmax_cross_entropy", each, reduction)
 
 
@@ -69,7 +76,7 @@ def sigmoid_cross_entropy(targets: Any, logits: Any, reduction: str = "mean") ->
     0.6931
     """
     targets, logits = _of_one_shape("sigmoid_cross_entropy", targets=targets, logits=logits)
-    each = FUNCTIONS["sigmoid_cross_entropy_with_logits"](targets, logits)
+    each = sigmoid_cross_entropy_with_logits(targets, logits)
     return _reduced("sigmoid_cross_entropy", each, reduction)
 
 
@@ -99,7 +106,7 @@ def mean_absolute_error(
     targets, predictions = _of_one_shape(
         "mean_absolute_error", targets=targets, predictions=predictions
     )
-    return _reduced("mean_absolute_error", FUNCTIONS["abs"](predictions - targets), reduction)
+    return _reduced("mean_absolute_error", abs(predictions - targets), reduction)
 
 
 @checked
@@ -117,8 +124,8 @@ def huber(
     if not delta > 0:
         raise error(ArgumentError, "huber", f"delta is {delta!r}", remedy="It is positive.")
     targets, predictions = _of_one_shape("huber", targets=targets, predictions=predictions)
-    size = FUNCTIONS["abs"](predictions - targets)
-    inner = FUNCTIONS["minimum"](size, delta)
+    size = abs(predictions - targets)
+    inner = minimum(size, delta)
     return _reduced("huber", inner * (size - inner * 0.5), reduction)
 
 
@@ -134,7 +141,7 @@ def kl_divergence(targets: Any, predictions: Any, reduction: str = "mean") -> Di
     """
     targets, predictions = _of_one_shape("kl_divergence", targets=targets, predictions=predictions)
     t, p = (_probabilities(x, x, 1.0) for x in (targets, predictions))
-    each = FUNCTIONS["sum"](t * (FUNCTIONS["log"](t) - FUNCTIONS["log"](p)), axis=-1)
+    each = (t * (log(t) - log(p))).sum(axis=-1)
     return _reduced("kl_divergence", each, reduction)
 
 
@@ -214,23 +221,22 @@ def binary_crossentropy(
     if from_logits:
         return sigmoid_cross_entropy(targets, predictions, reduction)
     p = _probabilities(predictions, predictions, 1 - PROBABILITY)
-    yes, no = FUNCTIONS["log"](p), FUNCTIONS["log"](1 - p)
+    yes, no = log(p), log(1 - p)
     return _reduced(op, -(targets * yes + (1 - targets) * no), reduction)
 
 
 def _log_probabilities(predictions: Any) -> DistributedArray:
     """Return the logarithms of probabilities (..., classes), scaled to a sum of 1 as Keras does."""
     (predictions,) = as_operands("crossentropy", predictions=predictions)
-    p = predictions / FUNCTIONS["sum"](predictions, axis=-1, keepdims=True)
-    logarithms: DistributedArray = FUNCTIONS["log"](_probabilities(predictions, p, 1.0))
-    return logarithms
+    p = predictions / predictions.sum(axis=-1, keepdims=True)
+    return log(_probabilities(predictions, p, 1.0))
 
 
 def _probabilities(predictions: Any, p: Any, most: float) -> Any:
     """Return the probabilities `p` of the predictions, at least PROBABILITY and at most `most`; NaN
     where a prediction is negative."""
-    bounded = FUNCTIONS["clip"](p, PROBABILITY, most)
-    return FUNCTIONS["where"](predictions < 0, np.nan, bounded)
+    bounded = clip(p, PROBABILITY, most)
+    return where(predictions < 0, np.nan, bounded)
 
 
 def _check_smoothing(op: str, label_smoothing: float) -> None:
@@ -284,9 +290,8 @@ def _reduced(name: str, each: DistributedArray, reduction: str) -> DistributedAr
     if reduction == "none":
         return each
     if reduction == "mean" and each.dtype == np.float16 and each.size:
-        average: DistributedArray = FUNCTIONS["mean"](each)  # the sum may be beyond its range
-        return average
-    total: DistributedArray = FUNCTIONS["sum"](each)
+        return mean(each)  # the sum may be beyond its range
+    total: DistributedArray = each.sum()
     return total if reduction == "sum" else total * (1 / max(each.size, 1))
 
 

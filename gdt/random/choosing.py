@@ -10,18 +10,19 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
-from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm.messages import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.comparison import where
+from gdt.ops.creation import asarray
 from gdt.ops.extrema import max_
 from gdt.ops.indexing import getitem
 from gdt.ops.movement import made_whole, relayout
 from gdt.ops.reductions import sum_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import Shape, checked_shape, reshape
+from gdt.ops.taking import take, take_along_axis
 from gdt.random import bits as random_bits
 from gdt.random.draws import drawn, in_layout, integers, of_rank_0, uniform
 from gdt.random.generator import Key, operands_of
@@ -64,15 +65,12 @@ def permutation(
         (n,) = checked_shape(int(x), "permutation")
         target_layout = checked_layout(layout, 1, "permutation")
         return relayout(_permute(*operands_of(key, target_layout.mesh), n=n), target_layout)
-    x = FUNCTIONS["asarray"](x)
+    x = asarray(x)
     if not -x.ndim <= axis < x.ndim:
         problem = f"axis {axis} is out of range for rank {x.ndim}"
         raise error(AxisError, "permutation", problem, operands={"x": x.type})
-    along = Layout.replicated(x.mesh, 1)
-    shuffled: DistributedArray = FUNCTIONS["take"](
-        x, permutation(x.shape[axis], key=key, layout=along), axis=axis
-    )
-    return in_layout(shuffled, layout)
+    order = permutation(x.shape[axis], key=key, layout=Layout.replicated(x.mesh, 1))
+    return in_layout(take(x, order, axis=axis), layout)
 
 
 @checked
@@ -131,7 +129,7 @@ def permuted(
     >>> sorted(gdt.random.permuted([3, 1, 2], key=0).tolist())
     [1, 2, 3]
     """
-    x = FUNCTIONS["asarray"](x)
+    x = asarray(x)
     if axis is None:
         flat = permutation(reshape(x, (x.size,)), key=key)
         return in_layout(reshape(flat, x.shape), layout)
@@ -144,7 +142,7 @@ def permuted(
         dims = (*x.layout.dims[:axis], (), *x.layout.dims[axis + 1 :])
         whole = relayout(x, Layout.of(x.mesh, dims))
     bits = drawn("bits64", x.shape, np.uint64, whole.layout, key, {})
-    shuffled = FUNCTIONS["take_along_axis"](whole, _order(bits, axis=axis - x.ndim), axis=axis)
+    shuffled = take_along_axis(whole, _order(bits, axis=axis - x.ndim), axis=axis)
     return in_layout(shuffled, layout)
 
 
@@ -177,7 +175,7 @@ def choice(
     sizes = checked_shape(shape, "choice")
     count = int(np.prod(sizes))
     of_integers = isinstance(x, int | np.integer)
-    values = None if of_integers else FUNCTIONS["asarray"](x)
+    values = None if of_integers else asarray(x)
     if values is not None and not -values.ndim <= axis < values.ndim:
         problem = f"axis {axis} is out of range for rank {values.ndim}"
         raise error(AxisError, "choice", problem, operands={"x": values.type})
@@ -208,7 +206,7 @@ def choice(
         indices = relayout(reshape(getitem(order, slice(count)), sizes), target)
     if values is None:
         return indices
-    return in_layout(FUNCTIONS["take"](values, indices, axis=axis), layout)
+    return in_layout(take(values, indices, axis=axis), layout)
 
 
 def _chances(p: Any, n: int, target: Layout, fewest: int) -> DistributedArray:
@@ -222,7 +220,7 @@ def _chances(p: Any, n: int, target: Layout, fewest: int) -> DistributedArray:
         if np.count_nonzero(host) < fewest:
             problem = f"{fewest} elements without replacement, but {np.count_nonzero(host)} chances"
             raise error(ArgumentError, "choice", problem)
-        p = FUNCTIONS["asarray"](host, layout=Layout.replicated(target.mesh, host.ndim))
+        p = asarray(host, layout=Layout.replicated(target.mesh, host.ndim))
     if p.shape != (n,):
         problem = f"p has shape {list(p.shape)}, for {n} elements"
         raise error(ShapeError, "choice", problem)

@@ -12,14 +12,14 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
-from gdt.array.registry import FUNCTIONS
 from gdt.comm.messages import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.comparison import less
+from gdt.ops.creation import asarray
 from gdt.ops.elementwise import astype, checked_dtype
 from gdt.ops.movement import relayout
-from gdt.ops.shapes import Shape, checked_shape
+from gdt.ops.shapes import Shape, broadcast_to, checked_shape
 from gdt.random.distributions import COUNTS
 from gdt.random.generator import Key, operands_of
 from gdt.random.kernels import draw_block, draw_block_of
@@ -113,7 +113,7 @@ def _parameter(value: Any, array_type: ArrayType, name: str) -> Any:
     """A parameter as a float, or as a float64 array of the shape of the draw."""
     if isinstance(value, int | float | np.number) and not isinstance(value, bool):
         return float(value)
-    x = FUNCTIONS["asarray"](value, layout=None)
+    x = asarray(value, layout=None)
     if x.mesh is not array_type.mesh:
         x = relayout(x, Layout.replicated(array_type.mesh, x.ndim))
     try:
@@ -125,7 +125,7 @@ def _parameter(value: Any, array_type: ArrayType, name: str) -> Any:
             f"a parameter of shape {list(x.shape)} does not broadcast to {list(array_type.shape)}"
         )
         raise error(ShapeError, name, problem)
-    return FUNCTIONS["broadcast_to"](astype(x, np.float64), shape)
+    return broadcast_to(astype(x, np.float64), shape)
 
 
 def of_rank_0(value: Any) -> Any:

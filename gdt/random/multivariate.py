@@ -9,9 +9,9 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
-from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.linalg import svd
+from gdt.ops.creation import asarray
 from gdt.ops.elementwise import sqrt
 from gdt.ops.exponential import exp
 from gdt.ops.extrema import max_
@@ -39,7 +39,7 @@ def _rows(name: str, shape: Shape, layout: Layout | None, values: Any) -> tuple[
 def _on_mesh(values: Any, layout: Layout) -> DistributedArray:
     """A parameter as a replicated float64 array on the mesh of a layout."""
     whole = Layout.replicated(layout.mesh, np.ndim(values))
-    x: DistributedArray = FUNCTIONS["asarray"](values, layout=whole)
+    x: DistributedArray = asarray(values, layout=whole)
     return x.astype(np.float64)
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from gdt.arguments import checked
-from gdt.array.registry import FUNCTIONS
 from gdt.checkpoint import contents, restore, save
 from gdt.errors import CheckpointError, GdtError, error
 from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
+from gdt.ops.creation import zeros
 from gdt.saving.encoding import Decoder, Encoder
 from gdt.sharding import processes
 from gdt.sharding.mesh import Mesh, create_mesh
@@ -94,7 +94,7 @@ def load_model(
     try:
         decoder = Decoder({}, meshes)
         places = {
-            name: FUNCTIONS["zeros"](tuple(shape), dtype, layout=decoder.decode(layout))
+            name: zeros(tuple(shape), dtype, layout=decoder.decode(layout))
             for name, (shape, dtype, layout) in content["arrays"].items()
         }
         if places:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array.registry import FUNCTIONS
 from gdt.checkpoint.entries import DTYPES
 from gdt.errors import ArgumentError, CheckpointError, error
 from gdt.nn.module import Module
+from gdt.ops.creation import asarray
 
 Transform = Callable[[np.ndarray], np.ndarray]
 Target = str | tuple[str, Transform]
@@ -66,9 +66,7 @@ def load_weights(
             shapes = f"{list(value.shape)}, and the model's {name} is {places[name].type}"
             problems.append(f"{stored}: shape {shapes}")
             continue
-        arrays[name] = FUNCTIONS["asarray"](
-            value.astype(places[name].dtype), layout=places[name].layout
-        )
+        arrays[name] = asarray(value.astype(places[name].dtype), layout=places[name].layout)
     if strict:
         problems += [f"{name}: not in the files" for name in places if name not in arrays]
     if problems:

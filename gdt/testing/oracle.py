@@ -12,7 +12,6 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.placing import distribute
-from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.tape import GradientTape
 from gdt.backend import backend_of
 from gdt.observe import observing
@@ -151,11 +150,7 @@ class Oracle:
     def loss(self, operands: Sequence[DistributedArray]) -> DistributedArray:
         """Return the sum of the outputs times their cotangents."""
         outs = leaves(self.function(*self.sample.with_arrays(operands), **self.sample.static))
-        terms = [
-            FUNCTIONS["sum"](v * c)
-            for v, c in zip(outs, self.cotangents, strict=True)
-            if c is not None
-        ]
+        terms = [(v * c).sum() for v, c in zip(outs, self.cotangents, strict=True) if c is not None]
         total: DistributedArray = terms[0]
         for t in terms[1:]:
             total = total + t
@@ -174,9 +169,7 @@ class Oracle:
         """Return the derivative of `loss` along a fixed direction, of which `curvature` is the
         gradient."""
         rng = np.random.default_rng(2)
-        terms = [
-            FUNCTIONS["sum"](g * rng.uniform(0.5, 1.5, g.shape)) for g in self.gradient(operands)
-        ]
+        terms = [(g * rng.uniform(0.5, 1.5, g.shape)).sum() for g in self.gradient(operands)]
         total: DistributedArray = terms[0]
         for t in terms[1:]:
             total = total + t

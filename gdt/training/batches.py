@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked, shown_value
-from gdt.array.registry import FUNCTIONS
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.nn.module import Module
+from gdt.ops.creation import asarray
 from gdt.state import leaves
 
 ARRAYS_AS_BATCHES = (
@@ -63,7 +63,7 @@ def class_weights(factors: Mapping[Any, float], labels: Any, weights: Any) -> An
     for label, factor in factors.items():
         each[values == label] = factor
     layout = labels.layout.delete(range(1, labels.ndim))
-    product = FUNCTIONS["asarray"](each, layout=layout)
+    product = asarray(each, layout=layout)
     return product if weights is None else product * weights
 
 

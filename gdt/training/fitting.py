@@ -17,12 +17,13 @@ import numpy as np
 
 from gdt import random
 from gdt.array.array import DistributedArray
-from gdt.array.registry import FUNCTIONS
 from gdt.checkpoint import CheckpointManager, contents
 from gdt.comm.messages import gathered
 from gdt.data.feed import REITERABLE, Feed, decoded, encoded
 from gdt.errors import ArgumentError, CheckpointError, NanError, error, frame_of_user
 from gdt.nn.module import Module
+from gdt.ops.comparison import isfinite
+from gdt.ops.creation import asarray, zeros, zeros_like
 from gdt.sharding import processes
 from gdt.state import slots
 from gdt.training.batches import class_weights, evaluating, pair, rows_of
@@ -187,7 +188,7 @@ class Fit:
         wrong = [
             name
             for name, x in self.trainer.model.parameters().items()
-            if not bool(FUNCTIONS["all"](FUNCTIONS["isfinite"](x)))
+            if not bool(isfinite(x).all())
         ]
         raise error(
             NanError,
@@ -239,7 +240,7 @@ class Fit:
         }
         text = np.frombuffer(json.dumps(state).encode(), np.uint8)
         assert self.manager is not None
-        self.manager.tree = self._tree(FUNCTIONS["asarray"](text))
+        self.manager.tree = self._tree(asarray(text))
         return self.manager.save()
 
     def _restore(self, path: Path) -> None:
@@ -254,9 +255,9 @@ class Fit:
         for i, callback in enumerate(self.callbacks):
             prefix = f"callbacks.{i}."
             names = [n.removeprefix(prefix) for n in shapes if n.startswith(prefix)]
-            callback.arrays = {n: FUNCTIONS["zeros_like"](model.state()[n]) for n in names}
+            callback.arrays = {n: zeros_like(model.state()[n]) for n in names}
         assert self.manager is not None
-        self.manager.tree = tree = self._tree(FUNCTIONS["zeros"](shapes["host"][0], "uint8"))
+        self.manager.tree = tree = self._tree(zeros(shapes["host"][0], "uint8"))
         self.manager.restore(path)
         self._load(json.loads(tree["host"].numpy().tobytes()), path)
 

@@ -9,11 +9,13 @@ from typing import Any
 from gdt import metrics as metric_functions
 from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
-from gdt.array.registry import FUNCTIONS
 from gdt.data.feed import decoded, encoded
 from gdt.errors import ArgumentError, error
 from gdt.metrics import Mean, Metric
 from gdt.nn import losses
+from gdt.ops.creation import asarray
+from gdt.ops.reductions import mean
+from gdt.ops.shapes import expand_dims, reshape
 from gdt.training.history import Numbers
 
 Function = Callable[[Any, Any], DistributedArray]  # (targets, predictions) -> scalar
@@ -117,9 +119,9 @@ def aligned(targets: Any, predictions: Any) -> tuple[Any, Any]:
     if shape is None or other is None or shape == other or not other:
         return targets, predictions
     if shape == other[:-1] and other[-1] == 1:
-        return FUNCTIONS["expand_dims"](targets, -1), predictions
+        return expand_dims(targets, -1), predictions
     if len(shape) == len(other) > 1 and shape[-1] == 1 and targets.dtype.kind in "iu":
-        return FUNCTIONS["reshape"](targets, shape[:-1]), predictions
+        return reshape(targets, shape[:-1]), predictions
     return targets, predictions
 
 
@@ -135,8 +137,7 @@ def loss_of(loss: Any, targets: Any, predictions: Any, weights: Any = None) -> D
         problem = f"the loss returned a {type(value).__name__}, not an array"
         raise error(ArgumentError, "Trainer", problem, remedy="Compute it with gdt's functions.")
     if weights is None:
-        mean: DistributedArray = FUNCTIONS["mean"](value) if value.ndim else value
-        return mean
+        return mean(value) if value.ndim else value
     if not value.ndim:
         raise error(
             ArgumentError,
@@ -145,12 +146,12 @@ def loss_of(loss: Any, targets: Any, predictions: Any, weights: Any = None) -> D
             remedy="Return the values of all rows, or take `reduction` as gdt.nn.losses do.",
         )
     if value.ndim > weights.ndim:
-        value = FUNCTIONS["mean"](value, axis=tuple(range(weights.ndim, value.ndim)))
+        value = mean(value, axis=tuple(range(weights.ndim, value.ndim)))
     if value.shape != weights.shape:
         problem = f"weights have shape {list(weights.shape)}, the losses {list(value.shape)}"
         raise error(ArgumentError, "Trainer", problem, remedy="Pass a weight for each row.")
     product = value * weights.astype(value.dtype)
-    total: DistributedArray = FUNCTIONS["sum"](product)
+    total: DistributedArray = product.sum()
     total = total * (1 / max(value.size, 1))
     return total
 
@@ -195,4 +196,4 @@ class Measurement:
         for name, (total, weight) in state["means"].items():
             self.means[name].total, self.means[name].weight = total, weight
         for name, total in decoded(state["metrics"]).items():
-            self.metrics[name].total = FUNCTIONS["asarray"](total)
+            self.metrics[name].total = asarray(total)

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from gdt.arguments import checked_class, shown_value
 from gdt.array.array import DistributedArray
-from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.tape import GradientTape
 from gdt.data.feed import REITERABLE, Feed
 from gdt.errors import ArgumentError, FunctionError, ShapeError, error
 from gdt.metrics import Metric
 from gdt.nn import losses
 from gdt.nn.module import Module
+from gdt.ops.creation import asarray
 from gdt.optim import SGD, Adagrad, Adam, AdamW, Lion, RMSprop, clip_by_global_norm
 from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
@@ -384,7 +384,7 @@ def _placed(leaf: Any, rows: Layout, dtype: np.dtype | None) -> Any:
     if array.dtype.kind == "f" and dtype is not None:
         array = array.astype(dtype, copy=False)
     specs = [*rows.sharding_specs, *[None] * (array.ndim - 1)][: array.ndim]
-    return FUNCTIONS["asarray"](array, layout=Layout(specs, rows.mesh))
+    return asarray(array, layout=Layout(specs, rows.mesh))
 
 
 def _length(batches: Any) -> int | None:
