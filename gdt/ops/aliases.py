@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gdt.array.registry import ALIASES
+from gdt.ops.angles import degrees, radians
 from gdt.ops.assembling import vstack
 from gdt.ops.comparison import invert, left_shift, right_shift
 from gdt.ops.creation import asarray
@@ -24,6 +25,7 @@ bitwise_invert = bitwise_not = invert
 bitwise_left_shift, bitwise_right_shift = left_shift, right_shift
 concatenate = concat
 conjugate = conj
+deg2rad, rad2deg = radians, degrees
 mod = remainder
 permute_dims = transpose
 pow = power
@@ -51,9 +53,11 @@ __all__ = [
     "bitwise_right_shift",
     "concatenate",
     "conjugate",
+    "deg2rad",
     "mod",
     "permute_dims",
     "pow",
+    "rad2deg",
     "row_stack",
     "true_divide",
 ]

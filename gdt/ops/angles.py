@@ -17,7 +17,7 @@ from gdt.ops.exponential import atan2, sin
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
 
-__all__ = ["angle", "deg2rad", "degrees", "i0", "rad2deg", "radians", "sinc"]
+__all__ = ["angle", "degrees", "i0", "radians", "sinc"]
 
 Block = Any
 
@@ -44,22 +44,6 @@ radians = unary(
     rule=_scaling_rule,
 )  # fmt: skip
 radians.vjp(lambda g, out, x: multiply(g, RADIANS))
-
-rad2deg = unary(
-    "rad2deg", "Radians as degrees.", ("rad2deg(3.141592653589793)", 180.0),
-    dtypes=f"{FLOATING} {REAL}",
-    linear="x",
-    rule=_scaling_rule,
-)  # fmt: skip
-rad2deg.vjp(lambda g, out, x: multiply(g, DEGREES))
-
-deg2rad = unary(
-    "deg2rad", "Degrees as radians.", ("deg2rad(180.0)", 3.141592653589793),
-    dtypes=f"{FLOATING} {REAL}",
-    linear="x",
-    rule=_scaling_rule,
-)  # fmt: skip
-deg2rad.vjp(lambda g, out, x: multiply(g, RADIANS))
 
 
 @op(UNARY)

@@ -10,8 +10,7 @@ from gdt.arguments import checked_class
 from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
 from gdt.observe import from_host
-from gdt.optim.optimizer import Block, Optimizer, runs
-from gdt.optim.schedules import Schedule
+from gdt.optim.optimizer import Block, Optimizer, OptimizerWrapper, runs
 from gdt.state import Tree, trainable_slots
 
 Scalar = Any
@@ -30,7 +29,7 @@ def average_step(
 
 
 @checked_class(eager=True)
-class MovingAverage(Optimizer):
+class MovingAverage(OptimizerWrapper):
     """An optimizer's steps, and the exponential moving average of the parameters that they give.
 
     optimizer: the optimizer that takes the steps. momentum: the factor of the average after each
@@ -61,15 +60,6 @@ class MovingAverage(Optimizer):
         self.optimizer, self.momentum = optimizer, float(momentum)
         self.steps = 0
         self.state = {"average": {}}
-
-    @property
-    def learning_rate(self) -> float | Schedule:
-        """The learning rate of the inner optimizer."""
-        return self.optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, rate: float | Schedule) -> None:
-        self.optimizer.learning_rate = rate
 
     def init(self, parameters: Tree) -> Optimizer:
         """Reset the inner optimizer and the averages; return the optimizer."""

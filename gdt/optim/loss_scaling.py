@@ -15,15 +15,14 @@ from gdt.ops.creation import full, zeros
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import relayout
 from gdt.ops.reductions import sum_
-from gdt.optim.optimizer import Optimizer, by_name
-from gdt.optim.schedules import Schedule
+from gdt.optim.optimizer import Optimizer, OptimizerWrapper, by_name
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.state import Slot, Tree, mapped, slots
 
 
 @checked_class(eager=True)
-class LossScaling(Optimizer):
+class LossScaling(OptimizerWrapper):
     """An optimizer's steps with gradients of a loss that was multiplied by `scale`, so that small
     ones are not lost in float16.
 
@@ -60,15 +59,6 @@ class LossScaling(Optimizer):
         self.scale: DistributedArray | None = None
         self.good_steps: DistributedArray | None = None
         self.state = {}
-
-    @property
-    def learning_rate(self) -> float | Schedule:
-        """The learning rate of the inner optimizer."""
-        return self.optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, rate: float | Schedule) -> None:
-        self.optimizer.learning_rate = rate
 
     def init(self, parameters: Tree) -> Optimizer:
         """Reset the inner optimizer and the scale; return the optimizer."""

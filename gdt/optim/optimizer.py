@@ -335,6 +335,21 @@ class Optimizer(Stateful):
             raise error(ShapeError, op, problem)
 
 
+class OptimizerWrapper(Optimizer):
+    """An optimizer around `optimizer`, which takes the steps and whose learning rate is its own."""
+
+    optimizer: Optimizer
+
+    @property
+    def learning_rate(self) -> float | Schedule:
+        """The learning rate of the inner optimizer."""
+        return self.optimizer.learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float | Schedule) -> None:
+        self.optimizer.learning_rate = rate
+
+
 def _state_type(slot: Slot) -> ArrayType:
     """Return the type of a parameter's gradient and of its state."""
     array_type: ArrayType = slot.owner[slot.key].type

@@ -42,7 +42,6 @@ def whole(f: np.ufunc) -> list[Sample]:
 
 SAMPLES: dict[str, list[Sample]] = {
     **{f.__name__: unary(f, numbers=False)[2:] for f in (np.degrees, np.radians, np.fabs)},
-    **{f.__name__: real(f) for f in (np.deg2rad, np.rad2deg)},
     "i0": [Sample((x,), expect=np.i0, grad=False) for x in (NUMBERS, ints(5), ZEROS)],
     "spacing": [
         *real(np.spacing, grad=False),
