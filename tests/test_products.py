@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from typing import Any
+
 import numpy as np
 import pytest
 
 import gdt
 from gdt.errors import DtypeError, ShapeError
+from gdt.ops.products import panels
 from gdt.sharding.mesh import Mesh
 from gdt.testing import assert_consistent, choices, meshes, placed
 
@@ -92,3 +96,75 @@ def test_gradients_have_the_dtypes_of_their_operands() -> None:
             with gdt.GradientTape() as tape:
                 out = gdt.sum(product(x, w))
             assert [g.dtype for g in tape.gradient(out, [x, w])] == ["float32", "float64"]
+
+
+# ---------------------------------------------------------------- panels
+
+
+@pytest.fixture
+def small_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every gather of 64 bytes takes panels. Meshes are new, so no plan is older."""
+    monkeypatch.setattr(panels, "GATHERED", 64)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 6])
+@pytest.mark.usefixtures("small_panels")
+def test_products_in_panels_are_products(blocks: int) -> None:
+    """Of even and uneven shards, in every pair of layouts, beside padding that is NaN."""
+    mesh, random = gdt.create_mesh([("a", 2), ("b", 3)], blocks=blocks), np.random.default_rng(0)
+    for i, k, j in ((12, 24, 36), (19, 37, 41)):
+        x, w, g = (random.integers(-5, 5, s).astype("f4") for s in ((i, k), (k, j), (i, j)))
+        for chosen in choices(mesh, [2, 2], partial=False, limit=60):
+            left, right = (placed(a, at, poison=True) for a, at in zip((x, w), chosen, strict=True))
+            with gdt.GradientTape() as tape:
+                out = left @ right
+                total = gdt.sum(out * g)
+            gradients = tape.gradient(total, [left, right])
+            assert_consistent(out)
+            transposed = gdt.einsum("ik,kj->ji", left, right)
+            pairs = [(out, x @ w), (left @ right, x @ w), (transposed, (x @ w).T)]
+            pairs += zip(gradients, (g @ w.T, x.T @ g), strict=True)
+            for got, want in pairs:
+                np.testing.assert_array_equal(got.numpy(), want)
+
+
+# Layouts of both operands; how often each of 8 devices sends 1/8 of an operand, and what it holds:
+# both operands, the product, and an operand that is gathered along another factor than the larger.
+LARGE: list[tuple[list[Any], list[Any], int, int]] = [
+    (["x", None], ["x", None], 7, 3),
+    (["x", None], [None, "x"], 7, 3),
+    ([None, "x"], [None, "x"], 7, 3),
+    (["a", "b"], ["a", "b"], 3 + 1, 3),
+    ([("a", "b"), None], ["a", "b"], 3 + 1, 3 + 2),
+]
+
+
+def matrices(blocks: int, *specs: list[Any]) -> list[gdt.DistributedArray]:
+    """Matrices of small integers, of 8 MiB each, on 8 devices."""
+    axes = {"x": 8} if "x" in specs[0] else {"a": 2, "b": 4}
+    mesh = gdt.create_mesh(axes, blocks=blocks)
+    values = np.random.default_rng(0).integers(-4, 5, (len(specs), 1024, 1024)).astype(float)
+    return [gdt.asarray(v, layout=gdt.Layout(s, mesh)) for v, s in zip(values, specs, strict=True)]
+
+
+@pytest.mark.parametrize(("left", "right", "sent", "held"), LARGE)
+def test_no_device_holds_a_large_operand_whole(
+    left: list[Any], right: list[Any], sent: int, held: int
+) -> None:
+    x, w = matrices(8, left, right)
+    share = x.nbytes // 8
+    with gdt.testing.peak_memory([x, w]) as memory, gdt.count_collectives() as counter:
+        out = x @ w
+    assert counter.bytes == 8 * share * sent
+    assert memory.peak == held * share
+    tracemalloc.start()
+    again = x @ w
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * (held + 1.5) * share  # the product, that of a panel, and panels
+    folded = matrices(1, left, right)
+    with gdt.count_collectives() as told:
+        whole = folded[0] @ folded[1]
+    assert told.collectives == counter.collectives
+    for got in (again, whole):
+        np.testing.assert_array_equal(got.numpy(), out.numpy())

@@ -30,6 +30,7 @@ from gdt.comm.messages import connected
 from gdt.comm.transport import Transfer, transport_of
 from gdt.errors import CheckpointError, DistributedError
 from gdt.nn.losses import sparse_softmax_cross_entropy
+from gdt.ops.products import panels
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.reduction import UFUNCS
 from gdt.sharding.routes import route
@@ -103,7 +104,13 @@ def neighbours() -> list[str]:
             layout, whole = Layout([None, *split, None], mesh), Layout.replicated(mesh, 4)
             is_kernel = [name == "convolution" and i == 1 for i in range(len(sample.arrays))]
             oracle.check(mesh, [whole if k else layout for k in is_kernel])
-    return list(checks)
+    matrices, plain = [rng.standard_normal(shape) for shape in ((16, 24), (24, 8))], panels.GATHERED
+    panels.GATHERED = 64
+    oracle = Oracle(FUNCTIONS["matrix_product"], Sample(tuple(matrices)))
+    for split in [["h", "w"], [("h", "w"), None], [None, "h"]]:
+        oracle.check(mesh, [Layout(split, mesh)] * 2)
+    panels.GATHERED = plain
+    return [*checks, "matrix_product"]
 
 
 def collectives() -> int:

@@ -90,7 +90,7 @@ def test_ops_in_several_processes(count: int, output: Path) -> None:
 @pytest.mark.parametrize("count", [2, 4])
 def test_halos_and_rings_in_several_processes(count: int, output: Path) -> None:
     for names in found(count, output, "neighbours"):
-        assert names == ["convolution", "max_pool", "attention"]
+        assert names == ["convolution", "max_pool", "attention", "matrix_product"]
 
 
 @pytest.mark.processes_full

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from gdt.engine.plan import Labels, Memory
 from gdt.engine.source import define
 from gdt.engine.specialization import are_arrays
 from gdt.ops.elementwise import like
+from gdt.ops.products.panels import in_panels
 from gdt.settings import MATMUL_PRECISION
 
 __all__ = ["matrix_product"]
@@ -298,6 +300,7 @@ def matrix_product_tn(
 for product in (matrix_product, matrix_product_nt, matrix_product_tn):
     product.kernel(contract_with_kernels, has_library=True)
     product.specialize(contract_on_host)
+    product.alternative(partial(in_panels, product))
 
 matrix_product.vjp(
     lambda g, out, x, w: like(matrix_product_nt(g, w), x),

@@ -8,7 +8,7 @@ partial sum.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from gdt.ops.products.contraction import (
     contract_with_kernels,
     matrix_product,
 )
+from gdt.ops.products.panels import in_panels
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import broadcast_to, reshape, transpose
 from gdt.ops.taking import take_along_axis_in_range
@@ -83,6 +84,7 @@ def contraction(
 
 contraction.kernel(contract_with_kernels, has_library=True)
 contraction.specialize(contract_on_host)
+contraction.alternative(partial(in_panels, contraction))
 
 
 def _cotangent(
@@ -135,7 +137,8 @@ def matmul(x: Any, w: Any) -> DistributedArray:
     x: (..., i, k), w: (..., k, j), result: (..., i, j); the leading axes broadcast. A vector x is
     one row, a vector w one column, and the result lacks that axis. dtypes promote as in NumPy.
     Split leading axes, i or j: no communication. Split k: each device sums its part, and the result
-    stays a partial sum until its value is needed.
+    stays a partial sum until its value is needed. Where an operand has to be gathered and is large,
+    it is gathered in panels (SUMMA), so that no device holds it whole.
 
     Raises ShapeError for scalars, and for shapes that do not fit. Source: NumPy's `matmul`.
 
