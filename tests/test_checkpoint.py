@@ -21,8 +21,9 @@ import gdt
 from gdt import UNSHARDED, Layout, create_mesh
 from gdt.checkpoint import CheckpointManager, contents, restore, save, saving, verify
 from gdt.checkpoint.checksums import checksums, damaged
-from gdt.errors import CheckpointError
+from gdt.errors import CheckpointError, DistributedError
 from gdt.optim import Adam
+from gdt.sharding import processes
 
 Tree = dict[str, Any]
 
@@ -278,6 +279,29 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         save(path, {"w": gdt.zeros((3,))})
     assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
     assert load_file(path)["w"].tolist() == [1, 1, 1]
+
+
+def test_a_process_that_hears_of_a_death_leaves_the_file_to_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process may hear of it later, and may still be completing the file."""
+    tree, temporary = {"w": gdt.ones(3)}, tmp_path / "shared.tmp"
+    temporary.touch()
+    steps = iter([None, None, DistributedError("process 2 has died")])
+
+    def gathered(count: int, value: Any, what: str) -> list[Any]:
+        failure = next(steps)
+        if failure is not None:
+            raise failure
+        return [value] * count
+
+    monkeypatch.setattr(saving, "of_first_process", lambda name: temporary.name)
+    monkeypatch.setattr(saving, "gathered", gathered)
+    second = processes.Processes(1, ("host", "host", "host"))
+    monkeypatch.setattr(processes, "current", lambda: second)
+    with pytest.raises(DistributedError, match="process 2 has died"):
+        save(tmp_path / "w.safetensors", tree)
+    assert temporary.exists()
 
 
 @pytest.mark.parametrize("damage", ["a shard is missing", "a shard is another", "the header"])

@@ -1,4 +1,5 @@
-"""Measure gdt on a GPU of this machine, part by part, and print the tables.
+"""Measure gdt on a GPU of this machine, part by part, and print the tables: in Markdown into a file
+or a pipe, and otherwise as wide as the terminal.
 
     python -m bench.gpu.report [--parts kernels,calls,steps,peers] [--rounds 5]
         [--without PyTorch] [--output bench/results]
@@ -32,6 +33,7 @@ from bench.workloads import WORKLOADS
 from gdt.backend import backend_of
 from gdt.backend.timing import device_time
 from gdt.benchmark.machine import machine
+from gdt.benchmark.tables import Row, Table
 from gdt.cuda import driver as cuda_driver
 from gdt.debug.configuration import findings
 from gdt.errors import KernelError
@@ -132,16 +134,14 @@ def fraction(row: Mapping[str, Any], bandwidth: float | None) -> float | None:
     return reference / row["seconds"] if reference else None
 
 
-def kernel_table(result: Mapping[str, Any]) -> str:
-    """Return a Markdown table of rates, fractions of the reference, and other libraries' times."""
+def kernel_table(result: Mapping[str, Any]) -> Table:
+    """Return the table of rates, fractions of the reference, and other libraries' times."""
     rows = {name: row for name, row in result["kernels"].items() if name != "copy"}
     bandwidth = result["kernels"].get("copy", {}).get("bandwidth")
     peers = {name: result["peers"].get(name, {}) for name in rows}
     libraries = sorted({library for times in peers.values() for library in times})
-    lines = [
-        ["kernel", "rate", "of cuBLAS or of a copy", *[f"{name}, x time" for name in libraries]],
-        ["---", "---:", "---:", *["---:"] * len(libraries)],
-    ]
+    headings = ["kernel", "rate", "of cuBLAS or of a copy", *[f"{n}, x time" for n in libraries]]
+    lines = []
     for name, row in rows.items():
         case = Case(row["kernel"], row["dtype"], tuple(row["shape"]))
         unit, scale = UNITS[case.is_product]
@@ -151,8 +151,8 @@ def kernel_table(result: Mapping[str, Any]) -> str:
             f"{peers[name][library] / row['seconds']:.2f}" if library in peers[name] else "-"
             for library in libraries
         ]
-        lines.append([name, rate, "-" if part is None else f"{part:.0%}", *ratios])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        lines.append(Row([name, rate, "-" if part is None else f"{part:.0%}", *ratios]))
+    return Table("", headings, lines)
 
 
 # ---------------------------------------------------------------- kernels of other libraries
@@ -210,14 +210,10 @@ def measure_calls(report: Report, mesh: gdt.Mesh, rounds: int) -> None:
         report.measure("calls", name, lambda op=op: best(op))
 
 
-def call_table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a Markdown table of the microseconds of calls."""
-    lines = ["| op | CuPy, us | gdt, us | with a tape, us |", "| --- | ---: | ---: | ---: |"]
-    lines += [
-        f"| {name} | {r['bare']:.1f} | {r['gdt']:.1f} | {r['tape']:.1f} |"
-        for name, r in rows.items()
-    ]
-    return "\n".join(lines)
+def call_table(rows: Mapping[str, Mapping[str, float]]) -> Table:
+    """Return the table of the microseconds of calls."""
+    times = [Row([n, *[f"{r[k]:.1f}" for k in ("bare", "gdt", "tape")]]) for n, r in rows.items()]
+    return Table("", ["op", "CuPy, us", "gdt, us", "with a tape, us"], times)
 
 
 # ---------------------------------------------------------------- steps
@@ -293,17 +289,14 @@ def measure_steps(report: Report, rounds: int, without: Sequence[str]) -> None:
             )
 
 
-def step_table(steps: Iterable[Mapping[str, Any]]) -> str:
-    """Return a Markdown table of the microseconds of training steps."""
+def step_table(steps: Iterable[Mapping[str, Any]]) -> Table:
+    """Return the table of the microseconds of training steps."""
     times: dict[str, dict[str, str]] = {}
     for row in steps:
         times.setdefault(row["workload"], {})[row["library"]] = f"{row['ms'] * 1e3:.0f}"
     names = list(dict.fromkeys(name for row in times.values() for name in row))
-    lines = [f"| step | {' | '.join(f'{n}, us' for n in names)} |"]
-    lines.append(f"| --- |{' ---: |' * len(names)}")
-    for workload, row in times.items():
-        lines.append(f"| {workload} | {' | '.join(row.get(n, '-') for n in names)} |")
-    return "\n".join(lines)
+    rows = [Row([workload, *[r.get(n, "-") for n in names]]) for workload, r in times.items()]
+    return Table("", ["step", *[f"{n}, us" for n in names]], rows)
 
 
 # ---------------------------------------------------------------- the whole
@@ -336,10 +329,10 @@ def file_name(device: str) -> str:
     return "-".join(["nvidia", *[w for w in words if w != "nvidia"]]) + ".json"
 
 
-def tables(result: Mapping[str, Any]) -> str:
-    """Return the Markdown tables for the README, and what failed."""
+def shown(result: Mapping[str, Any]) -> list[str | Table]:
+    """Return what a report shows: where it was measured, the tables, and what failed."""
     facts = result["facts"]
-    parts = [
+    parts: list[str | Table] = [
         f"Measured on one {facts['device']} at commit {facts['commit']}, CuPy {facts['CuPy']}, "
         f"{facts['NVIDIA driver']}."
     ]
@@ -349,8 +342,24 @@ def tables(result: Mapping[str, Any]) -> str:
         parts.append(call_table(result["calls"]))
     if result["steps"]:
         parts.append(step_table(result["steps"].values()))
-    parts += [f"{name}: {problem}" for name, problem in result["failures"].items()]
-    return "\n\n".join(parts)
+    return parts + [f"{name}: {problem}" for name, problem in result["failures"].items()]
+
+
+def markdown(table: Table) -> str:
+    """Return a table as Markdown, as wide as its longest cells: a line stays a line."""
+    marks = ["---"] * table.labels + ["---:"] * (len(table.headings) - table.labels)
+    lines = [table.headings, marks, *[row.cells for row in table.rows]]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def show(result: Mapping[str, Any], console: Console) -> None:
+    """Print a report: tables that fit a terminal, or else Markdown for the README."""
+    for part in shown(result):
+        if isinstance(part, Table) and console.is_terminal:
+            console.print(part)
+        else:
+            text = markdown(part) if isinstance(part, Table) else part
+            console.print(f"{text}\n", soft_wrap=True, highlight=False, markup=False)
 
 
 def main() -> None:
@@ -379,7 +388,7 @@ def main() -> None:
         measure_steps(report, options.rounds, options.without)
     if "peers" in parts:
         measure_peers(report, CASES, options.without)
-    print(tables(report.result))
+    show(report.result, Console())
     print(f"written: {report.path}")
     if any(name.split(":")[0] in parts for name in report.result["failures"]):
         raise SystemExit(1)

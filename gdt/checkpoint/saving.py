@@ -93,8 +93,11 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
         parts = _in_all_processes(writer.write_shards, path)
         _in_all_processes(partial(writer.complete, list(itertools.chain(*parts))), path)
     finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        # Of another process that dies, process 0 may learn later than this one, and may still be
+        # completing the file.
+        if writer.first:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Iterator
@@ -11,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
 
 import gdt
 from bench import gdt_steps, report
@@ -75,6 +79,13 @@ def report_of(mesh: gdt.Mesh, folder: Path) -> gpu_report.Report:
     return gpu_report.Report(folder, gpu_report.device_facts(mesh))
 
 
+def text_of(result: Any, *, columns: int | None = None) -> str:
+    """What is printed into a file, or on a terminal of so many columns."""
+    console = Console(file=io.StringIO(), force_terminal=columns is not None, width=columns)
+    gpu_report.show(result, console)
+    return console.file.getvalue()
+
+
 def written(of: gpu_report.Report) -> Any:
     """What the file holds."""
     return json.loads(of.path.read_text())
@@ -127,11 +138,15 @@ def test_the_file_and_the_tables_hold_what_was_measured(mesh: gdt.Mesh, tmp_path
     bandwidth = result["kernels"]["copy"]["bandwidth"]
     work = Case("adam", "float32", tuple(adam["shape"])).work
     assert gpu_report.fraction(adam, bandwidth) == pytest.approx(work / (2 * COPIED))
-    text = gpu_report.tables(result)
+    text = text_of(result)
     first = next(line for line in text.splitlines() if line.startswith(f"| {cases[0].name} |"))
     assert first.endswith("| 100% | 0.50 | 2.00 |")
     assert "| mnist | 50 | 100 |" in text
     assert "Measured on one a simulated GPU at commit" in text
+    result["failures"] = {}
+    tables = text_of(result, columns=60).split("\n\n", 1)[1]
+    assert max(map(cell_len, Text.from_ansi(tables).plain.splitlines())) <= 60
+    assert "100%" in tables
 
 
 def test_what_fails_costs_no_other_its_result(mesh: gdt.Mesh, tmp_path: Path) -> None:
@@ -149,7 +164,7 @@ def test_what_fails_costs_no_other_its_result(mesh: gdt.Mesh, tmp_path: Path) ->
     result = written(results)
     assert list(result["kernels"]) == ["copy", cases[0].name, cases[2].name]
     assert result["failures"] == {f"kernels: {cases[1].name}": "RuntimeError: out of luck"}
-    assert f"kernels: {cases[1].name}: RuntimeError: out of luck" in gpu_report.tables(result)
+    assert f"kernels: {cases[1].name}: RuntimeError: out of luck" in text_of(result)
     again = report_of(mesh, tmp_path)  # of the same commit: what was measured is there
     gpu_report.measure_kernels(again, Bench(mesh), cases[1:2], once, COPIED)
     assert len(written(again)["kernels"]) == 4
@@ -180,7 +195,7 @@ def test_contenders_that_die_cost_no_other_its_result(
         "another",
     }
     assert len(written(results)["failures"]) == len(WORKLOADS)
-    assert "| mnist | 1000 | 1000 |" in gpu_report.tables(written(results))
+    assert "| mnist | 1000 | 1000 |" in text_of(written(results))
 
 
 PEER = """
@@ -216,7 +231,8 @@ def test_units_are_those_of_the_work() -> None:
     }  # fmt: skip
     update = Case("adam", "float32", (1000,)).as_json() | {"seconds": 1e-6, "reference": None}
     rows = {row["name"]: row for row in (product, update)}
-    lines = gpu_report.kernel_table({"kernels": rows, "peers": {}}).splitlines()
+    table = gpu_report.kernel_table({"kernels": rows, "peers": {}})
+    lines = gpu_report.markdown(table).splitlines()
     assert lines[2] == "| matmul, float32, 1000 x 1000 x 1000 | 2 TFLOP/s | 50% |"
     assert lines[3] == "| adam, float32, 1000 | 28 GB/s | - |"
 
