@@ -91,12 +91,13 @@ def _check_state(timeout: object) -> None:
 
 
 def _over_mpi(timeout: float) -> Messages:
-    started = mpi.started()
-    world, host = started.world, socket.gethostname()
-    index, count = world.Get_rank(), world.Get_size()
-    own = "127.0.0.1" if len(set(world.allgather(host))) == 1 else host
-    listener = socket.create_server((own, 0)) if index == 0 else None
-    address = world.bcast((own, listener.getsockname()[1]) if listener else None)
+    with mpi.limited(timeout):
+        started = mpi.started()
+        world, host = started.world, socket.gethostname()
+        index, count = world.Get_rank(), world.Get_size()
+        own = "127.0.0.1" if len(set(world.allgather(host))) == 1 else host
+        listener = socket.create_server((own, 0)) if index == 0 else None
+        address = world.bcast((own, listener.getsockname()[1]) if listener else None)
     messages = mpi.MpiMessages(index, *meet(address, count, index, timeout, listener), timeout)
     messages.mpi = started
     return messages

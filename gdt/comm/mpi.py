@@ -14,7 +14,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from gdt.errors import DistributedError, error
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS")
 
 PATIENCE = 0.002  # seconds between two looks at the sockets
+STUCK = 1.0  # seconds without such a look after which MPI is taken to wait for ever
 FINALIZING = 5  # seconds in which MPI is finalized, once all processes have come to their end
 
 LOG = logging.getLogger("gdt.distributed")
@@ -64,8 +66,39 @@ def started() -> Mpi:
     return Mpi(MPI, MPI.COMM_WORLD.Dup(), finalizes)
 
 
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """A context in which MPI may wait for processes that have died: the system ends this process,
+    without Python, which waits in MPI, unless the context is left in time."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, 1e8))  # a timeout may be infinite
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+
+
+class Waiting(NamedTuple):
+    """What a process waits for: the step, the processes whose messages are missing, and the time at
+    which it gives up."""
+
+    what: str
+    missing: Collection[int]
+    end: float
+
+
 class MpiMessages(Messages):
-    """Messages whose data goes through MPI; `mpi` is set before the first one."""
+    """Messages whose data goes through MPI; `mpi` is set before the first one.
+
+    A process that dies, or is stopped, while it puts a message into a queue in shared memory leaves
+    the queue half changed, and MPI waits in the owner of the queue for the other half, in whatever
+    function it was called. A thread watches for that, and ends the process instead.
+    """
 
     mpi: Mpi
     grace = 1.0  # a goodbye may be faster than the last message
@@ -73,25 +106,57 @@ class MpiMessages(Messages):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._sending: dict[int, Any] = {}  # requests that are under way, by process
+        self._waiting: Waiting | None = None
+        self._sockets, self._looked = threading.RLock(), 0.0  # when somebody looked at them
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="gdt: watch MPI", daemon=True).start()
 
     def exchange(
         self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
     ) -> dict[int, memoryview]:
         self.begin()
+        missing = set(sources)
+        self._looked = time.monotonic()
+        self._waiting = Waiting(what, missing, self._looked + self.timeout)
         try:
-            return self._exchange(outgoing, sources, what)
+            return self._exchange(outgoing, missing, what)
         # mpi4py may fail to decode MPI's text about a process whose memory is gone.
         except (self.mpi.module.Exception, UnicodeError) as cause:
             raise self._lost(what, cause) from cause
+        finally:
+            with self._sockets:
+                self._waiting = None
+
+    def _watch(self) -> None:
+        """End the process if MPI does not return although a process has died, or time is up."""
+        while not self._closed.wait(STUCK / 2):
+            with self._sockets:
+                if self._waiting is None or time.monotonic() - self._looked < STUCK:
+                    continue
+                what, missing, end = self._waiting
+                try:
+                    self.listen(0)
+                    self.check(missing, what)
+                    if time.monotonic() > end:
+                        raise self.timed_out(missing, what)
+                except DistributedError as failure:
+                    LOG.error("MPI does not return from a step that has failed: %s", failure)
+                    super().close(f"{type(failure).__name__}: {failure}".split("\n")[0])
+                    os._exit(1)
+
+    def listen(self, seconds: float) -> None:
+        """As `Messages.listen`, in one thread at a time."""
+        with self._sockets:
+            self._looked = time.monotonic()
+            super().listen(seconds)
 
     def _exchange(
-        self, outgoing: Mapping[int, Payload], sources: Collection[int], what: str
+        self, outgoing: Mapping[int, Payload], missing: set[int], what: str
     ) -> dict[int, memoryview]:
         world = self.mpi.world
         self._sending = {i: world.Isend(self._packed(a, what), i) for i, a in outgoing.items()}
         receiving: dict[int, tuple[np.ndarray, Any]] = {}
         payloads: dict[int, memoryview] = {}
-        missing = set(sources)
 
         def done() -> bool:
             for i in missing - receiving.keys():
@@ -167,9 +232,11 @@ class MpiMessages(Messages):
             reason = self._missing_at_end()
             if reason:
                 LOG.error("shutdown: %s", reason)
+        self._closed.set()
         super().close(reason)
         if not reason and self.mpi.finalizes:
-            self._finalize()
+            with limited(FINALIZING):
+                self.mpi.module.Finalize()
         elif reason and not self.mpi.finalizes:
             self.mpi.world.Abort(1)  # else mpi4py would wait at exit for those that died
 
@@ -189,16 +256,3 @@ class MpiMessages(Messages):
             return str(failure).splitlines()[0]
         failed = [c for c in self.connections.values() if c.goodbye]
         return f"{failed[0].peer} has ended: {failed[0].goodbye}" if failed else ""
-
-    def _finalize(self) -> None:
-        """Finalize MPI. A process that dies meanwhile would be waited for: then the system ends
-        this one, without Python, which waits in MPI."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if not is_main or not hasattr(signal, "SIGALRM"):
-            self.mpi.module.Finalize()
-            return
-        handler = signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(FINALIZING)
-        self.mpi.module.Finalize()
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, handler)

@@ -19,11 +19,13 @@ import numpy as np
 
 import gdt
 from gdt import Layout
+from gdt.comm.messages import Messages, connected
 
 from .forks import Forked, ForkedUnderMpi
 
 PROMISED = 10.0  # seconds after which a process that dies has ended the others
 WAYS = ("sockets", "mpi", "mpi with a shell")
+STUCK = "mpi that is stuck"
 TIMEOUT = 5.0  # seconds, of `initialize`
 
 
@@ -37,8 +39,11 @@ class Count(NamedTuple):
     longest: float
 
 
-def train() -> None:
-    """Train until somebody dies; print a line when the processes are connected."""
+def train(is_stuck: Callable[[Messages], bool] = lambda messages: False) -> None:
+    """Train until somebody dies; print a line when the processes are connected.
+
+    is_stuck: whether MPI returns no more from the process of these messages.
+    """
     gdt.distributed.initialize(timeout=TIMEOUT)
     mesh = gdt.create_mesh([("batch", gdt.distributed.process_count())])
     x = gdt.asarray(np.arange(60.0).reshape(15, 4), layout=Layout(["batch", None], mesh))
@@ -52,16 +57,41 @@ def train() -> None:
         return value
 
     print("ready", flush=True)
+    messages: Any = connected()
+    if is_stuck(messages):
+        messages.mpi = messages.mpi._replace(world=StuckWorld(messages.mpi.world))
     while True:
         float(step(x))
         x.numpy()
+
+
+class StuckWorld:
+    """A communicator of MPI which never returns from a look for messages, as MPI does when a
+    process has died while it put one into a queue."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.world, name)
+
+    def Improbe(self, *_: Any) -> None:  # the name that mpi4py gives it
+        while True:
+            time.sleep(1.0)
+
+
+def train_stuck() -> None:
+    """As `train`, but process 1 waits in MPI without an end once it is ready."""
+    train(lambda messages: messages.index == 1)
 
 
 def started(over: str, count: int, program: Callable[[], Any] = train) -> Forked:
     """Processes that run a program."""
     if over == "sockets":
         return Forked(count, program)
-    return ForkedUnderMpi(count, program, is_wrapped=over == WAYS[2])
+    if over == STUCK:
+        program = train_stuck
+    return ForkedUnderMpi(count, program, is_wrapped=over != WAYS[1])
 
 
 def kill(processes: Forked, victim: int, kind: int, after: float) -> float | None:
@@ -89,13 +119,13 @@ def kills(over: str, count: int, seed: int, kind: int = signal.SIGKILL) -> Count
     """Kill a process of three at random moments, `count` times."""
     rng, times, named = random.Random(seed), [], 0
     for _ in range(count):
-        processes, victim = started(over, 3), rng.randrange(3)
+        processes, victim = started(over, 3), 0 if over == STUCK else rng.randrange(3)
         try:
             seconds = kill(processes, victim, kind, rng.uniform(0.0, 0.3))
             texts = [processes.text(i) for i in range(3) if i != victim]
         finally:
             processes.end()
-        named += any(f"process {victim} (host" in text for text in texts)
+        named += (all if over == STUCK else any)(f"process {victim} (host" in t for t in texts)
         if seconds is None:
             print("\n".join(texts), file=sys.stderr)
         else:
@@ -105,7 +135,7 @@ def kills(over: str, count: int, seed: int, kind: int = signal.SIGKILL) -> Count
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--over", choices=WAYS, default="sockets")
+    parser.add_argument("--over", choices=(*WAYS, STUCK), default="sockets")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--stop", action="store_true", help="stop processes, and kill none")

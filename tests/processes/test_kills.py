@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from .kills import WAYS
+from .kills import STUCK, WAYS
 from .launch import ROOT, environment
 
 
@@ -26,6 +26,13 @@ def counted(program: str, *options: str) -> str:
 def test_kills_at_random_moments_end_everybody(over: str) -> None:
     text = counted("kills", "--over", over, "--count", "10", "--seed", "1")
     assert "10 processes killed, after 10 the others ended" in text
+
+
+@pytest.mark.processes_full
+def test_a_process_to_which_mpi_does_not_return_ends_with_the_others() -> None:
+    text = counted("kills", "--over", STUCK, "--count", "2")
+    assert "2 processes killed, after 2 the others ended" in text
+    assert "2 were named" in text
 
 
 @pytest.mark.processes_full
