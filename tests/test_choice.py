@@ -185,6 +185,39 @@ def test_the_cotangent_of_a_relayout_goes_back_as_the_value_came(blocks: int) ->
     np.testing.assert_allclose(gradient.numpy(), 2 * whole.T @ (whole @ w.numpy()))
 
 
+# ---------------------------------------------------------------- tables
+
+
+@pytest.mark.parametrize("rows", [40, 4000])
+def test_a_table_is_gathered_and_not_indices_where_it_is_smaller_than_the_result(rows: int) -> None:
+    mesh = gdt.create_mesh([("b", 8)], device_type="CPU")
+    table = gdt.ones((rows, 16), layout=gdt.Layout([None, "b"], mesh))
+    tokens = gdt.zeros((32, 8), int, layout=gdt.Layout(["b", None], mesh))
+    result = gdt.take(table, tokens, axis=0)
+    assert result.layout.sharding_specs[0 if rows == 40 else 2] == "b"
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_the_cotangent_of_rows_of_a_table_stays_a_partial_sum(blocks: int) -> None:
+    """It is added up to the gradient of the table, which is reduced anyway: what moves is the
+    smaller of cotangent and weight, and not always the weight."""
+    mesh = gdt.create_mesh([("b", 8)], blocks=blocks, device_type="CPU")
+    rng = np.random.default_rng(0)
+    table = gdt.asarray(rng.standard_normal((40, 64)), layout=gdt.Layout([None, None], mesh))
+    w = gdt.asarray(rng.standard_normal((64, 64)), layout=gdt.Layout([None, "b"], mesh))
+    tokens = gdt.asarray(rng.integers(0, 40, (16, 8)), layout=gdt.Layout([None, "b"], mesh))
+
+    def loss(table: gdt.DistributedArray) -> gdt.DistributedArray:
+        return gdt.sum(gdt.take(table, tokens, axis=0) @ w)
+
+    with gdt.count_collectives() as counter:
+        gradient = gdt.grad(loss)(table)
+    kinds = [c.kind for c in counter]  # of w, of the cotangent, of the tokens, of the gradient
+    assert kinds == ["all_gather", "all_to_all", "all_gather", "all_reduce"]
+    counts = np.bincount(tokens.numpy().ravel(), minlength=40)
+    np.testing.assert_allclose(gradient.numpy(), np.outer(counts, w.numpy().sum(1)))
+
+
 # ---------------------------------------------------------------- explain
 
 
@@ -233,21 +266,19 @@ def check_network(seed: int) -> int:
     return sent.pop()
 
 
-def check_networks(seeds: range, most: int) -> None:
-    """Check that networks send at most 0.65 times what they did in all, and that at most `most` of
-    them send more than 1.2 times as much: a choice op by op cannot know that a large sum ends in
-    the gradient of a small table, which the earlier choice met by chance."""
-    ratios = {seed: check_network(seed) / max(RECORDED[seed], 1) for seed in seeds}
-    total = sum(r * RECORDED[seed] for seed, r in ratios.items())
-    assert total <= 0.65 * sum(RECORDED[seed] for seed in seeds)
-    assert sum(r > 1.2 for r in ratios.values()) <= most
-    assert max(ratios.values()) <= 1.5
+def check_networks(seeds: range) -> None:
+    """Check that networks send at most 0.65 times what they did in all, and that none of them sends
+    more than 1.2 times as much."""
+    sent = {seed: check_network(seed) for seed in seeds}
+    assert sum(sent.values()) <= 0.65 * sum(RECORDED[seed] for seed in seeds)
+    worst = max(seeds, key=lambda seed: sent[seed] / max(RECORDED[seed], 1))
+    assert sent[worst] <= 1.2 * RECORDED[worst], f"seed {worst}"
 
 
 def test_random_networks_are_right_and_send_less() -> None:
-    check_networks(range(12), most=0)
+    check_networks(range(12))
 
 
 @pytest.mark.networks_full
 def test_many_random_networks_are_right_and_send_less() -> None:
-    check_networks(range(len(RECORDED)), most=3)
+    check_networks(range(len(RECORDED)))

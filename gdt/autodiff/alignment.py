@@ -5,17 +5,22 @@ parallel layers share is a partial sum. An op that chooses for itself would go o
 with sums, in the layout of the next weight that is split, and the whole pass before with it. So the
 backward pass cuts a cotangent as its value is cut, over mesh axes along which it holds copies, for
 nothing, or a partial sum, for half of what resolving it costs.
+
+And the pass knows where it ends. The cotangent of what was looked up in a source is added up to the
+gradient of the table, which is reduced anyway. It may stay a partial sum, at no price.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
+from operator import itemgetter
 from typing import Any
 
 from gdt.array.array import DistributedArray
 from gdt.engine.op import Op
 from gdt.ops.movement import relayout
 from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.strategy import considered
 
 
 def aligned(g: Any, op: Any, out: Any, args: Sequence[Any], dependent: Set[int]) -> Any:
@@ -37,6 +42,34 @@ def aligned(g: Any, op: Any, out: Any, args: Sequence[Any], dependent: Set[int])
         pairs = zip(g, out, strict=True)
         return tuple([c if c is None else _cut(c, o, arrays, dependent) for c, o in pairs])
     return _cut(g, out, arrays, dependent)
+
+
+def for_table(
+    g: Any, op: Any, args: Sequence[Any], static: Mapping[str, Any], position: int
+) -> Any:
+    """Return the cotangent `g` of the output of `op(*args, **static)`, where operand number
+    `position` has been looked up in a table.
+
+    If the op is a product, and would gather the other operand for the cotangent of this one, `g`
+    returns in the layout in which that cotangent sends less, as a partial sum.
+    """
+    if not isinstance(op, Op) or len(args) != 2:
+        return g
+    other = args[1 - position]
+    if type(other) is not DistributedArray or g.mesh is not other.mesh:
+        return g
+    rule, sizes, _ = op.declaration.bound_rule((args[0].type, args[1].type), dict(static))
+    if rule.linear != (frozenset({0}), frozenset({1})):
+        return g
+    terms = (rule.outs[0], rule.ins[1 - position])
+    rule = rule._replace(ins=terms, outs=(rule.ins[position],))
+    strategies = list(considered(rule, (g.type, other.type), sizes))
+    _, usual = min(strategies, key=itemgetter(0))
+    _, partial = min(strategies, key=lambda pair: pair[0].nbytes - pair[0].later)
+    target, unmoved = partial.target_layouts
+    if target is None or unmoved is not other.layout or usual.target_layouts[1] is other.layout:
+        return g
+    return relayout(g, target)
 
 
 def _cut(

@@ -16,7 +16,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.released import Recomputation, ReleasedBlocks
-from gdt.autodiff.alignment import aligned
+from gdt.autodiff.alignment import aligned, for_table
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.caches import Cache
@@ -25,6 +25,7 @@ from gdt.errors import GradientError, error
 from gdt.observe import OBSERVERS, is_recorded, observing
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import add
+from gdt.ops.taking import take_in_range
 from gdt.programs.instruction import array_of, held
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
@@ -290,6 +291,9 @@ def _backward(
     for t, seed in zip(targets, seeds, strict=True):
         grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
     source_ids = _ids(sources)
+    looked_up = {
+        id(node[3]) for node in calls if node[0] is take_in_range and id(node[1][0]) in source_ids
+    }
     buckets = Buckets([node[1] for node in calls], sources, layouts)
     with Releases(calls, unreleased) as releases, buckets:
         for number in reversed(range(len(calls))):
@@ -297,7 +301,7 @@ def _backward(
             g = _cotangent(out, grads, source_ids)
             if g is not None:
                 g = aligned(g, op, out, args, dependent)
-                for a, c in _cotangents(op, g, out, args, static, dependent):
+                for a, c in _cotangents(op, g, out, args, static, dependent, looked_up):
                     if c is not None:
                         have = grads.get(id(a))
                         grads[id(a)] = c if have is None else add(have, c)
@@ -376,9 +380,18 @@ def _gathered(
 
 
 def _cotangents(
-    op: Any, g: Any, out: Any, args: tuple[Any, ...], static: dict[str, Any], dependent: set[int]
+    op: Any,
+    g: Any,
+    out: Any,
+    args: tuple[Any, ...],
+    static: dict[str, Any],
+    dependent: Set[int],
+    looked_up: Set[int],
 ) -> list[tuple[DistributedArray, DistributedArray | None]]:
-    """Return the operands of a call that depend on a source, with their cotangents for `g`."""
+    """Return the operands of a call that depend on a source, with their cotangents for `g`.
+
+    dependent, looked_up: the identities of arrays that do, and of those that are looked up in one.
+    """
     positions = [
         i for i, a in enumerate(args)
         if type(a) is DistributedArray and id(a) in dependent and a.dtype.kind in "fc"
@@ -396,11 +409,12 @@ def _cotangents(
             remedy=f"Declare it, {op.name}.vjp(...), or call it on gdt.stop_gradient(x), where the "
             "result counts as a constant.",
         )
-    return [
-        (args[i], vjps[i](g, out, *args, **static))
-        for i in positions
-        if i < len(vjps) and vjps[i] is not None
-    ]
+    cotangents = []
+    for i in positions:
+        if i < len(vjps) and (vjp := vjps[i]) is not None:
+            c = for_table(g, op, args, static, i) if id(args[i]) in looked_up else g
+            cotangents.append((args[i], vjp(c, out, *args, **static)))
+    return cotangents
 
 
 def _resolved(

@@ -3,7 +3,7 @@
 A strategy says for every mesh axis whether it splits a factor, passes partial sums on, or holds
 whole operands. The engine takes the one of the lowest price, in bytes that all devices together
 send: those that move the operands now, and those that reducing its partial results will take later.
-What is later cannot be known, so four rules stand for it.
+What is later cannot be known, so five rules stand for it.
 
 - **Moves make a partial result cost something.** Where operands have to move, or a partial sum
   passes through, the results that stay partial cost what a reduce-scatter of them sends. So weights
@@ -13,6 +13,9 @@ What is later cannot be known, so four rules stand for it.
 - **The second reader resolves.** The first op that reads a partial sum may pass it on. For the next
   one passing it on costs twice as much, an all-reduce, and resolving it half, since the value is
   remembered and serves all readers after it.
+- **Indices stay split.** A table that is looked up by indices gives a result that is split as they
+  are, mostly along a batch. Where indices are gathered, that split is lost, at the price of an
+  all-gather of the result; so the table is gathered, unless it is larger than the result.
 - **Of equals** the strategy is taken that moves the smaller operands, then the one whose results
   stay split, then the first: factors in the order of the rule, whole operands last.
 
@@ -29,7 +32,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
@@ -61,7 +66,8 @@ class Strategy(NamedTuple):
 class Price(NamedTuple):
     """The price of a strategy; the least is chosen, by the first field in which two differ.
 
-    nbytes: the bytes that moving the operands sends now, and those that `later` says.
+    nbytes: the bytes that moving the operands sends now, and those that `later` says; where indices
+        are gathered, also those of gathering the outputs.
     moved: the sizes in bytes of the operands that change their layout.
     partial: the number of partial reductions of the outputs that cost something later.
     order: the position of the strategy among those that are considered.
@@ -110,6 +116,8 @@ def considered(
         shared = sum(_resolution_nbytes(types[n]) // 2 for n in reread - set(passed))
         partial = sum(r is not None for o in strategy.output_layouts for r in o.reductions)
         nbytes = strategy.nbytes - shared + later
+        if moves:
+            nbytes += _unsplit_nbytes(rule, types, sizes, strategy)
         yield Price(nbytes, sum(moves), partial if later else 0, order, later), strategy
 
 
@@ -123,10 +131,7 @@ def _reduction_nbytes(
 ) -> int:
     """Return the bytes that all devices send to reduce the partial outputs of a strategy so that
     each device has one shard: those of a reduce-scatter, half of those of an all-reduce."""
-    dtypes = [t.dtype for t in types if t is not None]
-    # The body decides the dtype of the outputs; where some operands are integers, those are mostly
-    # indices.
-    dtype = max(dtypes, key=lambda d: (d.kind in "fc", d.itemsize))
+    dtype = _dtype_of_outputs(types)
     nbytes = 0
     for shape, layout in zip(out_shapes(rule, sizes), strategy.output_layouts, strict=True):
         sizes_of = layout.mesh.sizes
@@ -135,6 +140,30 @@ def _reduction_nbytes(
             local = ArrayType.of(shape, dtype, layout).local_nbytes
             nbytes += layout.mesh.size * (p - 1) * local // p
     return nbytes
+
+
+def _unsplit_nbytes(
+    rule: Rule, types: Sequence[ArrayType | None], sizes: Mapping[str, int], strategy: Strategy
+) -> int:
+    """Return the bytes of gathering the outputs along the mesh axes along which the strategy
+    gathers indices: operands of integers, among others of floating-point numbers."""
+    dtype = _dtype_of_outputs(types)
+    nbytes = 0
+    for target, array_type in zip(strategy.target_layouts, types, strict=True):
+        if target is None or array_type is None or array_type.dtype.kind not in "iu":
+            continue
+        lost = set(itertools.chain(*array_type.layout.dims)).difference(*target.dims)
+        if lost and dtype.kind in "fc":
+            p = math.prod(array_type.mesh.sizes[a] for a in lost)
+            nbytes += (p - 1) * dtype.itemsize * sum(map(math.prod, out_shapes(rule, sizes)))
+    return nbytes
+
+
+def _dtype_of_outputs(types: Sequence[ArrayType | None]) -> np.dtype[Any]:
+    """Return the dtype that the outputs have for all that is known here: the body decides it; where
+    some operands are integers, those are mostly indices."""
+    dtypes = [t.dtype for t in types if t is not None]
+    return max(dtypes, key=lambda d: (d.kind in "fc", d.itemsize))
 
 
 def legal_strategies(
