@@ -34,7 +34,7 @@ LIBRARY = {  # what calls cuBLAS, as it does without gdt's kernels, or cuFFT and
 
 
 def graph_of(step: Function) -> StepGraph | None:
-    ((recording, *_),) = step._recordings.values()
+    (((recording, *_), _),) = step._recordings.values()
     return recording.graph
 
 

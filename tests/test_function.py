@@ -849,7 +849,7 @@ def test_a_forgotten_step_is_gone_without_a_collection_of_cycles() -> None:
     gc.collect()
     gc.disable()
     try:
-        ((recording, *_),) = step._recordings.values()
+        (((recording, *_), _),) = step._recordings.values()
         functions = [weakref.ref(recording.replay), weakref.ref(recording.program.run)]
         del step, recording
         assert [f() for f in functions] == [None, None]

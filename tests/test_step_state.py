@@ -222,14 +222,14 @@ def draws_in_numpy() -> Changes:
 CHANGES = {
     rebinds_a_variable: "changes count, 1, to 2",
     rebinds_a_global_variable: "changes LAST, 1, to 2",
-    appends: "changes losses, 1 entries, to 2",
-    adds_an_entry: "changes kept, 1 entries, to 2",
+    appends: "changes the length of losses, 1, to 2",
+    adds_an_entry: r"changes the keys of kept, \(0,\), to \(0, 1\)",
     counts_in_a_dict: "changes kept.steps, 1, to 2",
     counts_in_a_module: "changes module.rate, 0.625, to 0.75",
     makes_another_dict: "changes kept.state, a dict, to a dict",
     puts_a_number_in_the_place_of_an_array: r"changes kept.w, 1.0, to float64\[1\]",
-    draws_in_python: "changes random, ",
-    draws_in_numpy: "changes numpy.random, ",
+    draws_in_python: "draws from random, and not from gdt",
+    draws_in_numpy: "draws from numpy.random, and not",
 }
 
 
@@ -258,6 +258,28 @@ def test_a_state_with_a_cycle_is_refused() -> None:
     step = gdt.function(lambda x: x * kept["w"])
     with pytest.raises(FunctionError, match=r"kept.inner.outer, in .* line \d+ of .*holds itself"):
         step(gdt.ones(1))
+
+
+@pytest.mark.parametrize("where", ["argument", "list", "state"])
+def test_a_write_to_elements_is_refused_in_the_first_call(where: str) -> None:
+    training, x, rows = Training(), gdt.ones(3), [gdt.ones(3)]
+
+    @gdt.function
+    def step(x: DistributedArray, rows: list[DistributedArray]) -> DistributedArray:
+        if where != "state":  # it puts an array of the step's own there
+            training.step()
+        own = x * 2
+        own[0] = 5.0
+        written = {"argument": x, "list": rows[0], "state": training.w["w"]}[where]
+        written[0] = own[0]
+        return own
+
+    training.step()
+    before = [x.tolist(), rows[0].tolist(), training.now()]
+    for _ in range(3):
+        with pytest.raises(FunctionError, match=r"cannot write to an array .* as line \d+ of"):
+            step(x, rows)
+        assert [x.tolist(), rows[0].tolist(), training.now()] == before
 
 
 def test_an_error_in_a_first_call_leaves_everything_as_it_was() -> None:
@@ -704,7 +726,7 @@ def test_an_iterator_that_nothing_can_stand_in_for_is_refused(where: str) -> Non
     recorded, x = gdt.function(step), gdt.ones(2)
     arguments = (x, numbers) if where == "argument" else (x,)
     recorded(*arguments)
-    with pytest.raises(FunctionError, match=r"is an iterator \(count\), whose next value"):
+    with pytest.raises(FunctionError, match=r"cannot take the next value of .*\(count\), in line"):
         recorded(*arguments)
 
 

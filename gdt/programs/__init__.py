@@ -24,11 +24,12 @@ anew. All other Python values are constants of a recording, as with `jax.jit`.
 
 **What is refused.** A recorded step must not do what a replay cannot repeat. `observe.met_host`
 tells the recorder of values read on the host, data taken from there, and counters and batches that
-Python asks for; the error names the user's line. When the step has run, its variables and the
-containers in them are compared with what they held: arrays may have taken the places of arrays, and
-all other changes are refused, as is an array that no place holds. After an error in a call that
-runs as written or is recorded, the state is put back (`State.put_back`), counters and random
-numbers too.
+Python asks for; the error names the user's line. A write to the elements of an array of the
+arguments or the state is refused in the first call already. When the step has run, its variables
+and the containers in them are compared with what they held: arrays may have taken the places of
+arrays, and all other changes are refused, as is an array that no place holds. After an error in a
+call that runs as written or is recorded, the state is put back (`State.attempt`), counters and
+random numbers too.
 
 **Verification** proves what guards promise: every call of number `verify` is replayed, is run as
 written on a copy of the state, and must have left the same bits everywhere. The replay works on the

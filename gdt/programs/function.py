@@ -6,20 +6,19 @@ import functools
 import itertools
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
-from gdt.observe import HELD, OBSERVERS, observing
+from gdt.observe import HELD, OBSERVERS, Observer, observing
 from gdt.programs.program import Program
-from gdt.programs.recorder import Recorder
+from gdt.programs.recorder import Recorder, refused_write
 from gdt.programs.replay import OUTDATED, Input, Recording, Result, replaced, templated
 from gdt.programs.signature import Arguments
-from gdt.programs.step_state import State, name_of, same_bits
+from gdt.programs.step_state import State, difference, name_of
 from gdt.programs.variables import read
 from gdt.state import Place, Stateful, is_container, places
 
@@ -66,33 +65,18 @@ class StepRecorder(Recorder):
             self.on_host(f"use what counts in a place that no state names ({kind})", HELD)
 
 
-@contextmanager
-def _without_traces(arrays: Sequence[DistributedArray]) -> Iterator[None]:
-    """Forget in this context the resolved values of `arrays`, and whether ops have passed their
-    partial reductions on; restore both at its end.
+class WriteRefuser(Observer):
+    """An observer of a call that is not recorded: the arrays that a replay would read are not to be
+    written to, as then they are not in the call that is recorded."""
 
-    So every call sends the same, whether it is replayed, recorded or runs as written, and processes
-    may differ in that.
-    """
-    values = [(a._resolved, a._is_passed) for a in arrays]
-    for a in arrays:
-        a._resolved, a._is_passed = None, False
-    try:
-        yield
-    finally:
-        for a, (resolved, is_passed) in zip(arrays, values, strict=True):
-            a._resolved, a._is_passed = resolved, is_passed
+    wants_moves = False
 
+    def __init__(self, state: State) -> None:
+        self._arrays = {id(array) for *_, array in state.arrays}
 
-@contextmanager
-def _restoring(state: State) -> Iterator[None]:
-    """Put the state back if what runs in this context raises: else somebody who catches that would
-    take half a step, or take one twice."""
-    try:
-        yield
-    except BaseException:
-        state.put_back()
-        raise
+    def on_write(self, array: Any, before: Any, after: Any) -> None:
+        if id(array) in self._arrays:
+            raise refused_write(before)
 
 
 class Function:
@@ -104,9 +88,9 @@ class Function:
         functools.update_wrapper(self, function)
         self._function, self._named, self._verify = function, state, verify
         self._name = name_of(function)
-        self._recordings: dict[Any, list[Recording]] = {}  # by the keys of arguments
-        # Alive, so that no others have the identities that are in those keys.
-        self._objects: dict[Any, list[tuple[str, Any]]] = {}
+        # By keys of arguments; with the objects whose identities are in a key, alive, so that no
+        # others have them.
+        self._recordings: dict[Any, tuple[list[Recording], list[tuple[str, Any]]]] = {}
         self._count = 0
         self._calls = itertools.count(1)
         self._has_warned = False
@@ -117,7 +101,7 @@ class Function:
     @property
     def programs(self) -> list[Program]:
         """The programs recorded so far; `print(program.source)` shows what runs."""
-        return [r.program for recordings in self._recordings.values() for r in recordings]
+        return [r.program for recordings, _ in self._recordings.values() for r in recordings]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -126,11 +110,10 @@ class Function:
         if OBSERVERS.get():  # a tape, explain or a recording around this one wants every op
             return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs, self._name)
-        recordings = self._recordings.get(arguments.key)
         is_verified = self._verify and next(self._calls) % self._verify == 0
-        if recordings is None:
+        if arguments.key not in self._recordings:
             return self._first_call(arguments, args, kwargs)
-        before = None
+        recordings, before = self._recordings[arguments.key][0], None
         if is_verified and recordings:
             before = self._state(arguments)
             before.copy_arrays()
@@ -145,12 +128,12 @@ class Function:
         return result
 
     def _state(self, arguments: Arguments) -> State:
-        return State(self._function, self._named, arguments.objects, arguments.containers)
+        return State(self._function, self._named, arguments)
 
     def _first_call(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
         """Run as written, which makes plans and whatever state there is to be."""
         state = self._state(arguments)
-        with _restoring(state), _without_traces(_arrays(arguments, state)):
+        with state.attempt(), observing(WriteRefuser(state)):
             result = self._function(*args, **kwargs)
             templated(result, [], self._name)  # raises for what a replay could not return
         if len(self._recordings) == MANY_SIGNATURES:
@@ -159,9 +142,8 @@ class Function:
                 "as written; numbers that change from call to call are arrays: gdt.asarray(number)"
             )
         while len(self._recordings) >= MOST_SIGNATURES:
-            oldest = next(iter(self._recordings))
-            del self._recordings[oldest], self._objects[oldest]
-        self._recordings[arguments.key], self._objects[arguments.key] = [], arguments.objects
+            del self._recordings[next(iter(self._recordings))]
+        self._recordings[arguments.key] = [], arguments.objects
         return result
 
     def _record(
@@ -170,24 +152,16 @@ class Function:
         outdated = recordings[0].state.changed() if recordings else None
         state = self._state(arguments)
         recorder = StepRecorder(self._name, state)
-        argument_places = [
-            (Place(f"argument {k!r}", o, k), n) for n, (o, k) in enumerate(arguments.places)
-        ]
-        before = [
-            (place, n, array.type, recorder.declare(array), array)
-            for place, n in [*argument_places, *[(p, -1) for p in state.arrays]]
-            if isinstance(array := read(place), DistributedArray)
-        ]
-        with _restoring(state):
-            arrays = [array for *_, array in before]
-            with _without_traces(arrays), state.refusing_iterators(), observing(recorder):
+        arrays = [(*part, recorder.declare(part[-1])) for part in state.arrays]
+        with state.attempt():
+            with state.refusing_iterators(), observing(recorder):
                 returned = self._function(*args, **kwargs)
             state.refuse_changes()
             results: list[DistributedArray] = []
             template = templated(returned, results, self._name)
             inputs = [
-                Input(place, n, kind, register, _written(place, array, results))
-                for place, n, kind, register, array in before
+                Input(place, n, array.type, register, _written(place, array, results))
+                for place, n, array, register in arrays
             ]
             outputs = [recorder.find(r) for r in results]
             program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
@@ -218,12 +192,12 @@ class Function:
         differs in what both return and leave."""
         replayed = self._state(arguments)
         before.put_back()
-        with _restoring(before), _without_traces(_arrays(arguments, before)):
+        with before.attempt():
             expected = self._function(*args, **kwargs)
-        difference = _difference(returned, expected)
-        difference = difference or replayed.difference(self._state(arguments))
-        if difference:
-            name, replay_value, plain_value = difference
+        stale = difference(_values(returned), _values(expected))
+        stale = stale or difference(replayed.values, self._state(arguments).values)
+        if stale:
+            name, replay_value, plain_value = stale
             raise error(
                 FunctionError,
                 self._name,
@@ -245,12 +219,6 @@ class Function:
             )
 
 
-def _arrays(arguments: Arguments, state: State) -> list[DistributedArray]:
-    """All arrays that a call may read."""
-    values = [owner[key] for owner, key in arguments.places] + [read(p) for p in state.arrays]
-    return [array for array in values if isinstance(array, DistributedArray)]
-
-
 def _written(
     place: Place, before: DistributedArray, results: list[DistributedArray]
 ) -> Result | None:
@@ -259,14 +227,10 @@ def _written(
     return None if now is before else Result.of(now, results)
 
 
-def _difference(one: Tree, other: Tree) -> tuple[str, Any, Any] | None:
-    """The first place where two trees differ by a bit: its name and both values; None if none."""
-    trees = [[(p.name, p.value) for p in places((t,), "what it returns")] for t in (one, other)]
-    for (name, a), (twin, b) in itertools.zip_longest(*trees, fillvalue=("its structure", None)):
-        is_alike = type(a) is type(b) and (is_container(a) or same_bits(a, b))
-        if name != twin or not is_alike:
-            return name, a, b
-    return None
+def _values(tree: Tree) -> list[tuple[str, Any]]:
+    """The names and values of a returned tree; of a container, its class."""
+    values = [(place.name, place.value) for place in places((tree,), "what it returns")]
+    return [(name, type(v) if is_container(v) else v) for name, v in values]
 
 
 # ---------------------------------------------------------------- the decorator
@@ -278,33 +242,34 @@ def function(
 ) -> Any:
     """`f`, recorded once for every kind of call and then replayed without Python running it.
 
-    f: a training step, say: a function of arrays, in any tree of lists, tuples and dicts, and of
-    whatever else it needs. Without it a decorator is returned: `@gdt.function(verify=100)`.
+    f: a function of arrays, in any tree of lists, tuples and dicts, and of whatever else it needs;
+        a training step, say. Without it a decorator is returned: `@gdt.function(verify=100)`.
 
-    1. The arrays of a step come from its arguments and from its state. The state is what `state`
-       names (Modules, optimizers, dicts, lists, objects with attributes); where there is none,
-       the arrays, Modules, optimizers, generators and trees of them in the variables of `f`: those
-       of enclosing functions, defaults, the object that a method is bound to (or that `f` is), and
-       the global variables that its code names; likewise in the variables of functions among
-       these, but for global variables of other files. Arrays are read anew in every call, and what
-       the step puts in their place is put there.
+    1. The arrays of a step come from its arguments and its state. `state` names the state: Modules,
+       optimizers, dicts, lists, objects with attributes. Without it the state is every array,
+       Module, optimizer, generator and tree of them in the variables of `f`: the variables of
+       enclosing functions, defaults, the object that `f` is or is bound to, and the global
+       variables that its code names; and in the variables of functions among these, but for global
+       variables of other files. A replay reads arrays anew in their places, and puts new arrays
+       where the step does.
     2. All else in arguments and state (numbers, texts, structure, `model.training`,
-       hyperparameters), in containers and in the attributes of Modules and optimizers, is part of
-       a call's signature. The first call with a signature runs as written, the second is recorded,
-       later ones are replayed. Learning rates that are schedules, counts of steps and random
-       numbers go on as without recording.
+       hyperparameters) is part of the signature of a call. The first call with a signature runs as
+       written, the second is recorded, later ones are replayed. Schedules of learning rates, counts
+       of steps and random numbers go on as without recording.
     3. All other values of Python are constants of the recording, as with `jax.jit`: numbers in
        variables and in objects that are no state, attributes of classes and of other objects
-       within a Module, elements of sets and of NumPy arrays, clocks, files. A FunctionError with
-       the user's line says where a recorded step takes NumPy arrays or lists from the host, reads
-       values there (`float`, `.numpy()`, `.item()`), draws from another generator than gdt's, takes
-       the next value of an iterator in a variable, reads or sets what gdt counts
-       (`optimizer.steps`, `batches.epoch`, the next batch of `gdt.data.Batches`), reads an array in
-       a place that is no state, or changes anything in its variables and state but arrays.
+       within a Module, elements of sets and of NumPy arrays, clocks, files.
 
-    verify: every call of that number also runs as written, on a copy of the state, and
-    FunctionError names the first result or part of the state that differs by a bit. Parameters,
-    counters and random numbers are then what the step as written has left. 0 verifies nothing.
+    Raises FunctionError, with the user's line, where a recorded step takes NumPy arrays or lists
+    from the host, reads values there (`float`, `.numpy()`, `.item()`), draws from another generator
+    than gdt's, takes the next value of an iterator in a variable, reads or sets what gdt counts
+    (`optimizer.steps`, `batches.epoch`, the next batch of `gdt.data.Batches`), reads an array in a
+    place that is no state, writes to elements of an array that it has not made, or changes anything
+    in its variables and state but arrays.
+
+    verify: 0, or every how many calls one also runs as written, on a copy of the state;
+        FunctionError names the first result or part of the state in which it and the replay differ
+        by a bit. Parameters, counters and random numbers are then those of the step as written.
 
     Where a call that runs as written or is recorded raises anything, parameters, counters and
     random numbers are what they were before the call; where a replay finds wrong indices or

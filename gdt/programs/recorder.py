@@ -20,7 +20,7 @@ from gdt.comm.relayout import JOIN
 from gdt.comm.transport import sent
 from gdt.engine.op import Op
 from gdt.engine.plan import Plan
-from gdt.errors import FunctionError, error
+from gdt.errors import FunctionError, error, line_of_user
 from gdt.observe import Observer, observing_only
 from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
@@ -139,15 +139,7 @@ class Recorder(Observer):
     def on_write(self, array: Any, before: Any, after: Any) -> None:
         register = self._registers.get(_identity(held(before)))
         if register is None or register in self.unknown or register in self.inputs:
-            raise error(
-                FunctionError,
-                "setitem",
-                "a recorded step writes to an array that it has not made: only the recording, and "
-                "no later call, would change it",
-                operands={"x": before.type},
-                remedy="Write x = x.at[i].set(value), and return x or put it where the step keeps "
-                "its state.",
-            )
+            raise refused_write(before)
 
     def _note(
         self,
@@ -262,6 +254,19 @@ class Recorder(Observer):
                     kind = f"an array of blocks {block.dtype}{list(block.shape)}"
                     return f"{instruction.name}, in {instruction.line}, reads {kind}"
         return "it returns an array"
+
+
+def refused_write(array: DistributedArray) -> FunctionError:
+    """The error for writing to an array that the step has not made."""
+    return error(
+        FunctionError,
+        "write",
+        "a recorded step cannot write to an array that it has not made, as "
+        f"{line_of_user()} does: no replay would change it",
+        operands={"x": array.type},
+        remedy="Make another array, as by x = x.at[i].set(value) or x = gdt.sort(x), and return it "
+        "or put it where the step keeps its state.",
+    )
 
 
 def _is_scalar(value: Any) -> bool:

@@ -74,27 +74,21 @@ def templated(tree: Tree, results: list[DistributedArray], name: str) -> Tree:
             return Result.of(leaf, results)
         if leaf is None or isinstance(leaf, str):
             return leaf
-        raise error(
-            FunctionError,
-            name,
-            f"it returns a value of type {type(leaf).__name__}, which a recorded step cannot "
-            "compute",
-            remedy="Return arrays, None, or lists, tuples and dicts of them.",
-        )
+        raise _not_computed(name, f"a value of type {type(leaf).__name__}")
 
     try:
         return mapped(template, tree)
     except RecursionError:
-        raise _not_rebuilt(name, "a tree that is nested too deep, or that holds itself") from None
+        raise _not_computed(name, "a tree that is nested too deep, or that holds itself") from None
     except (TypeError, ValueError, AttributeError) as e:
-        raise _not_rebuilt(name, f"a container which is not made of its items ({e})") from e
+        raise _not_computed(name, f"a container which is not made of its items ({e})") from e
 
 
-def _not_rebuilt(name: str, what: str) -> FunctionError:
+def _not_computed(name: str, result: str) -> FunctionError:
     return error(
         FunctionError,
         name,
-        f"it returns {what}: a replay could not make another one",
+        f"it returns {result}: a replay could not make another one",
         remedy="Return arrays, None, or lists, tuples and dicts of them.",
     )
 

@@ -9,9 +9,10 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error, line_of_user
-from gdt.programs.step_state import PRIMITIVES
 from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
 from gdt.sharding.mesh import chosen_mesh
+
+PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
 
 
 class Arguments:

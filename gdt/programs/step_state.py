@@ -6,9 +6,10 @@ import inspect
 import itertools
 import pickle
 import random
+import reprlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -19,11 +20,13 @@ from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error, line_of_user
+from gdt.programs.signature import PRIMITIVES, Arguments
 from gdt.programs.variables import MISSING, Cell, read, variables
 from gdt.random.generator import Generator, generator
 from gdt.state import Place, Stateful, owner_of, places
 
-PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
+STATE = (DistributedArray, Stateful, Generator)  # what makes a variable state
+CONSTANT = (tuple, types.MappingProxyType)  # containers whose values cannot be set
 
 # What a step may put at a place, and what a recording relies on there. state: arrays in the place
 # of arrays; all else is guarded. argument: the same, but it is part of the signature. counter:
@@ -31,35 +34,43 @@ PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.
 Role = Literal["state", "argument", "counter", "constant"]
 
 
-class Kept(NamedTuple):
-    """The value that a place held when a step was recorded."""
+class Entry(NamedTuple):
+    """A place, the value that it had when the state was taken, and what a step may put there."""
 
     place: Place
     value: Any
     role: Role
 
-
-class Structure(NamedTuple):
-    """The keys that a container had."""
-
-    name: str
-    owner: Any
-    keys: list[Any]
-    role: Role
-
     @classmethod
-    def of(cls, name: str, owner: Any, role: Role) -> Structure:
-        """The structure of `owner` with the keys that it has now."""
-        return cls(name, owner, _keys(owner), role)
+    def of(cls, place: Place, role: Role) -> Entry:
+        """The entry of a place with the value that it has now."""
+        return cls(place, read(place), role)
 
-    def is_changed(self) -> bool:
-        """Whether the owner has other keys now."""
-        now = _keys(self.owner)
-        return len(now) != len(self.keys) or not all(map(_is_same, now, self.keys))
+    @property
+    def is_guarded(self) -> bool:
+        """Whether a recording relies on the very value at the place."""
+        is_fixed = isinstance(self.value, DistributedArray) or isinstance(self.place.owner, tuple)
+        return self.role == "state" and not is_fixed
 
 
-def _keys(owner: Any) -> list[Any]:
-    return [*owner] if isinstance(owner, Mapping) else [*range(len(owner))]
+class Keys:
+    """The keys of a mapping, or the length of a list, as an owner of one value."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+
+    def __getitem__(self, key: str) -> tuple[Any, ...] | int:
+        is_mapping = isinstance(self.container, Mapping)
+        return (*self.container,) if is_mapping else len(self.container)
+
+    def __setitem__(self, key: str, keys: Any) -> None:
+        """Set the keys; the entries of the values, which come later, put values under them."""
+        if isinstance(self.container, list):
+            self.container[:] = [MISSING] * keys
+        elif isinstance(self.container, MutableMapping):
+            self.container.clear()
+            for k in keys:
+                self.container[k] = MISSING
 
 
 class HostRandom:
@@ -86,11 +97,11 @@ class RefusedIterator:
 
     def __next__(self) -> Any:
         kind = type(self._iterator).__name__
-        problem = f"take the next value of {self._variable} ({kind}), as {line_of_user()} does"
         raise error(
             FunctionError,
             self._step,
-            f"a recorded step cannot {problem}",
+            f"a recorded step cannot take the next value of {self._variable} ({kind}), in "
+            f"{line_of_user()}",
             remedy="Take it outside of the step, and pass the value: as an array if it changes.",
         )
 
@@ -106,43 +117,42 @@ class RefusedIterator:
 
 
 class State:
-    """The state of a step as it is now: the values that it keeps besides its arguments.
+    """The state of a step, and what else it may read or change, as it is now.
 
     named: the values that `state=` names; None takes the variables of the step in their place.
-    objects: the arguments that are no arrays, numbers or containers, by name. containers: the
-    arguments that are containers.
+    arguments: those of the call. The state has an `Entry` for every value in variables, containers
+    and attributes, and for the keys of containers.
 
     A variable is state if its value holds an array, a Stateful object or a generator. Other
     variables are constants, which are compared to find out what the step itself changes in them.
     """
 
     def __init__(
-        self,
-        function: Callable[..., Any],
-        named: tuple[Any, ...] | None,
-        objects: Sequence[tuple[str, Any]] = (),
-        containers: Sequence[Any] = (),
+        self, function: Callable[..., Any], named: tuple[Any, ...] | None, arguments: Arguments
     ) -> None:
         self._name, self._line = name_of(function), _line_of(function)
-        self._kept: list[Kept] = []
-        self._structures: list[Structure] = []
+        self._arguments = [
+            Place("an argument", *owner_and_key) for owner_and_key in arguments.places
+        ]
+        self._entries: list[Entry] = []
         self.entered: set[int] = set()  # identities of all containers
         roots = [Place("self", (function,), 0), *variables(function)]  # that may be a Module
         if named is not None:
-            self._kept += [Kept(place, read(place), "constant") for place in roots]
+            self._entries += [Entry.of(place, "constant") for place in roots]
             roots = [Place(f"state[{i}]", named, i) for i in range(len(named))]
-        for name, value in objects:
+        for name, value in arguments.objects:
             roots += [Place(name, (value,), 0), *variables(value)]
         for root in roots:
             self._enter(root)
-        for container in containers:
+        for container in arguments.containers:
             if id(container) not in self.entered:
-                self._structures.append(Structure.of("an argument", container, "argument"))
-                inside = [Place(f"argument[{k!r}]", container, k) for k in _keys(container)]
-                self._kept += [Kept(place, place.value, "argument") for place in inside]
-        self._keep_draws("gdt.random", generator)
+                self._enter_keys("an argument", container, "argument")
+                keys = container if isinstance(container, Mapping) else range(len(container))
+                inside = [Place(f"argument[{key!r}]", container, key) for key in keys]
+                self._entries += [Entry.of(place, "argument") for place in inside]
+        self._enter_draws("gdt.random", generator)
         for name in ("random", "numpy.random"):
-            self._kept.append(Kept(Place(name, HOST_RANDOM, name), HOST_RANDOM[name], "constant"))
+            self._entries.append(Entry.of(Place(name, HOST_RANDOM, name), "constant"))
 
     def _enter(self, root: Place) -> None:
         """Take in what a variable holds, or what is named in a tuple."""
@@ -153,15 +163,20 @@ class State:
         is_state = is_named or any(isinstance(item, STATE) for _, item in contents)
         role: Role = "state" if is_state else "constant"
         for place, item in contents:
-            self._kept.append(Kept(place, item, "counter" if place.is_counter else role))
-            owner = owner_of(tree if place is root else item)
-            if owner is not None:
-                self._structures.append(Structure.of(place.name, owner, role))
+            self._entries.append(Entry(place, item, "counter" if place.is_counter else role))
+            self._enter_keys(place.name, owner_of(tree if place is root else item), role)
             if isinstance(item, Generator):
-                self._keep_draws(place.name, item)
+                self._enter_draws(place.name, item)
 
-    def _keep_draws(self, name: str, source: Generator) -> None:
-        self._kept.append(Kept(Place(name, vars(source), "_state"), source.state, "counter"))
+    def _enter_keys(self, name: str, container: Any, role: Role) -> None:
+        if container is not None and not isinstance(container, tuple):
+            fact = "keys" if isinstance(container, Mapping) else "length"
+            self._entries.append(
+                Entry.of(Place(f"the {fact} of {name}", Keys(container), fact), role)
+            )
+
+    def _enter_draws(self, name: str, source: Generator) -> None:
+        self._entries.append(Entry.of(Place(name, vars(source), "_state"), "counter"))
 
     def _refuse_cycle(self, name: str) -> None:
         raise error(
@@ -172,60 +187,69 @@ class State:
         )
 
     @property
-    def arrays(self) -> list[Place]:
-        """The places of arrays."""
-        return [
-            place
-            for place, value, role in self._kept
+    def arrays(self) -> list[tuple[Place, int, DistributedArray]]:
+        """The arrays that a call may read: place, number among those of the arguments (-1: it is in
+        the state), and array."""
+        arguments = [(place, n, place.value) for n, place in enumerate(self._arguments)]
+        return arguments + [
+            (place, -1, value)
+            for place, value, role in self._entries
             if role == "state" and isinstance(value, DistributedArray)
         ]
+
+    @property
+    def values(self) -> list[tuple[str, Any]]:
+        """The name and the value of every entry."""
+        return [(place.name, value) for place, value, _ in self._entries]
+
+    # ---- around a call
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Put everything back if what runs in this context raises: else somebody who catches that
+        would take half a step, or take one twice.
+
+        Until its end, resolved values of arrays are forgotten, and whether ops have passed their
+        partial reductions on. So every call sends the same, whether it is replayed, recorded or
+        runs as written, and processes may differ in that.
+        """
+        traces = [(a, a._resolved, a._is_passed) for *_, a in self.arrays]
+        for array, *_ in traces:
+            array._resolved, array._is_passed = None, False
+        try:
+            yield
+        except BaseException:
+            self.put_back()
+            raise
+        finally:
+            for array, resolved, is_passed in traces:
+                array._resolved, array._is_passed = resolved, is_passed
 
     @contextmanager
     def refusing_iterators(self) -> Iterator[None]:
         """Refuse, in this context, to take the next value of an iterator in a variable: a replay
         would not take it."""
-        refusing = []
+        refused = [
+            (place, value, RefusedIterator(value, place.name, self._name))
+            for place, value, _ in self._entries
+            if isinstance(value, Iterator)
+        ]
         try:
-            for place, value, _ in self._kept:
-                if not isinstance(value, Iterator):
-                    continue
-                if not hasattr(type(place.owner), "__setitem__"):
-                    raise self._refused_iterator(place, value)
-                place.owner[place.key] = refused = RefusedIterator(value, place.name, self._name)
-                refusing.append((place, value, refused))
+            for place, _, stand_in in refused:
+                try:
+                    place.owner[place.key] = stand_in
+                except TypeError:  # a tuple, where nothing can stand in for it
+                    next(stand_in)
             yield
         finally:
-            for place, iterator, refused in refusing:
-                if read(place) is refused:  # the step may have put something else there
+            for place, iterator, stand_in in refused:
+                if read(place) is stand_in:  # the step may have put something else there
                     place.owner[place.key] = iterator
-
-    def _refused_iterator(self, place: Place, iterator: Iterator[Any]) -> FunctionError:
-        """The error for an iterator that is given to a step, where no other can take its place."""
-        return error(
-            FunctionError,
-            self._name,
-            f"{place.name} of the step at {self._line} is an iterator "
-            f"({type(iterator).__name__}), whose next value a replay would not take",
-            remedy="Take it outside of the step, and pass the value: as an array if it changes.",
-        )
-
-    # ---- before and after a call
 
     def put_back(self) -> None:
         """Let everything be again what it was, counters and random numbers too."""
-        for _, owner, keys, _ in [s for s in self._structures if s.is_changed()]:
-            values = {
-                entry.place.key: entry.value for entry in self._kept if entry.place.owner is owner
-            }
-            if isinstance(owner, list):
-                owner[:] = values.values()
-            elif isinstance(owner, MutableMapping):
-                for key in _keys(owner):
-                    del owner[key]
-                for key in keys:
-                    owner[key] = values[key]
-        for place, value, _ in self._kept:
-            if read(place) is value or isinstance(place.owner, tuple | types.MappingProxyType):
+        for place, value, _ in self._entries:
+            if _is_same(read(place), value) or isinstance(place.owner, CONSTANT):
                 continue
             if value is MISSING:
                 del place.owner[place.key]
@@ -234,48 +258,33 @@ class State:
 
     def refuse_changes(self) -> None:
         """Raise FunctionError if a step has changed something that a replay would not change."""
-        for structure in self._structures:
-            if structure.is_changed():
-                count = f"{len(structure.keys)} entries, to {len(structure.owner)}"
-                raise self._changed(structure.name, count)
-        for place, was, role in self._kept:
+        for place, was, role in self._entries:
             now, is_array = read(place), isinstance(was, DistributedArray)
             may_be_another = role != "constant" and is_array and isinstance(now, DistributedArray)
             if not (role == "counter" or may_be_another or _is_same(now, was)):
-                raise self._changed(place.name, f"{_shown(was)}, to {_shown(now)}")
-
-    def _changed(self, name: str, change: str) -> FunctionError:
-        return error(
-            FunctionError,
-            self._name,
-            f"the step at {self._line} changes {name}, {change}",
-            remedy="A replay puts arrays in the places of arrays, and does nothing else in Python: "
-            "return it, or change it outside of the step.",
-        )
+                change = f"changes {place.name}, {_shown(was)}, to {_shown(now)}"
+                if place.owner is HOST_RANDOM:
+                    change = f"draws from {place.name}, and not from gdt.random"
+                raise error(
+                    FunctionError,
+                    self._name,
+                    f"the step at {self._line} {change}",
+                    remedy="A replay puts arrays in the places of arrays, and does nothing else in "
+                    "Python: return it, or change it outside of the step.",
+                )
 
     def forget(self) -> None:
         """Drop all but what a recording relies on: arrays may be large."""
-        self._structures = [s for s in self._structures if s.role == "state"]
-        self._kept = [entry for entry in self._kept if _is_guarded(*entry)]
-
-    # ---- verification
+        self._entries = [entry for entry in self._entries if entry.is_guarded]
 
     def copy_arrays(self) -> None:
         """Keep copies of the arrays, so that a replay may overwrite these."""
         copies: dict[int, DistributedArray] = {}
-        for i, (place, value, role) in enumerate(self._kept):
+        for i, (place, value, role) in enumerate(self._entries):
             if isinstance(value, DistributedArray):
                 if id(value) not in copies:
                     copies[id(value)] = _copy(value)
-                self._kept[i] = Kept(place, copies[id(value)], role)
-
-    def difference(self, other: State) -> tuple[str, Any, Any] | None:
-        """The name of the first thing that differs by a bit in two states, and what both hold."""
-        pairs = itertools.zip_longest(self._kept, other._kept, fillvalue=NOTHING)
-        for (place, value, _), (twin, other_value, _) in pairs:
-            if place.name != twin.name or not same_bits(value, other_value):
-                return place.name, value, other_value
-        return None
+                self._entries[i] = Entry(place, copies[id(value)], role)
 
     # ---- guards
 
@@ -290,34 +299,25 @@ class State:
                 namespace[names[id(thing)]] = thing
             return names[id(thing)]
 
-        checks = [f"{_expression(place, name)} is {name(value)}" for place, value, _ in self._kept]
-        checks += [
-            f"[*{name(owner)}] == {name(keys)}" if isinstance(owner, Mapping)
-            else f"len({name(owner)}) == {len(keys)}"
-            for _, owner, keys, _ in self._structures
-        ]  # fmt: skip
+        checks = [f"{_expression(place, name)} {name(value)}" for place, value, _ in self._entries]
         # Numbers may be equal without being one object.
         return f"{' and '.join(dict.fromkeys(checks)) or True} or changed() is None"
 
     def changed(self) -> str | None:
         """The name of something that a recording relies on and that is not what it was; or None."""
-        others = [
-            entry.place.name for entry in self._kept if not _is_same(read(entry.place), entry.value)
-        ]
-        others += [f"the keys of {s.name}" for s in self._structures if s.is_changed()]
-        return others[0] if others else None
+        others = (place for place, value, _ in self._entries if not _is_same(read(place), value))
+        return next((place.name for place in others), None)
 
 
-NOTHING = Kept(Place("its structure", {}, None), None, "constant")
-
-
-def _is_guarded(place: Place, value: Any, role: Role) -> bool:
-    """Whether a recording relies on the very value at a place."""
-    is_fixed = isinstance(value, DistributedArray) or isinstance(place.owner, tuple)
-    return role == "state" and not is_fixed
-
-
-STATE = (DistributedArray, Stateful, Generator)
+def difference(
+    values: Iterable[tuple[str, Any]], others: Iterable[tuple[str, Any]]
+) -> tuple[str, Any, Any] | None:
+    """The name of the first value that differs by a bit from its twin, and both; None if none."""
+    pairs = itertools.zip_longest(values, others, fillvalue=("its structure", None))
+    for (name, value), (twin, other) in pairs:
+        if name != twin or not _has_same_bits(value, other):
+            return name, value, other
+    return None
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -339,11 +339,15 @@ def _attributes(value: Any) -> Any:
 
 
 def _expression(place: Place, name: Callable[[Any], str]) -> str:
-    """The source that reads a place; `name(value)` returns the name of a value in that source."""
-    if isinstance(place.owner, Cell):
-        return f"{name(place.owner.cell)}.cell_contents"
-    key = repr(place.key) if type(place.key) in (str, int) else name(place.key)
-    return f"{name(place.owner)}[{key}]"
+    """The source that reads a place and compares it with what follows; `name(value)` returns the
+    name of a value in that source."""
+    owner, key = place.owner, place.key
+    if isinstance(owner, Keys):
+        container = name(owner.container)
+        return f"(*{container},) ==" if key == "keys" else f"len({container}) =="
+    if isinstance(owner, Cell):
+        return f"{name(owner.cell)}.cell_contents is"
+    return f"{name(owner)}[{repr(key) if type(key) in (str, int) else name(key)}] is"
 
 
 def _is_same(now: Any, value: Any) -> bool:
@@ -358,7 +362,7 @@ def _is_same(now: Any, value: Any) -> bool:
     return bool(value_key(now) == value_key(value))
 
 
-def same_bits(a: Any, b: Any) -> bool:
+def _has_same_bits(a: Any, b: Any) -> bool:
     """Whether two arrays are of one type and hold the same bits; of others, whether they are the
     same."""
     if not (isinstance(a, DistributedArray) and isinstance(b, DistributedArray)):
@@ -382,4 +386,6 @@ def _copy(array: DistributedArray) -> DistributedArray:
 def _shown(value: Any) -> str:
     if value is MISSING:
         return "which is nothing yet"
+    if isinstance(value, tuple):
+        return reprlib.repr(value)
     return str(value.type) if isinstance(value, DistributedArray) else shown_value(value)

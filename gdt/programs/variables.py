@@ -41,39 +41,33 @@ def variables(function: Any) -> Iterator[Place]:
     """The variables of a function: of enclosing functions, defaults, what it is bound to, and the
     global variables that its code names; and likewise those of functions among them, but of global
     variables only those of its own module."""
-    waiting, seen, module = [function], set[int](), _globals_of(function)
+    innermost = function
+    while (inner := _inside(innermost)) is not None:
+        innermost = inner
+    module = getattr(innermost, "__globals__", None)
+    waiting, closed = [function], set[int]()
     while waiting:
         value = waiting.pop(0)
-        if id(value) in seen:
+        if id(value) in closed:
             continue
-        seen.add(id(value))
+        closed.add(id(value))
         places: list[Place] = []
         if isinstance(value, functools.partial):
             places = [Place(f"argument {i}", value.args, i) for i in range(len(value.args))]
             places += [Place(name, value.keywords, name) for name in value.keywords]
-            waiting.append(value.func)
         elif isinstance(value, types.MethodType):
             places = [Place("self", (value.__self__,), 0)]
-            waiting.append(value.__func__)
         elif isinstance(value, types.FunctionType):
             places = [*_of_function(value, value.__globals__ is module)]
-        else:
-            waiting.append(getattr(value, "__wrapped__", None))
         yield from places
-        waiting += [v for v in map(read, places) if _is_function(v)]
+        waiting += [_inside(value), *[v for v in map(read, places) if _is_function(v)]]
 
 
-def _globals_of(function: Any) -> dict[str, Any] | None:
-    """The global variables of the function that the user wrote, inside wrappers and partials."""
-    while True:
-        if isinstance(function, functools.partial):
-            function = function.func
-        elif isinstance(function, types.MethodType):
-            function = function.__func__
-        elif hasattr(function, "__wrapped__"):
-            function = function.__wrapped__
-        else:
-            return getattr(function, "__globals__", None)
+def _inside(function: Any) -> Any:
+    """The function inside a partial, a method or a wrapper; None if there is none."""
+    if isinstance(function, functools.partial):
+        return function.func
+    return getattr(function, "__func__", None) or getattr(function, "__wrapped__", None)
 
 
 def _of_function(function: types.FunctionType, has_globals: bool) -> Iterator[Place]:

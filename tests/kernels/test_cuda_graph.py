@@ -55,7 +55,7 @@ def trained(
     kept += [p.numpy() for p in network.parameters().values()]
     kept += [network.norm.moving_mean.numpy(), network.norm.moving_variance.numpy()]
     kept += [s.numpy() for kind in optimizer.state.values() for s in kind.values()]
-    assert not captured or all(r[0].graph.is_captured for r in step._recordings.values())
+    assert not captured or all(r[0].graph.is_captured for r, _ in step._recordings.values())
     return kept, [optimizer.steps, network.dropout.calls]
 
 
