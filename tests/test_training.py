@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from rich.console import Console
+from safetensors.numpy import load_file
 
 import gdt
 from examples import imdb
@@ -14,6 +18,7 @@ from gdt import Layout, create_mesh, nn
 from gdt.errors import ArgumentError, NanError
 from gdt.optim import SGD
 from gdt.training import Trainer, evaluating
+from gdt.training.measuring import Measurement
 
 
 def mean_of(targets: Any, predictions: gdt.DistributedArray) -> gdt.DistributedArray:
@@ -158,3 +163,88 @@ def test_a_loss_that_is_no_number_ends_the_training() -> None:
         history = trainer.fit(batches, epochs=2, show=False, callbacks=[ending])
     assert len(caught) == 1 and caught[0].filename == __file__
     assert len(history.steps) == 1 and len(history.epochs) == 1
+
+
+def test_losses_are_read_every_eighth_step_and_the_first_that_is_no_number_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def trained(bad: int, **options: Any) -> list[int]:
+        """Train for 20 steps, of which number `bad` has no loss; return when losses were read."""
+        model = nn.Sequential(nn.Dense(1, 1, key=1))
+        trainer = Trainer(model, SGD(0.1), "mse")
+        reads: list[int] = []
+
+        def add(self: Measurement, *args: Any) -> dict[str, float]:
+            reads.append(trainer.optimizer.steps)
+            return original(self, *args)
+
+        monkeypatch.setattr(Measurement, "add", add)
+        values = [np.full((2, 1), np.nan if n == bad else 1.0) for n in range(1, 21)]
+        trainer.fit([(np.ones((2, 1)), y) for y in values], show=False, **options)
+        return reads
+
+    original = Measurement.add
+    assert trained(0) == [8] * 8 + [16] * 8 + [20] * 4
+    assert trained(0, resume=tmp_path / "a", save_every=5)[:8] == [5] * 5 + [8] * 3
+    watching = gdt.training.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
+    assert trained(0, callbacks=[watching]) == [*range(1, 21)]
+    for bad in (1, 3, 8, 11, 20):
+        problem = f"the loss is nan in batch {bad} of epoch 1, step {bad} in all"
+        with pytest.raises(NanError, match=problem):
+            trained(bad)
+        folder = tmp_path / str(bad)
+        with pytest.raises(NanError, match=problem):
+            trained(bad, resume=folder, save_every=2)
+        for path in folder.glob("*.safetensors"):  # none is of a NaN
+            assert np.isfinite(load_file(path)["model.layers.0.weight"]).all()
+
+
+def calls_of(run: Callable[[], object]) -> int:
+    """Return how many functions `run` calls."""
+    calls = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_fit_calls_few_functions_beside_those_of_a_plain_loop(rng: np.random.Generator) -> None:
+    mesh = create_mesh([("batch", 4)])
+    x, y = rng.random((64 * 24, 6), dtype=np.float32), rng.integers(0, 3, 64 * 24)
+    layouts = [Layout(["batch", None], mesh), Layout(["batch"], mesh)]
+
+    def place(*arrays: np.ndarray) -> list[gdt.DistributedArray]:
+        return [gdt.asarray(a, layout=layout) for a, layout in zip(arrays, layouts, strict=True)]
+
+    with gdt.default_mesh(mesh):
+        models = [nn.Sequential(nn.Dense(6, 3, key=1)) for _ in range(2)]
+    loss, optimizer = nn.losses.sparse_softmax_cross_entropy, gdt.optim.Adam(0.01)
+    trainer = Trainer(models[1], gdt.optim.Adam(0.01), loss)
+
+    @gdt.function
+    def step(x: Any, y: Any) -> Any:
+        value, gradients = gdt.value_and_grad(lambda m: loss(y, m(x)))(models[0])
+        optimizer.update(models[0], gradients)
+        return value
+
+    def by_hand(steps: int) -> None:
+        rows = slice(64 * steps)
+        for batch in gdt.data.Batches(x[rows], y[rows], batch_size=64, seed=0, place=place):
+            float(step(*batch))
+
+    def fit(steps: int) -> None:
+        rows = slice(64 * steps)
+        trainer.fit(gdt.data.Batches(x[rows], y[rows], batch_size=64, seed=0), show=False)
+
+    calls = []  # of a step
+    for run in (by_hand, fit):
+        run(8)  # records the step
+        calls.append((calls_of(lambda r=run: r(24)) - calls_of(lambda r=run: r(8))) / 16)
+    assert calls[0] > 300 and calls[1] - calls[0] < 180, calls

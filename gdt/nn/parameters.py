@@ -98,3 +98,9 @@ def check_features(layer: str, x: Any, size: int, rank: int = 1) -> None:
 def mesh_of(x: Any) -> Mesh | None:
     """Return the mesh of a layer's first input; None of one that is no distributed array."""
     return x.mesh if isinstance(x, DistributedArray) else None
+
+
+def has_all_arrays(model: Module) -> bool:
+    """Return whether a model has arrays, and no layer that creates its own at the first call."""
+    is_whole = not any(hasattr(module, "_parameter_specs") for _, module in model.modules())
+    return is_whole and bool(model.state())

@@ -33,7 +33,7 @@ from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement
 
 VERSION = 1
-REFRESH = 8  # steps between two updates of the progress
+REFRESH = 8  # steps between two times that losses are read, and the progress is updated
 
 
 class Fit:
@@ -64,6 +64,7 @@ class Fit:
         self.history = History(params={"epochs": epochs, "steps": total})
         self.batch = 0  # batches that are done in this epoch
         self.measurement = Measurement(trainer.metrics)
+        self._unread: list[tuple[Mapping[str, DistributedArray], int]] = []  # results and rows
         self._step = trainer.recorded("step")
         self._is_interrupted: Callable[[], bool] = lambda: False
         self._watches_batches = any(
@@ -123,6 +124,7 @@ class Fit:
                 f"epoch {self.epoch + 1}; the next epoch begins anew",
                 stacklevel=frame_of_user()[1],
             )
+        self._read()
         results, batches = self.measurement.results(), self.batch
         if self.validate is not None and self._validates():
             self._call("on_test_begin")
@@ -150,19 +152,35 @@ class Fit:
             weights = class_weights(self.class_weight, y, weights)
         if self._watches_batches:
             self._call("on_train_batch_begin", self.batch)
-        scalars = self.measurement.add(self._step(x, y, weights), rows)
-        self.history.steps.append(scalars)
+        self._unread.append((self._step(x, y, weights), rows))
         self.batch += 1
-        if not math.isfinite(scalars["loss"]):
-            self._refuse_loss(scalars["loss"])
         if self._watches_batches:
+            self._read()
             self._call("on_train_batch_end", self.batch - 1, self.measurement.results(False))
-        if self.display.is_live and self.batch % REFRESH == 0:
-            self.display.update(self.batch, self.measurement.results(False))
-        if self.save_every and self.manager and len(self.history.steps) % self.save_every == 0:
+        if self.batch % REFRESH == 0:
+            self._read()
+            if self.display.is_live:
+                self.display.update(self.batch, self.measurement.results(False))
+        if self.save_every and self.manager and self._steps % self.save_every == 0:
             self.save()
         if self._is_interrupted():
             self._interrupt()
+
+    @property
+    def _steps(self) -> int:
+        """The number of steps that were taken in all epochs."""
+        return len(self.history.steps) + len(self._unread)
+
+    def _read(self) -> None:
+        """Measure and check the results of steps, which wait on the devices: a loss that is read
+        after each step lets a device wait for the host."""
+        unread, self._unread = self._unread, []
+        first = self.batch - len(unread) + 1
+        for batch, (values, rows) in enumerate(unread, first):
+            scalars = self.measurement.add(values, rows)
+            self.history.steps.append(scalars)
+            if not math.isfinite(scalars["loss"]):
+                self._refuse_loss(scalars["loss"], batch)
 
     def _call(self, method: str, *args: Any) -> None:
         """Call a method of all callbacks; if one raises, save the state first."""
@@ -172,17 +190,17 @@ class Fit:
             except Exception as problem:
                 name = type(callback).__name__
                 problem.add_note(f"raised by {method} of the callback {name}, {self._where()}")
-                if self.manager is not None and self.history.steps:
+                if self.manager is not None and self._steps:
                     problem.add_note(f"the state of the training is in {self.save()}")
                 raise
 
     def _where(self) -> str:
         """Return how far the training is."""
         epoch = min(self.epoch + 1, self.epochs)
-        return f"after {len(self.history.steps)} steps, in epoch {epoch} of {self.epochs}"
+        return f"after {self._steps} steps, in epoch {epoch} of {self.epochs}"
 
-    def _refuse_loss(self, loss: float) -> None:
-        """Raise NanError, unless a callback ends the training instead."""
+    def _refuse_loss(self, loss: float, batch: int) -> None:
+        """Raise NanError for the loss of a batch, unless a callback ends the training instead."""
         if any(type(c).__name__ == "TerminateOnNaN" for c in self.callbacks):
             return
         wrong = [
@@ -193,7 +211,7 @@ class Fit:
         raise error(
             NanError,
             "Trainer.fit",
-            f"the loss is {loss} in batch {self.batch} of epoch {self.epoch + 1}, "
+            f"the loss is {loss} in batch {batch} of epoch {self.epoch + 1}, "
             f"step {len(self.history.steps)} in all",
             operands={
                 "parameters that are not finite after it": ", ".join(wrong)
@@ -225,6 +243,7 @@ class Fit:
 
     def save(self) -> Path:
         """Write the state of the training to the folder; return the file."""
+        self._read()
         rate = self.trainer.optimizer.learning_rate
         position = gathered(processes.current().count, self.feed.position(), "fit")
         state = {

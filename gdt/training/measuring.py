@@ -172,8 +172,9 @@ class Measurement:
     def add(self, values: Mapping[str, DistributedArray], rows: int) -> dict[str, float]:
         """Add the values of a batch; return its scalars."""
         scalars = {name: float(values[name]) for name in self.means}
-        for name, value in scalars.items():
-            self.means[name].update(value, weight=rows)
+        for name, average in self.means.items():
+            average.total += scalars[name] * rows
+            average.weight += rows
         for name, metric in self.metrics.items():
             metric.add(values[name])
         return scalars

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from gdt.errors import ArgumentError, FunctionError, ShapeError, error
 from gdt.metrics import Metric
 from gdt.nn import losses
 from gdt.nn.module import Module
+from gdt.nn.parameters import has_all_arrays
 from gdt.ops.creation import asarray
 from gdt.optim import SGD, Adagrad, Adam, AdamW, Lion, RMSprop, clip_by_global_norm
 from gdt.optim.optimizer import Optimizer
@@ -185,17 +187,33 @@ class Trainer(Stateful):
         Their rows are split over the axes of the strategy in whose scope the trainer was made, or
         over the first axis of the mesh.
         """
-        mesh, dtype = self.mesh, self._dtype()
-        rows = Layout([self.batch_axes or mesh.axis_names[:1]], mesh)
-        return mapped(lambda leaf: _placed(leaf, rows, dtype), batch)
+        return self._placement()(batch)
 
-    def _dtype(self) -> np.dtype | None:
-        """Return the dtype that all floating-point parameters have, or None."""
+    def _placement(self) -> Callable[[Any], Any]:
+        """Return `place` as a function that looks at the model until that has all arrays."""
+        rows: Layout | None = None
+        dtype: np.dtype | None = None
+        is_final = False
+
+        def place(batch: Any) -> Any:
+            nonlocal rows, dtype, is_final
+            if rows is None or not is_final:
+                is_final = has_all_arrays(self.model)
+                rows, dtype = self._rows_and_dtype()
+            return mapped(partial(_placed, rows=rows, dtype=dtype), batch)
+
+        return place
+
+    def _rows_and_dtype(self) -> tuple[Layout, np.dtype | None]:
+        """Return the layout of the rows of batches, and the dtype that all floating-point
+        parameters have, or None."""
+        mesh = self.mesh
         dtypes = {x.dtype for x in self.model.state().values() if x.dtype.kind == "f"}
-        return dtypes.pop() if len(dtypes) == 1 else None
+        rows = Layout([self.batch_axes or mesh.axis_names[:1]], mesh)
+        return rows, dtypes.pop() if len(dtypes) == 1 else None
 
     def _feed(self, batches: Any, prefetch: int = 0) -> Feed:
-        return Feed(batches, self.place, prefetch)
+        return Feed(batches, self._placement(), prefetch)
 
     # ---- training
 
