@@ -88,9 +88,8 @@ def asarray(
         return as_operand(value, mesh, "asarray", "value")
     refuse_mask(value, "asarray", "value")
     target = None if dtype is None else checked_dtype(dtype, "asarray")
-    mesh = checked_layout(None, 0, "asarray", device).mesh
-    if isinstance(layout, Layout):
-        mesh = layout.mesh
+    placed = layout if isinstance(layout, Layout) else checked_layout(None, 0, "asarray", device)
+    mesh = placed.mesh
     try:
         whole = as_array(value, mesh, target)
     except (ValueError, TypeError) as e:
