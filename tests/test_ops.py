@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 import zlib
 
+import numpy as np
 import pytest
 
+import gdt
 from gdt.array.registry import FUNCTIONS
 from gdt.engine.op import OPS
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.reduction import UFUNCS
+from gdt.state import leaves
 from gdt.testing import Oracle, choices, meshes
 
 from .samples import ELSEWHERE, SAMPLES
@@ -77,6 +81,29 @@ def test_function_on_three_mesh_axes(name: str, mesh: Mesh) -> None:
 @pytest.mark.parametrize("name", sorted(SAMPLES))
 def test_second_derivatives(name: str, mesh: Mesh) -> None:
     check_all(name, mesh, limit=2, gradients=2, second=2)
+
+
+def test_gradients_of_float32_are_float32() -> None:
+    """Of the first sample of each function that has some, on one device."""
+    wrong = []
+    for name, samples in SAMPLES.items():
+        oracles = [Oracle(FUNCTIONS[name], sample) for sample in samples]
+        oracle = next((o for o in oracles if o.differentiable), None)
+        if oracle is None:
+            continue
+        sample = oracle.sample
+        arrays = [a.astype(np.float32) if a.dtype.kind == "f" else a for a in sample.arrays]
+        with warnings.catch_warnings(action="ignore"), gdt.GradientTape() as tape:
+            operands = [gdt.asarray(a) for a in arrays]
+            sources = [operands[i] for i in oracle.sources]
+            tape.watch(sources)
+            results = FUNCTIONS[name](*sample.with_arrays(operands), **sample.static)
+            real = [y for y in leaves(results) if getattr(y, "dtype", np.dtype("O")).kind == "f"]
+            total = gdt.sum(gdt.concat([gdt.ravel(y).astype(np.float32) for y in real]))
+        for gradient in tape.gradient(total, sources, unconnected="zero"):
+            if gradient.dtype != np.float32:
+                wrong.append(f"{name}: {gradient.dtype}")
+    assert not wrong
 
 
 @pytest.mark.layouts_full

@@ -119,7 +119,7 @@ def leaky_relu(
     return (xp.maximum if negative_slope <= 1 else xp.minimum)(x, out, out=out)
 
 
-leaky_relu.vjp(lambda g, out, x, negative_slope=0.2: g * where(x > 0, 1.0, negative_slope))
+leaky_relu.vjp(lambda g, out, x, negative_slope=0.2: where(x > 0, g, g * negative_slope))
 
 
 @op(UNARY, prepare=_real("elu"))
