@@ -10,7 +10,7 @@ FULL   := -o faulthandler_timeout=1800
 # These pin OpenBLAS to slower kernels than the machine has, and distort every measurement.
 unexport OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 
-.PHONY: demo test test-layouts test-kernels test-cupy test-networks test-memory test-processes conformance fuzz soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
+.PHONY: demo test test-layouts test-kernels test-cupy test-networks test-memory test-processes test-torch conformance fuzz soak test-gpu need-gpu bench-gpu peers-gpu gpu gpu-bundle bench bench-report peers clean
 
 demo: $(VENV)/examples.stamp
 	$(BIN)/python -m examples.demo
@@ -56,6 +56,11 @@ conformance: $(VENV)-conformance/conformance.stamp
 CALLS ?= 50000
 fuzz: $(VENV)/test.stamp
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --calls $(CALLS)
+
+# Layers on 2,000 random sizes, in random layouts, against PyTorch's: results and gradients.
+CASES ?= 2000
+test-torch: $(VENV)-torch/test-torch.stamp
+	OPENBLAS_NUM_THREADS=1 $(VENV)-torch/bin/python -m tests.torch_layers --cases $(CASES)
 
 # Trainings of four processes that die, stop or do different things: none goes on in silence, none hangs.
 SECONDS ?= 120
@@ -120,6 +125,10 @@ $(VENV)-cupy13/%.stamp $(VENV)-conformance/%.stamp: pyproject.toml
 $(VENV)-cuda%/test-gpu.stamp: pyproject.toml
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --editable ".[cuda$*,test-gpu]"
+	touch $@
+
+$(VENV)-torch/test-torch.stamp: $(VENV)-torch/peers.stamp pyproject.toml
+	$(@D)/bin/python -m pip install --quiet --editable .
 	touch $@
 
 $(VENV)-%/peers.stamp: bench/peers/requirements-%.txt
