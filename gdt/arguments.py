@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gdt.errors import ArgumentError, DeviceError, GdtError, LinAlgError, error
+from gdt.errors import ArgumentError, DeviceError, GdtError, LinAlgError, RangeError, error
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -176,6 +176,8 @@ def of_all_arguments(name: str, arguments: Mapping[str, Any], cause: Exception) 
         return error(
             LinAlgError, f"linalg.{name.removesuffix('_of_whole')}", str(cause), operands=shown
         )
+    if isinstance(cause, OverflowError):
+        return error(RangeError, name, str(cause), operands=shown)
     problem = f"cannot take these arguments ({type(cause).__name__}: {cause})"
     return error(ArgumentError, name, problem, operands=shown)
 

@@ -68,6 +68,10 @@ class ArgumentError(GdtError, TypeError, ValueError):
     """An argument that is missing, unknown, of a wrong type, or outside its range."""
 
 
+class RangeError(ArgumentError, OverflowError):
+    """A number that a dtype cannot hold, or bounds whose difference is infinite."""
+
+
 class LinAlgError(GdtError, np.linalg.LinAlgError):
     """A matrix that is singular, not square or not positive definite, or an algorithm that does not
     converge."""

@@ -152,7 +152,7 @@ def test_every_layout_gives_the_same_bits(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gamma", "beta", "poisson", "binomial", "geometric"])
 def test_parameters_may_be_arrays_in_any_layout(name: str) -> None:
-    first = np.linspace(0.5, 60, 21).reshape(7, 3)
+    first = np.linspace(1, 60, 21).reshape(7, 3)
     second = np.array([0.2, 0.5, 0.9])
     args = [second] if name == "geometric" else [np.round(first), second][: 1 + (name != "poisson")]
     draw = getattr(gdt.random, name)
@@ -167,7 +167,11 @@ def test_parameters_may_be_arrays_in_any_layout(name: str) -> None:
 
 
 def test_parameters_that_are_none_give_nan_or_minus_one() -> None:
-    wrong = np.array([2.0, -1.0, np.nan])
+    wrong = gdt.asarray([2.0, -1.0, np.nan])
+    for name, args in (("normal", (0.0, wrong)), ("uniform", (0, wrong)), ("laplace", (0, wrong)),
+                       ("exponential", (wrong,)), ("pareto", (wrong,))):  # fmt: skip
+        draw = getattr(gdt.random, name)(3, *args, key=1)
+        assert np.isnan(draw.numpy()).tolist() == [False, True, True], name
     assert gdt.random.poisson(3, wrong, key=1).tolist()[1:] == [-1, -1]
     assert gdt.random.binomial(3, wrong, 0.5, key=1).tolist()[1:] == [-1, -1]
     assert np.isnan(gdt.random.gamma(3, wrong, key=1).numpy()).tolist() == [False, True, True]
@@ -209,7 +213,11 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: gdt.random.exponential(2, float("nan")), ArgumentError, "scale is nan"),
     (lambda: gdt.random.exponential(2, "a"), ArgumentError, "scale is 'a', which is no number"),
     (lambda: gdt.random.poisson(3, [1.0, 2.0]), ShapeError, r"does not broadcast to \[3\]"),
-    (lambda: gdt.random.binomial(3, 5, 1.5), ArgumentError, "p is 1.5, which is no probability"),
+    (
+        lambda: gdt.random.binomial(3, 5, 1.5),
+        ArgumentError,
+        "p is 1.5, not at least 0 and at most 1",
+    ),
     (lambda: gdt.random.gamma(3, 2.0, dtype=int), DtypeError, "gamma: cannot draw int64"),
     (lambda: gdt.random.exponential(3, dtype=int), DtypeError, "cannot draw int64"),
     (lambda: gdt.random.poisson(3, 2.0, dtype=complex), DtypeError, "cannot draw complex128"),

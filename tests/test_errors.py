@@ -16,6 +16,7 @@ from gdt.sharding.layout import Layout
 
 MESH = gdt.create_mesh([("x", 4), ("y", 2)])
 OTHER = gdt.create_mesh([("x", 2)])
+APART = gdt.create_mesh([("x", 4), ("y", 2)], blocks=8)
 ROWS, COLUMNS = Layout(["x", None], MESH), Layout([None, "y"], MESH)
 
 
@@ -166,6 +167,18 @@ CASES: dict[str, Case] = {
     "operands on two meshes": (
         lambda: A + gdt.ones((8, 6), layout=Layout.replicated(OTHER, 2)), e.MeshError,
         r"add: operands live on different meshes\n  x: .*Mesh\(x=4, y=2\)\n  y: .*Mesh\(x=2\)"),
+    "operands on meshes that differ in their blocks": (
+        lambda: A + gdt.ones((8, 6), layout=Layout.replicated(APART, 2)), e.MeshError,
+        r"(?s)x: .* on Mesh\(x=4, y=2\), blocks=1\n  y: .* on Mesh\(x=4, y=2\), blocks=8\n"),
+    "layout and device that differ in their blocks": (
+        lambda: gdt.zeros((2, 2), layout=ROWS, device=APART), e.MeshError,
+        r"layout: .*y=2\), blocks=1\n  device: Mesh\(x=4, y=2\), blocks=8"),
+    "axis that is a tuple": (
+        lambda: gdt.sort(A, axis=(0, 1)), TypeError, "sort: axis is a tuple, and no integer"),
+    "gradient of bools": (
+        lambda: gdt.gradient(A > 0), TypeError, "gradient: bools have no difference"),
+    "differences of bools": (
+        lambda: gdt.ediff1d(A > 0), TypeError, "ediff1d: bools have no difference"),
     "shapes that do not broadcast": (
         lambda: A + B, e.ShapeError,
         "shapes do not broadcast: axis -2 is 8 in x but 5 in y\n  x: .*\n  y: .*\n  rule: "),
@@ -365,5 +378,5 @@ def test_complex_numbers_have_no_place_between_points(name: str) -> None:
 
 
 def test_a_mean_that_counts_cannot_hold_is_refused() -> None:
-    with pytest.raises(e.ArgumentError, match=r"poisson: lam is 1e\+30, above 2\^62"):
+    with pytest.raises(e.ArgumentError, match=r"lam is 1e\+30, not at least 0 and at most 4.6"):
         gdt.random.poisson(3, 1e30)

@@ -125,6 +125,16 @@ def test_errors_name_what_is_wrong(
         call()
 
 
+@pytest.mark.parametrize("layout", [[None, None], ["x", None], [None, "x"]])
+def test_dtypes_of_half_precision_are_numpys(layout: list[Any]) -> None:
+    host = RNG.standard_normal((8, 5)).astype(np.float16)
+    x = gdt.asarray(host, layout=gdt.Layout(layout, gdt.create_mesh([("x", 4)], blocks=4)))
+    for name in ("fft", "rfft", "ihfft", "irfft", "hfft", "irfft2", "fft2"):
+        out, expected = getattr(gdt.fft, name)(x), getattr(np.fft, name)(host)
+        assert out.dtype == expected.dtype, name
+        np.testing.assert_allclose(np.asarray(out), expected, atol=2e-2)
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64"])
 def test_transforms_of_integers_are_of_double_precision_however_they_are_split(dtype: str) -> None:
     x = RNG.integers(0, 2, (8, 5)).astype(dtype)

@@ -281,3 +281,10 @@ def test_trace_takes_nones(x: DistributedArray) -> None:
     assert float(np.trace(x)) == 12.0 and float(x.trace(dtype=None, out=None)) == 12.0
     with pytest.raises(DtypeError, match="results are new arrays"):
         x.trace(out=np.zeros(()))
+
+
+def test_numpys_shuffle_swaps_rows_in_place(x: DistributedArray) -> None:
+    other, rows = x[:], x.tolist()
+    with pytest.warns(UserWarning, match="shuffling a 'DistributedArray'"):
+        np.random.default_rng(2).shuffle(x)
+    assert x.tolist() != rows and sorted(x.tolist()) == rows == other.tolist()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.errors import FunctionError, GradientError
+from gdt.errors import FunctionError, GradientError, RangeError
 from gdt.testing import meshes
 
 _rng = np.random.default_rng(3)
@@ -98,10 +98,14 @@ def test_functions_with_nothing_to_do_return_another_array(layout: list[Any]) ->
         x.astype(x.dtype), x[:], x[...], x.copy(), gdt.concat([x]), gdt.tile(x, 1), gdt.pad(x, 0),
         gdt.pad(x, 0, mode="edge"), gdt.roll(x, 0), gdt.flip(x, axis=()), gdt.split(x, 1)[0],
         x.reshape(4, 2), gdt.broadcast_to(x, (4, 2)), gdt.squeeze(x), +x, x.conj(), x.round(),
+        gdt.relayout(x, x.layout), x.relayout(layout), gdt.relayout_like(x, x),
+        gdt.einsum("ij->ij", x),
     ]  # fmt: skip
     with gdt.GradientTape() as tape:
-        total = gdt.sum(sum(f(x) for f in (gdt.negative, lambda x: x[:], lambda x: x.astype("f8"))))
-    assert tape.gradient(total, x).tolist() == [[1.0, 1.0]] * 4
+        functions = (gdt.negative, lambda x: x[:], lambda x: x.astype("f8"),
+                     lambda x: gdt.relayout(x, x.layout))  # fmt: skip
+        total = gdt.sum(sum(f(x) for f in functions))
+    assert tape.gradient(total, x).tolist() == [[2.0, 2.0]] * 4
     for y in results:
         y[0] = -1.0
         assert y.tolist()[0] == [-1.0, -1.0] and x.tolist() == [[1.0, 1.0]] * 4
@@ -113,6 +117,9 @@ def test_writing_to_a_resolved_sum_leaves_the_partial_one_as_it_is() -> None:
     for resolved in (gdt.relayout(partial, partial.layout.resolved), partial.resolve()):
         resolved[0] = -1.0
         assert resolved.tolist() == [-1.0, 4.0] and partial.tolist() == [4.0, 4.0]
+    first, second = (gdt.relayout(partial, partial.layout.resolved) for _ in range(2))
+    first[0] = -1.0
+    assert second.tolist() == partial.tolist() == [4.0, 4.0]
 
 
 def test_values_go_to_their_owners_alone() -> None:
@@ -203,6 +210,33 @@ ERRORS = [
     (ValueError, lambda x: gdt.fill_diagonal(x, 1), "rank"),
     (TypeError, lambda x: gdt.put(np.zeros(3), [1], 1), "ndarray"),
 ]
+OVERFLOWS: list[Callable[[Any, Any], Any]] = [
+    lambda xp, x: x.__setitem__(0, 300),
+    lambda xp, x: x.__setitem__(0, -1),
+    lambda xp, x: x.__setitem__(slice(None), [1, 2, 300, 4]),
+    lambda xp, x: xp.add(x, 300),
+    lambda xp, x: xp.full_like(x, 300),
+    lambda xp, x: xp.asarray([1, 300], dtype="uint8"),
+    lambda xp, x: xp.put(x, [0], 300),
+    lambda xp, x: xp.putmask(x, x == 0, [1, 300]),
+    lambda xp, x: xp.place(x, x == 0, [300]),
+    lambda xp, x: xp.copyto(x, 300),
+    lambda xp, x: xp.put_along_axis(x, np.array([0]), 300, 0),
+    lambda xp, x: xp.fill_diagonal(x.reshape(2, 2), 300),
+]
+
+
+@pytest.mark.parametrize("call", OVERFLOWS)
+def test_a_number_that_the_dtype_cannot_hold_is_an_error_as_numpys(
+    call: Callable[[Any, Any], Any],
+) -> None:
+    host = np.zeros(4, "uint8")
+    with pytest.raises(OverflowError):
+        call(np, host)
+    x = split(np.zeros(4, "uint8"), MESHES[0])
+    with pytest.raises(RangeError, match="out of bounds for uint8"):
+        call(gdt, x)
+    assert x.tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("kind", "call", "text"), ERRORS, ids=[text for _, _, text in ERRORS])

@@ -16,7 +16,7 @@ from gdt.errors import LayoutError, MeshError, error
 from gdt.observe import HELD, from_host, is_recorded, met_host, noted, observing_only, ran
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh, checked_mesh, get_default_mesh
+from gdt.sharding.mesh import Mesh, checked_mesh, get_default_mesh, mesh_texts
 
 Block = Any
 
@@ -34,11 +34,12 @@ def checked_layout(layout: object, rank: int, op: str, device: object = None) ->
         if layout is None:
             return Layout.replicated(mesh, rank)
         if isinstance(layout, Layout) and layout.mesh is not mesh:
+            of_layout, of_device = mesh_texts([layout.mesh, mesh])
             raise error(
                 MeshError,
                 op,
                 "the layout is of another mesh than the device",
-                operands={"layout": layout, "device": mesh},
+                operands={"layout": f"{layout} on {of_layout}", "device": of_device},
                 remedy="Give one of the two: a layout names its mesh.",
             )
     if layout is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
@@ -193,7 +195,10 @@ def _to_real(name: str, x: Any, s: Sizes, axes: Axes, norm: Norm) -> Distributed
     last, n = numbers[-1], sizes[-1]
     n = _length(name, x.type, 2 * (x.shape[last] - 1) if n is None else n)
     x = _resized(name, x, numbers, [*sizes[:-1], n // 2 + 1])
-    return _real_of_half(transformed(x, numbers[:-1], True, divisor), last, n, divisor)
+    is_half = x.dtype == np.float16 and len(numbers) == 1  # several axes: of complex64 before
+    x = astype(x, np.float32) if is_half else x
+    out = _real_of_half(transformed(x, numbers[:-1], True, divisor), last, n, divisor)
+    return astype(out, np.float16) if is_half else out
 
 
 def _real_of_half(x: DistributedArray, axis: int, n: int, norm: str) -> DistributedArray:
@@ -229,7 +234,8 @@ def rfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dis
 def irfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> DistributedArray:
     """The inverse of `gdt.fft.rfft`: `n` real numbers; if None, 2 * (elements of the axis - 1).
 
-    Norm, layouts and errors are those of `gdt.fft.fft`; the result is float32 for complex64.
+    Norm, layouts and errors are those of `gdt.fft.fft`; the result is float32 for complex64, and
+    float16 for float16.
 
     >>> gdt.fft.irfft([1.0, 1.0, 1.0]).tolist()
     [1.0, 0.0, 0.0, 0.0]

@@ -32,8 +32,15 @@ def _checked(x: Any, name: str) -> DistributedArray:
 
 def _values(x: DistributedArray, values: Any, name: str) -> DistributedArray:
     """The values as a flat array of the dtype of `x`."""
-    _, values = as_operands(name, x=x, values=values)
+    values = _on_mesh_of(x, values, name)
     return astype(reshape(values, (values.size,)), x.dtype)
+
+
+def _on_mesh_of(x: DistributedArray, values: Any, name: str) -> DistributedArray:
+    """The values as an array; Python's numbers in the dtype of `x`, which must hold them."""
+    if isinstance(values, int | float | complex | list | tuple):
+        values = np.asarray(values, x.dtype)
+    return as_operands(name, x=x, values=values)[1]
 
 
 def _repeated(values: DistributedArray, places: DistributedArray) -> DistributedArray:
@@ -124,7 +131,7 @@ def put_along_axis(x: DistributedArray, indices: Any, values: Any, axis: int | N
             f"indices do not have the rank of x and sizes that broadcast beside axis {axis}",
             operands={"x": x.type, "indices": indices.type},
         )
-    _, values = as_operands("put_along_axis", x=x, values=values)
+    values = _on_mesh_of(x, values, "put_along_axis")
     flat_indices = _flat_indices(x, indices, axis)
     count = flat_indices.size
     if count:

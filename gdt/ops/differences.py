@@ -11,7 +11,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import ArgumentError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.comparison import equal, less, logical_and, not_equal, where
 from gdt.ops.elementwise import astype, remainder, subtract
 from gdt.ops.joining import concat
@@ -63,6 +63,13 @@ def diff(
     return result
 
 
+def _refuse_bools(name: str, x: DistributedArray) -> None:
+    """Raise DtypeError for bools, which NumPy does not subtract either."""
+    if x.dtype.kind == "b":
+        problem, remedy = "bools have no difference", "gdt.diff says where neighbours differ."
+        raise error(DtypeError, name, problem, operands={"x": x.type}, remedy=remedy)
+
+
 def _as_end(end: Any, x: DistributedArray, axis: int, name: str) -> DistributedArray:
     """`prepend` or `append` as an array; a number broadcasts to one row of `x`."""
     _, array = as_operands("diff", x=x, **{name: end})
@@ -74,10 +81,13 @@ def _as_end(end: Any, x: DistributedArray, axis: int, name: str) -> DistributedA
 def ediff1d(x: Any, to_end: Any = None, to_begin: Any = None) -> DistributedArray:
     """Differences of neighbours in the flattened array, between `to_begin` and `to_end`.
 
+    Raises DtypeError for bools.
+
     >>> gdt.ediff1d([1, 2, 4], to_begin=0, to_end=[8, 9]).tolist()
     [0, 1, 2, 8, 9]
     """
     (x,) = as_operands("ediff1d", x=x)
+    _refuse_bools("ediff1d", x)
     differences = diff(reshape(x, -1))
     parts = []
     for name, part in (("to_begin", to_begin), ("", differences), ("to_end", to_end)):
@@ -120,7 +130,8 @@ def gradient(
     varargs: the distance of the points, one for all axes or one for each: a number, or the points
         along that axis. axis: the axes, all of them for None. One array for one axis, else a tuple.
     Raises ShapeError for axes shorter than `edge_order` + 1 and for points that do not fit,
-    ArgumentError for another number of distances, or an `edge_order` that is neither 1 nor 2.
+    ArgumentError for another number of distances, or an `edge_order` that is neither 1 nor 2,
+    DtypeError for bools.
 
     >>> gdt.gradient([1.0, 2.0, 4.0, 7.0]).tolist()
     [1.0, 1.5, 2.5, 3.0]
@@ -128,7 +139,8 @@ def gradient(
     (f,) = as_operands("gradient", f=f)
     if edge_order not in (1, 2):
         raise error(ArgumentError, "gradient", f"edge_order is {edge_order}, neither 1 nor 2")
-    f = astype(f, float) if f.dtype.kind in "biu" else f
+    _refuse_bools("gradient", f)
+    f = astype(f, float) if f.dtype.kind in "iu" else f
     axes = (axis,) if isinstance(axis, int) else axis
     if axes is None:
         axes = range(f.ndim)

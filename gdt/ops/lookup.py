@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand
 from gdt.array.placing import distribute
 from gdt.engine.plan import Shards
-from gdt.errors import AxisError, DtypeError, IndexRangeError, error
+from gdt.errors import ArgumentError, AxisError, DtypeError, IndexRangeError, error
 from gdt.observe import is_recorded, observing_only, ran
 from gdt.ops.creation import zeros
 from gdt.sharding.array_type import ArrayType
@@ -22,11 +23,16 @@ CHECK = "check_indices"  # the name of the instruction in which a program checks
 
 
 def checked_axis(array_type: ArrayType, axis: Any, name: str) -> int:
-    """`axis` counted from the front; AxisError if there is no such axis."""
+    """`axis` counted from the front.
+
+    Raises AxisError if there is no such axis, ArgumentError (a TypeError) for what is no integer.
+    """
     if type(axis) is int and -len(array_type.shape) <= axis < len(array_type.shape):
         return axis % len(array_type.shape)
-    is_int = isinstance(axis, int | np.integer) and not isinstance(axis, bool)
-    if not is_int or not -array_type.ndim <= axis < array_type.ndim:
+    if not isinstance(axis, int | np.integer) or isinstance(axis, bool):
+        problem = f"axis is {shown_value(axis)}, and no integer"
+        raise error(ArgumentError, name, problem, operands={"x": array_type})
+    if not -array_type.ndim <= axis < array_type.ndim:
         raise error(
             AxisError,
             name,

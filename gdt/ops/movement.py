@@ -22,7 +22,7 @@ from gdt.sharding.layout import MATCH, Layout
 from gdt.sharding.mesh import get_default_mesh
 from gdt.sharding.routes import route
 
-__all__ = ["copy", "relayout", "relayout_like"]
+__all__ = ["copy", "relayout_like"]
 
 Block = Any
 
@@ -114,8 +114,9 @@ def _on_mesh_of(x: DistributedArray, g: DistributedArray) -> Layout:
 
 
 @public
-def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
-    """The same array in another layout, on the same mesh or another; `x` itself if it has it.
+def relayout_(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
+    """The same array in another layout, on the same mesh or another. The result is another array
+    even where nothing moves, which shares its memory with `x` until one of them is written.
 
     layout: a Layout of the array's rank, or a list of sharding specs for the array's mesh. A spec
         `gdt.MATCH` keeps how that axis is split now.
@@ -127,6 +128,13 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
     >>> gdt.relayout(a, [gdt.MATCH, "y"]).layout
     Layout(['x', 'y'], Mesh(x=2, y=2))
     """
+    known = getattr(x, "_resolved", None)
+    moved = relayout(x, layout)
+    return alias(moved) if moved is x or moved is known else moved
+
+
+def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
+    """`relayout_`, for functions that write to no array: `x` itself if it has the layout."""
     if not isinstance(x, DistributedArray):
         x = as_operand(
             x, layout.mesh if isinstance(layout, Layout) else get_default_mesh(), "relayout", "x"
@@ -174,7 +182,7 @@ def relayout_like(x: Any, like: DistributedArray) -> DistributedArray:
     """
     if not isinstance(like, DistributedArray):
         raise error(DtypeError, "relayout_like", f"a {type(like).__name__} has no layout")
-    return relayout(x, like.layout)
+    return relayout_(x, like.layout)
 
 
 # ---------------------------------------------------------------- mesh axes from axis to axis

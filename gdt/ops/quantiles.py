@@ -69,13 +69,10 @@ def _neighbours(n: np.ndarray, q: float, method: str) -> tuple[np.ndarray, np.nd
 
 
 def _in_front(
-    x: Any, axis: Axis, name: str, *, keeps_dtype: bool
+    x: DistributedArray, axis: Axis, name: str, *, keeps_dtype: bool
 ) -> tuple[DistributedArray, list[int]]:
     """The operand with the axes in question as the first one, and these axes; as floating-point
     numbers, unless an element keeps its dtype."""
-    (x,) = as_operands(name, x=x)
-    if x.dtype.kind == "c":
-        raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
     listed: Any = range(x.ndim) if axis is None else axis
     axes = sorted({checked_axis(x.type, a, name) for a in np.atleast_1d(listed).tolist()})
     x = x.resolve()
@@ -89,11 +86,19 @@ def _in_front(
 
 
 def _checked_q(q: Any, name: str, most: float) -> np.ndarray:
-    array = np.asarray(q.numpy() if isinstance(q, DistributedArray) else q, float)
+    array = np.asarray(q.numpy() if isinstance(q, DistributedArray) else q)
     if array.ndim > 1 or not ((array >= 0) & (array <= most)).all():
         problem = f"{name} is made of numbers of 0 to {most:g}, not {q!r}"
         raise error(ArgumentError, name, problem)
-    return array / most
+    return array
+
+
+def _result_dtype(x: np.dtype, q: np.dtype, *, is_weak: bool) -> np.dtype:
+    """The dtype of what lies between elements of dtype `x`: a `q` that is a Python number leaves
+    that of floats, as in NumPy."""
+    if is_weak and x.kind == "f":
+        return x
+    return np.result_type(x, q if q.kind == "f" else np.float64)
 
 
 def _between(low: Any, high: Any, weight: Any) -> Any:
@@ -111,23 +116,28 @@ def _between(low: Any, high: Any, weight: Any) -> Any:
     return where(finite, value, where(is_end, ends, weighed))
 
 
-def _whole(x: DistributedArray, q: np.ndarray, method: str) -> DistributedArray:
-    """Quantiles of all elements along the first axis, one after the other; NaN where one is NaN."""
+def _whole(x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype) -> DistributedArray:
+    """Quantiles of all elements along the first axis, one after the other; NaN where one is NaN.
+
+    dtype: that of values between two elements."""
     n, ordered = np.array(x.shape[0]), sort(x, axis=0)
-    last, results = ordered[-1], []
+    last, results = astype(ordered[-1], dtype), []
     for one in q:
         low, high, weight = _neighbours(n, float(one), method)
         if method in CHOOSING:
             value = ordered[int(high if weight else low)]
         else:
-            value = _between(ordered[int(low)], ordered[int(high)], x.dtype.type(weight))
+            first, second = (astype(ordered[int(place)], dtype) for place in (low, high))
+            value = _between(first, second, dtype.type(weight))
         results.append(where(not_equal(last, last), last, value))
     out: DistributedArray = stack(results)
     return out
 
 
-def _of_numbers(x: DistributedArray, q: np.ndarray, method: str) -> DistributedArray:
-    """Quantiles of the elements along the first axis that are no NaN."""
+def _of_numbers(
+    x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype
+) -> DistributedArray:
+    """Quantiles of the elements along the first axis that are no NaN; see `_whole`."""
     is_nan = not_equal(x, x)
     counts = FUNCTIONS["sum"](astype(~is_nan, np.int64), axis=0, keepdims=True).resolve()
     ordered = sort(x, axis=0)
@@ -149,7 +159,8 @@ def _of_numbers(x: DistributedArray, q: np.ndarray, method: str) -> DistributedA
         low = FUNCTIONS["clip"](low, 0, None)
         high = FUNCTIONS["minimum"](low + 1, last)
         first, second = (take_along_axis_in_range(ordered, place, axis=0) for place in (low, high))
-        results.append(_between(first, second, astype(weight, x.dtype))[0])
+        first, second = (astype(end, dtype) for end in (first, second))
+        results.append(_between(first, second, astype(weight, dtype))[0])
     out: DistributedArray = stack(results)
     return out
 
@@ -157,27 +168,47 @@ def _of_numbers(x: DistributedArray, q: np.ndarray, method: str) -> DistributedA
 def _quantiles(
     name: str,
     x: Any,
-    q: np.ndarray,
+    q: Any,
     axis: Axis,
     method: str,
     keepdims: bool,
     *,
+    most: float = 1.0,
     of_numbers: bool = False,
 ) -> DistributedArray:
+    (x,) = as_operands(name, x=x)
+    if x.dtype.kind == "c":
+        raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
+    of_numbers = of_numbers and x.dtype.kind == "f"  # all others are numbers
     known = ("linear", *DISCRETE) if of_numbers else METHODS
     if method not in known:
         raise error(
             ArgumentError, name, f"method is {method!r}", remedy=f"It is one of {', '.join(known)}."
         )
-    rank = np.ndim(x)
+    levels = _checked_q(q, name, most)
+    if method == "linear" and most == 1 and levels.dtype.kind in "biu":
+        method = "lower"  # the first or the last element, whose dtype stays
+    if x.dtype.kind == "b" and method not in CHOOSING:
+        problem, remedy = "nothing lies between bools", f"Use one of {', '.join(CHOOSING)}."
+        raise error(DtypeError, name, problem, operands={"x": x.type}, remedy=remedy)
+    dtype = x.dtype
+    if method not in CHOOSING:
+        dtype = _result_dtype(x.dtype, levels.dtype, is_weak=type(q) in (int, float))
     front, axes = _in_front(x, axis, name, keeps_dtype=method in CHOOSING and not of_numbers)
-    out = (_of_numbers if of_numbers else _whole)(front, np.atleast_1d(q), method)
+    run = _of_numbers if of_numbers else _whole
+    out = run(front, np.atleast_1d(levels).astype(float) / most, method, dtype)
     if keepdims:
         rest = iter(out.shape[1:])
-        shape = [1 if d in axes else next(rest) for d in range(rank)]
+        shape = [1 if d in axes else next(rest) for d in range(x.ndim)]
         out = reshape(out, (out.shape[0], *shape))
-    result: DistributedArray = out if q.ndim else out[0]
+    result: DistributedArray = out if levels.ndim else out[0]
     return result
+
+
+def _median(name: str, x: Any, axis: Axis, keepdims: bool, **options: bool) -> DistributedArray:
+    (x,) = as_operands(name, x=x)
+    x = astype(x, float) if x.dtype.kind == "b" else x
+    return _quantiles(name, x, 0.5, axis, "linear", keepdims, **options)
 
 
 @public
@@ -191,13 +222,16 @@ def quantile(
     interpolate between elements, any of `numpy.quantile`. keepdims: whether the axes stay, with
     length 1.
 
+    The result has the dtype of `x` and `q` together, to which a Python number `q` does not count;
+    that of `x` where an element is chosen.
+
     Raises ArgumentError for another `q` or `method`, ShapeError where there is no element,
-    DtypeError for complex numbers.
+    DtypeError for complex numbers, and for a method that interpolates between bools.
 
     >>> gdt.quantile(gdt.asarray([1.0, 2.0, 3.0, 4.0]), [0.5, 1.0]).tolist()
     [2.5, 4.0]
     """
-    return _quantiles("quantile", x, _checked_q(q, "quantile", 1.0), axis, method, keepdims)
+    return _quantiles("quantile", x, q, axis, method, keepdims)
 
 
 @public
@@ -210,7 +244,7 @@ def percentile(
     >>> float(gdt.percentile(gdt.asarray([1.0, 2.0, 3.0]), 50))
     2.0
     """
-    return _quantiles("percentile", x, _checked_q(q, "percentile", 100.0), axis, method, keepdims)
+    return _quantiles("percentile", x, q, axis, method, keepdims, most=100.0)
 
 
 @public
@@ -221,7 +255,7 @@ def median(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArra
     >>> float(gdt.median(gdt.asarray([3.0, 1.0, 2.0])))
     2.0
     """
-    return _quantiles("median", x, np.array(0.5), axis, "linear", keepdims)
+    return _median("median", x, axis, keepdims)
 
 
 @public
@@ -236,8 +270,7 @@ def nanquantile(
     >>> float(gdt.nanquantile(gdt.asarray([1.0, float("nan"), 3.0]), 0.5))
     2.0
     """
-    level = _checked_q(q, "nanquantile", 1.0)
-    return _quantiles("nanquantile", x, level, axis, method, keepdims, of_numbers=True)
+    return _quantiles("nanquantile", x, q, axis, method, keepdims, of_numbers=True)
 
 
 @public
@@ -250,8 +283,7 @@ def nanpercentile(
     >>> float(gdt.nanpercentile(gdt.asarray([1.0, float("nan"), 3.0]), 0))
     1.0
     """
-    level = _checked_q(q, "nanpercentile", 100.0)
-    return _quantiles("nanpercentile", x, level, axis, method, keepdims, of_numbers=True)
+    return _quantiles("nanpercentile", x, q, axis, method, keepdims, most=100.0, of_numbers=True)
 
 
 @public
@@ -261,5 +293,4 @@ def nanmedian(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedA
     >>> float(gdt.nanmedian(gdt.asarray([1.0, float("nan"), 3.0])))
     2.0
     """
-    level = np.array(0.5)
-    return _quantiles("nanmedian", x, level, axis, "linear", keepdims, of_numbers=True)
+    return _median("nanmedian", x, axis, keepdims, of_numbers=True)

@@ -14,6 +14,7 @@ from gdt.ops.creation import asarray
 from gdt.ops.packing import packed
 from gdt.ops.placement import requested_layout
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import mesh_texts
 
 __all__ = ["map_shards"]
 
@@ -50,7 +51,10 @@ def map_shards(
         for w in (*((ins,) if isinstance(ins, Layout) else ins), *outs)
     ]
     if len({w.mesh for w in every}) > 1:
-        shown = {f"layout {i}": repr(w) for i, w in enumerate(every)}
+        texts = mesh_texts([w.mesh for w in every])
+        shown = {
+            f"layout {i}": f"{w} on {m}" for i, (w, m) in enumerate(zip(every, texts, strict=True))
+        }
         raise error(MeshError, "map_shards", "the layouts are on different meshes", operands=shown)
 
     def mapped(*arrays: Any) -> Any:

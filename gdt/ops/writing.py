@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand
 from gdt.array.operators import is_array_like
@@ -57,7 +58,8 @@ def update_at(x: Any, value: Any, index: Any, how: str = "set") -> DistributedAr
 
     Raises IndexRangeError for an index out of range, ShapeError for a value that does not
     broadcast, DtypeError for a value of another kind than that of `x` (as NumPy's operators on
-    the left), ArgumentError for an unknown `how`.
+    the left), RangeError (an OverflowError) for a Python integer that the dtype of `x` cannot hold,
+    ArgumentError for an unknown `how`.
 
     >>> gdt.update_at(gdt.zeros(4), [5.0, 6.0], slice(1, 3)).tolist()
     [0.0, 5.0, 6.0, 0.0]
@@ -98,9 +100,8 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
         raise error(
             DtypeError, "update_at", f"value is a {type(value).__name__}", operands={"x": x.type}
         )
-    is_number = type(value) in (bool, int, float, complex)
-    if is_number:
-        value = _number(x, value, how)
+    if type(value) in KINDS or (how == "set" and isinstance(value, list | tuple)):
+        value = _of_python(x, value, how)
     elif not isinstance(value, DistributedArray):
         value = as_operand(value, x.mesh, "update_at", "value")
     if how != "set" and not np.can_cast(value.dtype, x.dtype, "same_kind"):
@@ -119,16 +120,21 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
     return cast
 
 
-def _number(x: DistributedArray, value: Any, how: str) -> DistributedArray:
-    """A Python number as an array: of the dtype of `x` where it keeps its kind."""
-    kinds = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}[type(value)]
-    dtype = x.dtype if how == "set" or x.dtype.kind in kinds else None
+KINDS = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
+"""The kinds of dtypes that a Python number does not change when it is combined with them."""
+
+
+def _of_python(x: DistributedArray, value: Any, how: str) -> DistributedArray:
+    """A Python number, or a list to set, as an array of the dtype of `x`; a number that would
+    change the kind of `x` when it is combined with its elements has its own dtype."""
+    is_number = type(value) in KINDS
+    dtype = x.dtype if how == "set" or x.dtype.kind in KINDS[type(value)] else None
     try:
-        number = np.asarray(value, dtype)
+        elements = np.asarray(value, dtype)
     except TypeError:
-        problem = f"{value!r} cannot be an element of {x.dtype}"
+        problem = f"{shown_value(value)} cannot be an element of {x.dtype}"
         raise error(DtypeError, "update_at", problem, operands={"x": x.type}) from None
-    return as_operand(number, x.mesh, "update_at", "value", is_constant=True)
+    return as_operand(elements, x.mesh, "update_at", "value", is_constant=is_number)
 
 
 def _combined(x: DistributedArray, value: DistributedArray, how: str) -> DistributedArray:

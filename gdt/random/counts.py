@@ -8,20 +8,13 @@ import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.errors import ArgumentError, error
 from gdt.ops.elementwise import sqrt
 from gdt.ops.shapes import Shape
-from gdt.random.draws import drawn_of, in_layout, normal
+from gdt.random.distributions import LARGEST_MEAN
+from gdt.random.draws import check_range, drawn_of, in_layout, normal
 from gdt.random.generator import Key
-from gdt.random.variates import check_numbers, keys_of
+from gdt.random.variates import keys_of
 from gdt.sharding.layout import Layout
-
-
-def check_probability(name: str, p: Any, *, above: bool = False) -> None:
-    check_numbers(name, p=p, above=above)
-    if isinstance(p, int | float | np.number) and p > 1:
-        raise error(ArgumentError, name, f"p is {p}, which is no probability")
-
 
 # ---------------------------------------------------------------- by rejection
 
@@ -43,7 +36,7 @@ def gamma(
     >>> gdt.random.gamma(3, 2.0, key=0).shape
     (3,)
     """
-    check_numbers("gamma", a=a, scale=scale)
+    check_range("gamma", a=a, scale=scale)
     return drawn_of("gamma", shape, dtype, layout, key, a, scale)
 
 
@@ -70,7 +63,7 @@ def chisquare(
     >>> bool(gdt.all(gdt.random.chisquare(9, 3, key=0) > 0))
     True
     """
-    check_numbers("chisquare", df=df, above=True)
+    check_range("chisquare", df=df, above=True)
     half = df / 2 if isinstance(df, int | float) else np.multiply(df, 0.5)
     return drawn_of("gamma", shape, dtype, layout, key, half, 2.0, "chisquare")
 
@@ -129,7 +122,7 @@ def beta(
     >>> bool(gdt.all(gdt.random.beta(9, 2.0, 3.0, key=0) < 1))
     True
     """
-    check_numbers("beta", a=a, b=b, above=True)
+    check_range("beta", a=a, b=b, above=True)
     return drawn_of("beta", shape, dtype, layout, key, a, b)
 
 
@@ -153,9 +146,7 @@ def poisson(
     >>> bool(gdt.all(gdt.random.poisson(9, 3.0, key=0) >= 0))
     True
     """
-    check_numbers("poisson", lam=lam)
-    if isinstance(lam, int | float | np.number) and lam > 2.0**62:
-        raise error(ArgumentError, "poisson", f"lam is {lam}, above 2^62")
+    check_range("poisson", most=LARGEST_MEAN, lam=lam)
     return drawn_of("poisson", shape, dtype, layout, key, lam)
 
 
@@ -177,8 +168,8 @@ def binomial(
     >>> bool(gdt.all(gdt.random.binomial(9, 10, 0.5, key=0) <= 10))
     True
     """
-    check_numbers("binomial", n=n)
-    check_probability("binomial", p)
+    check_range("binomial", n=n)
+    check_range("binomial", most=1.0, p=p)
     return drawn_of("binomial", shape, dtype, layout, key, n, p)
 
 
@@ -193,7 +184,7 @@ def geometric(
     >>> bool(gdt.all(gdt.random.geometric(9, 0.5, key=0) >= 1))
     True
     """
-    check_probability("geometric", p, above=True)
+    check_range("geometric", most=1.0, above=True, p=p)
     return drawn_of("geometric", shape, dtype, layout, key, p)
 
 
@@ -214,8 +205,8 @@ def negative_binomial(
     >>> bool(gdt.all(gdt.random.negative_binomial(9, 3, 0.5, key=0) >= 0))
     True
     """
-    check_numbers("negative_binomial", n=n, above=True)
-    check_probability("negative_binomial", p, above=True)
+    check_range("negative_binomial", n=n, above=True)
+    check_range("negative_binomial", most=1.0, above=True, p=p)
     first, second = keys_of(key, 2)
     odds = (1.0 - p) / p if isinstance(p, int | float) else np.divide(np.subtract(1.0, p), p)
     mean = drawn_of("gamma", shape, float, layout, first, n, odds, "negative_binomial")

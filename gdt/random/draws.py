@@ -3,21 +3,23 @@ share."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from operator import index
 from typing import Any
 
 import numpy as np
 
-from gdt.arguments import checked
+from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
+from gdt.backend.cupy import on_gpu
 from gdt.comm.messages import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.ops.comparison import less
+from gdt.errors import ArgumentError, DtypeError, RangeError, ShapeError, error
+from gdt.ops.comparison import less, where
 from gdt.ops.creation import asarray
-from gdt.ops.elementwise import astype, checked_dtype
+from gdt.ops.elementwise import astype, checked_dtype, subtract
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape
 from gdt.random.distributions import COUNTS
@@ -128,6 +130,38 @@ def _parameter(value: Any, array_type: ArrayType, name: str) -> Any:
     return broadcast_to(astype(x, np.float64), shape)
 
 
+# ---------------------------------------------------------------- parameters
+
+
+def _of_host(name: str, label: str, value: Any) -> np.ndarray | None:
+    """A parameter as float64 numbers; None for an array on devices, at which nothing looks."""
+    if isinstance(value, DistributedArray) or on_gpu(value):
+        return None
+    try:
+        return np.asarray(value, float)
+    except (TypeError, ValueError):
+        problem = f"{label} is {shown_value(value)}, which is no number"
+        raise error(ArgumentError, name, problem) from None
+
+
+def check_range(
+    name: str, least: float = 0.0, most: float = math.inf, *, above: bool = False, **values: Any
+) -> None:
+    """Raise ArgumentError for parameters of the host that hold a number below `least`, or not above
+    it, or above `most`; or a NaN."""
+    for label, value in values.items():
+        numbers = _of_host(name, label, value)
+        if numbers is None:
+            continue
+        inside = ((numbers > least) if above else (numbers >= least)) & (numbers <= most)
+        if not inside.all():
+            verb = "holds" if numbers.ndim else "is"
+            wrong = numbers[~inside].flat[0] if numbers.ndim else value
+            limits = f"{'above' if above else 'at least'} {least:g}"
+            limits += f" and at most {most:g}" if most < math.inf else ""
+            raise error(ArgumentError, name, f"{label} {verb} {wrong}, not {limits}")
+
+
 def of_rank_0(value: Any) -> Any:
     """The block of an array of rank 0 without its mesh axes; a Python number as it is."""
     return value if isinstance(value, int) else value.reshape(())
@@ -169,13 +203,37 @@ def uniform(
 
     low, high: numbers, or arrays that broadcast to the shape. dtype: float16, float32 or float64.
 
+    Raises ArgumentError for a `high` below `low`, RangeError (an OverflowError) for a difference
+    that is infinite; of distributed arrays, which are not fetched for that, such elements give NaN.
+
     >>> gdt.random.uniform(2, key=0).round(3).tolist()
     [0.399, 0.736]
     """
     x = drawn("uniform", shape, dtype, layout, key, {"dtype": dtype})
     if not (_is(high, 1) and _is(low, 0)):
-        x = like_draw(x, x * (high - low) + low, "uniform", low=low, high=high)
+        x = like_draw(x, x * _width(low, high) + low, "uniform", low=low, high=high)
     return in_layout(x, layout)
+
+
+def _width(low: Any, high: Any) -> Any:
+    """The difference of the bounds."""
+    ends = [_of_host("uniform", label, end) for label, end in (("low", low), ("high", high))]
+    if ends[0] is None or ends[1] is None:
+        return or_nan(subtract(high, low))
+    with np.errstate(over="ignore", invalid="ignore"):
+        width: np.ndarray = ends[1] - ends[0]
+    if not np.isfinite(width).all():
+        problem = "high - low is not finite"
+        raise error(RangeError, "uniform", problem, operands={"low": low, "high": high})
+    if (width < 0).any():
+        problem = "high is below low"
+        raise error(ArgumentError, "uniform", problem, operands={"low": low, "high": high})
+    return width if width.ndim else high - low
+
+
+def or_nan(scale: Any) -> Any:
+    """A distributed scale with NaN for what is below 0; any other scale as it is."""
+    return where(less(scale, 0), np.nan, scale) if isinstance(scale, DistributedArray) else scale
 
 
 @checked
@@ -192,9 +250,13 @@ def normal(
 
     mean, std: numbers, or arrays that broadcast to the shape. dtype: float16, float32 or float64.
 
+    Raises ArgumentError for a `std` below 0; elements of a distributed array, which is not fetched
+    for that, give NaN.
+
     >>> gdt.random.normal(3, key=0).round(3).tolist()
     [1.276, -0.72, -0.07]
     """
+    check_range("normal", std=std)
     x = drawn("normal", shape, dtype, layout, key, {"dtype": dtype})
     return in_layout(scaled(x, mean, std, "normal"), layout)
 
@@ -211,11 +273,13 @@ def truncated_normal(
 ) -> DistributedArray:
     """Normal numbers given that they are within two standard deviations of the mean.
 
-    `std` is that of the normal before it is cut off; the numbers' own is 0.8796 of it.
+    `std` is that of the normal before it is cut off; the numbers' own is 0.8796 of it. Raises
+    the errors of `gdt.random.normal`.
 
     >>> bool(gdt.all(abs(gdt.random.truncated_normal(100, key=0)) <= 2))
     True
     """
+    check_range("truncated_normal", std=std)
     x = drawn("truncated_normal", shape, dtype, layout, key, {"dtype": dtype})
     return in_layout(scaled(x, mean, std, "truncated_normal"), layout)
 
@@ -225,7 +289,7 @@ def _is(value: Any, number: int) -> bool:
 
 
 def scaled(x: DistributedArray, mean: Any, std: Any, sampler: str) -> DistributedArray:
-    y = x if _is(std, 1) else x * std
+    y = x if _is(std, 1) else x * or_nan(std)
     return like_draw(x, y if _is(mean, 0) else y + mean, sampler, mean=mean, std=std)
 
 
@@ -276,12 +340,11 @@ def bernoulli(
     >>> gdt.random.bernoulli(4, 0.5, key=3).tolist()
     [False, True, False, False]
     """
+    check_range("bernoulli", most=1.0, p=p)
     if isinstance(p, int | float):
-        if not 0 <= p <= 1:
-            raise error(ArgumentError, "bernoulli", f"p is {p}, which is no probability")
         truths = drawn("bernoulli", shape, bool, layout, key, {"p": float(p)})
     else:
-        exact = astype(p, np.float64) if isinstance(p, DistributedArray) else _probabilities(p)
+        exact = astype(p, np.float64) if isinstance(p, DistributedArray) else np.asarray(p, float)
         bits = drawn("bits32", shape, np.uint32, layout, key, {})
         truths = less(bits, exact * 2.0**32)
         if truths.shape != bits.shape:
@@ -289,12 +352,3 @@ def bernoulli(
             raise error(ShapeError, "bernoulli", problem)
         truths = in_layout(truths, bits.layout)
     return in_layout(truths, layout)
-
-
-def _probabilities(p: Any) -> np.ndarray:
-    values = np.asarray(p, float)
-    wrong = values[~((values >= 0) & (values <= 1))]
-    if wrong.size:
-        problem = f"p holds {wrong.flat[0]}, which is no probability"
-        raise error(ArgumentError, "bernoulli", problem)
-    return values

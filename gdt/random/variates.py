@@ -1,17 +1,15 @@
 """Draws of the distributions of NumPy's generators, with the array's shape as the first argument.
 
-Parameters are numbers, or arrays that broadcast to the shape. A number outside of its range is an
-ArgumentError; the elements of an array that are outside give NaN, or -1 in integers, since a
-distributed array is not fetched to look at it. Draws have no gradient with respect to parameters
-of the samplers; scales and locations are applied by ops, and have one.
+Parameters are numbers, or arrays that broadcast to the shape. A number outside of its range, and an
+array of the host that holds one, is an ArgumentError; such elements of a distributed array, which
+is not fetched for that, give NaN, or -1 in integers. Draws have no gradient with respect to
+parameters of the samplers; scales and locations are applied by ops, and have one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
@@ -21,21 +19,18 @@ from gdt.ops.elementwise import sqrt
 from gdt.ops.exponential import exp, expm1
 from gdt.ops.powers import power
 from gdt.ops.shapes import Shape
-from gdt.random.draws import drawn, in_layout, like_draw, normal, scaled
+from gdt.random.draws import (
+    check_range,
+    drawn,
+    in_layout,
+    like_draw,
+    normal,
+    or_nan,
+    scaled,
+)
 from gdt.random.draws import uniform as uniform_between
 from gdt.random.generator import Key, split
 from gdt.sharding.layout import Layout
-
-
-def check_numbers(name: str, least: float = 0.0, *, above: bool = False, **values: Any) -> None:
-    """Raise ArgumentError for a number below `least`, or not above it, and for NaN."""
-    for label, value in values.items():
-        if isinstance(value, str):
-            raise error(ArgumentError, name, f"{label} is {value!r}, which is no number")
-        is_number = isinstance(value, int | float | np.number)
-        if is_number and not (value > least if above else value >= least):
-            problem = f"{label} is {value}, not {'above' if above else 'at least'} {least:g}"
-            raise error(ArgumentError, name, problem)
 
 
 def keys_of(key: Key, count: int) -> list[Key]:
@@ -92,7 +87,7 @@ def exponential(
     >>> gdt.random.exponential(3, key=0).round(3).tolist()
     [0.919, 0.307, 0.028]
     """
-    check_numbers("exponential", scale=scale)
+    check_range("exponential", scale=scale)
     x = _of_word("exponential", shape, dtype, layout, key)
     return in_layout(scaled(x, 0.0, scale, "exponential"), layout)
 
@@ -121,7 +116,7 @@ def _located(sampler: str, kind: str, example: list[float]) -> Callable[..., Dis
         key: Key = None,
         layout: Layout | None = None,
     ) -> DistributedArray:
-        check_numbers(sampler, scale=scale)
+        check_range(sampler, scale=scale)
         x = _of_word(sampler, shape, dtype, layout, key)
         return in_layout(scaled(x, loc, scale, sampler), layout)
 
@@ -154,7 +149,7 @@ def lognormal(
     >>> bool(gdt.all(gdt.random.lognormal(9, key=0) > 0))
     True
     """
-    check_numbers("lognormal", sigma=sigma)
+    check_range("lognormal", sigma=sigma)
     return in_layout(exp(normal(shape, mean, sigma, dtype, key=key, layout=layout)), layout)
 
 
@@ -174,7 +169,7 @@ def rayleigh(
     >>> bool(gdt.all(gdt.random.rayleigh(9, key=0) > 0))
     True
     """
-    check_numbers("rayleigh", scale=scale)
+    check_range("rayleigh", scale=scale)
     x = sqrt(exponential(shape, 2.0, dtype, key=key, layout=layout))
     return in_layout(scaled(x, 0.0, scale, "rayleigh"), layout)
 
@@ -195,9 +190,9 @@ def weibull(
     >>> bool(gdt.all(gdt.random.weibull(9, 2.0, key=0) > 0))
     True
     """
-    check_numbers("weibull", a=a, above=True)
+    check_range("weibull", a=a, above=True)
     x = exponential(shape, dtype=dtype, key=key, layout=layout)
-    return in_layout(like_draw(x, power(x, 1.0 / a), "weibull", a=a), layout)
+    return in_layout(like_draw(x, power(x, 1.0 / or_nan(a)), "weibull", a=a), layout)
 
 
 @checked
@@ -216,9 +211,9 @@ def pareto(
     >>> bool(gdt.all(gdt.random.pareto(9, 2.0, key=0) > 0))
     True
     """
-    check_numbers("pareto", a=a, above=True)
+    check_range("pareto", a=a, above=True)
     x = exponential(shape, dtype=dtype, key=key, layout=layout)
-    return in_layout(like_draw(x, expm1(x / a), "pareto", a=a), layout)
+    return in_layout(like_draw(x, expm1(x / or_nan(a)), "pareto", a=a), layout)
 
 
 @checked

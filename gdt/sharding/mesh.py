@@ -458,6 +458,21 @@ def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
         _default_mesh.reset(token)
 
 
+def mesh_texts(meshes: Sequence[Mesh]) -> list[str]:
+    """Return a text for each mesh: its axes, and its name, blocks and devices where meshes of the
+    same axes differ in them."""
+    facts = [
+        (f"name={m.name!r}", f"blocks={len(m.all_blocks)}", f"devices={', '.join(m.devices)}")
+        for m in meshes
+    ]
+    texts = []
+    for mesh, own in zip(meshes, facts, strict=True):
+        alike = [f for m, f in zip(meshes, facts, strict=True) if repr(m) == repr(mesh)]
+        differing = [fact for i, fact in enumerate(own) if any(f[i] != fact for f in alike)]
+        texts.append(", ".join([repr(mesh), *differing]))
+    return texts
+
+
 def checked_mesh(mesh: object, op: str) -> Mesh:
     """Return `mesh`, or raise MeshError if it is no Mesh."""
     if not isinstance(mesh, Mesh):

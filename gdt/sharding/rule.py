@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from gdt.errors import MeshError, ShapeError, error
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.mesh import mesh_texts
 
 Dim = tuple[str, ...]  # the factors of one dim, major first; () is a dim of length 1
 Term = tuple[Dim, ...]
@@ -174,11 +175,12 @@ def check_meshes(types: Sequence[ArrayType | None], op: str, names: Sequence[str
     """Raise MeshError unless all operands live on one mesh."""
     arrays = {n: t for n, t in zip(names, types, strict=True) if t is not None}
     if len({t.mesh for t in arrays.values()}) > 1:
+        texts = mesh_texts([t.mesh for t in arrays.values()])
         raise error(
             MeshError,
             op,
             "operands live on different meshes",
-            operands={n: f"{t} on {t.mesh}" for n, t in arrays.items()},
+            operands={n: f"{t} on {m}" for (n, t), m in zip(arrays.items(), texts, strict=True)},
             remedy="Move one of them with gdt.relayout(x, layout) to a layout on the other's mesh.",
         )
 

@@ -13,6 +13,7 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.elementwise import astype
+from gdt.ops.movement import alias
 from gdt.ops.products.op import contract_labels, diagonal
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import transpose
@@ -53,7 +54,9 @@ def einsum(subscripts: str, *operands: Any) -> DistributedArray:
         remaining = tuple(n for n in dict.fromkeys((*labels, *term)) if n in needed)
         target = out if i == len(rest) - 1 else remaining
         x, labels = contract_labels(x, w, labels, term, target), target
-    return x if labels == out else _reduced(x, labels, out)
+    if labels != out:
+        return _reduced(x, labels, out)
+    return alias(x) if x is arrays[0] else x
 
 
 Term = tuple[str, ...]
