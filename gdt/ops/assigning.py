@@ -13,6 +13,7 @@ from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import astype
 from gdt.ops.lookup import checked_axis, checked_indices
+from gdt.ops.movement import relayout
 from gdt.ops.ranges import arange
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
@@ -95,8 +96,7 @@ def _write_flat(x: DistributedArray, flat: DistributedArray) -> None:
 
 
 def _in_layout_of(out: DistributedArray, x: DistributedArray) -> DistributedArray:
-    relaid: DistributedArray = FUNCTIONS["relayout"](out, x.layout.resolved)
-    return relaid
+    return relayout(out, x.layout.resolved)
 
 
 @public
