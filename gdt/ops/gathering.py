@@ -61,13 +61,20 @@ def _scattered(
     layouts: Layouts,
     gradient_layouts: Layouts,
 ) -> list[DistributedArray | None]:
-    """Return the cotangents of the kept arrays, which travel together."""
-    positions = [i for i, g in enumerate(gradients) if g is not None]
-    moved = _scatter(
-        *[gradients[i] for i in positions], layouts=tuple([gradient_layouts[i] for i in positions])
-    )
-    by_position = dict(zip(positions, moved, strict=True))
+    """Return the cotangents of the kept arrays, which travel together. What is partial over mesh
+    axes that do not split them stays so, for the bundle at the end of the backward pass."""
+    pairs = [(i, g) for i, g in enumerate(gradients) if g is not None]
+    targets = [_scattered_layout(g.layout, gradient_layouts[i]) for i, g in pairs]
+    moved = _scatter(*[g for _, g in pairs], layouts=tuple(targets))
+    by_position = {i: g for (i, _), g in zip(pairs, moved, strict=True)}
     return [by_position.get(i) for i in range(len(arrays))]
+
+
+def _scattered_layout(layout: Layout, target: Layout) -> Layout:
+    """Return the layout `target`, partial as `layout` is over mesh axes that `target` leaves."""
+    split = {a for axes in target.dims for a in axes}
+    reductions = tuple(None if a in split else r for a, r in enumerate(layout.reductions))
+    return Layout.of(target.mesh, target.dims, reductions)
 
 
 _gather.vjp(joint=_scattered)
@@ -80,8 +87,16 @@ def constrained(x: DistributedArray, layout: Layout) -> DistributedArray:
     the layout of `x`, once, and not by each op that reads it."""
     if x.layout is layout:
         return x
-    back = x.layout.resolved
-    return _gather(x, layouts=(layout,), gradient_layouts=(back,))[0]  # type: ignore[no-any-return]
+    return _constrain(x, layout=layout)  # type: ignore[no-any-return]
+
+
+@custom_vjp
+def _constrain(x: DistributedArray, *, layout: Layout) -> DistributedArray:
+    (moved,) = move_to_layouts((x,), (layout,))
+    return DistributedArray(moved.type, moved.blocks)
+
+
+_constrain.vjp(lambda g, out, x, *, layout: _scatter(g, layouts=(x.layout.resolved,))[0])
 
 
 class _Derived(Observer):
