@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,6 +57,10 @@ vstack hstack append delete insert gradient trapezoid unwrap reshape sliced take
 diag cov convolve correlate histogram bincount interp ediff1d trim_zeros packbits where select
 choose
 """)
+
+
+SHARDED = (1, 2, 3, 5, 8, 9, 17)
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # arguments by position and by name
 
 
 class Draw(NamedTuple):
@@ -106,7 +111,7 @@ Drawn = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], dict[str,
 
 
 def _named(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    return getattr(np, name), FUNCTIONS[ALIASES.get(name, name)]
+    return attrgetter(name)(np), FUNCTIONS[ALIASES.get(name, name)]
 
 
 def _of_reduction(name: str, draw: Draw) -> Drawn:
@@ -176,6 +181,121 @@ def _of_movement(name: str, draw: Draw) -> Drawn:
     return *_named(name), args, static
 
 
+def _with_axis(draw: Draw, kinds: str = "biufc", **static: Any) -> Call:
+    """An array of rank 1 or more, and one of its axes."""
+    shape = tuple(int(draw.rng.choice(SHARDED)) for _ in range(int(draw.rng.integers(1, 4))))
+    x = draw.array(shape, kinds)
+    return (x,), {"axis": draw.axis(x), **static}
+
+
+def _without_infinities(draw: Draw, kinds: str, **static: Any) -> Call:
+    """As `_with_axis`: NumPy's quantiles beside an infinite element are NaN, gdt's infinite."""
+    (x,), static = _with_axis(draw, kinds, **static)
+    return (np.where(np.isinf(x), 1, x).astype(x.dtype),), static
+
+
+def _order(draw: Draw) -> tuple[int, ...]:
+    return tuple(draw.rng.permutation(3).tolist())
+
+
+def _square(draw: Draw) -> np.ndarray:
+    """A matrix far from singular."""
+    n = int(draw.rng.integers(1, 10))
+    return draw.rng.standard_normal((n, n)) + 4 * np.eye(n)
+
+
+def _set(draw: Draw) -> np.ndarray:
+    return draw.array((int(draw.rng.choice(SHARDED)),), "iu")
+
+
+def _matrices(draw: Draw) -> tuple[np.ndarray, np.ndarray]:
+    n, k, m = (int(draw.rng.choice(SHARDED)) for _ in range(3))
+    return draw.array((n, k), "iuf"), draw.array((k, m), "iuf")
+
+
+def _index_of(draw: Draw, shape: tuple[int, ...], size: int) -> np.ndarray:
+    return draw.rng.integers(-size, size, shape)
+
+
+def _along(draw: Draw) -> Call:
+    x, n = draw.array((9, 5)), int(draw.rng.integers(1, 12))
+    axis = int(draw.rng.integers(-2, 2))
+    shape = (n, 5) if axis % 2 == 0 else (9, n)
+    return (x, _index_of(draw, shape, x.shape[axis])), {"axis": axis}
+
+
+def _transform(draw: Draw, kinds: str = "fc") -> Call:
+    (x,), static = _with_axis(draw, kinds)
+    x = np.where(np.isfinite(x), x, 1).astype(x.dtype)
+    if draw.rng.random() < 0.4:
+        static["n"] = int(draw.rng.integers(2, 20))
+    return (x if x.shape[static["axis"]] > 1 else np.ones((3, 4)),), static
+
+
+def _bins(draw: Draw) -> np.ndarray:
+    return np.unique(draw.rng.integers(-9, 10, int(draw.rng.integers(1, 9)))).astype(float)
+
+
+OTHERS: dict[str, Callable[[Draw], Call]] = {
+    "sort": _with_axis,
+    "argsort": lambda draw: _with_axis(draw, stable=True),
+    "median": lambda draw: _with_axis(draw, "biuf"),
+    "nanmedian": lambda draw: _with_axis(draw, "iuf"),
+    "quantile": lambda draw: _without_infinities(draw, "iuf", q=float(draw.rng.random())),
+    "percentile": lambda draw: _without_infinities(
+        draw, "iuf", q=draw.rng.integers(0, 101, 3).tolist()
+    ),
+    "average": lambda draw: _with_axis(draw, "iuf"),
+    "argwhere": lambda draw: ((draw.array(),), {}),
+    "flatnonzero": lambda draw: ((draw.array(),), {}),
+    "unique": lambda draw: ((draw.array(None, "biu"),), {}),
+    "isin": lambda draw: ((draw.array(None, "iu"), _set(draw)), {}),
+    "union1d": lambda draw: ((_set(draw), _set(draw)), {}),
+    "intersect1d": lambda draw: ((_set(draw), _set(draw)), {}),
+    "setdiff1d": lambda draw: ((_set(draw), _set(draw)), {}),
+    "setxor1d": lambda draw: ((_set(draw), _set(draw)), {}),
+    "searchsorted": lambda draw: ((_bins(draw), draw.array(None, "iuf")), {}),
+    "digitize": lambda draw: ((draw.array(None, "iu"), _bins(draw)), {}),
+    "take": lambda draw: ((draw.array((9, 5)), _index_of(draw, (2, 4), 5)), {"axis": 1}),
+    "take_along_axis": _along,
+    "compress": lambda draw: ((draw.array((9,), "b"), draw.array((9, 5))), {"axis": 0}),
+    "extract": lambda draw: ((draw.array((9, 5), "b"), draw.array((9, 5))), {}),
+    "matmul": lambda draw: (_matrices(draw), {}),
+    "dot": lambda draw: (_matrices(draw), {}),
+    "inner": lambda draw: ((draw.array((9, 5), "iuf"), draw.array((3, 5), "iuf")), {}),
+    "tensordot": lambda draw: (_matrices(draw), {"axes": 1}),
+    "vecdot": lambda draw: ((draw.array((9, 5), "iuc"), draw.array((5,), "iuc")), {}),
+    "cross": lambda draw: ((draw.array((9, 3), "iu"), draw.array((9, 3), "iu")), {}),
+    "trace": lambda draw: ((draw.array((9, 5)),), {"offset": int(draw.rng.integers(-4, 4))}),
+    "diagonal": lambda draw: ((draw.array((9, 5)),), {"offset": int(draw.rng.integers(-4, 4))}),
+    "tril": lambda draw: ((draw.array((9, 5)),), {"k": int(draw.rng.integers(-4, 4))}),
+    "triu": lambda draw: ((draw.array((3, 9, 5)),), {"k": int(draw.rng.integers(-4, 4))}),
+    "swapaxes": lambda draw: ((draw.array((2, 9, 5)), *_order(draw)[:2]), {}),
+    "moveaxis": lambda draw: ((draw.array((2, 9, 5)), _order(draw), _order(draw)), {}),
+    "clip": lambda draw: ((draw.array(None, "if"), -2, 3), {}),
+    "round": lambda draw: ((draw.array(None, "f"),), {"decimals": int(draw.rng.integers(3))}),
+    "column_stack": lambda draw: (([draw.array((9,)), draw.array((9, 2))],), {}),
+    "dstack": lambda draw: (([draw.array((9, 2)), draw.array((9, 2))],), {}),
+    "ptp": lambda draw: _with_axis(draw, "iuf"),
+    "corrcoef": lambda draw: ((draw.array((4, 9), "iu") + np.eye(4, 9),), {}),
+    "vander": lambda draw: ((draw.array((5,), "i"), 4), {}),
+    "polyval": lambda draw: ((draw.array((4,), "i"), draw.array(None, "i")), {}),
+    "unpackbits": lambda draw: ((draw.array((9,), "b").view("uint8"),), {}),
+    "nanargmax": lambda draw: _with_axis(draw, "iu"),
+    "nanpercentile": lambda draw: _without_infinities(draw, "iuf", q=30.0),
+    "fft.fft": _transform, "fft.ifft": _transform, "fft.irfft": _transform,
+    "fft.hfft": _transform,
+    "fft.rfft": lambda draw: _transform(draw, "f"),
+    "fft.fftshift": lambda draw: ((draw.array((9, 5)),), {}),
+    "linalg.inv": lambda draw: ((_square(draw),), {}),
+    "linalg.det": lambda draw: ((_square(draw),), {}),
+    "linalg.norm": lambda draw: _with_axis(draw, "iuf"),
+    "linalg.matrix_power": lambda draw: ((_square(draw), int(draw.rng.integers(-2, 4))), {}),
+    "linalg.cholesky": lambda draw: ((draw.rng.standard_normal((9, 9)) / 9 + 9 * np.eye(9),), {}),
+}  # fmt: skip
+"""The rest, by name: draws of arguments."""
+
+
 def drawn(seed: int) -> tuple[str, Draw, Drawn]:
     """The call of a seed: its name, its draw, and the functions with their arguments."""
     rng = np.random.default_rng(seed)
@@ -183,8 +303,8 @@ def drawn(seed: int) -> tuple[str, Draw, Drawn]:
     names = [(f"a{i}", n) for i, n in enumerate(sizes)]
     blocks = int(rng.choice([1, int(np.prod(sizes))]))
     draw = Draw(rng, gdt.create_mesh(names, device_type="CPU", blocks=blocks))
-    group = rng.choice(5, p=[0.2, 0.25, 0.2, 0.05, 0.3])
-    names_of = (UNARY, BINARY, REDUCTIONS, SCANS, MOVEMENTS)[group]
+    group = rng.choice(6, p=[0.15, 0.2, 0.15, 0.05, 0.2, 0.25])
+    names_of = (UNARY, BINARY, REDUCTIONS, SCANS, MOVEMENTS, [*OTHERS])[group]
     name = str(rng.choice(names_of))
     if group == 0:
         return name, draw, (*_named(name), (draw.array(),), {})
@@ -199,7 +319,9 @@ def drawn(seed: int) -> tuple[str, Draw, Drawn]:
         if group == 3:
             call[3].pop("keepdims", None)
         return name, draw, call
-    return name, draw, _of_movement(name, draw)
+    if group == 4:
+        return name, draw, _of_movement(name, draw)
+    return name, draw, (*_named(name), *OTHERS[name](draw))
 
 
 def check(seed: int) -> tuple[str, str]:

@@ -287,3 +287,18 @@ def test_a_singular_matrix_of_panels_is_named(name: str) -> None:
     assert float(gdt.linalg.det(x)) == 0.0
     with pytest.raises(LinAlgError, match=r"not positive definite\n  x: float64\[6, 6\]"):
         gdt.linalg.cholesky(-x)
+
+
+def test_norms_of_half_precision_are_numpys() -> None:
+    x = np.linspace(-2, 3, 12, dtype=np.float16).reshape(4, 3)
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("norm", {}), ("norm", {"ord": 1, "axis": 0}), ("norm", {"ord": np.inf}),
+        ("vector_norm", {"axis": 1}), ("vector_norm", {"ord": 3}), ("matrix_norm", {}),
+    ]  # fmt: skip
+    for name, static in calls:
+        norm = getattr(gdt.linalg, name)(gdt.asarray(x), **static)
+        expected = getattr(np.linalg, name)(x, **static)
+        assert norm.dtype == expected.dtype == np.float16
+        np.testing.assert_allclose(norm.numpy(), expected, rtol=4e-3)
+    with pytest.raises(DtypeError, match="svdvals: x is of dtype float16"):
+        gdt.linalg.norm(gdt.asarray(x), 2)

@@ -11,7 +11,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public_of
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.linalg.decompositions import svdvals
-from gdt.linalg.operands import as_floats, as_matrices
+from gdt.linalg.operands import as_inexact, as_matrices, check_matrices
 from gdt.linalg.solving import inv
 from gdt.ops.elementwise import astype, imag, real, sqrt, square
 from gdt.ops.extrema import max_, min_
@@ -46,7 +46,7 @@ def vector_norm(
     >>> gdt.linalg.vector_norm([3.0, 4.0]).tolist()
     5.0
     """
-    (x,) = as_floats("vector_norm", x=x)
+    (x,) = as_inexact("vector_norm", x=x)
     return _vector_norm(x, axis, keepdims, ord)
 
 
@@ -85,7 +85,8 @@ def matrix_norm(x: Any, keepdims: bool = False, ord: Any = "fro") -> Distributed
     >>> gdt.linalg.matrix_norm([[3.0, 0.0], [0.0, 4.0]]).tolist()
     5.0
     """
-    (x,) = as_matrices("matrix_norm", x=x)
+    (x,) = as_inexact("matrix_norm", x=x)
+    check_matrices("matrix_norm", "x", x, square=False)
     norm = _matrix_norm(x, "fro" if ord is None else ord)
     return expand_dims(norm, (-2, -1)) if keepdims else norm
 
@@ -120,7 +121,7 @@ def norm(x: Any, ord: Any = None, axis: Axis = None, keepdims: bool = False) -> 
     >>> gdt.linalg.norm([[3.0, 4.0], [6.0, 8.0]], axis=1).tolist()
     [5.0, 10.0]
     """
-    (x,) = as_floats("norm", x=x)
+    (x,) = as_inexact("norm", x=x)
     if axis is None and ord is None:
         flat = sqrt(_sum_of_squares(x, None, False))
         return reshape(flat, (1,) * x.ndim) if keepdims else flat

@@ -37,11 +37,8 @@ def check_matrices(name: str, label: str, x: DistributedArray, square: bool) -> 
 
 
 def as_floats(name: str, **operands: Any) -> list[DistributedArray]:
-    """Arguments as floating-point arrays on one mesh: integers and bools as float64.
-
-    Raises DtypeError for float16.
-    """
-    arrays = as_operands(f"linalg.{name}", **operands)
+    """Arguments as `as_inexact` returns them; DtypeError for float16."""
+    arrays = as_inexact(name, **operands)
     for label, x in zip(operands, arrays, strict=True):
         if x.dtype == np.float16:
             remedy = "Use x.astype('float32')."
@@ -49,6 +46,12 @@ def as_floats(name: str, **operands: Any) -> list[DistributedArray]:
             raise error(
                 DtypeError, f"linalg.{name}", problem, operands={label: x.type}, remedy=remedy
             )
+    return arrays
+
+
+def as_inexact(name: str, **operands: Any) -> list[DistributedArray]:
+    """Arguments as floating-point arrays on one mesh: integers and bools as float64."""
+    arrays = as_operands(f"linalg.{name}", **operands)
     return [x if x.dtype.kind in "fc" else astype(x, np.float64) for x in arrays]
 
 

@@ -311,11 +311,13 @@ def intersect1d(x: Any, y: Any, assume_unique: bool = False, return_indices: boo
 @public
 def setdiff1d(x: Any, y: Any, assume_unique: bool = False) -> DistributedArray:
     """The different elements of `x` that `y` lacks, ascending; in their order if `assume_unique`.
+    The dtype is that of `x`.
 
     >>> gdt.setdiff1d([4, 1, 3], [3, 2]).tolist()
     [1, 4]
     """
-    x, y = _sets("setdiff1d", x, y)
+    x, y = as_operands("setdiff1d", x=x, y=y)
+    x = reshape(x, (x.size,))
     x = x if assume_unique else unique(x)
     return select_rows(x, isin(x, y, invert=True))
 

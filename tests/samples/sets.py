@@ -66,6 +66,6 @@ SAMPLES: dict[str, list[Sample]] = {
         _of(np.intersect1d, _INTS, _FEW),
         _of(np.intersect1d, _INTS, _MATRIX, return_indices=True),
     ],
-    "setdiff1d": [_of(np.setdiff1d, _INTS, _FEW)],
+    "setdiff1d": [_of(np.setdiff1d, _INTS.astype("int8"), _FEW)],
     "setxor1d": [_of(np.setxor1d, _INTS, _FEW), _of(np.setxor1d, _EMPTY, _EMPTY)],
 }
