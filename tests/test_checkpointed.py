@@ -84,7 +84,9 @@ def test_checkpoints_nest_and_have_second_derivatives(rng, mesh) -> None:
         first = gdt.grad(lambda x: gdt.sum(f(x)["y"] ** 2) + gdt.sum(f(x)["x"]))
         return gdt.grad(lambda x: gdt.sum(first(x) ** 2))(x)
 
-    np.testing.assert_allclose(second(nested).numpy(), second(plain).numpy(), rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(
+        second(nested).numpy(), second(plain).numpy(), rtol=1e-10, atol=1e-10
+    )
 
 
 def test_unreduced_gradients_are_still_reduced_once(rng) -> None:

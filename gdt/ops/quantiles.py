@@ -222,9 +222,9 @@ def quantile(
     interpolate between elements, any of `numpy.quantile`. keepdims: whether the axes stay, with
     length 1.
 
-    A quantile between an infinite element and another one is infinite, where NumPy's is NaN; the
-    median is the same. The result has the dtype of `x` and `q` together, to which a Python number `q` does not count;
-    that of `x` where an element is chosen.
+    A quantile between an infinite element and another one is infinite, where NumPy's is NaN. The
+    result has the dtype of `x` and `q` together, to which a Python number `q` does not count; that
+    of `x` where an element is chosen.
 
     Raises ArgumentError for another `q` or `method`, ShapeError where there is no element,
     DtypeError for complex numbers, and for a method that interpolates between bools.
