@@ -21,6 +21,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.errors import DtypeError, error, frame_of_user
 from gdt.observe import COUNTED, OBSERVERS, met_host
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 
 Facts = tuple[tuple[int, ...], str]  # shape and name of the dtype
@@ -244,7 +245,7 @@ def _looks_trainable(place: Place) -> bool:
         place.stateful is not None
         and place.trainable
         and not place.private
-        and place.value.dtype.kind in "fc"
+        and kind_of(place.value.dtype) in "fc"
     )
 
 
@@ -283,7 +284,7 @@ def _warn_of_numpy(name: str, owner: str, description: str) -> None:
 
 def trainable_slots(tree: Tree) -> list[Slot]:
     """The slots that a gradient step changes: trainable floating-point arrays."""
-    found = [s for s in slots(tree) if s.trainable and s.owner[s.key].type.dtype.kind in "fc"]
+    found = [s for s in slots(tree) if s.trainable and kind_of(s.owner[s.key].type.dtype) in "fc"]
     layouts = state_layouts(tree)
     return [s._replace(state_layout=layouts.get(s.name)) for s in found] if layouts else found
 

@@ -13,6 +13,7 @@ from gdt.array.placing import distribute
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import as_array
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, get_default_mesh, mesh_of_one
 from gdt.sharding.rule import check_meshes
@@ -40,7 +41,7 @@ def as_operand(
         whole = as_array(value, mesh)
     except ValueError as e:
         raise error(ShapeError, op, f"{name} is no array: {e}") from None
-    if whole.dtype.kind not in "biufc":
+    if kind_of(whole.dtype) not in "biufc":
         raise error(DtypeError, op, f"{name} has dtype {whole.dtype}, which is no number")
     layout = Layout.replicated(mesh, whole.ndim)
     is_constant = is_constant or isinstance(value, NUMBERS)

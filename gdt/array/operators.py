@@ -11,6 +11,7 @@ from gdt.arguments import checked
 from gdt.array.registry import FUNCTIONS, METHODS, UNCHECKED
 from gdt.backend.cupy import on_gpu
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.sharding.dtypes import castable
 
 A = TypeVar("A")
 
@@ -98,7 +99,7 @@ def _in_place(name: str, symbol: str) -> Callable[[A, object], A]:
                 operands={"left": self.type, "result": out.type},
             )
         if out.dtype != self.dtype:
-            if not np.can_cast(out.dtype, self.dtype, "same_kind"):
+            if not castable(out.dtype, self.dtype, "same_kind"):
                 raise error(
                     DtypeError,
                     symbol,

@@ -30,6 +30,7 @@ from gdt.programs.instruction import array_of, held
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import INEXACT
 from gdt.sharding.layout import Layout
 
 Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # op, operands, statics, output(s)
@@ -394,7 +395,7 @@ def _cotangents(
     """
     positions = [
         i for i, a in enumerate(args)
-        if type(a) is DistributedArray and id(a) in dependent and a.dtype.kind in "fc"
+        if type(a) is DistributedArray and id(a) in dependent and a.dtype.kind in INEXACT
     ]  # fmt: skip
     if op.joint_vjp is not None:
         cotangents = op.joint_vjp(g, out, *args, **static)

@@ -16,6 +16,7 @@ from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients,
 from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
 from gdt.observe import KEEPERS, OBSERVERS, Observer
 from gdt.ops.movement import _relayout
+from gdt.sharding.dtypes import INEXACT
 from gdt.sharding.layout import Layout
 from gdt.state import PARAMETERS, leaves, mapped, reasons, state_layouts
 
@@ -82,11 +83,11 @@ class GradientTape(Observer):
             self.nodes.append((op, args, static, out))
 
     def on_implicit_fetch(self, array: DistributedArray) -> None:
-        if array.dtype.kind in "fc":
+        if array.dtype.kind in INEXACT:
             self.fetched.append((array, line_of_user()))
 
     def on_item(self, array: DistributedArray) -> None:
-        if array.dtype.kind in "fc":
+        if array.dtype.kind in INEXACT:
             frame, _ = frame_of_user()
             self.scalars.append((array, frame.f_code.co_filename, frame.f_lineno))
 
@@ -231,7 +232,7 @@ def check_differentiable(x: object, op: str, role: str) -> None:
     """Raise GradientError unless `x` is a distributed array of floating-point numbers."""
     if not isinstance(x, DistributedArray):
         raise error(GradientError, op, f"a {role} is a {type(x).__name__}, not a distributed array")
-    if x.dtype.kind not in "fc":
+    if x.dtype.kind not in INEXACT:
         raise error(
             GradientError,
             op,

@@ -17,6 +17,7 @@ import numpy as np
 
 from gdt.errors import MeshError, error
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.reduction import UFUNCS
 
@@ -260,7 +261,10 @@ class CopyTransport(BlockTransport):
 
 
 def combined(blocks: Sequence[Block], reduction: str) -> Block:
-    """The sum (or max, min, prod) of blocks, one after the other."""
+    """The sum (or max, min, prod) of blocks, one after the other. Blocks of bfloat16 are added up
+    in float32, and rounded once."""
+    if blocks[0].dtype == BFLOAT16:
+        return combined([b.astype(FLOAT32) for b in blocks], reduction).astype(BFLOAT16)
     total = blocks[0]
     for block in blocks[1:]:
         total = UFUNCS[reduction](total, block)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gdt.errors import ArgumentError, error
+from gdt.sharding.dtypes import kind_of, name_of
 
 # In JSON every other value is an object with one key, which says how the value is read.
 READERS: dict[str, Callable[[Any], Any]] = {
@@ -58,12 +59,12 @@ def _tagged(value: Any, op: str) -> Any:
         return {"bytes": base64.b64encode(value).decode()}
     if isinstance(value, PurePath):
         return {"path": str(value)}
-    if isinstance(value, np.dtype) and value.kind not in "OV":
-        return {"dtype": value.str}
-    if (kind is np.ndarray or isinstance(value, np.generic)) and value.dtype.kind not in "OV":
+    if isinstance(value, np.dtype) and kind_of(value) not in "OV":
+        return {"dtype": name_of(value)}
+    if (kind is np.ndarray or isinstance(value, np.generic)) and kind_of(value.dtype) not in "OV":
         data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         tag = "array" if kind is np.ndarray else "number"
-        return {tag: [value.dtype.str, list(value.shape), data]}
+        return {tag: [name_of(value.dtype), list(value.shape), data]}
     raise _refused(op, f"a {kind.__name__}")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from gdt.errors import ArgumentError, error
+from gdt.sharding.dtypes import name_of
 
 REITERABLE = "Pass a list, or an object that yields its batches again in every iteration."
 
@@ -209,7 +210,7 @@ def encoded(value: Any) -> Any:
         raise error(ArgumentError, "fit", problem, remedy="It can hold numbers, text and arrays.")
     what = "array" if isinstance(value, np.ndarray | np.generic) else "tensor"
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
-    return {what: data, "dtype": array.dtype.str, "shape": list(array.shape)}
+    return {what: data, "dtype": name_of(array.dtype), "shape": list(array.shape)}
 
 
 def decoded(value: Any) -> Any:

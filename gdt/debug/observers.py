@@ -17,6 +17,7 @@ from gdt.engine.op import OPS
 from gdt.errors import ArgumentError, MoveError, NanError, error, frame_of_user
 from gdt.observe import Collective, Observer, observing
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import UNSHARDED, Layout
 from gdt.sharding.routes import route_bytes
 
@@ -223,7 +224,7 @@ def _not_finite(x: Any) -> str:
     """Return how many elements of x are not finite, and where the first is; "" if none."""
     if isinstance(x, float | complex):
         return "" if np.isfinite(x) else repr(x)
-    if not isinstance(x, DistributedArray) or x.dtype.kind not in "fc":
+    if not isinstance(x, DistributedArray) or kind_of(x.dtype) not in "fc":
         return ""
     # A partial reduction is not resolved here: the check must not change what the program sends.
     fetch = backend_of(x.mesh).to_host

@@ -15,6 +15,7 @@ from gdt.engine.declaration import Declaration
 from gdt.engine.plan import Block, Shards
 from gdt.engine.source import reshaped
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.reduction import identity
 from gdt.sharding.rule import Rule, out_shapes
@@ -159,7 +160,7 @@ class PlanBlocks:
     def product_order(self) -> Order:
         """The order in memory of a block that a contraction makes, if that is large."""
         dtypes = [t.dtype for t in self.moved if t is not None]
-        product_type = ArrayType.of(self.shapes[0], np.result_type(*dtypes), self.layouts[0])
+        product_type = ArrayType.of(self.shapes[0], promoted(*dtypes), self.layouts[0])
         nbytes = math.prod(product_type.block_shape) * product_type.dtype.itemsize
         is_large = self.backend.runner is None and nbytes >= self.backend.recycled_size
         return product_type.memory_order if is_large else None

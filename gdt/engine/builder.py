@@ -15,10 +15,11 @@ from gdt.comm.agreement import Action, call_text
 from gdt.comm.messages import note, note_result
 from gdt.engine.blocks import PlanBlocks
 from gdt.engine.composition import Buffer, after_preparing, as_tuple
-from gdt.engine.declaration import Declaration
+from gdt.engine.declaration import Declaration, wide_types
 from gdt.engine.launcher import KernelBody
 from gdt.engine.merging import Merge
 from gdt.engine.plan import Block, Labels, Plan
+from gdt.engine.rounded import RoundedPlan
 from gdt.engine.single_block import SingleBlock, mover
 from gdt.engine.source import Choice, Expression, Operand, Tuple, Value, called, compiled
 from gdt.engine.specialization import ChosenBody
@@ -330,8 +331,16 @@ def plan_of(
     sizes: Mapping[str, int],
     static: Mapping[str, Any],
     strategy: Strategy,
+    rounds: tuple[bool, ...] | None = None,
 ) -> Plan:
-    """The plan that runs an op by one of the strategies that its rule allows."""
+    """The plan that runs an op by one of the strategies that its rule allows.
+
+    rounds: `Declaration.rounds` of the call.
+    """
+    if rounds is not None:
+        moved = wide_types(Plan(types, strategy.target_layouts).moved)
+        wide = plan_of(op, moved, rule, sizes, static, strategy)
+        return RoundedPlan(op, types, strategy.target_layouts, wide, rounds).plan
     plan = Plan(types, strategy.target_layouts)
     PlanBuilder(op, plan, rule, sizes, strategy.axes, strategy.output_layouts, static).build()
     return plan

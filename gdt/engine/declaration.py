@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gdt.errors import ArgumentError, error
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32, Dtype, kind_of
 from gdt.sharding.rule import Rule, RuleSpec, bind, parse
 
 INJECTED = ("out", "block_shape", "shards", "labels", "scratch")
@@ -26,9 +29,9 @@ class Declaration:
     engine fills in, of `INJECTED`. linear: groups of operands in which the op is linear together.
     donated: positions of operands whose memory the outputs may take; output i takes the place of
     donated operand i. scratch: the position of an operand that the op may use up, or -1. views:
-    names of the operands whose memory the outputs may share. extended: names of the parameters
-    that `extension` takes in the place of the body, a function of ops. The other fields are the
-    options of `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
+    names of the operands whose memory the outputs may share. extended: names of the parameters that
+    `extension` takes in the place of the body, a function of ops. The other fields are the options
+    of `gdt.engine.op.op`, and what `Op.kernel` and `Op.specialize` add.
     """
 
     name: str
@@ -49,6 +52,8 @@ class Declaration:
     donated: tuple[int, ...]
     scratch: int
     views: frozenset[str]
+    computes: bool
+    rounded: tuple[str, ...]
     kernel: Callable[..., Any] | None = None
     has_library: bool = False
     specialization: Callable[..., Any] | None = None
@@ -63,11 +68,30 @@ class Declaration:
         """Whether outputs may share the memory of the operand at that position."""
         return bool(self.views) and (self.variadic or self.operand_name(i) in self.views)
 
+    def rounds(
+        self, types: Sequence[ArrayType | None], static: Mapping[str, Any]
+    ) -> tuple[bool, ...] | None:
+        """For each output whether it is rounded to bfloat16, or one answer for all of them; None
+        for a call that bfloat16 has no part in."""
+        dtypes, asked = [t.dtype for t in types if t is not None], asked_dtype(static)
+        if not self.computes or BFLOAT16 not in (*dtypes, asked):
+            return None
+        if self.rounded:
+            alike = {n: t for n, t in zip(self.operands, types, strict=True) if t is not None}
+            return tuple(n in alike and alike[n].dtype == BFLOAT16 for n in self.rounded)
+        if asked is not None:
+            return (asked == BFLOAT16,)
+        return (all(d == BFLOAT16 for d in dtypes if kind_of(d) in "fc"),)
+
     def bound_rule(
         self, types: Sequence[ArrayType | None], static: dict[str, Any]
     ) -> tuple[Rule, dict[str, int], dict[str, Any]]:
         """The rule for operands of these types (None: a Python scalar), the sizes of its factors,
         and the statics as the body gets them."""
+        if self.rounds(types, static) is not None:
+            types = wide_types(types)
+            if asked_dtype(static) == BFLOAT16:
+                static = {**static, "dtype": FLOAT32}
         names = [self.operand_name(i) for i in range(len(types))]
         for name in self.required - static.keys():
             raise error(ArgumentError, self.name, f"argument {name!r} is missing")
@@ -102,6 +126,8 @@ def declaration_of(
     view: str = "",
     prepare: Callable[..., dict[str, Any]] | None = None,
     extended: str = "",
+    computes: bool = True,
+    rounded: str = "",
     takes_namespace: bool = True,
 ) -> Declaration:
     """Read the declaration of an op from the signature of its body and the options of `op`.
@@ -135,6 +161,8 @@ def declaration_of(
         donated=tuple(operands.index(n.strip()) for n in donate.split(",") if n.strip()),
         scratch=operands.index(scratch) if scratch else -1,
         views=frozenset(view.split()),
+        computes=computes and not view,
+        rounded=tuple((rounded or donate.replace(",", " ")).split()),
         extended=others,
     )
 
@@ -155,6 +183,22 @@ def signature_of(
         *[p.replace(kind=named) for p in statics],
     ]
     return inspect.Signature(shown, return_annotation=returns)
+
+
+def wide_types(types: Sequence[ArrayType | None]) -> tuple[ArrayType | None, ...]:
+    """The types of operands with float32 in place of bfloat16."""
+    return tuple(
+        t if t is None or t.dtype != BFLOAT16 else ArrayType.of(t.shape, FLOAT32, t.layout)
+        for t in types
+    )
+
+
+def asked_dtype(static: Mapping[str, Any]) -> Dtype | None:
+    """The dtype that a call asks for by its static `dtype`; None if it does not."""
+    try:
+        return None if static.get("dtype") is None else np.dtype(static["dtype"])
+    except TypeError:  # which the op refuses
+        return None
 
 
 def _is_passed(parameter: inspect.Parameter) -> bool:

@@ -371,9 +371,10 @@ class Op(Generic[P, R_co]):
     def plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
         """Make the plan of a call with these operands and statics."""
         types = self.types_of(args)
+        rounds = self.declaration.rounds(types, static)
         rule, sizes, static = self.declaration.bound_rule(types, static)
         strategy = choose(rule, types, sizes)
-        plan = plan_of(self.declaration, types, rule, sizes, static, strategy)
+        plan = plan_of(self.declaration, types, rule, sizes, static, strategy, rounds)
         if self.alternative_plan is None:
             return plan
         return self.alternative_plan(plan, *types, **static) or plan
@@ -416,6 +417,12 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
         scales what a block holds of a sum, and must be linear. It may name statics, and `count`,
         the number of elements reduced.
     view: operands whose memory the outputs may share, as that of a transpose does.
+    computes: whether the body does arithmetic. Operands of bfloat16 are then computed with as
+        float32 (`gdt.engine.rounded`); a body that only moves or casts elements gets them as they
+        are, and so does one with `view`.
+    rounded: for each output the operand with which it shares the dtype where that is bfloat16, `-`
+        for one that stays float32. If not said, outputs are rounded where all operands of
+        floating-point numbers are bfloat16, or `dtype=` asks for it.
     extended: parameters of the body that it never gets: `Op.extend` says what takes them.
     prepare: `(*types, **statics) -> statics`: checks and normalises the statics before a body sees
     them.

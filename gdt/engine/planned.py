@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
+from gdt.engine.declaration import wide_types
 from gdt.engine.op import Op
 from gdt.engine.plan import Block, Plan
+from gdt.engine.rounded import RoundedPlan
 from gdt.engine.single_block import mover
 from gdt.engine.source import Operand, called, compiled
 from gdt.observe import OBSERVERS, Collective
@@ -50,8 +52,10 @@ class BlockPlan(NamedTuple):
 class PlannedOp(Op[..., DistributedArray]):
     """An op with a planner in place of a rule; see `planned_op`."""
 
-    def __init__(self, planner: Callable[..., BlockPlan], view: str = "") -> None:
-        super().__init__(planner, "", view=view, takes_namespace=False)
+    def __init__(
+        self, planner: Callable[..., BlockPlan], view: str = "", computes: bool = False
+    ) -> None:
+        super().__init__(planner, "", view=view, computes=computes, takes_namespace=False)
         self.planner = planner
 
     def __reduce__(self) -> str:  # type: ignore[override]
@@ -61,17 +65,26 @@ class PlannedOp(Op[..., DistributedArray]):
     def plan(self, args: Sequence[Any], static: dict[str, Any]) -> Plan:
         """Make the plan of a call with these operands and statics."""
         types = self.types_of(args)
-        return plan_of_blocks(types, self.planner(*types, **static))
+        rounds = self.declaration.rounds(types, static)
+        if rounds is None:
+            return plan_of_blocks(types, self.planner(*types, **static))
+        planned = self.planner(*wide_types(types), **static)
+        layouts = tuple(planned.layouts)
+        wide = plan_of_blocks(wide_types(Plan(types, layouts).moved), planned)
+        return RoundedPlan(self.declaration, types, layouts, wide, rounds).plan
 
 
-def planned_op(*, view: str = "") -> Callable[[Callable[..., BlockPlan]], PlannedOp]:
+def planned_op(
+    *, view: str = "", computes: bool = False
+) -> Callable[[Callable[..., BlockPlan]], PlannedOp]:
     """Declare an op by its planner: a decorator of `(*types, **statics) -> BlockPlan`.
 
     The planner's positional parameters are the operands, the keyword-only ones the statics.
 
-    view: operands whose memory the output may share.
+    view: operands whose memory the output may share. computes: whether elements are compared or
+    computed with, which is done in float32 for those of bfloat16.
     """
-    return lambda planner: PlannedOp(planner, view)
+    return lambda planner: PlannedOp(planner, view, computes)
 
 
 def plan_of_blocks(types: tuple[ArrayType | None, ...], planned: BlockPlan) -> Plan:

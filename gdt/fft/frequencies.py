@@ -13,6 +13,7 @@ from gdt.ops.creation import from_indices, type_of_shape
 from gdt.ops.elementwise import checked_dtype
 from gdt.ops.joining import roll
 from gdt.ops.lookup import checked_axis
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
@@ -29,7 +30,7 @@ def _frequencies(
 ) -> DistributedArray:
     if isinstance(n, bool) or n < 1:
         raise error(ShapeError, name, f"{n} is no number of samples", remedy="It is 1 or more.")
-    if checked_dtype(dtype, name).kind != "f":
+    if kind_of(checked_dtype(dtype, name)) != "f":
         raise error(DtypeError, name, f"{dtype} is no real floating-point dtype")
     array_type = type_of_shape(count, dtype, layout, name, device)
     return from_indices(array_type, lambda xp, i: xp.where(i < middle, i, i - n) * (1.0 / (n * d)))

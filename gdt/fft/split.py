@@ -18,6 +18,7 @@ from gdt.ops.joining import swapaxes
 from gdt.ops.movement import made_whole, relayout, with_axes_moved
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 
 MOST_WASTE = 1.25
@@ -120,7 +121,7 @@ def _by_chirp(x: DistributedArray, axis: int, inverse: bool, norm: str) -> Distr
     n, shards = x.shape[axis], x.layout.num_shards(axis)
     length = _length_of_convolution(2 * n - 1, shards)
     back = axis - x.ndim
-    dtype = np.result_type(x.dtype, np.complex64)
+    dtype = promoted(x.dtype, np.complex64)
     x = astype(x, dtype)
     chirp = _chirp(x.type, axis, n, n, inverse, False)
     spectrum = transformed(resized(x * chirp, back, length), [axis], False, "backward")

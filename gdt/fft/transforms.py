@@ -19,6 +19,7 @@ from gdt.ops.joining import concat, flip
 from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import made_whole
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 
 Sizes = Sequence[int] | None
 Axes = Sequence[int] | None
@@ -40,7 +41,7 @@ def _operand(name: str, x: Any, *, is_real: bool = False) -> DistributedArray:
     if is_real and x.dtype.kind == "c":
         raise error(DtypeError, name, "x is complex", operands={"x": x.type})
     # A split transform's factors are of the type that the elements and complex64 promote to.
-    array: DistributedArray = x if x.dtype.kind in "fc" else astype(x, "float64")
+    array: DistributedArray = x if kind_of(x.dtype) in "fc" else astype(x, "float64")
     return array
 
 

@@ -16,6 +16,7 @@ from gdt.ops.joining import concat, stack, tile
 from gdt.ops.products.einsum import einsum
 from gdt.ops.ranges import arange
 from gdt.ops.shapes import expand_dims
+from gdt.sharding.dtypes import kind_of
 
 
 class Backend(AbstractBackend):
@@ -57,7 +58,7 @@ class Backend(AbstractBackend):
 
     def is_float_type(self, x: Any) -> bool:
         """Whether the elements are floating-point numbers."""
-        return x.dtype.kind == "f"  # type: ignore[no-any-return]
+        return kind_of(x.dtype) == "f"
 
     def einsum(self, pattern: str, *x: Any) -> DistributedArray:
         """The sum of products that the pattern names."""

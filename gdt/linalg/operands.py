@@ -11,13 +11,14 @@ from gdt.array.operands import as_operands
 from gdt.errors import DtypeError, LinAlgError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import made_whole
+from gdt.sharding.dtypes import is_half, kind_of
 
 
 def as_matrices(name: str, square: bool = False, **operands: Any) -> list[DistributedArray]:
     """Arguments as arrays of floating-point matrices on one mesh.
 
     Raises LinAlgError for a rank below 2, and for other shapes than squares if `square`; DtypeError
-    for float16, which no library of linear algebra takes.
+    for floating-point numbers of 16 bits, which no library of linear algebra takes.
     """
     arrays = as_floats(name, **operands)
     for label, x in zip(operands, arrays, strict=True):
@@ -37,12 +38,12 @@ def check_matrices(name: str, label: str, x: DistributedArray, square: bool) -> 
 
 
 def as_floats(name: str, **operands: Any) -> list[DistributedArray]:
-    """Arguments as `as_inexact` returns them; DtypeError for float16."""
+    """Arguments as `as_inexact` returns them; DtypeError for floating-point numbers of 16 bits."""
     arrays = as_inexact(name, **operands)
     for label, x in zip(operands, arrays, strict=True):
-        if x.dtype == np.float16:
+        if is_half(x.dtype):
             remedy = "Use x.astype('float32')."
-            problem = f"{label} is of dtype float16"
+            problem = f"{label} is of dtype {x.dtype}"
             raise error(
                 DtypeError, f"linalg.{name}", problem, operands={label: x.type}, remedy=remedy
             )
@@ -52,7 +53,7 @@ def as_floats(name: str, **operands: Any) -> list[DistributedArray]:
 def as_inexact(name: str, **operands: Any) -> list[DistributedArray]:
     """Arguments as floating-point arrays on one mesh: integers and bools as float64."""
     arrays = as_operands(f"linalg.{name}", **operands)
-    return [x if x.dtype.kind in "fc" else astype(x, np.float64) for x in arrays]
+    return [x if kind_of(x.dtype) in "fc" else astype(x, np.float64) for x in arrays]
 
 
 def settled(x: DistributedArray) -> DistributedArray:

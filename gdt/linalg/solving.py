@@ -37,6 +37,7 @@ from gdt.ops.products.op import matmul
 from gdt.ops.products.vectors import matrix_transpose
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims, reshape, squeeze, transpose
+from gdt.sharding.dtypes import limits_of, promoted
 
 
 class SlogdetResult(NamedTuple):
@@ -102,7 +103,7 @@ def solve(x: Any, y: Any) -> DistributedArray:
         problem = f"y has {columns.shape[-2] if y.ndim else 'no'} rows for {x.shape[-1]} equations"
         raise error(ShapeError, "linalg.solve", problem, operands={"x": x.type, "y": y.type})
     if blocked.is_large(x) and columns.ndim == 2:
-        dtype = np.result_type(x.dtype, y.dtype)
+        dtype = promoted(x.dtype, y.dtype)
         solution = _solve_split(x.astype(dtype), columns.astype(dtype))
     else:
         solution = solve_of_whole(settled(x), columns)
@@ -214,7 +215,7 @@ _pinv.vjp(conjugated(_pinv_gradient), None)
 def _tolerance(name: str, x: DistributedArray, rtol: Any) -> Any:
     """`rtol` as a number, or as an array that broadcasts with the singular values of `x`."""
     if rtol is None:
-        return max(x.shape[-2:]) * float(np.finfo(x.dtype).eps)
+        return max(x.shape[-2:]) * float(limits_of(x.dtype).eps)
     if isinstance(rtol, int | float | np.number):
         return float(rtol)
     return expand_dims(as_operands(f"linalg.{name}", x=x, rtol=rtol)[1], -1)

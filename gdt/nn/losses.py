@@ -25,7 +25,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.comparison import clip, minimum, where
-from gdt.ops.elementwise import widened_float16
+from gdt.ops.elementwise import widened_half
 from gdt.ops.exponential import log
 from gdt.ops.nn.cross_entropy.dense import (
     sigmoid_cross_entropy_with_logits,
@@ -33,6 +33,7 @@ from gdt.ops.nn.cross_entropy.dense import (
 )
 from gdt.ops.nn.cross_entropy.sparse import sparse_softmax_cross_entropy_with_logits
 from gdt.ops.reductions import mean
+from gdt.sharding.dtypes import is_half
 
 Loss = Callable[..., DistributedArray]  # (targets, predictions) -> scalar, or a value for each row
 
@@ -48,7 +49,7 @@ def sparse_softmax_cross_entropy(
     0.6931
     """
     (logits,) = as_operands("sparse_softmax_cross_entropy", logits=logits)
-    each = sparse_softmax_cross_entropy_with_logits(labels, widened_float16(logits))
+    each = sparse_softmax_cross_entropy_with_logits(labels, widened_half(logits))
     return _reduced("sparse_softmax_cross_entropy", each, reduction)
 
 
@@ -289,7 +290,7 @@ def _reduced(name: str, each: DistributedArray, reduction: str) -> DistributedAr
         )
     if reduction == "none":
         return each
-    if reduction == "mean" and each.dtype == np.float16 and each.size:
+    if reduction == "mean" and is_half(each.dtype) and each.size:
         return mean(each)  # the sum may be beyond its range
     total: DistributedArray = each.sum()
     return total if reduction == "sum" else total * (1 / max(each.size, 1))
@@ -302,4 +303,4 @@ def _of_one_shape(name: str, **operands: Any) -> list[DistributedArray]:
         shapes = [f"{n} have shape {list(x.shape)}" for n, x in zip(operands, arrays, strict=True)]
         shown = {n: x.type for n, x in zip(operands, arrays, strict=True)}
         raise error(ShapeError, name, ", ".join(shapes), operands=shown)
-    return [widened_float16(x) for x in arrays]
+    return [widened_half(x) for x in arrays]

@@ -16,6 +16,7 @@ from gdt.nn.parameters import ParameterSpec, check_features, check_sizes, featur
 from gdt.ops.movement import relayout
 from gdt.ops.nn.batch_norm.op import batch_norm, batch_normalization
 from gdt.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
+from gdt.sharding.dtypes import is_half
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
@@ -84,8 +85,8 @@ class BatchNorm(Module):
         """Return x normalised with the batch's moments if `training`, else with running moments.
 
         training: None takes the module's mode."""
-        if getattr(x, "dtype", None) == np.float16:  # statistics are not rounded
-            return self(x.astype(np.float32), training).astype(np.float16)
+        if isinstance(x, DistributedArray) and is_half(x.dtype):  # statistics are not rounded
+            return self(x.astype(np.float32), training).astype(x.dtype)
         if not (self.training if training is None else training):
             return self._evaluate(x)
         y, mean, variance = batch_norm(x, self.scale, self.offset, self.epsilon)

@@ -15,6 +15,7 @@ from gdt.errors import ArgumentError, ShapeError, error
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
 from gdt.ops.elementwise import astype
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
@@ -62,7 +63,7 @@ def in_compute_dtype(module: Module, *arrays: Any) -> Sequence[Any]:
     if dtype is None:
         return arrays
     return [
-        a if a is None or a.dtype == dtype or a.dtype.kind != "f" else astype(a, dtype)
+        a if a is None or a.dtype == dtype or kind_of(a.dtype) != "f" else astype(a, dtype)
         for a in map(_as_array, arrays)
     ]
 

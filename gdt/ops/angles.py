@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
@@ -15,6 +13,7 @@ from gdt.ops.comparison import equal, where
 from gdt.ops.elementwise import FLOATING, REAL, UNARY, astype, imag, multiply, real, unary
 from gdt.ops.exponential import atan2, sin
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import limits_of
 from gdt.sharding.rule import RuleSpec
 
 __all__ = ["angle", "degrees", "i0", "radians", "sinc"]
@@ -78,5 +77,5 @@ def sinc(x: Any) -> DistributedArray:
     (x,) = as_operands("sinc", x=x)
     if x.dtype.kind in "biu":
         x = astype(x, float)
-    y = multiply(where(equal(x, 0), np.finfo(x.dtype).eps, x), math.pi)
+    y = multiply(where(equal(x, 0), limits_of(x.dtype).eps, x), math.pi)
     return sin(y) / y

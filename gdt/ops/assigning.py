@@ -19,6 +19,7 @@ from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
 from gdt.ops.taking import rows_at
 from gdt.ops.writing import update_at
+from gdt.sharding.dtypes import castable
 from gdt.sharding.layout import Layout
 
 __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"]
@@ -262,7 +263,7 @@ def copyto(x: DistributedArray, source: Any, casting: str = "same_kind", where: 
     x = _checked(x, "copyto")
     if not isinstance(source, int | float | complex) or isinstance(source, np.generic):
         _, source = as_operands("copyto", x=x, source=source)
-        if not np.can_cast(source.dtype, x.dtype, casting):  # type: ignore[arg-type]
+        if not castable(source.dtype, x.dtype, casting):
             raise error(
                 DtypeError,
                 "copyto",

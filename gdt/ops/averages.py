@@ -23,6 +23,7 @@ from gdt.ops.products.op import diagonal, matmul
 from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, squeeze, transpose
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 
 __all__ = [
@@ -88,7 +89,7 @@ def average(
             operands = {"x": x.type, "weights": weights.type}
             raise error(ShapeError, "average", problem, operands=operands)
         weights = reshape(weights, [n if d in axes else 1 for d, n in enumerate(x.shape)])
-    dtype = np.result_type(x.dtype, weights.dtype, *["float64"] * (x.dtype.kind in "biu"))
+    dtype = promoted(x.dtype, weights.dtype, *["float64"] * (x.dtype.kind in "biu"))
     weights = broadcast_to(astype(weights, dtype), x.shape)
     scale = sum_(weights, axis=axis, keepdims=keepdims)
     if bool(any_(equal(scale, 0))):
@@ -122,7 +123,7 @@ def cov(
     if y is not None:
         _, y = as_operands("cov", x=x, y=y)
         rows = concat([rows, _variables(y, rowvar, "cov")], axis=0)
-    rows = astype(rows, np.result_type(rows.dtype, np.float64) if dtype is None else dtype)
+    rows = astype(rows, promoted(rows.dtype, np.float64) if dtype is None else dtype)
     ddof = (0 if bias else 1) if ddof is None else ddof
     weights: Any = None
     for name, w in (("fweights", fweights), ("aweights", aweights)):

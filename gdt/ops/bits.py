@@ -13,6 +13,7 @@ from gdt.engine.op import op
 from gdt.errors import DtypeError, error
 from gdt.ops.comparison import equal, greater, isinf, isnan, less, logical_and, where
 from gdt.ops.elementwise import (
+    BINARY,
     FLOATING,
     INTEGERS,
     REAL,
@@ -36,6 +37,7 @@ from gdt.ops.powers import power
 from gdt.ops.reductions import all_, negative_axes, sum_
 from gdt.ops.rounding import abs_, sign, trunc
 from gdt.ops.shapes import expand_dims, reshape
+from gdt.sharding.dtypes import BFLOAT16, kind_of, limits_of, promoted
 
 __all__ = [
     "bitwise_count",
@@ -98,14 +100,26 @@ logaddexp2.vjp(
     lambda g, out, x, y: like(g * exp2(x - out), x), lambda g, out, x, y: like(g * exp2(y - out), y)
 )
 
-nextafter = binary(
-    "nextafter", "The floating-point number beside x in the direction of y.",
-    ("nextafter(1.0, 2.0) - 1", [2.220446049250313e-16][0]), dtypes=f"{FLOATING} {REAL}",
-)  # fmt: skip
+
+@op(BINARY, computes=False)
+def nextafter(xp: Any, x: Block, y: Block, /) -> Block:
+    """The floating-point number beside x in the direction of y. Integers give floating-point
+    numbers, of the size that NumPy gives them. Raises DtypeError for complex numbers. The operands
+    broadcast; raises ShapeError if their shapes do not.
+
+    >>> float(gdt.nextafter(1.0, 2.0) - 1)
+    2.220446049250313e-16
+    """
+    dtype = promoted(x, y)
+    if dtype == BFLOAT16:
+        x, y = xp.asarray(x, dtype), xp.asarray(y, dtype)
+    return xp.nextafter(x, y)
+
+
 nextafter.vjp(lambda g, out, x, y: like(g, x), lambda g, out, x, y: zero(g, out, y))
 
 
-@op(UNARY)
+@op(UNARY, computes=False)
 def spacing(xp: Any, x: Block, /) -> Block:
     """The distance to the next number away from 0. Floating-point: integers become floats as in
     NumPy. Real; raises DtypeError for complex numbers.
@@ -222,7 +236,7 @@ def float_power(x: Any, y: Any) -> DistributedArray:
     [0.5, 0.25]
     """
     x, y = as_operands("float_power", x=x, y=y)
-    wide = np.result_type(x.dtype, y.dtype, np.float64)
+    wide = promoted(x.dtype, y.dtype, np.float64)
     return power(astype(x, wide), astype(y, wide))
 
 
@@ -242,10 +256,10 @@ def nan_to_num(
     if x.dtype.kind == "c":
         parts = [nan_to_num(part, copy, nan, posinf, neginf) for part in (real(x), imag(x))]
         return astype(parts[0] + multiply(parts[1], 1j), x.dtype)
-    if x.dtype.kind != "f":
+    if kind_of(x.dtype) != "f":
         result: DistributedArray = x
         return result
-    limits = np.finfo(x.dtype)
+    limits = limits_of(x.dtype)
     above = float(limits.max) if posinf is None else posinf
     below = float(limits.min) if neginf is None else neginf
     finite = where(isnan(x), nan, where(isposinf(x), above, where(isneginf(x), below, x)))
@@ -317,7 +331,7 @@ def real_if_close(x: Any, tol: float = 100) -> DistributedArray:
     if x.dtype.kind != "c":
         result: DistributedArray = x
         return result
-    limit = tol * float(np.finfo(x.dtype).eps) if tol > 1 else tol
+    limit = tol * float(limits_of(x.dtype).eps) if tol > 1 else tol
     return real(x) if bool(all_(less(abs_(imag(x)), limit))) else x
 
 

@@ -15,6 +15,7 @@ from gdt.ops.creation import asarray, full
 from gdt.ops.elementwise import astype
 from gdt.ops.reductions import all_
 from gdt.ops.rounding import abs_
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 
 __all__ = ["allclose", "array_equal", "asarray_chkfinite", "isclose"]
@@ -42,7 +43,7 @@ def isclose(
 
 def _inexact(x: DistributedArray) -> DistributedArray:
     """`x` as floating-point numbers: differences of integers may wrap around."""
-    return x if x.dtype.kind in "fc" else astype(x, np.float64)
+    return x if kind_of(x.dtype) in "fc" else astype(x, np.float64)
 
 
 @public
@@ -72,7 +73,7 @@ def array_equal(x: Any, y: Any, equal_nan: bool = False) -> DistributedArray:
     if x.shape != y.shape:
         return full((), False, layout=Layout.replicated(x.mesh, 0))
     same = equal(x, y)
-    if equal_nan and x.dtype.kind in "fc" and y.dtype.kind in "fc":
+    if equal_nan and kind_of(x.dtype) in "fc" and kind_of(y.dtype) in "fc":
         same = logical_or(same, logical_and(isnan(x), isnan(y)))
     return all_(same)
 
@@ -87,7 +88,7 @@ def asarray_chkfinite(value: Any, dtype: Any = None) -> DistributedArray:
     [1.0, 2.0]
     """
     x = asarray(value, dtype)
-    if x.dtype.kind in "fc" and not bool(all_(isfinite(x))):
+    if kind_of(x.dtype) in "fc" and not bool(all_(isfinite(x))):
         problem = "there are infinities or NaN"
         raise error(ShapeError, "asarray_chkfinite", problem, operands={"value": x.type})
     return x

@@ -1,11 +1,12 @@
 """Constants and dtypes under NumPy's names: `gdt.pi`, `gdt.float32`.
 
 A dtype is NumPy's own class of scalars, so `x.dtype == gdt.float32` for every array, and
-`gdt.float32(3)` is a scalar of NumPy.
+`gdt.float32(3)` is a scalar of NumPy. bfloat16 is that of ml_dtypes.
 """
 
 from __future__ import annotations
 
+from ml_dtypes import bfloat16
 from numpy import (
     bool,
     bool_,
@@ -44,6 +45,7 @@ from numpy import (
 )
 
 __all__ = [
+    "bfloat16",
     "bool",
     "bool_",
     "complex64",

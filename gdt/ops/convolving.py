@@ -17,6 +17,7 @@ from gdt.ops.padding import pad
 from gdt.ops.windows import Windows, tiled, tiling_of
 from gdt.ops.windows import untiled as joined
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.rule import RuleSpec
 
 __all__ = ["convolve", "correlate"]
@@ -77,7 +78,7 @@ def _checked(name: str, a: Any, v: Any, mode: str) -> list[DistributedArray]:
     if mode not in ("full", "same", "valid"):
         problem = f"mode is {mode!r}, not 'full', 'same' or 'valid'"
         raise error(ArgumentError, name, problem)
-    dtype = np.result_type(*[x.dtype for x in operands])
+    dtype = promoted(*[x.dtype for x in operands])
     return [astype(x, dtype) for x in operands]
 
 

@@ -29,6 +29,7 @@ from gdt.ops.elementwise import checked_dtype
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape, reshape
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.routes import route
@@ -94,7 +95,7 @@ def asarray(
         whole = as_array(value, mesh, target)
     except (ValueError, TypeError) as e:
         raise error(ShapeError, "asarray", f"the value is no array: {e}") from None
-    if whole.dtype.kind not in "biufc":
+    if kind_of(whole.dtype) not in "biufc":
         raise error(DtypeError, "asarray", f"the value has dtype {whole.dtype}, which is no number")
     target_layout = checked_layout(layout, whole.ndim, "asarray", device)
     is_constant = isinstance(value, NUMBERS)

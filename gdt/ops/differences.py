@@ -20,6 +20,7 @@ from gdt.ops.reductions import negative_axes, sum_
 from gdt.ops.rounding import abs_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
+from gdt.sharding.dtypes import promoted
 
 __all__ = ["diff", "ediff1d", "gradient", "trapezoid", "unwrap"]
 
@@ -225,7 +226,7 @@ def unwrap(
     at = checked_axis(p.type, axis, "unwrap")
     steps = diff(p, axis=at)
     half = period / 2 if discont is None else max(discont, period / 2)
-    if np.result_type(steps.dtype, period).kind in "iu":
+    if promoted(steps.dtype, period).kind in "iu":
         high, ambiguous = divmod(period, 2)[0], period % 2 == 0
     else:
         high, ambiguous = period / 2, True

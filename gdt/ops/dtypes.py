@@ -15,6 +15,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operators import is_array_like
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, error
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32, castable, kind_of, limits_of, promoted
 from gdt.sharding.mesh import Mesh, get_default_mesh
 
 __all__ = [
@@ -87,9 +88,9 @@ def finfo(type: Any, /) -> FloatInfo:
     (32, 2.220446049250313e-16)
     """
     dtype = _dtype_of(type, "finfo")
-    if dtype.kind not in "fc":
+    if kind_of(dtype) not in "fc":
         raise error(DtypeError, "finfo", f"{dtype} is no dtype of floating-point numbers")
-    limits = np.finfo(dtype)
+    limits = limits_of(dtype)
     numbers = {
         name: float(getattr(limits, name))
         for name in ("eps", "max", "min", "smallest_normal", "smallest_subnormal", "resolution")
@@ -131,15 +132,18 @@ def isdtype(dtype: Any, kind: Any) -> bool:
     >>> gdt.isdtype(gdt.float32, ("integral", "real floating"))
     True
     """
-    kinds = tuple(map(_kind_of_numpy, kind)) if isinstance(kind, tuple) else _kind_of_numpy(kind)
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    checked = [_is_of_kind(_dtype_of(dtype, "isdtype"), k) for k in kinds]
+    return any(checked)
+
+
+def _is_of_kind(dtype: Dtype, kind: Any) -> bool:
+    if not isinstance(kind, str):
+        return bool(dtype == np.dtype(kind))
     try:
-        return np.isdtype(_dtype_of(dtype, "isdtype"), kinds)
+        return bool(np.isdtype(FLOAT32 if dtype == BFLOAT16 else dtype, kind))
     except ValueError as cause:
         raise error(ArgumentError, "isdtype", str(cause)) from None
-
-
-def _kind_of_numpy(kind: Any) -> Any:
-    return kind if isinstance(kind, str) else np.dtype(kind)
 
 
 @public
@@ -149,6 +153,8 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
     >>> gdt.issubdtype(gdt.float32, gdt.floating)
     True
     """
+    if arg1 == BFLOAT16:
+        return bool(arg2 == BFLOAT16 or np.issubdtype(np.floating, arg2))
     return bool(np.issubdtype(arg1, arg2))
 
 
@@ -179,7 +185,7 @@ def result_type(*arrays_and_dtypes: Any) -> Dtype:
         raise error(ArgumentError, "result_type", problem)
     operands = [_promotable(a, "result_type") for a in arrays_and_dtypes]
     try:
-        return np.result_type(*operands)
+        return promoted(*operands)
     except np.exceptions.DTypePromotionError as cause:
         raise error(DtypeError, "result_type", str(cause)) from None
 
@@ -191,7 +197,7 @@ def promote_types(type1: Any, type2: Any) -> Dtype:
     >>> gdt.promote_types("int16", "uint16")
     dtype('int32')
     """
-    return np.promote_types(_dtype_of(type1, "promote_types"), _dtype_of(type2, "promote_types"))
+    return promoted(_dtype_of(type1, "promote_types"), _dtype_of(type2, "promote_types"))
 
 
 @public
@@ -204,7 +210,7 @@ def can_cast(from_: Any, to: Any, casting: str = "safe") -> bool:
     (True, False)
     """
     source, target = _dtype_of(from_, "can_cast"), _dtype_of(to, "can_cast")
-    return bool(np.can_cast(source, target, casting))  # type: ignore[arg-type]
+    return castable(source, target, casting)
 
 
 @public

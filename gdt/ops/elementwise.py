@@ -23,6 +23,7 @@ from gdt.errors import DtypeError, error
 from gdt.ops.movement import alias
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import castable, kind_of, widened
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import RuleSpec
 
@@ -166,14 +167,16 @@ def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
         number_type: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
         raise error(DtypeError, name, f"{dtype!r} is not a dtype") from None
-    if number_type.kind not in "biufc":
+    if kind_of(number_type) not in "biufc":
         raise error(DtypeError, name, f"dtype {number_type} is no number")
     return number_type if number_type.isnative else number_type.newbyteorder("=")
 
 
-def widened_float16(x: Any) -> Any:
-    """An array or a block in the dtype in which its elements are added up: float32 for float16."""
-    return x.astype(np.float32) if x.dtype == np.float16 else x
+def widened_half(x: Any) -> Any:
+    """An array or a block in the dtype in which its elements are added up: float32 for
+    floating-point numbers of 16 bits."""
+    wide = widened(x.dtype)
+    return x if wide == x.dtype else x.astype(wide)
 
 
 def cast_into(xp: Any, x: Block, out: Block) -> Block:
@@ -181,13 +184,13 @@ def cast_into(xp: Any, x: Block, out: Block) -> Block:
     return out
 
 
-@op(UNARY, prepare=_prepare_cast)
+@op(UNARY, prepare=_prepare_cast, computes=False)
 def cast(xp: Any, x: Block, /, dtype: Any, *, out: Memory | None = None) -> Block:
     """The values as another dtype: what `astype` runs where rounding may lose something."""
     return x.astype(dtype) if out is None else cast_into(xp, x, out)
 
 
-@op(UNARY, linear="x", prepare=_prepare_cast)
+@op(UNARY, linear="x", prepare=_prepare_cast, computes=False)
 def widen(xp: Any, x: Block, /, dtype: Any, *, out: Memory | None = None) -> Block:
     """The values as a dtype of at least their precision: what `astype` runs where it is linear."""
     return x.astype(dtype) if out is None else cast_into(xp, x, out)
@@ -235,7 +238,7 @@ def _cast(
     target = checked_dtype(dtype, "astype")
     if have == target:
         return None, target
-    wider = have.kind in "fc" and np.can_cast(have, target, "safe")
+    wider = kind_of(have) in "fc" and castable(have, target, "safe")
     return (widen if wider else cast), target
 
 
@@ -263,7 +266,7 @@ multiply.vjp(lambda g, out, x, y: like(g * y, x), lambda g, out, x, y: like(g * 
 def _divide_rule(x: ArrayType | None, y: ArrayType | None) -> RuleSpec:
     # Parts of small integers may have wrapped around: they are added up before they are widened.
     # Parts divided by 0 are infinities of both signs, and no sum: an array may hold a 0.
-    exact = x is None or x.dtype.kind in "fc" or x.dtype.itemsize == 8
+    exact = x is None or kind_of(x.dtype) in "fc" or x.dtype.itemsize == 8
     return RuleSpec(BINARY, linear=exact and y is None)
 
 

@@ -25,6 +25,7 @@ from gdt.ops.reductions import (
     sum_,
 )
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 
 __all__ = ["argmax", "argmin"]
 
@@ -193,7 +194,7 @@ def _merge(best: str) -> Any:
     def merge(xp: Any, value: Block, index: Block, *, axis: int) -> tuple[Block, Block]:
         top = getattr(value, best)(axis=axis, keepdims=True)
         tops = value == top
-        if value.dtype.kind == "f":
+        if kind_of(value.dtype) == "f":
             tops |= xp.isnan(value)  # then `top` is NaN, and no other element is equal to it
         last = np.iinfo(np.int64).max
         return top, xp.where(tops, index, last).min(axis=axis, keepdims=True)

@@ -20,6 +20,7 @@ from gdt.ops.powers import power
 from gdt.ops.ranges import arange, linspace
 from gdt.ops.reductions import any_
 from gdt.ops.shapes import Shape, checked_shape, reshape
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
@@ -194,7 +195,7 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Distribute
     count = x.shape[0] if N is None else N
     powers = arange(count) if increasing else arange(count - 1, -1, -1)
     x = astype(x, np.int64) if x.dtype.kind == "b" else x
-    return power(reshape(x, (-1, 1)), astype(powers, np.promote_types(x.dtype, np.int64)))
+    return power(reshape(x, (-1, 1)), astype(powers, promoted(x.dtype, np.int64)))
 
 
 # ---------------------------------------------------------------- spaced numbers

@@ -25,6 +25,7 @@ from gdt.ops.reductions import sum_
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import std
 from gdt.ops.taking import add_at, take
+from gdt.sharding.dtypes import kind_of, promoted
 from gdt.sharding.layout import Layout
 
 __all__ = [
@@ -156,7 +157,7 @@ def _edges(
         if edges.ndim != 1 or (edges[:-1] > edges[1:]).any():
             raise error(ShapeError, name, "the edges are not a vector that increases")
         return edges, False
-    dtype = np.result_type(x.dtype, float) if x.dtype.kind != "f" else x.dtype
+    dtype = promoted(x.dtype, float) if kind_of(x.dtype) != "f" else x.dtype
     return np.linspace(first, last, count + 1, dtype=dtype), True
 
 

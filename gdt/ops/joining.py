@@ -25,6 +25,7 @@ from gdt.ops.reductions import negative_axes
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, transpose
 from gdt.ops.taking import rows_at
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.recut import Piece
 
 __all__ = [
@@ -64,7 +65,7 @@ def _operands(arrays: Any, name: str) -> list[DistributedArray]:
     if len(arrays) == 0:
         raise error(ShapeError, name, "the list of arrays is empty")
     operands = as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})
-    dtype = np.result_type(*[a.dtype for a in operands])
+    dtype = promoted(*[a.dtype for a in operands])
     return [a if a.dtype == dtype else a.astype(dtype) for a in operands]
 
 

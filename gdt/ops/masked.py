@@ -18,6 +18,7 @@ from gdt.ops.extrema import max_, min_
 from gdt.ops.reductions import Axis, all_, any_, mean, negative_axes, sum_
 from gdt.ops.scans import prod
 from gdt.ops.shapes import broadcast_to
+from gdt.sharding.dtypes import kind_of, promoted
 from gdt.sharding.layout import Layout
 
 Binary = Callable[[Any, Any], DistributedArray]
@@ -123,9 +124,7 @@ def _mean_where(
 ) -> DistributedArray:
     """The mean of the elements where the mask is true; NaN where there is none."""
     x, mask = only_where("mean", x, where, 0)
-    target = (
-        np.dtype(dtype) if dtype is not None else np.result_type(x.dtype, *_FLOAT[x.dtype.kind])
-    )
+    target = np.dtype(dtype) if dtype is not None else promoted(x.dtype, *_FLOAT[kind_of(x.dtype)])
     total = sum_(astype(x, target), axis=axis, keepdims=keepdims)
     count = sum_(mask, axis=axis, keepdims=keepdims)
     return astype(divide(total, count), target)

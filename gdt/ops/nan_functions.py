@@ -17,6 +17,7 @@ from gdt.ops.extrema import argmax, argmin, max_, min_
 from gdt.ops.reductions import Axis, all_, any_, mean, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum, prod
 from gdt.ops.statistics import var
+from gdt.sharding.dtypes import kind_of
 
 __all__ = [
     "nanargmax",
@@ -35,7 +36,7 @@ __all__ = [
 
 def has_nan(x: DistributedArray) -> bool:
     """Whether the dtype of `x` has a NaN."""
-    return x.dtype.kind in "fc"
+    return kind_of(x.dtype) in "fc"
 
 
 def _filled(x: DistributedArray, value: Any) -> DistributedArray:

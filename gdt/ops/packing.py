@@ -16,6 +16,7 @@ from gdt.comm.messages import gathered
 from gdt.errors import DtypeError, LayoutError, ShapeError, error
 from gdt.ops.placement import requested_layout
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.reduction import UFUNCS
 
@@ -126,7 +127,7 @@ def _part(part: Any, coordinate: tuple[int, ...], backend: Any, name: str) -> Bl
         array = backend.asarray(part)
     except (ValueError, TypeError) as e:
         raise error(ShapeError, name, f"{where} is no array: {e}") from None
-    if array.dtype.kind not in "biufc":
+    if kind_of(array.dtype) not in "biufc":
         raise error(DtypeError, name, f"{where} has dtype {array.dtype}, which is no number")
     return array
 
@@ -151,7 +152,7 @@ def _facts(
 
 def _digest(array: np.ndarray) -> int:
     """A number that is the same for parts that are equal: of zeros and of NaNs there is one."""
-    if array.dtype.kind in "fc":
+    if kind_of(array.dtype) in "fc":
         array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array + 0)
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
@@ -224,7 +225,7 @@ def _are_equal(one: Block, other: Block, array_type: ArrayType, owner: int) -> b
     backend = backend_of(array_type.mesh)
     with backend.on(array_type.mesh, owner):
         near = backend.asarray(one)
-        same = backend.xp.array_equal(near, other, equal_nan=array_type.dtype.kind in "fc")
+        same = backend.xp.array_equal(near, other, equal_nan=kind_of(array_type.dtype) in "fc")
         return bool(backend.to_host(same))
 
 

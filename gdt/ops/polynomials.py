@@ -16,6 +16,7 @@ from gdt.ops.editing import trim_zeros
 from gdt.ops.elementwise import add, astype, subtract
 from gdt.ops.joining import concat
 from gdt.ops.padding import pad
+from gdt.sharding.dtypes import promoted
 
 __all__ = ["poly", "polyadd", "polyder", "polyint", "polymul", "polysub", "polyval"]
 
@@ -141,7 +142,7 @@ def poly(seq_of_zeros: Any) -> DistributedArray:
     [1.0, -3.0, 2.0]
     """
     (zeros,) = _coefficients("poly", seq_of_zeros=seq_of_zeros)
-    zeros = astype(zeros, np.result_type(zeros.dtype, np.float64))
+    zeros = astype(zeros, promoted(zeros.dtype, np.float64))
     result = astype(zeros_like(zeros, shape=(1,)) + 1, zeros.dtype)
     for i in range(zeros.shape[0]):
         result = pad(result, (0, 1)) - pad(result * zeros[i], (1, 0))

@@ -20,6 +20,7 @@ from gdt.ops.reductions import Axis
 from gdt.ops.shapes import reshape
 from gdt.ops.sorting import sort
 from gdt.ops.taking import take_along_axis_in_range
+from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]
 
@@ -76,7 +77,7 @@ def _in_front(
     listed: Any = range(x.ndim) if axis is None else axis
     axes = sorted({checked_axis(x.type, a, name) for a in np.atleast_1d(listed).tolist()})
     x = x.resolve()
-    if x.dtype.kind != "f" and not keeps_dtype:
+    if kind_of(x.dtype) != "f" and not keeps_dtype:
         x = astype(x, float)
     if not math.prod(x.shape[a] for a in axes):
         raise error(ShapeError, name, "there is no element", operands={"x": x.type})
@@ -96,9 +97,9 @@ def _checked_q(q: Any, name: str, most: float) -> np.ndarray:
 def _result_dtype(x: np.dtype, q: np.dtype, *, is_weak: bool) -> np.dtype:
     """The dtype of what lies between elements of dtype `x`: a `q` that is a Python number leaves
     that of floats, as in NumPy."""
-    if is_weak and x.kind == "f":
+    if is_weak and kind_of(x) == "f":
         return x
-    return np.result_type(x, q if q.kind == "f" else np.float64)
+    return promoted(x, q if q.kind == "f" else np.float64)
 
 
 def _between(low: Any, high: Any, weight: Any) -> Any:
@@ -179,7 +180,7 @@ def _quantiles(
     (x,) = as_operands(name, x=x)
     if x.dtype.kind == "c":
         raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
-    of_numbers = of_numbers and x.dtype.kind == "f"  # all others are numbers
+    of_numbers = of_numbers and kind_of(x.dtype) == "f"  # all others are numbers
     known = ("linear", *DISCRETE) if of_numbers else METHODS
     if method not in known:
         raise error(

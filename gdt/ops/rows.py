@@ -23,6 +23,7 @@ from gdt.ops.lookup import from_the_front
 from gdt.ops.ranges import arange
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32
 from gdt.sharding.layout import Axes, Layout
 
 Block = Any
@@ -280,8 +281,13 @@ def scatter_rows(
 
 
 def combine(xp: Any, held: Block, offsets: Block, values: Block, how: str) -> None:
-    """Combine the rows of `held` at `offsets`, in place, with `values`, one after the other."""
-    if how == "set" and xp is np:
+    """Combine the rows of `held` at `offsets`, in place, with `values`, one after the other.
+    Rows of bfloat16 are combined in float32, and rounded once."""
+    if held.dtype == BFLOAT16 and how != "set":
+        wide = held.astype(FLOAT32)
+        combine(xp, wide, offsets, values.astype(FLOAT32), how)
+        held[...] = wide
+    elif how == "set" and xp is np:
         held[offsets] = values
     elif how in ("add", "min", "max") or xp is np:
         getattr(xp, UFUNCS[how]).at(held, offsets, values)

@@ -178,13 +178,13 @@ def _vector_plan(
     return BlockPlan([x.layout], out, functions, run, collectives)
 
 
-@planned_op()
+@planned_op(computes=True)
 def sort_vector(x: ArrayType, /) -> BlockPlan:
     by_samples = SampleSort(x)
     return _vector_plan(x, x, by_samples.values, by_samples.collectives(x))
 
 
-@planned_op()
+@planned_op(computes=True)
 def argsort_vector(x: ArrayType, /) -> BlockPlan:
     by_samples, out = SampleSort(x), ArrayType.of(x.shape, np.dtype(np.int64), x.layout)
     collectives = by_samples.collectives(x, out)

@@ -29,6 +29,7 @@ from gdt.ops.masks import block_of_rows, rows_in_front
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 
 __all__ = [
@@ -54,7 +55,7 @@ def search_whole(xp: Any, x: Block, queries: Block, /, side: str = "left") -> Bl
 search_whole.vjp(None, None)
 
 
-@planned_op()
+@planned_op(computes=True)
 def _search_split(x: ArrayType, queries: ArrayType, /, *, side: str) -> BlockPlan:
     """The places of queries, split as the vector `x` is, in `x`, which is sorted."""
     mesh, axes = x.mesh, x.layout.dims[0]
@@ -138,7 +139,7 @@ def search(x: DistributedArray, queries: DistributedArray, side: str) -> Distrib
 def of_one_dtype(name: str, **values: Any) -> list[DistributedArray]:
     """Operands with nothing partial, in the dtype to which they promote."""
     operands = [x.resolve() for x in as_operands(name, **values)]
-    dtype = np.result_type(*[x.dtype for x in operands])
+    dtype = promoted(*[x.dtype for x in operands])
     return [astype(x, dtype) for x in operands]
 
 

@@ -16,6 +16,7 @@ from gdt.ops.elementwise import astype
 from gdt.ops.joining import broadcast_arrays
 from gdt.ops.reductions import any_
 from gdt.ops.shapes import broadcast_to
+from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = ["choose", "piecewise", "select"]
 
@@ -47,7 +48,7 @@ def select(condlist: Arrays, choicelist: Arrays, default: Any = 0) -> Distribute
     # Python numbers are weak, so they promote as they were given.
     given = [*choicelist, default]
     weak = [isinstance(v, int | float | complex) for v in given]
-    dtype = np.result_type(
+    dtype = promoted(
         *[v if w else x.dtype for v, w, x in zip(given, weak, operands[count:], strict=True)]
     )
     result = astype(operands[-1], dtype)
@@ -83,7 +84,7 @@ def choose(a: Any, choices: Arrays, *, mode: str = "raise") -> DistributedArray:
     elif a.size and bool(any_(logical_or(less(a, 0), greater_equal(a, count)))):
         raise error(IndexRangeError, "choose", f"an index is out of range for {count} choices")
     a, *arrays = broadcast_arrays(a, *arrays)
-    dtype = np.result_type(*[x.dtype for x in arrays])
+    dtype = promoted(*[x.dtype for x in arrays])
     result = astype(arrays[-1], dtype)
     for i, choice in enumerate(arrays[:-1]):
         result = where(equal(a, i), astype(choice, dtype), result)
@@ -121,7 +122,7 @@ def piecewise(
     elif len(funclist) != count:
         problem = f"{count} conditions need {count} or {count + 1} functions, not {len(funclist)}"
         raise error(ShapeError, "piecewise", problem)
-    result = x * 0 if x.dtype.kind in "iufc" else astype(x, x.dtype) & False
+    result = x * 0 if kind_of(x.dtype) in "iufc" else astype(x, x.dtype) & False
     for condition, function in zip(conditions, funclist, strict=True):
         value = _value(function, x, args, kw)
         result = astype(where(condition, value, result), x.dtype)

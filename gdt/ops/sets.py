@@ -33,6 +33,7 @@ from gdt.ops.searching import of_one_dtype, search
 from gdt.ops.shapes import reshape
 from gdt.ops.sorting import argsort, lexsort, sort
 from gdt.ops.taking import rows_at
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 
 __all__ = [
@@ -72,7 +73,7 @@ def _groups(x: DistributedArray, *, with_order: bool, equal_nan: bool) -> Groups
 def _firsts(ordered: DistributedArray, equal_nan: bool) -> DistributedArray:
     """Whether each element of a sorted vector, or row of a matrix, differs from the one before."""
     differs = not_equal(ordered[1:], ordered[:-1])
-    if equal_nan and ordered.dtype.kind in "fc":
+    if equal_nan and kind_of(ordered.dtype) in "fc":
         differs = logical_and(
             differs, logical_or(equal(ordered[1:], ordered[1:]), equal(ordered[:-1], ordered[:-1]))
         )

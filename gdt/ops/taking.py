@@ -33,6 +33,7 @@ from gdt.ops.reductions import unbroadcast
 from gdt.ops.rows import gather_rows
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.rule import RuleSpec
 
 __all__ = [
@@ -107,7 +108,7 @@ def take_in_range(
 def _nothing(xp: Any, dtype: np.dtype) -> Block:
     """The number that a device adds to an element that another device holds: -0.0, since 0.0 would
     change -0.0."""
-    zero: Any = {"f": -0.0, "c": complex(-0.0, -0.0)}.get(dtype.kind, 0)
+    zero: Any = {"f": -0.0, "c": complex(-0.0, -0.0)}.get(kind_of(dtype), 0)
     return xp.full((), zero, dtype)
 
 

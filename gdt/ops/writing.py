@@ -32,6 +32,7 @@ from gdt.ops.rows import scatter_rows
 from gdt.ops.shapes import broadcast_to, reshape
 from gdt.ops.slicing import Cut, Interval, cut, cut_of, cut_of_key, key_of
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import castable, kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.recut import Piece
 
@@ -104,7 +105,7 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
         value = _of_python(x, value, how)
     elif not isinstance(value, DistributedArray):
         value = as_operand(value, x.mesh, "update_at", "value")
-    if how != "set" and not np.can_cast(value.dtype, x.dtype, "same_kind"):
+    if how != "set" and not castable(value.dtype, x.dtype, "same_kind"):
         raise error(
             DtypeError,
             "update_at",
@@ -112,7 +113,7 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
             operands={"x": x.type, "value": value.type},
             remedy="Cast x, or value, with astype.",
         )
-    if how == "divide" and x.dtype.kind not in "fc":
+    if how == "divide" and kind_of(x.dtype) not in "fc":
         raise error(
             DtypeError, "update_at", f"a quotient cannot stay {x.dtype}", operands={"x": x.type}
         )

@@ -16,11 +16,12 @@ from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.autodiff.tape import Tree, flatten
 from gdt.errors import ArgumentError, error
 from gdt.ops.comparison import logical_and, maximum, where
-from gdt.ops.elementwise import sqrt
+from gdt.ops.elementwise import sqrt, widened_half
 from gdt.ops.exponential import exp2, log2
 from gdt.ops.extrema import max_
 from gdt.ops.reductions import sum_
 from gdt.ops.rounding import abs_, floor
+from gdt.sharding.dtypes import kind_of, widened
 
 
 @checked
@@ -83,7 +84,7 @@ def _scaled_norm(
 def _magnitude(g: DistributedArray) -> DistributedArray:
     """Return |g|, as float32 if g is float16."""
     size = abs_(g)
-    return size.astype(np.float32) if size.dtype == np.float16 else size
+    return widened_half(size)  # type: ignore[no-any-return]
 
 
 def _unit(sizes: Sequence[DistributedArray]) -> DistributedArray:
@@ -107,8 +108,8 @@ def _times(g: DistributedArray, scale: DistributedArray) -> DistributedArray:
     """Return g * scale in the dtype of g, if that is floating-point.
 
     float16 is multiplied in float32: a small scale is 0 in float16, and the product need not be."""
-    if g.dtype.kind not in "fc":
+    if kind_of(g.dtype) not in "fc":
         return g * scale
-    wide = np.dtype(np.float32) if g.dtype == np.float16 else g.dtype
+    wide = widened(g.dtype)
     scaled: DistributedArray = (g.astype(wide) * scale.astype(wide)).astype(g.dtype)
     return scaled

@@ -38,6 +38,7 @@ from gdt.errors import DtypeError, ShapeError, error
 from gdt.random import loops
 from gdt.random.normal_quantile import centred_quantile, half_integers, quantile
 from gdt.random.philox import HALF, LOW, CounterRun, as_uint64, draw, philox
+from gdt.sharding.dtypes import BFLOAT16
 
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
@@ -84,11 +85,11 @@ def uniform(
     stream: Array | int = 0,
     dtype: npt.DTypeLike = np.float32,
 ) -> Array:
-    """Draw uniform numbers in [0, 1): multiples of 2^-11 (float16), 2^-24 (float32) or 2^-53
-    (float64).
+    """Draw uniform numbers in [0, 1): multiples of 2^-8 (bfloat16), 2^-11 (float16), 2^-24
+    (float32) or 2^-53 (float64).
 
-    float16 and float32 take the top bits of `bits32`, float64 those of `bits64`. Raises DtypeError
-    for another dtype.
+    float64 takes the top bits of `bits64`, the others those of `bits32`. Raises DtypeError for
+    another dtype.
 
     >>> uniform(np, np.array([2, 0]), key=0)
     array([0.73571277, 0.39904642], dtype=float32)
@@ -174,9 +175,9 @@ def normal(
 ) -> Array:
     """Draw standard normal numbers by the inverse CDF; they are always finite.
 
-    float32 uses 32 bits and reaches 6.3 deviations, float64 uses 64 bits and reaches 9.2; float16
-    is float32 rounded. `gdt.random.normal_quantile` states formulas, source and accuracy. Raises
-    DtypeError for another dtype.
+    float32 uses 32 bits and reaches 6.3 deviations, float64 uses 64 bits and reaches 9.2;
+    float16 and bfloat16 are float32 rounded. `gdt.random.normal_quantile` states formulas, source
+    and accuracy. Raises DtypeError for another dtype.
 
     >>> normal(np, CounterRun(0, 3), key=0, dtype=np.float64).round(3).tolist()
     [1.276, -0.72, -0.07]
@@ -284,11 +285,12 @@ def _first_pair(xp: Namespace, key: Array | int, index: Array | int, stream: int
 
 
 _FORMATS = {
-    np.dtype(dtype): (np.dtype(word), np.dtype(integer), np.dtype(unit), digits)
+    dtype: (np.dtype(word), np.dtype(integer), np.dtype(unit), digits)
     for dtype, word, integer, unit, digits in [
-        (np.float16, np.uint32, np.int32, np.float32, 11),
-        (np.float32, np.uint32, np.int32, np.float32, 24),
-        (np.float64, np.uint64, np.int64, np.float64, 53),
+        (BFLOAT16, np.uint32, np.int32, np.float32, 8),
+        (np.dtype("float16"), np.uint32, np.int32, np.float32, 11),
+        (np.dtype("float32"), np.uint32, np.int32, np.float32, 24),
+        (np.dtype("float64"), np.uint64, np.int64, np.float64, 53),
     ]
 }
 """By dtype of the result: the word that is drawn, the signed integer of its size, the dtype of the

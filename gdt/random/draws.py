@@ -26,6 +26,7 @@ from gdt.random.distributions import COUNTS
 from gdt.random.generator import Key, operands_of
 from gdt.random.kernels import draw_block, draw_block_of
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 
 Block = Any
@@ -100,7 +101,7 @@ def drawn_of(
     sizes = checked_shape(shape, name or sampler)
     layout = checked_layout(layout, len(sizes), name or sampler)
     dtype, is_count = checked_dtype(dtype, name or sampler), sampler in COUNTS
-    if dtype.kind not in ("iuf" if is_count else "f"):
+    if kind_of(dtype) not in ("iuf" if is_count else "f"):
         problem = f"cannot draw {dtype}"
         remedy = "It draws integers and floats." if is_count else "It draws floats."
         raise error(DtypeError, name or sampler, problem, remedy=remedy)
@@ -201,7 +202,8 @@ def uniform(
 ) -> DistributedArray:
     """Uniform numbers in [low, high); rounding may give `high` itself if it is not 1, as in NumPy.
 
-    low, high: numbers, or arrays that broadcast to the shape. dtype: float16, float32 or float64.
+    low, high: numbers, or arrays that broadcast to the shape. dtype: bfloat16, float16, float32 or
+        float64.
 
     Raises ArgumentError for a `high` below `low`, RangeError (an OverflowError) for a difference
     that is infinite; of distributed arrays, which are not fetched for that, such elements give NaN.
@@ -248,7 +250,8 @@ def normal(
 ) -> DistributedArray:
     """Normal numbers of that mean and standard deviation.
 
-    mean, std: numbers, or arrays that broadcast to the shape. dtype: float16, float32 or float64.
+    mean, std: numbers, or arrays that broadcast to the shape. dtype: bfloat16, float16, float32 or
+        float64.
 
     Raises ArgumentError for a `std` below 0; elements of a distributed array, which is not fetched
     for that, give NaN.

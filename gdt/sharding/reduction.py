@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from gdt.sharding.dtypes import kind_of
+
 UFUNCS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 """NumPy's ufunc of each reduction; arrays of other backends bring their own under its name."""
 
@@ -37,7 +39,7 @@ def identity(reduction: str, dtype: np.dtype) -> Any:
     [-0.0, -128]
     """
     if reduction == "sum":
-        return {"f": -0.0, "c": complex(-0.0, -0.0)}.get(dtype.kind, 0)
+        return {"f": -0.0, "c": complex(-0.0, -0.0)}.get(kind_of(dtype), 0)
     if reduction == "prod":
         return 1
     lowest = reduction == "max"

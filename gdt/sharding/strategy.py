@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.routes import route_bytes
@@ -153,7 +154,7 @@ def _unsplit_nbytes(
         if target is None or array_type is None or array_type.dtype.kind not in "iu":
             continue
         lost = set(itertools.chain(*array_type.layout.dims)).difference(*target.dims)
-        if lost and dtype.kind in "fc":
+        if lost and kind_of(dtype) in "fc":
             p = math.prod(array_type.mesh.sizes[a] for a in lost)
             nbytes += (p - 1) * dtype.itemsize * sum(map(math.prod, out_shapes(rule, sizes)))
     return nbytes
@@ -163,7 +164,7 @@ def _dtype_of_outputs(types: Sequence[ArrayType | None]) -> np.dtype[Any]:
     """Return the dtype that the outputs have for all that is known here: the body decides it; where
     some operands are integers, those are mostly indices."""
     dtypes = [t.dtype for t in types if t is not None]
-    return max(dtypes, key=lambda d: (d.kind in "fc", d.itemsize))
+    return max(dtypes, key=lambda d: (kind_of(d) in "fc", d.itemsize))
 
 
 def legal_strategies(

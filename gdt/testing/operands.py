@@ -10,6 +10,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.placing import distribute
 from gdt.backend import backend_of
+from gdt.sharding.dtypes import kind_of, limits_of
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.reduction import identity
@@ -65,9 +66,9 @@ def _part(whole: Any, axis_grid: int, block: int, reduction: str) -> Any:
     weight = np.asarray((2, -1, *[0] * axis_grid)[block]).astype(whole.dtype)
     with np.errstate(all="ignore"):
         part = (whole * weight).astype(whole.dtype)
-        if whole.dtype.kind not in "fc":
+        if kind_of(whole.dtype) not in "fc":
             return part
-        return np.where(np.abs(whole) < np.finfo(whole.dtype).max / 64, part, unweighted)
+        return np.where(np.abs(whole) < limits_of(whole.dtype).max / 64, part, unweighted)
 
 
 def _index(mesh: Mesh, grid: Sequence[int], axes: Axes, at: Sequence[int]) -> list[Any] | None:
@@ -84,7 +85,7 @@ def _index(mesh: Mesh, grid: Sequence[int], axes: Axes, at: Sequence[int]) -> li
 
 def _poison(padding: np.ndarray) -> Any:
     """Return the value that replaces padding of this dtype."""
-    if padding.dtype.kind in "fc":
+    if kind_of(padding.dtype) in "fc":
         return np.nan
     return ~padding if padding.dtype.kind == "b" else np.iinfo(padding.dtype).max
 
@@ -100,7 +101,7 @@ def tolerance(dtypes: Sequence[np.dtype], length: int) -> float:
     >>> gdt.testing.tolerance([np.dtype("float64")], 48) == 64 * 2.0**-52
     True
     """
-    eps = [float(np.finfo(d).eps) for d in dtypes if d.kind in "fc"]
+    eps = [float(limits_of(d).eps) for d in dtypes if kind_of(d) in "fc"]
     return (length + 16) * max(eps, default=0.0)
 
 
@@ -112,8 +113,8 @@ def assert_close(got: np.ndarray, want: np.ndarray, bound: float, what: str) -> 
     >>> import numpy as np
     >>> gdt.testing.assert_close(np.array([1.0]), np.array([1.0 + 1e-9]), 1e-6, "sum")
     """
-    if got.dtype.kind not in "fc" or not bound:
-        assert np.array_equal(got, want, equal_nan=got.dtype.kind in "fc"), (
+    if kind_of(got.dtype) not in "fc" or not bound:
+        assert np.array_equal(got, want, equal_nan=kind_of(got.dtype) in "fc"), (
             f"{what}: got\n{got}\nexpected\n{want}"
         )
         return
@@ -150,5 +151,5 @@ def assert_consistent(x: DistributedArray) -> None:
     for shard in shards:
         want = value[shard.index]
         data = backend_of(x.mesh).to_host(shard.data)
-        same = np.array_equal(data, want, equal_nan=array_type.dtype.kind in "fc")
+        same = np.array_equal(data, want, equal_nan=kind_of(array_type.dtype) in "fc")
         assert same, f"at {shard.coordinate}, {array_type} holds\n{data}\nnot\n{want}"

@@ -15,6 +15,7 @@ from gdt.array.placing import distribute
 from gdt.autodiff.tape import GradientTape
 from gdt.backend import backend_of
 from gdt.observe import observing
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, create_mesh, default_mesh
 from gdt.state import leaves, mapped
@@ -121,12 +122,12 @@ class Oracle:
     @cached_property
     def precise(self) -> list[np.ndarray]:
         """The sample's arrays, with real floating-point numbers in float64."""
-        return [a.astype(np.float64) if a.dtype.kind == "f" else a for a in self.sample.arrays]
+        return [a.astype(np.float64) if kind_of(a.dtype) == "f" else a for a in self.sample.arrays]
 
     @cached_property
     def sources(self) -> list[int]:
         """The positions of the arrays that have gradients."""
-        return [i for i, a in enumerate(self.sample.arrays) if a.dtype.kind == "f"]
+        return [i for i, a in enumerate(self.sample.arrays) if kind_of(a.dtype) == "f"]
 
     @cached_property
     def cotangents(self) -> list[np.ndarray | None]:
@@ -135,7 +136,7 @@ class Oracle:
         outs = self._on_one_device(self.precise)
         return [
             rng.uniform(0.5, 1.5, v.shape)
-            if isinstance(v, DistributedArray) and v.dtype.kind == "f"
+            if isinstance(v, DistributedArray) and kind_of(v.dtype) == "f"
             else None
             for v in outs
         ]
@@ -289,7 +290,7 @@ class Oracle:
             assert_close(got.numpy(), want, self.bound, f"{state}result {got.type}")
         for x, blocks in zip(operands, before, strict=True):
             same = all(
-                np.array_equal(b, c, equal_nan=b.dtype.kind in "fc")
+                np.array_equal(b, c, equal_nan=kind_of(b.dtype) in "fc")
                 for b, c in zip(_on_host(x), blocks, strict=True)
             )
             assert same, f"an operand has been changed: {x.type}"

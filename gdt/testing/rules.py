@@ -94,8 +94,9 @@ def _check_strategy(
         for a, layout in zip(operands, strategy.target_layouts, strict=True)
     ]
     types = tuple(a.type if isinstance(a, DistributedArray) else None for a in arrays)
+    rounds = op.declaration.rounds(types, static)
     rule, sizes, prepared = op.declaration.bound_rule(types, static)
-    plan = plan_of(op.declaration, types, rule, sizes, prepared, strategy)
+    plan = plan_of(op.declaration, types, rule, sizes, prepared, strategy, rounds)
     blocks = [a.blocks if isinstance(a, DistributedArray) else a for a in arrays]
     with np.errstate(all="ignore"):
         results = plan.execute(blocks)

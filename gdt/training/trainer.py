@@ -25,6 +25,7 @@ from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
 from gdt.programs.function import function
 from gdt.sharding import processes
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, get_default_mesh
 from gdt.state import Stateful, leaves, mapped
@@ -208,7 +209,7 @@ class Trainer(Stateful):
         """Return the layout of the rows of batches, and the dtype that all floating-point
         parameters have, or None."""
         mesh = self.mesh
-        dtypes = {x.dtype for x in self.model.state().values() if x.dtype.kind == "f"}
+        dtypes = {x.dtype for x in self.model.state().values() if kind_of(x.dtype) == "f"}
         rows = Layout([self.batch_axes or mesh.axis_names[:1]], mesh)
         return rows, dtypes.pop() if len(dtypes) == 1 else None
 
@@ -396,10 +397,10 @@ def _placed(leaf: Any, rows: Layout, dtype: np.dtype | None) -> Any:
     if leaf is None or isinstance(leaf, DistributedArray):
         return leaf
     array = np.asarray(leaf)
-    if array.dtype.kind not in "biufc":
+    if kind_of(array.dtype) not in "biufc":
         problem = f"a batch holds values of dtype {array.dtype}"
         raise error(ArgumentError, "fit", problem, remedy="Pass arrays of numbers.")
-    if array.dtype.kind == "f" and dtype is not None:
+    if kind_of(array.dtype) == "f" and dtype is not None:
         array = array.astype(dtype, copy=False)
     specs = [*rows.sharding_specs, *[None] * (array.ndim - 1)][: array.ndim]
     return asarray(array, layout=Layout(specs, rows.mesh))

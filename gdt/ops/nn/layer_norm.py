@@ -17,6 +17,7 @@ from gdt.ops.nn.batch_norm.op import batch_norm, batch_norm_gradient, batch_norm
 from gdt.ops.reductions import mean
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import moments, moments_gradient
+from gdt.sharding.dtypes import kind_of
 
 __all__ = ["group_norm", "layer_norm", "rms_norm"]
 
@@ -27,7 +28,7 @@ def _floating(name: str, x: Any) -> DistributedArray:
     """Return x as an array; DtypeError or ShapeError unless it holds tokens of floats."""
     operand: DistributedArray
     (operand,) = as_operands(name, x=x)
-    if operand.dtype.kind != "f":
+    if kind_of(operand.dtype) != "f":
         raise error(DtypeError, name, "x is not floating-point", operands={"x": operand.type})
     if not operand.ndim:
         raise error(ShapeError, name, "x has no axis of features", operands={"x": operand.type})

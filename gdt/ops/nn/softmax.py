@@ -16,10 +16,11 @@ from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.errors import DtypeError, error
-from gdt.ops.elementwise import astype, multiply, subtract, widened_float16
+from gdt.ops.elementwise import astype, multiply, subtract, widened_half
 from gdt.ops.exponential import exp
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduction_rule, reduction_text, sum_
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.rule import RuleSpec
 
 __all__ = ["log_softmax", "logsumexp", "softmax"]
@@ -76,13 +77,14 @@ def _prepare(name: str) -> Any:
     reduce="max",
     merge=merge_largest_and_sum,
     prepare=_prepare("softmax_statistics"),
+    rounded="- -",
 )
 def softmax_statistics(xp: Any, x: Block, /, axis: Axis) -> tuple[Block, Block]:
     """The largest element m along `axis` and the sum of exp(x - m), with kept dims; float32 for
     float16. No gradient flows through them: `softmax_from` and `log_softmax_from` know what they
     are."""
     with np.errstate(invalid="ignore"):
-        return largest_and_sum(xp, widened_float16(x), axis, True)
+        return largest_and_sum(xp, widened_half(x), axis, True)
 
 
 # ---------------------------------------------------------------- softmax
@@ -97,14 +99,14 @@ def _whole_rule(array_type: ArrayType, *, axis: tuple[int, ...]) -> RuleSpec:
 @op(_whole_rule, prepare=_prepare("softmax"))
 def softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
     """`softmax` over axes that are not split."""
-    y = widened_float16(x)
+    y = widened_half(x)
     y = y - largest_element(xp, y, axis)
     xp.exp(y, out=y)
     y /= xp.add.reduce(y, axis=axis, keepdims=True)
     return y if y.dtype == x.dtype else y.astype(x.dtype)
 
 
-@op("..., ..., ... -> ...")
+@op("..., ..., ... -> ...", rounded="x")
 def softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
     """exp(x - largest) / total, for the `softmax_statistics` of x."""
     y = x - largest
@@ -116,13 +118,13 @@ def softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
 @op(_whole_rule, prepare=_prepare("log_softmax"))
 def log_softmax_of_whole(xp: Any, x: Block, /, axis: Axis) -> Block:
     """`log_softmax` over axes that are not split."""
-    y = widened_float16(x)
+    y = widened_half(x)
     y = y - largest_element(xp, y, axis)
     y -= xp.log(xp.exp(y).sum(axis=axis, keepdims=True))
     return y if y.dtype == x.dtype else y.astype(x.dtype)
 
 
-@op("..., ..., ... -> ...")
+@op("..., ..., ... -> ...", rounded="x")
 def log_softmax_from(xp: Any, x: Block, largest: Block, total: Block, /) -> Block:
     """x - largest - log(total), for the `softmax_statistics` of x."""
     y = x - largest
@@ -212,7 +214,7 @@ def as_floating(name: str, x: Any) -> DistributedArray:
 
     Raises DtypeError for complex numbers, in the name of the function `name`.
     """
-    if type(x) is DistributedArray and x.dtype.kind == "f":
+    if type(x) is DistributedArray and kind_of(x.dtype) == "f":
         return x
     (x,) = as_operands(name, x=x)
     if x.dtype.kind == "c":
@@ -284,7 +286,7 @@ def logsumexp_of_floats(
 ) -> tuple[Block, Block]:
     """`logsumexp` of floating-point numbers."""
     with np.errstate(invalid="ignore"):
-        return largest_and_sum(xp, widened_float16(x), axis, keepdims)
+        return largest_and_sum(xp, widened_half(x), axis, keepdims)
 
 
 def _logsumexp_vjp(

@@ -18,6 +18,7 @@ from gdt.ops.products.op import contract_labels, diagonal
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import transpose
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import promoted
 
 __all__ = ["einsum", "einsum_path"]
 
@@ -44,7 +45,7 @@ def einsum(subscripts: str, *operands: Any) -> DistributedArray:
         raise error(ShapeError, "einsum", f"{subscripts!r} without operands")
     arrays = as_operands("einsum", **{f"operand {i}": a for i, a in enumerate(operands)})
     if len({a.dtype for a in arrays}) > 1:  # for a sum of one operand alone too
-        common = np.result_type(*[a.dtype for a in arrays])
+        common = promoted(*[a.dtype for a in arrays])
         arrays = [astype(a, common) for a in arrays]
     terms, out = _read(subscripts, tuple([a.type for a in arrays]))
     diagonals = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]

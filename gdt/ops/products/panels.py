@@ -25,6 +25,7 @@ from gdt.engine.plan import Plan
 from gdt.engine.planned import BlockPlan, plan_of_blocks
 from gdt.observe import Collective
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.routes import Transition, transition_between
 from gdt.sharding.rule import Rule, Term, out_shapes
 from gdt.sharding.strategy import Strategy, choose
@@ -101,7 +102,7 @@ class PanelProduct:
         self.strategy, self.cut = strategy, cut
         rule, sizes, _ = product.declaration.bound_rule(tuple(moved), static)
         self.dims = [_dim_of(cut.factor, term) for term in (*rule.ins, rule.outs[0])]
-        dtype = np.result_type(*[t.dtype for t in moved])
+        dtype = promoted(*[t.dtype for t in moved])
         self.out = ArrayType.of(out_shapes(rule, sizes)[0], dtype, strategy.output_layouts[0])
         self.mesh, self.backend = self.out.mesh, backend_of(self.out.mesh)
         bounds = [cut.cell * k // cut.number for k in range(cut.number + 1)]
@@ -145,7 +146,8 @@ class PanelProduct:
         declaration = self.product.declaration
         rule, sizes, static = declaration.bound_rule(types, self.static)
         strategy = self.strategy._replace(nbytes=0)
-        return plan_of(declaration, types, rule, sizes, static, strategy)
+        rounds = None if declaration.rounds(types, static) is None else (False,)  # the sum is
+        return plan_of(declaration, types, rule, sizes, static, strategy, rounds)
 
     def _on_devices(self, indices: np.ndarray) -> list[Block]:
         return self._by_block(lambda i: self.backend.asarray(indices))

@@ -33,6 +33,7 @@ from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims, reshape
 from gdt.ops.windows import plain_tiling, tiled, untiled
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.rule import RuleSpec
 
@@ -109,7 +110,7 @@ def _number(xp: Any, shards: Shards, at: tuple[int, ...], tile: int) -> Any:
     return int(number) if xp is np else number
 
 
-@op(_rule, outputs=2)
+@op(_rule, outputs=2, rounded="q -")
 def attention_of_tiles(
     xp: Any,
     q: Block,
@@ -150,7 +151,7 @@ def _gradient_rule(
     return RuleSpec(f"{left} -> ... t e, ... s e, ... s f", whole=_whole(mask))
 
 
-@op(_gradient_rule, outputs=3)
+@op(_gradient_rule, outputs=3, rounded="q k v")
 def attention_gradient(
     xp: Any,
     q: Block,
@@ -188,7 +189,7 @@ def attention_gradient(
     return outs[0], outs[1], outs[2]
 
 
-@op("... t f, ... t, ... t f, ... t -> ... t f, ... t", outputs=2)
+@op("... t f, ... t, ... t f, ... t -> ... t f, ... t", outputs=2, rounded="x -")
 def merge_attention(
     xp: Any, x: Block, x_sums: Block, y: Block, y_sums: Block, /
 ) -> tuple[Block, Block]:
@@ -283,7 +284,7 @@ def _checked(
         problem = "there are no keys"
     if problem:
         raise error(ShapeError, "attention", problem, operands=types)
-    if any(a.dtype.kind != "f" for a in (q, k, v)):
+    if any(kind_of(a.dtype) != "f" for a in (q, k, v)):
         raise error(DtypeError, "attention", "operands are not floating-point", operands=types)
     if mask is None:
         return q, k, v, None

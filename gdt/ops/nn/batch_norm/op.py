@@ -29,6 +29,7 @@ from gdt.ops.shapes import reshape
 from gdt.ops.statistics import moments, moments_gradient
 from gdt.ops.sums import add_reduce
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 
 __all__ = ["batch_norm", "batch_normalization"]
 
@@ -307,7 +308,7 @@ def batch_norm(
     """
     if type(x) is not DistributedArray:
         (x,) = as_operands("batch_norm", x=x)
-    if x.dtype.kind != "f":
+    if kind_of(x.dtype) != "f":
         raise error(DtypeError, "batch_norm", "x is not floating-point", operands={"x": x.type})
     over = tuple(range(-x.ndim, -1)) if axes is None else negative_axes(x.type, axes, "batch_norm")
     scale = _as_factor(scale, 1.0, "scale", x, over)

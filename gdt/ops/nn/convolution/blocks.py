@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.ops.elementwise import widened_float16
+from gdt.ops.elementwise import widened_half
 
 Block = Any
 
@@ -98,7 +98,7 @@ def coordinates(mesh_shape: Sequence[int], *blocks: Block) -> Iterator[tuple[Any
 
 def columns_of(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Block:
     """Return windows as rows of a matrix: (groups, rows, taps * channels of a group)."""
-    views = windows(xp, widened_float16(x), numbers, how)
+    views = windows(xp, widened_half(x), numbers, how)
     depth, channels = math.prod(how.taps), x.shape[-1] // how.groups
     rows = math.prod(views.shape[: views.ndim - len(how.taps) - 1])
     if how.groups == 1:
@@ -118,8 +118,8 @@ def grouped_kernel(kernel: Block, groups: int) -> Block:
     """Return a kernel as (groups, taps * channels of a group, results of a group)."""
     results = kernel.shape[-1]
     if groups == 1:
-        return widened_float16(kernel).reshape(1, -1, results)
-    grouped = widened_float16(kernel).reshape(-1, groups, results // groups)
+        return widened_half(kernel).reshape(1, -1, results)
+    grouped = widened_half(kernel).reshape(-1, groups, results // groups)
     return grouped.transpose(1, 0, 2)
 
 
@@ -163,7 +163,7 @@ def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: Steps) -> 
     matrix = grouped_kernel(kernel, how.groups).transpose(0, 2, 1)
     nbytes = math.prod(numbers) * matrix.shape[0] * matrix.shape[2] * matrix.itemsize
     for part in parts_of(xp, lead, nbytes):
-        columns = grouped_rows(widened_float16(g[part]), how.groups) @ matrix
+        columns = grouped_rows(widened_half(g[part]), how.groups) @ matrix
         shape = (*g[part].shape[:-1], *how.taps, out.shape[-1])
         if how.groups > 1:
             taps = math.prod(how.taps)
@@ -224,10 +224,10 @@ def kernel_gradient(xp: Any, x: Block, g: Block, shape: Sequence[int], how: Step
     rank = len(how.taps)
     numbers, lead = g.shape[-rank - 1 : -1], g.shape[: -rank - 1]
     depth, results = math.prod(shape[:-1]), shape[-1] // how.groups
-    wide = np.result_type(widened_float16(x).dtype, widened_float16(g).dtype)
+    wide = np.result_type(widened_half(x).dtype, widened_half(g).dtype)
     total = xp.zeros((how.groups, depth, results), wide)
     nbytes = math.prod(numbers) * how.groups * depth * wide.itemsize
     for part in parts_of(xp, lead, nbytes):
         columns = columns_of(xp, x[part], numbers, how)
-        total += columns.transpose(0, 2, 1) @ grouped_rows(widened_float16(g[part]), how.groups)
+        total += columns.transpose(0, 2, 1) @ grouped_rows(widened_half(g[part]), how.groups)
     return total.transpose(1, 0, 2).reshape(shape)

@@ -27,6 +27,7 @@ from gdt.ops.nn.convolution.op import (
 )
 from gdt.ops.windows import Padding, Windows, one_for_each_axis, windows_of
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.reduction import identity
 from gdt.sharding.rule import RuleSpec
 
@@ -167,7 +168,7 @@ def _windows(
 ) -> tuple[DistributedArray, tuple[Windows, ...]]:
     """Return x as an array, and the windows along its spatial axes."""
     (x,) = as_operands(name, x=x)
-    if x.dtype.kind not in "fiu":
+    if kind_of(x.dtype) not in "fiu":
         raise error(DtypeError, name, "x does not hold real numbers", operands={"x": x.type})
     rank = x.ndim - 2 if isinstance(size, int | np.integer) else len(size)
     if rank < 1 or x.ndim < rank + 1:
@@ -222,7 +223,7 @@ def average_pool(
     [[[3.0], [2.0]]]
     """
     x, windows = _windows("average_pool", x, size, strides, padding)
-    if x.dtype.kind != "f":
+    if kind_of(x.dtype) != "f":
         raise error(DtypeError, "average_pool", "x is not floating-point", operands={"x": x.type})
     wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
     tiles, hows = tile_images(wide, windows)

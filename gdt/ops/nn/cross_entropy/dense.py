@@ -15,6 +15,7 @@ from gdt.ops.elementwise import astype, like
 from gdt.ops.nn.activations.op import sigmoid
 from gdt.ops.nn.softmax import log_softmax
 from gdt.ops.reductions import sum_
+from gdt.sharding.dtypes import kind_of
 
 __all__ = ["sigmoid_cross_entropy_with_logits", "softmax_cross_entropy_with_logits"]
 
@@ -24,7 +25,7 @@ Block = Any
 
 def _floating_pair(name: str, labels: Any, logits: Any) -> list[DistributedArray]:
     labels, logits = as_operands(name, labels=labels, logits=logits)
-    if logits.dtype.kind != "f":
+    if kind_of(logits.dtype) != "f":
         raise error(
             DtypeError, name, "logits are not floating-point", operands={"logits": logits.type}
         )
@@ -35,7 +36,7 @@ def _floating_pair(name: str, labels: Any, logits: Any) -> list[DistributedArray
             "labels and logits have different shapes",
             operands={"labels": labels.type, "logits": logits.type},
         )
-    return [labels if labels.dtype.kind == "f" else astype(labels, logits.dtype), logits]
+    return [labels if kind_of(labels.dtype) == "f" else astype(labels, logits.dtype), logits]
 
 
 @op("..., ... -> ...")

@@ -18,7 +18,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import Op, op
 from gdt.engine.plan import Shards
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.ops.elementwise import like, widened_float16
+from gdt.ops.elementwise import like, widened_half
 from gdt.ops.nn.cross_entropy.integer_labels import (
     NAME,
     beside,
@@ -39,6 +39,7 @@ from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims
 from gdt.ops.sums import add_reduce, row_maximum
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import kind_of
 from gdt.sharding.rule import RuleSpec
 
 __all__ = ["sparse_softmax_cross_entropy_with_logits"]
@@ -92,7 +93,7 @@ def _loss_of_whole(
     (...), (..., 1), (..., classes), (..., 1)."""
     classes = logits.shape[-1]
     labels, counted, outside = checked_targets(xp, labels, classes, shards, ignore_index)
-    below = widened_float16(logits)
+    below = widened_half(logits)
     largest = row_maximum(xp, below)
     below = below - largest
     target = picked(xp, below, labels)
@@ -130,7 +131,7 @@ def cross_entropy_of_whole(
     return loss, softmax if softmax.dtype == logits.dtype else softmax.astype(logits.dtype)
 
 
-@op(_whole_rule, outputs=3)
+@op(_whole_rule, outputs=3, rounded="logits - -")
 def fused_cross_entropy(
     xp: Any,
     labels: Block,
@@ -185,6 +186,7 @@ def _prepare_split(labels: ArrayType, logits: ArrayType, **static: Any) -> dict[
     finish=_finish,
     fill={"logits": "max", "labels": None},
     prepare=_prepare_split,
+    rounded="logits - -",
 )
 def cross_entropy_of_split(
     xp: Any,
@@ -200,7 +202,7 @@ def cross_entropy_of_split(
     """`sparse_softmax_cross_entropy_with_logits` over split classes, with the largest logit of
     every row and the sum of exponentials below it, which its gradient takes."""
     labels, counted, outside = checked_targets(xp, labels, shards.size["k"], shards, ignore_index)
-    logits = widened_float16(logits)
+    logits = widened_half(logits)
     largest, total = largest_and_sum(xp, logits, (-1,), True)
     local, here = local_labels(xp, labels, shards)
     target = xp.where(here, picked(xp, logits, local), 0)
@@ -275,7 +277,7 @@ def cross_entropy_gradient(
     return _minus_labels(xp, g, labels, softmax, label_smoothing, ignore_index, shards)
 
 
-@op(_fused_gradient_rule, linear="g")
+@op(_fused_gradient_rule, linear="g", rounded="logits")
 def fused_cross_entropy_gradient(
     xp: Any,
     g: Block,
@@ -290,7 +292,7 @@ def fused_cross_entropy_gradient(
     shards: Shards = FROM_ENGINE,
 ) -> Block:
     """`cross_entropy_gradient` where the softmax is exp(logits - largest) / total."""
-    softmax = widened_float16(logits) - largest
+    softmax = widened_half(logits) - largest
     xp.exp(softmax, out=softmax)
     softmax /= total
     out = _minus_labels(xp, g, labels, softmax, label_smoothing, ignore_index, shards)
@@ -376,7 +378,7 @@ def sparse_softmax_cross_entropy_with_logits(
     """
     if type(labels) is not DistributedArray or type(logits) is not DistributedArray:
         labels, logits = as_operands(NAME, labels=labels, logits=logits)
-    if labels.dtype.kind not in "iu" or logits.dtype.kind != "f" or not logits.ndim:
+    if labels.dtype.kind not in "iu" or kind_of(logits.dtype) != "f" or not logits.ndim:
         raise error(
             DtypeError,
             NAME,

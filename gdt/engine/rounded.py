@@ -1,0 +1,158 @@
+"""Plans of bfloat16: computed in float32, stored in bfloat16.
+
+An op on bfloat16 runs the plan that it has for float32, within two casts: the blocks of its
+operands are widened before, and those of its results rounded after. So every rule, body, kernel and
+merge of coordinates adds up in float32, and none of them knows of bfloat16. What moves between
+devices before the op is bfloat16. Ops that do no arithmetic (`computes=False`, and those that
+return views) take the blocks as they are.
+
+Which results are rounded says `Declaration.rounds`. Where all are, Python floats are rounded first:
+a weak number takes the dtype of the arrays that it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.backend import backend_of
+from gdt.backend.numpy import order_in_memory
+from gdt.engine.declaration import Declaration
+from gdt.engine.plan import Block, Plan
+from gdt.engine.single_block import mover
+from gdt.engine.source import Expression, Operand, called, compiled
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32, Dtype
+from gdt.sharding.layout import Layout
+
+Cast = Callable[[Any], Any] | None  # None leaves a block or a number as it is
+
+
+class RoundedPlan:
+    """Builds the plan of a call on bfloat16 around `wide`, the plan of that call on float32.
+
+    types: the types of the operands as they are. layouts: those to which they are moved first; the
+    operands of `wide` have them already. rounds: see `Declaration.rounds`.
+    """
+
+    def __init__(
+        self,
+        op: Declaration,
+        types: tuple[ArrayType | None, ...],
+        layouts: tuple[Layout | None, ...],
+        wide: Plan,
+        rounds: tuple[bool, ...],
+    ) -> None:
+        self.op, self.wide, self.rounds = op, wide, rounds
+        self.mesh = next(t.mesh for t in types if t is not None)
+        self.backend = backend_of(self.mesh)
+        self.plan = Plan(types, layouts)
+        self.plan.sends |= wide.sends
+        self.widening = [self._widening(t) for t in types]
+        self.rounding: list[Cast] = []
+        self.plan.execute = self._first_run
+
+    def _widening(self, array_type: ArrayType | None) -> Cast:
+        if array_type is None:
+            return _rounded_number if self.rounds == (True,) and not self.op.rounded else None
+        return self._cast(FLOAT32) if array_type.dtype == BFLOAT16 else None
+
+    def _rounding(self, n: int) -> Cast:
+        """The cast of output `n`, if it is a floating-point number that is rounded."""
+        rounds = self.rounds[n if len(self.rounds) > 1 else 0]
+        return self._cast(BFLOAT16) if rounds and self.wide.outs[n].dtype.kind == "f" else None
+
+    def _cast(self, dtype: Dtype) -> Callable[[Block], Block]:
+        """The function that casts a block, a large one into recycled memory."""
+        empty, size = self.backend.empty, self.backend.recycled_size
+
+        def cast(block: Block) -> Block:
+            if block.size * dtype.itemsize < size:
+                return block.astype(dtype)
+            out = empty(block.shape, dtype, order_in_memory(block))
+            np.copyto(out, block, casting="unsafe")
+            return out
+
+        return cast
+
+    def _first_run(
+        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
+    ) -> tuple[Sequence[Block], ...]:
+        """Run the wide plan once: set the casts of the outputs, their types and the fast path."""
+        plan, wide = self.plan, self.wide
+        wide_results = self._wide_results(operands, owned)
+        self.rounding = [self._rounding(n) for n in range(len(wide.outs))]
+        plan.outs = tuple(
+            t if cast is None else ArrayType.of(t.shape, BFLOAT16, t.layout)
+            for t, cast in zip(wide.outs, self.rounding, strict=True)
+        )
+        plan.only = plan.outs[0] if len(plan.outs) == 1 else None
+        if wide.fast is not None:
+            plan.fast = self.backend.placed(self.mesh, 0, self._fast())
+        plan.execute = self._execute
+        return self._rounded(wide_results)
+
+    def _execute(
+        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()
+    ) -> tuple[Sequence[Block], ...]:
+        return self._rounded(self._wide_results(operands, owned))
+
+    def _wide_results(
+        self, operands: Sequence[Any], owned: Sequence[Sequence[bool]]
+    ) -> tuple[Sequence[Block], ...]:
+        """Run the wide plan. Of donated operands it may overwrite those that were widened."""
+        wide_operands = [
+            x if cast is None else self._on_each(cast, x)
+            for cast, x in zip(self.widening, operands, strict=True)
+        ]
+        if not self.op.donated:
+            return self.wide.execute(wide_operands)
+        blocks = len(self.mesh.blocks)
+        free = [
+            owned[n] if owned and self.widening[d] is None else [bool(owned)] * blocks
+            for n, d in enumerate(self.op.donated)
+        ]
+        return self.wide.execute(wide_operands, free)
+
+    def _rounded(self, results: Sequence[Sequence[Block]]) -> tuple[Sequence[Block], ...]:
+        pairs = zip(self.rounding, results, strict=True)
+        return tuple(x if cast is None else self._on_each(cast, x) for cast, x in pairs)
+
+    def _on_each(self, cast: Callable[[Any], Any], blocks: Any) -> Any:
+        """Cast the blocks of an array on their devices, or a number."""
+        if not isinstance(blocks, tuple | list):
+            return cast(blocks)
+        return tuple(
+            self.backend.placed(self.mesh, i, cast)(block) for i, block in enumerate(blocks)
+        )
+
+    def _fast(self) -> Callable[..., Any]:
+        """The fast path: of the only blocks of the operands, moves included."""
+        operands: list[Expression] = []
+        for n, (route, cast) in enumerate(zip(self.plan.routes, self.widening, strict=True)):
+            operand: Expression = Operand(n)
+            for function in (mover(route), cast):
+                if function is not None:
+                    operand = called(function, [operand])
+            operands.append(operand)
+        results = called(self.wide.fast, operands, name=self.op.name)  # type: ignore[arg-type]
+        if len(self.rounding) > 1:
+            results = called(self._rounded_outputs, [results])
+        elif self.rounding[0] is not None:
+            results = called(self.rounding[0], [results])
+        return compiled(results, len(operands))
+
+    def _rounded_outputs(self, outputs: tuple[Block, ...]) -> tuple[Block, ...]:
+        pairs = zip(self.rounding, outputs, strict=True)
+        return tuple([x if cast is None else cast(x) for cast, x in pairs])
+
+
+def _rounded_number(x: Any) -> Any:
+    """Return a Python float, or an array of one number that a program has in the memory of a
+    device, rounded to bfloat16; any other number as it is."""
+    if type(x) is float:
+        return float(BFLOAT16.type(x))
+    dtype = getattr(x, "dtype", None)
+    return x.astype(BFLOAT16).astype(dtype) if dtype is not None and dtype.kind == "f" else x
