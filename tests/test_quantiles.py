@@ -1,13 +1,15 @@
-"""Medians and quantiles where elements are infinite, and the dtypes of quantiles."""
+"""Quantiles of split vectors and of infinite elements, and their dtypes."""
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gdt
+from gdt.ops import order_statistics
 
 INF = np.inf
 
@@ -44,3 +46,55 @@ def test_dtypes_of_quantiles_are_numpys(dtype: str, q: Any) -> None:
             np.testing.assert_allclose(result.numpy(), expected, rtol=1e-3)
     for name in ("median", "nanmedian"):
         assert getattr(gdt, name)(x).dtype == getattr(np, name)(values).dtype
+
+
+LEVELS = [0.5, [0.0, 0.1, 0.1001, 1.0], np.linspace(0, 1, 23)]
+VECTORS = {
+    "normal": lambda random, n: random.normal(size=n),
+    "equal": lambda random, n: random.integers(0, 3, n).astype("f4"),
+    "constant": lambda random, n: np.zeros(n),
+    "ascending": lambda random, n: np.arange(n, dtype=float),
+    "NaN": lambda random, n: np.where(random.random(n) < 0.1, np.nan, random.normal(size=n)),
+    "integers": lambda random, n: random.integers(-9, 9, n),
+}
+
+
+@pytest.mark.parametrize("blocks", [1, 6])
+@pytest.mark.parametrize("kind", VECTORS)
+def test_quantiles_of_split_vectors_take_no_sort(
+    blocks: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order_statistics, "FEW", 8)
+    monkeypatch.setattr(order_statistics, "SAMPLES", 64)
+    mesh = gdt.create_mesh([("a", 2), ("b", 3)], blocks=blocks)
+    for n in (1, 97, 3001):
+        values = VECTORS[kind](np.random.default_rng(n), n)
+        for split in ("a", ("b", "a")):
+            x = gdt.asarray(values, layout=gdt.Layout([split], mesh))
+            for q in LEVELS:
+                want = np.quantile(values, q, method="hazen")
+                np.testing.assert_allclose(gdt.quantile(x, q, method="hazen"), want, rtol=1e-6)
+                want = np.nanquantile(values, q)
+                np.testing.assert_allclose(gdt.nanquantile(x, q), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", [gdt.median, gdt.nanmedian])
+def test_gradients_of_quantiles_go_where_a_sort_finds_them(function: Any) -> None:
+    values = np.array([3.0, 1.0, 1.0, 2.0, 1.0, 7.0])  # the third and the fourth in order
+    mesh = gdt.create_mesh([("x", 3)], blocks=3)
+    x = gdt.asarray(values, layout=gdt.Layout(["x"], mesh))
+    assert gdt.grad(function)(x).tolist() == [0, 0, 0, 0.5, 0.5, 0]
+
+
+def test_a_median_takes_little_memory_and_sends_little() -> None:
+    mesh = gdt.create_mesh([("x", 8)], blocks=8)
+    x = gdt.random.normal((1 << 20,), layout=gdt.Layout(["x"], mesh), key=0)
+    gdt.median(x)
+    with gdt.testing.peak_memory([x]) as memory, gdt.count_collectives() as counter:
+        tracemalloc.start()
+        median = gdt.median(x)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert memory.peak < 1.01 * x.nbytes / 8 and peak < 0.4 * x.nbytes
+    assert counter.bytes < 0.2 * x.nbytes
+    assert float(median) == np.median(x.numpy())

@@ -1,4 +1,5 @@
-"""median, quantile, percentile, and the same of what is no NaN: a sort, and elements of it."""
+"""median, quantile, percentile, and the same of what is no NaN: elements by their place in
+ascending order, and numbers between them."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from gdt.ops.comparison import not_equal, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import moveaxis, stack
 from gdt.ops.lookup import checked_axis
+from gdt.ops.order_statistics import in_order, numbers_in_order
 from gdt.ops.reductions import Axis
 from gdt.ops.shapes import reshape
 from gdt.ops.sorting import sort
@@ -121,16 +123,16 @@ def _whole(x: DistributedArray, q: np.ndarray, method: str, dtype: np.dtype) -> 
     """Quantiles of all elements along the first axis, one after the other; NaN where one is NaN.
 
     dtype: that of values between two elements."""
-    n, ordered = np.array(x.shape[0]), sort(x, axis=0)
-    last, results = astype(ordered[-1], dtype), []
-    for one in q:
-        low, high, weight = _neighbours(n, float(one), method)
+    n = np.array(x.shape[0])
+    places = [_neighbours(n, float(one), method) for one in q]
+    ranks = tuple(sorted({int(rank) for low, high, _ in places for rank in (low, high)}))
+    elements, results = astype(in_order(x, ranks), dtype), []
+    for low, high, weight in places:
+        first, second = (elements[ranks.index(int(rank))] for rank in (low, high))
         if method in CHOOSING:
-            value = ordered[int(high if weight else low)]
+            results.append(second if weight else first)
         else:
-            first, second = (astype(ordered[int(place)], dtype) for place in (low, high))
-            value = _between(first, second, dtype.type(weight))
-        results.append(where(not_equal(last, last), last, value))
+            results.append(_between(first, second, dtype.type(weight)))
     out: DistributedArray = stack(results)
     return out
 
@@ -141,11 +143,12 @@ def _of_numbers(
     """Quantiles of the elements along the first axis that are no NaN; see `_whole`."""
     is_nan = not_equal(x, x)
     counts = FUNCTIONS["sum"](astype(~is_nan, np.int64), axis=0, keepdims=True).resolve()
-    ordered = sort(x, axis=0)
+    selected = numbers_in_order(x, tuple([float(level) for level in q]))
+    ordered = sort(x, axis=0) if selected is None else None
     number, floor = astype(counts, float), FUNCTIONS["floor"]
     last = FUNCTIONS["maximum"](counts - 1, 0)
     results = []
-    for one in q:
+    for k, one in enumerate(q):
         at = (number - 1) * float(one)
         low = astype(floor(at), np.int64)
         weight = at - low
@@ -157,9 +160,12 @@ def _of_numbers(
             weight = where(weight == 0.5, astype(low % 2, float), astype(weight > 0.5, float))
         elif method == "midpoint":
             weight = where(weight > 0, 0.5, 0.0)
-        low = FUNCTIONS["clip"](low, 0, None)
-        high = FUNCTIONS["minimum"](low + 1, last)
-        first, second = (take_along_axis_in_range(ordered, place, axis=0) for place in (low, high))
+        if selected is not None:
+            first, second = selected[k : k + 1], selected[k + len(q) : k + len(q) + 1]
+        else:
+            low = FUNCTIONS["clip"](low, 0, None)
+            places = low, FUNCTIONS["minimum"](low + 1, last)
+            first, second = (take_along_axis_in_range(ordered, at, axis=0) for at in places)
         first, second = (astype(end, dtype) for end in (first, second))
         results.append(_between(first, second, astype(weight, dtype))[0])
     out: DistributedArray = stack(results)

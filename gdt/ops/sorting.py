@@ -84,14 +84,14 @@ argsort_whole_axis.vjp(None)
 # ---------------------------------------------------------------- any axis
 
 
-def _by_axis(
+def by_axis(
     x: DistributedArray,
     axis: int,
     whole: Callable[..., DistributedArray],
     vector: Callable[[DistributedArray], DistributedArray],
 ) -> DistributedArray:
-    """Sort along `axis`, counted from the front: by `whole` where no device needs more than its
-    share for that, else by `vector`."""
+    """Sort, or select, along `axis`, counted from the front: by `whole` where no device needs more
+    than its share for that, else by `vector`."""
     axes = x.layout.dims[axis]
     shards = x.layout.shard_counts[axis]
     if shards == 1 or not x.size:
@@ -106,23 +106,23 @@ def _by_axis(
         dims[long[0]], dims[axis] = axes, ()
         return whole(relayout(x, Layout.of(x.mesh, tuple(dims))), axis=axis - x.ndim)
     last = moveaxis(x, axis, -1)
-    others, n = last.shape[:-1], last.shape[-1]
-    rows = reshape(last, (math.prod(others), n))
+    others = last.shape[:-1]
+    rows = reshape(last, (math.prod(others), last.shape[-1]))
     if rows.shape[0] >= math.prod(x.mesh.sizes[a] for a in every):
         out = whole(relayout(rows, Layout.of(x.mesh, (every, ()))), axis=-1)
     else:
         split = Layout.of(x.mesh, (every,))
         out = stack([vector(relayout(row, split)) for row in rows])
-    result: DistributedArray = moveaxis(reshape(out, (*others, n)), -1, axis)
+    result: DistributedArray = moveaxis(reshape(out, (*others, out.shape[-1])), -1, axis)
     return result
 
 
 def _sorted_along(x: DistributedArray, axis: int) -> DistributedArray:
-    return _by_axis(x, axis, sort_whole_axis, sort_vector)
+    return by_axis(x, axis, sort_whole_axis, sort_vector)
 
 
 def _order_along(x: DistributedArray, axis: int) -> DistributedArray:
-    return _by_axis(x, axis, argsort_whole_axis, argsort_vector)
+    return by_axis(x, axis, argsort_whole_axis, argsort_vector)
 
 
 def _operand(x: Any, axis: int | None, name: str) -> tuple[DistributedArray, int]:

@@ -53,6 +53,15 @@ SAMPLES: dict[str, list[Sample]] = {
         _of(_stable, _MATRIX, axis=None),
     ],
     "sort_whole_axis": [_of(np.sort, _MATRIX, axis=-2, grad=True)],
+    "ordered_along_whole_axis": [
+        _of(
+            lambda x, axis, ranks: np.sort(x, axis).take(ranks, axis),
+            _MATRIX,
+            axis=-2,
+            ranks=(0, 2),
+            grad=True,
+        )
+    ],
     "argsort_whole_axis": [_of(_stable, _MATRIX, axis=-1)],
     "lexsort": [
         Sample(((_LINE, _EQUAL[:23]),), {}, np.lexsort, grad=False, exact=True),

@@ -1,0 +1,305 @@
+"""Elements by their place in ascending order, without a sort: what quantiles are made of.
+
+Along an axis that is whole they are those of a partition. Of a split vector, samples say between
+which two values they lie (Floyd and Rivest 1975); each device counts the elements below and keeps
+those between, and so on until few are left, which are gathered. A device holds little more than
+its share, and sends samples and counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.backend import backend_of
+from gdt.comm.vectors import Exchange
+from gdt.engine.op import op
+from gdt.engine.planned import BlockPlan, planned_op
+from gdt.observe import Collective
+from gdt.ops.comparison import equal, less, logical_and, minimum, not_equal, where
+from gdt.ops.creation import zeros, zeros_like
+from gdt.ops.elementwise import astype
+from gdt.ops.indexing import getitem
+from gdt.ops.masks import rows_in_front
+from gdt.ops.movement import relayout
+from gdt.ops.reductions import sum_
+from gdt.ops.rounding import floor
+from gdt.ops.sample_sort import sort_vector
+from gdt.ops.scans import cumsum
+from gdt.ops.sorting import argsort_whole_axis, by_axis
+from gdt.ops.taking import add_along_axis, take_in_range
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
+from gdt.sharding.rule import RuleSpec
+
+Block = Any
+Ranks = tuple[int, ...]
+Levels = tuple[float, ...]
+
+SAMPLES = 1 << 14  # that all blocks of a group take together
+MARGIN = 4  # standard deviations of a place among samples
+FEW = 1 << 14  # elements that are gathered
+GROUPS = 8  # of places, from which on a sort is faster than counting for each
+
+
+# ---------------------------------------------------------------- axes that are whole
+
+
+def _at_ranks(x: ArrayType, *, axis: int, ranks: Ranks) -> RuleSpec:
+    dims = [f"d{d}" for d in range(x.ndim)]
+    dims[axis] = "n"
+    left = " ".join(dims)
+    dims[axis] = "k"
+    return RuleSpec(f"{left} -> {' '.join(dims)}", {"k": len(ranks)})
+
+
+@op(_at_ranks, whole="n")
+def ordered_along_whole_axis(xp: Any, x: Block, /, axis: int, ranks: Ranks) -> Block:
+    """The elements that a sort puts at the places `ranks` of an axis, counted from the end, that
+    every device has whole; NaN where one element of the axis is NaN.
+
+    >>> select = gdt.ops.order_statistics.ordered_along_whole_axis
+    >>> select(gdt.asarray([3, 1, 2]), axis=-1, ranks=(0, 2)).tolist()
+    [1, 3]
+    """
+    last = x.shape[axis] - 1
+    ordered = xp.take(xp.partition(x, (*ranks, last), axis=axis), xp.asarray([*ranks, last]), axis)
+    ordered, last = xp.split(ordered, [len(ranks)], axis=axis)
+    return ordered if x.dtype.kind in "biu" else xp.where(last == last, ordered, last)
+
+
+def _whole_vjp(g: Any, out: Any, x: Any, *, axis: int, ranks: Ranks) -> Any:
+    order = argsort_whole_axis(x, axis=axis)
+    places = take_in_range(order, np.array(ranks), axis=axis + x.ndim)
+    return add_along_axis(g, places, zeros(x.shape[axis]), axis=axis + x.ndim)
+
+
+ordered_along_whole_axis.vjp(_whole_vjp)
+
+
+# ---------------------------------------------------------------- split vectors
+
+
+class Sample:
+    """Elements of all parts in ascending order; `reached[i]` is about how many elements there are
+    up to `values[i]`."""
+
+    def __init__(self, values: np.ndarray, lengths: np.ndarray) -> None:
+        held = values[lengths > 0]  # (blocks, samples)
+        weights = np.repeat(lengths[lengths > 0] / values.shape[1], values.shape[1])
+        order = np.argsort(held, axis=None)
+        self.values, self.reached = held.reshape(-1)[order], np.cumsum(weights[order])
+        self.deviation = MARGIN * 0.5 * lengths.sum() / math.sqrt(len(order))
+
+    def at(self, rank: float) -> Any:
+        """The element that has about that place; None for a place before or behind all."""
+        if not 0 <= rank < self.reached[-1]:
+            return None
+        return self.values[np.searchsorted(self.reached, rank)]
+
+
+class Selection:
+    """The elements of a vector of type `x`, split over ascending mesh axes, at some ranks."""
+
+    def __init__(self, x: ArrayType) -> None:
+        self.x, self.backend = x, backend_of(x.mesh)
+        self.exchange = Exchange(x.mesh, x.layout.dims[0], f"elements of {x} by their order")
+        self.samples = -(-SAMPLES // self.exchange.size)
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The report of one round of samples."""
+        mesh, axes = self.x.mesh, self.x.layout.dims[0]
+        shards = math.prod(mesh.sizes[a] for a in axes)
+        if shards == 1:
+            return ()
+        nbytes = mesh.size * (shards - 1) * (SAMPLES // shards) * self.x.dtype.itemsize
+        return (Collective("all_gather", tuple([mesh.axis_names[a] for a in axes]), nbytes, 1),)
+
+    def elements(self, blocks: Sequence[Block], ranks: Ranks, levels: Levels) -> np.ndarray:
+        """The elements at `ranks`, NaN where one element is NaN; or those at `levels` of the
+        numbers, NaN where there is none."""
+        first, exchange = self.exchange.first, self.exchange
+        parts = exchange.by_block(
+            lambda i, block: rows_in_front(self.x, block, first + i).reshape(-1), blocks
+        )
+        if self.x.dtype.kind not in "biu":
+            parts = exchange.by_block(lambda i, part: _numbers(part), parts)
+        count = int(self._total([len(part) for part in parts]))
+        ranks = ranks_of(count, levels) if levels else ranks
+        if not count or (count < self.x.shape[0] and not levels):
+            return np.full(len(ranks), np.nan).astype(self.x.dtype)
+        ascending = sorted({*ranks})
+        elements = np.concatenate([self._select(parts, g, 0) for g in _groups(ascending, count)])
+        return elements[np.searchsorted(ascending, ranks)]
+
+    def _total(self, counts: Sequence[Any]) -> np.ndarray:
+        """The sums of what the blocks of a group count."""
+        total: np.ndarray = self.exchange.all_gather([np.array(n) for n in counts])[0].sum(axis=0)
+        return total
+
+    def _select(self, parts: Sequence[Block], ranks: Sequence[int], below: int) -> np.ndarray:
+        """The elements at ranks that ascend and lie close to each other.
+
+        below: how many elements are smaller than those of the parts.
+        """
+        while True:
+            lengths = self.exchange.all_gather([np.array(len(part)) for part in parts])[0]
+            count = lengths.sum()
+            if count <= FEW:
+                rest: np.ndarray = self._rest(parts, lengths)[np.array(ranks) - below]
+                return rest
+            sample = self._sample(parts, lengths)
+            low = sample.at(ranks[0] - below - sample.deviation)
+            high = sample.at(ranks[-1] - below + sample.deviation)
+            cuts = self.exchange.by_block(partial(_cut, low, high), parts)
+            smaller, kept = self._total([[n, len(part)] for n, part in cuts]).tolist()
+            is_inside = below + smaller <= ranks[0] and ranks[-1] < below + smaller + kept
+            if not is_inside or kept > 0.5 * count:
+                return self._around(
+                    parts, sample.at((ranks[0] + ranks[-1]) / 2 - below), ranks, below
+                )
+            below, parts = below + smaller, [part for _, part in cuts]
+
+    def _around(
+        self, parts: Sequence[Block], middle: Any, ranks: Sequence[int], below: int
+    ) -> np.ndarray:
+        """The same by the elements smaller and greater than one of them: where many are equal."""
+        by_block = self.exchange.by_block
+        smaller = by_block(lambda i, part: part[part < middle], parts)
+        greater = by_block(lambda i, part: part[part > middle], parts)
+        counts = zip(parts, smaller, greater, strict=True)
+        first, equal_ = self._total([[len(s), len(p) - len(s) - len(g)] for p, s, g in counts])
+        first, last = below + int(first), below + int(first + equal_)
+        before, after = [r for r in ranks if r < first], [r for r in ranks if r >= last]
+        elements = [np.full(len(ranks) - len(before) - len(after), middle)]
+        if before:
+            elements.insert(0, self._select(smaller, before, below))
+        if after:
+            elements.append(self._select(greater, after, last))
+        return np.concatenate(elements)
+
+    def _sample(self, parts: Sequence[Block], lengths: np.ndarray) -> Sample:
+        def taken(i: int, part: Block) -> np.ndarray:
+            if not len(part):
+                return np.zeros(self.samples, self.x.dtype)
+            at = (np.arange(self.samples) * len(part) + len(part) // 2) // self.samples
+            values: np.ndarray = self.backend.to_host(part[self.backend.asarray(at)])
+            return values
+
+        return Sample(self.exchange.all_gather(self.exchange.by_block(taken, parts))[0], lengths)
+
+    def _rest(self, parts: Sequence[Block], lengths: np.ndarray) -> np.ndarray:
+        """All elements of the parts, in ascending order."""
+        width = max(1, int(lengths.max()))
+
+        def padded(i: int, part: Block) -> np.ndarray:
+            row = np.zeros(width, self.x.dtype)
+            row[: len(part)] = self.backend.to_host(part)
+            return row
+
+        rows = self.exchange.all_gather(self.exchange.by_block(padded, parts))[0]
+        elements: np.ndarray = rows[np.arange(width) < lengths[:, None]]
+        elements.sort()
+        return elements
+
+
+def _numbers(part: Block) -> Block:
+    is_number = part == part
+    return part if is_number.all() else part[is_number]
+
+
+def _cut(low: Any, high: Any, i: int, part: Block) -> tuple[int, Block]:
+    """The number of elements smaller than `low`, and those from `low` to `high`; None is no
+    bound."""
+    smaller, inside = 0, None
+    if low is not None:
+        inside = part >= low
+        smaller = len(part) - int(inside.sum())
+    if high is not None:
+        inside = part <= high if inside is None else inside & (part <= high)
+    return smaller, part if inside is None else part[inside]
+
+
+def _groups(ranks: Sequence[int], count: int) -> list[list[int]]:
+    """Ranks that ascend, in groups of those that are close to each other."""
+    groups: list[list[int]] = []
+    for rank in ranks:
+        if groups and rank - groups[-1][0] <= count // 64:
+            groups[-1].append(rank)
+        else:
+            groups.append([rank])
+    return groups
+
+
+def ranks_of(count: int, levels: Levels) -> Ranks:
+    """The places of the elements, of `count` in order, before each level and then behind each."""
+    low = [max(0, math.floor((count - 1) * level)) for level in levels]
+    return (*low, *[max(0, min(rank + 1, count - 1)) for rank in low])
+
+
+@planned_op()
+def ordered_vector(x: ArrayType, /, *, ranks: Ranks = (), levels: Levels = ()) -> BlockPlan:
+    selection = Selection(x)
+    shape = (len(ranks) + 2 * len(levels),)
+    out = ArrayType.of(shape, x.dtype, Layout.replicated(x.mesh, 1))
+
+    def run(blocks: Sequence[Block]) -> list[Block]:
+        elements = selection.elements(blocks, ranks, levels).reshape(out.block_shape)
+        return selection.exchange.by_block(
+            lambda i, block: selection.backend.asarray(elements), blocks
+        )
+
+    functions = () if x.mesh.divided else [lambda block: run([block])[0]]
+    return BlockPlan([x.layout], out, functions, run, selection.collectives)
+
+
+def _vector_vjp(g: Any, out: Any, x: Any, *, ranks: Ranks = (), levels: Levels = ()) -> Any:
+    """The cotangent of an element goes to where a stable sort takes it from."""
+    places: Any = ranks
+    if levels:
+        count = sum_(astype(equal(x, x), np.int64))
+        low = [astype(floor((count - 1) * level), np.int64) for level in levels]
+        places = [*low, *[minimum(rank + 1, count - 1) for rank in low]]
+    cotangent = zeros_like(x)
+    for k, rank in enumerate(places):
+        element = getitem(out, k)
+        is_equal = equal(x, element)
+        number = rank - sum_(astype(less(x, element), np.int64))  # of equal elements before it
+        is_source = logical_and(is_equal, equal(cumsum(astype(is_equal, np.int64)) - 1, number))
+        cotangent = cotangent + where(is_source, getitem(g, k), 0)
+    return cotangent
+
+
+ordered_vector.vjp(_vector_vjp)
+
+
+def _of_vector(x: DistributedArray, ranks: Ranks) -> DistributedArray:
+    if len(_groups(sorted(ranks), x.shape[0])) <= GROUPS:
+        return ordered_vector(x, ranks=ranks)
+    ordered = sort_vector(x)
+    last = getitem(ordered, -1)
+    return where(not_equal(last, last), last, take_in_range(ordered, np.array(ranks), axis=0))
+
+
+def in_order(x: DistributedArray, ranks: Ranks) -> DistributedArray:
+    """The elements at `ranks` of the first axis in ascending order; NaN where one is NaN."""
+
+    def of_whole(x: DistributedArray, axis: int) -> DistributedArray:
+        return ordered_along_whole_axis(x, axis=axis, ranks=ranks)
+
+    return by_axis(x, 0, of_whole, lambda vector: _of_vector(vector, ranks))
+
+
+def numbers_in_order(x: DistributedArray, levels: Levels) -> DistributedArray | None:
+    """The elements at `ranks_of` the numbers in a split vector; None of other arrays, or of more
+    levels than selection is good for."""
+    axes = tuple(sorted(x.layout.dims[0]))
+    if x.ndim > 1 or not axes or len(levels) > GROUPS:
+        return None
+    return ordered_vector(relayout(x, Layout.of(x.mesh, (axes,))), levels=levels)
