@@ -55,52 +55,44 @@ class GPT(nn.Module):
 
 # ---------------------------------------------------------------- schemes
 
-COLUMNS = (
-    r".*(query|key|value|up\.)_?weight"  # the matrices that tensor parallelism cuts in columns
-)
-ROWS = r".*(output_|down\.|table\.)weight"
-VECTORS = r".*(query|key|value|up\.)_?bias"
-OTHERS = r"positions|.*(norm\d?\.|output_bias|down\.bias)"
 
-
-def data(layouts: nn.LayoutMap) -> None:
+def data(mesh: gdt.Mesh) -> nn.LayoutMap:
     """Every device has the whole model."""
+    return nn.LayoutMap(mesh)
 
 
-def zero(layouts: nn.LayoutMap) -> None:
+def zero(mesh: gdt.Mesh) -> nn.LayoutMap:
     """Gradients and Adam's moments are split (ZeRO 1 and 2)."""
+    layouts = nn.LayoutMap(mesh)
     layouts[".*"] = nn.Sharded(state="data")
+    return layouts
 
 
-def fsdp(layouts: nn.LayoutMap) -> None:
+def fsdp(mesh: gdt.Mesh) -> nn.LayoutMap:
     """Weights are split too, and gathered where a block uses them (ZeRO 3)."""
-    layouts[".*"] = nn.Sharded(kept="data")
+    return nn.layout_maps.transformer(mesh, model=None, data="data")
 
 
-def tensor(layouts: nn.LayoutMap, kept: str | None = None) -> None:
+def tensor(mesh: gdt.Mesh) -> nn.LayoutMap:
     """Matrices are split by columns, then by rows; heads and the vocabulary are split."""
-    layouts[COLUMNS] = nn.Sharded(kept, [None, "model"])
-    layouts[ROWS] = nn.Sharded(kept, ["model", None])
-    layouts[VECTORS] = nn.Sharded(kept, ["model"])
-    layouts[OTHERS] = nn.Sharded(kept)
+    return nn.layout_maps.transformer(mesh)
 
 
-def whole(layouts: nn.LayoutMap) -> None:
+def whole(mesh: gdt.Mesh) -> nn.LayoutMap:
     """Tensor parallel on a mesh of one axis, where activations are told to stay whole."""
-    tensor(layouts)
+    layouts = tensor(mesh)
     layouts[r"(table|blocks\.\d+\.(attention|down))/output"] = [None, None, None]
+    return layouts
 
 
-def tensor_and_fsdp(layouts: nn.LayoutMap) -> None:
+def tensor_and_fsdp(mesh: gdt.Mesh) -> nn.LayoutMap:
     """Every matrix is split over both mesh axes, and used in its columns or rows."""
-    tensor(layouts, kept="data")
+    return nn.layout_maps.transformer(mesh, data="data")
 
 
-def sequence(layouts: nn.LayoutMap) -> None:
+def sequence(mesh: gdt.Mesh) -> nn.LayoutMap:
     """Tensor parallel, with the tokens between attention and dense layers split."""
-    tensor(layouts)
-    layouts[r"(table|blocks\.\d+\.(attention|down))/output"] = [None, "model", None]
-    layouts[r"(blocks\.\d+\.)?norm\d?/output"] = [None, None, None]
+    return nn.layout_maps.transformer(mesh, sequence=True)
 
 
 class Scheme(NamedTuple):
@@ -113,7 +105,7 @@ class Scheme(NamedTuple):
 
     name: str
     dims: list[tuple[str, int]]
-    layouts: Callable[[nn.LayoutMap], None]
+    layouts: Callable[[gdt.Mesh], nn.LayoutMap]
     batch: list[str | None]
     formula: str
     nbytes: int
@@ -169,9 +161,7 @@ def measure(scheme: Scheme) -> Measured:
     mesh = gdt.create_mesh(scheme.dims, devices=[f"cpu:{i}" for i in range(size)], blocks=size)
     with gdt.default_mesh(mesh):
         model = GPT()
-    layouts = nn.LayoutMap(mesh)
-    scheme.layouts(layouts)
-    layouts.apply(model)
+    scheme.layouts(mesh).apply(model)
     model.blocks = [scheme.wrap(block) for block in model.blocks]
     optimizer = gdt.optim.Adam(1e-3).init(model)
     rng, layout = np.random.default_rng(0), gdt.Layout(scheme.batch, mesh)

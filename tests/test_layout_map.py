@@ -257,6 +257,77 @@ def test_two_keys_that_fit_one_name_differently_are_told() -> None:
     assert layouts.apply(model).weight.layout.sharding_specs == ["model", "unsharded"]
 
 
+def bytes_and_loss(layouts, model, x) -> tuple[int, float]:
+    """Return the bytes and the loss of a step of a model under a map."""
+    layouts.apply(model)
+    layout = gdt.Layout(["data", *[None] * (x.ndim - 1)], layouts.mesh)
+    x, optimizer = gdt.asarray(x, layout=layout), gdt.optim.SGD(0.1)
+    for _ in range(2):
+        with gdt.count_collectives() as counter:
+            value, gradients = gdt.value_and_grad(lambda m: gdt.mean(m(x) ** 2))(model)
+            optimizer.update(model, gradients)
+    return counter.bytes, float(value)
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_maps_of_common_models_send_what_theory_says(rng, blocks: int) -> None:
+    mesh = gdt.create_mesh([("data", 2), ("model", 4)], blocks=blocks)
+    sizes = [16, 64, 16, 64, 16]
+    x = rng.normal(size=(32, 16)).astype("float32")
+
+    def dense() -> gdt.nn.Module:
+        pairs = enumerate(itertools.pairwise(sizes))
+        return gdt.nn.Sequential(*[gdt.nn.Dense(*p, activation="tanh", key=n) for n, p in pairs])
+
+    mlp = gdt.nn.layout_maps.mlp
+    replicated = bytes_and_loss(mlp(mesh, model=None), dense(), x)
+    split = bytes_and_loss(mlp(mesh), dense(), x)
+    both = bytes_and_loss(mlp(mesh, data="data"), dense(), x)
+    whole, cut = 4 * 2 * 16, 4 * (4 * 16 * 64 + 2 * 64)  # bytes of whole arrays, and of split ones
+    # Results of two pairs of layers, and the gradient of what comes into the second, over `model`.
+    results = 3 * 2 * 3 * 4 * 32 * 16
+    assert replicated[0] == pytest.approx(2 * 4 * (whole + cut), rel=0.01), replicated
+    assert split[0] == pytest.approx(results + 2 * (cut + 4 * whole), rel=0.01)
+    assert both[0] == pytest.approx(results + 3 * (cut + 4 * whole), rel=0.05)
+    np.testing.assert_allclose([split[1], both[1]], replicated[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("blocks", [1, 8])
+def test_a_map_of_convolutions_splits_channels(rng, blocks: int) -> None:
+    mesh = gdt.create_mesh([("data", 2), ("model", 4)], blocks=blocks)
+    x = rng.normal(size=(4, 6, 6, 3)).astype("float32")
+
+    def network() -> gdt.nn.Module:
+        layers = [gdt.nn.Conv2D(8, 3, padding="same", key=n) for n in range(2)]
+        return gdt.nn.Sequential(layers[0], gdt.nn.BatchNorm(8), layers[1])
+
+    results = []
+    for layouts in (gdt.nn.layout_maps.cnn(mesh, None), gdt.nn.layout_maps.cnn(mesh)):
+        with layouts.scope():
+            model = network()
+        split = gdt.asarray(x, layout=gdt.Layout(["data", None, None, None], mesh))
+        results.append(model(split).numpy())
+    assert model[0].weight.layout.sharding_specs == [*["unsharded"] * 3, "model"]
+    assert model[1].moving_mean.layout.sharding_specs == ["model"]
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-5)
+
+
+def test_specs_with_dots_fit_any_rank_and_maps_for_many_models_may_match_less() -> None:
+    mesh = gdt.create_mesh([("model", 2)])
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts[".*"] = [..., "model"]
+    tree = layouts.apply({"a": gdt.ones((4,)), "b": gdt.ones((2, 3, 4))})
+    assert tree["a"].layout.sharding_specs == ["model"]
+    assert tree["b"].layout.sharding_specs == ["unsharded", "unsharded", "model"]
+    with pytest.raises(LayoutError, match="a is used has rank 1, and the array has rank 0"):
+        layouts.apply({"a": gdt.ones(())})
+    many = gdt.nn.LayoutMap(mesh, allow_unmatched=True)
+    many["a"], many["c"] = ["model"], ["model"]
+    assert many.apply({"a": gdt.ones((4,))})["a"].layout.sharding_specs == ["model"]
+    with pytest.raises(LayoutError, match="'a' matches the name of no array"):
+        many.apply({"b": gdt.ones((4,))})
+
+
 class Random(gdt.nn.Module):
     """Layers of random widths, some of them checkpointed; a shared one, and a weight used twice."""
 

@@ -9,7 +9,7 @@ the names of the parameters; for an array that is kept in one layout and used in
 from typing import TYPE_CHECKING
 
 import gdt.nn.summary  # of which `Module.summary` is made
-from gdt.nn import activations, initializers, losses
+from gdt.nn import activations, initializers, layout_maps, losses
 from gdt.nn.activations import Activation
 from gdt.nn.attention import MultiHeadAttention, rotary
 from gdt.nn.convolution import (
@@ -70,6 +70,7 @@ __all__ = [
     "Sharded",
     "activations",
     "initializers",
+    "layout_maps",
     "losses",
     "mixed_precision",
     "rotary",

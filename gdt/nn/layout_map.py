@@ -6,15 +6,16 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import LayoutError, error, frame_of_user
 from gdt.nn.module import NEW_MODULES, Module
-from gdt.nn.parameters import ParameterSpec
+from gdt.nn.parameters import LayoutOfRank, ParameterSpec
 from gdt.nn.placement import Placement, UsedArray
-from gdt.nn.sharded import ArrayLayouts, Sharded, layout_of
+from gdt.nn.sharded import ArrayLayouts, Sharded, is_open, layout_of
 from gdt.ops.gathering import gathered
 from gdt.ops.movement import relayout
 from gdt.sharding.layout import Layout
@@ -32,8 +33,9 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
 
     A name is first looked up as a key; then all keys are tried with `re.match`, in the order in
     which they were added. A name that no key matches has no layout (KeyError). A value is a Layout,
-    or a list of sharding specs for `mesh`; or a `Sharded`, for an array that is kept in one layout
-    and used in another. Follows `tf.keras.dtensor.experimental.LayoutMap`.
+    or a list of sharding specs for `mesh`, in which `...` stands for any axes that are not split;
+    or a `Sharded`, for an array that is kept in one layout and used in another. Follows
+    `tf.keras.dtensor.experimental.LayoutMap`.
 
     The name of a module followed by `/output` stands for what its calls return, which is moved to
     the layout; there specs may be `gdt.MATCH`, and keys match whole names (`re.fullmatch`).
@@ -42,6 +44,7 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         of a unit travel together when it is called. The unit of an array is the module whose name
         the pattern matches at the beginning of the array's name, and the whole model for other
         arrays. By default every module in a list, such as `blocks.0`, is a unit.
+    allow_unmatched: whether keys may match no name, as in a map for many models; one has to.
 
     Raises LayoutError for a key that is there already, or that is no regular expression.
 
@@ -55,8 +58,8 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
     Layout(['model'], Mesh(batch=2, model=2))
     """
 
-    def __init__(self, mesh: Mesh, *, units: str = UNITS) -> None:
-        self.mesh = mesh
+    def __init__(self, mesh: Mesh, *, units: str = UNITS, allow_unmatched: bool = False) -> None:
+        self.mesh, self.allow_unmatched = mesh, allow_unmatched
         self.units = _pattern(units)
         self._layouts: dict[str, Any] = {}
 
@@ -72,11 +75,12 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         _pattern(key)
         if isinstance(layout, Sharded):
             given = [w for w in (layout.kept, layout.used, layout.state) if w is not None]
-            ranks = {layout_of(w, self.mesh).rank for w in given if not isinstance(w, str)}
+            whole = [w for w in given if not isinstance(w, str) and not is_open(w)]
+            ranks = {layout_of(w, self.mesh).rank for w in whole}
             if len(ranks) > 1:
                 problem = f"the layouts of {key!r} have different ranks"
                 raise error(LayoutError, "LayoutMap", problem, operands=vars(layout))
-        elif not key.endswith(OUTPUT):
+        elif not key.endswith(OUTPUT) and not is_open(layout):
             layout = layout_of(layout, self.mesh)
         self._layouts[key] = layout
 
@@ -182,15 +186,17 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
             layout = Sharded(used=layout)
         return layout.layouts_of(slot.name, slot.value.type, self.mesh)
 
-    def _layout_to_come(self, name: str) -> Layout | None:
+    def _layout_to_come(self, name: str) -> LayoutOfRank | None:
         """Return the layout of an array that a layer creates at its first call; None if no key
         matches. Raises LayoutError for a Sharded, which needs the array."""
-        layout = self.get(name)
+        layout: Any = self.get(name)
         if isinstance(layout, Sharded):
             problem = f"{name} is not created yet, and its layouts depend on its shape"
             remedy = "Call the model once before, or give its layers their sizes."
             raise error(LayoutError, "LayoutMap.apply", problem, remedy=remedy)
-        return layout
+        if layout is None or isinstance(layout, Layout):
+            return layout
+        return partial(layout_of, layout, self.mesh)
 
     def _warn_of_clashes(self, names: Sequence[str]) -> None:
         """Warn of names that two keys match, with different layouts."""
@@ -205,25 +211,22 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
                 )
 
     def _check_keys(self, names: Sequence[str], modules: Sequence[str]) -> None:
-        """Raise LayoutError for a key that matches nothing."""
-        for key in self._layouts:
-            if key.endswith(OUTPUT):
-                pattern, candidates, noun = key.removesuffix(OUTPUT), modules, "module"
-                matches = any(re.fullmatch(pattern, name) for name in candidates)
-            else:
-                candidates, noun = names, "array"
-                matches = key in candidates or any(re.match(key, name) for name in candidates)
-            if not matches:
-                shown = ", ".join(repr(name) for name in candidates[:SHOWN])
-                more = f" and {len(candidates) - SHOWN} more" if len(candidates) > SHOWN else ""
-                raise error(
-                    LayoutError,
-                    "LayoutMap.apply",
-                    f"{key!r} matches the name of no {noun}",
-                    remedy=f"The names are {shown}{more}."
-                    if candidates
-                    else f"There is no {noun} yet: call the model once before.",
-                )
+        """Raise LayoutError for a key that matches nothing; where keys may, if all do."""
+        unmatched = [key for key in self._layouts if not _matches(key, names, modules)]
+        if not unmatched or (self.allow_unmatched and len(unmatched) < len(self)):
+            return
+        is_of_output = unmatched[0].endswith(OUTPUT)
+        candidates, noun = (modules, "module") if is_of_output else (names, "array")
+        shown = ", ".join(repr(name) for name in candidates[:SHOWN])
+        more = f" and {len(candidates) - SHOWN} more" if len(candidates) > SHOWN else ""
+        raise error(
+            LayoutError,
+            "LayoutMap.apply",
+            f"{unmatched[0]!r} matches the name of no {noun}",
+            remedy=f"The names are {shown}{more}."
+            if candidates
+            else f"There is no {noun} yet: call the model once before.",
+        )
 
     # ---- placing modules
 
@@ -259,6 +262,14 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         if not unit:
             return ""
         return min(inside, key=len) if inside else max(around, key=len, default="")
+
+
+def _matches(key: str, names: Sequence[str], modules: Sequence[str]) -> bool:
+    """Return whether a key matches the name of an array, or that of a module if it is of one's
+    output."""
+    if key.endswith(OUTPUT):
+        return any(re.fullmatch(key.removesuffix(OUTPUT), name) for name in modules)
+    return key in names or any(re.match(key, name) for name in names)
 
 
 def _parameter_specs(modules: Mapping[str, Module]) -> dict[str, ParameterSpec]:

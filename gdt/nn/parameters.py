@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,20 +19,23 @@ from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
+LayoutOfRank = Layout | Callable[[int], Layout]  # a layout, or one for each rank
+
 
 @dataclass
 class ParameterSpec:
     """The spec of an array of a layer, whose shape may not be known yet.
 
-    layer: the name of the layer, for errors. layout: None for one that follows from other arrays,
-    or else a replicated one. key: of the random numbers; None for the next one of `gdt.random`.
-    number: the number of the array in its layer; arrays of one key would hold equal numbers.
+    layer: the name of the layer, for errors. layout: that of the array, or a function of its rank;
+    None for one that follows from other arrays, or else a replicated one. key: of the random
+    numbers; None for the next one of `gdt.random`. number: the number of the array in its layer;
+    arrays of one key would hold equal numbers.
     """
 
     layer: str
     initializer: Initializer
     dtype: Any = np.float32
-    layout: Layout | None = None
+    layout: LayoutOfRank | None = None
     key: Any = None
     number: int = 0
 
@@ -44,7 +47,8 @@ class ParameterSpec:
 
         Raises ArgumentError for an initialiser that returns no array.
         """
-        layout = self.layout or layout
+        own = self.layout(len(shape)) if callable(self.layout) else self.layout
+        layout = own or layout
         if layout is None and mesh is not None:
             layout = Layout.replicated(mesh, len(shape))
         key = self.key

@@ -28,7 +28,8 @@ class Sharded:
         is kept if not given. The optimizer then updates a part of the array on each device, and
         gathers the parts.
 
-    Each is a `gdt.Layout`, or a list of sharding specs for the mesh of the LayoutMap. `kept` and
+    Each is a `gdt.Layout`, or a list of sharding specs for the mesh of the LayoutMap, in which
+    `...` stands for axes that are not split, as in `[..., "model"]`. `kept` and
     `state` may also be the name of a mesh axis: the array is split over that axis too, beside what
     splits it in `used` or `kept`, along its first axis that divides evenly, or else its longest.
 
@@ -65,7 +66,7 @@ class Sharded:
             if isinstance(specs, str):
                 layouts[role] = split_further(name, array_type.with_layout(inner), specs)
             else:
-                layouts[role] = inner if specs is None else layout_of(specs, mesh)
+                layouts[role] = inner if specs is None else layout_of(specs, mesh, rank)
             if layouts[role].rank != rank:
                 raise error(
                     LayoutError,
@@ -85,9 +86,22 @@ class ArrayLayouts(NamedTuple):
     state: Layout
 
 
-def layout_of(specs: Specs, mesh: Mesh) -> Layout:
-    """Return a layout as it is, or that of a list of sharding specs on `mesh`."""
-    return specs if isinstance(specs, Layout) else Layout(specs, mesh)
+def layout_of(specs: Specs, mesh: Mesh, rank: int = 0) -> Layout:
+    """Return a layout as it is, or that of a list of sharding specs on `mesh`.
+
+    rank: that of the array; a `...` among the specs stands for the axes that they do not name."""
+    if isinstance(specs, Layout):
+        return specs
+    specs = list(specs)
+    if is_open(specs):
+        at = specs.index(...)
+        specs[at : at + 1] = [None] * (rank - len(specs) + 1)
+    return Layout(specs, mesh)
+
+
+def is_open(specs: Specs) -> bool:
+    """Return whether sharding specs fit arrays of several ranks, since `...` is among them."""
+    return not isinstance(specs, Layout) and any(spec is ... for spec in specs)
 
 
 def split_further(name: str, array_type: ArrayType, mesh_axis: str) -> Layout:
