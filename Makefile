@@ -35,9 +35,10 @@ test-cupy: $(VENV)/test.stamp $(VENV)-cupy13/test-cupy13.stamp
 	OPENBLAS_NUM_THREADS=1 $(VENV)-cupy13/bin/python -m pytest $(FULL) -n $(JOBS) -m "cupy_full or not gpu" \
 		tests/test_strict.py tests/test_cupy_contract.py tests/test_cuda_graph.py
 
-# Hundreds of random networks in random layouts: values, and bytes beside those of an earlier commit.
+# Hundreds of random networks in random layouts: values, and bytes beside those of an earlier commit;
+# a GPT of 1,000 steps, and of 100 under every scheme.
 test-networks: $(VENV)/test.stamp
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m networks_full tests/test_choice.py
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest $(FULL) -m networks_full tests/test_choice.py tests/test_examples.py
 
 # The memory that 5,000 shapes and 2,000 meshes leave behind.
 test-memory: $(VENV)/test.stamp

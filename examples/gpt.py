@@ -1,9 +1,10 @@
-"""A small GPT that learns to write like movie reviews, in four ways to spread it over devices.
+"""A small GPT that learns to write like movie reviews, in five ways to spread it over devices.
 
 Characters of the reviews; pre-normalised blocks, learned positions, a head that is tied to the
-table; AdamW without decay on biases, norms and positions, warm-up and a cosine of 1,000 steps,
+table; AdamW without decay on biases and norms, warm-up and a cosine of 1,000 steps,
 gradients clipped at 1. The layouts alone decide what is split: batches (data), also weights and
-optimizer (FSDP), heads and hidden units (tensor), or positions (sequence); the losses are the same.
+optimizer (FSDP), heads and hidden units (tensor), both, or positions (sequence); the losses are
+the same.
 
     python -m examples.gpt [--data-dir aclImdb] [--steps 300] [--scheme data]
 """
@@ -26,7 +27,7 @@ from gdt.training import History
 
 ALPHABET = "\n abcdefghijklmnopqrstuvwxyz0123456789.,!?'\"()-:;/&$%*+=#@[]_~`|"
 LAYERS, SIZE, HEADS, POSITIONS, BATCH = 2, 64, 4, 32, 16
-HELD_OUT, EVALUATED = 1_000_000, 40
+HELD_OUT, EVALUATED, ROWS = 1_000_000, 20, 128
 
 
 class Block(nn.Module):
@@ -34,13 +35,15 @@ class Block(nn.Module):
 
     def __init__(self, key: int) -> None:
         normal = functools.partial(nn.initializers.normal, deviation=0.02)
+        gelu = functools.partial(gdt.gelu, approximate=True)
         last = functools.partial(nn.initializers.normal, deviation=0.02 / math.sqrt(2 * LAYERS))
         self.attention_norm = nn.LayerNorm(SIZE)
         self.attention = nn.MultiHeadAttention(
             HEADS, SIZE, causal=True, initializer=normal, key=key
         )
+        self.attention.output_weight /= math.sqrt(2 * LAYERS)  # as `last`
         self.norm = nn.LayerNorm(SIZE)
-        self.up = nn.Dense(SIZE, 4 * SIZE, activation="gelu", initializer=normal, key=key + 1)
+        self.up = nn.Dense(SIZE, 4 * SIZE, activation=gelu, initializer=normal, key=key + 1)
         self.down = nn.Dense(4 * SIZE, SIZE, initializer=last, key=key + 2)
 
     def __call__(self, x: gdt.DistributedArray) -> gdt.DistributedArray:
@@ -66,26 +69,20 @@ class GPT(nn.Module):
 
 
 class Scheme(NamedTuple):
-    """A mesh, the sharding specs of a batch of characters, and those of arrays by their names."""
+    """A mesh, the sharding specs of a batch of characters, and the axes for `layout_maps`."""
 
     mesh: list[tuple[str, int]]
     batch: list[str | None]
-    layouts: dict[str, Any]
+    model: str | None = None
+    data: str | None = None
 
 
-TENSOR: dict[str, Any] = {
-    r".*(query|key|value)_weight": [None, "model"],
-    r".*(query|key|value)_bias": ["model"],
-    r".*output_weight": ["model", None],
-    r".*up\.weight": [None, "model"],
-    r".*up\.bias": ["model"],
-    r".*down\.weight": ["model", None],
-}
 SCHEMES = {
-    "data": Scheme([("data", 8)], ["data", None], {}),
-    "FSDP": Scheme([("data", 8)], ["data", None], {".*": nn.Sharded(kept="data")}),
-    "tensor": Scheme([("data", 2), ("model", 4)], ["data", None], TENSOR),
-    "sequence": Scheme([("data", 2), ("time", 4)], ["data", "time"], {}),
+    "data": Scheme([("data", 8)], ["data", None]),
+    "FSDP": Scheme([("data", 8)], ["data", None], data="data"),
+    "tensor": Scheme([("data", 2), ("model", 4)], ["data", None], "model"),
+    "FSDP x tensor": Scheme([("data", 2), ("model", 4)], ["data", None], "model", "data"),
+    "sequence": Scheme([("data", 2), ("time", 4)], ["data", "time"]),
 }
 
 
@@ -101,20 +98,22 @@ def load(data_dir: Path | None) -> tuple[np.ndarray, np.ndarray]:
     return ids[HELD_OUT:], ids[:HELD_OUT]
 
 
-def windows(ids: np.ndarray, batches: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def windows(
+    ids: np.ndarray, batches: int, rows: int, seed: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield batches of random windows, and of the characters that follow each of theirs."""
     chance = np.random.default_rng(seed)
     for _ in range(batches):
-        starts = chance.integers(0, len(ids) - POSITIONS, BATCH)[:, None]
+        starts = chance.integers(0, len(ids) - POSITIONS, rows)[:, None]
         taken = ids[starts + np.arange(POSITIONS + 1)]
         yield taken[:, :-1], taken[:, 1:]
 
 
 def optimizer() -> gdt.optim.Optimizer:
-    """Return AdamW that decays matrices and the table alone."""
+    """Return AdamW that decays matrices and tables alone."""
     rate = gdt.optim.with_warmup(gdt.optim.cosine_decay(3e-3, 950, 3e-4), 50)
     adamw = lambda decay: gdt.optim.AdamW(rate, decay, beta2=0.95, epsilon=1e-8)
-    others = r".*(bias|scale|offset)$|positions"
+    others = r".*(bias|scale|offset)$"
     return gdt.optim.ParameterGroups({others: adamw(0.0)}, default=adamw(0.1))
 
 
@@ -126,20 +125,17 @@ def train(
     mesh = gdt.create_mesh(scheme.mesh, blocks=blocks)
     with gdt.default_mesh(mesh):
         model = GPT()
-    layouts = nn.LayoutMap(mesh)
-    for pattern, layout in scheme.layouts.items():
-        layouts[pattern] = layout
-    layouts.apply(model)
+    nn.layout_maps.transformer(mesh, scheme.model, scheme.data).apply(model)
     split = Layout(scheme.batch, mesh)
 
-    def placed(ids: np.ndarray, batches: int, seed: int) -> list[Any]:
-        pairs = windows(ids, batches, seed)
+    def placed(ids: np.ndarray, batches: int, rows: int, seed: int) -> list[Any]:
+        pairs = windows(ids, batches, rows, seed)
         return [tuple(gdt.asarray(x, layout=split) for x in pair) for pair in pairs]
 
     trainer = gdt.Trainer(model, optimizer(), "sparse_softmax_cross_entropy", clip_norm=1.0)
     history = trainer.fit(
-        placed(data[0], steps, 0),
-        validation=placed(data[1], EVALUATED, 1),
+        placed(data[0], steps, BATCH, 1),
+        validation=placed(data[1], EVALUATED, ROWS, 0),
         title=f"GPT, {name}",
         console=console,
     )

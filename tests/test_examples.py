@@ -259,17 +259,37 @@ def test_tiles_of_images_train_as_batches_do(digits: Any) -> None:
     assert sum(p.size for p in parameters.parameters().values()) == 28_410
 
 
-def test_a_gpt_learns_the_same_under_every_scheme() -> None:
+def losses_of_gpt(data: Any, scheme: str, steps: int, blocks: int | None) -> list[float]:
+    return [step["loss"] for step in gpt.train(scheme, data, steps, blocks)[1].steps]
+
+
+def test_a_gpt_learns_the_same_under_every_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     data = gpt.load(None)
     assert len(data[0]) + len(data[1]) == 32_573_836
-    curves = {name: gpt.train(name, data, 12)[1] for name in gpt.SCHEMES}
-    for name, history in curves.items():
-        losses = [step["loss"] for step in history.steps]
-        expected = [step["loss"] for step in curves["data"].steps]
-        np.testing.assert_allclose(losses, expected, atol=1e-5, err_msg=name)
+    monkeypatch.setattr(gpt, "EVALUATED", 1)
+    curves = {
+        (name, blocks): losses_of_gpt(data, name, 8 if blocks == 1 else 2, blocks)
+        for name in gpt.SCHEMES
+        for blocks in (1, 8)
+    }
+    for run, losses in curves.items():
+        expected = curves["data", 1][: len(losses)]
+        np.testing.assert_allclose(losses, expected, atol=1e-5, err_msg=str(run))
     model, history = gpt.train("data", data, 100)
-    assert history["val_loss"][-1] < 2.7
+    assert history["val_loss"][-1] < 2.6
     assert gpt.write(model, "this ", 10).startswith("this ")
+
+
+@pytest.mark.networks_full
+def test_a_gpt_learns_the_same_for_long_and_well() -> None:
+    data = gpt.load(None)
+    expected = losses_of_gpt(data, "data", 100, 1)
+    for name in gpt.SCHEMES:
+        for blocks in (1, 8):
+            losses = losses_of_gpt(data, name, 100, blocks)
+            np.testing.assert_allclose(losses, expected, atol=1e-5, err_msg=f"{name}, {blocks}")
+    for steps, most in ((300, 2.35), (1000, 2.06)):
+        assert gpt.train("data", data, steps)[1]["val_loss"][-1] <= most
 
 
 def test_components_and_clusters_are_numpys(digits: Any) -> None:
