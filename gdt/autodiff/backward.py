@@ -6,7 +6,6 @@ recorded as well when its calls are seen a second time, and replayed from then o
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping, Sequence, Set
 from functools import lru_cache
@@ -209,28 +208,28 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
         values += group
     numbers: dict[int, int] = {}  # of the values, by identity
     arrays: list[DistributedArray] = []
-    while values:  # functions of C go over all values; Python's loop sees each once
-        by_identity = dict(zip(map(id, values), values, strict=True))
-        fresh = [x for i, x in by_identity.items() if i not in numbers]
-        numbers.update(zip(map(id, fresh), range(len(numbers), sys.maxsize), strict=False))
-        parts += map(numbers.__getitem__, map(id, values))
-        values = []
-        for x in fresh:
-            if type(x) is not DistributedArray:
-                parts.append(value_key(x))
-                continue
-            arrays.append(x)
-            parts.append(x.type)
-            if x._resolved is not None:
-                parts.append("resolved")
-                values.append(x._resolved)
-            elif x.type.layout.resolved is not x.type.layout and x._is_passed:
-                parts.append("passed")
-            if type(x.blocks) is ReleasedBlocks:
-                recomputation = x.blocks.recomputation
-                parts += (recomputation.op, x.blocks.number, len(recomputation.args))
-                parts += map(value_key, recomputation.static.values())
-                values += recomputation.args
+    for x in values:  # which grows on the way
+        number = numbers.get(id(x))
+        if number is not None:
+            parts.append(number)
+            continue
+        numbers[id(x)] = len(numbers)
+        if type(x) is not DistributedArray:
+            parts.append(value_key(x))
+            continue
+        arrays.append(x)
+        parts.append(x.type)
+        if x._resolved is not None:
+            parts.append("resolved")
+            values.append(x._resolved)
+        elif x.type.layout.resolved is not x.type.layout and x._is_passed:
+            parts.append("passed")
+        if type(x.blocks) is ReleasedBlocks:
+            recomputation = x.blocks.recomputation
+            parts += (recomputation.op, x.blocks.number, len(recomputation.args))
+            parts += recomputation.static
+            parts += map(value_key, recomputation.static.values())
+            values += recomputation.args
     return tuple(parts), arrays
 
 

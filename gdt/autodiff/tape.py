@@ -223,7 +223,7 @@ def gradient_layouts(tree: Tree, arrays: Sequence[DistributedArray]) -> list[Lay
     """Return the layouts in which the gradients of the arrays of a tree are returned."""
     layouts = state_layouts(tree)
     if not layouts:
-        return [x.layout.resolved for x in arrays]
+        return [x.type.layout.resolved for x in arrays]
     names = {id(x): name for name, x in tree.parameters().items()}
     return [layouts.get(names[id(x)], x.layout.resolved) for x in arrays]
 
@@ -232,7 +232,7 @@ def check_differentiable(x: object, op: str, role: str) -> None:
     """Raise GradientError unless `x` is a distributed array of floating-point numbers."""
     if not isinstance(x, DistributedArray):
         raise error(GradientError, op, f"a {role} is a {type(x).__name__}, not a distributed array")
-    if x.dtype.kind not in INEXACT:
+    if x.type.dtype.kind not in INEXACT:
         raise error(
             GradientError,
             op,
@@ -280,7 +280,7 @@ def flatten(
         return [tree], lambda new: new[0]
     if hasattr(tree, "parameters"):
         return flatten(tree.parameters(), others=others)
-    if type(tree) is dict and all(type(x) is DistributedArray for x in tree.values()):
+    if type(tree) is dict and set(map(type, tree.values())) == {DistributedArray}:
         # As parameters are mostly kept; what follows takes longer.
         keys = sorted(tree, key=str)
         return [tree[key] for key in keys], partial(_by_key, tree, keys)

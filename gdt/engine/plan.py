@@ -52,6 +52,8 @@ def value_key(value: Any) -> tuple[Any, Any]:
     """A key that two values share only if they are of one type and mean the same: 0.0 is not -0.0,
     1 is not True, and any NaN is as good as another."""
     kind: Any = type(value)
+    if kind is float:  # the text of a float takes longer than its hash
+        return kind, value if value and value == value else repr(value)
     if kind is tuple and EXACT.issuperset(kinds := tuple(map(type, value))):
         EXACT.add(kinds)
         kind = kinds

@@ -232,7 +232,7 @@ class Optimizer(Stateful):
         rate = (
             self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate
         )
-        self.steps += 1
+        vars(self)["steps"] += 1  # the observers of the counter have been told by `from_host`
         return self.scalars(float(rate))
 
     def _begin_noted_step(
