@@ -89,9 +89,9 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     temporary = target.with_name(of_first_process(name))
     writer = _Writer(target, temporary, values)
     try:
-        _in_all_processes(writer.reserve, path)
-        parts = _in_all_processes(writer.write_shards, path)
-        _in_all_processes(partial(writer.complete, list(itertools.chain(*parts))), path)
+        in_all_processes(writer.reserve, path)
+        parts = in_all_processes(writer.write_shards, path)
+        in_all_processes(partial(writer.complete, list(itertools.chain(*parts))), path)
     finally:
         # Of another process that dies, process 0 may learn later than this one, and may still be
         # completing the file.
@@ -139,7 +139,7 @@ def _agree(path: Path, values: Mapping[str, Any]) -> None:
             )
 
 
-def _in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
+def in_all_processes(step: Callable[[], T], path: Path) -> list[T]:
     """Run `step` in every process; return the result of each process.
 
     Raises CheckpointError in all processes if the step failed in one."""

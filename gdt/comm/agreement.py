@@ -15,7 +15,9 @@ import weakref
 import zlib
 from _thread import get_ident
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, NamedTuple
@@ -27,6 +29,9 @@ from gdt.sharding.array_type import ArrayType
 
 MAIN_THREAD = threading.main_thread().ident
 FACTOR, MASK = 0x100000001B3, (1 << 64) - 1  # of a running checksum of 64 bits, as FNV's
+
+HELD: ContextVar[list[tuple[Action, Sequence[Any]]] | None] = ContextVar("held", default=None)
+"""What a thread other than the main one does that processes are to compare later."""
 
 NEWEST = 1024  # notes that are kept to tell which is the first that differs
 WHOLE = 1 << 16  # bytes up to which contents are compared whole
@@ -101,10 +106,14 @@ class History:
     def add(self, action: Action, numbers: Sequence[Any] = ()) -> None:
         """Note an action, done with these numbers.
 
-        Threads other than the main one, such as those that fetch batches ahead, have no order that
-        processes could compare, and note nothing.
+        Threads other than the main one have no order that processes could compare, and note
+        nothing. Where they make what the main thread takes in order, such as batches that are
+        fetched ahead, `held_notes` holds their notes until then.
         """
         if get_ident() != MAIN_THREAD:
+            held = HELD.get()
+            if held is not None:
+                held.append((action, numbers))
             return
         self.count += 1
         checksum = self.checksum * FACTOR + action.checksum
@@ -146,6 +155,18 @@ class History:
             "count": self.count,
             "notes": [_told(note) for note in self._newest],
         }
+
+
+@contextmanager
+def held_notes() -> Iterator[list[tuple[Action, Sequence[Any]]]]:
+    """A context of a thread other than the main one; the notes that it makes there are held in a
+    list, for `note_held`."""
+    held: list[tuple[Action, Sequence[Any]]] = []
+    token = HELD.set(held)
+    try:
+        yield held
+    finally:
+        HELD.reset(token)
 
 
 class Difference(NamedTuple):
@@ -205,6 +226,17 @@ def call_text(name: str, types: Sequence[ArrayType | None], static: Mapping[str,
     options = [f"{key}={value!r}" for key, value in sorted(static.items())]
     # Functions and objects are described by where they lie in memory.
     return re.sub(r" at 0x[0-9a-f]+", "", f"{name}({', '.join([*operands, *options])})")
+
+
+def function_text(function: Callable[..., Any]) -> str:
+    """The name of a function with a checksum of its code, alike in all processes."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return name
+    constants = [c for c in code.co_consts if isinstance(c, int | float | complex | str)]
+    checksum = zlib.crc32(repr((code.co_names, constants)).encode(), zlib.crc32(code.co_code))
+    return f"{name} (code {checksum:08x})"
 
 
 @lru_cache(maxsize=256)

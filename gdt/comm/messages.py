@@ -362,6 +362,13 @@ def note(mesh: Mesh, action: Action, numbers: Sequence[Any] = ()) -> None:
         _connected.history.add(action, numbers)
 
 
+def note_held(notes: Iterable[tuple[Action, Sequence[Any]]]) -> None:
+    """Note the actions of another thread, as `held_notes` has them."""
+    for action, numbers in notes:
+        if _connected is not None:
+            _connected.history.add(action, numbers)
+
+
 def note_result(block: Any) -> None:
     """Remember a block as one that the op of the newest note has made."""
     if _connected is not None:
@@ -383,12 +390,14 @@ def note_draw(array_type: ArrayType, key: Any, stream: Any) -> None:
         note(array_type.mesh, Action("draw", text))
 
 
-def note_made(name: str, array_type: ArrayType, value: Any = None) -> None:
-    """Note that an array is made, by the public function of that name if the user gave it the
-    value."""
+def note_made(
+    name: str, array_type: ArrayType, value: Any = None, numbers: Sequence[Any] = ()
+) -> None:
+    """Note that an array is made, of these numbers, or by the public function of that name if the
+    user gave it the value."""
     if array_type.mesh.num_processes > 1:
         text = described(name, array_type) + digest(value)
-        note(array_type.mesh, Action("array", text))
+        note(array_type.mesh, Action("array", text), numbers)
 
 
 def note_count() -> int:

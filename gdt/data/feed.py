@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from gdt.comm.agreement import held_notes
+from gdt.comm.messages import note_held
 from gdt.errors import ArgumentError, error
 from gdt.sharding.dtypes import name_of
 
@@ -150,13 +152,13 @@ def _fetched(
 
 def _ahead(items: Iterator[Any], count: int) -> Generator[Any, None, None]:
     """Yield the items, which a thread takes up to `count` ahead; its errors are raised here."""
-    ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(count)
+    ready: queue.Queue[tuple[Any, Any, BaseException | None]] = queue.Queue(count)
     is_over = threading.Event()
 
-    def put(item: Any, problem: BaseException | None) -> bool:
+    def put(item: Any, notes: Any = (), problem: BaseException | None = None) -> bool:
         while not is_over.is_set():
             try:
-                ready.put((item, problem), timeout=0.1)
+                ready.put((item, notes, problem), timeout=0.1)
                 return True
             except queue.Full:
                 continue
@@ -164,21 +166,24 @@ def _ahead(items: Iterator[Any], count: int) -> Generator[Any, None, None]:
 
     def fetch() -> None:
         try:
-            for item in items:
-                if not put(item, None):
+            item = None
+            while item is not _END:
+                with held_notes() as notes:
+                    item = next(items, _END)
+                if not put(item, notes):
                     return
-            put(_END, None)
         except BaseException as problem:
-            put(None, problem)
+            put(None, problem=problem)
 
     context = contextvars.copy_context()
     thread = threading.Thread(target=context.run, args=(fetch,), name="gdt.feed", daemon=True)
     thread.start()
     try:
         while True:
-            item, problem = ready.get()
+            item, notes, problem = ready.get()
             if problem is not None:
                 raise problem
+            note_held(notes)
             if item is _END:
                 return
             yield item

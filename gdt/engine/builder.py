@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import misfit_value
-from gdt.comm.agreement import Action, call_text
-from gdt.comm.messages import note, note_result
 from gdt.engine.blocks import PlanBlocks
 from gdt.engine.composition import Buffer, after_preparing, as_tuple
 from gdt.engine.declaration import Declaration, wide_types
 from gdt.engine.launcher import KernelBody
 from gdt.engine.merging import Merge
-from gdt.engine.plan import Block, Labels, Plan
+from gdt.engine.plan import Block, Execute, Labels, Plan
 from gdt.engine.rounded import RoundedPlan
 from gdt.engine.single_block import SingleBlock, mover
 from gdt.engine.source import Choice, Expression, Operand, Tuple, Value, called, compiled
@@ -171,24 +169,11 @@ class PlanBuilder:
 
     # ---- running
 
-    def _with_note(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """`run`; with several processes, `run` after a note of the call, which they compare.
-        Updates are not noted, since optimizers note their steps."""
-        mesh, types = self.mesh, self.plan.types
-        if mesh.num_processes == 1 or self.op.donated:
+    def _with_note(self, run: Execute) -> Execute:
+        """As `Plan.noted`. Updates are not noted, since optimizers note their steps."""
+        if self.op.donated:
             return run
-        action = Action("op", call_text(self.op.name, types, self.named))
-
-        def noted(operands: Sequence[Any], *owned: Any) -> Any:
-            numbers = [x for x, t in zip(operands, types, strict=True) if t is None]
-            note(mesh, action, numbers)
-            results = run(operands, *owned)
-            for array_type, blocks in zip(self.plan.outs, results, strict=True):
-                if any(array_type.layout.reductions):
-                    note_result(blocks[0])
-            return results
-
-        return noted
+        return self.plan.noted(run, self.mesh, self.op.name, self.named)
 
     def _execute(
         self, operands: Sequence[Any], owned: Sequence[Sequence[bool]] = ()

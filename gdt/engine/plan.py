@@ -13,18 +13,24 @@ from typing import Any, NamedTuple, NewType
 import numpy as np
 
 from gdt.backend.numpy import Order
+from gdt.comm.agreement import Action, call_text
+from gdt.comm.messages import note, note_result
 from gdt.engine.launcher import KernelBody
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
 from gdt.sharding.routes import Transition, route
 
 Block = Any
+
+Execute = Callable[..., tuple[Sequence[Block], ...]]
 
 Memory = NewType("Memory", object)
 """An array that the engine lets a body write into. Users have no values of this type, so that type
 checkers refuse `out=` in calls of ops."""
 
 NUMBERS = (int, float, complex, np.generic)
+HOST = (*NUMBERS, np.ndarray)  # of a number that is an operand; not in the memory of a GPU
 
 
 class Shards(NamedTuple):
@@ -144,7 +150,29 @@ class Plan:
         # Of donated operands that stay where they are, on a backend with kernels: of every block.
         self.kernel_bodies: tuple[KernelBody, ...] = ()
         # From the blocks of every (moved) operand to the blocks of every output.
-        self.execute: Callable[..., tuple[Sequence[Block], ...]]
+        self.execute: Execute
+
+    def noted(
+        self, run: Execute, mesh: Mesh, name: str, static: Mapping[str, Any], kind: str = "op"
+    ) -> Execute:
+        """`run`; with several processes, `run` after a note of the call, which they compare.
+
+        kind: of the action, see `agreement.Action`.
+        """
+        if mesh.num_processes == 1:
+            return run
+        action = Action(kind, call_text(name, self.types, static))
+
+        def run_noted(operands: Sequence[Any], *owned: Any) -> tuple[Sequence[Block], ...]:
+            numbers = [x for x in operands if isinstance(x, HOST)]
+            note(mesh, action, numbers)
+            results = run(operands, *owned)
+            for array_type, blocks in zip(self.outs, results, strict=True):
+                if any(array_type.layout.reductions):
+                    note_result(blocks[0])
+            return results
+
+        return run_noted
 
     def __repr__(self) -> str:
         """The types of operands and outputs; of operands that move, their transitions and bytes."""

@@ -11,7 +11,7 @@ blocks make them. All else is as with any op: plans are kept, observers told, pr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
@@ -53,10 +53,14 @@ class PlannedOp(Op[..., DistributedArray]):
     """An op with a planner in place of a rule; see `planned_op`."""
 
     def __init__(
-        self, planner: Callable[..., BlockPlan], view: str = "", computes: bool = False
+        self,
+        planner: Callable[..., BlockPlan],
+        view: str = "",
+        computes: bool = False,
+        action: str = "op",
     ) -> None:
         super().__init__(planner, "", view=view, computes=computes, takes_namespace=False)
-        self.planner = planner
+        self.planner, self.action = planner, action
 
     def __reduce__(self) -> str:  # type: ignore[override]
         """By name, as functions are."""
@@ -66,29 +70,38 @@ class PlannedOp(Op[..., DistributedArray]):
         """Make the plan of a call with these operands and statics."""
         types = self.types_of(args)
         rounds = self.declaration.rounds(types, static)
+        described = (self.name, static, self.action)
         if rounds is None:
-            return plan_of_blocks(types, self.planner(*types, **static))
+            return plan_of_blocks(types, self.planner(*types, **static), *described)
         planned = self.planner(*wide_types(types), **static)
         layouts = tuple(planned.layouts)
-        wide = plan_of_blocks(wide_types(Plan(types, layouts).moved), planned)
+        wide = plan_of_blocks(wide_types(Plan(types, layouts).moved), planned, *described)
         return RoundedPlan(self.declaration, types, layouts, wide, rounds).plan
 
 
 def planned_op(
-    *, view: str = "", computes: bool = False
+    *, view: str = "", computes: bool = False, action: str = "op"
 ) -> Callable[[Callable[..., BlockPlan]], PlannedOp]:
     """Declare an op by its planner: a decorator of `(*types, **statics) -> BlockPlan`.
 
     The planner's positional parameters are the operands, the keyword-only ones the statics.
 
     view: operands whose memory the output may share. computes: whether elements are compared or
-    computed with, which is done in float32 for those of bfloat16.
+    computed with, which is done in float32 for those of bfloat16. action: what processes say that
+    they have done differently, one of `agreement.DIFFERENCES`.
     """
-    return lambda planner: PlannedOp(planner, view, computes)
+    return lambda planner: PlannedOp(planner, view, computes, action)
 
 
-def plan_of_blocks(types: tuple[ArrayType | None, ...], planned: BlockPlan) -> Plan:
-    """The plan of a call with operands of these types that a `BlockPlan` describes."""
+def plan_of_blocks(
+    types: tuple[ArrayType | None, ...],
+    planned: BlockPlan,
+    name: str,
+    static: Mapping[str, Any],
+    action: str = "op",
+) -> Plan:
+    """The plan of a call of the op `name` with operands of these types, and these statics, that a
+    `BlockPlan` describes."""
     plan, mesh = Plan(types, tuple(planned.layouts)), planned.out.mesh
     plan.sends = plan.moves or planned.together is not None or bool(planned.collectives)
     plan.only, plan.outs = planned.out, (planned.out,)
@@ -101,7 +114,7 @@ def plan_of_blocks(types: tuple[ArrayType | None, ...], planned: BlockPlan) -> P
                 observer.on_collective(collective)
         return (run(*operands),)
 
-    plan.execute = execute
+    plan.execute = plan.noted(execute, mesh, name, static, action)
     if planned.functions and not mesh.divided:
         (function,) = planned.functions
         if any(plan.routes):

@@ -33,7 +33,8 @@ def _frequencies(
     if kind_of(checked_dtype(dtype, name)) != "f":
         raise error(DtypeError, name, f"{dtype} is no real floating-point dtype")
     array_type = type_of_shape(count, dtype, layout, name, device)
-    return from_indices(array_type, lambda xp, i: xp.where(i < middle, i, i - n) * (1.0 / (n * d)))
+    values = lambda xp, i: xp.where(i < middle, i, i - n) * (1.0 / (n * d))
+    return from_indices(array_type, values, n, d)
 
 
 @public_of("fft")

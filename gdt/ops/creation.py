@@ -188,13 +188,17 @@ def _indices(array_type: ArrayType, grid: Sequence[int]) -> list[np.ndarray]:
 
 
 def from_blocks(
-    array_type: ArrayType, make: Callable[[Any, Sequence[int]], Block], value: Any = None
+    array_type: ArrayType,
+    make: Callable[[Any, Sequence[int]], Block],
+    value: Any = None,
+    numbers: Sequence[Any] = (),
 ) -> DistributedArray:
     """Make an array of `array_type` block by block.
 
     make: `make(backend, grid)` returns the block at grid coordinate `grid`, in the resolved layout
         of `array_type`.
-    value: the number that all elements equal, if there is one; processes compare it.
+    value: the number that all elements equal, if there is one. numbers: those of which the elements
+        are made. Processes compare both.
     """
     resolved, backend = (
         array_type.with_layout(array_type.layout.resolved),
@@ -206,13 +210,18 @@ def from_blocks(
             blocks.append(make(backend, grid))
     (partial,) = run_routes([route(resolved, array_type.layout)], [blocks])
     if array_type.mesh.num_processes > 1:
-        noted(lambda: note_made("", array_type, value))
+        noted(lambda: note_made("", array_type, value, numbers))
     ran("constant", lambda: [partial], [], [partial])
     return DistributedArray(array_type, tuple(partial))
 
 
-def from_indices(array_type: ArrayType, values: Callable[..., Any]) -> DistributedArray:
-    """Make an array of `values(xp, *indices)`, a function of the global index along every axis."""
+def from_indices(
+    array_type: ArrayType, values: Callable[..., Any], *numbers: Any
+) -> DistributedArray:
+    """Make an array of `values(xp, *indices)`, a function of the global index along every axis.
+
+    numbers: those that the function has from the user; processes compare them.
+    """
     resolved = array_type.with_layout(array_type.layout.resolved)
 
     def make(backend: Any, grid: Sequence[int]) -> Block:
@@ -221,7 +230,7 @@ def from_indices(array_type: ArrayType, values: Callable[..., Any]) -> Distribut
         block[...] = values(backend.xp, *indices)
         return block
 
-    return from_blocks(array_type, make)
+    return from_blocks(array_type, make, numbers=numbers)
 
 
 def type_of_shape(

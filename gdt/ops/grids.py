@@ -257,7 +257,7 @@ def geomspace(
         return xp.where(i == num - 1, float(stop), y) if endpoint and num > 1 else y
 
     array_type = type_of_shape(num, float, layout, "geomspace", device)
-    numbers = from_indices(array_type, values)
+    numbers = from_indices(array_type, values, float(start), float(stop), endpoint)
     return numbers if dtype is None else astype(numbers, dtype)
 
 

@@ -42,7 +42,7 @@ def eye(
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     """
     array_type = type_of_shape((n, n if m is None else m), dtype, layout, "eye", device)
-    return from_indices(array_type, lambda xp, i, j: j - i == k)
+    return from_indices(array_type, lambda xp, i, j: j - i == k, k)
 
 
 @public
@@ -78,7 +78,7 @@ def tri(
     [[1, 0, 0], [1, 1, 0]]
     """
     array_type = type_of_shape((n, n if m is None else m), dtype, layout, "tri", device)
-    return from_indices(array_type, lambda xp, i, j: j - i <= k)
+    return from_indices(array_type, lambda xp, i, j: j - i <= k, k)
 
 
 def _prepare_triangle(array_type: ArrayType, *, k: int = 0) -> dict[str, Any]:

@@ -60,7 +60,7 @@ def arange(
             delta = unit.type(second) - unit.type(first)
         return xp.where(i == 1, second, (unit.type(first) + i.astype(unit) * delta))
 
-    return from_indices(array_type, values)
+    return from_indices(array_type, values, begin, end, stride)
 
 
 def _real_number(n: Any, name: str) -> Any:
@@ -123,4 +123,4 @@ def linspace(
             y = xp.where(i == num - 1, last, y)
         return xp.floor(y) if array_type.dtype.kind in "iu" else y
 
-    return from_indices(array_type, values)
+    return from_indices(array_type, values, first.item(), last.item(), endpoint)

@@ -199,7 +199,7 @@ def _(plan: Plan, x: ArrayType, *, shape: tuple[int, ...]) -> Plan | None:
     flattened = plan_flattened(x, shape)
     if flattened is None or flattened.nbytes >= sum(step.nbytes for step in steps):
         return None
-    return plan_of_blocks((x,), flattened.plan)
+    return plan_of_blocks((x,), flattened.plan, "reshape", {"shape": shape})
 
 
 @reshape.specialize

@@ -8,8 +8,11 @@ from typing import Any
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.backend import backend_of
+from gdt.comm.agreement import Action, call_text, function_text
+from gdt.comm.messages import note
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.errors import GradientError, MeshError, ShapeError, error
+from gdt.observe import noted
 from gdt.ops.creation import asarray
 from gdt.ops.packing import packed
 from gdt.ops.placement import requested_layout
@@ -74,6 +77,9 @@ def _map_shards(
     *arrays: DistributedArray, f: Callable[..., Any], out_layouts: tuple[Layout, ...]
 ) -> tuple[DistributedArray, ...]:
     mesh = out_layouts[0].mesh
+    if mesh.num_processes > 1:
+        text = call_text(f"map_shards of {function_text(f)}", [x.type for x in arrays], {})
+        noted(lambda: note(mesh, Action("op", text)))
     coordinates = mesh.local_coordinates()
     parts: list[tuple[Any, ...]] = []
     shards_of_arrays = [x.shards for x in arrays]

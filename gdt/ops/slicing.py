@@ -141,6 +141,10 @@ class Cut:
         self.whole, self.out = array_type, _with_axes(array_type, entries)
         self.is_whole = not self.steps and self.out is array_type
 
+    def __repr__(self) -> str:
+        """The entries, which processes compare."""
+        return f"Cut{self.entries}"
+
 
 def _with_axes(array_type: ArrayType, entries: Sequence[Interval | None]) -> ArrayType:
     """The type of an array once axes of length 1 have come and gone."""

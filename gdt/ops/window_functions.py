@@ -29,7 +29,7 @@ def _window(name: str, count: int, values: Callable[[Any, Any], Any]) -> Distrib
     step = 2 * math.pi / (count - 1) if count > 1 else 0.0
     if count == 1:
         return from_indices(array_type, lambda xp, i: xp.ones(i.shape))
-    return from_indices(array_type, lambda xp, i: values(xp, i * step))
+    return from_indices(array_type, lambda xp, i: values(xp, i * step), name)
 
 
 @public

@@ -33,7 +33,7 @@ from gdt.sharding.layout import Layout
 Block = Any
 
 
-@planned_op()
+@planned_op(action="draw")
 def _permute(key: ArrayType, stream: Any, /, *, n: int) -> BlockPlan:
     """The integers below `n` in random order, replicated."""
     mesh, xp = key.mesh, backend_of(key.mesh).xp

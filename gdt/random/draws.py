@@ -34,7 +34,7 @@ Block = Any
 # ---------------------------------------------------------------- draws
 
 
-@planned_op()
+@planned_op(action="draw")
 def _draw(
     key: ArrayType,
     stream: Any,
@@ -56,7 +56,7 @@ def _draw(
     return BlockPlan([None, None], array_type, [partial(draw, block) for block in blocks])
 
 
-@planned_op()
+@planned_op(action="draw")
 def _draw_of(
     key: ArrayType,
     stream: Any,

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from gdt.arguments import checked
 from gdt.checkpoint import contents, restore, save
+from gdt.checkpoint.saving import in_all_processes
+from gdt.comm.messages import gathered
 from gdt.errors import CheckpointError, GdtError, error
 from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
@@ -33,7 +37,10 @@ def save_model(
     (`gdt.saving.register`). include_optimizer: whether a compiled model's optimizer, loss and
     metrics are written too. `arrays.safetensors` has the arrays under the names of `model.state()`.
 
-    Raises CheckpointError, which names the attribute, for a value that a file cannot hold.
+    Several processes save the same model to one folder, which they compare first.
+
+    Raises CheckpointError, which names the attribute, for a value that a file cannot hold; and for
+    a folder that cannot be written.
     """
     folder, encoder = Path(path), Encoder()
     architecture = encoder.encode(model, "")
@@ -56,14 +63,36 @@ def save_model(
         },
         indent=1,
     )
+    _agree(folder, text)
     if encoder.arrays:
         save(folder / "arrays.safetensors", dict(encoder.arrays))
-    if processes.current().index == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".model.json.{os.getpid()}.tmp"
-        temporary.write_text(text)
-        temporary.replace(folder / "model.json")
+    in_all_processes(partial(_write, folder / "model.json", text), folder / "model.json")
     return folder
+
+
+def _agree(folder: Path, text: str) -> None:
+    """Raise CheckpointError in all processes if they save different models."""
+    first, *others = gathered(processes.current().count, text, f"save_model to {folder}")
+    for i, other in enumerate(others, 1):
+        lines = zip_longest(first.splitlines(), other.splitlines(), fillvalue="nothing")
+        for line, its_line in lines:
+            if line != its_line:
+                raise error(
+                    CheckpointError,
+                    "save_model",
+                    f"processes save different models to {folder}: "
+                    f"{line.strip()} in process 0, {its_line.strip()} in {i}",
+                    remedy="Every process saves the same model; nothing was written.",
+                )
+
+
+def _write(file: Path, text: str) -> None:
+    """Replace a file by one of that text, in process 0."""
+    if processes.current().index == 0:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+        temporary.write_text(text)
+        temporary.replace(file)
 
 
 @checked

@@ -299,6 +299,29 @@ def saves(directory: str) -> None:
         assert len(list(path.parent.iterdir())) == 1
 
 
+def models(directory: str) -> None:
+    """What is saved is there when `save_model` returns, and models that differ are not saved."""
+    mesh, other = gdt.create_mesh([("a", 4)]), gdt.distributed.process_index() == 1
+    whole, folder = Layout([None, None], mesh), Path(directory)
+    with gdt.default_mesh(mesh):
+        for width in range(1, 6):
+            model = gdt.nn.Sequential(gdt.nn.Dense(3, width, key=width), gdt.relu)
+            model.save(folder)
+            read = gdt.load_model(folder, mesh=mesh)(gdt.ones((2, 3), "float32", layout=whole))
+            assert read.shape == (2, width)
+        model = gdt.nn.Sequential(gdt.nn.Dense(3, 5, key=1), gdt.tanh if other else gdt.relu)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    try:
+        model.save(folder)
+    except CheckpointError as failure:
+        assert "save_model: processes save different models to " in str(failure), failure
+        assert 'gdt.relu", in process 0' in str(failure), failure
+    else:
+        raise AssertionError("different models were saved")
+    gdt.distributed.barrier()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
 def values() -> dict[str, Any]:
     """What a program sees of arrays: text, numbers, shards, and what explain says."""
     mesh = gdt.create_mesh([("a", 4), ("b", 2)])
@@ -482,6 +505,16 @@ def take_steps(x: gdt.DistributedArray, rate: float, factor: float, *, skipped: 
         step(x)
 
 
+def fetch_ahead(mesh: gdt.Mesh, factor: float) -> None:
+    """Train on batches of the values 0, 1, ... times a factor, which a thread puts on the mesh."""
+    with gdt.default_mesh(mesh):
+        model = gdt.nn.Dense(2, 1, key=0)
+    trainer = gdt.training.Trainer(model, gdt.optim.SGD(0.1), gdt.nn.losses.mean_squared_error)
+    rows = np.arange(16.0).reshape(8, 2) * factor
+    batches = gdt.data.Batches(rows, np.zeros((8, 1)), batch_size=4, seed=0)
+    trainer.fit(batches, show=False, prefetch=2)
+
+
 # What processes do differently without sending anything that shows it.
 DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
     "scalar": lambda x, first: x * (2.0 if first else 3.0),
@@ -495,6 +528,13 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
                                                     ["batch" if first else None])),
     "rate": lambda x, first: take_steps(x, 0.1 if first else 0.2, 1.0),
     "recorded scalar": lambda x, first: take_steps(x, 0.1, 1.0 if first else 2.0),
+    "index": lambda x, first: x[3 if first else 4].resolve(),
+    "written": lambda x, first: x.at[3 if first else 4].set(1.0).resolve(),
+    "bounds": lambda x, first: gdt.linspace(0.0, 1.0 if first else 2.0, 16, layout=x.layout),
+    "option": lambda x, first: gdt.random.poisson(16, 3.0 if first else 4.0, layout=x.layout),
+    "shards": lambda x, first: gdt.map_shards((lambda part: part * 2) if first else
+                                              (lambda part: part * 3), x.layout, x.layout)(x),
+    "fetched ahead": lambda x, first: fetch_ahead(x.mesh, 1.0 if first else 2.0),
     "parameters": lambda x, first: take_steps(x, 0.1, 1.0, skipped="a" if first else "b"),
 }  # fmt: skip
 

@@ -115,18 +115,24 @@ DIFFERENT = {
     "mesh": ["call 1: float64[16]  ['batch'] on Mesh(batch=8) as (2,)", "Mesh(batch=4) as"],
     "shape": ["call 1: float64[16]", "call 1: float64[15]", "gdt.pack(parts, layout)"],
     "batch": ["call 2: float64[20000]  ['batch']", "given to asarray, contents ", "gdt.pack"],
-    "slice": ["float64[2, 4] of float64[14]  ['batch']", "of float64[13]  ['batch'], line "],
+    "slice": ["call 2: copy_to_mesh(float64[14]  [-], ", "copy_to_mesh(float64[13]  [-], layout="],
     "print": ["step 1, array_repr of float64[16]", "step 1, all_reduce (sum)", ", line "],
     "dtype": ["call 2: cast(float64[16]  ['batch'], dtype=dtype('float32')"],
     "scalar": ["called different ops", "(float64[16]  ['batch'], number) with 2.0", "with 3"],
     "sign": ["number) with 0.0, line ", "number) with -0.0, line "],
-    "operand": ["all_reduce of the results of calls 2,", "all_reduce of the results of calls 3,"],
+    "operand": ["all_reduce of the results of calls 3,", "all_reduce of the results of calls 4,"],
     "op": ["call 2: exp(float64[16]", "call 2: log(float64[16]", "programs.py (<lambda>)"],
     "static": ["dtype=None, keepdims=True", "dtype=None, keepdims=False"],
     "one more": ["call 5: exp(float64[16]", "call 5: sum(float64[16]"],
-    "layout": ["exp(float64[4]  ['batch'])", "exp(float64[4]  [-])"],
+    "layout": ["call 3: relayout(float64[4]  [-], ", "call 3: exp(float64[4]  [-])"],
     "rate": ["different steps of an optimizer", "step 1 of SGD", "with 0.1,", "with 0.2,"],
     "recorded scalar": ["number) with 1.0, line ", "number) with 2.0, line "],
+    "index": ["cut(float64[16]  ['batch'], how=Cut(Interval(start=3", "Interval(start=4"],
+    "written": ["move_intervals(float64[1]", "at=0, start=3,", "at=0, start=4,"],
+    "bounds": ["different arrays", "with 0.0, 1.0, True, line ", "with 0.0, 2.0, True, line "],
+    "option": ["different random numbers", "'poisson') with 3.0,", "'poisson') with 4.0,"],
+    "shards": ["map_shards of <lambda>.<locals>.<lambda> (code ", "(float64[16]  ['batch'])"],
+    "fetched ahead": ["made different arrays", "given to ", ", contents ", "(fetch_ahead)"],
     "parameters": ["step 1 of SGD for 1 parameters, b: float64[16]", "parameters, a: "],
     "seed": ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"],
     "draw": ["different random numbers", "float64[16]  ['batch']", "float64[15]  ['batch']"],
@@ -156,10 +162,13 @@ def test_processes_that_do_different_things_are_told_so(what: str, ends: dict[st
 
 
 def test_processes_that_save_different_trees_replace_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "saved"
-    folder.mkdir()
-    (ended,) = run([{"name": "saves", "arguments": [str(folder)], "count": 2}], tmp_path)
-    assert ended.codes == [0, 0], ended.errors
+    cases = []
+    for program in ("saves", "models"):
+        folder = tmp_path / program
+        folder.mkdir()
+        cases.append({"name": program, "arguments": [str(folder)], "count": 2})
+    for case in run(cases, tmp_path):
+        assert case.codes == [0, 0], case.errors
 
 
 def test_the_order_in_which_a_dict_was_filled_does_not_matter(output: Path) -> None:

@@ -226,18 +226,18 @@ def in_panels(product: Op[..., Any], plan: Plan, *types: ArrayType, **static: An
     largest = max([t.want.local_nbytes for t in gathers.values()], default=0)
     if largest < GATHERED or plan.passes:
         return None
-    rule, sizes, static = product.declaration.bound_rule(types, static)
+    rule, sizes, bound = product.declaration.bound_rule(types, static)
     strategy = choose(rule, types, sizes)
     cut = _cut(rule, sizes, strategy, gathers)
     if cut is None:
         return None
     moved = [t for t in plan.moved if t is not None]
-    run = PanelProduct(product, moved, static, strategy, cut)
+    run = PanelProduct(product, moved, bound, strategy, cut)
     layouts = [
         cut.gathers[n].have.layout if n in cut.gathers else t.layout for n, t in enumerate(moved)
     ]
     if run.mesh.divided:
-        return plan_of_blocks(types, BlockPlan(layouts, run.out, (), run))
+        return plan_of_blocks(types, BlockPlan(layouts, run.out, (), run), product.name, static)
 
     def whole(*blocks: Block) -> Block:
         """The product in the only block, where nothing is sent."""
@@ -247,4 +247,5 @@ def in_panels(product: Op[..., Any], plan: Plan, *types: ArrayType, **static: An
         ((product_block,),) = plan.execute([[block] for block in moved])
         return product_block
 
-    return plan_of_blocks(types, BlockPlan(layouts, run.out, [whole], None, run.collectives))
+    planned = BlockPlan(layouts, run.out, [whole], None, run.collectives)
+    return plan_of_blocks(types, planned, product.name, static)
