@@ -124,7 +124,7 @@ DIFFERENT = {
     "op": ["call 2: exp(float64[16]", "call 2: log(float64[16]", "programs.py (<lambda>)"],
     "static": ["dtype=None, keepdims=True", "dtype=None, keepdims=False"],
     "one more": ["call 5: exp(float64[16]", "call 5: sum(float64[16]"],
-    "layout": ["call 3: relayout(float64[4]  [-], ", "call 3: exp(float64[4]  [-])"],
+    "layout": ["call 3: relayout(float64[4]  [-], ", "call 3: alias(float64[4]  [-])"],
     "rate": ["different steps of an optimizer", "step 1 of SGD", "with 0.1,", "with 0.2,"],
     "recorded scalar": ["number) with 1.0, line ", "number) with 2.0, line "],
     "index": ["cut(float64[16]  ['batch'], how=Cut(Interval(start=3", "Interval(start=4"],
