@@ -84,7 +84,7 @@ def limited(seconds: float) -> Iterator[None]:
 
 
 class Waiting(NamedTuple):
-    """What a process waits for: the step, the processes whose messages are missing, and the time at
+    """The wait of a process: the step, the processes whose messages are missing, and the time at
     which it gives up."""
 
     what: str
