@@ -656,3 +656,24 @@ def test_batches_of_several_inputs_come_from_iterables() -> None:
     batches = [((X[i : i + 10], X[i : i + 10, :2]), Y[i : i + 10]) for i in range(0, ROWS, 10)]
     assert len(model.fit(iter(batches), verbose=0)["loss"]) == 1
     assert model.predict(batches).shape == (ROWS, CLASSES)
+
+
+def test_a_single_row_is_no_batch() -> None:
+    x, y = np.ones((8, 4), "float32"), np.zeros(8, int)
+    model = gdt.nn.Sequential(gdt.nn.Dense(4, 4, key=0))
+    model.compile("sgd", "sparse_softmax_cross_entropy")
+    model.fit(x, y, verbose=0)
+    problem = r"x has rows of shape \[\], and the model was trained on rows of shape \[4\]"
+    with pytest.raises(gdt.errors.ShapeError, match=problem):
+        model.predict(x[0])
+    with pytest.raises(gdt.errors.ShapeError, match="evaluate: x has rows of shape"):
+        model.evaluate(x[0], y[:4], verbose=0)
+    assert model.predict(x[:1]).shape == (1, 4)
+
+
+def test_numbers_above_one_are_no_probabilities() -> None:
+    loss = gdt.nn.losses.binary_crossentropy
+    assert np.isnan(float(loss([1.0, 0.0], [1.5, 0.5])))
+    assert float(loss([1.0], [1.001])) == pytest.approx(1e-7, rel=0.1)  # 1, but for rounding
+    many = gdt.nn.losses.categorical_crossentropy
+    assert float(many([[1.0, 0.0]], [[3.0, 1.0]])) == pytest.approx(-np.log(0.75))

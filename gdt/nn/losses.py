@@ -9,8 +9,9 @@ Losses of float16 are computed, and returned, in float32.
 A loss over a split batch stays a partial sum until its value is needed, so it is resolved in one
 collective with the gradients.
 
-Losses of probabilities are NaN where a prediction is negative: it is no probability, most likely a
-logit. Pass `from_logits=True`, or end the model in a softmax or a sigmoid.
+Losses of probabilities are NaN where a prediction is negative, or above 1 by more than rounding: it
+is no probability, most likely a logit. Pass `from_logits=True`, or end the model in a softmax or a
+sigmoid.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ def kl_divergence(targets: Any, predictions: Any, reduction: str = "mean") -> Di
     """Return the Kullback-Leibler divergence of probabilities (..., classes): the sum over classes
     of t * log(t / p).
 
-    Both are taken between 1e-7 and 1, as Keras does; the divergence of negative ones is NaN.
+    Both are taken between 1e-7 and 1, as Keras does; the divergence of others is NaN.
 
     >>> round(float(gdt.nn.losses.kl_divergence([[0.5, 0.5]], [[0.25, 0.75]])), 4)
     0.1438
@@ -151,6 +152,9 @@ def kl_divergence(targets: Any, predictions: Any, reduction: str = "mean") -> Di
 
 PROBABILITY = 1e-7
 """The least probability whose logarithm is taken, as in Keras."""
+
+MOST = 1.01
+"""The largest number that is taken for a probability of 1, with what rounding adds to float16."""
 
 
 @checked
@@ -235,9 +239,9 @@ def _log_probabilities(predictions: Any) -> DistributedArray:
 
 def _probabilities(predictions: Any, p: Any, most: float) -> Any:
     """Return the probabilities `p` of the predictions, at least PROBABILITY and at most `most`; NaN
-    where a prediction is negative."""
+    where a prediction is negative or `p` is above 1."""
     bounded = clip(p, PROBABILITY, most)
-    return where(predictions < 0, np.nan, bounded)
+    return where((predictions < 0) | (p > MOST), np.nan, bounded)
 
 
 def _check_smoothing(op: str, label_smoothing: float) -> None:

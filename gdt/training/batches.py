@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,23 @@ def rows_of(x: Any, y: Any) -> int:
         problem = f"a batch has arrays of {', '.join(map(str, sorted(counts)))} rows"
         raise error(ShapeError, "Trainer", problem)
     return counts.pop() if counts else 1
+
+
+def row_shapes(x: Any) -> list[Sequence[int]]:
+    """Return the shapes of the rows of all arrays of a batch."""
+    return [leaf.shape[1:] for leaf in leaves(x) if hasattr(leaf, "shape")]
+
+
+def check_ranks(x: Any, trained: Sequence[Sequence[int]], method: str) -> None:
+    """Raise ShapeError where rows have other ranks than those of which the model was trained.
+
+    trained: the shapes of those rows; empty if the model was not trained."""
+    shapes = row_shapes(x)
+    if trained and [*map(len, shapes)] != [*map(len, trained)]:
+        shown, known = (", ".join(str(list(s)) for s in each) for each in (shapes, trained))
+        problem = f"x has rows of shape {shown}, and the model was trained on rows of shape {known}"
+        remedy = "A single row is a batch of one: x[:1], or x[None]."
+        raise error(ShapeError, method, problem, remedy=remedy)
 
 
 def class_weights(factors: Mapping[Any, float], labels: Any, weights: Any) -> Any:

@@ -26,7 +26,7 @@ from gdt.ops.comparison import isfinite
 from gdt.ops.creation import asarray, zeros, zeros_like
 from gdt.sharding import processes
 from gdt.state import slots
-from gdt.training.batches import class_weights, evaluating, pair, rows_of
+from gdt.training.batches import class_weights, evaluating, pair, row_shapes, rows_of
 from gdt.training.callbacks import AdjustableRate, Callback, set_rate
 from gdt.training.display import Display
 from gdt.training.history import History, Numbers
@@ -148,6 +148,8 @@ class Fit:
         """Take a step, and tell the callbacks."""
         x, y, weights = pair(batch, "fit")
         rows = rows_of(x, y)
+        if not self.batch:
+            self.trainer.session.trained = row_shapes(x)
         if self.class_weight is not None:
             weights = class_weights(self.class_weight, y, weights)
         if self._watches_batches:

@@ -30,7 +30,7 @@ from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, get_default_mesh
 from gdt.state import Stateful, leaves, mapped
 from gdt.strategies import current_strategy
-from gdt.training.batches import ARRAYS_AS_BATCHES, evaluating, pair, rows_of
+from gdt.training.batches import ARRAYS_AS_BATCHES, check_ranks, evaluating, pair, rows_of
 from gdt.training.callbacks import as_callback
 from gdt.training.display import Display
 from gdt.training.file_callbacks import BackupAndRestore
@@ -51,6 +51,7 @@ class Session:
         self.stop_training = False
         self.display: Display | None = None
         self.programs: dict[str, Recorded] = {}
+        self.trained: list[Sequence[int]] = []  # the shapes of rows of which the model has learnt
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Session, ()  # recordings belong to the arrays of one trainer
@@ -344,6 +345,7 @@ class Trainer(Stateful):
             with evaluating(self.model):
                 for batch in feed.take(steps):
                     x, y, weights = pair(batch, "evaluate")
+                    check_ranks(x, self.session.trained, "Trainer.evaluate")
                     measurement.add(step(x, y, weights), rows_of(x, y))
         finally:
             feed.close()
@@ -362,6 +364,7 @@ class Trainer(Stateful):
             with evaluating(self.model):
                 for batch in feed.take(steps):
                     x = batch[0] if isinstance(batch, tuple | list) else batch
+                    check_ranks(x, self.session.trained, "Trainer.predict")
                     parts.append(mapped(lambda array: array.numpy(), step(x)))
         finally:
             feed.close()
