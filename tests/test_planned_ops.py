@@ -12,7 +12,7 @@ import pytest
 import gdt
 from gdt.array.array import DistributedArray
 from gdt.caches import BUDGET
-from gdt.errors import ArgumentError, DtypeError, GdtError, ShapeError
+from gdt.errors import ArgumentError, AxisError, DtypeError, GdtError
 from gdt.ops.intervals import _move_intervals
 from gdt.ops.slicing import _cut, key_of
 
@@ -118,7 +118,7 @@ def test_plans_of_ever_new_indices_are_bounded(monkeypatch: pytest.MonkeyPatch) 
 def test_concat_names_an_axis_that_is_none(axis: Any) -> None:
     x = gdt.ones((2, 2))
     gdt.concat([x, x], 1)
-    with pytest.raises(ArgumentError, match="concat: axis is .*, and no integer"):
+    with pytest.raises(AxisError if type(axis) is int else ArgumentError, match="concat: axis"):
         gdt.concat([x, x], axis)
 
 
