@@ -104,7 +104,7 @@ class DistributedError(GdtError, RuntimeError):
 
 
 class KernelError(GdtError, RuntimeError):
-    """A CUDA kernel that does not compile, or whose arguments it does not take."""
+    """A CUDA kernel that does not compile, or that does not take its arguments."""
 
 
 class CompileError(KernelError):

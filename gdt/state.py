@@ -57,10 +57,10 @@ class Counter:
 class Stateful:
     """Base of objects whose attributes are their state: modules and optimizers.
 
-    Attributes that are arrays, other stateful objects, or containers of them are found by
-    themselves. An array under a private name, one with a leading underscore, is a value that is
-    kept for later and no state: it is left out, with a warning for each name of a class. Stateful
-    objects are parts under every name.
+    Attributes that are arrays, other stateful objects, or containers of them need not be
+    registered. A private name, one with a leading underscore, marks an array as a value that is
+    kept for later and is no state: it is left out, with a warning, once for each name of a class.
+    Stateful objects are parts under every name.
     """
 
     untrained: ClassVar[tuple[str, ...]] = ()  # names of arrays that no gradient step changes
@@ -144,33 +144,33 @@ def places(
     itself. closed: identities of containers to leave out; those of the tree are added.
     """
     closed = set() if closed is None else closed
-    around: dict[int, _Opened] = {}
+    stack: dict[int, _Opened] = {}  # by identity, the containers around the current place
     if owner_of(tree) is not None and id(tree) not in closed:
-        around[id(tree)] = _Opened.of(tree, name, None, True, "")
-    while around:
-        last = next(reversed(around))
-        items, owner, prefix, stateful, untrained, trainable, private = around[last]
+        stack[id(tree)] = _Opened.of(tree, name, None, True, "")
+    while stack:
+        innermost = next(reversed(stack))
+        items, owner, prefix, stateful, untrained, trainable, private = stack[innermost]
         for key, value in items:
             kind = type(value)
             is_leaf = kind in LEAVES or owner_of(value) is None
             if is_leaf and types is not None and kind not in types:
                 continue
-            inner, is_trained, hidden = f"{prefix}{key}", trainable, private
+            full_name, is_trainable, private_name = f"{prefix}{key}", trainable, private
             if untrained is not None:
-                is_trained = trainable and key not in untrained
-                hidden = key if key[0] == "_" else ""
+                is_trainable = trainable and key not in untrained
+                private_name = key if key[0] == "_" else ""
             if types is None or kind in types:
-                yield Place(inner, owner, key, stateful, is_trained, hidden)
+                yield Place(full_name, owner, key, stateful, is_trainable, private_name)
             if is_leaf or id(value) in closed:
                 continue
-            if id(value) in around:
-                on_cycle(inner)
+            if id(value) in stack:
+                on_cycle(full_name)
                 continue
-            around[id(value)] = _Opened.of(value, inner, stateful, is_trained, hidden)
+            stack[id(value)] = _Opened.of(value, full_name, stateful, is_trainable, private_name)
             break
         else:
-            del around[last]
-            closed.add(last)
+            del stack[innermost]
+            closed.add(innermost)
 
 
 class _Opened(NamedTuple):
@@ -284,9 +284,13 @@ def _warn_of_numpy(name: str, owner: str, description: str) -> None:
 
 def trainable_slots(tree: Tree) -> list[Slot]:
     """The slots that a gradient step changes: trainable floating-point arrays."""
-    found = [s for s in slots(tree) if s.trainable and kind_of(s.owner[s.key].type.dtype) in "fc"]
+    trainable = [
+        s for s in slots(tree) if s.trainable and kind_of(s.owner[s.key].type.dtype) in "fc"
+    ]
     layouts = state_layouts(tree)
-    return [s._replace(state_layout=layouts.get(s.name)) for s in found] if layouts else found
+    if not layouts:
+        return trainable
+    return [s._replace(state_layout=layouts.get(s.name)) for s in trainable]
 
 
 def state_layouts(tree: Tree) -> Mapping[str, Layout]:
@@ -297,7 +301,7 @@ def state_layouts(tree: Tree) -> Mapping[str, Layout]:
 
 
 def reasons(tree: Tree) -> dict[str, str]:
-    """Each array of a tree without parameters, by name: the reason why it is no parameter."""
+    """Return, for each array of a tree without parameters, why it is none, by the array's name."""
     return {place.name: _described(place) for place in places(tree, types=ARRAYS)}
 
 
@@ -313,10 +317,10 @@ def _described(place: Place) -> str:
     return str(value.type)
 
 
-def check_untied(found: Iterable[Slot]) -> None:
-    """Raise DtypeError if two slots hold one array: its gradient could not be told apart."""
+def check_untied(array_slots: Iterable[Slot]) -> None:
+    """Raise DtypeError if two slots hold one array: its gradient would be that of both places."""
     names: dict[int, str] = {}
-    for slot in found:
+    for slot in array_slots:
         first = names.setdefault(id(slot.owner[slot.key]), slot.name)
         if first != slot.name:
             raise error(
@@ -328,18 +332,19 @@ def check_untied(found: Iterable[Slot]) -> None:
             )
 
 
-def mismatches(wanted: Mapping[str, Facts], given: Mapping[str, Facts]) -> list[str]:
-    """Every name, shape and dtype in which two states differ, a line each."""
+def mismatches(target: Mapping[str, Facts], source: Mapping[str, Facts]) -> list[str]:
+    """Return a line for every name, shape and dtype in which the state `source` does not fit the
+    state `target`."""
     problems = []
-    for name, facts in wanted.items():
-        if name not in given:
+    for name, facts in target.items():
+        if name not in source:
             problems.append(f"{name}: missing")
-        elif given[name] != facts:
-            (shape, dtype), (other_shape, other_dtype) = facts, given[name]
+        elif source[name] != facts:
+            (shape, dtype), (other_shape, other_dtype) = facts, source[name]
             problems.append(
                 f"{name}: {dtype}{list(shape)} wanted, {other_dtype}{list(other_shape)} given"
             )
-    return problems + [f"{name}: given, and not wanted" for name in given if name not in wanted]
+    return problems + [f"{name}: given, and not wanted" for name in source if name not in target]
 
 
 # ---------------------------------------------------------------- values
@@ -379,8 +384,8 @@ def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False)
 
 
 def with_values(like: Any, values: Iterable[Any]) -> Any:
-    """A container of the class of `like`, and with its keys, that holds other values; of a mapping
-    that is neither a dict nor a UserDict, a dict."""
+    """Return a container of `values`, of the class of `like` and with its keys; in place of a
+    mapping that is neither a dict nor a UserDict, a dict."""
     if not isinstance(like, Mapping):
         return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
     pairs = zip(like, values, strict=True)

@@ -18,7 +18,7 @@ import numpy as np
 import gdt
 from gdt.array.registry import FUNCTIONS
 
-from .compositions import COMPOSED, MADE
+from .compositions import COMPOSED, CREATIONS
 from .samples import SAMPLES
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -124,7 +124,7 @@ def _of_samples(name: str) -> Callable[[], Call]:
 
 
 def _of_numbers(name: str) -> Callable[[], Call]:
-    args, static = MADE[name][0]
+    args, static = CREATIONS[name][0]
     return lambda: (FUNCTIONS[name], args, dict(static))
 
 
@@ -134,7 +134,7 @@ losses, initializers, random, optim = gdt.nn.losses, gdt.nn.initializers, gdt.ra
 CALLS: dict[str, Callable[[], Call]] = {
     **{name: _of_samples(name) for name in gdt.__all__ if name in SAMPLES},
     **{name: _of_samples(name) for name in gdt.__all__ if name in COMPOSED},
-    **{name: _of_numbers(name) for name in MADE},
+    **{name: _of_numbers(name) for name in CREATIONS},
     "apply_along_axis": lambda: (gdt.apply_along_axis, (lambda x: x * 2, 1, X), {}),
     "apply_over_axes": lambda: (gdt.apply_over_axes, (gdt.sum, X, 0), {}),
     "frombuffer": lambda: (gdt.frombuffer, (b"ab", "u1", 2, 0), {"layout": SPLIT}),

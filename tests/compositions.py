@@ -260,7 +260,7 @@ COMPOSED: dict[str, Samples] = {
 }
 
 # Functions of shapes and numbers alone: NumPy's value for the same arguments.
-MADE: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
+CREATIONS: dict[str, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "bartlett": [((7,), {}), ((1,), {}), ((0,), {})],
     "blackman": [((7,), {})],
     "broadcast_shapes": [(((2, 1), (3,), (4, 1, 1)), {})],

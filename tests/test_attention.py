@@ -82,8 +82,10 @@ def test_a_ring_sends_what_theory_says() -> None:
 
 
 def test_a_split_sequence_never_holds_more_than_its_share() -> None:
-    """Of 128 MiB of scores none is ever held, and of keys and values those of one tile."""
-    held = lambda b: b.itemsize * math.prod(n for n, s in zip(b.shape, b.strides, strict=True) if s)
+    """The 128 MiB of scores are never stored; the largest block is keys and values of one tile."""
+    stored_bytes = lambda b: (
+        b.itemsize * math.prod(n for n, s in zip(b.shape, b.strides, strict=True) if s)
+    )
     mesh = create_mesh([("context", 8)], blocks=8)
     layout = Layout([None, "context", None], mesh)
     arrays = [gdt.random.normal((1, 4096, 8), key=i, layout=layout) for i in range(3)]
@@ -95,7 +97,7 @@ def test_a_split_sequence_never_holds_more_than_its_share() -> None:
         def on_op(self, op: Any, args: Any, static: Any, out: Any) -> None:
             outs = out if isinstance(out, tuple) else (out,)
             arrays = [a for a in outs if isinstance(a, gdt.DistributedArray)]
-            sizes.extend(held(block) for a in arrays for block in a.blocks)
+            sizes.extend(stored_bytes(block) for a in arrays for block in a.blocks)
 
     with gdt.observe.observing(Largest()):
         gdt.grad(lambda *a: gdt.sum(gdt.attention(*a)), argnums=(0, 1, 2))(*arrays)
@@ -146,12 +148,12 @@ def test_multi_head_attention_in_numpy_and_split(
     mesh: Any, static: Any, rng: np.random.Generator
 ) -> None:
     layer = nn.MultiHeadAttention(4, 8, key=1, dtype=np.float64, **static)
-    late = nn.MultiHeadAttention(4, key=1, dtype=np.float64, **static)
+    lazy = nn.MultiHeadAttention(4, key=1, dtype=np.float64, **static)
     x, mask = rng.standard_normal((2, 6, 8)), rng.random((2, 6, 6)) < 0.8
     mask = None if static.get("causal") else mask
     expected = reference(layer, x, mask)
-    np.testing.assert_allclose(late(x, mask=mask).numpy(), expected, atol=1e-12)
-    assert list(late.parameters()) == list(layer.parameters())
+    np.testing.assert_allclose(lazy(x, mask=mask).numpy(), expected, atol=1e-12)
+    assert list(lazy.parameters()) == list(layer.parameters())
     columns, rows = Layout([None, "a"], mesh), Layout(["a", None], mesh)
     parts = dict.fromkeys(("query_weight", "key_weight", "value_weight"), columns)
     parts["output_weight"] = rows
@@ -168,7 +170,7 @@ def test_the_heads_of_a_context() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "wrong", "message"),
+    ("run", "error_type", "message"),
     [
         (
             lambda x: gdt.attention(x, x[:, :2], x),
@@ -190,8 +192,8 @@ def test_the_heads_of_a_context() -> None:
         (lambda x: nn.rotary(x[:, :3]), ShapeError, "x has 3 features, which are not pairs"),
     ],
 )
-def test_what_does_not_fit_is_named(run: Any, wrong: Any, message: str) -> None:
-    with pytest.raises(wrong) as caught:
+def test_errors_name_what_does_not_fit(run: Any, error_type: Any, message: str) -> None:
+    with pytest.raises(error_type) as caught:
         run(gdt.ones((3, 4)))
     assert message in str(caught.value)
 

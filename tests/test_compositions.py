@@ -15,7 +15,7 @@ from gdt.sharding.mesh import Mesh
 from gdt.state import leaves
 from gdt.testing import Oracle, assert_close, choices, meshes, tolerance
 
-from .compositions import COMPOSED, MADE
+from .compositions import COMPOSED, CREATIONS
 
 FOLDED = meshes([(2, 2)], modes=["folded"])[0]
 APART = meshes([(8,)], modes=["apart"])[0]
@@ -29,8 +29,8 @@ def test_a_composition_equals_numpys(name: str) -> None:
         ranks = [a.ndim for a in sample.arrays]
         for k, mesh in enumerate((FOLDED, APART)):
             seed = zlib.crc32(f"{name} {n} {mesh.sizes}".encode())
-            chosen = choices(mesh, ranks, limit=2, seed=seed)[-1]
-            oracle.check(mesh, chosen, gradients=k == n % 2)
+            layouts = choices(mesh, ranks, limit=2, seed=seed)[-1]
+            oracle.check(mesh, layouts, gradients=k == n % 2)
 
 
 def host(value: Any) -> Any:
@@ -38,9 +38,9 @@ def host(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
-@pytest.mark.parametrize("name", MADE)
-def test_what_is_made_of_numbers_is_numpys(name: str, mesh: Mesh) -> None:
-    for args, static in MADE[name]:
+@pytest.mark.parametrize("name", CREATIONS)
+def test_arrays_that_are_created_from_numbers_are_numpys(name: str, mesh: Mesh) -> None:
+    for args, static in CREATIONS[name]:
         expected = getattr(np, name)(*args, **static)
         with gdt.default_mesh(mesh):
             result = FUNCTIONS[name](*args, **static)

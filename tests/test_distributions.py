@@ -234,7 +234,7 @@ WRONG: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: gdt.random.shuffle([1, 2]), DtypeError, "shuffle: x is a list"),
     (lambda: gdt.random.permuted([1], axis=3), AxisError, "axis 3 is out of range for rank 1"),
     (lambda: gdt.random.multinomial(2, 3, [0.5, 0.7, 0.1]), ArgumentError, "more than 1"),
-    (lambda: gdt.random.dirichlet(2, [1.0, -1.0]), ArgumentError, "holds what is not above 0"),
+    (lambda: gdt.random.dirichlet(2, [1.0, -1.0]), ArgumentError, "not all above 0"),
     (lambda: gdt.random.dirichlet(2, 1.0), ShapeError, "is no vector"),
     (lambda: gdt.random.multivariate_normal(2, [1.0], [[1.0, 2.0]]), ShapeError, "cov of shape"),
 ]

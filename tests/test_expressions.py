@@ -79,7 +79,7 @@ def test_a_reshaped_operand_is_a_view() -> None:
     assert twice == Reshaped(X, (3, 2))  # the last shape is all that matters
 
 
-def test_a_choice_that_is_known_is_made() -> None:
+def test_a_choice_by_a_constant_is_no_choice_in_the_source() -> None:
     for operand, source in {"True": "1", "False": "2", "free3": "(1 if free3 else 2)"}.items():
         assert written(Choice(X, Operand(1), Operand(2)), [operand, "1", "2"], Names()) == source
 

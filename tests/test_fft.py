@@ -17,10 +17,11 @@ RNG = np.random.default_rng(5)
 
 
 def real_parts(name: str, **static: Any) -> Callable[..., Any]:
-    """Real and imaginary part of a transform of the complex numbers with these parts."""
+    """Make a function from the real and imaginary part of an array to those of its transform."""
 
-    def parts(*of: Any) -> tuple[Any, ...]:
-        out = getattr(gdt.fft, name)(of[0] + 1j * of[1] if len(of) > 1 else of[0], **static)
+    def parts(real: Any, *imaginary: Any) -> tuple[Any, ...]:
+        x = real + 1j * imaginary[0] if imaginary else real
+        out = getattr(gdt.fft, name)(x, **static)
         return (gdt.real(out), gdt.imag(out)) if out.dtype.kind == "c" else (out,)
 
     return parts
@@ -47,8 +48,8 @@ def test_gradients_are_those_of_finite_differences(
     sample = Sample(tuple(RNG.standard_normal(shape) for _ in range(count)))
     oracle = Oracle(real_parts(name, **static), sample)
     for mesh in (MESHES[0], MESHES[-1]):
-        for i, chosen in enumerate(choices(mesh, [len(shape)] * count, limit=3, seed=1)):
-            oracle.check(mesh, chosen, second=i == 1)
+        for i, layouts in enumerate(choices(mesh, [len(shape)] * count, limit=3, seed=1)):
+            oracle.check(mesh, layouts, second=i == 1)
 
 
 @pytest.mark.parametrize("name", ["fft2", "ifft2", "rfft2", "irfft2", "ifftn", "ihfft"])
@@ -57,13 +58,13 @@ def test_relatives_are_those_of_numpy(name: str) -> None:
     for mesh in MESHES[::3]:
         for (layout,) in choices(mesh, [2], limit=2, seed=len(name)):
             out = getattr(gdt.fft, name)(gdt.asarray(values, layout=layout), norm="ortho")
-            want = getattr(np.fft, name)(values, norm="ortho")
-            assert out.dtype == want.dtype
-            np.testing.assert_allclose(out.numpy(), want, atol=1e-13)
+            expected = getattr(np.fft, name)(values, norm="ortho")
+            assert out.dtype == expected.dtype
+            np.testing.assert_allclose(out.numpy(), expected, atol=1e-13)
 
 
 def sent(function: Callable[[], Any]) -> list[tuple[str, int]]:
-    """The collectives of a call, with their bytes, but for those of single elements."""
+    """The kind and the bytes of each collective of a call that sends more than 16 KiB."""
     rows = gdt.explain(function).rows
     return [(c.kind, c.bytes) for row in rows for c in row.collectives if c.bytes > 1 << 14]
 

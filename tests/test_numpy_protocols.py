@@ -16,7 +16,7 @@ from gdt.sharding.mesh import Mesh
 from gdt.state import leaves
 from gdt.testing import assert_close, meshes, tolerance
 
-from .compositions import COMPOSED, MADE
+from .compositions import COMPOSED, CREATIONS
 from .samples import SAMPLES
 
 SAMPLED = SAMPLES | COMPOSED
@@ -92,7 +92,7 @@ def test_most_functions_of_gdt_are_reached_through_numpy() -> None:
     missing -= {ALIASES.get(n, n) for n in DISPATCHED}
     missing -= {"copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"}
     missing -= {"save", "savetxt", "savez", "savez_compressed"}
-    missing -= {*MADE, "einsum_path", "apply_along_axis", "apply_over_axes", "fromfunction"}
+    missing -= {*CREATIONS, "einsum_path", "apply_along_axis", "apply_over_axes", "fromfunction"}
     # Made from nothing, or from the type of an array alone; tested below.
     dtypes = {"can_cast", "common_type", "iscomplexobj", "isrealobj", "min_scalar_type",
               "result_type"}  # fmt: skip

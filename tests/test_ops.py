@@ -44,9 +44,9 @@ def check_all(
         # Other layouts for every sample and storage mode, but the same in every run.
         seed = zlib.crc32(f"{name} {n} {mesh.sizes} {mesh.grid}".encode())
         ranks = [a.ndim for a in sample.arrays]
-        every = choices(mesh, ranks, limit=limit, seed=seed, reductions=list(UFUNCS))
-        for i, chosen in enumerate(every[first:] or every):
-            oracle.check(mesh, chosen, gradients=i < gradients, second=i < second)
+        combinations = choices(mesh, ranks, limit=limit, seed=seed, reductions=list(UFUNCS))
+        for i, layouts in enumerate(combinations[first:] or combinations):
+            oracle.check(mesh, layouts, gradients=i < gradients, second=i < second)
 
 
 def test_every_function_has_samples() -> None:

@@ -43,7 +43,7 @@ class Fields(MutableMapping[str, Any]):
         return len(self.fields)
 
 
-# How a container of two values is made, and the class of what is made like it.
+# By name: a function of two values that returns a container of them, and the class of a copy.
 CONTAINERS: dict[str, tuple[Callable[[Any, Any], Any], type]] = {
     "list": (lambda a, b: [a, b], list),
     "tuple": (lambda a, b: (a, b), tuple),
@@ -73,9 +73,9 @@ def test_leaves_and_places(name: str) -> None:
     a, b = arrays()
     tree = CONTAINERS[name][0](a, b)
     assert list(leaves(tree)) == [a, b]
-    found = [p for p in places(tree, "tree") if isinstance(p.value, DistributedArray)]
-    assert [p.value for p in found] == [a, b]
-    assert all(p.name.startswith("tree.") for p in found)
+    array_places = [p for p in places(tree, "tree") if isinstance(p.value, DistributedArray)]
+    assert [p.value for p in array_places] == [a, b]
+    assert all(p.name.startswith("tree.") for p in array_places)
 
 
 @ALL
@@ -93,7 +93,7 @@ def test_a_mapped_tree_is_another_of_the_same_class(name: str) -> None:
 
 
 @ALL
-def test_gradients_are_shaped_as_what_they_are_gradients_of(name: str) -> None:
+def test_a_gradient_has_the_containers_of_its_source(name: str) -> None:
     make, kind = CONTAINERS[name]
 
     def loss(tree: Any) -> DistributedArray:
@@ -106,7 +106,7 @@ def test_gradients_are_shaped_as_what_they_are_gradients_of(name: str) -> None:
 
 
 @ALL
-def test_a_recorded_step_reads_and_returns_them(name: str) -> None:
+def test_a_recorded_step_reads_and_returns_every_container(name: str) -> None:
     make, kind = CONTAINERS[name]
     state = {"tree": make(*arrays())}
 
@@ -122,7 +122,7 @@ def test_a_recorded_step_reads_and_returns_them(name: str) -> None:
 
 
 @ALL
-def test_partial_sums_are_resolved_in_them(name: str) -> None:
+def test_partial_sums_are_resolved_in_every_container(name: str) -> None:
     layout = gdt.Layout(["x"], gdt.create_mesh({"x": 2}))
     total = gdt.sum(gdt.ones(4, layout=layout))
     assert total.layout.reductions != (None,)

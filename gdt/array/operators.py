@@ -34,12 +34,12 @@ def _forward(name: str) -> Method:
 
 
 def _named(method: Any, name: str) -> Method:
-    """Make a method known as the one that calls the public function `name`, whose signature it
-    gets when that is declared."""
+    """Register a method that calls the public function `name`. It gets the signature and docstring
+    of that function when the function is declared."""
     method.__name__ = name
     METHODS[name] = method
-    named: Method = method
-    return named
+    descriptor: Method = method
+    return descriptor
 
 
 def _reflected(name: str) -> Callable[[A, object], A]:

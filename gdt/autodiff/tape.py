@@ -92,7 +92,8 @@ class GradientTape(Observer):
             self.scalars.append((array, frame.f_code.co_filename, frame.f_lineno))
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
-        """Let what was recorded of `array` be of `before`, and what made `after` have made it."""
+        """Rename arrays in the record: what has read `array` has read `before`, and what has
+        returned `after` has returned `array`."""
 
         def renamed(value: Any) -> Any:
             if isinstance(value, tuple):
@@ -205,7 +206,8 @@ class GradientTape(Observer):
 
 
 def _without_sources(op: str, sources: Tree) -> GradientError:
-    """The error of a gradient by nothing, which a training step would take for a gradient of 0."""
+    """Return the error for a gradient without sources: a training step would take its result for
+    gradients of 0."""
     if sources is None:
         problem, remedy = "no array is watched", "Pass sources, or call tape.watch(x) before."
         return error(GradientError, op, f"there are no sources: {problem}", remedy=remedy)
@@ -268,13 +270,14 @@ def _cotangents(targets: Sequence[DistributedArray], tree: Tree) -> list[Distrib
 def flatten(
     tree: Tree, *, others: bool = False
 ) -> tuple[list[DistributedArray], Callable[[Sequence[Any]], Tree]]:
-    """The arrays of a tree, and a function that puts others in their place.
+    """Return the arrays of a tree, and a function that puts others in their place.
 
-    Those of a mapping come in the order of its keys' names, since they travel together: processes
-    may have filled it in different orders. An object with `parameters()` stands for the dict that
-    it returns.
+    The arrays of a mapping come in the order of its keys' names: they travel together, and each
+    process may have filled the mapping in another order. An object with `parameters()` stands for
+    the dict that it returns.
 
-    others: whether the tree may hold anything else, which stays where it is; else DtypeError.
+    others: whether the tree may hold anything but arrays, which stays where it is; if not, such a
+        tree raises DtypeError.
     """
     if isinstance(tree, DistributedArray):
         return [tree], lambda new: new[0]
@@ -287,7 +290,7 @@ def flatten(
     arrays: list[DistributedArray] = []
 
     def numbered(leaf: Any) -> Any:
-        """The array's number, or what else a leaf stands for."""
+        """Return the number of an array, the numbers of parameters, or the leaf itself."""
         if isinstance(leaf, DistributedArray):
             arrays.append(leaf)
             return _Number(len(arrays) - 1)
@@ -312,7 +315,7 @@ def flatten(
 
 @dataclass(frozen=True)
 class _Number:
-    """The place of an array in a tree, by its number among those of the tree."""
+    """A leaf of a template: the number of the array in its place."""
 
     number: int
 
@@ -370,8 +373,8 @@ def _argument(args: tuple[Any, ...], argnums: object) -> Any:
 
 
 def _with_aux(returned: object) -> tuple[Any, Any]:
-    """Return the pair that a function with `has_aux` has returned; raise GradientError if it is
-    none."""
+    """Return what a function with `has_aux` has returned, or raise GradientError if that is no
+    pair."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         what = f"a {type(returned).__name__}"
         what += f" of {len(returned)}" if isinstance(returned, tuple) else ""

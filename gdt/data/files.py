@@ -18,9 +18,9 @@ Rows = slice | npt.NDArray[np.int64]
 class Files:
     """The rows of several `.npy` files as one array, which is never in memory as a whole.
 
-    paths: the files, whose arrays have one dtype, and one shape but for their rows.
+    paths: the files. Their arrays have one dtype and rows of one shape.
 
-    Raises DataError for a file that is missing or no array, ShapeError where arrays differ.
+    Raises DataError for a file that is missing or holds no array, ShapeError where arrays differ.
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
@@ -28,9 +28,9 @@ class Files:
         facts = [(part.dtype, part.shape[1:]) for part in self.parts]
         if any(fact != facts[0] for fact in facts) or any(not p.ndim for p in self.parts):
             pairs = zip(paths, self.parts, strict=True)
-            shown = {Path(p).name: f"{part.dtype}{list(part.shape)}" for p, part in pairs}
-            problem = "arrays of files differ in more than their rows"
-            raise error(ShapeError, "Batches", problem, operands=shown)
+            types = {Path(p).name: f"{part.dtype}{list(part.shape)}" for p, part in pairs}
+            problem = "arrays of files differ in more than their number of rows"
+            raise error(ShapeError, "Batches", problem, operands=types)
         self.dtype, row = facts[0]
         self.starts = np.cumsum([0, *map(len, self.parts)])
         self.shape = (int(self.starts[-1]), *row)
@@ -46,13 +46,13 @@ class Files:
         files = np.searchsorted(self.starts, rows, side="right") - 1
         out = np.empty((len(rows), *self.shape[1:]), self.dtype)
         for number in np.unique(files):
-            here = files == number
-            out[here] = self.parts[number][rows[here] - self.starts[number]]
+            is_here = files == number
+            out[is_here] = self.parts[number][rows[is_here] - self.starts[number]]
         return out
 
 
 def mapped_file(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
-    """Return the array of a `.npy` file, of which only what is used is read."""
+    """Return the array of a `.npy` file; its elements are read when they are used."""
     try:
         array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as cause:
@@ -64,8 +64,8 @@ def mapped_file(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
         problem = f"{os.fspath(path)} holds several arrays"
         remedy = "Save each array to a .npy file of its own."
         raise error(DataError, "Batches", problem, remedy=remedy)
-    mapped: npt.NDArray[Any] = array
-    return mapped
+    rows: npt.NDArray[Any] = array
+    return rows
 
 
 def is_path(value: Any) -> bool:

@@ -22,18 +22,18 @@ from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
 
 MOST_WASTE = 1.25
-"""The most memory that a factorization may take, shards of unequal sizes included, in units of what
-the elements take."""
+"""The most memory that a matrix of rows and columns may take, the padding of its shards included,
+relative to the memory of its elements."""
 
 
 def transformed(
     x: DistributedArray, axes: Sequence[int], inverse: bool, norm: str
 ) -> DistributedArray:
-    """The complex transform of `x`, or its inverse, along axes counted from the front."""
+    """Return the complex transform of `x`, or its inverse, along axes counted from the front."""
     remaining = list(dict.fromkeys(axes))
-    again = list(axes)
+    repeats = list(axes)  # of axes that are named more than once
     for axis in remaining:
-        again.remove(axis)
+        repeats.remove(axis)
     if any(x.layout.dims[d] for d in remaining):
         x = x.resolve()
     while remaining:
@@ -44,14 +44,14 @@ def transformed(
             continue
         moved = next((y for d in remaining if (y := made_whole(x, d, remaining)) is not None), None)
         x = _along_split(x, remaining.pop(), inverse, norm) if moved is None else moved
-    return transformed(x, again, inverse, norm) if again else x
+    return transformed(x, repeats, inverse, norm) if repeats else x
 
 
 # ---------------------------------------------------------------- a split axis
 
 
 def _along_split(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
-    """The transform along a split axis, which stays split."""
+    """Return the transform along a split axis, which stays split."""
     n, shards, layout = x.shape[axis], x.layout.num_shards(axis), x.layout
     if n < shards * shards:
         dims = (*layout.dims[:axis], (), *layout.dims[axis + 1 :])
@@ -66,8 +66,10 @@ def _along_split(x: DistributedArray, axis: int, inverse: bool, norm: str) -> Di
 
 @lru_cache(maxsize=1 << 10)
 def rows_of_length(n: int, shards: int) -> int:
-    """The number of rows of the matrix as which n elements are transformed: a divisor for which
-    rows and columns fill the shards best, and are about as many. 0 if there is none."""
+    """Return the number of rows of a matrix that holds `n` elements, and of which rows and columns
+    fill the shards with little padding; 0 if `n` has no such divisor.
+
+    Of divisors with equal padding, the largest makes rows and columns about as many."""
     best, rows = (MOST_WASTE, 0), 0
     for divisor in range(shards, math.isqrt(n) + 1):
         if n % divisor == 0:
@@ -81,10 +83,13 @@ def rows_of_length(n: int, shards: int) -> int:
 def _in_four_steps(
     x: DistributedArray, axis: int, rows: int, inverse: bool, norm: str
 ) -> DistributedArray:
-    """The transform of n = rows * columns elements j = r * columns + c, at k = q + rows * s:
+    """Return the transform along an axis of n = rows * columns elements.
 
-    sum over c of exp(-2 pi i c s / columns) exp(-2 pi i c q / n)
-        times the sum over r of x[j] exp(-2 pi i r q / rows)."""
+    Element k = q + rows * s of the result is, with j = r * columns + c,
+
+        sum over c of exp(-2 pi i c s / columns) exp(-2 pi i c q / n)
+            times the sum over r of x[j] exp(-2 pi i r q / rows).
+    """
     x = swapaxes(x, axis, -1)
     n, layout, last = x.shape[-1], x.layout, x.ndim - 1
     columns = n // rows
@@ -101,7 +106,8 @@ def _in_four_steps(
 
 
 def _as_matrix(x: DistributedArray, rows: int, columns: int) -> DistributedArray:
-    """The last axis as rows that are split as it is; what lies beside shards' borders moves."""
+    """Reshape the last axis to (rows, columns), with the rows split as that axis was. Of a row on
+    the border of two shards, one shard gets the elements of the other."""
     shards = x.layout.num_shards(x.ndim - 1)
     padded = -(-rows // shards) * shards
     x = resized(x, -1, padded * columns)
@@ -116,8 +122,8 @@ def _along(x: DistributedArray, axis: int, inverse: bool, norm: str) -> Distribu
 
 
 def _by_chirp(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
-    """The transform as a convolution: with w[k] = exp(-pi i k^2 / n), element k of the result is
-    w[k] times the sum over j of x[j] w[j] conj(w[k - j])."""
+    """Return the transform, computed as a convolution: with w[k] = exp(-pi i k^2 / n), element k of
+    the result is w[k] times the sum over j of x[j] w[j] conj(w[k - j])."""
     n, shards = x.shape[axis], x.layout.num_shards(axis)
     length = _length_of_convolution(2 * n - 1, shards)
     back = axis - x.ndim
@@ -136,7 +142,10 @@ def _by_chirp(x: DistributedArray, axis: int, inverse: bool, norm: str) -> Distr
 def _chirp(
     array_type: ArrayType, axis: int, n: int, length: int, inverse: bool, filters: bool
 ) -> DistributedArray:
-    """w[k] for k of 0 to `length`; if it `filters`, conj(w[k]) for k of -n to n, around zeros."""
+    """Return w[k] along `axis`, an axis of `length` elements, for k from 0 to n; then zeros.
+
+    filters: whether to return conj(w[k]) in its place, for k from -n to n: negative k at the end.
+    """
     shape = tuple(length if d == axis else 1 for d in range(array_type.ndim))
     dims = tuple(axes if d == axis else () for d, axes in enumerate(array_type.layout.dims))
     sign = 1j if inverse != filters else -1j
@@ -154,8 +163,8 @@ def _chirp(
 
 @lru_cache(maxsize=1 << 10)
 def _length_of_convolution(least: int, shards: int) -> int:
-    """The smallest length of at least `least` that is a square of `shards` times factors of 2, 3
-    and 5, and so has rows and columns that fill the shards."""
+    """Return the smallest length, not below `least`, that is the square of `shards` times powers of
+    2, 3 and 5: a matrix of so many elements has rows and columns that fill the shards."""
     count = -(-least // shards**2)
     powers = range(count.bit_length() + 1)
     smooth = [2**a * 3**b * 5**c for a in powers for b in range(3) for c in range(2)]

@@ -38,12 +38,12 @@ Block = Any
 
 
 def _library(xp: Any, name: str, x: Block, shards: Shards, **options: Any) -> Any:
-    """A function of `xp.linalg` of stacks of matrices."""
+    """Call the function `name` of `xp.linalg` on stacks of matrices, with their padding filled."""
     return getattr(xp.linalg, name)(_filled(xp, x, shards), **options)
 
 
 def _filled(xp: Any, x: Block, shards: Shards) -> Block:
-    """`x` with identity matrices in the padding of the axes in front of the matrices."""
+    """Return `x` with identity matrices in the padding of the axes in front of the matrices."""
     mask, rank = None, x.ndim - next(iter(shards.valid.values())).ndim
     for i in range(1, rank - 1):  # the axes in front of the matrices, from the last one on
         if f"...{i}" not in shards.uneven:
@@ -73,6 +73,7 @@ def as_columns(values: DistributedArray) -> DistributedArray:
 
 
 def diagonals(matrices: DistributedArray) -> DistributedArray:
+    """The diagonals of matrices: (..., n, n) as (..., n)."""
     return diagonal(matrices, axis1=-2, axis2=-1)
 
 
@@ -88,16 +89,16 @@ def _with_diagonals(matrices: DistributedArray, values: Any) -> DistributedArray
 
 
 def conjugated(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradient of gdt's convention from a formula that conjugates on the way back."""
+    """Make a gradient in gdt's convention from a formula of cotangents that are conjugated."""
 
     def vjp(g: Any, out: Any, *operands: Any, **static: Any) -> DistributedArray:
         parts = g if isinstance(g, tuple) else (g,)
         outs = out if isinstance(out, tuple) else (out,)
-        own = [
+        cotangents = [
             zeros_like(o) if part is None else _conj(part)
             for part, o in zip(parts, outs, strict=True)
         ]
-        cotangent = formula(tuple(own), outs, *operands, **static)
+        cotangent = formula(tuple(cotangents), outs, *operands, **static)
         return like(_conj(cotangent), operands[0])
 
     return vjp
@@ -197,7 +198,8 @@ def cholesky_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> 
 def cholesky_gradient(
     g: tuple[DistributedArray], out: tuple[DistributedArray], x: DistributedArray
 ) -> DistributedArray:
-    """Giles 2008, section 2.2: of a matrix that stays Hermitian."""
+    """The cotangent of a matrix from that of its triangle, where the matrix stays Hermitian (Giles
+    2008, section 2.2)."""
     (lower,) = out
     inner = tril(matmul(adjoint(lower), g[0]))
     inner = _with_diagonals(inner, real(diagonals(inner)) / 2)
@@ -211,11 +213,11 @@ cholesky_of_whole.vjp(conjugated(cholesky_gradient))
 
 
 def _qr_rule(array_type: ArrayType, *, complete: bool = False) -> RuleSpec:
-    sizes = {"k": array_type.shape[-2]} if complete else _least(array_type)
+    sizes = {"k": array_type.shape[-2]} if complete else _reduced_sizes(array_type)
     return RuleSpec("... m n -> ... m k, ... k n", sizes, frozenset("mnk"))
 
 
-def _least(array_type: ArrayType) -> dict[str, int]:
+def _reduced_sizes(array_type: ArrayType) -> dict[str, int]:
     return {"k": min(array_type.shape[-2:])}
 
 
@@ -238,7 +240,8 @@ def qr_gradient(
     *,
     complete: bool = False,
 ) -> DistributedArray:
-    """Roberts and Roberts 2020: sections 3 (tall) and 4 (wide)."""
+    """The cotangent of a matrix from those of Q and R (Roberts and Roberts 2020: section 3 for tall
+    matrices, section 4 for wide ones)."""
     g_q, g_r = g
     q, r = out
     rows, columns = x.shape[-2:]
@@ -263,8 +266,8 @@ def _tall_gradient(
 ) -> DistributedArray:
     inner = matmul(r, adjoint(g_r)) - matmul(adjoint(g_q), q)
     lower = tril(inner, k=-1)
-    both = _with_diagonals(lower + adjoint(lower), real(diagonals(inner)))
-    return adjoint(solve_of_whole(r, adjoint(g_q + matmul(q, both))))
+    hermitian = _with_diagonals(lower + adjoint(lower), real(diagonals(inner)))
+    return adjoint(solve_of_whole(r, adjoint(g_q + matmul(q, hermitian))))
 
 
 qr_of_whole.vjp(conjugated(qr_gradient))
@@ -274,7 +277,7 @@ qr_of_whole.vjp(conjugated(qr_gradient))
 
 
 def _svd_rule(array_type: ArrayType, *, full_matrices: bool = False) -> RuleSpec:
-    k = _least(array_type)["k"]
+    k = _reduced_sizes(array_type)["k"]
     p, q = array_type.shape[-2:] if full_matrices else (k, k)
     text = "... m n -> ... m p, ... k, ... q n"
     return RuleSpec(text, {"k": k, "p": p, "q": q}, frozenset("mnkpq"))
@@ -299,7 +302,8 @@ def _svd_gradient(
     *,
     full_matrices: bool = False,
 ) -> DistributedArray:
-    """Giles 2008, section 3.2, with the parts outside of the spaces of U and V."""
+    """The cotangent of a matrix from those of U, s and V^H (Giles 2008, section 3.2), with the
+    parts outside of the spaces of U and V."""
     rows, columns = x.shape[-2:]
     if full_matrices and rows != columns:
         raise error(
@@ -332,7 +336,7 @@ svd_of_whole.vjp(conjugated(_svd_gradient))
 
 
 def _svdvals_rule(array_type: ArrayType) -> RuleSpec:
-    return RuleSpec("... m n -> ... k", _least(array_type), frozenset("mnk"))
+    return RuleSpec("... m n -> ... k", _reduced_sizes(array_type), frozenset("mnk"))
 
 
 @op(_svdvals_rule)
@@ -378,7 +382,8 @@ def _eigh_gradient(
     *,
     UPLO: str = "L",
 ) -> DistributedArray:
-    """Giles 2008, section 3.1: of a matrix that stays Hermitian."""
+    """The cotangent of a matrix from those of its eigenvalues and eigenvectors, where the matrix
+    stays Hermitian (Giles 2008, section 3.1)."""
     values, vectors = out
     gaps = _with_diagonals(as_columns(values) - as_columns(values).mT, 1.0)
     inner = _with_diagonals(matmul(adjoint(vectors), g[1]) / gaps, g[0])
@@ -430,8 +435,8 @@ def eig_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> tuple
 def _eig_gradient(
     g: tuple[DistributedArray, ...], out: tuple[DistributedArray, ...], x: DistributedArray
 ) -> DistributedArray:
-    """C. Boeddeker et al., "On the computation of complex-valued gradients", 2017, section 4.6, for
-    eigenvectors of length 1."""
+    """The cotangent of a matrix from those of its eigenvalues and its eigenvectors of length 1
+    (C. Boeddeker et al., "On the computation of complex-valued gradients", 2017, section 4.6)."""
     values, vectors = out
     inner = matmul(adjoint(vectors), g[1])
     gram = matmul(adjoint(vectors), vectors)

@@ -74,8 +74,8 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
             )
         _pattern(key)
         if isinstance(layout, Sharded):
-            given = [w for w in (layout.kept, layout.used, layout.state) if w is not None]
-            whole = [w for w in given if not isinstance(w, str) and not is_open(w)]
+            parts = [w for w in (layout.kept, layout.used, layout.state) if w is not None]
+            whole = [w for w in parts if not isinstance(w, str) and not is_open(w)]
             ranks = {layout_of(w, self.mesh).rank for w in whole}
             if len(ranks) > 1:
                 problem = f"the layouts of {key!r} have different ranks"
@@ -119,13 +119,13 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         names = [*[s.name for s in array_slots], *specs]
         self._check_keys(names, list(modules))
         self._warn_of_clashes(names)
-        planned = {name: self._layout_to_come(name) for name in specs}
+        layouts_to_come = {name: self._layout_to_come(name) for name in specs}
         layouts = [self._layouts_of(slot) for slot in array_slots]
         arrays = [_moved(s.value, w.kept) for s, w in zip(array_slots, layouts, strict=True)]
         for slot, array in zip(array_slots, arrays, strict=True):
             slot.owner[slot.key] = array
         for name, spec in specs.items():
-            spec.layout = planned[name] or spec.layout
+            spec.layout = layouts_to_come[name] or spec.layout
         if isinstance(tree, Module):
             self._place(tree, modules, list(zip(array_slots, layouts, strict=True)))
         return tree
@@ -160,8 +160,8 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
     def gathered(self, tree: Tree, name: str = "") -> AbstractContextManager[Tree]:
         """Provide a tree of arrays in the layouts in which this `with` block uses them.
 
-        tree: arrays that `apply` has moved, in lists, tuples and dicts. name: that of the tree in
-            what `apply` got.
+        tree: arrays that `apply` has moved, in lists, tuples and dicts. name: the name of this tree
+            within the tree that `apply` was called with.
 
         The arrays travel together, and their memory is free after the block; a backward pass
         gathers them again. (A Module does so by itself when it is called.)
@@ -174,8 +174,8 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         ...     parameters["layer"]["weight"].layout, layer["weight"].layout
         (Layout(['data', -], Mesh(data=4)), Layout([-, -], Mesh(data=4)))
         """
-        held = [p for p in places(tree, name) if isinstance(p.value, DistributedArray)]
-        return _gathered_tree(tree, [(p.value, self._layouts_of(p)) for p in held])
+        array_places = [p for p in places(tree, name) if isinstance(p.value, DistributedArray)]
+        return _gathered_tree(tree, [(p.value, self._layouts_of(p)) for p in array_places])
 
     # ---- looking up
 
@@ -217,13 +217,13 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
             return
         is_of_output = unmatched[0].endswith(OUTPUT)
         candidates, noun = (modules, "module") if is_of_output else (names, "array")
-        shown = ", ".join(repr(name) for name in candidates[:SHOWN])
+        listing = ", ".join(repr(name) for name in candidates[:SHOWN])
         more = f" and {len(candidates) - SHOWN} more" if len(candidates) > SHOWN else ""
         raise error(
             LayoutError,
             "LayoutMap.apply",
             f"{unmatched[0]!r} matches the name of no {noun}",
-            remedy=f"The names are {shown}{more}."
+            remedy=f"The names are {listing}{more}."
             if candidates
             else f"There is no {noun} yet: call the model once before.",
         )
@@ -256,12 +256,13 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         """Return the name of the module whose call gathers the array of this name."""
         match = self.units.match(name)
         unit = match.group() if match else ""
-        around = [module for module in modules if module and name.startswith(f"{module}.")]
-        inside = [module for module in around if module.startswith(unit)]
-        # The pattern may match a list, or what wraps a module: the next inside, or around it.
+        holders = [module for module in modules if module and name.startswith(f"{module}.")]
+        inside = [module for module in holders if module.startswith(unit)]
+        # Where the pattern matches a list, the unit is the outermost module inside of the list; if
+        # there is none, the innermost around it.
         if not unit:
             return ""
-        return min(inside, key=len) if inside else max(around, key=len, default="")
+        return min(inside, key=len) if inside else max(holders, key=len, default="")
 
 
 def _matches(key: str, names: Sequence[str], modules: Sequence[str]) -> bool:
@@ -293,14 +294,14 @@ def _moved(x: DistributedArray, layout: Layout) -> DistributedArray:
 def _gathered_tree(
     tree: Tree, layouts: Sequence[tuple[DistributedArray, ArrayLayouts]]
 ) -> Iterator[Tree]:
-    """Provide a tree with those of its arrays gathered that are used in another layout."""
-    moving = [(x, w) for x, w in layouts if x.layout is not w.used]
-    if not moving:
+    """Provide a tree in which the arrays that are used in another layout are gathered."""
+    pairs = [(x, w) for x, w in layouts if x.layout is not w.used]
+    if not pairs:
         yield tree
         return
-    arrays = [x for x, _ in moving]
-    with gathered(arrays, [w.used for _, w in moving], [w.state for _, w in moving]) as used:
-        by_identity = {id(x): y for x, y in zip(arrays, used, strict=True)}
+    arrays = [x for x, _ in pairs]
+    with gathered(arrays, [w.used for _, w in pairs], [w.state for _, w in pairs]) as results:
+        by_identity = {id(x): y for x, y in zip(arrays, results, strict=True)}
         yield mapped(lambda leaf: by_identity.get(id(leaf), leaf), tree)
 
 

@@ -38,8 +38,8 @@ State = tuple[Any, ...]
 
 @dataclass
 class AsMatrix:
-    """The initialiser of a weight (size, gates, units) as of a matrix (size, gates * units), whose
-    fans are not those of a weight of three axes."""
+    """An initialiser that draws a weight (size, gates, units) as a matrix (size, gates * units): of
+    three axes `initializer` would take other fans."""
 
     initializer: Initializer
 
@@ -54,20 +54,22 @@ class AsMatrix:
 class Recurrent(Module):
     """The base of recurrent layers, which read a sequence step by step.
 
-    x: (batch, steps, size), result: (batch, units), that of the last step; with `sequences` (batch,
-    steps, units), those of all steps. With `states` a call returns a pair: the result, and the
-    state after the last step, a tuple of arrays (batch, units), with which `state=` goes on.
+    x: (batch, steps, size). The result is that of the last step, (batch, units), or with
+    `sequences` those of all steps, (batch, steps, units). With `states` a call returns a pair: the
+    result, and the state after the last step, a tuple of arrays (batch, units), from which a call
+    with `state=` goes on.
 
-    units: the size of the state. size: the features of x; found at the first call if not given.
+    units: the size of the state. size: the number of features of x; None takes that of the first x.
     sequences, states: what calls return. backwards: whether the last step is read first; results
         are then in the order in which steps were read.
     use_bias: whether there are biases.
     layouts: layouts of parameters by name: `weight` (size, gates, units), `recurrent_weight`
         (units, gates, units), `bias` (gates, units). Where units are split, each device computes
         its share of every gate, and results are split alike.
-    initializer, recurrent_initializer: of the two weights, whose gates are drawn as one matrix.
-    dtype: of the parameters. key: of the random numbers; the next ones of `gdt.random` if not
-        given.
+    initializer, recurrent_initializer: the initialisers of `weight` and of `recurrent_weight`; each
+        draws one matrix for all gates.
+    dtype: the dtype of parameters. key: the key of their random numbers; None takes the next of
+        `gdt.random`.
 
     Raises LayoutError for a name of no parameter; calls raise ShapeError for an x that does not
     fit.
@@ -103,9 +105,9 @@ class Recurrent(Module):
             array: ParameterSpec(name, function, dtype, layouts.pop(array, None), key, number)
             for number, (array, function) in enumerate(create.items())
         }
-        for wrong in layouts:
-            remedy = f"They are {', '.join(create)}."
-            raise error(LayoutError, name, f"{wrong!r} is no parameter", remedy=remedy)
+        for unknown in layouts:
+            remedy = f"The parameters are {', '.join(create)}."
+            raise error(LayoutError, name, f"{unknown!r} is no parameter", remedy=remedy)
         self.units, self.size = units, size
         self.sequences, self.states, self.backwards = sequences, states, backwards
         self.weight: DistributedArray | None = None

@@ -1,4 +1,4 @@
-"""Functions of dtypes, and what the namespace says of itself: devices, dtypes, capabilities.
+"""Functions of dtypes, and the inspection of the namespace: devices, dtypes, capabilities.
 
 Source: Python array API standard 2025.12, data type functions and inspection.
 """
@@ -122,10 +122,10 @@ def iinfo(type: Any, /) -> IntegerInfo:
 
 @public
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is of a kind.
+    """Whether a dtype is of the kind `kind`.
 
     kind: a dtype, one of "bool", "signed integer", "unsigned integer", "integral", "real floating",
-        "complex floating" and "numeric", or a tuple of those, of which one must fit.
+        "complex floating" and "numeric", or a tuple of those: one of them is enough.
 
     Raises DtypeError for what is no dtype, ArgumentError for an unknown kind.
 
@@ -159,8 +159,8 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 
 
 def _promotable(value: Any, name: str) -> Any:
-    """An operand of a promotion as NumPy takes it: arrays by their dtypes, Python numbers as they
-    are."""
+    """Return an operand of a promotion as NumPy takes it: the dtype of a distributed array, and
+    Python numbers and NumPy arrays as they are."""
     if isinstance(value, DistributedArray):
         return value.dtype
     if isinstance(value, bool | int | float | complex | np.ndarray | np.generic):
@@ -227,7 +227,7 @@ def common_type(*arrays: Any) -> type[Any]:
 
 @public
 def min_scalar_type(a: Any, /) -> Dtype:
-    """The smallest dtype that holds a number; of an array with axes its own dtype.
+    """The smallest dtype that holds the number `a`; for an array with axes, the dtype it has.
 
     >>> gdt.min_scalar_type(300)
     dtype('uint16')
@@ -274,15 +274,15 @@ class NamespaceInfo:
     """Devices, dtypes and capabilities of gdt, as the array API standard asks for them."""
 
     def capabilities(self) -> dict[str, bool | int]:
-        """The abilities of gdt: masks as indices, sizes that depend on data, the largest rank."""
+        """Whether masks may be indices, whether sizes may depend on data, and the largest rank."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 32}
 
     def default_device(self) -> Mesh:
-        """The mesh of arrays that are made without a layout and a device."""
+        """The mesh of arrays that are created without a layout or a device."""
         return get_default_mesh()
 
     def default_dtypes(self, *, device: Mesh | None = None) -> dict[str, Dtype]:
-        """The dtypes of arrays of Python numbers, by the kind of number."""
+        """The dtypes that arrays of Python numbers get, by the kind of the numbers."""
         return {
             "real floating": np.dtype(float),
             "complex floating": np.dtype(complex),
@@ -293,7 +293,8 @@ class NamespaceInfo:
     def dtypes(
         self, *, device: Mesh | None = None, kind: str | Sequence[str] | None = None
     ) -> dict[str, Dtype]:
-        """The dtypes that arrays may have, by name; those of a kind (see `gdt.isdtype`)."""
+        """The dtypes that arrays may have, by name. kind: only those of a kind; see
+        `gdt.isdtype`."""
         kinds = tuple(kind) if isinstance(kind, list | tuple) else kind
         return {n: np.dtype(n) for n in _DTYPES if kinds is None or isdtype(n, kinds)}
 

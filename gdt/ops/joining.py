@@ -1,7 +1,7 @@
 """Joining, splitting, rearranging and repeating arrays along axes that may be split.
 
-All of them move index intervals (`gdt.ops.intervals`): a copy along an axis that is whole, an
-exchange of just what changes its device along one that is split.
+All of them move index intervals (`gdt.ops.intervals`): along an axis that is whole that is a copy;
+along a split axis, an exchange of the elements that change their device.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ MOST_SECTIONS = 1 << 16  # each is an op
 
 
 def _operands(arrays: Any, name: str) -> list[DistributedArray]:
-    """The members of a sequence as arrays of one mesh and of the dtype that they promote to."""
+    """Return the members of a sequence as arrays of one mesh and of the dtype that they promote
+    to."""
     types = _types(arrays)
     if types and len({(t.mesh, t.dtype) for t in types}) == 1:
         return list(arrays)
@@ -69,11 +70,11 @@ def _operands(arrays: Any, name: str) -> list[DistributedArray]:
     return [a if a.dtype == dtype else a.astype(dtype) for a in operands]
 
 
-def _described(arrays: Sequence[DistributedArray]) -> dict[str, object]:
-    return _named(tuple([a.type for a in arrays]))
+def _operand_types(arrays: Sequence[DistributedArray]) -> dict[str, object]:
+    return _by_position(tuple([a.type for a in arrays]))
 
 
-def _named(types: Sequence[ArrayType]) -> dict[str, object]:
+def _by_position(types: Sequence[ArrayType]) -> dict[str, object]:
     return {f"array {i}": t for i, t in enumerate(types)}
 
 
@@ -82,25 +83,26 @@ def _named(types: Sequence[ArrayType]) -> dict[str, object]:
 
 @public
 def concat(arrays: Arrays, axis: int | None = 0) -> DistributedArray:
-    """The arrays end to end along `axis` (None: flattened first).
+    """Join arrays end to end along `axis` (None: flattened first).
 
-    They agree in all other axes; dtypes promote as in NumPy. They meet in the layout of one of
-    them, the one that sends the fewest bytes. Raises ShapeError for shapes that do not fit.
+    Their sizes along all other axes are equal; dtypes promote as in NumPy. The result has the
+    layout of one of the arrays, the one for which the fewest bytes are sent. Raises ShapeError for
+    shapes that do not fit.
 
     >>> gdt.concat([gdt.asarray([[1, 2]]), gdt.asarray([[3, 4], [5, 6]])]).tolist()
     [[1, 2], [3, 4], [5, 6]]
     """
     types = _types(arrays) if type(axis) is int else None
-    how = None if types is None else _end_to_end(types, axis)
-    if how is not None:
-        return _move_intervals(*arrays, how=how) if len(arrays) > 1 else alias(arrays[0])
+    movement = None if types is None else _end_to_end(types, axis)
+    if movement is not None:
+        return _move_intervals(*arrays, how=movement) if len(arrays) > 1 else alias(arrays[0])
     operands = _operands(arrays, "concat")
     if axis is None:
         operands, axis = [reshape(a, (a.size,)) for a in operands], 0
     if type(axis) is not int:
         axis = checked_axis(operands[0].type, axis, "concat")
-    how = _end_to_end(tuple([a.type for a in operands]), axis)
-    return operands[0] if len(operands) == 1 else _move_intervals(*operands, how=how)
+    movement = _end_to_end(tuple([a.type for a in operands]), axis)
+    return operands[0] if len(operands) == 1 else _move_intervals(*operands, how=movement)
 
 
 def _types(arrays: Any) -> tuple[ArrayType, ...] | None:
@@ -133,7 +135,7 @@ def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement | None:
                 "concat",
                 f"array {i} of shape {list(array_type.shape)} does not fit array 0 of shape "
                 f"{list(first.shape)} along axis {axis}",
-                operands=_named(types),
+                operands=_by_position(types),
                 remedy="All axes but the one that is joined must have equal sizes.",
             )
     sizes = [t.shape[dim] for t in types]
@@ -144,7 +146,7 @@ def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement | None:
 
 @public
 def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
-    """The arrays, all of one shape, side by side along a new axis, which is not split.
+    """Join arrays of one shape side by side along a new axis, which is not split.
 
     >>> gdt.stack([gdt.asarray([1, 2]), gdt.asarray([3, 4])], axis=1).tolist()
     [[1, 3], [2, 4]]
@@ -152,7 +154,7 @@ def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
     operands = _operands(arrays, "stack")
     if len({a.shape for a in operands}) > 1:
         raise error(
-            ShapeError, "stack", "the arrays differ in shape", operands=_described(operands)
+            ShapeError, "stack", "the arrays differ in shape", operands=_operand_types(operands)
         )
     rank = operands[0].ndim + 1
     if not isinstance(axis, int | np.integer) or not -rank <= axis < rank:
@@ -160,10 +162,10 @@ def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
             AxisError,
             "stack",
             f"axis {axis!r} is out of range for rank {rank}",
-            operands=_described(operands),
+            operands=_operand_types(operands),
         )
-    stacked: DistributedArray = concat([expand_dims(a, int(axis)) for a in operands], int(axis))
-    return stacked
+    result: DistributedArray = concat([expand_dims(a, int(axis)) for a in operands], int(axis))
+    return result
 
 
 # ---------------------------------------------------------------- splitting
@@ -173,8 +175,10 @@ def stack(arrays: Arrays, axis: int = 0) -> DistributedArray:
 def array_split(
     x: Any, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[DistributedArray]:
-    """`x` cut along `axis` into so many sections, the first ones longer by one, or at these
-    indices.
+    """Cut `x` along `axis`, at indices or into a number of sections.
+
+    indices_or_sections: the indices; or the number, which need not divide the size of the axis: the
+        first sections are then longer by one.
 
     >>> [part.tolist() for part in gdt.array_split(gdt.arange(5), 2)]
     [[0, 1, 2], [3, 4]]
@@ -187,8 +191,8 @@ def array_split(
         if not 1 <= count <= MOST_SECTIONS:
             problem = f"{count:,} sections, not 1 to {MOST_SECTIONS:,}"
             raise error(ShapeError, "array_split", problem, operands={"x": x.type})
-        each, longer = divmod(size, count)
-        cuts = [i * each + min(i, longer) for i in range(1, count)]
+        length, remainder = divmod(size, count)
+        cuts = [i * length + min(i, remainder) for i in range(1, count)]
     else:
         cuts = [int(i) for i in indices_or_sections]
     lead = (slice(None),) * dim
@@ -202,7 +206,7 @@ def array_split(
 def split(
     x: Any, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> list[DistributedArray]:
-    """`array_split` into equal sections, or at these indices.
+    """Cut `x` along `axis`, at indices or into a number of equal sections; see `gdt.array_split`.
 
     Raises ShapeError for a number of sections that does not divide the axis.
 
@@ -253,13 +257,11 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
     """
     (x,) = as_operands("roll", x=x)
     if type(shift) is not int and np.asarray(shift).dtype.kind not in "iu":
-        raise error(
-            ArgumentError, "roll", f"shift is {shift!r}; it is made of ints", operands={"x": x.type}
-        )
+        raise error(ArgumentError, "roll", f"shift is {shift!r}, not ints", operands={"x": x.type})
     if axis is None:
         flat = roll(reshape(x, (x.size,)), int(np.sum(shift)), 0)
-        restored: DistributedArray = reshape(flat, x.shape)
-        return restored
+        result: DistributedArray = reshape(flat, x.shape)
+        return result
     pairs = [(shift, axis)]
     if not (type(shift) is int and type(axis) is int):
         shifts, axes = np.broadcast_arrays(shift, axis)
@@ -271,22 +273,22 @@ def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedAr
         if at:
             pieces = [Piece(0, 0, at, size - at), Piece(0, size - at, 0, at)]
             x = move_intervals([x], dim, pieces, size)
-    rolled: DistributedArray = x
-    return rolled
+    result = x
+    return result
 
 
 @public
 def moveaxis(
     x: Any, source: int | Sequence[int], destination: int | Sequence[int]
 ) -> DistributedArray:
-    """`x` with the axes `source` at the positions `destination`; the others keep their order.
+    """Move the axes `source` of `x` to the positions `destination`; the others keep their order.
 
     >>> gdt.moveaxis(gdt.ones((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
     """
     (x,) = as_operands("moveaxis", x=x)
     places = [
-        [checked_axis(x.type, a, "moveaxis") for a in _listed(axes)]
+        [checked_axis(x.type, a, "moveaxis") for a in _as_list(axes)]
         for axes in (source, destination)
     ]
     if len(places[0]) != len(places[1]) or any(len(set(p)) < len(p) for p in places):
@@ -304,7 +306,7 @@ def moveaxis(
     return result
 
 
-def _listed(axes: int | Sequence[int]) -> list[Any]:
+def _as_list(axes: int | Sequence[int]) -> list[Any]:
     """One axis, or several, as a list."""
     listed: list[Any] = [axes] if type(axes) is int else np.atleast_1d(axes).tolist()
     return listed
@@ -321,8 +323,8 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
     order = list(range(x.ndim))
     a, b = checked_axis(x.type, axis1, "swapaxes"), checked_axis(x.type, axis2, "swapaxes")
     order[a], order[b] = b, a
-    swapped: DistributedArray = transpose(x, axes=tuple(order))
-    return swapped
+    result: DistributedArray = transpose(x, axes=tuple(order))
+    return result
 
 
 @public
@@ -339,7 +341,7 @@ def ravel(x: Any) -> DistributedArray:
 
 @public
 def atleast_1d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
-    """The array, or for a scalar one of one element; of several arrays a tuple.
+    """Return an array of rank 1 for a scalar, and any other array as it is; of several, a tuple.
 
     >>> gdt.atleast_1d(3.0).shape
     (1,)
@@ -349,7 +351,7 @@ def atleast_1d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
 
 @public
 def atleast_2d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
-    """The array, with axes of length 1 in front until it has rank 2; of several arrays a tuple.
+    """Put axes of length 1 in front of an array until it has rank 2; of several, return a tuple.
 
     >>> gdt.atleast_2d([1, 2, 3]).shape
     (1, 3)
@@ -360,11 +362,12 @@ def atleast_2d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
 def _each(
     name: str, arrays: Sequence[Any], function: Callable[[DistributedArray], DistributedArray]
 ) -> DistributedArray | tuple[DistributedArray, ...]:
-    """The results of `function` for every array: one array for one, a tuple for several."""
+    """Return the results of `function` for every array: one array for one, a tuple for several."""
     if not arrays:
         raise error(ArgumentError, name, "got no arrays")
-    done = tuple(map(function, as_operands(name, **{f"x{i}": a for i, a in enumerate(arrays)})))
-    return done[0] if len(done) == 1 else done
+    operands = as_operands(name, **{f"x{i}": a for i, a in enumerate(arrays)})
+    results = tuple(map(function, operands))
+    return results[0] if len(results) == 1 else results
 
 
 # ---------------------------------------------------------------- repeating
@@ -372,7 +375,7 @@ def _each(
 
 @public
 def broadcast_arrays(*arrays: Any) -> tuple[DistributedArray, ...]:
-    """The arrays, each broadcast to the shape that all of them have together.
+    """Broadcast every array to the shape to which all of them broadcast together.
 
     >>> [a.shape for a in gdt.broadcast_arrays(gdt.ones((3, 1)), gdt.ones(2))]
     [(3, 2), (3, 2)]
@@ -385,14 +388,14 @@ def broadcast_arrays(*arrays: Any) -> tuple[DistributedArray, ...]:
             ShapeError,
             "broadcast_arrays",
             "the shapes do not broadcast",
-            operands=_described(operands),
+            operands=_operand_types(operands),
         ) from None
     return tuple([a if a.shape == shape else broadcast_to(a, shape) for a in operands])
 
 
 @public
 def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
-    """`x` side by side with itself, `reps` times along each axis; missing axes are added in front.
+    """Put `reps` copies of `x` side by side along each axis; missing axes are added in front.
 
     >>> gdt.tile(gdt.asarray([1, 2]), (2, 2)).tolist()
     [[1, 2, 1, 2], [1, 2, 1, 2]]
@@ -406,20 +409,20 @@ def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
     if x.ndim < rank:
         x = reshape(x, (1,) * (rank - x.ndim) + x.shape)
     checked_shape([n * count for n, count in zip(x.shape, counts, strict=True)], "tile")
-    tiled: DistributedArray = x
+    result: DistributedArray = x
     for dim, count in enumerate(counts):
         size = x.shape[dim]
         if count != 1:
             pieces = [Piece(i, 0, i * size, size) for i in range(count)]
-            tiled = move_intervals([tiled] * max(count, 1), dim, pieces, count * size)
-    return alias(x) if tiled is x else tiled
+            result = move_intervals([result] * max(count, 1), dim, pieces, count * size)
+    return alias(x) if result is x else result
 
 
 @public
 def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> DistributedArray:
-    """Every element of `x` along `axis` repeated `repeats` times (None: of the flattened array).
+    """Repeat every element of `x` along `axis` (None: of the flattened array).
 
-    repeats: an int, or one for every element (then `gdt.take` does it).
+    repeats: how often: an int, or one for every element along the axis.
 
     >>> gdt.repeat(gdt.asarray([1, 2]), 2).tolist()
     [1, 1, 2, 2]
@@ -429,8 +432,8 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Dis
         x, axis = reshape(x, (x.size,)), 0
     dim = checked_axis(x.type, axis, "repeat")
     size, counts = x.shape[dim], np.asarray(repeats)
-    wrong = counts.dtype.kind not in "iu" or (counts < 0).any()
-    if wrong or (counts.ndim and counts.shape not in ((1,), (size,))):
+    is_wrong = counts.dtype.kind not in "iu" or (counts < 0).any()
+    if is_wrong or (counts.ndim and counts.shape not in ((1,), (size,))):
         raise error(
             ArgumentError,
             "repeat",
@@ -439,13 +442,13 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Dis
         )
     if counts.size != 1:
         indices = np.repeat(np.arange(size), counts)
-        at = checked_indices(x.type, indices, dim, "repeat", is_constant=True)
-        return rows_at(x, at, axis=dim)
+        rows = checked_indices(x.type, indices, dim, "repeat", is_constant=True)
+        return rows_at(x, rows, axis=dim)
     count = int(counts.reshape(()))
     if x.layout.dims[dim]:
         pieces = [Piece(i, 0, i, size, 1, count) for i in range(count)]
         return move_intervals([x] * max(count, 1), dim, pieces, count * size)
     before, after = x.shape[: dim + 1], x.shape[dim + 1 :]
     wide = broadcast_to(expand_dims(x, dim + 1), (*before, count, *after))
-    repeated: DistributedArray = reshape(wide, (*before[:-1], size * count, *after))
-    return repeated
+    result: DistributedArray = reshape(wide, (*before[:-1], size * count, *after))
+    return result

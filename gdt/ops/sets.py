@@ -1,6 +1,6 @@
 """Sets of the elements of arrays: unique and its family, isin, unions and differences.
 
-Arrays are sorted, and equal neighbours are told apart.
+Arrays are sorted; an element is a new one where it differs from its neighbour.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ Block = Any
 
 
 class Groups(NamedTuple):
-    """The elements of a vector in order, their places in it, and whether each is the first of
-    equal ones."""
+    """The elements of a vector, sorted: `ordered`. order: the index of each in the vector; None if
+    it is not needed. is_first: whether each differs from the one before."""
 
     ordered: DistributedArray
     order: DistributedArray | None
@@ -79,11 +79,11 @@ def _firsts(ordered: DistributedArray, equal_nan: bool) -> DistributedArray:
         )
     if ordered.ndim > 1:
         differs = FUNCTIONS["any"](differs, axis=1)
-    return _after_true(differs, min(ordered.shape[0], 1))
+    return _with_trues_in_front(differs, min(ordered.shape[0], 1))
 
 
-def _after_true(values: DistributedArray, count: int) -> DistributedArray:
-    """The vector with `count` Trues before it."""
+def _with_trues_in_front(values: DistributedArray, count: int) -> DistributedArray:
+    """Return the vector with `count` elements True in front."""
     first = FUNCTIONS["ones"](count, bool, layout=Layout.replicated(values.mesh, 1))
     whole: DistributedArray = concat([relayout(first, values.layout.resolved), values.resolve()])
     return whole
@@ -137,7 +137,7 @@ def _flat(x: Any, name: str) -> DistributedArray:
 
 @public
 def unique_values(x: Any) -> DistributedArray:
-    """The different elements of `x`, ascending; every NaN is another one.
+    """Return the different elements of `x`, ascending; no NaN equals another.
 
     The size of the result depends on the values, so no step that `gdt.function` records calls it.
 
@@ -150,7 +150,8 @@ def unique_values(x: Any) -> DistributedArray:
 
 @public
 def unique_counts(x: Any) -> UniqueCounts:
-    """The different elements of `x`, ascending, and how often each occurs; every NaN is another.
+    """Return the different elements of `x`, ascending, and how often each occurs; no NaN equals
+    another.
 
     >>> [part.tolist() for part in gdt.unique_counts(gdt.asarray([3, 1, 3]))]
     [[1, 3], [1, 2]]
@@ -161,8 +162,8 @@ def unique_counts(x: Any) -> UniqueCounts:
 
 @public
 def unique_inverse(x: Any) -> UniqueInverse:
-    """The different elements of `x`, ascending, and the place among them of each element, in the
-    shape of `x`; every NaN is another.
+    """Return the different elements of `x`, ascending, and for each element of `x` its index among
+    them, in the shape of `x`; no NaN equals another.
 
     >>> [part.tolist() for part in gdt.unique_inverse(gdt.asarray([3, 1, 3]))]
     [[1, 3], [1, 0, 1]]
@@ -174,8 +175,9 @@ def unique_inverse(x: Any) -> UniqueInverse:
 
 @public
 def unique_all(x: Any) -> UniqueAll:
-    """The different elements of `x`, ascending, where each occurs first in the flattened `x`, the
-    place among them of each element, and how often each occurs; every NaN is another.
+    """Return the different elements of `x`, ascending; the index of the first of each in the
+    flattened `x`; for each element of `x` its index among them; and how often each occurs. No NaN
+    equals another.
 
     >>> [part.tolist() for part in gdt.unique_all(gdt.asarray([3, 1, 3]))]
     [[1, 3], [1, 0], [1, 0, 1], [1, 2]]
@@ -201,12 +203,13 @@ def unique(
     equal_nan: bool = True,
     sorted: bool = True,
 ) -> Any:
-    """The different elements of `x`, ascending; with `axis` the different slices along it, in
-    lexicographic order. If more is asked for, a tuple.
+    """Return the different elements of `x`, ascending; with `axis` the different slices along it,
+    in lexicographic order. With any of the three `return_` arguments the result is a tuple.
 
-    return_index: where each occurs first. return_inverse: the place among them of each element, in
-    the shape of `x`, or of each slice. return_counts: how often each occurs. equal_nan: whether
-    all NaN are one. sorted: accepted for NumPy's sake; they are.
+    return_index: add the index of the first of each in the flattened `x`, or along the axis.
+    return_inverse: add for each element of `x`, or each slice, its index among the different ones.
+    return_counts: add how often each occurs. equal_nan: whether one NaN stands for all. sorted:
+    accepted for NumPy's sake; the elements are sorted in any case.
 
     The size of the results depends on the values, as that of `gdt.unique_values` does.
 
@@ -220,15 +223,15 @@ def unique(
         groups = _groups(flat, with_order=with_order, equal_nan=equal_nan)
         values, shape = select_rows(groups.ordered, groups.is_first), x.shape
     else:
-        at = checked_axis(x.type, axis, "unique")
-        front = moveaxis(x.resolve(), at, 0)
+        dim = checked_axis(x.type, axis, "unique")
+        front = moveaxis(x.resolve(), dim, 0)
         rows = reshape(front, (front.shape[0], math.prod(front.shape[1:])))
         columns = [rows[:, k] for k in range(rows.shape[1])][::-1]
         order = lexsort(columns) if columns else arange(rows.shape[0])
         ordered = rows_at(rows, order, axis=0)
         groups = Groups(ordered, order, _firsts(ordered, equal_nan))
         values = select_rows(ordered, groups.is_first)
-        values = moveaxis(reshape(values, (values.shape[0], *front.shape[1:])), 0, at)
+        values = moveaxis(reshape(values, (values.shape[0], *front.shape[1:])), 0, dim)
         shape = (front.shape[0],)
     results = [values]
     if return_index:
@@ -248,10 +251,10 @@ def unique(
 def isin(
     x: Any, test: Any, assume_unique: bool = False, invert: bool = False, *, kind: Any = None
 ) -> DistributedArray:
-    """Whether each element of `x` is one of those of `test`, in the shape of `x`; bool.
+    """Return whether each element of `x` is an element of `test`: bools in the shape of `x`.
 
-    invert: whether it is none of them. assume_unique, kind: accepted for NumPy's sake. NaN is never
-    one of them.
+    invert: return whether it is none. assume_unique, kind: accepted for NumPy's sake. NaN is not
+    an element of any `test`.
 
     >>> gdt.isin(gdt.asarray([1, 2, 5]), [5, 1]).tolist()
     [True, False, True]
@@ -336,6 +339,6 @@ def setxor1d(x: Any, y: Any, assume_unique: bool = False) -> DistributedArray:
     if not both.size:
         return both
     differs = not_equal(both[1:], both[:-1])
-    starts = _after_true(differs, 1)
-    ends = flip(_after_true(flip(differs), 1))
+    starts = _with_trues_in_front(differs, 1)
+    ends = flip(_with_trues_in_front(flip(differs), 1))
     return select_rows(both, logical_and(starts, ends))

@@ -30,8 +30,8 @@ class LossScaling(OptimizerWrapper):
         many good steps in a row the scale is doubled.
 
     A step with a gradient that is not finite changes neither parameters nor the optimizer's arrays,
-    and halves the scale; the inner optimizer's `steps` counts it. Whether all gradients are finite
-    costs one all-reduce of a number. Scale and good steps are saved with the optimizer.
+    and halves the scale; the inner optimizer's `steps` counts it. To find out whether all gradients
+    are finite takes one all-reduce of a number. Scale and good steps are saved with the optimizer.
     `gdt.Trainer` scales its loss by itself; a loop of one's own takes the gradient of
     `optimizer.scaled(loss)`, and gives `update` what `optimizer.unscaled` returns for it.
 
@@ -68,7 +68,8 @@ class LossScaling(OptimizerWrapper):
         return self
 
     def _start(self, mesh: Mesh) -> tuple[DistributedArray, DistributedArray]:
-        """Return the scale and the number of good steps, which begin on the mesh of the model."""
+        """Return the scale and the number of good steps; make both on `mesh`, where the model is,
+        if there are none yet."""
         if self.scale is None or self.good_steps is None:
             layout = Layout.replicated(mesh, 0)
             self.scale = full((), self.first_scale, np.float32, layout=layout)

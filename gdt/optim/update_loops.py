@@ -85,14 +85,14 @@ def _adam_with_decay(
 
 def sgd_loop(body: Body, p: Block, g: Block, rate: Any, /) -> Body | None:
     """Return the loop of `sgd_step`; None for small blocks, for which the body is as fast."""
-    return _updating("sgd_step", _sgd, body, (p,), g, rate) if p.size >= SMALL else None
+    return _loop_of("sgd_step", _sgd, body, (p,), g, rate) if p.size >= SMALL else None
 
 
 def momentum_loop(
     body: Body, p: Block, v: Block, g: Block, *scalars: Any, nesterov: bool = False
 ) -> Body | None:
     """Return the loop of `momentum_step`, or None."""
-    return _updating(
+    return _loop_of(
         "momentum_step", _nesterov if nesterov else _momentum, body, (p, v), g, *scalars
     )
 
@@ -101,23 +101,21 @@ def adam_loop(
     body: Body, p: Block, m: Block, v: Block, g: Block, *scalars: Any, decay: bool = False
 ) -> Body | None:
     """Return the loop of `adam_step`, or None."""
-    return _updating(
-        "adam_step", _adam_with_decay if decay else _adam, body, (p, m, v), g, *scalars
-    )
+    return _loop_of("adam_step", _adam_with_decay if decay else _adam, body, (p, m, v), g, *scalars)
 
 
-def _updating(
-    name: str, update: Loop, body: Body, owned: Sequence[Block], g: Block, *scalars: Any
+def _loop_of(
+    name: str, update: Loop, body: Body, donated: Sequence[Block], g: Block, *scalars: Any
 ) -> Body | None:
-    """Return the function that takes the body's place and runs the loop `update`, or None where the
-    operands differ in shape or dtype, or no loop has their dtype.
+    """Return the function that runs the loop `update` in the place of `body`; None where operands
+    differ in shape or dtype, or no loop has their dtype.
 
-    owned: the donated operands."""
-    if not are_arrays(*owned, g) or not are_floats(*scalars):
+    name: of the op. donated: the operands that the loop updates."""
+    if not are_arrays(*donated, g) or not are_floats(*scalars):
         return None
-    if any(x.shape != g.shape or x.dtype != g.dtype for x in owned):
+    if any(x.shape != g.shape or x.dtype != g.dtype for x in donated):
         return None
-    run, count = update[g.dtype.char], len(owned)
+    run, count = update[g.dtype.char], len(donated)
     if run is None:
         return None
 

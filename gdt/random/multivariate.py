@@ -26,8 +26,12 @@ from gdt.random.variates import keys_of
 from gdt.sharding.layout import Layout
 
 
-def _rows(name: str, shape: Shape, layout: Layout | None, values: Any) -> tuple[Any, Layout]:
-    """The shape and the layout of a draw of `shape` vectors as long as the vector `values`."""
+def _shape_and_layout(
+    name: str, shape: Shape, layout: Layout | None, values: Any
+) -> tuple[Any, Layout]:
+    """Return the shape and the layout of an array of vectors, each as long as `values`.
+
+    shape: the axes in front of the vectors."""
     sizes = checked_shape(shape, name)
     if np.ndim(values) != 1:
         problem = f"a parameter of shape {list(np.shape(values))} is no vector"
@@ -37,7 +41,7 @@ def _rows(name: str, shape: Shape, layout: Layout | None, values: Any) -> tuple[
 
 
 def _on_mesh(values: Any, layout: Layout) -> DistributedArray:
-    """A parameter as a replicated float64 array on the mesh of a layout."""
+    """Return a parameter as a replicated float64 array on the mesh of a layout."""
     whole = Layout.replicated(layout.mesh, np.ndim(values))
     x: DistributedArray = asarray(values, layout=whole)
     return x.astype(np.float64)
@@ -53,15 +57,15 @@ def multivariate_normal(
     key: Key = None,
     layout: Layout | None = None,
 ) -> DistributedArray:
-    """Normal vectors of that mean, (n,), and covariance matrix, (n, n): (*shape, n).
+    """Draw normal vectors, (*shape, n), from their mean, (n,), and covariance matrix, (n, n).
 
     cov: symmetric and positive semidefinite, which is not checked. The numbers are the same in
-    every layout up to rounding: they are a product of matrices. Raises ShapeError for other shapes.
+    every layout up to rounding, as a product of matrices is. Raises ShapeError for other shapes.
 
     >>> gdt.random.multivariate_normal(5, [0.0, 1.0], [[2.0, 1.0], [1.0, 2.0]], key=0).shape
     (5, 2)
     """
-    sizes, target = _rows("multivariate_normal", shape, layout, mean)
+    sizes, target = _shape_and_layout("multivariate_normal", shape, layout, mean)
     if np.shape(cov) != (sizes[-1], sizes[-1]):
         problem = f"cov of shape {list(np.shape(cov))} does not fit {sizes[-1]} means"
         raise error(ShapeError, "multivariate_normal", problem)
@@ -75,16 +79,18 @@ def multivariate_normal(
 def dirichlet(
     shape: Shape, alpha: Any, dtype: Any = float, *, key: Key = None, layout: Layout | None = None
 ) -> DistributedArray:
-    """Vectors of probabilities, (*shape, k), of the parameters `alpha`, (k,).
+    """Draw vectors of k probabilities, (*shape, k), from the Dirichlet distribution.
+
+    alpha: its parameters, (k,), all above 0.
 
     Raises ShapeError where `alpha` is no vector, ArgumentError for a parameter that is not above 0.
 
     >>> gdt.random.dirichlet(5, [1.0, 2.0, 3.0], key=0).sum(axis=1).round(6).tolist()
     [1.0, 1.0, 1.0, 1.0, 1.0]
     """
-    sizes, target = _rows("dirichlet", shape, layout, alpha)
+    sizes, target = _shape_and_layout("dirichlet", shape, layout, alpha)
     if not isinstance(alpha, DistributedArray) and not (np.asarray(alpha) > 0).all():
-        raise error(ArgumentError, "dirichlet", f"alpha {alpha} holds what is not above 0")
+        raise error(ArgumentError, "dirichlet", f"alpha is {alpha}, and not all above 0")
     x = drawn_of("log_gamma", sizes, float, target, key, _on_mesh(alpha, target), name="dirichlet")
     x = exp(x - max_(x, axis=-1, keepdims=True))
     return in_layout((x / sum_(x, axis=-1, keepdims=True)).astype(dtype), layout)
@@ -100,11 +106,11 @@ def multinomial(
     key: Key = None,
     layout: Layout | None = None,
 ) -> DistributedArray:
-    """Counts of k outcomes in `n` trials: (*shape, k).
+    """Draw how often each of k outcomes occurs in `n` trials: (*shape, k).
 
-    n: a number, or an array that broadcasts to the shape. pvals: the outcomes' probabilities, a
-    vector of k numbers; the last one is what remains to 1. The counts are binomial, one after the
-    other.
+    n: a number, or an array that broadcasts to the shape. pvals: the probabilities of the outcomes,
+    (k,), of which the last is not read: it is what the others leave of 1. Each count is a binomial
+    draw among the trials that the counts before it have left.
 
     Raises ArgumentError for an `n` below 0, and for probabilities below 0 or that add up to more
     than 1.
@@ -112,18 +118,18 @@ def multinomial(
     >>> gdt.random.multinomial(3, 10, [0.2, 0.3, 0.5], key=0).sum(axis=1).tolist()
     [10, 10, 10]
     """
-    sizes, target = _rows("multinomial", shape, layout, pvals)
+    sizes, target = _shape_and_layout("multinomial", shape, layout, pvals)
     chances = np.asarray(pvals, float)
     if not ((chances >= 0).all() and chances[:-1].sum() <= 1 + 1e-12):
-        problem = f"pvals {pvals} hold what is no probability, or add up to more than 1"
+        problem = f"pvals are {pvals}: one is below 0, or their sum is more than 1"
         raise error(ArgumentError, "multinomial", problem)
-    rows = Layout.of(target.mesh, target.dims[:-1])
-    rest, remaining, counts = 1.0, n, []
-    for p, own in zip(chances[:-1].tolist(), keys_of(key, len(chances)), strict=False):
-        share = min(1.0, p / rest) if rest > 0 else 0.0
-        count = binomial(sizes[:-1], remaining, share, key=own, layout=rows)
+    count_layout = Layout.of(target.mesh, target.dims[:-1])
+    trials, probability, counts = n, 1.0, []  # trials and probability that are left
+    for p, own_key in zip(chances[:-1].tolist(), keys_of(key, len(chances)), strict=False):
+        share = min(1.0, p / probability) if probability > 0 else 0.0
+        count = binomial(sizes[:-1], trials, share, key=own_key, layout=count_layout)
         counts.append(count)
-        remaining, rest = remaining - count, rest - p
+        trials, probability = trials - count, probability - p
     if not counts:
-        remaining = binomial(sizes[:-1], n, 1.0, key=key, layout=rows)
-    return in_layout(stack([*counts, remaining], axis=-1).astype(dtype), target)
+        trials = binomial(sizes[:-1], n, 1.0, key=key, layout=count_layout)
+    return in_layout(stack([*counts, trials], axis=-1).astype(dtype), target)

@@ -21,7 +21,7 @@ def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> Distri
 
     The parts of a partial array are all wrong by themselves: 2x, -x, 0, ... of a sum, -x, -1, 1 ...
     of a product, alternate elements of a maximum or minimum. Bools, and numbers that a factor would
-    make infinite, are in the first part.
+    make infinite, are whole in the first part.
     poison: whether padding holds NaN, the largest integer, or the negation of a bool.
 
     >>> import numpy as np
@@ -50,7 +50,8 @@ def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> Distri
 
 
 def _part(whole: Any, axis_grid: int, block: int, reduction: str) -> Any:
-    """Return the part of one block, of `axis_grid` along a mesh axis, that the others complete."""
+    """Return the part that block number `block`, of `axis_grid` along a mesh axis, has of `whole`:
+    all parts together are reduced to `whole`."""
     is_first = block == 0
     if reduction in ("max", "min"):  # the elements of the first two blocks take turns
         turns = np.arange(whole.size).reshape(whole.shape) % 2 == block

@@ -230,46 +230,46 @@ class Oracle:
     # ---- checks
 
     def check(
-        self, mesh: Mesh, chosen: Sequence[Layout], *, gradients: bool = True, second: bool = False
+        self, mesh: Mesh, layouts: Sequence[Layout], *, gradients: bool = True, second: bool = False
     ) -> None:
-        """Raise AssertionError unless the function is right on operands in the layouts `chosen`.
+        """Raise AssertionError unless the function is right on operands in these layouts.
 
         gradients, second: whether to check gradients and second derivatives, if there are any."""
         try:
-            self._check_values(mesh, chosen)
+            self._check_values(mesh, layouts)
             if gradients and self.differentiable:
-                self._check_gradients(chosen, self.gradient, self.gradients, "gradient")
+                self._check_gradients(layouts, self.gradient, self.gradients, "gradient")
                 if second:
                     self._check_gradients(
-                        chosen, self.curvature, self.curvatures, "second derivative"
+                        layouts, self.curvature, self.curvatures, "second derivative"
                     )
         except Exception as e:
             name = getattr(self.function, "__name__", repr(self.function))
-            shown = [
+            operands = [
                 f"{a.dtype}{list(a.shape)} {w}"
-                for a, w in zip(self.sample.arrays, chosen, strict=True)
+                for a, w in zip(self.sample.arrays, layouts, strict=True)
             ]
-            call = f"{name}({', '.join(shown)}; {dict(self.sample.static)})"
+            call = f"{name}({', '.join(operands)}; {dict(self.sample.static)})"
             e.add_note(f"in {call} on {mesh} with blocks {mesh.grid}")
             raise
 
-    def _check_values(self, mesh: Mesh, chosen: Sequence[Layout]) -> None:
+    def _check_values(self, mesh: Mesh, layouts: Sequence[Layout]) -> None:
         """Check the results in these layouts, without and with poison in the padding."""
         with default_mesh(mesh):
             with np.errstate(all="ignore" if self.sample.warns else None):
-                operands = self._check_run(chosen, poison=False)
+                operands = self._check_run(layouts, poison=False)
             if not any(x.type.uneven for x in operands):
                 return  # there is no padding to poison
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                self._check_run(chosen, poison=True)
+                self._check_run(layouts, poison=True)
 
-    def _check_run(self, chosen: Sequence[Layout], *, poison: bool) -> list[DistributedArray]:
+    def _check_run(self, layouts: Sequence[Layout], *, poison: bool) -> list[DistributedArray]:
         """Raise AssertionError unless the results are right and the operands unchanged; return the
         operands."""
         state = "poisoned padding: " if poison else ""
         operands = [
-            placed(a, w, poison=poison) for a, w in zip(self.sample.arrays, chosen, strict=True)
+            placed(a, w, poison=poison) for a, w in zip(self.sample.arrays, layouts, strict=True)
         ]
         before = [_on_host(x) for x in operands]
         with observing(ViewObserver()):
@@ -298,13 +298,13 @@ class Oracle:
 
     def _check_gradients(
         self,
-        chosen: Sequence[Layout],
+        layouts: Sequence[Layout],
         gradient: Callable[..., Any],
         want: Sequence[np.ndarray],
         what: str,
     ) -> None:
         """Raise AssertionError unless `gradient` is `want`, in the layouts of its sources."""
-        operands = [placed(a, w, poison=True) for a, w in zip(self.precise, chosen, strict=True)]
+        operands = [placed(a, w, poison=True) for a, w in zip(self.precise, layouts, strict=True)]
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             gradients = gradient(operands)
@@ -330,12 +330,11 @@ def check(
     function: Callable[..., Any],
     sample: Sample,
     mesh: Mesh,
-    chosen: Sequence[Layout],
+    layouts: Sequence[Layout],
     *,
     second: bool = False,
 ) -> None:
-    """Raise AssertionError unless `function` is right on the sample's arrays in the layouts
-    `chosen`.
+    """Raise AssertionError unless `function` is right on the sample's arrays in these layouts.
 
     function: takes distributed arrays where the sample has NumPy arrays. second: whether to check
     second derivatives as well as gradients.
@@ -345,7 +344,7 @@ def check(
     >>> sample = gdt.testing.Sample((np.arange(3.0),), expect=np.exp)
     >>> gdt.testing.check(gdt.exp, sample, mesh, [gdt.Layout(["x"], mesh)])
     """
-    Oracle(function, sample).check(mesh, chosen, second=second)
+    Oracle(function, sample).check(mesh, layouts, second=second)
 
 
 def check_mesh(
@@ -360,5 +359,5 @@ def check_mesh(
     >>> gdt.testing.check_mesh(gdt.add, sample, gdt.create_mesh([("x", 2)]))
     """
     oracle = Oracle(function, sample)
-    for chosen in choices(mesh, [a.ndim for a in sample.arrays], limit=limit, seed=seed):
-        oracle.check(mesh, chosen)
+    for layouts in choices(mesh, [a.ndim for a in sample.arrays], limit=limit, seed=seed):
+        oracle.check(mesh, layouts)

@@ -12,11 +12,11 @@ import pkgutil
 
 from gdt.testing import Sample
 
-from ..compositions import COMPOSED, MADE
+from ..compositions import COMPOSED, CREATIONS
 
 SAMPLES: dict[str, list[Sample]] = {}
 ELSEWHERE: dict[str, str] = {
-    **dict.fromkeys((*COMPOSED, *MADE), "tests/test_compositions.py"),
+    **dict.fromkeys((*COMPOSED, *CREATIONS), "tests/test_compositions.py"),
     **dict.fromkeys(
         ("ufunc_accumulate", "ufunc_reduce", "ufunc_reduceat"), "tests/test_numpy_protocols.py"
     ),

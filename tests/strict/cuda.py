@@ -1,4 +1,4 @@
-"""`cupy.cuda` on the host: devices, streams and events that keep what they were told."""
+"""`cupy.cuda` on the host: devices, streams and events that log how they are used."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ class Machine(threading.local):
 
     def stream(self, device: int) -> Stream:
         """The current stream of a device."""
-        chosen: Stream | None = self.streams.get(device) or self.null.get(device)
-        if chosen is None:
-            chosen = self.null.setdefault(device, Stream(self, device_id=device))
-        return chosen
+        stream: Stream | None = self.streams.get(device) or self.null.get(device)
+        if stream is None:
+            stream = self.null.setdefault(device, Stream(self, device_id=device))
+        return stream
 
     def launch(
         self,
@@ -121,7 +121,7 @@ class Device:
 
 
 class Stream:
-    """`cupy.cuda.Stream`; what is asked of it is written down as (stream, what, event)."""
+    """`cupy.cuda.Stream`; the machine logs its calls as (stream, name of the method, event)."""
 
     def __init__(
         self, machine: Machine, non_blocking: bool = False, device_id: int | None = None
@@ -174,10 +174,10 @@ class Stream:
 
     def end_capture(self) -> Any:
         self._machine.calls.append((self, "end_capture", None))
-        captured = self._machine.captures.pop(self.identity, None)
+        capture = self._machine.captures.pop(self.identity, None)
         self.ptr = self.identity
-        assert captured is not None, "nothing is being captured"
-        return CudaGraph(self._machine, self.device_id, captured)
+        assert capture is not None, "nothing is being captured"
+        return CudaGraph(self._machine, self.device_id, capture)
 
 
 class CudaGraph:
@@ -207,7 +207,7 @@ class Event:
         self._machine, self.device_id = machine, machine.current
         self.done, self.time = True, 0.0  # what the host computes has ended
         self.captured: Capture | None = None  # in which it was recorded
-        self.ended: Counter[int] = Counter()  # by stream, what has when it happens
+        self.ended: Counter[int] = Counter()  # by stream, how much has ended when it happens
 
     def synchronize(self) -> None:
         self._machine.wait("Event.synchronize")

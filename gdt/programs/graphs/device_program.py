@@ -1,4 +1,4 @@
-"""Recorded programs without what the host computes: what is left runs on devices alone."""
+"""The part of a recorded program that runs on devices alone, after what the host computes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from gdt.programs.program import Program
 
 
 class DeviceProgram(NamedTuple):
-    """A program whose last inputs are what the host draws: `scalars`, then `arrays`, which are
-    numbers of draw and result."""
+    """A program of devices, whose last inputs the host draws: `scalars`, then `arrays`.
+
+    arrays: for each array, the number of its draw in `draws` and of the result of that draw."""
 
     program: Program
     draws: list[Instruction]
@@ -28,8 +29,8 @@ class DeviceProgram(NamedTuple):
 
 
 def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | None:
-    """The part of a program that runs on devices. None if a draw has inputs, or if an op that is no
-    update takes a float from the host: only updates take an array in its place.
+    """Return the part of a program that runs on devices. None if a draw has inputs, or if an op
+    that is no update takes a float from the host: only updates take an array in its place.
 
     values: the blocks or the scalar that each register held when the program was recorded.
     """
@@ -40,7 +41,7 @@ def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | N
     arrays = [r for r in origin if hasattr(blocks_of(values[r])[0], "shape")]
     scalars: dict[Scalar, int] = {}
     numbers = itertools.count(len(values))  # of new registers
-    computed = []
+    remaining = []
     for k in program.instructions:
         if k.is_effect:
             continue
@@ -54,13 +55,13 @@ def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | N
             for scalar in scalar_of.values():
                 if scalar not in scalars:
                     scalars[scalar] = next(numbers)
-            renamed = {r: scalars[s] for r, s in scalar_of.items()}
-            k = k._replace(inputs=tuple([renamed.get(r, r) for r in k.inputs]))  # noqa: PLW2901
-        computed.append(k)
+            registers = {r: scalars[s] for r, s in scalar_of.items()}
+            k = k._replace(inputs=tuple([registers.get(r, r) for r in k.inputs]))  # noqa: PLW2901
+        remaining.append(k)
     if any(r in origin and r not in arrays for r in program.outputs):
         return None
     on_devices = Program(
-        _together(computed),
+        _with_multi_tensor_updates(remaining),
         [*program.inputs, *scalars.values(), *arrays],
         program.outputs,
         program.constants,
@@ -74,7 +75,7 @@ def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | N
 # ---------------------------------------------------------------- updates that run together
 
 
-class UpdateOfAll:
+class MultiTensorUpdate:
     """Many updates by one kernel launch on every device, as one instruction.
 
     plan: the plan of one of the updates. arrays: the number of operands that each update has of its
@@ -100,42 +101,43 @@ class UpdateOfAll:
         return [block for outs in results for block in outs]
 
 
-def _together(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """The instructions, with one for all updates that follow each other and that one launch of a
-    kernel can do."""
-    done: list[Instruction] = []
+def _with_multi_tensor_updates(instructions: Sequence[Instruction]) -> list[Instruction]:
+    """Return the instructions, with one in place of updates that follow each other and that one
+    launch of a kernel can do."""
+    results: list[Instruction] = []
     for _, group in itertools.groupby(instructions, _update_key):
         updates = list(group)
         first, outputs = updates[0], {r for k in updates for r in k.outputs}
-        launch = _kernel_of_all(first)
+        launch = _multi_tensor_kernel(first)
         is_read = any(outputs & {*k.inputs} for k in updates)
         if len(updates) == 1 or launch is None or first.plan is None or is_read:
-            done += updates
+            results += updates
             continue
         count = len(first.donated) + 1
         arrays = [r for k in updates for r in k.inputs[:count]]
-        done.append(
+        results.append(
             first._replace(
-                function=UpdateOfAll(first.plan, launch, count, len(updates)),
+                function=MultiTensorUpdate(first.plan, launch, count, len(updates)),
                 inputs=(*arrays, *first.inputs[count:]),
                 outputs=tuple([r for k in updates for r in k.outputs]),
                 donated=tuple([r for k in updates for r in k.donated]),
                 scratch=-1,
             )
         )
-    return done
+    return results
 
 
 def _update_key(k: Instruction) -> Any:
-    """A key that is equal for updates that one launch may run; for other instructions, the id."""
-    if k.plan is None or _kernel_of_all(k) is None:
+    """Return a key that is equal for updates that one launch may run, and different for all other
+    instructions."""
+    if k.plan is None or _multi_tensor_kernel(k) is None:
         return id(k)
     static = tuple(k.plan.kernel_bodies[0].static.items())
     return k.name, k.inputs[len(k.donated) + 1 :], k.plan.outs[0].mesh, static
 
 
-def _kernel_of_all(k: Instruction) -> Callable[..., None] | None:
-    """The function that launches many updates like this one at once; None unless the kernel
+def _multi_tensor_kernel(k: Instruction) -> Callable[..., None] | None:
+    """Return the function that launches many updates like `k` at once; None unless their kernel
     applies on every device."""
     bodies = k.plan.kernel_bodies if k.plan is not None else ()
     if not bodies or not all(body.applies for body in bodies):

@@ -101,15 +101,15 @@ def _erf32(xp: Any, x: Array) -> Array:
 
 def _erf64(xp: Any, x: Array) -> Array:
     flat = x.reshape(-1)
-    size = xp.abs(flat)
-    out = xp.minimum(size, 1)  # right beyond 6, and NaN stays NaN
+    magnitude = xp.abs(flat)
+    out = xp.minimum(magnitude, 1)  # 1 is right beyond 6, and NaN stays NaN
     intervals = ((0.0, 0.84375, _near), (0.84375, 1.25, _middle), (1.25, 6.0, _tail))
     for low, high, approximate in intervals:
-        chosen = (size >= low) & (size < high)
+        is_inside = (magnitude >= low) & (magnitude < high)
         if xp is np:
-            out[chosen] = approximate(xp, size[chosen])
-        else:  # a GPU would have to be asked how many there are
-            out = xp.where(chosen, approximate(xp, xp.clip(size, low, high)), out)
+            out[is_inside] = approximate(xp, magnitude[is_inside])
+        else:  # how many elements are inside, the host would have to ask the GPU
+            out = xp.where(is_inside, approximate(xp, xp.clip(magnitude, low, high)), out)
     return xp.copysign(out, flat).reshape(x.shape)
 
 

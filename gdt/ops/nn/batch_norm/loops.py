@@ -1,5 +1,5 @@
-"""Batch normalisation as compiled loops: blocks as (outer, lead, rows, columns), of which outer and
-rows are what is normalised over."""
+"""Batch normalisation as compiled loops. They see blocks as (outer, lead, rows, columns), and
+normalise over outer and rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT_ROW, FEW = 8, 512
 
 @loop("input, int, int, int, int, output")
 def _moments(x: Block, outer: int, lead: int, rows: int, columns: int, out: Block) -> None:
-    """Means, variances, and what the means lost when they were rounded."""
+    """Compute means, variances, and the rounding errors of the means."""
     x, out = x.reshape((outer, lead, rows, columns)), out.reshape((3, lead, columns))
     count, total = outer * rows, np.empty(columns)
     for k in range(lead):
@@ -52,7 +52,7 @@ def _moments(x: Block, outer: int, lead: int, rows: int, columns: int, out: Bloc
 def _sums(
     g: Block, xhat: Block, outer: int, lead: int, rows: int, columns: int, out: Block
 ) -> None:
-    """The sums of g, and of g * xhat."""
+    """Compute the sums of g, and of g * xhat."""
     g, xhat = g.reshape((outer, lead, rows, columns)), xhat.reshape((outer, lead, rows, columns))
     out = out.reshape((2, lead, columns))
     total, product = np.empty(columns), np.empty(columns)
@@ -98,9 +98,9 @@ def _normalized(
             shift[c] = offsets[at] if offsets.size else offset
         for o in range(outer):
             for r in range(rows):
-                row, made = x[o, k, r], y[o, k, r]
+                row, out_row = x[o, k, r], y[o, k, r]
                 for c in range(columns):
-                    made[c] = (row[c] - means[c]) * factor[c] + shift[c]
+                    out_row[c] = (row[c] - means[c]) * factor[c] + shift[c]
 
 
 @loop("input, input, input, input, input, input, float, float, float, int, int, int, int, output")
@@ -133,10 +133,10 @@ def _gradient(
             factor[c] /= np.sqrt(variance[at] + small)
         for o in range(outer):
             for r in range(rows):
-                g_row, row, made = g[o, k, r], xhat[o, k, r], out[o, k, r]
+                g_row, row, out_row = g[o, k, r], xhat[o, k, r], out[o, k, r]
                 for c in range(columns):
                     mean = (row[c] * products[c] + sums[c]) * part
-                    made[c] = (g_row[c] + mean) * factor[c]
+                    out_row[c] = (g_row[c] + mean) * factor[c]
 
 
 # ---------------------------------------------------------------- in the place of bodies
@@ -152,8 +152,8 @@ def moments_loop(
     shards: Shards,
     dtype: Any = None,
 ) -> Body | None:
-    """`gdt.moments` without padding: means and variances, and where shards are merged what the
-    means lost when they were rounded."""
+    """Return the loop of `gdt.moments`, or None where there is padding: it returns means and
+    variances, and where shards are merged the rounding errors of the means."""
     if not are_arrays(x) or shards.uneven:
         return None
     run, sizes, shape = _reduction(_moments, x, axes, keepdims, count=3)
@@ -175,7 +175,7 @@ def moments_loop(
 def batch_norm_sums_loop(
     body: Body, g: Block, xhat: Block, /, axes: Sequence[int], keepdims: bool
 ) -> Body | None:
-    """`batch_norm_sums` of two blocks of one dtype."""
+    """Return the loop of `batch_norm_sums`; None unless both blocks have one shape and dtype."""
     if not are_arrays(g, xhat) or xhat.shape != g.shape or xhat.dtype != g.dtype:
         return None
     run, sizes, shape = _reduction(_sums, g, axes, keepdims, count=2)
@@ -205,7 +205,8 @@ def normalize_loop(
     *,
     block_shape: tuple[int, ...],
 ) -> Body | None:
-    """`normalize`, where its vectors are of one shape, and all of one dtype."""
+    """Return the loop of `normalize`; None unless its vectors have one shape, and all operands one
+    dtype."""
     if not are_arrays(x, mean) or not are_floats(epsilon):
         return None
     if not _are_alike(mean, variance, offset, scale, dtype=x.dtype):
@@ -246,7 +247,8 @@ def batch_norm_gradient_loop(
     epsilon: float,
     count: int,
 ) -> Body | None:
-    """`batch_norm_gradient`, where its vectors are of one shape, and all of one dtype."""
+    """Return the loop of `batch_norm_gradient`; None unless its vectors have one shape, and all
+    operands one dtype."""
     if not are_arrays(g, xhat, g_sum) or not are_floats(epsilon):
         return None
     if xhat.shape != g.shape or xhat.dtype != g.dtype:
@@ -281,29 +283,33 @@ def batch_norm_gradient_loop(
 
 
 def _are_alike(first: Block, *others: Any, dtype: np.dtype) -> bool:
-    """Whether all are arrays of one shape and that dtype, or floats."""
+    """Whether `first` and `others` are arrays of one shape and of `dtype`; `others` may also be
+    floats."""
     arrays = [first, *[v for v in others if type(v) is not float]]
     return are_arrays(*arrays) and all(v.shape == first.shape and v.dtype == dtype for v in arrays)
 
 
 def _reduction(
-    of_dtypes: Loop, x: Block, axes: Sequence[int], keepdims: bool, *, count: int
+    loops: Loop, x: Block, axes: Sequence[int], keepdims: bool, *, count: int
 ) -> tuple[Any, Sizes, tuple[int, ...]]:
-    """The loop that reduces `axes` of such a block or None, the block's sizes, and the shape of
-    `count` reductions."""
-    gone = {a + x.ndim for a in axes}
-    shape = tuple([1 if i in gone else n for i, n in enumerate(x.shape)])
-    run, sizes = _loop_over(of_dtypes, x, shape)
+    """Return the loop that reduces `axes` of blocks like `x`, or None; the sizes that it takes; and
+    the shape of `count` reductions."""
+    reduced_axes = {a + x.ndim for a in axes}
+    shape = tuple([1 if i in reduced_axes else n for i, n in enumerate(x.shape)])
+    run, sizes = _loop_over(loops, x, shape)
     if x.dtype.itemsize > 4 and sizes[0] * sizes[2] > LONGEST:  # added up pairwise by NumPy
         run = None
-    out_shape = shape if keepdims else tuple([n for i, n in enumerate(x.shape) if i not in gone])
+    out_shape = (
+        shape if keepdims else tuple([n for i, n in enumerate(x.shape) if i not in reduced_axes])
+    )
     return run, sizes, (count, *out_shape)
 
 
-def _loop_over(of_dtypes: Loop, x: Block, kept: tuple[int, ...]) -> tuple[Any, Sizes]:
-    """The loop for such a block, with vectors of shape `kept`, and the block's sizes; None if they
-    are of another form, or if rows are so short that NumPy is as fast."""
-    sizes = grouped(x.shape, kept)
+def _loop_over(loops: Loop, x: Block, vector_shape: tuple[int, ...]) -> tuple[Any, Sizes]:
+    """Return the loop for blocks like `x` and vectors of `vector_shape`, and the sizes that it
+    takes. The loop is None where the vectors do not group the block's axes as loops do, and where
+    rows are so short that NumPy is as fast."""
+    sizes = grouped(x.shape, vector_shape)
     if sizes is None or (sizes[-1] < SHORT_ROW and x.size > FEW):
         return None, (0, 0, 0, 0)
-    return of_dtypes[x.dtype.char], sizes
+    return loops[x.dtype.char], sizes
