@@ -202,3 +202,39 @@ def test_the_sign_of_zero_survives_a_gather(blocks: int, dtype: str) -> None:
         for part in ("real", "imag"):
             ours, numpys = getattr(got.numpy(), part), getattr(want, part)
             assert np.signbit(ours).tolist() == np.signbit(numpys).tolist()
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 3)])
+def test_masks_and_arrays_without_a_mesh_of_their_own_join(shape: tuple[int, ...]) -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=4)
+    host = np.arange(24.0).reshape(8, 3)
+    mask = host[tuple([slice(None)] * len(shape) + [0] * (2 - len(shape)))] % 4 == 0
+    layouts = [gdt.Layout(["x", *[None] * (n - 1)], mesh) for n in (2, len(shape))]
+    split, split_mask = (
+        gdt.asarray(a, layout=w) for a, w in zip((host, mask), layouts, strict=True)
+    )
+    assert np.array_equal(split[gdt.asarray(mask)].numpy(), host[mask])
+    assert np.array_equal(gdt.asarray(host)[split_mask].numpy(), host[mask])
+    other = gdt.asarray(host, layout=gdt.Layout(["x", None], gdt.create_mesh([("x", 2)])))
+    with pytest.raises(gdt.errors.MeshError, match=r"(?s)getitem: .*Mesh\(x=2\).*Mesh\(x=4\)"):
+        other[split_mask]
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("size", [0, 1, 8, 11])
+def test_counts_of_repeat_may_be_distributed(size: int, blocks: int) -> None:
+    mesh = gdt.create_mesh([("x", 4)], blocks=blocks)
+    host, counts = np.arange(3.0 * size).reshape(size, 3), np.arange(size) % 3
+    expected = np.repeat(host, counts, axis=0)
+    for x_specs, count_specs in ((["x", None], ["x"]), ([None, "x"], ["x"]), ([None] * 2, [None])):
+        x = gdt.asarray(host, layout=gdt.Layout(x_specs, mesh))
+        repeats = gdt.asarray(counts, layout=gdt.Layout(count_specs, mesh))
+        with gdt.implicit_fetch("raise"):
+            result = gdt.repeat(x, repeats, axis=0)
+        assert np.array_equal(result.numpy(), expected)
+    if size:
+        gradient = gdt.grad(lambda x: gdt.sum(gdt.repeat(x, repeats, axis=0)))(x)
+        assert np.array_equal(gradient.numpy(), np.broadcast_to(counts[:, None], (size, 3)))
+        for wrong in (repeats - 1, repeats.astype(float)):
+            with pytest.raises(ValueError, match="counts are integers of 0 or more"):
+                gdt.repeat(x, wrong, axis=0)

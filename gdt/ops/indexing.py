@@ -62,7 +62,7 @@ def getitem(x: Any, index: Any) -> DistributedArray:
     (x,) = as_operands("getitem", x=x)
     if isinstance(index, DistributedArray) and _is_mask(index) and index.ndim:
         _check_mask(x.type, index, 0)
-        return masked(x, index)
+        return masked(*as_operands("getitem", x=x, mask=index))
     x, index = with_axes_for_truths(x, index)
     how, arrays, first = read_index(x.type, index)
     out = cut(x, how)

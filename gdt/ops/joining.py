@@ -15,7 +15,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import public
+from gdt.array.registry import FUNCTIONS, public
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import Movement, _move_intervals, move_intervals
@@ -26,6 +26,7 @@ from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape, tr
 from gdt.ops.taking import rows_at
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
+from gdt.sharding.layout import Layout
 from gdt.sharding.recut import Piece
 
 __all__ = [
@@ -419,10 +420,13 @@ def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
 
 
 @public
-def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> DistributedArray:
+def repeat(
+    x: Any, repeats: int | Sequence[int] | DistributedArray, axis: int | None = None
+) -> DistributedArray:
     """Repeat every element of `x` along `axis` (None: of the flattened array).
 
-    repeats: how often: an int, or one for every element along the axis.
+    repeats: how often: an int, or one for every element along the axis. Of a distributed array only
+    the sum is read. Raises ArgumentError for other counts.
 
     >>> gdt.repeat(gdt.asarray([1, 2]), 2).tolist()
     [1, 1, 2, 2]
@@ -431,6 +435,8 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Dis
     if axis is None:
         x, axis = reshape(x, (x.size,)), 0
     dim = checked_axis(x.type, axis, "repeat")
+    if isinstance(repeats, DistributedArray) and repeats.shape == x.shape[dim : dim + 1]:
+        return _repeated_by(x, repeats, dim)
     size, counts = x.shape[dim], np.asarray(repeats)
     is_wrong = counts.dtype.kind not in "iu" or (counts < 0).any()
     if is_wrong or (counts.ndim and counts.shape not in ((1,), (size,))):
@@ -452,3 +458,20 @@ def repeat(x: Any, repeats: int | Sequence[int], axis: int | None = None) -> Dis
     wide = broadcast_to(expand_dims(x, dim + 1), (*before, count, *after))
     result: DistributedArray = reshape(wide, (*before[:-1], size * count, *after))
     return result
+
+
+def _repeated_by(x: DistributedArray, counts: DistributedArray, axis: int) -> DistributedArray:
+    """Repeat by a distributed array of counts, of which only the sum is read.
+
+    Each place of the result asks which of the sums of the first counts lie beyond it.
+    """
+    x, counts = as_operands("repeat", x=x, repeats=counts)
+    is_wrong = counts.dtype.kind not in "iu" or bool(FUNCTIONS["any"](counts < 0))
+    if is_wrong:
+        problem, shown = "counts are integers of 0 or more", {"x": x.type, "repeats": counts.type}
+        raise error(ArgumentError, "repeat", problem, operands=shown)
+    ends = FUNCTIONS["cumsum"](counts.astype(np.int64))
+    total = int(ends[-1]) if counts.size else 0
+    axes = x.layout.dims[axis] or counts.layout.dims[0]
+    places = FUNCTIONS["arange"](total, layout=Layout.of(x.mesh, (axes,)))
+    return rows_at(x, FUNCTIONS["searchsorted"](ends, places, side="right"), axis=axis)
