@@ -415,7 +415,7 @@ def test_a_device_holds_its_parts_and_one_layer(
     with gdt.testing.peak_memory(model, optimizer) as memory:
         assert memory.now == parameters + state
         step()
-    # A layer's weights, gathered or just updated; a matrix that goes when its gradient is there.
-    layer, matrix = nbytes // count, nbytes // count // 2
-    rows = 4 * (64 + 64 + 4 * 256) * (1 if wrap is gdt.checkpointed else count)
-    assert memory.peak <= parameters + gradients + state + layer + matrix + rows
+    layer = nbytes // count  # its weights, gathered or just updated, or their gradients
+    # A row of x for each layer, and what is between: of one layer that runs again, or of all.
+    rows = 4 * (64 * count + (64 + 4 * 256) * (1 if wrap is gdt.checkpointed else count))
+    assert memory.peak <= parameters + gradients + state + layer + rows

@@ -7,8 +7,8 @@ recorded as well when its calls are seen a second time, and replayed from then o
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence, Set
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from gdt.autodiff.alignment import aligned, for_table
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.caches import Cache
+from gdt.engine.op import Op
 from gdt.engine.plan import value_key
 from gdt.errors import GradientError, error
 from gdt.observe import OBSERVERS, is_recorded, observing
@@ -297,11 +298,12 @@ def _backward(
     buckets = Buckets([node[1] for node in calls], sources, layouts)
     with Releases(calls, unreleased) as releases, buckets:
         for number in reversed(range(len(calls))):
-            op, args, static, out = calls[number]
+            op, args, _, out = calls[number]
             g = _cotangent(out, grads, source_ids)
             if g is not None:
                 g = aligned(g, op, out, args, dependent)
-                for a, c in _cotangents(op, g, out, args, static, dependent, looked_up):
+                last_use = partial(releases.last_use, number)
+                for a, c in _cotangents(calls[number], g, dependent, looked_up, last_use):
                     if c is not None:
                         have = grads.get(id(a))
                         grads[id(a)] = c if have is None else add(have, c)
@@ -380,18 +382,19 @@ def _gathered(
 
 
 def _cotangents(
-    op: Any,
+    call: Node,
     g: Any,
-    out: Any,
-    args: tuple[Any, ...],
-    static: dict[str, Any],
     dependent: Set[int],
     looked_up: Set[int],
+    last_use: Callable[[DistributedArray], None],
 ) -> list[tuple[DistributedArray, DistributedArray | None]]:
     """Return the operands of a call that depend on a source, with their cotangents for `g`.
 
     dependent, looked_up: the identities of arrays that do, and of those that are looked up in one.
+    last_use: called with an operand when only its own cotangent is left to be computed, if that
+        does not depend on it.
     """
+    op, args, static, out = call
     positions = [
         i for i, a in enumerate(args)
         if type(a) is DistributedArray and id(a) in dependent and a.dtype.kind in INEXACT
@@ -412,6 +415,8 @@ def _cotangents(
     cotangents = []
     for i in positions:
         if i < len(vjps) and (vjp := vjps[i]) is not None:
+            if i == positions[-1] and isinstance(op, Op) and op.declaration.is_linear_in(i):
+                last_use(args[i])
             c = for_table(g, op, args, static, i) if id(args[i]) in looked_up else g
             cotangents.append((args[i], vjp(c, out, *args, **static)))
     return cotangents

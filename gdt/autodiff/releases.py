@@ -50,6 +50,12 @@ class Releases:
                     self._recomputations[id(result[0])] = result[0]
                     self._last_uses[number].append(result)
 
+    def last_use(self, number: int, array: DistributedArray) -> None:
+        """Release an array of which this call was the first use, before the call has been left."""
+        for recomputation, position in self._last_uses.get(number, ()):
+            if recomputation.results[position]() is array:
+                recomputation.release_one(position)
+
     def passed(self, number: int) -> None:
         """Release what no call before this one reads."""
         for recomputation, position in self._last_uses.get(number, ()):

@@ -83,6 +83,10 @@ class Declaration:
             return (asked == BFLOAT16,)
         return (all(d == BFLOAT16 for d in dtypes if kind_of(d) in "fc"),)
 
+    def is_linear_in(self, position: int) -> bool:
+        """Return whether the op is linear in the operand at a position, whatever the others are."""
+        return (self.operand_name(position),) in self.linear
+
     def bound_rule(
         self, types: Sequence[ArrayType | None], static: dict[str, Any]
     ) -> tuple[Rule, dict[str, int], dict[str, Any]]:

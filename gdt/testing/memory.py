@@ -31,6 +31,17 @@ class PeakMemory(Observer):
         if hasattr(block, "dtype"):
             self._views[id(block)] = weakref.ref(block)
 
+    def add_arrays(self, tree: Tree) -> None:
+        """Count the blocks of the arrays of a tree. Nothing here refers to them afterwards, since
+        an update overwrites only what its optimizer and model alone hold."""
+        if isinstance(tree, list | tuple | dict):
+            arrays = list(leaves(tree))
+        else:
+            arrays = [slot.value for slot in slots(tree)]
+        for x in arrays:
+            if isinstance(x, DistributedArray):
+                self.add(x.blocks[0])
+
     @property
     def now(self) -> int:
         """The bytes that blocks take now."""
@@ -78,13 +89,7 @@ def peak_memory(*trees: Tree) -> Iterator[PeakMemory]:
     """
     memory = PeakMemory()
     for tree in trees:
-        if isinstance(tree, list | tuple | dict):
-            arrays = list(leaves(tree))
-        else:
-            arrays = [slot.value for slot in slots(tree)]
-        for x in arrays:
-            if isinstance(x, DistributedArray):
-                memory.add(x.blocks[0])
+        memory.add_arrays(tree)
     memory.peak = memory.now
     with observing(memory):
         yield memory
