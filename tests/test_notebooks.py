@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import sys
 import types
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from PIL import Image
 from rich.console import Console
 
 import gdt
 from gdt import Layout
 from gdt.debug.html import ROWS
 from gdt.testing import choices, meshes
+
+from . import notebook
 
 
 class Balanced(HTMLParser):
@@ -189,6 +195,27 @@ def test_progress_in_a_notebook_is_one_output_that_is_replaced(
     assert any("8/40" in page for page in pages[0]) and len(pages[0]) > 10
     trainer.fit([(x, y)], console=console, show=False)
     assert len(pages) == 1
+
+
+def test_the_notebook_of_digits_runs_and_shows_what_it_computes() -> None:
+    path = Path(gdt.__file__).parents[1] / "examples" / "digits.ipynb"
+    assert all(not cell.get("outputs") for cell in json.loads(path.read_text())["cells"])
+    mesh, array, model, explanation, plot, matrix = notebook.run(path)
+    for html in (mesh, array):
+        assert Balanced(html).pictures
+    assert "Dense(784 -> 128, relu)" in "".join(Balanced(model).texts)
+    assert "all_reduce over model" in Balanced(explanation).texts
+    with Image.open(io.BytesIO(plot)) as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    assert min(pixels.shape[:2]) > 250 and len(np.unique(pixels.reshape(-1, 3), axis=0)) > 50
+    counts = np.array([re.findall(r"\d+", row) for row in matrix.splitlines()], int)
+    assert counts.sum() == 2000 and np.trace(counts) > 0.88 * 2000
+
+
+def test_a_history_is_short_as_text() -> None:
+    history = gdt.training.History(steps=[{"loss": 1.0}] * 500, epochs=[{"loss": 0.5}])
+    assert repr(history) == "<History of 1 epochs, 500 steps; at the end loss 0.5>"
+    assert repr(gdt.training.History()) == "<History of 0 epochs, 0 steps>"
 
 
 def test_texts_of_tables_in_a_notebook_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 Numbers = dict[str, Any]  # floats; of a metric such as ConfusionMatrix, an array
 
 
-@dataclass
+@dataclass(repr=False)
 class History:
     """The measurements of a training.
 
@@ -26,6 +28,12 @@ class History:
     epochs: list[Numbers] = field(default_factory=list)
     epoch: list[int] = field(default_factory=list)
     params: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        last = self.epochs[-1] if self.epochs else {}
+        shown = [f"{n} {v:.4g}" for n, v in last.items() if isinstance(v, float | int)]
+        end = f"; at the end {', '.join(shown)}" if shown else ""
+        return f"<History of {len(self.epochs)} epochs, {len(self.steps)} steps{end}>"
 
     def __getitem__(self, name: str) -> list[Any]:
         """Return one quantity of every epoch that has it."""
@@ -55,7 +63,7 @@ class History:
             if isinstance(values[0], float | int)
         }
         names = [name for name in scalars if not name.startswith("val_")]
-        figure = Figure(figsize=(4.2 * max(len(names), 1), 3.2), layout="constrained")
+        figure: Any = Figure(figsize=(4.2 * max(len(names), 1), 3.2), layout="constrained")
         for number, name in enumerate(names, start=1):
             axes = figure.add_subplot(1, len(names), number)
             for label, style in ((name, "o-"), (f"val_{name}", "o--")):
@@ -66,4 +74,12 @@ class History:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.grid(alpha=0.25)
             axes.legend()
+        figure._repr_png_ = partial(_png, figure)  # by which a notebook shows it
         return figure
+
+
+def _png(figure: Any) -> bytes:
+    """Return a picture of a figure."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
