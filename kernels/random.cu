@@ -9,7 +9,7 @@
 // the CPU's to the bit.
 //
 //   random_bits       uint32 or uint64
-//   random_uniform    the top 11, 24 or 53 bits, times 2^-11, 2^-24 or 2^-53
+//   random_uniform    the top 8 (bfloat16), 11, 24 or 53 bits, times 2^-8, 2^-11, 2^-24 or 2^-53
 //   random_integers   low + floor(bits count / 2^w), w = 32 for count <= 2^16, else 64
 //   random_bernoulli  bits < p 2^32
 //   random_normal     the inverse CDF of (bits + 1/2) / 2^w
@@ -178,6 +178,9 @@ constexpr double TRUNCATED_MASS = 0.9544997361036416;
 // The digits of the uniform numbers of each dtype, and the type of the arithmetic.
 template <typename T> struct Uniform {
   static constexpr int DIGITS = sizeof(T) == 8 ? 53 : sizeof(T) == 4 ? 24 : 11;
+};
+template <> struct Uniform<bfloat16_t> {
+  static constexpr int DIGITS = 8;
 };
 }  // namespace
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import gdt
-from gdt import create_mesh
+from gdt import Layout, create_mesh, nn, optim
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
-from gdt.errors import DtypeError
+from gdt.errors import DtypeError, GdtError
 from gdt.sharding.dtypes import BFLOAT16
 from gdt.state import leaves
-from gdt.testing import Sample, assert_consistent, choices
+from gdt.testing import Sample, assert_consistent, choices, layouts, placed
 
 from .samples import SAMPLES
 
@@ -45,10 +48,10 @@ def test_functions_of_bfloat16_are_those_of_float32_rounded(mesh: gdt.Mesh) -> N
             wide = [gdt.asarray(a, device=one) for a in rounded(sample, np.float32)]
             with gdt.default_mesh(one), np.errstate(all="ignore"):
                 expected = values(function(*sample.with_arrays(wide), **sample.static))
-            *_, layouts = choices(mesh, [a.ndim for a in sample.arrays], limit=2, seed=number)
+            *_, chosen = choices(mesh, [a.ndim for a in sample.arrays], limit=2, seed=number)
             arrays = [
                 gdt.asarray(a, layout=w.resolved)
-                for a, w in zip(rounded(sample, BFLOAT16), layouts, strict=True)
+                for a, w in zip(rounded(sample, BFLOAT16), chosen, strict=True)
             ]
             with gdt.default_mesh(mesh), np.errstate(all="ignore"):
                 try:
@@ -74,3 +77,140 @@ def test_functions_of_bfloat16_are_those_of_float32_rounded(mesh: gdt.Mesh) -> N
                     err_msg=where,
                 )  # fmt: skip
     assert count > 280
+
+
+def test_bfloat16_promotes_as_in_jax() -> None:
+    x, with_integers = gdt.ones(3, gdt.bfloat16), gdt.arange(3)
+    assert (x + with_integers).dtype == (x * 0.1).dtype == (x // True).dtype == gdt.bfloat16
+    assert (x + gdt.ones(3, "float16")).dtype == (x * np.float32(2)).dtype == np.float32
+    assert (x * 1j).dtype == np.complex64 and (x + np.ones(3)).dtype == np.float64
+    assert gdt.result_type(x, np.int64, 2.5) == gdt.bfloat16
+    assert gdt.promote_types("bfloat16", "float16") == np.float32
+    assert gdt.can_cast(gdt.bfloat16, "float32") and not gdt.can_cast("float16", gdt.bfloat16)
+    assert gdt.isdtype(gdt.bfloat16, "real floating") and gdt.issubdtype(x.dtype, gdt.floating)
+    assert gdt.finfo(x).eps == EPSILON and gdt.finfo(gdt.bfloat16).max > 3e38
+    # A Python number takes the dtype of the arrays that it meets.
+    assert bool((gdt.asarray([0.1], gdt.bfloat16) == 0.1)[0])
+    assert float(gdt.nextafter(x, 2.0)[0]) == 1 + EPSILON == 1 + float(gdt.spacing(x)[0])
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=["one block", "four blocks"])
+def test_sums_are_rounded_once(mesh: gdt.Mesh) -> None:
+    """A sum of ones that is rounded on the way stops at 256, where bfloat16 has even numbers."""
+    ones = gdt.ones((4096, 4), gdt.bfloat16, layout=Layout([("a", "b"), None], mesh))
+    assert gdt.sum(ones, axis=0).tolist() == [4096] * 4
+    assert (ones.T @ ones).tolist() == [[4096] * 4] * 4
+    parts = gdt.asarray([256.0, 1, 1, 1], gdt.bfloat16, layout=Layout([("a", "b")], mesh))
+    assert float(gdt.sum(parts)) == 260  # 259 lies between 258 and 260
+    assert float(gdt.sum(parts, dtype="float32")) == 259
+    places = gdt.asarray([0] * 300, layout=Layout([("a", "b")], mesh))
+    assert float(gdt.zeros(5, gdt.bfloat16).at[places].add(1.0)[0]) == 300
+    gradient = gdt.grad(lambda x: gdt.sum(gdt.take(x, places)))(gdt.zeros(5, gdt.bfloat16))
+    assert gradient.dtype == gdt.bfloat16 and float(gradient[0]) == 300
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=["one block", "four blocks"])
+def test_bfloat16_moves_between_layouts(mesh: gdt.Mesh) -> None:
+    whole = np.arange(35.0).reshape(5, 7).astype(BFLOAT16)
+    every = layouts(mesh, 2, partial=True)
+    for n, have in enumerate(every):
+        x = placed(whole, have)
+        for want in every[n % 5 :: 5]:
+            moved = gdt.relayout(x, want)
+            assert moved.dtype == BFLOAT16 and (moved.numpy() == whole).all(), f"{have} -> {want}"
+            assert x.layout is want or moved.type.nbytes == 70
+
+
+def test_draws_are_those_of_float32_rounded() -> None:
+    x = gdt.random.normal(1000, dtype=gdt.bfloat16, key=0)
+    assert (
+        x.numpy() == gdt.random.normal(1000, dtype="float32", key=0).numpy().astype(BFLOAT16)
+    ).all()
+    u = gdt.random.uniform(1000, dtype=gdt.bfloat16, key=0).numpy().astype(float)
+    assert (u * 256 % 1 == 0).all() and u.min() >= 0 and u.max() < 1 and abs(u.mean() - 0.5) < 0.05
+
+
+def test_steps_on_bfloat16_are_replayed_bitwise() -> None:
+    layout = Layout(["a", None], MESHES[1])
+    step = lambda w, x: gdt.value_and_grad(lambda w: gdt.mean(gdt.tanh(x @ w) * 0.3))(w)
+    recorded = gdt.function(step, verify=1)
+    w, x = (gdt.random.normal((8, 8), dtype=gdt.bfloat16, key=k, layout=layout) for k in (1, 2))
+    for a in (x, x + 1, x):
+        for got, want in zip(leaves(recorded(w, a)), leaves(step(w, a)), strict=True):
+            assert got.type is want.type and (got.numpy() == want.numpy()).all()
+    assert recorded(w, x.astype("float32"))[0].dtype == np.float32
+
+
+def test_checkpoints_hold_bfloat16(tmp_path: Path) -> None:
+    x = gdt.random.normal((5, 3), dtype=gdt.bfloat16, key=0, layout=Layout(["a", "b"], MESHES[1]))
+    gdt.checkpoint.save(tmp_path / "c.safetensors", {"x": x})
+    assert (load_file(tmp_path / "c.safetensors")["x"] == x.numpy()).all()
+    tree = {"x": gdt.zeros((5, 3), gdt.bfloat16, layout=Layout([None, "a"], MESHES[0]))}
+    gdt.checkpoint.restore(tmp_path / "c.safetensors", tree)
+    assert (tree["x"].numpy() == x.numpy()).all()
+
+
+def test_what_takes_no_bfloat16_says_so() -> None:
+    x = gdt.ones((3, 3), gdt.bfloat16)
+    for refused, what in (
+        (lambda: gdt.save(io.BytesIO(), x), "NumPy's format has no bfloat16"),
+        (lambda: np.from_dlpack(x), "NumPy exports no bfloat16"),
+        (lambda: x & x, "does not take bfloat16, bfloat16"),
+        (lambda: gdt.linalg.inv(x), "x is of dtype bfloat16"),
+    ):
+        with pytest.raises(GdtError, match=what):
+            refused()
+
+
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam, optim.RMSprop, optim.Lion])
+def test_optimizers_of_bfloat16_parameters_keep_their_state_in_float32(make: Any) -> None:
+    optimizer = make(0.05, momentum=0.9) if make is optim.SGD else make(0.02)
+    weights = {"w": gdt.full((8, 4), 2.0, gdt.bfloat16, layout=Layout(["a", "b"], MESHES[1]))}
+    before = weights["w"]
+    for _ in range(20):
+        _, gradients = gdt.value_and_grad(lambda p: gdt.mean(p["w"] ** 2))(weights)
+        optimizer.update(weights, gradients)
+    assert weights["w"].dtype == gdt.bfloat16 and (before.numpy() == 2).all()
+    assert {x.dtype.name for states in optimizer.state.values() for x in states.values()} == {
+        "float32"
+    }
+    assert float(gdt.mean(weights["w"])) < 1.9
+
+
+def network(name: str) -> nn.Module:
+    if name == "MLP":
+        return nn.Sequential(nn.Dense(16, 32, activation="relu", key=1), nn.Dense(32, 4, key=2))
+    block = nn.Sequential(nn.LayerNorm(), nn.MultiHeadAttention(2, causal=True, key=1))
+    mlp = nn.Sequential(nn.LayerNorm(), nn.Dense(32, activation="gelu", key=2), nn.Dense(16, key=3))
+    return nn.Sequential(nn.Residual(block), nn.Residual(mlp), nn.Dense(4, key=4))
+
+
+def losses_of(model: nn.Module, batch: tuple[Any, Any]) -> list[float]:
+    """The losses of a model in 60 steps of Adam."""
+    optimizer = optim.Adam(0.01)
+
+    def loss(model: nn.Module, x: Any, labels: Any) -> Any:
+        return nn.losses.sparse_softmax_cross_entropy(labels, model(x))
+
+    @gdt.function
+    def step(x: Any, labels: Any) -> Any:
+        value, gradients = gdt.value_and_grad(loss)(model, x, labels)
+        optimizer.update(model, gradients)
+        return value
+
+    with gdt.default_mesh(MESHES[1]):
+        model(batch[0])
+        return [float(step(*batch)) for _ in range(60)]
+
+
+@pytest.mark.parametrize("name", ["MLP", "transformer"])
+def test_the_policy_trains_as_float32_does(name: str, rng: np.random.Generator) -> None:
+    x = rng.standard_normal((16, 8, 16)).astype("f4")
+    labels = (x @ rng.standard_normal((16, 4))).argmax(axis=-1)
+    layout = Layout(["a", None, None], MESHES[1])
+    batch = gdt.asarray(x, layout=layout), gdt.asarray(labels, device=MESHES[1])
+    model = nn.mixed_precision(network(name), "bfloat16")
+    half, plain = losses_of(model, batch), losses_of(network(name), batch)
+    assert half[-1] < 0.6 * half[0]
+    assert half[-1] == pytest.approx(plain[-1], rel=0.02) and half[-1] != plain[-1]
+    assert {a.dtype.name for a in model.state().values()} == {"float32"}

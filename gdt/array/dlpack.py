@@ -14,6 +14,7 @@ from gdt.backend import backend_of
 from gdt.backend.cupy import load_cupy
 from gdt.errors import ArgumentError, DeviceError, DtypeError, ExportError, error
 from gdt.observe import met_host
+from gdt.sharding.dtypes import BFLOAT16
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType of dlpack.h
 READ_ONLY_SINCE = (1, 0)  # the version of DLPack that can say that memory is not to be written
@@ -51,6 +52,10 @@ def exported(
             return (whole.copy() if copy else whole).__dlpack__(stream=stream, **arguments)
     if stream is not None:
         raise error(ExportError, "__dlpack__", f"stream is {stream!r}, and the host has no streams")
+    if x.dtype == BFLOAT16:
+        remedy = "Export x.astype('float32')."
+        problem = "NumPy exports no bfloat16"
+        raise error(ExportError, "__dlpack__", problem, operands={"x": x.type}, remedy=remedy)
     value = x.numpy()
     shareable = max_version is not None and tuple(max_version) >= READ_ONLY_SINCE
     if copy is False and not (shareable and x._shares_memory(value)):

@@ -17,7 +17,7 @@ from gdt.state import Slot, Tree, slots
 CODES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",
     "int32": "I32", "uint64": "U64", "int64": "I64", "float16": "F16", "float32": "F32",
-    "float64": "F64", "complex64": "C64",
+    "float64": "F64", "complex64": "C64", "bfloat16": "BF16",
 }  # fmt: skip
 DTYPES = {code: name for name, code in CODES.items()}
 

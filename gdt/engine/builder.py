@@ -322,10 +322,11 @@ def plan_of(
 
     rounds: `Declaration.rounds` of the call.
     """
-    if rounds is not None:
-        moved = wide_types(Plan(types, strategy.target_layouts).moved)
-        wide = plan_of(op, moved, rule, sizes, static, strategy)
-        return RoundedPlan(op, types, strategy.target_layouts, wide, rounds).plan
     plan = Plan(types, strategy.target_layouts)
-    PlanBuilder(op, plan, rule, sizes, strategy.axes, strategy.output_layouts, static).build()
-    return plan
+    if rounds is None:
+        PlanBuilder(op, plan, rule, sizes, strategy.axes, strategy.output_layouts, static).build()
+        return plan
+    wide = Plan(plan.moved, strategy.target_layouts)  # of operands that have moved
+    wide.moved = wide_types(plan.moved)
+    PlanBuilder(op, wide, rule, sizes, strategy.axes, strategy.output_layouts, static).build()
+    return RoundedPlan(op, plan, wide, rounds).plan

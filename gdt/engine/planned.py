@@ -74,9 +74,10 @@ class PlannedOp(Op[..., DistributedArray]):
         if rounds is None:
             return plan_of_blocks(types, self.planner(*types, **static), *described)
         planned = self.planner(*wide_types(types), **static)
-        layouts = tuple(planned.layouts)
-        wide = plan_of_blocks(wide_types(Plan(types, layouts).moved), planned, *described)
-        return RoundedPlan(self.declaration, types, layouts, wide, rounds).plan
+        plan = Plan(types, tuple(planned.layouts))
+        plan.passes = ()
+        wide = plan_of_blocks(wide_types(plan.moved), planned, *described)
+        return RoundedPlan(self.declaration, plan, wide, rounds).plan
 
 
 def planned_op(

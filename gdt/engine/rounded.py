@@ -25,32 +25,23 @@ from gdt.engine.single_block import mover
 from gdt.engine.source import Expression, Operand, called, compiled
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import BFLOAT16, FLOAT32, Dtype
-from gdt.sharding.layout import Layout
 
 Cast = Callable[[Any], Any] | None  # None leaves a block or a number as it is
 
 
 class RoundedPlan:
-    """Builds the plan of a call on bfloat16 around `wide`, the plan of that call on float32.
+    """Completes the plan of a call on bfloat16 by `wide`, the plan of that call on float32 with
+    operands that have moved already.
 
-    types: the types of the operands as they are. layouts: those to which they are moved first; the
-    operands of `wide` have them already. rounds: see `Declaration.rounds`.
+    rounds: see `Declaration.rounds`.
     """
 
-    def __init__(
-        self,
-        op: Declaration,
-        types: tuple[ArrayType | None, ...],
-        layouts: tuple[Layout | None, ...],
-        wide: Plan,
-        rounds: tuple[bool, ...],
-    ) -> None:
-        self.op, self.wide, self.rounds = op, wide, rounds
-        self.mesh = next(t.mesh for t in types if t is not None)
+    def __init__(self, op: Declaration, plan: Plan, wide: Plan, rounds: tuple[bool, ...]) -> None:
+        self.op, self.plan, self.wide, self.rounds = op, plan, wide, rounds
+        self.mesh = next(t.mesh for t in plan.types if t is not None)
         self.backend = backend_of(self.mesh)
-        self.plan = Plan(types, layouts)
-        self.plan.sends |= wide.sends
-        self.widening = [self._widening(t) for t in types]
+        plan.sends |= wide.sends
+        self.widening = [self._widening(t) for t in plan.types]
         self.rounding: list[Cast] = []
         self.plan.execute = self._first_run
 

@@ -13,8 +13,10 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
+from gdt.errors import DtypeError, error
 from gdt.ops.creation import asarray
 from gdt.sharding import processes
+from gdt.sharding.dtypes import BFLOAT16
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 
@@ -159,7 +161,12 @@ def load(file: Any, *, layout: Layout | None = None, device: Mesh | None = None)
 
 
 def _fetched(name: str, x: Any) -> np.ndarray:
-    return as_operands(name, x=x)[0].numpy()
+    (array,) = as_operands(name, x=x)
+    if array.dtype == BFLOAT16:
+        problem = "NumPy's format has no bfloat16"
+        remedy = "Use x.astype('float32'), or gdt.checkpoint.save."
+        raise error(DtypeError, name, problem, operands={"x": array.type}, remedy=remedy)
+    return array.numpy()
 
 
 def _is_writer() -> bool:

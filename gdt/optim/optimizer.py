@@ -16,6 +16,7 @@ from gdt.backend import NUMPY
 from gdt.backend.numpy import order_in_memory
 from gdt.comm.agreement import SHOWN, Action
 from gdt.comm.messages import note
+from gdt.engine.declaration import wide_types
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.observe import from_host
 from gdt.ops.creation import zeros_like
@@ -135,7 +136,7 @@ class Optimizer(Stateful):
     def _begin(self, slot: Slot) -> None:
         """Set the state of one parameter to zeros."""
         for arrays in self.state.values():
-            arrays[slot.name] = zeros_like(slot.value, layout=slot.state_layout)
+            arrays[slot.name] = _zero_state(slot)
 
     def update(self, parameters: Tree, gradients: Tree) -> None:
         """Take one step: put updated arrays in the place of the parameters.
@@ -274,7 +275,7 @@ class Optimizer(Stateful):
             if slot.name in arrays:
                 arrays[slot.name] = relayout(_in_dtype(arrays[slot.name], like.dtype), like.layout)
             else:
-                arrays[slot.name] = zeros_like(slot.value, layout=slot.state_layout)
+                arrays[slot.name] = _zero_state(slot)
 
     def _check_shapes(self, stale: Sequence[tuple[str, Slot]]) -> None:
         """Raise ShapeError if state has another shape than its parameter."""
@@ -301,18 +302,18 @@ class Optimizer(Stateful):
         others = [
             i
             for i, (slot, g) in enumerate(zip(targets, gradients, strict=True))
-            if g is None or g.type is not _state_type(slot)
+            if g is None or g.type is not _gradient_type(slot)
         ]
         if others or len(named) != len(targets):
             self._check(targets, named)
         others = [i for i in others if gradients[i] is not None]
         for i in others:
             gradients[i] = _in_dtype(gradients[i], targets[i].value.dtype)
-        layouts = [_state_type(targets[i]).layout for i in others]
+        layouts = [_gradient_type(targets[i]).layout for i in others]
         moved = move_to_layouts([gradients[i] for i in others], layouts) if others else []
         for i, g in zip(others, moved, strict=True):
             gradients[i] = g
-        return [g if g is None or g.dtype.kind == "f" else conj(g) for g in gradients]
+        return [g if g is None or g.dtype.kind != "c" else conj(g) for g in gradients]
 
     def _check(self, targets: Sequence[Slot], named: Mapping[str, Any]) -> None:
         """Raise unless there is a gradient of the right shape, or None, for every target."""
@@ -350,10 +351,22 @@ class OptimizerWrapper(Optimizer):
         self.optimizer.learning_rate = rate
 
 
-def _state_type(slot: Slot) -> ArrayType:
-    """Return the type of a parameter's gradient and of its state."""
+def _gradient_type(slot: Slot) -> ArrayType:
+    """Return the type of a parameter's gradient."""
     array_type: ArrayType = slot.owner[slot.key].type
     return array_type.with_layout(slot.state_layout) if slot.state_layout else array_type
+
+
+def _state_type(slot: Slot) -> ArrayType:
+    """Return the type of a parameter's state: of bfloat16 it is float32, since an average in
+    bfloat16 stays where it is."""
+    (array_type,) = wide_types((_gradient_type(slot),))
+    return array_type  # type: ignore[return-value]
+
+
+def _zero_state(slot: Slot) -> DistributedArray:
+    dtype = _state_type(slot).dtype
+    return zeros_like(slot.value, dtype, layout=slot.state_layout)
 
 
 @lru_cache(maxsize=64)

@@ -18,6 +18,7 @@ from gdt.nn.parameters import ParameterSpec
 from gdt.nn.placement import Placement, UsedArray
 from gdt.optim import schedules
 from gdt.optim.optimizer import Optimizer
+from gdt.sharding.dtypes import BFLOAT16
 from gdt.training import measuring
 from gdt.training.callbacks import AdjustableRate
 
@@ -98,7 +99,8 @@ DTYPES = {
     t: t.__name__
     for t in (
         np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64,
-        np.float16, np.float32, np.float64, np.complex64, np.complex128, bool, int, float, complex,
+        BFLOAT16.type, np.float16, np.float32, np.float64, np.complex64, np.complex128,
+        bool, int, float, complex,
     )
 }  # fmt: skip
 """Types of elements by their names in files."""

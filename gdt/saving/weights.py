@@ -120,15 +120,12 @@ def _header(file: Path) -> tuple[dict[str, Any], int]:
 
 
 def _read(file: Path, facts: Mapping[str, Any], start: int) -> np.ndarray:
-    """Return an array of a file; bfloat16, which NumPy lacks, as float32."""
+    """Return an array of a file."""
     code, (first, last) = facts["dtype"], facts["data_offsets"]
-    is_brain = code == "BF16"
-    dtype = np.dtype("uint16" if is_brain else DTYPES.get(code, "V")).newbyteorder("<")
-    if dtype.kind == "V" or (last - first) % dtype.itemsize:
+    dtype = np.dtype(DTYPES.get(code, "V")).newbyteorder("<")
+    if dtype == "V" or (last - first) % dtype.itemsize:
         raise error(CheckpointError, "load_weights", f"{file} holds {code}, which gdt lacks")
     if start + last > file.stat().st_size:
         raise error(CheckpointError, "load_weights", f"{file} is cut off")
     values = np.fromfile(file, dtype, (last - first) // dtype.itemsize, offset=start + first)
-    if is_brain:
-        values = (values.astype(np.uint32) << 16).view(np.float32)
     return values.reshape(facts["shape"])

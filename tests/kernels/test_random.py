@@ -18,9 +18,9 @@ WHOLE = ["int8", "uint8", "int32", "uint32", "int64", "uint64"]
 OPTIONS: dict[str, Any] = {
     "draw": [
         *(("bits", d) for d in ("uint32", "uint64")),
-        *(("uniform", d) for d in ("float16", "float32", "float64")),
-        *(("normal", d) for d in ("float16", "float32", "float64")),
-        *(("truncated", d) for d in ("float16", "float32", "float64")),
+        *(("uniform", d) for d in ("bfloat16", "float16", "float32", "float64")),
+        *(("normal", d) for d in ("bfloat16", "float16", "float32", "float64")),
+        *(("truncated", d) for d in ("bfloat16", "float16", "float32", "float64")),
         *(("integers", d) for d in WHOLE),
         ("bernoulli", "bool"),
     ],

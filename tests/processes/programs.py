@@ -76,6 +76,11 @@ def relayouts(every: str) -> dict[str, Any]:
         moved = gdt.relayout(x, want)
         nbytes += sum(transport.bytes.values())
         assert (moved.numpy() == whole).all(), f"{have} -> {want}"
+    for have, want in pairs[::5]:
+        moved = gdt.relayout(gdt.asarray(whole, gdt.bfloat16, layout=have), want)
+        assert moved.dtype == gdt.bfloat16 and (moved.numpy() == whole).all(), f"{have} -> {want}"
+    parts = gdt.asarray([256.0, 1, 1, 1], gdt.bfloat16, layout=Layout([("a", "b")], mesh))
+    assert float(gdt.sum(parts)) == 260, "sums of 16 bits are added up in float32"
     announced = sum(
         s.nbytes
         for have, want in pairs

@@ -20,6 +20,7 @@ DRAWS = {  # by the C type of the result: the C types of the word drawn and of t
     "float": ("unsigned", "float"),
     "double": ("unsigned long long", "double"),
     "half_t": ("unsigned", "float"),
+    "bfloat16_t": ("unsigned", "float"),
 }
 INTEGERS = (
     "bool",
