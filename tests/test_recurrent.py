@@ -84,6 +84,39 @@ def test_states_go_on_and_sequences_are_read_backwards(rng: np.random.Generator)
     assert empty.shape == (2, 0, 4)
 
 
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("layer_class", [nn.LSTM, nn.GRU])
+def test_masked_steps_keep_the_state(
+    layer_class: Any, backwards: bool, rng: np.random.Generator
+) -> None:
+    """Rows that are padded have the results of their own steps, in any split."""
+    layer = layer_class(6, 3, sequences=True, states=True, backwards=backwards, key=1)
+    x, lengths = rng.standard_normal((4, 5, 3)).astype("float32"), [5, 2, 0, 3]
+    mask = np.arange(5) < np.array(lengths)[:, None]
+    plain = layer(gdt.asarray(x), mask=gdt.asarray(mask))
+    for row, length in enumerate(lengths):
+        y, state = layer(gdt.asarray(x[row : row + 1, :length]))
+        own = y.numpy()[0]
+        kept = np.broadcast_to(own[-1] if length else np.zeros(6), (5 - length, 6))
+        expected = [np.zeros((5 - length, 6)), own] if backwards else [own, kept]
+        np.testing.assert_allclose(plain[0].numpy()[row], np.concatenate(expected), atol=1e-6)
+        for whole, part in zip(plain[1], state, strict=True):
+            np.testing.assert_allclose(whole.numpy()[row], part.numpy()[0], atol=1e-6)
+    mesh = MESHES[1]
+    split = gdt.asarray(x, layout=Layout(["batch", None, None], mesh))
+    seen = gdt.asarray(mask, layout=Layout([None, "model"], mesh))
+    gradients = [
+        gdt.grad(lambda m, x=x, seen=seen: gdt.sum(m(x, mask=seen)[0] ** 2))(layer)
+        for x, seen in ((gdt.asarray(x), gdt.asarray(mask)), (split, seen))
+    ]
+    for name, gradient in gradients[0].items():
+        np.testing.assert_allclose(gradients[1][name].numpy(), gradient.numpy(), rtol=1e-4)
+    with pytest.raises(ShapeError, match=r"mask has shape \[4, 4\], and x \[4, 5, 3\]"):
+        layer(gdt.asarray(x), mask=mask[:, :4])
+    with pytest.raises(gdt.errors.DtypeError, match="mask has dtype int64"):
+        layer(gdt.asarray(x), mask=mask.astype(int))
+
+
 def test_layouts_sizes_and_what_does_not_fit() -> None:
     mesh = MESHES[0]
     split = Layout([None, None, "model"], mesh)

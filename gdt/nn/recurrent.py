@@ -11,7 +11,8 @@ import numpy as np
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
-from gdt.errors import LayoutError, ShapeError, error
+from gdt.array.operands import as_operands
+from gdt.errors import DtypeError, LayoutError, ShapeError, error
 from gdt.nn import initializers
 from gdt.nn.initializers import Initializer, Shape
 from gdt.nn.module import Module
@@ -23,6 +24,7 @@ from gdt.nn.parameters import (
     in_compute_dtype,
     mesh_of,
 )
+from gdt.ops.comparison import where
 from gdt.ops.creation import zeros
 from gdt.ops.exponential import tanh
 from gdt.ops.joining import flip, stack
@@ -128,7 +130,7 @@ class Recurrent(Module):
             setattr(self, name, spec.create(shape, mesh, layout))
         del self._parameter_specs
 
-    def __call__(self, x: Any, state: Any = None) -> Any:
+    def __call__(self, x: Any, state: Any = None, mask: Any = None) -> Any:
         name = type(self).__name__
         if np.ndim(x) != 3:
             problem = f"x has shape {list(np.shape(x))}, not (batch, steps, features)"
@@ -136,15 +138,21 @@ class Recurrent(Module):
         if self.size is None or self.weight is None:
             self._build(features_of(name, x, 3), mesh_of(x))
         check_features(name, x, self.size or 0)
+        if mask is not None:
+            mask = _checked_mask(name, mask, x)
         x, weight, bias = in_compute_dtype(self, x, self.weight, getattr(self, "bias", None))
         inputs = einsum("bti,igu->btgu", x, weight)  # (batch, steps, gates, units)
         inputs = inputs if bias is None else inputs + bias
         if self.backwards:
-            inputs = flip(inputs, 1)
+            inputs, mask = flip(inputs, 1), None if mask is None else flip(mask, 1)
         state = self._start(inputs) if state is None else tuple(state)
         results = []
         for step in range(inputs.shape[1]):
-            state = self._next(inputs[:, step], state)
+            later = self._next(inputs[:, step], state)
+            if mask is not None:
+                seen = mask[:, step, None]  # (batch, 1)
+                later = tuple(where(seen, new, old) for new, old in zip(later, state, strict=True))
+            state = later
             if self.sequences:
                 results.append(state[0])
         y = stack(results, 1) if results else state[0]
@@ -172,6 +180,21 @@ class Recurrent(Module):
     def describe(self) -> str:
         """Return the sizes as text."""
         return f"{'?' if self.size is None else self.size} -> {self.units}"
+
+
+def _checked_mask(layer: str, mask: Any, x: Any) -> DistributedArray:
+    """Return the mask of the steps of x as an array; raise ShapeError or DtypeError for another."""
+    (mask,) = as_operands(layer, mask=mask)
+    if mask.shape != x.shape[:2]:
+        problem = f"mask has shape {list(mask.shape)}, and x {list(x.shape)}"
+        raise error(ShapeError, layer, problem, remedy="It is (batch, steps).")
+    if mask.dtype != bool:
+        problem, remedy = (
+            f"mask has dtype {mask.dtype}",
+            "It is True where a step counts: ids != 0.",
+        )
+        raise error(DtypeError, layer, problem, remedy=remedy)
+    return mask  # type: ignore[no-any-return]
 
 
 class LSTM(Recurrent):
