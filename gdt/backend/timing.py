@@ -8,7 +8,6 @@ is measured, and several runs lie between two events.
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,4 +49,4 @@ def device_time(cupy: Any, run: Callable[[], Any], rounds: int = ROUNDS) -> Devi
             continue
         is_unbiased = is_unbiased and is_ahead
         times.append(cupy.cuda.get_elapsed_time(begin, end) / 1e3 / RUNS)
-    return DeviceTime(median(times), is_unbiased)
+    return DeviceTime(float(np.median(times)), is_unbiased)

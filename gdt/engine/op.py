@@ -25,6 +25,7 @@ partial.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -60,12 +61,27 @@ R_co = TypeVar("R_co", covariant=True)
 OPS: dict[str, Op[..., Any]] = {}
 
 
+class CallSignature:
+    """The signature of an op's calls, made when it is asked for: making those of all ops takes
+    longer than anything else in declaring them."""
+
+    def __get__(self, instance: Any, owner: type) -> inspect.Signature:
+        if instance is None:
+            raise AttributeError("__signature__")  # the class has that of its constructor
+        body, returns = instance.declaration.body, instance.returns
+        signature = signature_of(body, returns, instance.takes_namespace)
+        instance.__signature__ = signature
+        return signature
+
+
 class Op(Generic[P, R_co]):
     """One operation: rule, body, vjp. `op(x, y, axis=0)` runs it on distributed arrays.
 
     P are the parameters of its body after `xp`, and R_co is what a call returns, for type checkers.
     They take operands by position alone, where a call takes them by name too.
     """
+
+    __signature__ = CallSignature()
 
     def __init__(
         self,
@@ -75,7 +91,7 @@ class Op(Generic[P, R_co]):
         **options: Any,
     ) -> None:
         self.declaration = declaration_of(body, rule, **options)
-        self.__signature__ = signature_of(body, returns, options.get("takes_namespace", True))
+        self.returns, self.takes_namespace = returns, options.get("takes_namespace", True)
         self.name = self.__name__ = self.declaration.name
         self.__doc__, self.__module__ = body.__doc__, body.__module__
         self.count = -1 if self.declaration.variadic else len(self.declaration.operands)
