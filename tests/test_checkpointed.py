@@ -99,6 +99,40 @@ def test_unreduced_gradients_are_still_reduced_once(rng) -> None:
         assert counter.by_kind == {"all_reduce": 1}
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_recorded_steps_of_micro_batches_and_dropout_are_the_same_and_reduce_once(blocks) -> None:
+    mesh = gdt.create_mesh([("data", 4)], blocks=blocks)
+    split = gdt.Layout(["data", None], mesh)
+    batches = [gdt.ones((8, 6), "float32", layout=split) * n for n in (1.0, 2.0, 3.0)]
+
+    def trained(wrap, record):
+        gdt.random.seed(5)
+        with gdt.default_mesh(mesh):
+            model = gdt.nn.Sequential(gdt.nn.Dense(6, 8, key=0), gdt.nn.Dropout(0.5))
+        optimizer = gdt.optim.Adam(0.1).init(model)
+        f = wrap(model)
+        gradient = gdt.value_and_grad(lambda m, x: gdt.mean(f(x) ** 2), resolve=False)
+
+        def step(batches):
+            total = gradient(model, batches[0])[1]
+            for x in batches[1:]:
+                more = gradient(model, x)[1]
+                total = {name: total[name] + more[name] for name in total}
+            optimizer.update(model, total)
+
+        step = record(step)
+        for _ in range(4):
+            with gdt.count_collectives() as counter:
+                step(batches)
+            assert counter.by_kind == {"all_reduce": 1}
+        return [x.numpy() for x in model.state().values()]
+
+    expected = trained(lambda model: model, lambda step: step)
+    for wrap in (lambda model: model, gdt.checkpointed):
+        for got, want in zip(trained(wrap, gdt.function), expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
 def test_fsdp_gathers_a_checkpointed_layer_twice(rng) -> None:
     mesh, layouts = MESHES[1], gdt.nn.LayoutMap(MESHES[1])
     layouts[r".*(weight|bias)"] = gdt.nn.Sharded(kept="data")

@@ -156,6 +156,18 @@ def test_trees_of_arrays_are_gathered_by_name(rng) -> None:
         np.testing.assert_allclose(g["weight"].numpy(), e["weight"].numpy(), rtol=1e-4)
 
 
+def test_states_of_arrays_outside_of_modules_are_refused() -> None:
+    layouts = gdt.nn.LayoutMap(gdt.create_mesh([("data", 4)]))
+    layouts["w"] = gdt.nn.Sharded(state="data")
+    tree = {"w": gdt.ones((8, 4))}
+    with pytest.raises(LayoutError, match="w has another layout for its gradient"):
+        layouts.apply(tree)
+    held = gdt.nn.Module()
+    held.w = tree["w"]
+    gradient = gdt.grad(lambda m: gdt.sum(m.w * 2.0))(layouts.apply(held))["w"]
+    assert gradient.layout.sharding_specs == ["data", "unsharded"]
+
+
 def test_a_constraint_on_an_output_is_obeyed() -> None:
     mesh = MESHES[0]
     layouts = gdt.nn.LayoutMap(mesh)

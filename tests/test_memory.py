@@ -419,3 +419,35 @@ def test_a_device_holds_its_parts_and_one_layer(
     # A row of x for each layer, and what is between: of one layer that runs again, or of all.
     rows = 4 * (64 * count + (64 + 4 * 256) * (1 if wrap is gdt.checkpointed else count))
     assert memory.peak <= parameters + gradients + state + layer + rows
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3, 4, 6, 12])
+def test_checkpointing_takes_the_memory_of_its_formula(segments: int) -> None:
+    """An activation for each segment, and all of one segment; source: Chen et al. 2016."""
+    mesh, rows, size, count = gdt.create_mesh([("data", 8)], blocks=8), 64, 32, 12
+    rng = np.random.default_rng(0)
+    weights = [
+        gdt.asarray(w, layout=Layout([None, None], mesh))
+        for w in rng.standard_normal((count, size, size)).astype(np.float32) / 6
+    ]
+    x = gdt.ones((8 * rows, size), "float32", layout=Layout(["data", None], mesh))
+
+    def segment(weights: list[DistributedArray], x: DistributedArray) -> DistributedArray:
+        for w in weights:
+            x = gdt.tanh(x @ w)  # two activations
+        return x
+
+    def loss(weights: list[DistributedArray]) -> DistributedArray:
+        y, length = x, count // segments
+        for n in range(0, count, length):
+            y = gdt.checkpointed(segment)(weights[n : n + length], y)
+        return gdt.sum(y * y)
+
+    gdt.grad(loss)(weights)
+    activation, gradients = 4 * rows * size, 4 * count * size * size
+    with gdt.testing.peak_memory(weights, [x]) as memory:
+        before = memory.now
+        gdt.grad(loss)(weights)
+    formula = (segments + 2 * count // segments) * activation + gradients
+    # Beside it there are the square of y, and the cotangents on their way.
+    assert formula <= memory.peak - before <= formula + 7 * activation

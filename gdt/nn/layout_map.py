@@ -109,9 +109,9 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         map; for a tree of arrays there is `gathered`. Arrays of layers that find their sizes at the
         first call are created in their layouts then.
 
-        Raises LayoutError, and changes nothing, if a layout does not fit the rank of its array, or
-        a key matches no name. Warns where two keys match one name and have different layouts, of
-        which the first counts.
+        Raises LayoutError, and changes nothing, if a layout does not fit the rank of its array, a
+        key matches no name, or an array outside of a Module has a layout for its state. Warns where
+        two keys match one name and have different layouts, of which the first counts.
         """
         array_slots = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
         modules = dict(tree.modules()) if isinstance(tree, Module) else {}
@@ -121,6 +121,8 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         self._warn_of_clashes(names)
         layouts_to_come = {name: self._layout_to_come(name) for name in specs}
         layouts = [self._layouts_of(slot) for slot in array_slots]
+        if not isinstance(tree, Module):
+            _check_states(tree, list(zip(array_slots, layouts, strict=True)))
         arrays = [_moved(s.value, w.kept) for s, w in zip(array_slots, layouts, strict=True)]
         for slot, array in zip(array_slots, arrays, strict=True):
             slot.owner[slot.key] = array
@@ -271,6 +273,21 @@ def _matches(key: str, names: Sequence[str], modules: Sequence[str]) -> bool:
     if key.endswith(OUTPUT):
         return any(re.fullmatch(key.removesuffix(OUTPUT), name) for name in modules)
     return key in names or any(re.match(key, name) for name in names)
+
+
+def _check_states(tree: Tree, layouts: Sequence[tuple[Slot, ArrayLayouts]]) -> None:
+    """Raise LayoutError if the state of an array has a layout of its own: gradients and optimizers
+    find it in a Module."""
+    for slot, (_, kept, state) in layouts:
+        if state is not kept:
+            raise error(
+                LayoutError,
+                "LayoutMap.apply",
+                f"{slot.name} has another layout for its gradient and state, and lies in a "
+                f"{type(tree).__name__}, of which optimizers know no more than its arrays",
+                operands={"kept": kept, "state": state},
+                remedy="Put the arrays into a gdt.nn.Module, as attributes, or in lists and dicts.",
+            )
 
 
 def _parameter_specs(modules: Mapping[str, Module]) -> dict[str, ParameterSpec]:
