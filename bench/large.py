@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.progress import track
 
 import gdt
+from bench.launch import launch
 from gdt.benchmark.machine import machine
 from gdt.benchmark.tables import Row, Table
 from gdt.settings import CORES
@@ -128,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    launch(main)

@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.console import Console
 
 import gdt
+from bench.launch import launch
 from gdt import nn
+from gdt.benchmark import tables
 
 Array = Any
 Specs = Sequence[str | None]
@@ -347,12 +350,14 @@ def main() -> None:
         print(json.dumps(now))
         return
     before = elsewhere(options.before) if options.before else {}
+    cells = []
     for row in table:
-        shown = [f"{row.name:52}"]
-        for figures in (*([before.get(row.name)] if before else []), now[row.name], row.theory):
-            shown.append(f"{figures.bytes:13,} in {figures.collectives:2}" if figures else " " * 19)
-        print("  ".join(shown))
+        columns = (*([before.get(row.name)] if before else []), now[row.name], row.theory)
+        cells.append([f"{f.bytes:,} in {f.collectives}" if f else "-" for f in columns])
+    headings = ["program", *(["before"] if before else []), "now", "theory"]
+    lines = [tables.Row([row.name, *c]) for row, c in zip(table, cells, strict=True)]
+    Console().print(tables.Table("Bytes in collectives", headings, lines))
 
 
 if __name__ == "__main__":
-    main()
+    launch(main)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import gdt
+from bench.launch import launch
 
 Array = Any
 Parameters = Mapping[str, Array]
@@ -208,4 +209,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    launch(main)

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import track
 
 import gdt
+from bench.launch import launch
 from bench.tiny import Call, TinyOp, tiny_ops
 from gdt.benchmark.machine import machine
 from gdt.benchmark.tables import Row, Table
@@ -109,4 +110,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    launch(main)

@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
+from bench.launch import launch
 from bench.workloads import WORKLOADS
 from gdt.benchmark.machine import machine
 from gdt.benchmark.tables import Row, Table
@@ -252,4 +253,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    launch(main)

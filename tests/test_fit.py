@@ -8,6 +8,7 @@ import os
 import random
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -449,7 +450,11 @@ def test_keras_backup_is_resume(tmp_path: Path) -> None:
     assert_same(training(None, backup), training(None, [Callback(), FailAfter(-1)]))
 
 
-def test_an_interrupt_ends_after_the_step_with_a_checkpoint_and_three_lines(tmp_path: Path) -> None:
+def test_an_interrupt_ends_after_the_step_with_a_checkpoint_and_three_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+
     class Interrupt(Callback):
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             if self.trainer.optimizer.steps == 6:
@@ -462,6 +467,9 @@ def test_an_interrupt_ends_after_the_step_with_a_checkpoint_and_three_lines(tmp_
         lines = str(caught.value).splitlines()
         assert len(lines) == 3 and "after 7 steps, in epoch 2 of 4" in lines[0]
         assert str(tmp_path) in lines[1] and "as if nothing had happened" in lines[2]
+        capsys.readouterr()
+        sys.excepthook(KeyboardInterrupt, caught.value, caught.value.__traceback__)
+        assert capsys.readouterr().err.splitlines() == lines
         with pytest.raises(KeyboardInterrupt, match="Nothing was saved"):
             training(None, [Interrupt()])
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -27,6 +27,7 @@ import gdt
 from bench import overhead
 from bench import report as steps_report
 from bench.gpu.kernels import CASES, COPIED, Bench, Case, Run, Timer
+from bench.launch import launch
 from bench.report import ROOT, Contender
 from bench.tiny import tiny_ops
 from bench.workloads import WORKLOADS
@@ -395,4 +396,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    launch(main, "The cases that were measured are in the folder of --output.")

@@ -6,10 +6,12 @@ import json
 import math
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,14 +228,17 @@ class Fit:
         )
 
     def _interrupt(self) -> None:
-        """End the training by a KeyboardInterrupt of three lines."""
+        """End the training by a KeyboardInterrupt of three lines, which Python shows alone if the
+        program does not handle it."""
         saved, again = "Nothing was saved: fit had no resume=folder.", "train on from here"
         if self.manager is not None:
             saved = f"Its state is in {self.save()}."
             again = "go on as if nothing had happened"
         what = f"Training was interrupted {self._where()}; the model has learnt from all of them."
         text = f"{what}\n{saved}\nCall fit again with the same arguments to {again}."
-        raise KeyboardInterrupt(text)
+        interrupt = KeyboardInterrupt(text)
+        sys.excepthook = partial(_show_interrupt, interrupt, sys.excepthook)
+        raise interrupt
 
     # ---- checkpoints
 
@@ -314,6 +319,20 @@ class Fit:
         random.generator.state = tuple(state["random"])
         skipped = f", past {dropped} batches that it has seen" if dropped else ""
         self.display.line(f"resumed from {path}, {self._where()}{skipped}")
+
+
+def _show_interrupt(
+    interrupt: KeyboardInterrupt,
+    hook: Callable[..., Any],
+    kind: type[BaseException],
+    value: BaseException,
+    trace: Any,
+) -> None:
+    """Show the text of an interrupt alone, and any other exception by `hook`."""
+    if value is interrupt:
+        print(value, file=sys.stderr)
+    else:
+        hook(kind, value, trace)
 
 
 @contextmanager
