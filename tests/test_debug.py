@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -151,6 +152,15 @@ def test_rows_hold_types_moves_and_collectives() -> None:
     assert [c.kind for c in relu.collectives] == ["all_reduce"] and relu.bytes == explained.bytes
     assert total.results[0].layout.partial == {"x": "sum"}
     assert explained.value.shape == ()
+
+
+def test_explain_fits_the_terminal_and_loses_no_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    explanation = gdt.explain(gdt.softmax, gdt.ones((4, 4)))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = str(explanation).splitlines()
+    assert max(map(len, lines)) == 60
+    assert not any("…" in line for line in lines)
 
 
 def test_ops_of_gradients_and_composites_are_listed_inside_them() -> None:

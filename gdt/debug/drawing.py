@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import itertools
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,7 +26,7 @@ from gdt.sharding.routes import route_bytes
 __all__ = ["explain", "visualize"]
 
 
-WIDTH = 150  # columns of tables as plain text
+WIDTH = 150  # columns of tables as plain text, but in a terminal
 
 
 class _Drawing(Displayed):
@@ -36,7 +38,7 @@ class _Drawing(Displayed):
     def __str__(self) -> str:
         console = Console(
             file=io.StringIO(),
-            width=WIDTH,
+            width=shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH,
             color_system=None,
             legacy_windows=False,
             force_jupyter=False,
@@ -111,7 +113,8 @@ class Explanation(_Drawing):
         table = Table(show_footer=True)
         for name, total in zip(header, footer, strict=True):
             justify: Any = "right" if name == "bytes" else "left"
-            table.add_column(name, total, justify=justify, no_wrap=name.startswith("strategies"))
+            no_wrap = name.startswith("strategies")
+            table.add_column(name, total, justify=justify, no_wrap=no_wrap, overflow="fold")
         for texts in rows:
             table.add_row(*map(Text, texts))
         return table
