@@ -26,7 +26,7 @@ from gdt.observe import OBSERVERS, is_recorded, observing
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import add
 from gdt.ops.taking import take_in_range
-from gdt.programs.instruction import array_of, held
+from gdt.programs.instruction import array_of, value_of
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
 from gdt.sharding.array_type import ArrayType
@@ -262,7 +262,7 @@ def _recorded(
 def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[DistributedArray | None]:
     """Return the gradients of a recorded backward pass, run with other arrays."""
     program, inputs, types, resolved, passed = backward
-    results = iter(program.run(*[held(arrays[n]) for n in inputs]))
+    results = iter(program.run(*[value_of(arrays[n]) for n in inputs]))
     grads = [None if t is None else array_of(t, next(results)) for t in types]
     for n, t in resolved:
         arrays[n]._resolved = array_of(t, next(results))

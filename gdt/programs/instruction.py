@@ -10,7 +10,7 @@ from gdt.engine.plan import Plan
 from gdt.sharding.array_type import ArrayType
 
 Block = Any
-Held = Any  # the block of an array, or the tuple of its blocks where it has several
+Value = Any  # the block of an array, or the tuple of its blocks where it has several
 
 
 class Instruction(NamedTuple):
@@ -38,17 +38,16 @@ class Instruction(NamedTuple):
     plan: Plan | None = None
 
 
-def held(array: DistributedArray) -> Held:
+def value_of(array: DistributedArray) -> Value:
     """The value of a register that holds an array: its block, or a tuple of several blocks."""
-    blocks = array.blocks
-    return blocks[0] if len(blocks) == 1 else tuple(blocks)
+    return value_of_blocks(array.blocks)
 
 
-def held_of(blocks: Sequence[Block]) -> Held:
+def value_of_blocks(blocks: Sequence[Block]) -> Value:
     """The value of a register that holds an array with these blocks."""
     return blocks[0] if len(blocks) == 1 else tuple(blocks)
 
 
-def array_of(array_type: ArrayType, value: Held) -> DistributedArray:
+def array_of(array_type: ArrayType, value: Value) -> DistributedArray:
     """The array of `array_type` with the blocks that a register holds."""
     return DistributedArray(array_type, value if type(value) is tuple else (value,))

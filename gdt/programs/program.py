@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from gdt.engine.source import Names, define, written
-from gdt.programs.instruction import Held, Instruction
+from gdt.programs.instruction import Instruction, Value
 
 PROGRAM_FILE = "<gdt program>"
 
@@ -61,7 +61,7 @@ class Program:
         lines.append(f"return ({''.join(f'{name(r)}, ' for r in outputs)})")
         parameters = [*map(name, self.inputs), *[f"free{r}" for r in self.donated]]
         run = define(f"run({', '.join(parameters)})", lines, namespace, PROGRAM_FILE)
-        self.run: Callable[..., tuple[Held, ...]] = run
+        self.run: Callable[..., tuple[Value, ...]] = run
         self.source: str = run.source
 
     def _line(
@@ -78,13 +78,13 @@ class Program:
         operands, flags = [*map(name, k.inputs)], self._flags(k, at, alone)
         expression = getattr(k.function, "expression", None)
         if expression is not None:
-            made = written(expression, operands + flags, namespace)
+            call = written(expression, operands + flags, namespace)
         elif k.donated:
             function = namespace.add(k.name, k.function)
-            made = f"{function}(({', '.join(operands)},), ({', '.join(flags)},))"
+            call = f"{function}(({', '.join(operands)},), ({', '.join(flags)},))"
         else:
-            made = f"{namespace.add(k.name, k.function)}({', '.join(operands)})"
-        return f"{results} = {made}"
+            call = f"{namespace.add(k.name, k.function)}({', '.join(operands)})"
+        return f"{results} = {call}"
 
     def _flags(self, update: Instruction, at: int, alone: Set[int]) -> list[str]:
         """For each donated operand of an update, the source of whether it may be overwritten.

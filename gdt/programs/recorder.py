@@ -25,7 +25,7 @@ from gdt.observe import Observer, observing_only
 from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
 from gdt.programs.aliases import aliases, owners_of
-from gdt.programs.instruction import Instruction, held, held_of
+from gdt.programs.instruction import Instruction, value_of, value_of_blocks
 from gdt.programs.program import Program
 from gdt.sharding import processes
 
@@ -51,13 +51,13 @@ class Recorder(Observer):
 
     def declare(self, array: DistributedArray) -> int:
         """The register of an array that is an input of the program."""
-        register = self._register(held(array))
+        register = self._register(value_of(array))
         self.inputs.add(register)
         return register
 
     def find(self, array: DistributedArray) -> int:
         """The register of an array."""
-        return self._read(held(array))
+        return self._read(value_of(array))
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         outs = out if isinstance(out, tuple) else (out,)
@@ -65,9 +65,9 @@ class Recorder(Observer):
         if is_told or op.plan_of_call(args, static).fast is None:
             return
         plan, args = self._with_moved_constants(op, args, static)
-        inputs = [held(a) if type(a) is DistributedArray else a for a in args]
+        inputs = [value_of(a) if type(a) is DistributedArray else a for a in args]
         self._note(
-            op.name, plan.fast, inputs, [held(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
+            op.name, plan.fast, inputs, [value_of(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
             views=[x for i, x in enumerate(inputs) if op.declaration.is_viewed(i)],
         )  # fmt: skip
 
@@ -97,13 +97,13 @@ class Recorder(Observer):
         outputs: Sequence[Any],
         op: Any = None,
     ) -> None:
-        made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
+        results, operands = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
         if inputs:
-            views = [x for i, x in enumerate(read) if op is None or op.declaration.is_viewed(i)]
-            self._note(name, _on_registers(function), read, made, True, views=views)
+            views = [x for i, x in enumerate(operands) if op is None or op.declaration.is_viewed(i)]
+            self._note(name, _on_registers(function), operands, results, True, views=views)
         else:
             self._has_sent()
-            self.constants.update(map(self._register, made))
+            self.constants.update(map(self._register, results))
 
     def on_update(
         self,
@@ -113,10 +113,12 @@ class Recorder(Observer):
         inputs: Sequence[Any],
         outputs: Sequence[Sequence[Any]],
     ) -> None:
-        made, read = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
+        results, operands = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
         update = plan.fast_update or partial(_update, plan.execute, len(outputs[0]))
         scratch = plan.scratch if plan.fast_update else -1
-        self._note(name, update, read, made, True, donated=donated, scratch=scratch, plan=plan)
+        self._note(
+            name, update, operands, results, True, donated=donated, scratch=scratch, plan=plan
+        )
 
     def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
         self.met_host = True
@@ -137,7 +139,7 @@ class Recorder(Observer):
         self.met_host = True
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
-        register = self._registers.get(_identity(held(before)))
+        register = self._registers.get(_identity(value_of(before)))
         if register is None or register in self.unknown or register in self.inputs:
             raise refused_write(before)
 
@@ -223,11 +225,11 @@ class Recorder(Observer):
             aliases(self.values, self.instructions),
         )
 
-    def _alone(self, kept: Sequence[Instruction]) -> set[int]:
+    def _alone(self, instructions: Sequence[Instruction]) -> set[int]:
         """The registers whose memory comes from the pool and is shared with no other register in
         any run. Outputs of updates are not among them: they may be the memory of an input."""
         memory = Counter(id(m) for value in self.values for m in owners_of(value))
-        registers = {r for k in kept if not k.donated for r in k.outputs}
+        registers = {r for k in instructions if not k.donated for r in k.outputs}
         return {
             r
             for r in registers
@@ -281,12 +283,12 @@ def _of_blocks(blocks: Any) -> Any:
     """The value of a register for a list of blocks; anything else is a scalar, and unchanged."""
     if not isinstance(blocks, list | tuple):
         return blocks
-    return held_of(blocks)
+    return value_of_blocks(blocks)
 
 
 def _of_values(values: Iterable[Any]) -> list[Any]:
     """The values of the registers that hold these arrays and scalars."""
-    return [held(v) if type(v) is DistributedArray else v for v in values]
+    return [value_of(v) if type(v) is DistributedArray else v for v in values]
 
 
 def _lists(values: Iterable[Any]) -> list[Any]:

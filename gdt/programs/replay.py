@@ -223,7 +223,7 @@ def _run(
 ) -> list[str]:
     """The lines that run a program, or launch it as a graph, and put what it makes in its place."""
     first = _first(inputs)
-    alone = {i.register for i in inputs if len(i.type.mesh.blocks) == 1}  # as `held` has them
+    alone = {i.register for i in inputs if len(i.type.mesh.blocks) == 1}  # as `value_of` has them
     blocks = [f"o{first[r]}[k{first[r]}].blocks{'[0]' * (r in alone)}" for r in program.inputs]
     if graph is None:
         namespace["run"] = program.run

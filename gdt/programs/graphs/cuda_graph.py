@@ -35,7 +35,7 @@ from gdt.programs.aliases import blocks_of
 from gdt.programs.graphs.device_program import DeviceProgram, device_program
 from gdt.programs.graphs.host_values import HostValues
 from gdt.programs.graphs.memory import BlockKind, GraphMemory
-from gdt.programs.instruction import Held, held_of
+from gdt.programs.instruction import Value, value_of_blocks
 from gdt.programs.program import PROGRAM_FILE, Program
 from gdt.programs.segments import Segment, pieces
 from gdt.sharding import processes
@@ -61,14 +61,14 @@ class StepGraph:
     def __init__(
         self,
         name: str,
-        found: DeviceProgram,
+        device: DeviceProgram,
         memory: GraphMemory,
-        values: Sequence[Held],
+        values: Sequence[Value],
         states: Mapping[int, int],
         is_argument: Sequence[bool],
     ) -> None:
-        self._name, self._memory, self._program = name, memory, found.program
-        self._draws = HostValues(memory, found.draws, found.scalars, found.arrays)
+        self._name, self._memory, self._program = name, memory, device.program
+        self._draws = HostValues(memory, device.draws, device.scalars, device.arrays)
         self.states = dict(states)
         self._state_of_output = {output: i for i, output in states.items()}
         self._state_of = {self._program.inputs[i]: i for i in states}
@@ -80,13 +80,13 @@ class StepGraph:
         self._received = self._kinds_received(values)
         self._is_warm = False
         self._captured: list[Graph | None] = []  # of each piece that is launched
-        self._kept: dict[int, Held] = {}  # registers that collectives read, or that graphs read
+        self._boundary: dict[int, Value] = {}  # of registers that collectives or graphs read
         self._lock = threading.Lock()  # two threads would put their operands into the same buffers
         self._streams: list[Any] = []  # of the last call
         self._outputs: dict[int, Blocks] = {}  # what is returned, but for states
         self._buffers: set[int] = set()  # identities of those of the inputs
 
-    def _kinds_received(self, values: Sequence[Held]) -> dict[int, list[BlockKind]]:
+    def _kinds_received(self, values: Sequence[Value]) -> dict[int, list[BlockKind]]:
         """The kinds of the blocks of the registers that collectives make and graphs read."""
         outputs = {r for p in self.pieces if p.communicates for r in p.program.outputs}
         read = {r for p in self.pieces if not p.communicates for r in p.program.inputs}
@@ -98,7 +98,7 @@ class StepGraph:
         """Whether the next call may launch graphs."""
         return bool(self._captured)
 
-    def run(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> Sequence[Held]:
+    def run(self, operands: Sequence[Blocks], free: Mapping[int, bool]) -> Sequence[Value]:
         """Run the program on the blocks of its inputs, and return its outputs.
 
         free: for each input that is state, whether only its place refers to its blocks.
@@ -111,7 +111,7 @@ class StepGraph:
                 # Before its first capture a program runs once, so that all kernels are loaded.
                 self._captured, self._is_warm = [], True
                 self._draws.draw()
-                values = [*map(held_of, operands), *self._draws.operands]
+                values = [*map(value_of_blocks, operands), *self._draws.operands]
                 return self._program.run(*values, *self._flags(self._program, free))
             if not self.is_captured:
                 self._bind(operands, free)
@@ -184,50 +184,52 @@ class StepGraph:
         """Capture every segment before any is launched, with memory for what it receives."""
         bound = [blocks for i, blocks in enumerate(self._bound) if self._copied[i]]
         self._buffers = {id(b) for blocks in bound for b in blocks}
-        held = {**self._program.constants, **self._given()}
-        kept: dict[int, Held] = {}
+        values = {**self._program.constants, **self._input_values()}
+        boundary: dict[int, Value] = {}
         captured: list[Graph | None] = []
         latest: Graph | None = None
         for piece in self.pieces:
             if piece.communicates:
                 received = self._received.keys() & set(piece.program.outputs)
-                buffers = {r: held_of(self._memory.empty(self._received[r])) for r in received}
-                held |= buffers
-                kept |= buffers
+                buffers = {
+                    r: value_of_blocks(self._memory.empty(self._received[r])) for r in received
+                }
+                values |= buffers
+                boundary |= buffers
                 captured.append(None)
             else:
-                graph = self._captured_piece(piece, held, latest)
-                kept |= {r: held[r] for r in self._sent & {*piece.program.outputs}}
+                graph = self._graph_of(piece, values, latest)
+                boundary |= {r: values[r] for r in self._sent & {*piece.program.outputs}}
                 latest = graph or latest
                 captured.append(graph)
             for r in piece.ends:
-                held.pop(r, None)
-        self._captured, self._kept = captured, kept
+                values.pop(r, None)
+        self._captured, self._boundary = captured, boundary
 
-    def _given(self) -> dict[int, Held]:
+    def _input_values(self) -> dict[int, Value]:
         """The blocks of the program's inputs, by register."""
-        values = [*map(held_of, self._bound), *self._draws.operands]
+        values = [*map(value_of_blocks, self._bound), *self._draws.operands]
         return dict(zip(self._program.inputs, values, strict=True))
 
-    def _captured_piece(
-        self, piece: Segment, held: dict[int, Held], after: Graph | None
+    def _graph_of(
+        self, piece: Segment, values: dict[int, Value], after: Graph | None
     ) -> Graph | None:
-        """The graph of a segment, whose outputs are added to `held`; None if it does nothing."""
+        """The graph of a segment, whose outputs are added to `values`; None if it does nothing."""
         program, memory = piece.program, self._memory
         is_last = piece is self.pieces[-1]
-        if is_last and self._does_nothing(piece, held):
-            self._end(held)
+        if is_last and self._does_nothing(piece, values):
+            self._end(values)
             return None
-        operands = [held[r] for r in program.inputs]
+        operands = [values[r] for r in program.inputs]
         flags = self._flags(program, dict.fromkeys(self.states, True))
         try:
             with memory.backend.capture(*memory.devices, after=after) as graph:
-                made = dict(zip(program.outputs, program.run(*operands, *flags), strict=True))
-                for r in self._sent & made.keys():
-                    made[r] = held_of(self._outside(blocks_of(made[r])))
-                held |= made
+                outputs = dict(zip(program.outputs, program.run(*operands, *flags), strict=True))
+                for r in self._sent & outputs.keys():
+                    outputs[r] = value_of_blocks(self._outside(blocks_of(outputs[r])))
+                values |= outputs
                 if is_last:
-                    self._end(held)
+                    self._end(values)
         except OutOfMemoryError:
             raise
         except (GdtError, NotImplementedError, RuntimeError) as cause:
@@ -242,34 +244,36 @@ class StepGraph:
     def _is_inside(self, block: Block) -> bool:
         return id(block if block.base is None else block.base) in self._buffers
 
-    def _moved(self, held: Mapping[int, Held]) -> dict[int, Blocks]:
+    def _states_elsewhere(self, values: Mapping[int, Value]) -> dict[int, Blocks]:
         """The blocks of the outputs that are states and do not lie in their buffers."""
-        moved: dict[int, Blocks] = {}
+        elsewhere: dict[int, Blocks] = {}
         for n, i in self._state_of_output.items():
-            blocks = blocks_of(held[self._program.outputs[n]])
+            blocks = blocks_of(values[self._program.outputs[n]])
             if any(b is not mine for b, mine in zip(blocks, self._bound[i], strict=True)):
-                moved[n] = blocks
-        return moved
+                elsewhere[n] = blocks
+        return elsewhere
 
-    def _returned(self, held: Mapping[int, Held]) -> dict[int, Blocks]:
+    def _returned(self, values: Mapping[int, Value]) -> dict[int, Blocks]:
         """The blocks of the other outputs, but for those that a collective makes."""
         outputs = enumerate(self._program.outputs)
-        registers = {n: r for n, r in outputs if n not in self._state_of_output and r in held}
-        return {n: blocks_of(held[r]) for n, r in registers.items()}
+        registers = {n: r for n, r in outputs if n not in self._state_of_output and r in values}
+        return {n: blocks_of(values[r]) for n, r in registers.items()}
 
-    def _end(self, held: Mapping[int, Held]) -> None:
+    def _end(self, values: Mapping[int, Value]) -> None:
         """Put the outputs that are states in their buffers at the end of the step, and others
         where no launch but the next changes them."""
-        moved = {n: self._outside(blocks) for n, blocks in self._moved(held).items()}
-        self._outputs = {n: self._outside(blocks) for n, blocks in self._returned(held).items()}
-        for n, blocks in moved.items():
+        elsewhere = {
+            n: self._outside(blocks) for n, blocks in self._states_elsewhere(values).items()
+        }
+        self._outputs = {n: self._outside(blocks) for n, blocks in self._returned(values).items()}
+        for n, blocks in elsewhere.items():
             self._memory.copy(self._bound[self._state_of_output[n]], blocks)
 
-    def _does_nothing(self, piece: Segment, held: Mapping[int, Held]) -> bool:
+    def _does_nothing(self, piece: Segment, values: Mapping[int, Value]) -> bool:
         """Whether a segment is only there as the end of a step that ends with a collective."""
-        returned = self._returned(held).values()
+        returned = self._returned(values).values()
         inside = any(self._is_inside(b) for blocks in returned for b in blocks)
-        return not (piece.program.instructions or self._moved(held) or inside)
+        return not (piece.program.instructions or self._states_elsewhere(values) or inside)
 
     def _not_captured(self, program: Program, cause: Exception) -> FunctionError:
         """The error that names the op that could not be captured, and the line that calls it."""
@@ -286,46 +290,46 @@ class StepGraph:
 
     # ---- launch
 
-    def _replayed(self) -> list[Held]:
+    def _replayed(self) -> list[Value]:
         """Launch the graphs, with the collectives between them, and return the outputs."""
-        made: dict[int, Held] = {}
+        values: dict[int, Value] = {}
         for piece, graph in zip(self.pieces, self._captured, strict=True):
             if graph is not None:
                 graph.launch()
             elif piece.communicates:
-                self._communicate(piece, made)
-            for r in piece.ends & made.keys():
-                del made[r]
-        return [self._result(n, made) for n in range(len(self._program.outputs))]
+                self._communicate(piece, values)
+            for r in piece.ends & values.keys():
+                del values[r]
+        return [self._result(n, values) for n in range(len(self._program.outputs))]
 
-    def _communicate(self, piece: Segment, made: dict[int, Held]) -> None:
-        """Run a collective, add its outputs to `made`, and copy them to where graphs read
+    def _communicate(self, piece: Segment, values: dict[int, Value]) -> None:
+        """Run a collective, add its outputs to `values`, and copy them to where graphs read
         them."""
         program = piece.program
-        operands = [self._operand(r, made) for r in program.inputs]
+        operands = [self._operand(r, values) for r in program.inputs]
         outs = program.run(*operands, *[False] * len(program.donated))
         for r, value in zip(program.outputs, outs, strict=True):
-            made[r] = value
+            values[r] = value
             if r in self._received:
-                self._memory.copy(blocks_of(self._kept[r]), blocks_of(value))
+                self._memory.copy(blocks_of(self._boundary[r]), blocks_of(value))
 
-    def _operand(self, register: int, made: Mapping[int, Held]) -> Held:
+    def _operand(self, register: int, values: Mapping[int, Value]) -> Value:
         """The blocks that a register holds between launches."""
-        for registers in (made, self._kept):
+        for registers in (values, self._boundary):
             if register in registers:
                 return registers[register]
         at, count = self._number[register], len(self._bound)
-        return held_of(self._bound[at]) if at < count else self._draws.operands[at - count]
+        return value_of_blocks(self._bound[at]) if at < count else self._draws.operands[at - count]
 
-    def _result(self, n: int, made: Mapping[int, Held]) -> Held:
+    def _result(self, n: int, values: Mapping[int, Value]) -> Value:
         """States as views of their buffers, other outputs as copies."""
         if n in self._state_of_output:
             bound = self._bound[self._state_of_output[n]]
-            return held_of(self._memory.each(lambda b: b.view(), bound))
+            return value_of_blocks(self._memory.each(lambda b: b.view(), bound))
         blocks = self._outputs.get(n)
         if blocks is None:
-            blocks = blocks_of(made[self._program.outputs[n]])
-        return held_of(self._memory.each(lambda b: b.copy(), blocks))
+            blocks = blocks_of(values[self._program.outputs[n]])
+        return value_of_blocks(self._memory.each(lambda b: b.copy(), blocks))
 
 
 def _is_program(frame: traceback.FrameSummary) -> bool:
@@ -365,7 +369,7 @@ def step_graph(
     return StepGraph(name, device_part, memory, values, states, is_argument)
 
 
-def _gpus(program: Program, values: Sequence[Held]) -> set[tuple[int, ...]]:
+def _gpus(program: Program, values: Sequence[Value]) -> set[tuple[int, ...]]:
     """The GPUs of the blocks of each array that is computed with; -1 for those of the host."""
     read = {r for k in program.instructions for r in (*k.inputs, *k.outputs)}
     arrays = [blocks_of(values[r]) for r in read | {*program.inputs, *program.outputs}]

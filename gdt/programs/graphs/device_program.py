@@ -13,7 +13,7 @@ from gdt.engine.plan import Plan
 from gdt.engine.updates import UpdateOp
 from gdt.programs.aliases import blocks_of
 from gdt.programs.graphs.host_values import Scalar
-from gdt.programs.instruction import Held, Instruction, held_of
+from gdt.programs.instruction import Instruction, Value, value_of_blocks
 from gdt.programs.program import Program
 
 
@@ -86,12 +86,12 @@ class MultiTensorUpdate:
         self._bodies, self._mesh = plan.kernel_bodies, plan.outs[0].mesh
         self._launch, self.arrays, self.count = launch, arrays, count
 
-    def __call__(self, values: Sequence[Held], free: Sequence[bool]) -> list[Held]:
+    def __call__(self, values: Sequence[Value], free: Sequence[bool]) -> list[Value]:
         results = []
         for i, body in enumerate(self._bodies):
             with backend_of(self._mesh).on(self._mesh, i):
                 results.append(self._of_block(body, [blocks_of(v)[i] for v in values], free))
-        return [held_of(blocks) for blocks in zip(*results, strict=True)]
+        return [value_of_blocks(blocks) for blocks in zip(*results, strict=True)]
 
     def _of_block(self, body: KernelBody, values: list[Any], free: Sequence[bool]) -> list[Any]:
         n, scalars = self.arrays, values[self.arrays * self.count :]

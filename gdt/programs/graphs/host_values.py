@@ -9,7 +9,7 @@ import numpy as np
 
 from gdt.programs.aliases import blocks_of
 from gdt.programs.graphs.memory import Blocks, GraphMemory
-from gdt.programs.instruction import Held, Instruction, held_of
+from gdt.programs.instruction import Instruction, Value, value_of_blocks
 
 
 class Scalar(NamedTuple):
@@ -43,9 +43,9 @@ class HostValues:
         self._packed = {d: memory.filled((len(s),), d) for d, s in self._of_dtype.items()}
         at = {s: (d, i) for d, group in self._of_dtype.items() for i, s in enumerate(group)}
         self._buffers: list[Blocks] = [()] * len(arrays)
-        self.operands: list[Held] = []
+        self.operands: list[Value] = []
         for dtype, i in map(at.__getitem__, scalars):
-            self.operands.append(held_of([packed[i] for packed in self._packed[dtype]]))
+            self.operands.append(value_of_blocks([packed[i] for packed in self._packed[dtype]]))
         self.operands += [None] * len(arrays)
 
     def draw(self) -> None:
@@ -60,5 +60,5 @@ class HostValues:
             if not self._buffers[i]:
                 empty = self._memory.backend.xp.empty_like
                 self._buffers[i] = self._memory.each(empty, blocks)
-                self.operands[first + i] = held_of(self._buffers[i])
+                self.operands[first + i] = value_of_blocks(self._buffers[i])
             self._memory.copy(self._buffers[i], blocks)
