@@ -201,8 +201,8 @@ CALLS: dict[str, Callable[..., Any]] = {
     **_calls("linalg.multi_dot", lambda f, o: f([o.x, o.w, o.x])),
     **_calls("linalg.tensorsolve", lambda f, o: f(o.definite, o.definite[0])),
     **_calls("linalg.tensorinv", lambda f, o: f(o.definite, ind=1)),
-    **_calls("fft.fft fft.ifft fft.rfft fft.hfft fft.ihfft", lambda f, o: f(o.v)),
-    **_calls("fft.irfft", lambda f, o: f(o.v + 0j)),
+    **_calls("fft.fft fft.ifft fft.rfft fft.ihfft", lambda f, o: f(o.v)),
+    **_calls("fft.irfft fft.hfft", lambda f, o: f(o.v, SIDE * SIDE)),
 }  # fmt: skip
 WITHOUT_MOVES = {
     *("array_repr", "common_type", "iscomplexobj", "isrealobj", "isscalar", "iterable", "ndim"),

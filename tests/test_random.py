@@ -14,6 +14,7 @@ import pytest
 
 import gdt
 from gdt.random import bits as random_bits
+from gdt.random import choosing
 from gdt.testing import assert_consistent, layouts, meshes
 
 MESHES = meshes([(2,), (4,), (2, 2), (2, 3)])
@@ -81,6 +82,13 @@ def test_permutation_of_numbers_and_of_an_array(mesh: gdt.Mesh) -> None:
     value = np.arange(27.0).reshape(3, 9)
     for layout in layouts(mesh, 1, partial=True):
         assert_same(gdt.random.permutation(9, key=4, layout=layout), order, layout)
+    long = random_bits.permutation(np, choosing.LONG, 4)
+    for layout in layouts(mesh, 1):
+        drawn = gdt.random.permutation(choosing.LONG, key=4, layout=layout)
+        assert_same(drawn, long, layout)
+        shuffled = gdt.random.permutation(gdt.asarray(long * 2, layout=layout), key=4)
+        assert shuffled.numpy().tolist() == (long * 2)[long].tolist()
+        assert bool(shuffled.layout.dims[0]) == bool(layout.dims[0])
     for layout in layouts(mesh, 2):
         shuffled = gdt.random.permutation(gdt.asarray(value, layout=layout), axis=1, key=4)
         assert shuffled.numpy().tolist() == value[:, order].tolist()

@@ -22,6 +22,7 @@ from gdt.ops.movement import made_whole, relayout
 from gdt.ops.reductions import sum_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import Shape, checked_shape, reshape
+from gdt.ops.sorting import argsort
 from gdt.ops.taking import take, take_along_axis
 from gdt.random import bits as random_bits
 from gdt.random.draws import drawn, in_layout, integers, of_rank_0, uniform
@@ -31,6 +32,8 @@ from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 
 Block = Any
+
+LONG = 1 << 15  # elements of a split axis from which on no device computes their whole order
 
 
 @planned_op(action="draw")
@@ -55,8 +58,8 @@ def permutation(
 ) -> DistributedArray:
     """The integers below `x` in random order; or an array with its elements along `axis` so.
 
-    All orders are equally likely, but for one of 2^64 bits being drawn twice. Every device computes
-    the whole order of an axis, as it takes a sort.
+    All orders are equally likely, but for one of 2^64 bits being drawn twice. The order of a long
+    axis that is split is split as well; that of any other is computed by every device.
 
     >>> gdt.random.permutation(5, key=0).tolist()
     [4, 0, 3, 1, 2]
@@ -64,13 +67,21 @@ def permutation(
     if isinstance(x, int | np.integer):
         (n,) = checked_shape(int(x), "permutation")
         target_layout = checked_layout(layout, 1, "permutation")
-        return relayout(_permute(*operands_of(key, target_layout.mesh), n=n), target_layout)
+        return relayout(_random_order(n, key, target_layout), target_layout)
     x = asarray(x)
     if not -x.ndim <= axis < x.ndim:
         problem = f"axis {axis} is out of range for rank {x.ndim}"
         raise error(AxisError, "permutation", problem, operands={"x": x.type})
-    order = permutation(x.shape[axis], key=key, layout=Layout.replicated(x.mesh, 1))
+    order = _random_order(x.shape[axis], key, Layout.of(x.mesh, (x.layout.dims[axis],)))
     return in_layout(take(x, order, axis=axis), layout)
+
+
+def _random_order(n: int, key: Key, layout: Layout) -> DistributedArray:
+    """The integers below `n` in random order: replicated, or, where they are many and `layout` is
+    split, as that is."""
+    if n < LONG or not layout.dims[0]:
+        return _permute(*operands_of(key, layout.mesh), n=n)
+    return argsort(drawn("bits64", (n,), np.uint64, layout.resolved, key, {}))
 
 
 @checked
