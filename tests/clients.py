@@ -19,17 +19,27 @@ import einops.array_api
 import numpy as np
 import opt_einsum
 import scipy.cluster
+import scipy.constants
+import scipy.differentiate
 import scipy.fft
 import scipy.integrate
+import scipy.optimize
 import scipy.signal
 import scipy.special
 import scipy.stats
 import xarray as xr
+from scipy.spatial.transform import Rotation
 from sklearn import config_context
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, mean_squared_error, r2_score
-from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.metrics.pairwise import (
+    cosine_similarity,
+    euclidean_distances,
+    linear_kernel,
+    manhattan_distances,
+    rbf_kernel,
+)
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 import gdt
@@ -65,6 +75,10 @@ SKLEARN: dict[str, Call] = {
     "r2": lambda x, y: r2_score(x[:, 0], x[:, 1]),
     "mean squared error": lambda x, y: mean_squared_error(x[:, 0], x[:, 1]),
     "distances": lambda x, y: euclidean_distances(x, x[:5]),
+    "manhattan distances": lambda x, y: manhattan_distances(x, x[:5]),
+    "cosine similarity": lambda x, y: cosine_similarity(x, x[:5]),
+    "rbf kernel": lambda x, y: rbf_kernel(x, x[:5]),
+    "linear kernel": lambda x, y: linear_kernel(x, x[:5]),
 }
 OTHERS: dict[str, Call] = {
     "scipy zscore": lambda x, y: scipy.stats.zscore(x),
@@ -83,6 +97,30 @@ OTHERS: dict[str, Call] = {
     "scipy hilbert": lambda x, y: scipy.signal.hilbert(x[:, 0]),
     "scipy trapezoid": lambda x, y: scipy.integrate.trapezoid(x, axis=0),
     "scipy whiten": lambda x, y: scipy.cluster.vq.whiten(x),
+    "scipy hmean": lambda x, y: scipy.stats.hmean(x * x + 0.1),
+    "scipy pmean": lambda x, y: scipy.stats.pmean(x * x + 0.1, 2),
+    "scipy tvar": lambda x, y: scipy.stats.tvar(x, (-1, 1)),
+    "scipy quantile": lambda x, y: scipy.stats.quantile(x, 0.3, axis=0),
+    "scipy sem": lambda x, y: scipy.stats.sem(x),
+    "scipy zmap": lambda x, y: scipy.stats.zmap(x, x),
+    "scipy gstd": lambda x, y: scipy.stats.gstd(x * x + 0.1),
+    "scipy iqr": lambda x, y: scipy.stats.iqr(x, axis=0),
+    "scipy kstat": lambda x, y: scipy.stats.kstat(x[:, 0], 3),
+    "scipy circmean": lambda x, y: scipy.stats.circmean(x, axis=0),
+    "scipy rankdata": lambda x, y: scipy.stats.rankdata(x, axis=0),
+    "scipy mode": lambda x, y: scipy.stats.mode(np.round(x), axis=0).mode,
+    "scipy log_softmax": lambda x, y: scipy.special.log_softmax(x, axis=1),
+    "scipy xlogy": lambda x, y: scipy.special.xlogy(x * x, x * x),
+    "scipy rel_entr": lambda x, y: scipy.special.rel_entr(x * x, x * x + 1),
+    "scipy fft2": lambda x, y: scipy.fft.fft2(x),
+    "scipy irfft": lambda x, y: scipy.fft.irfft(x, axis=0),
+    "scipy hfft": lambda x, y: scipy.fft.hfft(x, axis=0),
+    "scipy resample": lambda x, y: scipy.signal.resample(x, 20, axis=0),
+    "scipy cumulative_trapezoid": lambda x, y: scipy.integrate.cumulative_trapezoid(x, axis=0),
+    "scipy derivative": lambda x, y: scipy.differentiate.derivative(np.exp, x[:4]).df,
+    "scipy rosen": lambda x, y: scipy.optimize.rosen(x),
+    "scipy Rotation": lambda x, y: Rotation.from_rotvec(x[:, :3]).as_matrix(),
+    "scipy convert_temperature": lambda x, y: scipy.constants.convert_temperature(x, "C", "K"),
     "einops rearrange": lambda x, y: einops.rearrange(x, "a b -> (b a)"),
     "einops reduce": lambda x, y: einops.reduce(x[:40], "(a c) b -> a b", "mean", c=2),
     "einops repeat": lambda x, y: einops.repeat(x, "a b -> a k b", k=2),
