@@ -34,6 +34,8 @@ from gdt.engine import custom_vjp as custom_vjp_module
 from gdt.engine import op as op_module
 from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
+from gdt.linalg import fitting
+from gdt.linalg.fitting import *
 from gdt.ops import *
 from gdt.ops import constants, lib, numpys
 from gdt.ops.constants import *
@@ -80,6 +82,7 @@ __all__ += constants.__all__
 __all__ += custom_vjp_module.__all__
 __all__ += drawing.__all__
 __all__ += fetching.__all__
+__all__ += fitting.__all__
 __all__ += function_module.__all__
 __all__ += layout.__all__
 __all__ += mesh.__all__

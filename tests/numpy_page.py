@@ -30,7 +30,6 @@ ABSENT = {
     **dict.fromkeys(("array2string", "array_str"), "`repr(x)` shows the edges of an array"),
     **dict.fromkeys(("get_include", "info", "show_runtime", "test"), "about NumPy itself"),
     **dict.fromkeys(("fromregex", "frompyfunc"), "Python objects and text, one at a time"),
-    **dict.fromkeys(("polydiv", "polyfit", "roots"), "not yet: `gdt.linalg.lstsq` fits"),
 }  # fmt: skip
 NOT_YET = "not yet"
 

@@ -18,7 +18,7 @@ from gdt.ops.joining import concat
 from gdt.ops.padding import pad
 from gdt.sharding.dtypes import promoted
 
-__all__ = ["poly", "polyadd", "polyder", "polyint", "polymul", "polysub", "polyval"]
+__all__ = ["poly", "polyadd", "polyder", "polydiv", "polyint", "polymul", "polysub", "polyval"]
 
 
 def _coefficients(name: str, **polynomials: Any) -> list[DistributedArray]:
@@ -93,6 +93,30 @@ def polymul(p: Any, q: Any) -> DistributedArray:
     """
     trimmed = [trim_zeros(x, "f") for x in _coefficients("polymul", p=p, q=q)]
     return _product(*[x if x.shape[0] else pad(x, (0, 1)) for x in trimmed])
+
+
+@public
+def polydiv(u: Any, v: Any) -> tuple[DistributedArray, DistributedArray]:
+    """The quotient and the remainder of two polynomials. Reads where the leading zeros of the
+    remainder end.
+
+    >>> [x.tolist() for x in gdt.polydiv([3.0, 5.0, 2.0], [2.0, 1.0])]
+    [[1.5, 1.75], [0.25]]
+    """
+    u, v = _coefficients("polydiv", u=u, v=v)
+    u, v = (x if x.dtype.kind in "fc" else astype(x, np.float64) for x in (u, v))
+    rest, v = (astype(x, promoted(u.dtype, v.dtype)) for x in (u, v))
+    count, places = v.shape[0], rest.shape[0] - v.shape[0] + 1
+    factors = []
+    for i in range(places):
+        factors.append(rest[i : i + 1] / v[0])
+        rest = rest.at[i : i + count].subtract(factors[-1] * v)
+    quotient = concat(factors) if factors else zeros_like(rest, shape=(1,))
+    is_small = (abs(rest) <= 1e-8).numpy()  # NumPy's allclose(rest, 0)
+    start = min(
+        int(np.argmin(is_small)) if not is_small.all() else rest.shape[0], rest.shape[0] - 1
+    )
+    return quotient, rest[start:]
 
 
 @public
