@@ -55,7 +55,7 @@ def promoted(*operands: Any) -> Dtype:
     numbers = [a for a in operands if type(a) in (bool, int, float, complex)]
     dtypes = [_dtype_of(a) for a in operands if type(a) not in (bool, int, float, complex)]
     if BFLOAT16 not in dtypes:
-        return np.result_type(*operands)
+        return np.result_type(*dtypes, *numbers)  # NumPy's does not take arrays of a GPU
     inexact = [FLOAT32 if d == BFLOAT16 else d for d in dtypes if kind_of(d) in INEXACT]
     if complex in map(type, numbers) or any(kind_of(d) in "fc" and d != BFLOAT16 for d in dtypes):
         return np.result_type(*inexact, *numbers)
