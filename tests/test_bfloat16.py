@@ -79,6 +79,49 @@ def test_functions_of_bfloat16_are_those_of_float32_rounded(mesh: gdt.Mesh) -> N
     assert count > 280
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_gradients_in_bfloat16_are_those_of_float32_rounded() -> None:
+    mesh, count = MESHES[1], 0
+    for name in sorted(SAMPLES.keys() - BY_RESOLUTION):
+        function, number = FUNCTIONS[name], zlib.crc32(name.encode())
+        sample = SAMPLES[name][number % len(SAMPLES[name])]
+        if not sample.grad or function.__module__.startswith("gdt.linalg"):
+            continue
+        *_, chosen = choices(mesh, [a.ndim for a in sample.arrays], limit=2, seed=number)
+
+        def gradients(dtype: Any, function: Any = function, sample: Any = sample) -> list[Any]:
+            """Those of the sum of all squares of a function's results."""
+            arrays = [
+                gdt.asarray(a, layout=w.resolved)
+                for a, w in zip(rounded(sample, dtype), chosen, strict=True)  # noqa: B023
+            ]
+            sources = [x for x in arrays if gdt.isdtype(x, "real floating")]
+            with gdt.default_mesh(mesh), np.errstate(all="ignore"):
+                with gdt.GradientTape() as tape:
+                    for x in sources:
+                        tape.watch(x)
+                    outs = leaves(function(*sample.with_arrays(arrays), **sample.static))
+                    squares = [
+                        gdt.sum(gdt.astype(x, "float32") ** 2)
+                        for x in outs
+                        if isinstance(x, DistributedArray) and gdt.isdtype(x, "real floating")
+                    ]
+                    loss = sum(squares[1:], squares[0]) if squares else None
+                if loss is None or not sources:
+                    return []
+                return tape.gradient(loss, sources, unconnected="zero")
+
+        for got, wide in zip(gradients(BFLOAT16), gradients(np.float32), strict=True):
+            count += 1
+            assert got.dtype == BFLOAT16 and got.layout is wide.layout, name
+            want = wide.numpy()
+            bound = 4 * EPSILON * max(1.0, float(np.abs(want[np.isfinite(want)]).max(initial=0)))
+            np.testing.assert_allclose(
+                got.numpy().astype(float), want, 4 * EPSILON, bound, err_msg=name
+            )
+    assert count > 170
+
+
 def test_bfloat16_promotes_as_in_jax() -> None:
     x, with_integers = gdt.ones(3, gdt.bfloat16), gdt.arange(3)
     assert (x + with_integers).dtype == (x * 0.1).dtype == (x // True).dtype == gdt.bfloat16

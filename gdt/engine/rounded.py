@@ -19,6 +19,7 @@ import numpy as np
 
 from gdt.backend import backend_of
 from gdt.backend.numpy import order_in_memory
+from gdt.comm.messages import note_result
 from gdt.engine.declaration import Declaration
 from gdt.engine.plan import Block, Plan
 from gdt.engine.single_block import mover
@@ -109,7 +110,11 @@ class RoundedPlan:
 
     def _rounded(self, results: Sequence[Sequence[Block]]) -> tuple[Sequence[Block], ...]:
         pairs = zip(self.rounding, results, strict=True)
-        return tuple(x if cast is None else self._on_each(cast, x) for cast, x in pairs)
+        rounded = tuple(x if cast is None else self._on_each(cast, x) for cast, x in pairs)
+        for array_type, blocks in zip(self.plan.outs, rounded, strict=True):
+            if any(array_type.layout.reductions):
+                note_result(blocks[0])
+        return rounded
 
     def _on_each(self, cast: Callable[[Any], Any], blocks: Any) -> Any:
         """Cast the blocks of an array on their devices, or a number."""

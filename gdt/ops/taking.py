@@ -130,7 +130,7 @@ def _add_at_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: 
     return f"{' '.join(left)}, {' '.join(points)}, n -> {' '.join(out)}"
 
 
-@op(_add_at_rule, linear="g", fill={"carrier": None})
+@op(_add_at_rule, linear="g", fill={"carrier": None}, rounded="g")
 def add_at(
     xp: Any, g: Block, indices: Block, carrier: Block, /, axis: int, *, shards: Shards = FROM_ENGINE
 ) -> Block:
@@ -282,7 +282,7 @@ def _add_along_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axi
     return RuleSpec(f"{', '.join(terms)} -> {_along(None, both, axis, 'n')}", both)
 
 
-@op(_add_along_rule, linear="g", fill={"carrier": None})
+@op(_add_along_rule, linear="g", fill={"carrier": None}, rounded="g")
 def add_along_axis(
     xp: Any, g: Block, indices: Block, carrier: Block, /, axis: int, *, shards: Shards = FROM_ENGINE
 ) -> Block:
