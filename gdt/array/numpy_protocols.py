@@ -173,7 +173,7 @@ def _refuse(shown: str, options: Mapping[str, Any]) -> None:
 def _lacking(functions: Functions, shown: str) -> DtypeError:
     """The error of a function of NumPy that gdt lacks, which names the nearest one."""
     name = shown.removeprefix("numpy.")
-    nearest = difflib.get_close_matches(name, [*functions, *ALIASES], 1)
+    nearest = difflib.get_close_matches(name, [*functions, *ALIASES], 1, cutoff=0.75)
     instead = f"gdt has {nearest[0]}. " if nearest else ""
     return error(
         DtypeError,
