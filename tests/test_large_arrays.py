@@ -48,6 +48,9 @@ MATRIX = VECTOR.reshape(512, 512)
 GROUPS = _rng.integers(0, 1 << 16, VECTOR.size)
 COUNTS = _rng.integers(0, 5, VECTOR.size)
 ORDER = _rng.permutation(VECTOR.size)
+WHOLE_NUMBERS = GROUPS.astype(float)  # whose sums are exact
+SQUARE = _rng.integers(-4, 5, (1024, 1024)).astype(float)
+KERNEL = np.arange(9.0)
 UNEVEN = _rng.standard_normal(499 * 501)
 MOVED = (DEVICES - 1) / DEVICES  # of an array that all devices spread over all
 
@@ -113,6 +116,35 @@ CALLS = {
         expect=lambda x, v: np.concatenate([x[:1000], v]),
     ),
     "ravel of split columns": Large(lambda x: x.ravel(), (MATRIX, [None, "x"]), least=MOVED),
+    "take along a vector": Large(
+        lambda x, i: np.take_along_axis(x, i, 0),
+        (VECTOR, ["x"]),
+        (ORDER, ["x"]),
+        least=2 * MOVED,
+    ),
+    "stack": Large(lambda x, y: np.stack([x, y]), (VECTOR, ["x"]), (VECTOR, ["x"]), least=0),
+    "convolution": Large(
+        lambda x: gdt.convolve(x, KERNEL),
+        (WHOLE_NUMBERS, ["x"]),
+        least=0.01,
+        expect=lambda x: np.convolve(x, KERNEL),
+    ),
+    "roll": Large(lambda x: np.roll(x, x.size // 3), (VECTOR, ["x"]), least=1),
+    "cumulative sum": Large(np.cumsum, (WHOLE_NUMBERS, ["x"]), least=0.01),
+    "put along a vector": Large(
+        lambda x, i, v: x.at[i].add(v),
+        (VECTOR, ["x"]),
+        (ORDER, ["x"]),
+        (VECTOR, ["x"]),
+        least=2 * MOVED,
+        expect=lambda x, i, v: x + v[np.argsort(i)],
+    ),
+    "product": Large(
+        np.matmul, (SQUARE, ["x", None]), (SQUARE, ["x", None]), least=DEVICES * MOVED
+    ),
+    "product by columns": Large(
+        np.matmul, (SQUARE, [None, "x"]), (SQUARE, [None, "x"]), least=DEVICES * MOVED
+    ),
 }
 
 

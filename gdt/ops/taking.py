@@ -359,6 +359,8 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
             operands={"x": x.type, "indices": indices.type},
         )
     indices = checked_indices(x.type, indices, axis, "take_along_axis")
+    if x.ndim == 1:  # what differs from row to row is an index like any other
+        return rows_at(x, indices, 0)
     result: DistributedArray = take_along_axis_in_range(x, indices, axis=axis)
     return result
 
