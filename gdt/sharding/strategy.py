@@ -92,7 +92,12 @@ def choose(
 
     reread: the positions of operands whose partial reductions another op has passed on already.
     """
-    return min(considered(rule, types, sizes, reread), key=itemgetter(0))[1]
+    strategies = []
+    for price, strategy in considered(rule, types, sizes, reread):
+        strategies.append((price, strategy))
+        if not (reread or price.nbytes or price.moved or price.partial):
+            break  # nothing is cheaper than what is free, but to resolve what is read again
+    return min(strategies, key=itemgetter(0))[1]
 
 
 def considered(
