@@ -161,7 +161,13 @@ def test_files_do_not_run_constructors_or_code(tmp_path: Path, monkeypatch: Any)
 
 def changed(path: Path, **changes: Any) -> None:
     content = json.loads((path / "model.json").read_text())
+    del content["crc32"]
     (path / "model.json").write_text(json.dumps({**content, **changes}))
+
+
+def replaced(path: Path, old: str, new: str) -> None:
+    text = (path / "model.json").read_text()
+    (path / "model.json").write_text(text.replace(old, new, 1))
 
 
 @pytest.mark.parametrize(
@@ -177,6 +183,8 @@ def changed(path: Path, **changes: Any) -> None:
         (lambda p: changed(p, model={"object": "gdt.relu", "attributes": {}}), "is no class"),
         (lambda p: changed(p, model={"object": "gdt.nn.layers.Dense"}), "is damaged"),
         (lambda p: changed(p, model={"array": "absent"}), "is damaged"),
+        (lambda p: changed(p, model={}), "unknown '{}'"),
+        (lambda p: replaced(p, "gdt.relu", "gdt.tanh"), "is damaged"),
         (lambda p: (p / "arrays.safetensors").unlink(), "arrays.safetensors"),
         (lambda p: (p / "arrays.safetensors").write_bytes(b"abc"), "arrays.safetensors"),
     ],

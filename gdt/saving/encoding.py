@@ -132,7 +132,7 @@ class Decoder:
         """Return the value of what `Encoder.encode` returned."""
         if not isinstance(value, dict):
             return value
-        kind = next(iter(value))
+        kind = next(iter(value), "{}")
         if kind not in DECODERS:
             raise error(CheckpointError, "load_model", f"the file holds an unknown {kind!r}")
         return DECODERS[kind](self, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from functools import partial
 from itertools import zip_longest
@@ -53,16 +54,9 @@ def save_model(
         name: [list(x.shape), x.dtype.name, Encoder().encode(x.layout, name)]
         for name, x in encoder.arrays.items()
     }
-    text = json.dumps(
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "arrays": layouts,
-            "model": architecture,
-            "compilation": compilation,
-        },
-        indent=1,
-    )
+    parts = {"arrays": layouts, "model": architecture, "compilation": compilation}
+    head = {"format": FORMAT, "version": VERSION, "crc32": _checksum(parts)}
+    text = json.dumps({**head, **parts}, indent=1)
     _agree(folder, text)
     if encoder.arrays:
         save(folder / "arrays.safetensors", dict(encoder.arrays))
@@ -141,6 +135,12 @@ def load_model(
     return model
 
 
+def _checksum(content: Mapping[str, Any]) -> str:
+    """Return the CRC-32 of the parts of a model's JSON file."""
+    parts = [content.get(name) for name in ("arrays", "model", "compilation")]
+    return f"{zlib.crc32(json.dumps(parts).encode()):08x}"
+
+
 def _content(folder: Path) -> Mapping[str, Any]:
     """Return the content of a model's JSON file, or raise CheckpointError."""
     file = folder / "model.json"
@@ -157,6 +157,9 @@ def _content(folder: Path) -> Mapping[str, Any]:
     if content.get("version") != VERSION:
         problem = f"{file} is of version {content.get('version')}, and this gdt reads {VERSION}"
         raise error(CheckpointError, "load_model", problem)
+    if content.get("crc32", _checksum(content)) != _checksum(content):
+        problem, remedy = f"{file} is damaged", "A file that was edited has no crc32."
+        raise error(CheckpointError, "load_model", problem, remedy=remedy)
     if content["arrays"]:
         contents(folder / "arrays.safetensors")  # raises for a file that is missing or damaged
     return content
