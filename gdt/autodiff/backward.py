@@ -267,7 +267,7 @@ def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[Distri
     for n, t in resolved:
         arrays[n]._resolved = array_of(t, next(results))
     for n in passed:
-        arrays[n]._is_passed = True
+        arrays[n]._passed = True
     return grads
 
 

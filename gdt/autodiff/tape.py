@@ -322,8 +322,7 @@ class _Number:
 
 def _by_key(tree: Mapping[Any, Any], keys: Sequence[Any], values: Iterable[Any]) -> dict[Any, Any]:
     """Return a dict of these keys and values, in the order of the keys of `tree`."""
-    by_key = dict(zip(keys, values, strict=True))
-    return {key: by_key[key] for key in tree}
+    return dict.fromkeys(tree) | dict(zip(keys, values, strict=True))
 
 
 # ---------------------------------------------------------------- functions
