@@ -40,7 +40,8 @@ class Instruction(NamedTuple):
 
 def value_of(array: DistributedArray) -> Value:
     """The value of a register that holds an array: its block, or a tuple of several blocks."""
-    return value_of_blocks(array.blocks)
+    blocks = array.blocks  # without a call: gradients ask for each of their inputs
+    return blocks[0] if len(blocks) == 1 else tuple(blocks)
 
 
 def value_of_blocks(blocks: Sequence[Block]) -> Value:
