@@ -21,8 +21,8 @@ class ConsideredStrategy(NamedTuple):
     how: the factors of the op's rule that it splits, and over which mesh axes.
     results: the layouts of the results.
     bytes: the bytes that moving the operands sends.
-    later: the bytes that are added to its price for reducing partial results later; a strategy that
-        moves nothing makes them for nothing.
+    later: the bytes that are added to its price for reducing partial results later, or for results
+        whole because indices are; a strategy that moves nothing makes them for nothing.
     """
 
     how: str

@@ -67,12 +67,12 @@ class Strategy(NamedTuple):
 class Price(NamedTuple):
     """The price of a strategy; the least is chosen, by the first field in which two differ.
 
-    nbytes: the bytes that moving the operands sends now, and those that `later` says; where indices
-        are gathered, also those of gathering the outputs.
+    nbytes: the bytes that moving the operands sends now, and those that `later` says.
     moved: the sizes in bytes of the operands that change their layout.
     partial: the number of partial reductions of the outputs that cost something later.
     order: the position of the strategy among those that are considered.
-    later: the bytes that reducing the partial outputs will send.
+    later: the bytes that reducing the partial outputs will send, and, where indices are gathered,
+        gathering the outputs.
     """
 
     nbytes: int
@@ -121,10 +121,10 @@ def considered(
             later *= 2
         shared = sum(_resolution_nbytes(types[n]) // 2 for n in reread - set(passed))
         partial = sum(r is not None for o in strategy.output_layouts for r in o.reductions)
+        partial = partial if later else 0
+        later += _unsplit_nbytes(rule, types, sizes, strategy) if moves else 0
         nbytes = strategy.nbytes - shared + later
-        if moves:
-            nbytes += _unsplit_nbytes(rule, types, sizes, strategy)
-        yield Price(nbytes, sum(moves), partial if later else 0, order, later), strategy
+        yield Price(nbytes, sum(moves), partial, order, later), strategy
 
 
 def _resolution_nbytes(array_type: ArrayType | None) -> int:
