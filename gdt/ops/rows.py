@@ -289,12 +289,12 @@ def combine(xp: Any, held: Block, offsets: Block, values: Block, how: str) -> No
         held[...] = wide
     elif how == "set" and xp is np:
         held[offsets] = values
-    elif how in ("add", "min", "max") or xp is np:
+    elif how == "add" or xp is np:
         getattr(xp, UFUNCS[how]).at(held, offsets, values)
-    else:  # CuPy leaves open which of several values stays, and has no multiply.at
+    else:  # CuPy leaves open which of several values stays, and its other ufuncs have no `at`
         for turn in _turns(xp, offsets):
-            at = offsets[turn]
-            held[at] = values[turn] if how == "set" else held[at] * values[turn]
+            at, new = offsets[turn], values[turn]
+            held[at] = new if how == "set" else getattr(xp, UFUNCS[how])(held[at], new)
 
 
 def _turns(xp: Any, offsets: Block) -> list[Block]:
