@@ -333,6 +333,9 @@ def test_specs_with_dots_fit_any_rank_and_maps_for_many_models_may_match_less() 
     assert tree["b"].layout.sharding_specs == ["unsharded", "unsharded", "model"]
     with pytest.raises(LayoutError, match="a is used has rank 1, and the array has rank 0"):
         layouts.apply({"a": gdt.ones(())})
+    for specs in ([..., "columns"], [..., ..., "model"], gdt.nn.Sharded(used=[..., "columns"])):
+        with pytest.raises(LayoutError):
+            gdt.nn.LayoutMap(mesh)["b"] = specs
     many = gdt.nn.LayoutMap(mesh, allow_unmatched=True)
     many["a"], many["c"] = ["model"], ["model"]
     assert many.apply({"a": gdt.ones((4,))})["a"].layout.sharding_specs == ["model"]

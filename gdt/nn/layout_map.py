@@ -75,13 +75,14 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         _pattern(key)
         if isinstance(layout, Sharded):
             parts = [w for w in (layout.kept, layout.used, layout.state) if w is not None]
-            whole = [w for w in parts if not isinstance(w, str) and not is_open(w)]
-            ranks = {layout_of(w, self.mesh).rank for w in whole}
+            specs = [(w, layout_of(w, self.mesh)) for w in parts if not isinstance(w, str)]
+            ranks = {fixed.rank for w, fixed in specs if not is_open(w)}
             if len(ranks) > 1:
                 problem = f"the layouts of {key!r} have different ranks"
                 raise error(LayoutError, "LayoutMap", problem, operands=vars(layout))
-        elif not key.endswith(OUTPUT) and not is_open(layout):
-            layout = layout_of(layout, self.mesh)
+        elif not key.endswith(OUTPUT):
+            fixed = layout_of(layout, self.mesh)
+            layout = layout if is_open(layout) else fixed
         self._layouts[key] = layout
 
     def __getitem__(self, name: str) -> Any:
