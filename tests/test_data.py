@@ -396,8 +396,8 @@ def test_rows_of_files_are_those_of_one_array(tmp_path):
     [
         (None, "is no array"),
         (b"abc", "is no array"),
-        (np.ones((3, 2)), "differ in more than their rows"),
-        (np.ones((3, 3), "f4"), "differ in more than their rows"),
+        (np.ones((3, 2)), "differ in more than their number of rows"),
+        (np.ones((3, 3), "f4"), "differ in more than their number of rows"),
         ({"a": np.ones(3)}, "several arrays"),
     ],
 )
