@@ -98,3 +98,18 @@ def test_a_median_takes_little_memory_and_sends_little() -> None:
     assert memory.peak < 1.01 * x.nbytes / 8 and peak < 0.4 * x.nbytes
     assert counter.bytes < 0.2 * x.nbytes
     assert float(median) == np.median(x.numpy())
+
+
+@pytest.mark.parametrize("levels", [3, 20])
+def test_recorded_steps_take_quantiles_and_their_gradients(levels: int) -> None:
+    mesh = gdt.create_mesh([("x", 2)])
+    vector = gdt.random.normal((60,), layout=gdt.Layout(["x"], mesh), key=0)
+    matrix = gdt.random.normal((6, 5), layout=gdt.Layout(["x", None], mesh), key=1)
+    q = np.linspace(0, 1, levels).tolist()
+    total = gdt.value_and_grad(lambda x, y: gdt.sum(gdt.quantile(x, q)) + gdt.median(y, axis=1)[0])
+    step = gdt.function(total)
+    for scale in (1.0, -2.0):
+        x, y = vector * scale, matrix * scale
+        got, expected = step(x, y), total(x, y)
+        assert float(got[0]) == float(expected[0])
+        assert got[1].tolist() == expected[1].tolist()

@@ -25,6 +25,7 @@ from gdt.ops.comparison import equal, less, logical_and, minimum, not_equal, whe
 from gdt.ops.creation import zeros, zeros_like
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
+from gdt.ops.joining import concat, stack
 from gdt.ops.masks import rows_in_front
 from gdt.ops.movement import relayout
 from gdt.ops.reductions import sum_
@@ -32,7 +33,7 @@ from gdt.ops.rounding import floor
 from gdt.ops.sample_sort import sort_vector
 from gdt.ops.scans import cumsum
 from gdt.ops.sorting import argsort_whole_axis, by_axis
-from gdt.ops.taking import add_along_axis, take_in_range
+from gdt.ops.taking import add_along_axis
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.rule import RuleSpec
@@ -75,7 +76,8 @@ def ordered_along_whole_axis(xp: Any, x: Block, /, axis: int, ranks: Ranks) -> B
 
 def _whole_vjp(g: Any, out: Any, x: Any, *, axis: int, ranks: Ranks) -> Any:
     order = argsort_whole_axis(x, axis=axis)
-    places = take_in_range(order, np.array(ranks), axis=axis + x.ndim)
+    behind = (slice(None),) * (-1 - axis)
+    places = concat([getitem(order, (..., slice(r, r + 1), *behind)) for r in ranks], axis=axis)
     return add_along_axis(g, places, zeros(x.shape[axis]), axis=axis + x.ndim)
 
 
@@ -284,7 +286,7 @@ def _of_vector(x: DistributedArray, ranks: Ranks) -> DistributedArray:
         return ordered_vector(x, ranks=ranks)
     ordered = sort_vector(x)
     last = getitem(ordered, -1)
-    return where(not_equal(last, last), last, take_in_range(ordered, np.array(ranks), axis=0))
+    return where(not_equal(last, last), last, stack([getitem(ordered, r) for r in ranks]))
 
 
 def in_order(x: DistributedArray, ranks: Ranks) -> DistributedArray:
