@@ -39,12 +39,14 @@ def inputs(mesh, rng):
     return gdt.asarray(rng.normal(size=(8, 8)), "float32", layout=gdt.Layout(["data", None], mesh))
 
 
-def losses_and_weights(mesh, wrap, x, entry=None, function=lambda step, **options: step):
+def losses_and_weights(
+    mesh, wrap, x, entry=None, function=lambda step, **options: step, units=r"layers\.\d"
+):
     """Return the losses of six steps, and the weights after them."""
     gdt.random.seed(7)
     model, optimizer = Stack(mesh, wrap), gdt.optim.SGD(0.1)
     if entry is not None:
-        layouts = gdt.nn.LayoutMap(mesh)
+        layouts = gdt.nn.LayoutMap(mesh, units=units)
         layouts[r".*(weight|bias)"] = entry
         layouts.apply(model)
 
@@ -87,6 +89,36 @@ def test_checkpoints_nest_and_have_second_derivatives(rng, mesh) -> None:
     np.testing.assert_allclose(
         second(nested).numpy(), second(plain).numpy(), rtol=1e-10, atol=1e-10
     )
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+@pytest.mark.parametrize("function", [lambda step, **options: step, gdt.function])
+def test_arrays_that_a_module_around_has_gathered_are_used_again(rng, mesh, function) -> None:
+    x, whole_model = inputs(mesh, rng), ""
+    expected = losses_and_weights(mesh, lambda layer: layer, x)
+    nested = lambda layer: gdt.checkpointed(gdt.checkpointed(layer))
+    losses, weights = losses_and_weights(
+        mesh, nested, x, gdt.nn.Sharded(kept="data"), function, whole_model
+    )
+    np.testing.assert_allclose(losses, expected[0], rtol=1e-6)
+    for w, e in zip(weights, expected[1], strict=True):
+        np.testing.assert_allclose(w, e, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_an_array_that_passes_through_unread_has_its_gradient(rng, mesh) -> None:
+    x, h = inputs(mesh, rng), inputs(mesh, rng)
+    for f in (lambda x, h: (h, gdt.tanh(x)), lambda x, h: (h, x)):
+
+        def gradient(f):
+            def loss(x, h):
+                passed, y = f(x, h)
+                return gdt.sum(passed * passed) + gdt.sum(y * h)
+
+            return gdt.grad(loss, argnums=(0, 1))(x, h)
+
+        for got, want in zip(gradient(gdt.checkpointed(f)), gradient(f), strict=True):
+            np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-6)
 
 
 def test_unreduced_gradients_are_still_reduced_once(rng) -> None:
@@ -189,4 +221,9 @@ def test_functions_that_cannot_run_twice_are_refused(rng) -> None:
     weights["w"] = gdt.asarray(5.0)
     with pytest.raises(GradientError, match=r"called in line \d+ .* uses other arrays in the back"):
         tape.gradient(y, tape.nodes[0][1][0])
+    counts = iter((2, 1))
+    with gdt.GradientTape() as tape:
+        y, _ = gdt.checkpointed(lambda x: [x * 2.0] * next(counts))(x)
+    with pytest.raises(GradientError, match=r"in line \d+ .* returns other arrays in the backward"):
+        tape.gradient(y, x)
     assert float(gdt.checkpointed(fetches)(gdt.asarray(2.0))) == 4.0  # without a tape it runs once

@@ -178,6 +178,9 @@ def test_a_constraint_on_an_output_is_obeyed() -> None:
     model(gdt.ones((8, 8), layout=gdt.Layout(["data", None], mesh)))
     assert seen == [gdt.Layout([None, "data"], mesh)]
     layouts = gdt.nn.LayoutMap(mesh)
+    layouts["/output"] = [..., "data"]
+    assert layouts.apply(model_on(mesh))(gdt.ones((8, 8))).layout.sharding_specs[1] == "data"
+    layouts = gdt.nn.LayoutMap(mesh)
     layouts["/output"] = ["data"]
     with pytest.raises(LayoutError, match=r"the model/output does not fit the array that"):
         layouts.apply(model_on(mesh))(gdt.ones((8, 8)))
@@ -194,6 +197,11 @@ def test_maps_that_do_not_fit_are_refused() -> None:
         (gdt.nn.Sharded(used=[None]), r"layers\.0\.weight is used has rank 1, and .* rank 2"),
         (gdt.nn.Sharded(kept="data", used=["data", None]), r"weight cannot be split over 'data' t"),
         (gdt.nn.Sharded(kept="rows"), r"no axis .*'rows'|'rows'"),
+        (gdt.Layout([None, None], mesh, partial=["data"]), r"weight is used is partial"),
+        (
+            gdt.nn.Sharded(kept=gdt.Layout(["data", None], MESHES[0])),
+            r"weight is kept is on Mesh\(data=4\), and the array is used on Mesh\(data=2",
+        ),
     ):
         layouts = gdt.nn.LayoutMap(mesh)
         layouts[r"layers\.0\.weight"] = entry
@@ -207,6 +215,34 @@ def test_maps_that_do_not_fit_are_refused() -> None:
         with pytest.raises(LayoutError, match=f"matches the name of no {noun}") as caught:
             layouts.apply(model_on(mesh))
         assert "layers.0" in str(caught.value)
+    layouts = gdt.nn.LayoutMap(mesh)
+    for key, layout in (("w", "data"), ("/output", "data"), ("/output", gdt.nn.Sharded("data"))):
+        with pytest.raises(LayoutError, match="not a list of sharding specs"):
+            layouts[key] = layout
+    with pytest.raises(LayoutError, match="no mesh axis 'rows'"):
+        layouts["/output"] = [..., "rows"]
+
+
+def test_arrays_of_another_mesh_in_the_place_of_those_that_were_moved_are_refused() -> None:
+    mesh, layouts = MESHES[0], gdt.nn.LayoutMap(MESHES[0])
+    layouts[".*weight"] = gdt.nn.Sharded(kept="data")
+    model, x = layouts.apply(model_on(mesh)), gdt.ones((8, 8))
+    model[0].weight = gdt.ones((8, 8), "float32")
+    with pytest.raises(LayoutError, match=r"layers\.0\.weight has not been moved to the layout"):
+        model(x)
+    with pytest.raises(LayoutError, match=r"a\.weight has not been moved"):
+        layouts.gathered({"weight": gdt.ones((8, 2))}, "a")
+
+
+def test_one_array_of_two_names_stays_one() -> None:
+    w, layouts = gdt.ones((4, 8)), gdt.nn.LayoutMap(MESHES[0])
+    layouts["."] = gdt.nn.Sharded(kept="data")
+    tree = layouts.apply({"a": w, "b": [w]})
+    assert tree["a"] is tree["b"][0]
+    assert tree["a"].layout.sharding_specs == ["data", "unsharded"]
+    layouts["b"] = layouts.pop(".")
+    with pytest.raises(LayoutError, match=r"a and b\.0 hold one array, and have different layouts"):
+        layouts.apply(tree)
 
 
 @pytest.mark.parametrize(

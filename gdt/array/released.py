@@ -44,8 +44,9 @@ class Recomputation:
     def restore(self) -> list[Sequence[Block]]:
         """Compute the blocks of all results, give them to those that are released, and return
         them."""
-        # A tape knows the results by their identity, and needs no second call that makes them.
-        token = OBSERVERS.set(tuple([o for o in OBSERVERS.get() if o.wants_parts]))
+        # Tapes and checkpoints know the results by identity, not by a second call that makes them.
+        observers = [o for o in OBSERVERS.get() if o.wants_parts and o.wants_moves]
+        token = OBSERVERS.set(tuple(observers))
         try:
             out = self.op(*self.args, **self.static)
         finally:

@@ -14,7 +14,7 @@ from gdt.autodiff.backward import cotangents_of
 from gdt.autodiff.tape import GradientTape
 from gdt.errors import GradientError, error, line_of_user
 from gdt.observe import OBSERVERS, Observer, observing, observing_only, repeating
-from gdt.ops.gathering import postponing
+from gdt.ops.gathering import GATHERED_SLOTS, in_their_slots, postponing
 from gdt.programs.variables import read, variables
 from gdt.state import Stateful, mapped, places
 
@@ -37,7 +37,8 @@ def checkpointed(f: Callable[..., Any]) -> Checkpointed:
 
     A call under a tape raises GradientError where `f` puts new arrays into its variables or modules
     (as batch normalization in training does), or reads values on the host; so does the backward
-    pass where `f` then uses other arrays, such as updated parameters.
+    pass where `f` then uses other arrays, such as updated parameters. Numbers of Python and NumPy
+    in `f` have to be the same both times: no counters, and no random numbers but those of gdt.
 
     >>> w = gdt.asarray([1.0, 2.0])
     >>> layer = gdt.checkpointed(lambda x: gdt.tanh(x * w))
@@ -67,6 +68,7 @@ class Checkpointed(Stateful):
         watch = _Watch(self.__name__)
         with observing_only(*[o for o in OBSERVERS.get() if o.wants_parts], watch):
             out = self.function(*args, **kwargs)
+        watch.on_op(None, tuple(_arrays(out)), {}, ())  # it may return arrays that no op has read
         self._refuse_writes(watch, _arrays((out, args, kwargs)))
         outs: list[DistributedArray] = []
         returned = mapped(lambda leaf: _own(leaf, outs), out)
@@ -121,6 +123,7 @@ class _Segment:
     def __init__(self, call: Checkpointed, args: Any, kwargs: Any, watch: _Watch) -> None:
         self._call, self._args, self._kwargs = call, args, kwargs
         self._draws, self._line = watch.draws, line_of_user()
+        self._slots = GATHERED_SLOTS.get()  # of modules around it, which do not run again
 
     def joint_vjp(
         self, cotangents: Sequence[DistributedArray | None], out: Any, *read: DistributedArray
@@ -128,14 +131,39 @@ class _Segment:
         """Return the cotangents of the arrays that the function reads, from those of its
         outputs."""
         tape, watch = GradientTape(), _Watch(self._call.__name__)
-        with repeating(self._draws), postponing() as recomputations, tape, observing(watch):
-            again = self._call.function(*self._args, **self._kwargs)
+        with (
+            in_their_slots(self._slots),
+            repeating(self._draws),
+            postponing() as recomputations,
+            tape,
+            observing(watch),
+        ):
+            again = _arrays(self._call.function(*self._args, **self._kwargs))
+        watch.on_op(None, tuple(again), {}, ())
+        self._check_returned(out, again)
         self._check_read(read, watch)
-        pairs = zip(_arrays(again), cotangents, strict=True)
+        pairs = zip(again, cotangents, strict=True)
         targets = [(x, g) for x, g in pairs if g is not None]
         nodes = tape.nodes or []
         outputs, seeds = [x for x, _ in targets], [g for _, g in targets]
         return cotangents_of(nodes, outputs, seeds, read, recomputations)
+
+    def _check_returned(
+        self, out: Sequence[DistributedArray], again: Sequence[DistributedArray]
+    ) -> None:
+        """Raise GradientError unless the function has returned such arrays again."""
+        if [(x.shape, x.dtype) for x in out] != [(x.shape, x.dtype) for x in again]:
+            raise error(
+                GradientError,
+                "checkpointed",
+                f"{self._call.__name__}, called in {self._line}, returns other arrays in the "
+                "backward pass than in the forward pass",
+                operands={
+                    **{f"forward {n}": x.type for n, x in enumerate(out)},
+                    **{f"backward {n}": x.type for n, x in enumerate(again)},
+                },
+                remedy="Let what it computes depend on its arguments alone.",
+            )
 
     def _check_read(self, read: Sequence[DistributedArray], watch: _Watch) -> None:
         """Raise GradientError unless the function has read the same arrays again."""

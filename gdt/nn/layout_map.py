@@ -14,11 +14,11 @@ from gdt.array.array import DistributedArray
 from gdt.errors import LayoutError, error, frame_of_user
 from gdt.nn.module import NEW_MODULES, Module
 from gdt.nn.parameters import LayoutOfRank, ParameterSpec
-from gdt.nn.placement import Placement, UsedArray
+from gdt.nn.placement import Placement, UsedArray, check_applied
 from gdt.nn.sharded import ArrayLayouts, Sharded, is_open, layout_of
 from gdt.ops.gathering import gathered
 from gdt.ops.movement import relayout
-from gdt.sharding.layout import Layout
+from gdt.sharding.layout import MATCH, Layout
 from gdt.sharding.mesh import Mesh, default_mesh
 from gdt.state import Slot, Tree, mapped, owner_of, places, slots
 
@@ -73,6 +73,14 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
                 remedy="Delete it first to set another.",
             )
         _pattern(key)
+        is_of_output = key.endswith(OUTPUT)
+        if isinstance(layout, str) or (is_of_output and isinstance(layout, Sharded)):
+            raise error(
+                LayoutError,
+                "LayoutMap",
+                f"the layout of {key!r} is {layout!r}, not a list of sharding specs",
+                remedy="Name the mesh axis that splits each axis, or None, as in ['data', None].",
+            )
         if isinstance(layout, Sharded):
             parts = [w for w in (layout.kept, layout.used, layout.state) if w is not None]
             specs = [(w, layout_of(w, self.mesh)) for w in parts if not isinstance(w, str)]
@@ -80,9 +88,9 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
             if len(ranks) > 1:
                 problem = f"the layouts of {key!r} have different ranks"
                 raise error(LayoutError, "LayoutMap", problem, operands=vars(layout))
-        elif not key.endswith(OUTPUT):
-            fixed = layout_of(layout, self.mesh)
-            layout = layout if is_open(layout) else fixed
+        elif not isinstance(layout, Layout):
+            fixed = layout_of([s for s in layout if not is_of_output or s != MATCH], self.mesh)
+            layout = layout if is_of_output or is_open(layout) else fixed
         self._layouts[key] = layout
 
     def __getitem__(self, name: str) -> Any:
@@ -110,9 +118,10 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         map; for a tree of arrays there is `gathered`. Arrays of layers that find their sizes at the
         first call are created in their layouts then.
 
-        Raises LayoutError, and changes nothing, if a layout does not fit the rank of its array, a
-        key matches no name, or an array outside of a Module has a layout for its state. Warns where
-        two keys match one name and have different layouts, of which the first counts.
+        Raises LayoutError, and changes nothing, if a layout does not fit its array (see
+        `nn.Sharded`), a key matches no name, one array has two names and two layouts, or an array
+        outside of a Module has a layout for its state. Warns where two keys match one name and
+        have different layouts, of which the first counts.
         """
         array_slots = [s for s in slots(tree) if isinstance(s.value, DistributedArray)]
         modules = dict(tree.modules()) if isinstance(tree, Module) else {}
@@ -124,7 +133,7 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         layouts = [self._layouts_of(slot) for slot in array_slots]
         if not isinstance(tree, Module):
             _check_states(tree, list(zip(array_slots, layouts, strict=True)))
-        arrays = [_moved(s.value, w.kept) for s, w in zip(array_slots, layouts, strict=True)]
+        arrays = _all_moved(list(zip(array_slots, layouts, strict=True)))
         for slot, array in zip(array_slots, arrays, strict=True):
             slot.owner[slot.key] = array
         for name, spec in specs.items():
@@ -166,6 +175,8 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         tree: arrays that `apply` has moved, in lists, tuples and dicts. name: the name of this tree
             within the tree that `apply` was called with.
 
+        Raises LayoutError for an array on another mesh, which `apply` has not moved.
+
         The arrays travel together, and their memory is free after the block; a backward pass
         gathers them again. (A Module does so by itself when it is called.)
 
@@ -178,7 +189,10 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         (Layout(['data', -], Mesh(data=4)), Layout([-, -], Mesh(data=4)))
         """
         array_places = [p for p in places(tree, name) if isinstance(p.value, DistributedArray)]
-        return _gathered_tree(tree, [(p.value, self._layouts_of(p)) for p in array_places])
+        layouts = [(p.value, self._layouts_of(p)) for p in array_places]
+        for place, (x, array_layouts) in zip(array_places, layouts, strict=True):
+            check_applied(place.name, x, array_layouts.used)
+        return _gathered_tree(tree, layouts)
 
     # ---- looking up
 
@@ -300,6 +314,28 @@ def _parameter_specs(modules: Mapping[str, Module]) -> dict[str, ParameterSpec]:
         for key, spec in getattr(module, "_parameter_specs", {}).items()
         if getattr(module, key, None) is None
     }
+
+
+def _all_moved(layouts: Sequence[tuple[Slot, ArrayLayouts]]) -> list[DistributedArray]:
+    """Return the arrays in the layouts in which they are kept; an array of two names stays one.
+
+    Raises LayoutError if an array of two names has two layouts.
+    """
+    moved: dict[int, tuple[Slot, ArrayLayouts, DistributedArray]] = {}
+    for slot, array_layouts in layouts:
+        x = slot.value
+        if id(x) not in moved:
+            moved[id(x)] = slot, array_layouts, _moved(x, array_layouts.kept)
+        first, same, _ = moved[id(x)]
+        if same != array_layouts:
+            raise error(
+                LayoutError,
+                "LayoutMap.apply",
+                f"{first.name} and {slot.name} hold one array, and have different layouts",
+                operands={first.name: same.kept, slot.name: array_layouts.kept},
+                remedy="Give both the same layouts, or each a copy: x.copy().",
+            )
+    return [moved[id(slot.value)][2] for slot, _ in layouts]
 
 
 def _moved(x: DistributedArray, layout: Layout) -> DistributedArray:

@@ -9,10 +9,23 @@ from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray
 from gdt.errors import LayoutError, error
-from gdt.ops.gathering import constrained, gathered
-from gdt.ops.movement import relayout
+from gdt.nn.sharded import closed
+from gdt.ops.gathering import GatheredSlot, constrained, gathered, in_their_slots
 from gdt.sharding.layout import MATCH, Layout
 from gdt.state import mapped, owner_of
+
+
+def check_applied(name: str, x: DistributedArray, used: Layout) -> None:
+    """Raise LayoutError if an array of this name cannot be gathered to the layout of its use, since
+    it has been put in the place of the one that the map was applied to."""
+    if x.mesh is not used.mesh or x.ndim != used.rank:
+        raise error(
+            LayoutError,
+            "LayoutMap",
+            f"{name} has not been moved to the layout in which it is kept, and cannot be gathered",
+            operands={name: f"{x.type} on {x.mesh}", "used": f"{used} on {used.mesh}"},
+            remedy="Apply the map first, and again when another array takes the place of one.",
+        )
 
 
 class UsedArray(NamedTuple):
@@ -52,39 +65,34 @@ class Placement:
     @contextmanager
     def _gathered(self) -> Iterator[None]:
         """Put gathered arrays in the places of those that are kept, for this `with` block."""
-        waiting = [
-            (array, owner_of(array.holder), kept)
-            for array in self.arrays
-            if (kept := owner_of(array.holder)[array.key]).layout is not array.used
-        ]
+        waiting: list[tuple[UsedArray, Any, DistributedArray]] = []
+        for array in self.arrays:
+            owner = owner_of(array.holder)
+            kept = owner[array.key]
+            if isinstance(kept, DistributedArray) and kept.layout is not array.used:
+                check_applied(array.name, kept, array.used)
+                waiting.append((array, owner, kept))
         if not waiting:  # in a call within a call
             yield
             return
-        kept = [x for _, _, x in waiting]
         layouts = [array.used for array, _, _ in waiting]
         gradient_layouts = [array.gradient for array, _, _ in waiting]
-        with gathered(kept, layouts, gradient_layouts) as used:
-            for (array, owner, _), x in zip(waiting, used, strict=True):
-                owner[array.key] = x
-            try:
+        with gathered([kept for _, _, kept in waiting], layouts, gradient_layouts) as used:
+            pairs = zip(waiting, used, strict=True)
+            slots = [GatheredSlot(owner, array.key, x) for (array, owner, _), x in pairs]
+            with in_their_slots(slots):
                 yield
-            finally:
-                for (array, owner, x), gathered_array in zip(waiting, used, strict=True):
-                    now = owner[array.key]
-                    if now is gathered_array:
-                        owner[array.key] = x
-                    elif isinstance(now, DistributedArray):  # the call has put another there
-                        owner[array.key] = relayout(now, x.layout)
 
     def _constrained(self, leaf: Any) -> Any:
         """Return an array that the module returns in the layout that the map gives its output."""
         if not isinstance(leaf, DistributedArray):
             return leaf
         output = self.output
-        if not isinstance(output, Layout) and output is not None and len(output) == leaf.ndim:
-            now = leaf.layout.sharding_specs
-            pairs = zip(output, now, strict=True)
-            output = Layout([was if spec == MATCH else spec for spec, was in pairs], leaf.mesh)
+        if not isinstance(output, Layout) and output is not None:
+            specs = closed(output, leaf.ndim)
+            if len(specs) == leaf.ndim:
+                pairs = zip(specs, leaf.layout.sharding_specs, strict=True)
+                output = Layout([was if spec == MATCH else spec for spec, was in pairs], leaf.mesh)
         if isinstance(output, Layout) and output.rank == leaf.ndim and output.mesh is leaf.mesh:
             return constrained(leaf, output)
         raise error(

@@ -51,8 +51,9 @@ class Sharded:
     def layouts_of(self, name: str, array_type: ArrayType, mesh: Mesh) -> ArrayLayouts:
         """Return the layouts of the array of this name and type.
 
-        Raises LayoutError for a layout that does not fit the array's rank, and for the name of a
-        mesh axis that splits the array already.
+        Raises LayoutError for a layout of another rank than the array's, on another mesh than that
+        of its use, or with partial sums, and for the name of a mesh axis that splits the array
+        already.
         """
         rank = len(array_type.shape)
         whole = Layout.replicated(mesh, rank)
@@ -67,12 +68,13 @@ class Sharded:
                 layouts[role] = split_further(name, array_type.with_layout(inner), specs)
             else:
                 layouts[role] = inner if specs is None else layout_of(specs, mesh, rank)
-            if layouts[role].rank != rank:
+            problem = _problem(layouts[role], layouts["used"], rank)
+            if problem:
                 raise error(
                     LayoutError,
                     "LayoutMap",
-                    f"the layout in which {name} is {role if role != 'state' else 'updated'} has "
-                    f"rank {layouts[role].rank}, and the array has rank {rank}",
+                    f"the layout in which {name} is {role if role != 'state' else 'updated'} "
+                    f"{problem}",
                     operands={name: array_type, role: layouts[role]},
                 )
         return ArrayLayouts(**layouts)
@@ -86,17 +88,31 @@ class ArrayLayouts(NamedTuple):
     state: Layout
 
 
+def _problem(layout: Layout, used: Layout, rank: int) -> str:
+    """Return what is wrong with a layout of an array of this rank, which is used as `used`."""
+    if layout.rank != rank:
+        return f"has rank {layout.rank}, and the array has rank {rank}"
+    if layout.mesh is not used.mesh:
+        return f"is on {layout.mesh}, and the array is used on {used.mesh}"
+    return "is partial: an array of a model is a value, not a sum" if layout.partial else ""
+
+
 def layout_of(specs: Specs, mesh: Mesh, rank: int = 0) -> Layout:
     """Return a layout as it is, or that of a list of sharding specs on `mesh`.
 
     rank: that of the array; a `...` among the specs stands for the axes that they do not name."""
     if isinstance(specs, Layout):
         return specs
+    return Layout(closed(specs, rank), mesh)
+
+
+def closed(specs: Sequence[Any], rank: int) -> list[Any]:
+    """Return sharding specs with None for the axes that a `...` among them stands for."""
     specs = list(specs)
     if is_open(specs):
         at = specs.index(...)
         specs[at : at + 1] = [None] * (rank - len(specs) + 1)
-    return Layout(specs, mesh)
+    return specs
 
 
 def is_open(specs: Specs) -> bool:

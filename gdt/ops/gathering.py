@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.released import Recomputation
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import Op
 from gdt.observe import OBSERVERS, Observer, observing
+from gdt.ops.movement import relayout
 from gdt.sharding.layout import Layout
 
 Layouts = tuple[Layout, ...]
@@ -120,6 +121,39 @@ class _Derived(Observer):
         if is_pure and not is_small:
             self._own |= {id(x): x for x in outs}
             self.recomputations.append(Recomputation(op, args, static, outs))
+
+
+class GatheredSlot(NamedTuple):
+    """A place of a module, a key of a container, and the gathered array that lies there in a call
+    of the module."""
+
+    owner: Any
+    key: Any
+    array: DistributedArray
+
+
+# Of the calls that are running.
+GATHERED_SLOTS: ContextVar[tuple[GatheredSlot, ...]] = ContextVar("gdt.gathered", default=())
+
+
+@contextmanager
+def in_their_slots(slots: Sequence[GatheredSlot]) -> Iterator[None]:
+    """Put gathered arrays into their slots for this `with` block, and the arrays back that were
+    there; an array that the block has put there moves to the layout of the one before."""
+    before = [s.owner[s.key] for s in slots]
+    for s in slots:
+        s.owner[s.key] = s.array
+    token = GATHERED_SLOTS.set((*GATHERED_SLOTS.get(), *slots))
+    try:
+        yield
+    finally:
+        GATHERED_SLOTS.reset(token)
+        for s, x in zip(slots, before, strict=True):
+            now = s.owner[s.key]
+            if now is s.array:
+                s.owner[s.key] = x
+            elif isinstance(now, DistributedArray):
+                s.owner[s.key] = relayout(now, x.layout)
 
 
 @contextmanager
