@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
-from gdt.checkpoint.checksums import checksums, damaged, slabs
+from gdt.checkpoint.checksums import checksum, checksums, damaged, slabs
 from gdt.checkpoint.entries import DTYPES, Index, Pieces, dtype_of, entries_of, shape_of
 from gdt.comm.messages import gathered
 from gdt.errors import CheckpointError, error
@@ -49,7 +50,8 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
 
     Raises CheckpointError that names the file if it is missing, truncated or no safetensors file,
     one that lists every name, shape and dtype that differs, and one that names the arrays whose
-    bytes have changed. Then nothing is changed.
+    bytes have changed. Several processes must read one file, or copies of it; an error in one is
+    an error in all. Then nothing is changed.
 
     >>> import tempfile
     >>> path = gdt.checkpoint.save(tempfile.mkdtemp() + "/w.safetensors", {"w": gdt.ones((4,))})
@@ -60,38 +62,59 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
     """
     path, places = Path(path), entries_of("restore", into)
     new: list[Any] = []
-    total, failure = 0, None
+    total, failure, content = 0, None, 0
     try:
         with _opened(path, "restore") as file:
             _check_facts(path, places, file, partial)
             sums, wrong = _checksums_of(file), []
+            content = zlib.crc32(json.dumps(sums).encode())
             for slot in places:
                 value, pieces = _read(file, slot.name, slot.value)
                 new.append(value)
                 total += sum(piece.nbytes for piece in pieces.values())
-                if slot.name in sums and damaged(sums[slot.name], shape_of(slot.value), pieces):
+                if slot.name not in sums:
+                    content = zlib.crc32(_checksum_of_whole(slot.value, pieces), content)
+                elif damaged(sums[slot.name], shape_of(slot.value), pieces):
                     wrong.append(slot.name)
             if wrong:
                 raise _damage(path, "restore", wrong)
     except CheckpointError as problem:
         failure = problem
-    _raise_together(failure, path)
+    _raise_together(failure, content, path)
     for slot, value in zip(places, new, strict=True):
         slot.owner[slot.key] = value
     return Restored(path, len(new), total)
 
 
-def _raise_together(failure: CheckpointError | None, path: Path) -> None:
-    """Raise this process's failure, or a CheckpointError if only other processes failed."""
-    problems = gathered(
-        processes.current().count, str(failure or ""), f"checkpoint.restore of {path}"
+def _checksum_of_whole(value: Any, pieces: Pieces) -> bytes:
+    """Return the checksum of the piece that each of several processes has read for an array that is
+    not split, or for a counter; nothing for other arrays."""
+    if processes.current().count == 1 or (not isinstance(value, int) and any(value.layout.dims)):
+        return b""
+    return "".join(map(checksum, pieces.values())).encode()
+
+
+def _raise_together(failure: CheckpointError | None, content: int, path: Path) -> None:
+    """Raise this process's failure, or a CheckpointError if only other processes failed, or if
+    their files have other checksums than `content`."""
+    results = gathered(
+        processes.current().count, (str(failure or ""), content), f"checkpoint.restore of {path}"
     )
+    problems = [problem for problem, _ in results]
     if failure is not None:
         raise failure
     for i, problem in enumerate(problems):
         if problem:
             what = f"process {i} cannot restore {path}, so no process does"
             raise error(CheckpointError, "restore", f"{what}\n  {problem}")
+    for i, (_, other) in enumerate(results):
+        if other != results[0][1]:
+            raise error(
+                CheckpointError,
+                "restore",
+                f"processes 0 and {i} read different files at {path}, so no process restores",
+                remedy="Give every process a copy of one file, or a path that all share.",
+            )
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from types import CodeType
+from types import CellType, CodeType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -229,14 +229,28 @@ def call_text(name: str, types: Sequence[ArrayType | None], static: Mapping[str,
 
 
 def function_text(function: Callable[..., Any]) -> str:
-    """The name of a function with a checksum of its code, alike in all processes."""
+    """The name of a function, with a checksum of its code and the numbers that are bound to it: its
+    defaults, variables of the functions around it, and arguments of a `functools.partial`."""
+    if isinstance(function, partial):
+        bound = {str(i): value for i, value in enumerate(function.args)} | function.keywords
+        return f"partial of {function_text(function.func)} ({', '.join(_numbers(bound))})"
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = getattr(function, "__code__", None)
     if code is None:
         return name
     constants = [c for c in code.co_consts if isinstance(c, int | float | complex | str)]
     checksum = zlib.crc32(repr((code.co_names, constants)).encode(), zlib.crc32(code.co_code))
-    return f"{name} (code {checksum:08x})"
+    cells = zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False)
+    bound = {str(i): v for i, v in enumerate(getattr(function, "__defaults__", None) or ())}
+    bound |= getattr(function, "__kwdefaults__", None) or {}
+    bound |= {key: cell.cell_contents for key, cell in cells if cell != CellType()}
+    return f"{name} ({', '.join([f'code {checksum:08x}', *_numbers(bound)])})"
+
+
+def _numbers(values: Mapping[str, Any]) -> list[str]:
+    """The numbers among some values, as texts with their names."""
+    kinds = int, float, complex, np.number, np.bool
+    return [f"{name}={value!r}" for name, value in values.items() if isinstance(value, kinds)]
 
 
 @lru_cache(maxsize=256)

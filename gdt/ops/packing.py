@@ -146,7 +146,7 @@ def _facts(
         (c, a.dtype, a.shape, _digest(backend.to_host(a)) if several > 1 else None)
         for a, c in zip(arrays, coordinates, strict=True)
     ]
-    parts = itertools.chain(*gathered(several, own, f"{name} on {layout.mesh}"))
+    parts = itertools.chain(*gathered(several, own, f"{name} to {layout} on {layout.mesh}"))
     return list(itertools.starmap(PartFacts, parts))
 
 

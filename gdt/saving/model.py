@@ -57,7 +57,7 @@ def save_model(
     parts = {"arrays": layouts, "model": architecture, "compilation": compilation}
     head = {"format": FORMAT, "version": VERSION, "crc32": _checksum(parts)}
     text = json.dumps({**head, **parts}, indent=1)
-    _agree(folder, text)
+    _agree(folder, json.dumps(parts, indent=1))
     if encoder.arrays:
         save(folder / "arrays.safetensors", dict(encoder.arrays))
     in_all_processes(partial(_write, folder / "model.json", text), folder / "model.json")
@@ -102,8 +102,8 @@ def load_model(
     Nothing of the file is executed, and no constructor runs: classes and functions that gdt does
     not have are registered before (`gdt.saving.register`).
 
-    Raises CheckpointError for a file that is missing, damaged, or of another version, and for a
-    class or function that is not registered.
+    Raises CheckpointError for a file that is missing, damaged, or of another version, for a class
+    or function that is not registered, and if several processes read different models.
 
     >>> import tempfile
     >>> folder = gdt.nn.Sequential(gdt.nn.Dense(3, 2, key=0)).save(tempfile.mkdtemp())
@@ -113,6 +113,12 @@ def load_model(
     """
     folder = Path(path)
     content = _content(folder)
+    results = gathered(processes.current().count, _checksum(content), f"load_model of {folder}")
+    for i, other in enumerate(results):
+        if other != results[0]:
+            problem = f"processes 0 and {i} read different models at {folder}"
+            remedy = "Give every process a copy of one folder, or a path that all share."
+            raise error(CheckpointError, "load_model", problem, remedy=remedy)
     meshes = (lambda dims: mesh) if mesh is not None else _mesh_like
     try:
         decoder = Decoder({}, meshes)

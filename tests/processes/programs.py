@@ -11,6 +11,7 @@ import importlib
 import itertools
 import json
 import os
+import shutil
 import sys
 import time
 import zlib
@@ -20,6 +21,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
+from safetensors.numpy import save_file
 
 import gdt
 from gdt import Layout
@@ -302,6 +304,31 @@ def saves(directory: str) -> None:
         gdt.distributed.barrier()
         assert path.read_bytes() == before
         assert len(list(path.parent.iterdir())) == 1
+    gdt.distributed.barrier()
+    restores_of_other_files(Path(directory), whole)
+
+
+def restores_of_other_files(directory: Path, layout: Layout) -> None:
+    """Files of one name that differ, as on hosts of their own, are restored by no process."""
+    index = gdt.distributed.process_index()
+    own = directory / f"of process {index}"
+    own.mkdir()
+    save_file({"x": np.full((4, 4), float(index))}, own / "foreign.safetensors")
+    for n in range(2):
+        gdt.checkpoint.save(directory / f"{n}.safetensors", {"x": gdt.full((4, 4), float(n))})
+    shutil.copy(directory / f"{index}.safetensors", own / "saved.safetensors")
+    before = Path.cwd()
+    os.chdir(own)
+    for name in ("foreign.safetensors", "saved.safetensors"):
+        into = {"x": gdt.full((4, 4), 7.0, layout=layout)}
+        try:
+            gdt.checkpoint.restore(name, into)
+        except CheckpointError as failure:
+            assert f"processes 0 and 1 read different files at {name}" in str(failure), failure
+        else:
+            raise AssertionError(f"{name} was restored")
+        assert (into["x"].numpy() == 7.0).all()
+    os.chdir(before)
 
 
 def models(directory: str) -> None:
@@ -325,6 +352,23 @@ def models(directory: str) -> None:
         raise AssertionError("different models were saved")
     gdt.distributed.barrier()
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    gdt.distributed.barrier()
+    own = folder / f"of process {int(other)}"
+    shutil.copytree(folder, own, ignore=shutil.ignore_patterns("of process *"))
+    if other:
+        content = json.loads((own / "model.json").read_text())
+        content["arrays"] = dict(reversed(content["arrays"].items()))
+        del content["crc32"]
+        (own / "model.json").write_text(json.dumps(content))
+    here = Path.cwd()
+    os.chdir(own)
+    try:
+        gdt.load_model(".", mesh=mesh)
+    except CheckpointError as failure:
+        assert "load_model: processes 0 and 1 read different models at ." in str(failure), failure
+    else:
+        raise AssertionError("different models were loaded")
+    os.chdir(here)
 
 
 def values() -> dict[str, Any]:
@@ -510,6 +554,10 @@ def take_steps(x: gdt.DistributedArray, rate: float, factor: float, *, skipped: 
         step(x)
 
 
+def shards_times(x: gdt.DistributedArray, factor: float) -> gdt.DistributedArray:
+    return gdt.map_shards(lambda part: part * factor, x.layout, x.layout)(x)
+
+
 def fetch_ahead(mesh: gdt.Mesh, factor: float) -> None:
     """Train on batches of the values 0, 1, ... times a factor, which a thread puts on the mesh."""
     with gdt.default_mesh(mesh):
@@ -539,6 +587,11 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
     "option": lambda x, first: gdt.random.poisson(16, 3.0 if first else 4.0, layout=x.layout),
     "shards": lambda x, first: gdt.map_shards((lambda part: part * 2) if first else
                                               (lambda part: part * 3), x.layout, x.layout)(x),
+    "bound": lambda x, first: shards_times(x, 2.0 if first else 3.0),
+    "given first": lambda x, first: gdt.map_shards(
+        functools.partial(np.multiply, 2.0 if first else 3.0), x.layout, x.layout)(x),
+    "packed": lambda x, first: gdt.pack([np.ones((4, 4)) for _ in x.mesh.local_devices()],
+                                        Layout(["batch", None][:: 1 if first else -1], x.mesh)),
     "fetched ahead": lambda x, first: fetch_ahead(x.mesh, 1.0 if first else 2.0),
     "parameters": lambda x, first: take_steps(x, 0.1, 1.0, skipped="a" if first else "b"),
 }  # fmt: skip

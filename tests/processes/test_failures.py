@@ -23,7 +23,7 @@ import gdt
 from gdt import distributed
 from gdt.comm import messages, mpi, rendezvous
 from gdt.comm.agreement import Action, digest
-from gdt.comm.connection import Peer
+from gdt.comm.connection import GOODBYE, Peer
 from gdt.comm.messages import Messages
 from gdt.comm.rendezvous import meet
 from gdt.errors import ArgumentError, DistributedError, MeshError
@@ -132,6 +132,9 @@ DIFFERENT = {
     "bounds": ["different arrays", "with 0.0, 1.0, True, line ", "with 0.0, 2.0, True, line "],
     "option": ["different random numbers", "'poisson') with 3.0,", "'poisson') with 4.0,"],
     "shards": ["map_shards of <lambda>.<locals>.<lambda> (code ", "(float64[16]  ['batch'])"],
+    "bound": ["<lambda> (code ", ", factor=2.0)(float64[16]  ['batch'])", ", factor=3.0)("],
+    "given first": ["partial of multiply (0=2.0)(float64[16]", "partial of multiply (0=3.0)("],
+    "packed": ["step 1, pack to ['batch', -] on ", "pack to [-, 'batch'] on ", ", line "],
     "fetched ahead": ["made different arrays", "given to ", ", contents ", "(fetch_ahead)"],
     "parameters": ["step 1 of SGD for 1 parameters, b: float64[16]", "parameters, a: "],
     "seed": ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"],
@@ -221,6 +224,16 @@ def test_a_value_that_cannot_be_sent_is_named(pair: tuple[Messages, Messages]) -
     with pytest.raises(ArgumentError, match="broadcast: a function cannot be sent to other proces"):
         a.broadcast(lambda: 0)
     assert together(lambda: a.broadcast("x"), lambda: b.broadcast("y")) == ["x", "x"]
+
+
+def test_what_a_process_sent_before_it_failed_counts(pair: tuple[Messages, Messages]) -> None:
+    a, b = pair
+    b.exchange({0: [np.arange(2)]}, (), "v")
+    b.connections[0].outgoing.append(memoryview(b.header("ValueError: no", 0, GOODBYE)))
+    b.listen(0)
+    assert np.frombuffer(a.exchange({}, (1,), "v")[1], np.int64).tolist() == [0, 1]
+    with pytest.raises(DistributedError, match="has ended: ValueError: no"):
+        a.gather(1, "w")
 
 
 def test_a_faster_process_does_not_disturb_a_slower_one(pair: tuple[Messages, Messages]) -> None:
