@@ -222,6 +222,15 @@ def test_functions_that_cannot_run_twice_are_refused(rng) -> None:
     with pytest.raises(GradientError, match=r"called in line \d+ .* uses other arrays in the back"):
         tape.gradient(y, tape.nodes[0][1][0])
     counts = iter((2, 1))
+
+    def counting(x):
+        return x * 2.0 + next(counts)
+
+    with pytest.raises(
+        GradientError, match=r"counting, .* with 1 in the backward pass, and with 2"
+    ):
+        gradient(gdt.checkpointed(counting))
+    counts = iter((2, 1))
     with gdt.GradientTape() as tape:
         y, _ = gdt.checkpointed(lambda x: [x * 2.0] * next(counts))(x)
     with pytest.raises(GradientError, match=r"in line \d+ .* returns other arrays in the backward"):

@@ -6,6 +6,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from numbers import Number
 from typing import Any
 
 from gdt.arguments import checked
@@ -37,8 +38,8 @@ def checkpointed(f: Callable[..., Any]) -> Checkpointed:
 
     A call under a tape raises GradientError where `f` puts new arrays into its variables or modules
     (as batch normalization in training does), or reads values on the host; so does the backward
-    pass where `f` then uses other arrays, such as updated parameters. Numbers of Python and NumPy
-    in `f` have to be the same both times: no counters, and no random numbers but those of gdt.
+    pass where `f` then uses other arrays, such as updated parameters, or other numbers, such as a
+    count. Arrays of NumPy in `f` have to be the same both times: no random ones.
 
     >>> w = gdt.asarray([1.0, 2.0])
     >>> layer = gdt.checkpointed(lambda x: gdt.tanh(x * w))
@@ -122,7 +123,7 @@ class _Segment:
 
     def __init__(self, call: Checkpointed, args: Any, kwargs: Any, watch: _Watch) -> None:
         self._call, self._args, self._kwargs = call, args, kwargs
-        self._draws, self._line = watch.draws, line_of_user()
+        self._draws, self._numbers, self._line = watch.draws, watch.numbers, line_of_user()
         self._slots = GATHERED_SLOTS.get()  # of modules around it, which do not run again
 
     def joint_vjp(
@@ -142,6 +143,7 @@ class _Segment:
         watch.on_op(None, tuple(again), {}, ())
         self._check_returned(out, again)
         self._check_read(read, watch)
+        self._check_numbers(watch.numbers)
         pairs = zip(again, cotangents, strict=True)
         targets = [(x, g) for x, g in pairs if g is not None]
         nodes = tape.nodes or []
@@ -179,6 +181,21 @@ class _Segment:
                 remedy="Take the gradient before parameters are updated.",
             )
 
+    def _check_numbers(self, numbers: Sequence[Any]) -> None:
+        """Raise GradientError if the same number of calls of ops has got other numbers."""
+        # Other calls are no mistake: what they make may have been there already the second time.
+        if len(numbers) != len(self._numbers):
+            return
+        for one, other in zip(self._numbers, numbers, strict=True):
+            if isinstance(one, Number) and repr(one) != repr(other):
+                raise error(
+                    GradientError,
+                    "checkpointed",
+                    f"{self._call.__name__}, called in {self._line}, computes with {other} in the "
+                    f"backward pass, and with {one} in the forward pass",
+                    remedy="Pass what differs between calls, such as a count, as an argument.",
+                )
+
 
 class _Watch(Observer):
     """An observer of the arrays that a function reads and makes, and of its random numbers."""
@@ -191,10 +208,13 @@ class _Watch(Observer):
         self.read: dict[int, weakref.ref[DistributedArray]] = {}
         self.made: dict[int, weakref.ref[DistributedArray]] = {}
         self.draws: list[Draw] = []
+        self.numbers: list[Any] = []  # Python's, which ops take
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         for x in args:
-            if type(x) is DistributedArray and id(x) not in self.made:
+            if type(x) is not DistributedArray:
+                self.numbers.append(x)
+            elif id(x) not in self.made:
                 self.read[id(x)] = weakref.ref(x)
         for x in _arrays(out):
             if id(x) not in self.read or self.read[id(x)]() is not x:
