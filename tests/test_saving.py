@@ -176,6 +176,10 @@ def replaced(path: Path, old: str, new: str) -> None:
         (lambda p: (p / "model.json").unlink(), "cannot be read"),
         (lambda p: (p / "model.json").write_text("{"), "is damaged"),
         (lambda p: (p / "model.json").write_text("[]"), "is no model of gdt"),
+        (
+            lambda p: (p / "model.json").write_text('{"format": "gdt model", "version": 1}'),
+            "damaged",
+        ),
         (lambda p: changed(p, version=7), "is of version 7, and this gdt reads 1"),
         (lambda p: changed(p, model={"object": "os.system", "attributes": {}}), "'os.system'"),
         (lambda p: changed(p, model={"function": "own:absent", "number": 0}), "(?s)absent.*regist"),

@@ -22,10 +22,11 @@ from gdt.engine.op import op
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.observe import Collective
 from gdt.ops.comparison import equal, less, logical_and, minimum, not_equal, where
-from gdt.ops.creation import zeros, zeros_like
+from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat, stack
+from gdt.ops.lookup import carrier_of
 from gdt.ops.masks import rows_in_front
 from gdt.ops.movement import relayout
 from gdt.ops.reductions import sum_
@@ -78,7 +79,7 @@ def _whole_vjp(g: Any, out: Any, x: Any, *, axis: int, ranks: Ranks) -> Any:
     order = argsort_whole_axis(x, axis=axis)
     behind = (slice(None),) * (-1 - axis)
     places = concat([getitem(order, (..., slice(r, r + 1), *behind)) for r in ranks], axis=axis)
-    return add_along_axis(g, places, zeros(x.shape[axis]), axis=axis + x.ndim)
+    return add_along_axis(g, places, carrier_of(x, axis + x.ndim), axis=axis + x.ndim)
 
 
 ordered_along_whole_axis.vjp(_whole_vjp)

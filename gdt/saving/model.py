@@ -166,7 +166,7 @@ def _content(folder: Path) -> Mapping[str, Any]:
     if content.get("crc32", _checksum(content)) != _checksum(content):
         problem, remedy = f"{file} is damaged", "A file that was edited has no crc32."
         raise error(CheckpointError, "load_model", problem, remedy=remedy)
-    if content["arrays"]:
+    if content.get("arrays"):
         contents(folder / "arrays.safetensors")  # raises for a file that is missing or damaged
     return content
 
