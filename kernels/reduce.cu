@@ -49,12 +49,13 @@ struct Min {
   template <typename A> static __device__ __forceinline__ bool before(A a, A b) { return a < b; }
 };
 
-template <typename A> struct Winner {
+// I: int for a position along n, long long for one along the axis of all devices.
+template <typename A, typename I> struct Winner {
   A value;
-  long long index;  // -1: none yet
+  I index;  // -1: none yet
 };
-template <typename O, typename A>
-__device__ __forceinline__ Winner<A> win(const Winner<A>& a, const Winner<A>& b) {
+template <typename O, typename A, typename I>
+__device__ __forceinline__ Winner<A, I> win(const Winner<A, I>& a, const Winner<A, I>& b) {
   if (a.index < 0) return b;
   if (b.index < 0) return a;
   const bool a_nan = is_nan(a.value), b_nan = is_nan(b.value);
@@ -99,27 +100,31 @@ template <typename State, typename Merge> __device__ State merge_row(State state
 // Hands the elements of a thread to `take`, with their positions along n, in order.
 template <typename T, typename Take>
 __device__ __forceinline__ void scan(const T* x, const Place& p, int n, int inner, Take take) {
-  long long i = p.first;
-  for (; p.inside && i + (LOADS - 1ll) * p.step < n; i += LOADS * 1ll * p.step) {
+  const long long stride = 1ll * p.step * inner;
+  const T* at = x + p.base + 1ll * p.first * inner;
+  const unsigned end = p.inside ? n : 0, step = p.step;  // n is an int, so no sum of them wraps
+  unsigned i = p.first;
+  for (; i + (LOADS - 1) * step < end; i += LOADS * step, at += LOADS * stride) {
     T loaded[LOADS];
 #pragma unroll
-    for (int k = 0; k < LOADS; k++) loaded[k] = x[p.base + (i + 1ll * k * p.step) * inner];
+    for (int k = 0; k < LOADS; k++) loaded[k] = at[k * stride];
 #pragma unroll
-    for (int k = 0; k < LOADS; k++) take(loaded[k], i + 1ll * k * p.step);
+    for (int k = 0; k < LOADS; k++) take(loaded[k], i + k * step);
   }
-  for (; p.inside && i < n; i += p.step) take(x[p.base + i * inner], i);
+  for (; i < end; i += step, at += stride) take(*at, i);
 }
 template <typename O, typename T, typename A>
 __device__ __forceinline__ A scan_values(const T* x, const Place& p, int n, int inner) {
   A state = O::template empty<A>();
-  scan(x, p, n, inner, [&](T value, long long) { state = O::merge(state, A(widen(value))); });
+  scan(x, p, n, inner, [&](T value, int) { state = O::merge(state, A(widen(value))); });
   return state;
 }
 template <typename O, typename T, typename A>
-__device__ __forceinline__ Winner<A> scan_winners(const T* x, const Place& p, int n, int inner) {
-  Winner<A> state = {A(0), -1};
-  scan(x, p, n, inner, [&](T value, long long i) {
-    state = win<O>(state, Winner<A>{A(widen(value)), i});
+__device__ __forceinline__ Winner<A, int> scan_winners(const T* x, const Place& p, int n,
+                                                       int inner) {
+  Winner<A, int> state = {A(0), -1};
+  scan(x, p, n, inner, [&](T value, int i) {
+    state = win<O>(state, Winner<A, int>{A(widen(value)), i});
   });
   return state;
 }
@@ -154,14 +159,14 @@ __global__ void __launch_bounds__(WARP* ROWS)
 
 template <typename O, typename T, typename A>
 __global__ void __launch_bounds__(WARP* ROWS)
-    arg_rows(const T* __restrict__ x, Strides x_strides, const int* __restrict__ start,
+    arg_rows(const T* __restrict__ x, Strides x_strides, const long long* __restrict__ start,
              const int* __restrict__ count, A* __restrict__ parts, long long* __restrict__ index,
              Axes axes, int outer, int n) {
   const Place p = place_row(outer, n);
   const int item = blockIdx.z;
-  Winner<A> best =
+  Winner<A, int> best =
       scan_winners<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, 1);
-  best = merge_row(best, [](const Winner<A>& a, const Winner<A>& b) { return win<O>(a, b); });
+  best = merge_row(best, [](const auto& a, const auto& b) { return win<O>(a, b); });
   if (!p.inside || threadIdx.x != 0) return;
   parts[part_index(p, outer)] = best.value;
   index[part_index(p, outer)] = best.index < 0 ? -1 : best.index + (start ? start[item] : 0);
@@ -169,14 +174,14 @@ __global__ void __launch_bounds__(WARP* ROWS)
 
 template <typename O, typename T, typename A>
 __global__ void __launch_bounds__(WARP* ROWS)
-    arg_columns(const T* __restrict__ x, Strides x_strides, const int* __restrict__ start,
+    arg_columns(const T* __restrict__ x, Strides x_strides, const long long* __restrict__ start,
                 const int* __restrict__ count, A* __restrict__ parts, long long* __restrict__ index,
                 Axes axes, int outer, int n, int inner) {
   const Place p = place_column(n, inner);
   const int item = blockIdx.z;
-  Winner<A> best =
+  Winner<A, int> best =
       scan_winners<O, T, A>(x + offset(item, axes, x_strides), p, count ? count[item] : n, inner);
-  best = merge_column(best, [](const Winner<A>& a, const Winner<A>& b) { return win<O>(a, b); });
+  best = merge_column(best, [](const auto& a, const auto& b) { return win<O>(a, b); });
   if (!p.inside || threadIdx.y != 0) return;
   parts[part_index(p, outer * inner)] = best.value;
   index[part_index(p, outer * inner)] =
@@ -202,10 +207,10 @@ __global__ void __launch_bounds__(THREADS)
                A* __restrict__ out, long long* __restrict__ out_index, int count, int size) {
   const int i = blockIdx.x * THREADS + threadIdx.x;
   if (i >= size) return;
-  Winner<A> best = {A(0), -1};
+  Winner<A, long long> best = {A(0), -1};
   for (int part = 0; part < count; part++) {
     const long long at = static_cast<long long>(part) * size + i;
-    best = win<O>(best, Winner<A>{parts[at], index[at]});
+    best = win<O>(best, Winner<A, long long>{parts[at], index[at]});
   }
   if (out) out[i] = best.value;
   out_index[i] = best.index;

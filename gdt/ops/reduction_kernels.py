@@ -126,7 +126,7 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
             start = launcher.keep(
                 "start",
                 lambda: xp.ascontiguousarray(
-                    xp.broadcast_to(shards.start[factor], over).reshape(-1), np.int32
+                    xp.broadcast_to(shards.start[factor], over).reshape(-1), np.int64
                 ),
             )
             wide = np.float32 if x.dtype == np.float16 else x.dtype

@@ -114,7 +114,7 @@ def check_arguments(
     x = data(dtype, outer, n, inner, leading, special)
     items = int(np.prod(leading))
     count = np.full(items, n, np.int32)
-    start = 1000 * np.arange(items, dtype=np.int32)
+    start = 3_000_000_000 * np.arange(items)  # places past those of int32
     if uneven:
         count[-1] = max(1, n - 3)
     index = garbage((*leading, outer, inner), np.dtype(np.int64))

@@ -133,7 +133,7 @@ def arg_reduce(
     """Find the "Max" or "Min" of x over n, and its position; NaN wins, then the smallest index.
 
     x: (lead..., outer, n, inner); value, in the accumulator's dtype, and index, int64:
-    (lead..., outer, inner). start: (items,), int32, added to the position. count: as of `reduce`.
+    (lead..., outer, inner). start: (items,), int64, added to the position. count: as of `reduce`.
     """
     wide = _wide_type(op, x)
     leading = Leading(mesh_ndim, x)
