@@ -229,10 +229,30 @@ def test_results_are_written_into_distributed_arrays(x: DistributedArray) -> Non
     same(total, x.numpy().sum(0))
     with pytest.raises(ValueError, match=r"out has shape \[3\], the result \[4\]"):
         np.sum(x, axis=1, out=total)
+    with pytest.raises(TypeError, match="float64 cannot be written as int64"):
+        np.divide(x, 2, out=gdt.zeros_like(x, dtype=int))
     counts, host = gdt.zeros(3), np.zeros(3)
     np.add.at(counts, [0, 0, 2], 1.0)
     np.add.at(host, [0, 0, 2], 1.0)
     same(counts, host)
+
+
+@pytest.mark.parametrize("mesh", [FOLDED, APART], ids=["folded", "apart"])
+def test_results_are_written_where_a_mask_is_true(mesh: Mesh) -> None:
+    host = np.arange(15.0).reshape(5, 3)
+    x, own = placed(host, mesh), np.ones((5, 3), np.float32)
+    for mask in (host % 2 == 0, host[:, :1] > 4, False):
+        out = placed(own, mesh)
+        where = placed(mask, mesh) if isinstance(mask, np.ndarray) else mask
+        written = np.divide(1, x, out=out, where=where)  # of x = 0 too, without a warning
+        with np.errstate(all="ignore"):
+            same(out, np.divide(1, host, out=own.copy(), where=mask))
+        assert written is out
+    whole, part = placed(own, mesh), placed(own, mesh)
+    np.divmod(x, 4, out=(whole, part), where=host > 5)
+    want = np.divmod(host, 4, out=(own.copy(), own.copy()), where=host > 5)
+    same(whole, want[0])
+    same(part, want[1])
 
 
 def test_divmod_round_and_where_of_one_argument(x: DistributedArray) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from gdt.array.registry import ALIASES
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.settings import allows_fetches
+from gdt.sharding.dtypes import castable
 
 Functions = Mapping[str, Callable[..., Any]]
 Options = dict[str, Any]
@@ -57,7 +58,10 @@ def call_ufunc(
         return _combine_at(functions, name, shown, inputs)
     options["axis"] = kwargs.get("axis", 0)  # of a reduction; None says all axes
     result = _RUNS[method](functions, ufunc, name, inputs, options)
-    return result if out is None else _written(shown, out, result)
+    if out is None:
+        return result
+    where = kwargs.get("where", True) if method == "__call__" else True
+    return _written(functions, shown, out, result, where)
 
 
 OUTSIDE = ("divmod",)  # ufuncs that gdt has as functions of ops
@@ -76,12 +80,14 @@ def _run_call(
 ) -> Any:
     """Call the function on operands cast to `dtype`; where the mask is false, anything may be."""
     del options["axis"]
-    dtype = options.pop("dtype", None)
-    options.pop("where", None)
+    dtype, where = options.pop("dtype", None), options.pop("where", True)
     _refuse(f"numpy.{ufunc.__name__}", options)
     if dtype is not None:
         inputs = [functions["astype"](x, dtype) for x in inputs]
-    return functions[name](*inputs)
+    if where is True:
+        return functions[name](*inputs)
+    with np.errstate(all="ignore"):  # elements that the mask leaves out are computed as well
+        return functions[name](*inputs)
 
 
 def _run_reduce(
@@ -144,13 +150,20 @@ def _combine_at(functions: Functions, name: str, shown: str, inputs: Sequence[An
     x[...] = functions["update_at"](x, values[0], index, how=AT_NAMES[name])
 
 
-def _written(shown: str, out: Any, result: Any) -> Any:
-    """Write the result into the distributed array `out`, or the results into several of them."""
+def _written(functions: Functions, shown: str, out: Any, result: Any, where: Any = True) -> Any:
+    """Write the result into the distributed array `out`, or the results into several of them;
+    only where the mask `where` is true."""
     if isinstance(out, tuple) and len(out) > 1:
-        return tuple(_written(shown, o, r) for o, r in zip(out, result, strict=True))
+        each = zip(out, result, strict=True)
+        return tuple(r if o is None else _written(functions, shown, o, r, where) for o, r in each)
     target = out[0] if isinstance(out, tuple) else out
     if isinstance(target, np.ndarray):
         raise _of_the_host(shown)
+    if not castable(result.dtype, target.dtype, "same_kind"):
+        problem = f"a result of {result.dtype} cannot be written as {target.dtype}"
+        raise error(DtypeError, shown, problem, operands={"out": target.type})
+    if where is not True:
+        result = functions["where"](where, functions["astype"](result, target.dtype), target)
     if target.shape != result.shape:
         problem = f"out has shape {list(target.shape)}, the result {list(result.shape)}"
         raise error(ShapeError, shown, problem, operands={"out": target.type})
@@ -211,7 +224,7 @@ def call_function(
     args, kwargs = _without_defaults(function, args, kwargs)
     out = kwargs.pop("out", None) if "out" in kwargs else None
     result = own(*args, **kwargs)
-    return result if out is None else _written(f"numpy.{name}", out, result)
+    return result if out is None else _written(functions, f"numpy.{name}", out, result)
 
 
 def _without_defaults(
