@@ -32,4 +32,15 @@ def test_values_that_are_finite_and_paths_of_contractions() -> None:
         gdt.asarray_chkfinite([1.0, np.inf])
     operands = [np.ones((2, 3)), np.ones((3, 4)), np.ones((4, 5))]
     arrays = [gdt.asarray(o) for o in operands]
-    assert np.einsum_path("ij,jk,kl", *arrays)[0] == np.einsum_path("ij,jk,kl", *operands)[0]
+    path = np.einsum_path("ij,jk,kl", *operands)[0]
+    assert np.einsum_path("ij,jk,kl", *arrays)[0] == path
+    x, w, v = arrays
+    listed = (x, [0, 1], w, [1, 2], v, [2, 3], [3, 0])  # NumPy's own call of itself has no end
+    assert np.einsum_path(*listed)[0] == path
+    assert gdt.einsum("ij,jk,kl->li", *arrays, optimize=path).tolist() == [[12.0] * 2] * 5
+    assert np.einsum(*listed, optimize="optimal").tolist() == [[12.0] * 2] * 5
+    with pytest.raises(TypeError, match="subscripts are of type DistributedArray"):
+        np.einsum_path(x, w)
+    for wrong in ("short", 3, ["einsum_path", (0, 5), (0, 1)]):
+        with pytest.raises(ValueError, match="neither a way to look for a path nor a path"):
+            gdt.einsum("ij,jk,kl", *arrays, optimize=wrong)

@@ -85,8 +85,8 @@ def test_errors_name_what_does_not_fit(call, text: str) -> None:  # type: ignore
 
 
 def test_subscripts_are_a_text() -> None:
-    with pytest.raises(DtypeError, match="subscripts are a list"):
-        gdt.einsum([0, 1], gdt.ones((2, 2)))  # type: ignore[arg-type]
+    with pytest.raises(DtypeError, match="subscripts are of type list"):
+        gdt.einsum([0, 1], gdt.ones((2, 2)))
 
 
 def test_gradients_have_the_dtypes_of_their_operands() -> None:

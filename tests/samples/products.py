@@ -30,9 +30,9 @@ def _samples(
     ]
 
 
-def _einsum(subscripts: str, *operands: np.ndarray) -> Sample:
+def _einsum(subscripts: str, *operands: np.ndarray, **static: Any) -> Sample:
     exact = all(a.dtype.kind in "biu" for a in operands)
-    return Sample((subscripts, *operands), expect=np.einsum, exact=exact)
+    return Sample((subscripts, *operands), static, expect=np.einsum, exact=exact)
 
 
 def _contract(x: np.ndarray, w: np.ndarray, terms: Any) -> np.ndarray:
@@ -93,7 +93,7 @@ _EINSUM = [
     _einsum("iij->ji", _real(5, 5, 3)),
     _einsum("iii->i", _real(4, 4, 4)),
     _einsum("ii,ij->j", _real(5, 5), _real(5, 3)),
-    _einsum("ij,jk,kl->il", _real(3, 4), _real(4, 5), _real(5, 2)),
+    _einsum("ij,jk,kl->il", _real(3, 4), _real(4, 5), _real(5, 2), optimize=True),
     _einsum("bi,ij,bj->b", _real(9, 3), _real(3, 4), _real(9, 4)),
     _einsum("a,b,c,a->bc", _real(3), _real(2), _real(4), _real(3)),
     _einsum(",i->i", np.array(2.0), _real(3)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.elementwise import astype
 from gdt.ops.movement import alias
 from gdt.ops.products.op import contract_labels, diagonal
@@ -24,23 +25,27 @@ __all__ = ["einsum", "einsum_path"]
 
 
 @public
-def einsum(subscripts: str, *operands: Any) -> DistributedArray:
+def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> DistributedArray:
     """Products of the operands, summed over labels: `"bij,jk->bik"` is a batched matmul.
 
     subscripts: one letter per axis, `...` for axes that broadcast; without `->` the result has the
         axes of `...`, then the letters that occur once, in alphabetical order. A letter that occurs
-        twice in one operand takes its diagonal.
+        twice in one operand takes its diagonal. NumPy's other form works too: each operand before
+        the list of its labels, which are integers, and last the labels of the result.
+    optimize: the order in which more than two operands are contracted: False for left to right,
+        else as `gdt.einsum_path` takes it, whose path it may be.
 
-    Two operands are one contraction (see `gdt.matmul` for what split axes do); more are contracted
-    from left to right. dtypes are those of NumPy's einsum: sums of small integers do not widen.
-    Raises ShapeError for subscripts that do not fit the operands.
+    Two operands are one contraction; see `gdt.matmul` for what split axes do. dtypes are those of
+    NumPy's einsum: sums of small integers do not widen. Raises ShapeError for subscripts that do
+    not fit the operands.
 
     >>> gdt.einsum("ij,j->i", [[1.0, 2.0], [3.0, 4.0]], [1.0, 10.0]).tolist()
     [21.0, 43.0]
     >>> gdt.einsum("ii", gdt.asarray([[1, 2], [3, 4]])).tolist()
     5
     """
-    _check_text(subscripts)
+    if not isinstance(subscripts, str):
+        subscripts, operands = _as_text("einsum", subscripts, *operands)
     if not operands:
         raise error(ShapeError, "einsum", f"{subscripts!r} without operands")
     arrays = as_operands("einsum", **{f"operand {i}": a for i, a in enumerate(operands)})
@@ -48,25 +53,48 @@ def einsum(subscripts: str, *operands: Any) -> DistributedArray:
         common = promoted(*[a.dtype for a in arrays])
         arrays = [astype(a, common) for a in arrays]
     terms, out = _read(subscripts, tuple([a.type for a in arrays]))
-    diagonals = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
-    (x, labels), *rest = diagonals
-    for i, (w, term) in enumerate(rest):
-        needed = {*out, *(n for _, later in rest[i + 1 :] for n in later)}
-        remaining = tuple(n for n in dict.fromkeys((*labels, *term)) if n in needed)
-        target = out if i == len(rest) - 1 else remaining
-        x, labels = contract_labels(x, w, labels, term, target), target
+    pending = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
+    if optimize is not False and len(arrays) > 2:
+        for step in einsum_path(subscripts, *arrays, optimize=optimize)[0][1:-1]:
+            chosen = [pending.pop(i) for i in sorted(step, reverse=True)]
+            pending.append(_contracted(chosen[::-1], pending, out))
+    x, labels = _contracted(pending, [], out)
     if labels != out:
         return _reduced(x, labels, out)
     return alias(x) if x is arrays[0] else x
 
 
+Labelled = tuple[DistributedArray, "Term"]
+
+
+def _contracted(operands: Sequence[Labelled], others: Sequence[Labelled], out: Term) -> Labelled:
+    """Contract operands from left to right, but for the labels that `others` or `out` have."""
+    (x, labels), *rest = operands
+    for i, (w, term) in enumerate(rest):
+        needed = {*out, *(n for _, later in (*rest[i + 1 :], *others) for n in later)}
+        remaining = tuple(n for n in dict.fromkeys((*labels, *term)) if n in needed)
+        target = out if i == len(rest) - 1 and not others else remaining
+        x, labels = contract_labels(x, w, labels, term, target), target
+    return x, labels
+
+
 Term = tuple[str, ...]
+LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
-def _check_text(subscripts: object) -> None:
-    if not isinstance(subscripts, str):
-        kind = type(subscripts).__name__
-        raise error(DtypeError, "einsum", f"subscripts are a {kind}, not a text like 'ij,jk->ik'")
+def _as_text(name: str, *arguments: Any) -> tuple[str, tuple[Any, ...]]:
+    """NumPy's other form of arguments, `x, [0, 1], w, [1, 2], [0, 2]`, as subscripts and
+    operands."""
+    operands, labels = arguments[0 : len(arguments) // 2 * 2 : 2], arguments[1::2]
+    right = arguments[-1:] if len(arguments) % 2 else ()
+    try:
+        terms = ["".join("..." if n is ... else LETTERS[n] for n in ns) for ns in (*labels, *right)]
+    except (TypeError, IndexError) as cause:
+        kind = type(arguments[0]).__name__
+        problem = f"subscripts are of type {kind}, not a text like 'ij,jk->ik'"
+        remedy = f"Or write a list of integers below {len(LETTERS)} after each operand."
+        raise error(DtypeError, name, problem, remedy=remedy) from cause
+    return ",".join(terms[: len(labels)]) + ("->" + terms[-1] if right else ""), operands
 
 
 @lru_cache(maxsize=1 << 10)
@@ -160,16 +188,23 @@ def _reduced(x: DistributedArray, labels: Term, out: Term) -> DistributedArray:
 
 
 @public
-def einsum_path(
-    subscripts: str, *operands: Any, optimize: bool | str | Sequence[Any] = "greedy"
-) -> tuple[Any, str]:
+def einsum_path(subscripts: Any, *operands: Any, optimize: Any = "greedy") -> tuple[Any, str]:
     """The order in which `numpy.einsum_path` would contract operands of these shapes, and a text
     that explains it.
+
+    subscripts: as `gdt.einsum` takes them. optimize: "greedy", "optimal", True, False, a pair of
+        one of these names and a limit of elements, or a path.
 
     >>> path, _ = gdt.einsum_path("ij,jk,kl->il", *[gdt.ones((2, 2))] * 3)
     >>> path[0]
     'einsum_path'
     """
+    if not isinstance(subscripts, str):
+        subscripts, operands = _as_text("einsum_path", subscripts, *operands)
     arrays = as_operands("einsum_path", **{f"operand {i}": o for i, o in enumerate(operands)})
     values = [np.broadcast_to(np.empty(()), x.shape) for x in arrays]
-    return np.einsum_path(subscripts, *values, optimize=optimize)
+    try:
+        return np.einsum_path(subscripts, *values, optimize=optimize)
+    except (IndexError, KeyError, TypeError) as cause:
+        problem = f"optimize is {optimize!r}, neither a way to look for a path nor a path"
+        raise error(ArgumentError, "einsum_path", problem) from cause
