@@ -141,6 +141,14 @@ def matmul_precision(name: str) -> Iterator[None]:
         yield
 
 
+def matmul_choices() -> list[str]:
+    """Return the settings of matrix products that are not the default, as texts."""
+    choices = (MATMUL_BACKEND, MATMUL_BACKENDS), (MATMUL_PRECISION, MATMUL_PRECISIONS)
+    return [
+        f"{choice.name} {choice.get()}" for choice, names in choices if choice.get() != names[0]
+    ]
+
+
 _host_threads: ContextVar[int | None] = ContextVar("gdt.host_threads", default=None)
 
 

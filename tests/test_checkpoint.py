@@ -287,7 +287,7 @@ def test_a_process_that_hears_of_a_death_leaves_the_file_to_the_first(
     """The first process may hear of it later, and may still be completing the file."""
     tree, temporary = {"w": gdt.ones(3)}, tmp_path / "shared.tmp"
     temporary.touch()
-    steps = iter([None, None, DistributedError("process 2 has died")])
+    steps = iter([None, DistributedError("process 2 has died")])
 
     def gathered(count: int, value: Any, what: str) -> list[Any]:
         failure = next(steps)

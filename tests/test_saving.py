@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +140,17 @@ def test_checkpoints_of_callbacks_are_whole_models(tmp_path: Path) -> None:
     assert gdt.load_model(tmp_path / "2").predict(X, verbose=0).shape == (8, 1)
 
 
+def arrays_of(folder: Path) -> Path:
+    """The file of the arrays of the model in a folder."""
+    return folder / str(json.loads((folder / "model.json").read_text())["file"])
+
+
 def test_arrays_have_the_names_of_the_model(tmp_path: Path) -> None:
     model = sequential()
     model.save(tmp_path)
-    arrays = safetensors.numpy.load_file(tmp_path / "arrays.safetensors")
-    assert arrays.keys() >= model.state().keys()
-    other = sequential()
-    gdt.checkpoint.restore(
-        tmp_path / "arrays.safetensors", {"layers.0.bias": other[0].bias}, partial=True
-    )
+    path = arrays_of(tmp_path)
+    assert safetensors.numpy.load_file(path).keys() >= model.state().keys()
+    gdt.checkpoint.restore(path, {"layers.0.bias": sequential()[0].bias}, partial=True)
 
 
 def test_files_do_not_run_constructors_or_code(tmp_path: Path, monkeypatch: Any) -> None:
@@ -157,6 +162,115 @@ def test_files_do_not_run_constructors_or_code(tmp_path: Path, monkeypatch: Any)
     monkeypatch.setattr(Doubled, "__init__", refuse)
     monkeypatch.setattr(nn.Dense, "__init__", refuse)
     assert gdt.load_model(tmp_path)(X).shape == (8, 4)
+
+
+def test_a_save_replaces_the_model_before_it_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for _ in range(2):
+        sequential().save(tmp_path)
+        names = {p.name.partition("-")[0] for p in tmp_path.iterdir()}
+        assert names == {"arrays", "model.json", "notes.txt"} and len(list(tmp_path.iterdir())) == 3
+    older = tmp_path / "older"
+    older.mkdir()
+    content = json.loads((tmp_path / "model.json").read_text())
+    (tmp_path / content.pop("file")).rename(older / "arrays.safetensors")
+    (older / "model.json").write_text(json.dumps(content))  # as it once had one name
+    assert gdt.load_model(older)(X).shape == (8, 3)
+    sequential().save(older)
+    assert not (older / "arrays.safetensors").exists()
+
+
+KILLED = """
+import itertools, os, pathlib, signal, sys
+import gdt
+
+folder = pathlib.Path(sys.argv[1])
+
+def save(kind, key, activation):
+    model = gdt.nn.Sequential(gdt.nn.Dense(3, 2, use_bias=False, key=key, activation=activation))
+    if kind == "model":
+        model.save(folder)
+    else:
+        gdt.checkpoint.save(folder / "w.safetensors", {"key": key, "model": model})
+
+def load(kind):
+    if kind == "model":
+        model = gdt.load_model(folder)
+        key = {gdt.relu: 1, gdt.tanh: 2}[model[0].activation]
+    else:
+        tree = {"key": 0, "model": gdt.nn.Sequential(gdt.nn.Dense(3, 2, use_bias=False))}
+        gdt.checkpoint.restore(folder / "w.safetensors", tree)
+        key, model = tree["key"], tree["model"]
+    expected = gdt.nn.Dense(3, 2, use_bias=False, key=key).weight.numpy()
+    assert (model[0].weight.numpy() == expected).all(), "half of the one, half of the other"
+    return key
+
+for kind in ("model", "checkpoint"):
+    code, moment = 9, 0
+    while code:
+        save(kind, 1, gdt.relu)
+        child = os.fork()
+        if child == 0:
+            moments = itertools.count()
+            def kill(event, arguments):
+                if (event == "open" or event.startswith("os.")) and next(moments) == moment:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            sys.addaudithook(kill)
+            save(kind, 2, gdt.tanh)
+            os._exit(0)
+        code, moment = os.waitpid(child, 0)[1], moment + 1
+        print(load(kind), end=" ")
+    print()
+"""
+
+
+def test_a_save_that_is_killed_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    """SIGKILL before each thing that a save of a model, or of a checkpoint, does with files."""
+    line = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    for kind in done.stdout.splitlines():
+        keys = [int(key) for key in kind.split()]
+        assert keys == sorted(keys) and keys.count(1) >= 5 and keys[-1] == 2, kind
+
+
+@pytest.mark.parametrize("kind", ["model", "checkpoint"])
+def test_a_file_is_on_disk_before_it_has_its_name(
+    kind: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """A power cut leaves of a file what was brought to disk."""
+    model, synced, events = sequential(), {}, []
+    save = model.save if kind == "model" else lambda path: gdt.checkpoint.save(path / "w", model)
+    save(tmp_path)
+    fsync, replace, unlink = os.fsync, Path.replace, Path.unlink
+
+    def bring_to_disk(descriptor: int) -> None:
+        fsync(descriptor)
+        inode = os.fstat(descriptor).st_ino
+        path = next(p for p in [tmp_path, *tmp_path.iterdir()] if p.stat().st_ino == inode)
+        synced[inode] = path.is_dir() or path.read_bytes()
+        events.extend(["synced the folder"] if path.is_dir() else [])
+
+    def rename(path: Path, target: Path) -> None:
+        assert path.read_bytes() == synced[path.stat().st_ino]
+        replace(path, target)
+        events.append(f"renamed {target.name[:6]}")
+
+    def remove(path: Path, missing_ok: bool = False) -> None:
+        events.extend([f"removed {path.name[:6]}"] if path.exists() else [])
+        unlink(path, missing_ok)
+
+    for owner, name, function in (
+        (os, "fsync", bring_to_disk), (Path, "replace", rename), (Path, "unlink", remove)
+    ):  # fmt: skip
+        monkeypatch.setattr(owner, name, function)
+    save(tmp_path)
+    of_model = ["renamed arrays", "synced the folder", "renamed model.", "synced the folder"]
+    expected = {
+        "model": [*of_model, "removed arrays"],
+        "checkpoint": ["renamed w", "synced the folder"],
+    }
+    assert events == expected[kind]
 
 
 def changed(path: Path, **changes: Any) -> None:
@@ -189,8 +303,9 @@ def replaced(path: Path, old: str, new: str) -> None:
         (lambda p: changed(p, model={"array": "absent"}), "is damaged"),
         (lambda p: changed(p, model={}), "unknown '{}'"),
         (lambda p: replaced(p, "gdt.relu", "gdt.tanh"), "is damaged"),
-        (lambda p: (p / "arrays.safetensors").unlink(), "arrays.safetensors"),
-        (lambda p: (p / "arrays.safetensors").write_bytes(b"abc"), "arrays.safetensors"),
+        (lambda p: arrays_of(p).unlink(), r"there is no file .*arrays-\w+.safetensors"),
+        (lambda p: arrays_of(p).write_bytes(b"abc"), r"arrays-\w+.safetensors is damaged"),
+        (lambda p: changed(p, file="../x.safetensors"), "'../x.safetensors' is no name of a file"),
     ],
 )
 def test_damaged_files_are_named(damage: Any, problem: str, tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -19,11 +19,13 @@ from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.checkpoint.checksums import checksum, checksums, damaged, slabs
 from gdt.checkpoint.entries import DTYPES, Index, Pieces, dtype_of, entries_of, shape_of
-from gdt.comm.messages import gathered
+from gdt.comm.messages import gathered_with_lines
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
 from gdt.state import Facts, Slot, Tree, mismatches
+
+T = TypeVar("T")
 
 
 class Restored(NamedTuple):
@@ -61,29 +63,34 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
     (1, [1.0, 1.0, 1.0, 1.0], "['x']")
     """
     path, places = Path(path), entries_of("restore", into)
-    new: list[Any] = []
-    total, failure, content = 0, None, 0
-    try:
-        with _opened(path, "restore") as file:
-            _check_facts(path, places, file, partial)
-            sums, wrong = _checksums_of(file), []
-            content = zlib.crc32(json.dumps(sums).encode())
-            for slot in places:
-                value, pieces = _read(file, slot.name, slot.value)
-                new.append(value)
-                total += sum(piece.nbytes for piece in pieces.values())
-                if slot.name not in sums:
-                    content = zlib.crc32(_checksum_of_whole(slot.value, pieces), content)
-                elif damaged(sums[slot.name], shape_of(slot.value), pieces):
-                    wrong.append(slot.name)
-            if wrong:
-                raise _damage(path, "restore", wrong)
-    except CheckpointError as problem:
-        failure = problem
-    _raise_together(failure, content, path)
+    new, total = read_alike("restore", path, lambda: _read_all(path, places, partial))
     for slot, value in zip(places, new, strict=True):
         slot.owner[slot.key] = value
     return Restored(path, len(new), total)
+
+
+def _read_all(
+    path: Path, places: Sequence[Slot], partial: bool
+) -> tuple[tuple[list[Any], int], int]:
+    """Return the values that replace those of `places`, the bytes read for them, and a checksum of
+    the file: of the checksums in it, or else of what every process reads."""
+    new: list[Any] = []
+    total = 0
+    with _opened(path, "restore") as file:
+        _check_facts(path, places, file, partial)
+        sums, wrong = _checksums_of(file), []
+        content = zlib.crc32(json.dumps(sums).encode())
+        for slot in places:
+            value, pieces = _read(file, slot.name, slot.value)
+            new.append(value)
+            total += sum(piece.nbytes for piece in pieces.values())
+            if slot.name not in sums:
+                content = zlib.crc32(_checksum_of_whole(slot.value, pieces), content)
+            elif damaged(sums[slot.name], shape_of(slot.value), pieces):
+                wrong.append(slot.name)
+        if wrong:
+            raise _damage(path, "restore", wrong)
+    return (new, total), content
 
 
 def _checksum_of_whole(value: Any, pieces: Pieces) -> bytes:
@@ -94,27 +101,35 @@ def _checksum_of_whole(value: Any, pieces: Pieces) -> bytes:
     return "".join(map(checksum, pieces.values())).encode()
 
 
-def _raise_together(failure: CheckpointError | None, content: int, path: Path) -> None:
-    """Raise this process's failure, or a CheckpointError if only other processes failed, or if
-    their files have other checksums than `content`."""
-    results = gathered(
-        processes.current().count, (str(failure or ""), content), f"checkpoint.restore of {path}"
-    )
-    problems = [problem for problem, _ in results]
-    if failure is not None:
-        raise failure
-    for i, problem in enumerate(problems):
-        if problem:
-            what = f"process {i} cannot restore {path}, so no process does"
-            raise error(CheckpointError, "restore", f"{what}\n  {problem}")
+def read_alike(op: str, path: Path, read: Callable[[], tuple[T, object]]) -> T:
+    """Return what `read` returns beside a checksum of the file that it reads.
+
+    Raises CheckpointError in all processes if `read` raises one in any of them, or if the processes
+    have read files of different checksums.
+    """
+    outcome: tuple[T, object] | CheckpointError
+    try:
+        outcome = read()
+        own = ("", outcome[1])
+    except CheckpointError as failure:
+        outcome, own = failure, (str(failure), None)
+    results, sides = gathered_with_lines(processes.current().count, own, f"{op} of {path}")
+    if isinstance(outcome, CheckpointError):
+        raise outcome
+    for i, (failure_text, _) in enumerate(results):
+        if failure_text:
+            problem = f"process {i} cannot read {path}, so no process does\n  {failure_text}"
+            raise error(CheckpointError, op, problem, operands=dict([sides[i]]))
     for i, (_, other) in enumerate(results):
         if other != results[0][1]:
             raise error(
                 CheckpointError,
-                "restore",
-                f"processes 0 and {i} read different files at {path}, so no process restores",
+                op,
+                f"processes 0 and {i} read different files at {path}",
+                operands=dict([sides[0], sides[i]]),
                 remedy="Give every process a copy of one file, or a path that all share.",
             )
+    return outcome[0]
 
 
 @contextlib.contextmanager

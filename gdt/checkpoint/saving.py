@@ -29,7 +29,7 @@ from gdt.checkpoint.entries import (
     shape_of,
 )
 from gdt.checkpoint.restoring import contents
-from gdt.comm.messages import gathered
+from gdt.comm.messages import gathered, gathered_with_lines
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.state import Tree
@@ -85,8 +85,7 @@ def save(path: str | os.PathLike[str], tree: Tree) -> Path:
     partial_arrays = [x for x in arrays if any(x.layout.reductions)]
     move_to_layouts(partial_arrays, [x.layout.resolved for x in partial_arrays])
     target = Path(os.path.realpath(path))
-    name = f".{target.name}.{os.getpid()}-{threading.get_ident()}.tmp"
-    temporary = target.with_name(of_first_process(name))
+    temporary = target.with_name(of_first_process(_temporary_name(target)))
     writer = _Writer(target, temporary, values)
     try:
         in_all_processes(writer.reserve, path)
@@ -122,7 +121,7 @@ def _agree(path: Path, values: Mapping[str, Any]) -> None:
         name: f"{value.type} on {value.mesh}" if isinstance(value, DistributedArray) else str(value)
         for name, value in values.items()
     }
-    first, *others = gathered(count, facts, f"checkpoint.save of {path}")
+    (first, *others), sides = gathered_with_lines(count, facts, f"checkpoint.save of {path}")
     for i, other in enumerate(others, 1):
         names = [n for n in sorted(first | other) if first.get(n) != other.get(n)]
         if names:
@@ -135,6 +134,7 @@ def _agree(path: Path, values: Mapping[str, Any]) -> None:
                 CheckpointError,
                 "save",
                 f"processes save different trees to {path}\n  " + "\n  ".join([*lines, *more]),
+                operands=dict([sides[0], sides[i]]),
                 remedy="Every process saves the same tree; nothing was written.",
             )
 
@@ -223,8 +223,7 @@ class _Writer:
                 os.fsync(file.fileno())
             if contents(self.temporary).keys() != self.entries.keys():
                 raise OSError("its header reads back otherwise than it was written")
-            self.temporary.replace(self.path)
-            _sync_directory(self.path.parent)
+            _put_in_place(self.temporary, self.path)
 
     def _check(self, file: BinaryIO, parts: Sequence[Part]) -> None:
         """Raise OSError unless the file consists of the parts that all processes have written."""
@@ -312,9 +311,28 @@ def _key(index: Index) -> tuple[Any, ...]:
     return tuple((s.start, s.stop) for s in index)
 
 
-def _sync_directory(directory: Path) -> None:
-    """Flush a rename in a directory to disk."""
-    descriptor = os.open(directory, os.O_RDONLY)
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file by one of these bytes, which is whole on disk before it has the name."""
+    temporary = path.with_name(_temporary_name(path))
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        _put_in_place(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _temporary_name(path: Path) -> str:
+    """Return a name, of this thread alone, for a file that is to be renamed to `path`."""
+    return f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp"
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    """Rename a file that is on disk, and bring the new name to disk."""
+    temporary.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -39,7 +39,8 @@ from gdt.comm.connection import (
     packed_header,
 )
 from gdt.comm.values import decoded, encoded
-from gdt.errors import DistributedError, error
+from gdt.errors import DistributedError, error, line_of_user
+from gdt.settings import matmul_choices
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.mesh import Mesh
 
@@ -358,9 +359,25 @@ def gathered(num_processes: int, value: Any, what: str) -> list[Any]:
     return _connected.gather(value, what)
 
 
+def gathered_with_lines(
+    num_processes: int, value: Any, what: str
+) -> tuple[list[Any], list[tuple[str, str]]]:
+    """As `gathered`; and, for errors, every process with the user's line that has called it."""
+    if num_processes == 1 or _connected is None:
+        return [value], [("", "")]
+    told = _connected.gather((value, line_of_user()), what)
+    sides = [(str(peer), line) for peer, (_, line) in zip(_connected.peers, told, strict=True)]
+    return [value for value, _ in told], sides
+
+
 def note(mesh: Mesh, action: Action, numbers: Sequence[Any] = ()) -> None:
-    """Note an action that all processes that own a mesh must do alike; see `History.add`."""
+    """Note an action that all processes that own a mesh must do alike; see `History.add`.
+
+    The numbers that an op computes also depend on settings, which are noted where they are chosen.
+    """
     if mesh.num_processes > 1 and _connected is not None:
+        if action.kind == "op" and (chosen := matmul_choices()):
+            numbers = [*numbers, *chosen]
         _connected.history.add(action, numbers)
 
 

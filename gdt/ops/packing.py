@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.backend import backend_of
-from gdt.comm.messages import gathered
+from gdt.comm.messages import gathered_with_lines
 from gdt.errors import DtypeError, LayoutError, ShapeError, error
 from gdt.ops.placement import requested_layout
 from gdt.sharding.array_type import ArrayType
@@ -64,12 +63,14 @@ def unpack(x: DistributedArray) -> list[Any]:
 
 
 class PartFacts(NamedTuple):
-    """The facts about the part that one device holds, which every process knows."""
+    """The facts about the part that one device holds, which every process knows. side: the process
+    that passes it, and the user's line there."""
 
     coordinate: tuple[int, ...]
     dtype: np.dtype
     shape: tuple[int, ...]
     digest: int | None
+    side: tuple[str, str]
 
 
 def packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray:
@@ -146,8 +147,15 @@ def _facts(
         (c, a.dtype, a.shape, _digest(backend.to_host(a)) if several > 1 else None)
         for a, c in zip(arrays, coordinates, strict=True)
     ]
-    parts = itertools.chain(*gathered(several, own, f"{name} to {layout} on {layout.mesh}"))
-    return list(itertools.starmap(PartFacts, parts))
+    what = f"{name} to {layout} on {layout.mesh}"
+    told, sides = gathered_with_lines(several, own, what)
+    facts = zip(told, sides, strict=True)
+    return [PartFacts._make((*part, side)) for parts, side in facts for part in parts]
+
+
+def _sides(one: PartFacts, other: PartFacts) -> dict[str, object]:
+    """The processes that pass two parts, and the user's line in each; nothing for parts of one."""
+    return dict([one.side, other.side]) if one.side[0] != other.side[0] else {}
 
 
 def _digest(array: np.ndarray) -> int:
@@ -159,12 +167,17 @@ def _digest(array: np.ndarray) -> int:
 
 def _packed_type(parts: Sequence[PartFacts], layout: Layout, name: str) -> ArrayType:
     """The type of the whole array; an error if the parts do not make one."""
-    shown = {f"device {p.coordinate}": f"{p.dtype}{list(p.shape)}" for p in parts}
-    if len({p.dtype for p in parts}) > 1:
-        raise error(DtypeError, name, "the parts have different dtypes", operands=shown)
-    if any(len(p.shape) != layout.rank for p in parts):
-        problem = f"a layout of rank {layout.rank} does not fit parts of other ranks"
-        raise error(LayoutError, name, problem, operands={"layout": layout, **shown})
+    shown: dict[str, object] = {
+        f"device {p.coordinate}": f"{p.dtype}{list(p.shape)}" for p in parts
+    }
+    for part in parts:
+        if part.dtype != parts[0].dtype:
+            operands = shown | _sides(parts[0], part)
+            raise error(DtypeError, name, "the parts have different dtypes", operands=operands)
+        if len(part.shape) != layout.rank:
+            problem = f"a layout of rank {layout.rank} does not fit parts of other ranks"
+            operands = {"layout": layout, **shown, **_sides(parts[0], part)}
+            raise error(LayoutError, name, problem, operands=operands)
     if len({p for p in layout.reductions if p}) > 1:
         problem = "different reductions are partial, and their order is not defined"
         raise error(LayoutError, name, problem, operands={"layout": layout})
@@ -181,7 +194,7 @@ def _packed_type(parts: Sequence[PartFacts], layout: Layout, name: str) -> Array
                 name,
                 f"the parts do not make an array: of {array_type}, "
                 f"device {part.coordinate} holds {list(want)}, not {list(part.shape)}",
-                operands=shown,
+                operands=shown | _sides(parts[0], part),
                 remedy="A shard of a split axis has ceil(n / shards) elements, fewer at the end.",
             )
     return array_type
@@ -215,7 +228,7 @@ def _check_replicas(
                 name,
                 f"the parts of devices {parts[other].coordinate} and {part.coordinate} "
                 "are not equal",
-                operands={"layout": array_type.layout},
+                operands=_sides(parts[other], part) | {"layout": array_type.layout},
                 remedy="Along mesh axes that split no array axis, parts are replicas.",
             )
 

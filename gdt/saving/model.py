@@ -1,9 +1,16 @@
-"""save_model and load_model: a folder of `model.json` and `arrays.safetensors`."""
+"""save_model and load_model: a folder of `model.json` and the file of arrays that it names.
+
+Each save writes its arrays to a file of a new name. Renaming `model.json` into place is what
+replaces the model before it, arrays and all.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import secrets
 import zlib
 from collections.abc import Mapping
 from functools import partial
@@ -13,8 +20,10 @@ from typing import Any
 
 from gdt.arguments import checked
 from gdt.checkpoint import contents, restore, save
-from gdt.checkpoint.saving import in_all_processes
-from gdt.comm.messages import gathered
+from gdt.checkpoint.entries import of_first_process
+from gdt.checkpoint.restoring import read_alike
+from gdt.checkpoint.saving import in_all_processes, write_whole
+from gdt.comm.messages import gathered_with_lines
 from gdt.errors import CheckpointError, GdtError, error
 from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
@@ -32,11 +41,13 @@ OPTIONS = ("optimizer", "loss", "metrics", "weighted_metrics", "clip_norm", "eag
 def save_model(
     model: Module, path: str | os.PathLike[str], *, include_optimizer: bool = True
 ) -> Path:
-    """Write a whole model to a folder: `model.json` and `arrays.safetensors`; return the folder.
+    """Write a whole model to a folder: `model.json` and `arrays-*.safetensors`; return the folder.
 
     Classes of the program's own modules, and its own functions, are registered before
     (`gdt.saving.register`). include_optimizer: whether a compiled model's optimizer, loss and
-    metrics are written too. `arrays.safetensors` has the arrays under the names of `model.state()`.
+    metrics are written too. The file of arrays, of another name in every save, has them under the
+    names of `model.state()`. A model that was in the folder is replaced, by renaming `model.json`,
+    when the new one is whole; then its arrays are removed.
 
     Several processes save the same model to one folder, which they compare first.
 
@@ -55,18 +66,20 @@ def save_model(
         for name, x in encoder.arrays.items()
     }
     parts = {"arrays": layouts, "model": architecture, "compilation": compilation}
-    head = {"format": FORMAT, "version": VERSION, "crc32": _checksum(parts)}
-    text = json.dumps({**head, **parts}, indent=1)
     _agree(folder, json.dumps(parts, indent=1))
+    file = f"arrays-{of_first_process(secrets.token_hex(4))}.safetensors"
     if encoder.arrays:
-        save(folder / "arrays.safetensors", dict(encoder.arrays))
-    in_all_processes(partial(_write, folder / "model.json", text), folder / "model.json")
+        save(folder / file, dict(encoder.arrays))
+    head = {"format": FORMAT, "version": VERSION, "file": file, "crc32": _checksum(parts)}
+    text = json.dumps({**head, **parts}, indent=1)
+    in_all_processes(partial(_replace, folder, text), folder / "model.json")
     return folder
 
 
 def _agree(folder: Path, text: str) -> None:
     """Raise CheckpointError in all processes if they save different models."""
-    first, *others = gathered(processes.current().count, text, f"save_model to {folder}")
+    count = processes.current().count
+    (first, *others), sides = gathered_with_lines(count, text, f"save_model to {folder}")
     for i, other in enumerate(others, 1):
         lines = zip_longest(first.splitlines(), other.splitlines(), fillvalue="nothing")
         for line, its_line in lines:
@@ -76,17 +89,23 @@ def _agree(folder: Path, text: str) -> None:
                     "save_model",
                     f"processes save different models to {folder}: "
                     f"{line.strip()} in process 0, {its_line.strip()} in {i}",
+                    operands=dict([sides[0], sides[i]]),
                     remedy="Every process saves the same model; nothing was written.",
                 )
 
 
-def _write(file: Path, text: str) -> None:
-    """Replace a file by one of that text, in process 0."""
-    if processes.current().index == 0:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-        temporary.write_text(text)
-        temporary.replace(file)
+def _replace(folder: Path, text: str) -> None:
+    """In process 0, replace a folder's JSON file, and remove the arrays that it named."""
+    if processes.current().index != 0:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    old = None
+    with contextlib.suppress(CheckpointError):  # there is none, or not one of a model
+        old = folder / _read(folder)[0]["file"]
+    write_whole(folder / "model.json", text.encode())
+    if old is not None:
+        with contextlib.suppress(OSError):
+            old.unlink()
 
 
 @checked
@@ -112,13 +131,7 @@ def load_model(
     ((4, 2), Mesh(x=2))
     """
     folder = Path(path)
-    content = _content(folder)
-    results = gathered(processes.current().count, _checksum(content), f"load_model of {folder}")
-    for i, other in enumerate(results):
-        if other != results[0]:
-            problem = f"processes 0 and {i} read different models at {folder}"
-            remedy = "Give every process a copy of one folder, or a path that all share."
-            raise error(CheckpointError, "load_model", problem, remedy=remedy)
+    content = read_alike("load_model", folder / "model.json", lambda: _read(folder))
     meshes = (lambda dims: mesh) if mesh is not None else _mesh_like
     try:
         decoder = Decoder({}, meshes)
@@ -127,7 +140,7 @@ def load_model(
             for name, (shape, dtype, layout) in content["arrays"].items()
         }
         if places:
-            restore(folder / "arrays.safetensors", places)
+            restore(folder / content["file"], places)
         decoder.arrays = places
         model: Module = decoder.decode(content["model"])
         options = decoder.decode(content["compilation"]) if compile else None
@@ -147,8 +160,8 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return f"{zlib.crc32(json.dumps(parts).encode()):08x}"
 
 
-def _content(folder: Path) -> Mapping[str, Any]:
-    """Return the content of a model's JSON file, or raise CheckpointError."""
+def _read(folder: Path) -> tuple[Mapping[str, Any], str]:
+    """Return the content of a model's JSON file with its checksum, or raise CheckpointError."""
     file = folder / "model.json"
     try:
         content = json.loads(file.read_text())
@@ -163,12 +176,17 @@ def _content(folder: Path) -> Mapping[str, Any]:
     if content.get("version") != VERSION:
         problem = f"{file} is of version {content.get('version')}, and this gdt reads {VERSION}"
         raise error(CheckpointError, "load_model", problem)
-    if content.get("crc32", _checksum(content)) != _checksum(content):
+    checksum = _checksum(content)
+    if content.get("crc32", checksum) != checksum:
         problem, remedy = f"{file} is damaged", "A file that was edited has no crc32."
         raise error(CheckpointError, "load_model", problem, remedy=remedy)
+    arrays = content.setdefault("file", "arrays.safetensors")
+    if not re.fullmatch(r"arrays(-\w+)?\.safetensors", str(arrays)):
+        problem = f"{file} is damaged: {arrays!r} is no name of a file of arrays"
+        raise error(CheckpointError, "load_model", problem)
     if content.get("arrays"):
-        contents(folder / "arrays.safetensors")  # raises for a file that is missing or damaged
-    return content
+        contents(folder / arrays)  # raises for a file that is missing or damaged
+    return content, checksum
 
 
 def _mesh_like(dims: Any) -> Mesh:

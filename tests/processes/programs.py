@@ -11,6 +11,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -299,6 +300,7 @@ def saves(directory: str) -> None:
         except CheckpointError as failure:
             assert "save: processes save different trees to " in str(failure)
             assert says in str(failure), str(failure)
+            check_sides(failure, "saves")
         else:
             raise AssertionError(f"{says} was saved")
         gdt.distributed.barrier()
@@ -306,6 +308,13 @@ def saves(directory: str) -> None:
         assert len(list(path.parent.iterdir())) == 1
     gdt.distributed.barrier()
     restores_of_other_files(Path(directory), whole)
+
+
+def check_sides(failure: CheckpointError, function: str) -> None:
+    """An error names both processes, and the line of each."""
+    for i in range(2):
+        side = rf"process {i} \(host .*, pid \d+\): line \d+ of .*programs\.py \({function}\)"
+        assert re.search(side, str(failure)), failure
 
 
 def restores_of_other_files(directory: Path, layout: Layout) -> None:
@@ -325,6 +334,7 @@ def restores_of_other_files(directory: Path, layout: Layout) -> None:
             gdt.checkpoint.restore(name, into)
         except CheckpointError as failure:
             assert f"processes 0 and 1 read different files at {name}" in str(failure), failure
+            check_sides(failure, "restores_of_other_files")
         else:
             raise AssertionError(f"{name} was restored")
         assert (into["x"].numpy() == 7.0).all()
@@ -348,6 +358,7 @@ def models(directory: str) -> None:
     except CheckpointError as failure:
         assert "save_model: processes save different models to " in str(failure), failure
         assert 'gdt.relu", in process 0' in str(failure), failure
+        check_sides(failure, "models")
     else:
         raise AssertionError("different models were saved")
     gdt.distributed.barrier()
@@ -365,9 +376,20 @@ def models(directory: str) -> None:
     try:
         gdt.load_model(".", mesh=mesh)
     except CheckpointError as failure:
-        assert "load_model: processes 0 and 1 read different models at ." in str(failure), failure
+        assert "load_model: processes 0 and 1 read different files at model.json" in str(failure)
+        check_sides(failure, "models")
     else:
         raise AssertionError("different models were loaded")
+    if other:
+        Path("model.json").unlink()
+    try:
+        gdt.load_model(".", mesh=mesh)
+    except CheckpointError as failure:
+        assert "model.json cannot be read (No such file" in str(failure), failure
+        assert other or "process 1 cannot read model.json, so no process does" in str(failure)
+    else:
+        raise AssertionError("a model was loaded of which a process has no file")
+    gdt.distributed.barrier()
     os.chdir(here)
 
 
@@ -554,6 +576,11 @@ def take_steps(x: gdt.DistributedArray, rate: float, factor: float, *, skipped: 
         step(x)
 
 
+def multiplied(x: gdt.DistributedArray, precision: str) -> gdt.DistributedArray:
+    with gdt.matmul_precision(precision):
+        return x * 2
+
+
 def shards_times(x: gdt.DistributedArray, factor: float) -> gdt.DistributedArray:
     return gdt.map_shards(lambda part: part * factor, x.layout, x.layout)(x)
 
@@ -592,6 +619,9 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
         functools.partial(np.multiply, 2.0 if first else 3.0), x.layout, x.layout)(x),
     "packed": lambda x, first: gdt.pack([np.ones((4, 4)) for _ in x.mesh.local_devices()],
                                         Layout(["batch", None][:: 1 if first else -1], x.mesh)),
+    "parts": lambda x, first: gdt.pack(
+        [np.ones(4, "float32" if first else "float64") for _ in x.mesh.local_devices()], x.layout),
+    "precision": lambda x, first: multiplied(x, "tensorfloat32" if first else "float32"),
     "fetched ahead": lambda x, first: fetch_ahead(x.mesh, 1.0 if first else 2.0),
     "parameters": lambda x, first: take_steps(x, 0.1, 1.0, skipped="a" if first else "b"),
 }  # fmt: skip

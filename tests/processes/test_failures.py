@@ -135,6 +135,8 @@ DIFFERENT = {
     "bound": ["<lambda> (code ", ", factor=2.0)(float64[16]  ['batch'])", ", factor=3.0)("],
     "given first": ["partial of multiply (0=2.0)(float64[16]", "partial of multiply (0=3.0)("],
     "packed": ["step 1, pack to ['batch', -] on ", "pack to [-, 'batch'] on ", ", line "],
+    "parts": ["different dtypes", *(f"process {i} (host " for i in "01"), "): line ", "(<lambda>)"],
+    "precision": ["(float64[16]  ['batch'], number) with 2, 'gdt.matmul_precision tensorfloat32'"],
     "fetched ahead": ["made different arrays", "given to ", ", contents ", "(fetch_ahead)"],
     "parameters": ["step 1 of SGD for 1 parameters, b: float64[16]", "parameters, a: "],
     "seed": ["have drawn different random numbers", ": key 5, stream 1", ": key 6, stream 1"],
