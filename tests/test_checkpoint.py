@@ -411,7 +411,7 @@ for step in range(1, 10_000):
 def test_a_killed_process_loses_nothing_that_was_saved(tmp_path: Path) -> None:
     """SIGKILL at many moments of a save: the newest file is whole, and is what was reported or
     newer."""
-    for round_, delay in enumerate([0.0, 0.001, 0.002, 0.003, 0.005, 0.008]):
+    for round_, delay in enumerate([0.0, 0.001, 0.003, 0.008]):
         folder = tmp_path / str(round_)
         process = subprocess.Popen(
             [sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE, text=True

@@ -95,7 +95,7 @@ def _agree(folder: Path, text: str) -> None:
 
 
 def _replace(folder: Path, text: str) -> None:
-    """In process 0, replace a folder's JSON file, and remove the arrays that it named."""
+    """Replace a folder's JSON file, and remove the arrays that it named; process 0 does."""
     if processes.current().index != 0:
         return
     folder.mkdir(parents=True, exist_ok=True)
