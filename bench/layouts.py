@@ -333,9 +333,14 @@ def sent(run: Callable[[], Any]) -> Sent:
 
 def elsewhere(checkout: Path) -> dict[str, Sent]:
     """What the programs send with the gdt of another checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    command = [sys.executable, __file__, "--json"]
-    output = subprocess.run(command, env=environment, check=True, capture_output=True).stdout
+    # Its gdt, with these programs: its package `bench` may be another.
+    code = "import sys, gdt; sys.path.insert(0, sys.argv.pop(1)); from bench import layouts; "
+    own = str(Path(__file__).parents[1])
+    command = [sys.executable, "-c", f"{code}layouts.main()", own, "--json"]
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    output = subprocess.run(
+        command, cwd=checkout, env=environment, check=True, stdout=subprocess.PIPE
+    ).stdout
     return {name: Sent(*facts) for name, facts in json.loads(output).items()}
 
 

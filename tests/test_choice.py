@@ -52,6 +52,16 @@ def test_a_small_gpt_sends_what_theory_says(name: str, apart: bool) -> None:
         np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-6)
 
 
+def test_a_step_plans_nothing_that_an_earlier_one_has_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = layouts.SCHEMES["GPT, tensor 2"][0]()
+    for _ in range(3):
+        run()
+    monkeypatch.setattr("gdt.engine.op.choose", None)
+    run()
+
+
 def test_a_recorded_step_sends_what_it_sends_as_written() -> None:
     run = layouts.SCHEMES["GPT, tensor 2"][0]()
     step = gdt.function(run, verify=2)

@@ -185,9 +185,10 @@ class Op(Generic[P, R_co]):
                     return self._convert(args, static)
                 plan = self.plans.older.get(key) or self.plan(args, static)
                 if plan.passes and (resolved := self._resolved_operands(plan, args, static)):
+                    self.plans[key] = plan
                     return self._call(*resolved, **static)
                 out = self.run_plan(plan, args)
-                self.plans[key] = plan  # only a plan that has run is kept
+                self.plans[key] = plan  # of the others, only a plan that has run
                 observers = OBSERVERS.get()
             elif plan.fast is not None:
                 observers = OBSERVERS.get()
