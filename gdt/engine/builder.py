@@ -18,8 +18,18 @@ from gdt.engine.launcher import KernelBody
 from gdt.engine.merging import Merge
 from gdt.engine.plan import Block, Execute, Labels, Plan
 from gdt.engine.rounded import RoundedPlan
-from gdt.engine.single_block import SingleBlock, mover
-from gdt.engine.source import Choice, Expression, Operand, Tuple, Value, called, compiled
+from gdt.engine.single_block import SingleBlock, combined, mover
+from gdt.engine.source import (
+    Choice,
+    Expression,
+    Item,
+    Operand,
+    Tuple,
+    Value,
+    called,
+    compiled,
+    compiled_on_blocks,
+)
 from gdt.engine.specialization import ChosenBody
 from gdt.engine.threads import in_threads
 from gdt.errors import DtypeError, GdtError, ShapeError, error
@@ -75,8 +85,7 @@ class PlanBuilder:
         """Make the function that takes the operands' blocks at one grid coordinate to the body's
         results, combined over the block's coordinates where the rule reduces a factor."""
         op, blocks, finish = self.op, self.blocks, self.finish
-        extra = {"shards": blocks.shards(block)} if "shards" in op.injected else {}
-        body = in_threads(self._body({**self.static, **extra}, block), blocks)
+        body = self._block_body(block)
         befores = [blocks.before(n, block) for n in range(len(blocks.moved))]
         if any(befores):
             body = after_preparing(befores, body)
@@ -92,6 +101,12 @@ class PlanBuilder:
             return outs if finish is None else as_tuple(finish(*outs))
 
         return run
+
+    def _block_body(self, block: int) -> Callable[..., Any]:
+        """The op's body for the operands' blocks at one grid coordinate."""
+        shards = "shards" in self.op.injected
+        extra = {"shards": self.blocks.shards(block)} if shards else {}
+        return in_threads(self._body({**self.static, **extra}, block), self.blocks)
 
     def _body(self, static: Mapping[str, Any], where: object) -> Callable[..., Any]:
         """The op's body; on a backend with kernels its kernel, where that applies; on the host
@@ -241,6 +256,30 @@ class PlanBuilder:
         self._set_fast_path()
         return results
 
+    def _second_run(self, operands: Sequence[Any]) -> tuple[Sequence[Block], ...]:
+        """Run the plan on several blocks of the host as one function from then on: compiling it
+        takes longer than a run."""
+        count = len(self.blocks.moved)
+        outputs_of_blocks = [self._block_expression(i) for i in range(len(self.mesh.blocks))]
+        execute = compiled_on_blocks(outputs_of_blocks, count, len(self.blocks.shapes))
+        self.plan.execute = self._with_note(execute)
+        return execute(operands)  # type: ignore[no-any-return]
+
+    def _block_expression(self, block: int) -> Expression:
+        """The expression of the outputs' blocks at one grid coordinate."""
+        blocks = self.blocks
+        arguments: list[Expression] = []
+        for n, array_type in enumerate(blocks.moved):
+            operand = Operand(n) if array_type is None else Item(Operand(n), block)
+            before = blocks.before(n, block)
+            arguments.append(operand if before is None else called(before, [operand]))
+        keywords = {}
+        if self.buffer:
+            memory = [Value(name, fact) for name, fact in self.buffer._asdict().items()]
+            keywords["out"] = called(self.backend.empty, memory, name="empty")
+        body = called(self._block_body(block), arguments, keywords, self.op.name)
+        return combined(body, blocks, self.finish)
+
     def _gathered_apart(self, operands: Sequence[Any]) -> tuple[int, int]:
         """`Merge.size` of a block in which every coordinate stands for itself, as those of separate
         devices do: where coordinates are folded together, a body may return less."""
@@ -282,7 +321,10 @@ class PlanBuilder:
             movers = [mover(r) for r in plan.routes]
             fast = self.single.function(movers, self.buffer) if any(movers) else self.inner
             plan.fast = self.backend.placed(self.mesh, 0, fast)
-        elif self.op.donated and not plan.moves:
+        elif not self.op.donated:
+            if self.op.merge is None and self.backend.xp is np:
+                plan.execute = self._with_note(self._second_run)
+        elif not plan.moves:
             plan.kernel_bodies = tuple(self.kernel_bodies.values())
             if len(self.mesh.blocks) == 1:
                 plan.fast_update = self.backend.placed(self.mesh, 0, self._update())

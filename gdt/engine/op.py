@@ -342,7 +342,9 @@ class Op(Generic[P, R_co]):
             for observer in OBSERVERS.get():
                 observer.on_update(self.name, plan, self.declaration.donated, operands, results)
         elif plan.fast is None:
-            ran(self.name, lambda *xs: plan.execute(xs), operands, results, self)
+            run: Any = lambda *xs: plan.execute(xs)
+            run.expression = getattr(plan.execute, "expression", None)
+            ran(self.name, run, operands, results, self)
 
     def _convert(self, args: tuple[Any, ...], static: dict[str, Any]) -> Any:
         """Bring arguments to the form that a key needs, and call again."""

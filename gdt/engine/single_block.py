@@ -18,7 +18,7 @@ from gdt.engine.source import Expression, Operand, Unpacked, Value, called, comp
 from gdt.engine.threads import in_threads
 from gdt.observe import OBSERVERS
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.layout import Layout
+from gdt.sharding.layout import Axes, Layout
 from gdt.sharding.reduction import reducer
 from gdt.sharding.routes import Transition
 
@@ -59,13 +59,10 @@ class SingleBlock:
             for n, transitions in enumerate(zip(movers, self.folds, strict=True))
         ]
         keywords = {"out": self._memory(buffer, arguments)} if buffer else {}
-        body, finish = called(self.body, arguments, keywords, self.op.name), self.merge.finish
+        body = called(self.body, arguments, keywords, self.op.name)
         if self.op.merge is not None:
             return self._merging(body)
-        reduces = any(map(self.blocks.rule.reduced, range(len(self.blocks.shapes))))
-        if reduces and "labels" not in self.op.injected:
-            return self._compiled(self._combined(body))
-        return self._compiled(body if finish is None else called(finish, [body]))
+        return self._compiled(combined(body, self.folded, self.merge.finish))
 
     def _compiled(self, expression: Expression) -> Callable[..., Any]:
         return compiled(expression, len(self.blocks.moved))
@@ -109,22 +106,26 @@ class SingleBlock:
             merged.expression = alone  # type: ignore[attr-defined]
         return merged
 
-    def _combined(self, body: Expression) -> Expression:
-        """`body`, then the combination of coordinates in its only block."""
-        folded, finish = self.folded, self.merge.finish
-        combine, outputs = reducer(folded.backend.xp, self.op.reduce), range(len(folded.shapes))
-        overs = [folded.over(n, folded.block_shape(n, reduced=False)) for n in outputs]
-        if len(overs) == 1:
-            if overs[0]:
-                body = called(combine, [body, Value("axes", overs[0])])
-            return body if finish is None else called(finish, [body])
 
-        def combine_all(*outs: Block) -> tuple[Block, ...]:
-            return tuple([combine(x, o) if o else x for x, o in zip(outs, overs, strict=True)])
+def combined(body: Expression, blocks: PlanBlocks, finish: Callable[..., Any] | None) -> Expression:
+    """`body`, then the combination of the coordinates of a block, and `finish`."""
+    op = blocks.op
+    overs: list[Axes] = [()] * len(blocks.shapes)
+    if blocks.reduces() and "labels" not in op.injected:  # a contraction combines by itself
+        shapes = [blocks.block_shape(n, reduced=False) for n in range(len(overs))]
+        overs = [blocks.over(n, shape) for n, shape in enumerate(shapes)]
+    combine = reducer(blocks.backend.xp, op.reduce)
+    if len(overs) == 1:
+        if overs[0]:
+            body = called(combine, [body, Value("axes", overs[0])])
+        return body if finish is None else called(finish, [body])
 
-        if any(overs):
-            body = called(combine_all, [Unpacked(body)])
-        return body if finish is None else called(finish, [Unpacked(body)])
+    def combine_all(*outs: Block) -> tuple[Block, ...]:
+        return tuple([combine(x, o) if o else x for x, o in zip(outs, overs, strict=True)])
+
+    if any(overs):
+        body = called(combine_all, [Unpacked(body)])
+    return body if finish is None else called(finish, [Unpacked(body)])
 
 
 def mover(transitions: Sequence[Transition]) -> Mover:

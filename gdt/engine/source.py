@@ -32,6 +32,13 @@ class Value(NamedTuple):
     value: Any
 
 
+class Item(NamedTuple):
+    """An item of a sequence, such as one of an array's blocks."""
+
+    sequence: Expression
+    number: int
+
+
 class CallExpression(NamedTuple):
     """A call of `function`, as an expression of generated source."""
 
@@ -67,7 +74,7 @@ class Choice(NamedTuple):
     other: Expression
 
 
-Expression = Operand | Value | CallExpression | Reshaped | Unpacked | Tuple | Choice
+Expression = Operand | Value | Item | CallExpression | Reshaped | Unpacked | Tuple | Choice
 
 
 class Names(dict[str, Any]):
@@ -129,6 +136,8 @@ def written(expression: Expression, operands: Sequence[str], names: Names) -> st
             return operands[number]
         case Value(name, value):
             return repr(value) if value is None else names.add(name, value)
+        case Item(sequence, number):
+            return f"{write(sequence)}[{number}]"
         case CallExpression(function, arguments, keywords):
             name = write(function)
             sources = [write(a) for a in arguments]
@@ -161,6 +170,31 @@ def compiled(expression: Expression, count: int) -> Callable[..., Any]:
     run = define(f"run({', '.join(operands)})", lines, names)
     run.expression = expression
     return cast(Callable[..., Any], run)
+
+
+def compiled_on_blocks(
+    outputs_of_blocks: Sequence[Expression], count: int, outputs: int
+) -> Callable[..., Any]:
+    """A function of the list of `count` operands, each a sequence of blocks, that returns for each
+    output the tuple of its blocks.
+
+    outputs_of_blocks: for each block of a process the expression of its output, or of the tuple of
+        its outputs, in which `Item(Operand(n), i)` is block i of operand n.
+    """
+    parts = Tuple(outputs_of_blocks)
+    expression: Expression = Tuple([parts])
+    if outputs > 1:
+        expression = CallExpression(Value("by_output", _by_output), [parts])
+    names = Names(["run", "operands"])
+    operands = [f"operands[{n}]" for n in range(count)]
+    run = define("run(operands)", [f"return {written(expression, operands, names)}"], names)
+    run.expression = expression
+    return cast(Callable[..., Any], run)
+
+
+def _by_output(outputs_of_blocks: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...], ...]:
+    """The blocks of each output, of the outputs of each block."""
+    return tuple(zip(*outputs_of_blocks, strict=True))
 
 
 def define(

@@ -334,4 +334,6 @@ def _on_registers(function: Callable[..., Any]) -> Callable[..., Any]:
     def run(*values: Any) -> list[Any]:
         return [_of_blocks(blocks) for blocks in function(*_lists(values))]
 
+    # In which each operand is a sequence of several blocks, as the value of its register is.
+    run.expression = getattr(function, "expression", None)  # type: ignore[attr-defined]
     return run
