@@ -125,7 +125,7 @@ def remembered(nbytes: int) -> Callable[[Callable[P, R]], Callable[P, R]]:
                 return cache[key]
             except KeyError:
                 pass
-            result = cache[key] = cast(Callable[..., R], function)(*args, **kwargs)
+            result = cache[key] = function(*args, **kwargs)
             return result
 
         look_up.cache = cache  # type: ignore[attr-defined]

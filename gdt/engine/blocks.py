@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -177,11 +177,17 @@ class PlanBlocks:
         reduced = (f for n in range(len(self.shapes)) for f in self.rule.reduced(n))
         return any(self.axes.get(f) for f in reduced)
 
-    def over(self, output: int, shape: Sequence[int]) -> Axes:
-        """The mesh axes along which a body's output of that shape is still to be combined in its
+    @cached_property
+    def overs(self) -> list[Axes]:
+        """For each output of a body, the mesh axes along which it is still to be combined in its
         block."""
-        axes = {a for f in self.rule.reduced(output) for a in self.axes.get(f, ())}
-        return tuple(a for a in sorted(axes) if shape[a] > 1)
+        if not self.reduces() or "labels" in self.op.injected:  # a contraction combines by itself
+            return [()] * len(self.shapes)
+        reduced = [self.rule.reduced(n) for n in range(len(self.shapes))]
+        return [
+            tuple(sorted({a for f in fs for a in self.axes.get(f, ()) if self.mesh.box[a] > 1}))
+            for fs in reduced
+        ]
 
     def merged_axes(self) -> Axes:
         """The mesh axes along which statistics of coordinates are merged."""

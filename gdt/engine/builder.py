@@ -62,6 +62,7 @@ class PlanBuilder:
         self.merge = Merge(self.blocks, self.finish)
         self.kernel_bodies: dict[object, KernelBody] = {}  # by block, or "folded"
         self.chosen_bodies: dict[object, ChosenBody] = {}
+        self.bodies: dict[int, tuple[Any, list[Any]]] = {}  # with what prepares each operand
 
     # ---- assembling
 
@@ -85,8 +86,10 @@ class PlanBuilder:
         """Make the function that takes the operands' blocks at one grid coordinate to the body's
         results, combined over the block's coordinates where the rule reduces a factor."""
         op, blocks, finish = self.op, self.blocks, self.finish
-        body = self._block_body(block)
         befores = [blocks.before(n, block) for n in range(len(blocks.moved))]
+        extra = {"shards": blocks.shards(block)} if "shards" in op.injected else {}
+        body = in_threads(self._body({**self.static, **extra}, block), blocks)
+        self.bodies[block] = body, befores
         if any(befores):
             body = after_preparing(befores, body)
         combine = reducer(self.backend.xp, op.reduce)
@@ -96,17 +99,11 @@ class PlanBuilder:
 
         def run(*xs: Block, **out: Any) -> tuple[Block, ...]:
             outs = as_tuple(body(*xs, **out))
-            overs = [blocks.over(n, x.shape) for n, x in enumerate(outs)]
-            outs = tuple(combine(x, o) if o else x for x, o in zip(outs, overs, strict=True))
+            pairs = zip(outs, blocks.overs, strict=True)
+            outs = tuple([combine(x, axes) if axes else x for x, axes in pairs])
             return outs if finish is None else as_tuple(finish(*outs))
 
         return run
-
-    def _block_body(self, block: int) -> Callable[..., Any]:
-        """The op's body for the operands' blocks at one grid coordinate."""
-        shards = "shards" in self.op.injected
-        extra = {"shards": self.blocks.shards(block)} if shards else {}
-        return in_threads(self._body({**self.static, **extra}, block), self.blocks)
 
     def _body(self, static: Mapping[str, Any], where: object) -> Callable[..., Any]:
         """The op's body; on a backend with kernels its kernel, where that applies; on the host
@@ -267,18 +264,16 @@ class PlanBuilder:
 
     def _block_expression(self, block: int) -> Expression:
         """The expression of the outputs' blocks at one grid coordinate."""
-        blocks = self.blocks
-        arguments: list[Expression] = []
-        for n, array_type in enumerate(blocks.moved):
+        (body, befores), arguments = self.bodies[block], list[Expression]()
+        for n, (array_type, before) in enumerate(zip(self.blocks.moved, befores, strict=True)):
             operand = Operand(n) if array_type is None else Item(Operand(n), block)
-            before = blocks.before(n, block)
             arguments.append(operand if before is None else called(before, [operand]))
         keywords = {}
         if self.buffer:
             memory = [Value(name, fact) for name, fact in self.buffer._asdict().items()]
             keywords["out"] = called(self.backend.empty, memory, name="empty")
-        body = called(self._block_body(block), arguments, keywords, self.op.name)
-        return combined(body, blocks, self.finish)
+        call = called(body, arguments, keywords, self.op.name)
+        return combined(call, self.blocks, self.finish)
 
     def _gathered_apart(self, operands: Sequence[Any]) -> tuple[int, int]:
         """`Merge.size` of a block in which every coordinate stands for itself, as those of separate

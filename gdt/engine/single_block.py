@@ -18,7 +18,7 @@ from gdt.engine.source import Expression, Operand, Unpacked, Value, called, comp
 from gdt.engine.threads import in_threads
 from gdt.observe import OBSERVERS
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.layout import Layout
 from gdt.sharding.reduction import reducer
 from gdt.sharding.routes import Transition
 
@@ -109,12 +109,7 @@ class SingleBlock:
 
 def combined(body: Expression, blocks: PlanBlocks, finish: Callable[..., Any] | None) -> Expression:
     """`body`, then the combination of the coordinates of a block, and `finish`."""
-    op = blocks.op
-    overs: list[Axes] = [()] * len(blocks.shapes)
-    if blocks.reduces() and "labels" not in op.injected:  # a contraction combines by itself
-        shapes = [blocks.block_shape(n, reduced=False) for n in range(len(overs))]
-        overs = [blocks.over(n, shape) for n, shape in enumerate(shapes)]
-    combine = reducer(blocks.backend.xp, op.reduce)
+    combine, overs = reducer(blocks.backend.xp, blocks.op.reduce), blocks.overs
     if len(overs) == 1:
         if overs[0]:
             body = called(combine, [body, Value("axes", overs[0])])

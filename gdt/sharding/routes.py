@@ -19,6 +19,7 @@ from typing import NamedTuple
 from gdt.caches import remembered
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.mesh import Mesh
 from gdt.sharding.recut import Piece, Recut
 
 Partial = tuple[str | None, ...]
@@ -84,17 +85,29 @@ def transition_between(
 def _recut_nbytes(have: ArrayType, want: ArrayType, dim: int, axes: Axes) -> int:
     """Return the bytes that all devices receive: the part of each device's new interval along `dim`
     that lies outside its old one. (It equals `Recut.nbytes`, at less cost.)"""
-    mesh, missing = have.mesh, 0
-    coordinate = [0] * mesh.ndim
-    for at in itertools.product(*(range(mesh.sizes[a]) for a in axes)):
-        for a, c in zip(axes, at, strict=True):
-            coordinate[a] = c
-        low, high = want.extent(dim, want.layout.shard_index(coordinate, dim))
-        first, last = have.extent(dim, have.layout.shard_index(coordinate, dim))
-        missing += high - low - max(0, min(high, last) - max(low, first))
+    mesh, size, missing = have.mesh, have.shape[dim], 0
+    old, new = have.local_shape[dim], want.local_shape[dim]  # lengths of shards
+    old_shards = _shards_along(mesh, have.layout.dims[dim], axes)
+    new_shards = _shards_along(mesh, want.layout.dims[dim], axes)
+    for i, j in zip(old_shards, new_shards, strict=True):
+        low, high = min(j * new, size), min(j * new + new, size)
+        missing += high - low - max(0, min(high, i * old + old) - max(low, i * old))
     rows = math.prod(n for d, n in enumerate(have.local_shape) if d != dim)
     copies = mesh.size // math.prod(mesh.sizes[a] for a in axes)
     return missing * rows * copies * have.dtype.itemsize
+
+
+@remembered(200)
+def _shards_along(mesh: Mesh, split: Axes, axes: Axes) -> list[int]:
+    """Return, for all coordinates along the mesh axes `axes`, the number of the shard of an array
+    axis that the mesh axes `split` cut."""
+    shards = []
+    for at in itertools.product(*(range(mesh.sizes[a]) for a in axes)):
+        shard, coordinate = 0, dict(zip(axes, at, strict=True))
+        for a in split:
+            shard = shard * mesh.sizes[a] + coordinate[a]
+        shards.append(shard)
+    return shards
 
 
 @remembered(1000)
