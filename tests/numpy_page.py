@@ -318,9 +318,11 @@ def text() -> str:
         f"{LARGE} x {LARGE} for",
         "decompositions. So 0.88 is an all-to-all, 7 an all-gather, 14 an all-reduce of all. "
         "Products gather",
-        "operands as small as these at once, large ones in panels. Functions without figures "
-        "make arrays,",
-        "or take none.",
+        "operands as small as these at once, large ones in panels. What an op takes while it runs "
+        "is not",
+        "counted: for `solve`, `inv`, `det`, `slogdet` and `cholesky` a copy of the operands and "
+        "about one share.",
+        "Functions without figures make arrays, or take none.",
         "",
         *HEADER,
         *map(row, present),

@@ -8,8 +8,8 @@ of the matrices themselves moves to the axes in front, by an all-to-all, if thes
 gathered is one triangle for each device.
 
 **Large square matrices** are decomposed panel by panel (right-looking Cholesky, and LU with partial
-pivoting), and no device holds more than a few times its share: `cholesky`, `solve`, `inv`, `det`,
-`slogdet`. Up to 256 KiB they are gathered, which sends less.
+pivoting), and no device holds more than three times its share of operands and results: `cholesky`,
+`solve`, `inv`, `det`, `slogdet`. Up to 256 KiB they are gathered, which sends less.
 
 **Other split matrices** are gathered, and every device holds them whole: `eigh`, `eigvalsh`, `eig`,
 `eigvals`, and `svd` of what is not tall. `gdt.explain` shows the all-gather.

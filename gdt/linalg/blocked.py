@@ -1,43 +1,28 @@
 """Square matrices that no device holds whole: Cholesky and LU decompositions, panel by panel.
 
-Rows are split over all mesh axes that split the matrix. A panel is as wide as a shard is high, so
-every device may hold a panel and its share of the rest. What remains of the matrix after a panel is
-cut to equal shards again, so all devices work to the end.
+Every device has all rows of its columns and takes every panel (`gdt.linalg.panels`) apart. For LU,
+columns are eliminated in the order of the panels, which is that of the matrix times a permutation:
+solutions and determinants undo it. Exchanges of rows send nothing. For Cholesky, columns are first
+put in the order of the panels. A device holds a copy of its columns, the columns that are solved
+for, and a panel.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.engine.op import op
-from gdt.linalg.whole import (
-    adjoint,
-    cholesky_of_whole,
-    diagonals,
-    identity_like,
-    solve_of_whole,
-)
-from gdt.ops.comparison import where
-from gdt.ops.creation import zeros
-from gdt.ops.elementwise import multiply
-from gdt.ops.exponential import log
-from gdt.ops.indexing import getitem
-from gdt.ops.joining import concat
-from gdt.ops.matrices import tril, triu
-from gdt.ops.movement import relayout
-from gdt.ops.products.op import matmul
-from gdt.ops.reductions import sum_
-from gdt.ops.rounding import abs_, sign
-from gdt.ops.scans import prod
-from gdt.ops.shapes import expand_dims
-from gdt.ops.taking import take_in_range
-from gdt.sharding.layout import Axes, Layout
+from gdt.engine.planned import BlockPlan, planned_op
+from gdt.linalg.panels import Panels, solve_triangle, subtract_product
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.layout import Layout
 
 Block = Any
+Blocks = Sequence[Block]
 
 GATHERED = 1 << 18
 """The bytes of a split matrix up to which it is gathered: then less is sent than panels take."""
@@ -51,144 +36,230 @@ def is_large(x: DistributedArray) -> bool:
     return x.ndim == 2 and any(x.layout.dims) and x.type.nbytes > GATHERED
 
 
-def _rows(x: DistributedArray) -> tuple[DistributedArray, Axes]:
-    """A matrix with its rows split over all mesh axes that split it; and these."""
-    axes = tuple(a for dim in x.layout.dims for a in dim)
-    return relayout(x, Layout.of(x.mesh, (axes, ()))), axes
-
-
-def _whole(x: DistributedArray) -> DistributedArray:
-    return relayout(x, Layout.replicated(x.mesh, x.ndim))
-
-
-def _width(n: int, layout: Layout) -> int:
-    return -(-n // layout.num_shards(0))
-
-
 # ---------------------------------------------------------------- Cholesky
 
 
-def cholesky_by_panels(x: DistributedArray) -> DistributedArray:
-    """The lower Cholesky factor, with its rows split."""
-    x, axes = _rows(x)
-    n, columns = x.shape[0], []
-    rows, split_columns = x.layout, Layout.of(x.mesh, ((), axes))
-    width, rest = _width(n, rows), x
-    while rest.shape[0]:
-        size = min(width, rest.shape[0])
-        top = cholesky_of_whole(_whole(getitem(rest, (slice(size), slice(size)))))
-        parts = [zeros((n - rest.shape[0], size), x.dtype, layout=rows), top]
-        if rest.shape[0] > size:
-            below = getitem(rest, (slice(size, None), slice(size)))
-            lower = adjoint(solve_of_whole(top, relayout(adjoint(below), split_columns)))
-            parts.append(lower)
-            rest = getitem(rest, (slice(size, None), slice(size, None)))
-            rest = relayout(rest - matmul(lower, adjoint(lower)), rows)
-        else:
-            rest = getitem(rest, slice(0))
-        columns.append(relayout(concat(parts), rows))
-    return concat(columns, 1)
+@planned_op()
+def cholesky_by_panels(x: ArrayType, /) -> BlockPlan:
+    """The lower Cholesky factor of a split matrix; split by rows.
+
+    >>> gdt.linalg.blocked.cholesky_by_panels(gdt.asarray([[4.0]])).tolist()
+    [[2.0]]
+    """
+    panels = Panels(x)
+    xp, rows = panels.backend.xp, x.with_layout(Layout.of(x.mesh, panels.layout.dims[::-1]))
+    ranks = np.argsort(panels.order)  # of the columns, in the order of the panels
+    numbers = panels.by_block(lambda held: xp.minimum(held, len(ranks) - 1), panels.numbers())
+    own_ranks = panels.by_block(xp.take, panels.on_devices(ranks), numbers)
+    there, back = panels.on_devices(ranks), panels.on_devices(panels.order)
+    take = lambda block, at: xp.take(block, at, axis=-1)
+
+    def cholesky(blocks: Blocks) -> Blocks:
+        # Columns are local where rows are split; then the first panel has the first columns.
+        matrix = panels.by_block(take, panels.moved(x, rows, blocks), there)
+        matrix = panels.copies(panels.moved(rows, panels.x, matrix))
+        for n, (low, high) in enumerate(panels.slices):
+            start, stop = panels.starts[n : n + 2]
+            gathered = panels.gathered(n, slice(start, None), matrix)
+            step = partial(_cholesky_step, xp, (start, stop), (low, high))
+            panels.by_block(step, gathered, own_ranks, matrix)
+        return panels.by_block(take, panels.moved(panels.x, rows, matrix), back)
+
+    return panels.plan(rows, 1, cholesky)
+
+
+def _cholesky_step(
+    xp: Any,
+    between: tuple[int, int],
+    columns: tuple[int, int],
+    panel: Block,
+    ranks: Block,
+    matrix: Block,
+) -> None:
+    """Put the factor's columns in the place of a panel's, and subtract their products from the
+    others. `ranks` are the numbers of the rows that cross the block's columns on the diagonal."""
+    (start, stop), (low, high) = between, columns
+    size = stop - start
+    top = xp.linalg.cholesky(panel[:size])
+    below = xp.linalg.solve(top, panel[size:].conj().T).conj().T
+    factor = xp.concatenate([top, below])  # (rows, columns of the panel)
+    own = xp.clip(ranks[..., low:high] - start, 0, size - 1)
+    matrix[..., :start, low:high] = 0
+    matrix[..., start:, low:high] = xp.moveaxis(xp.take(factor, own, axis=1), 0, -2)
+    if high < matrix.shape[-1] and len(below):
+        own = xp.clip(ranks[..., high:] - stop, 0, len(below) - 1)
+        right = xp.swapaxes(xp.take(below, own, axis=0), -1, -2).conj()
+        subtract_product(xp, matrix[..., stop:, high:], below, right)
 
 
 # ---------------------------------------------------------------- LU with partial pivoting
 
 
-@op("... i j -> ... i j, ... i, ...", outputs=3, whole="i j")
-def lu_of_whole(xp: Any, x: Block, /) -> tuple[Block, Block, Block]:
-    """The LU decomposition of matrices with at least as many rows as columns, with row exchanges.
+@planned_op()
+def solve_by_panels(x: ArrayType, y: ArrayType, /) -> BlockPlan:
+    """The solution of the linear equations of a split square matrix, for columns (n, k) of its
+    dtype; split by columns.
 
-    Returns the factors in one matrix, the row of `x` that stands in each row of it, and 1 or -1 for
-    an even or odd number of exchanges.
-
-    >>> [out.tolist() for out in gdt.linalg.blocked.lu_of_whole(gdt.asarray([[0.0], [2.0]]))]
-    [[[2.0], [0.0]], [1, 0], -1.0]
+    >>> x, y = gdt.asarray([[2.0]]), gdt.asarray([[3.0]])
+    >>> gdt.linalg.blocked.solve_by_panels(x, y).tolist()
+    [[1.5]]
     """
-    a = x.reshape(-1, *x.shape[-2:]).copy()  # (matrices, rows, columns)
-    order = xp.broadcast_to(xp.arange(a.shape[1]), a.shape[:2]).copy()
-    parity = xp.ones(a.shape[0], a.real.dtype)
-    _eliminate(xp, a, order, parity, 0, a.shape[2])
-    return a.reshape(x.shape), order.reshape(x.shape[:-1]), parity.reshape(x.shape[:-2])
+    panels = Panels(x)
+    out = ArrayType.of(y.shape, y.dtype, panels.layout)
+
+    def solve(matrix: Blocks, columns: Blocks) -> Blocks:
+        own = panels.copies(panels.moved(x, panels.x, matrix))
+        return _solution(panels, own, panels.copies(panels.moved(y, out, columns)))
+
+    return panels.plan(out, 2, solve)
 
 
-def _eliminate(xp: Any, a: Block, order: Block, parity: Block, start: int, stop: int) -> None:
-    """Eliminate the columns from `start` to `stop` in place (Toledo 1997: by halves)."""
+@planned_op()
+def invert_by_panels(x: ArrayType, /) -> BlockPlan:
+    """The inverse of a split square matrix; split by columns.
+
+    >>> gdt.linalg.blocked.invert_by_panels(gdt.asarray([[2.0]])).tolist()
+    [[0.5]]
+    """
+    panels = Panels(x)
+    xp, numbers = panels.backend.xp, panels.numbers()
+
+    def identity(columns: Block) -> Block:
+        return (xp.arange(x.shape[0])[:, None] == columns[..., None, :]).astype(x.dtype)
+
+    def invert(matrix: Blocks) -> Blocks:
+        copies = panels.copies(panels.moved(x, panels.x, matrix))
+        return _solution(panels, copies, panels.by_block(identity, numbers))
+
+    return panels.plan(panels.x, 1, invert)
+
+
+@planned_op()
+def pivots_by_panels(x: ArrayType, /) -> BlockPlan:
+    """Numbers (n,) whose product is the determinant of a split square matrix; replicated.
+
+    >>> gdt.linalg.blocked.pivots_by_panels(gdt.asarray([[2.0]])).tolist()
+    [2.0]
+    """
+    panels = Panels(x)
+    xp, sign = panels.backend.xp, _parity(panels.order)
+    out = ArrayType.of(x.shape[:1], x.dtype, Layout.replicated(x.mesh, 1))
+
+    def joined(*parts: tuple[Block, Block]) -> Block:
+        """The diagonals of all panels, with the sign of all exchanges."""
+        pivots = xp.concatenate([xp.diagonal(triangle) for triangle, _ in parts])
+        for _, parity in parts:
+            pivots[:1] *= parity
+        pivots[:1] *= sign
+        return pivots.reshape(out.block_shape)
+
+    def pivots(matrix: Blocks) -> Blocks:
+        return panels.by_block(
+            joined, *_eliminated(panels, panels.copies(panels.moved(x, panels.x, matrix)))
+        )
+
+    return panels.plan(out, 1, pivots)
+
+
+def _parity(order: np.ndarray) -> int:
+    """1 for an even permutation, -1 for an odd one."""
+    numbers, sign = order.tolist(), 1
+    for i in range(len(numbers)):
+        while (k := numbers[i]) != i:
+            numbers[i], numbers[k] = numbers[k], k
+            sign = -sign
+    return sign
+
+
+def _eliminated(
+    panels: Panels, matrix: Blocks, columns: Blocks | None = None
+) -> list[list[tuple[Block, Block]]]:
+    """Eliminate the columns of a matrix in place, and those beside it with them.
+
+    Returns for every panel, in every block, the upper triangle on the diagonal, and 1 or -1 for an
+    even or odd number of exchanges. Above the triangles `matrix` holds the other factors.
+    """
+    triangles = []
+    for n, (_, high) in enumerate(panels.slices):
+        start, stop = panels.starts[n : n + 2]
+        parts = [] if columns is None else [columns]
+        if high < panels.x.local_shape[1]:
+            parts.append([block[..., high:] for block in matrix])
+        gathered = panels.gathered(n, slice(start, None), matrix)
+        eliminate = partial(_eliminate, panels.backend.xp, start, stop)
+        triangles.append(panels.by_block(eliminate, gathered, *parts))
+    return triangles
+
+
+def _eliminate(xp: Any, start: int, stop: int, panel: Block, *parts: Block) -> tuple[Block, Block]:
+    """Factor the panel of the columns from `start` to `stop`, and eliminate them in blocks of other
+    columns; returns what `_eliminated` does of them."""
+    size = stop - start
+    order, parity = factor(xp, panel)
+    lower = xp.tril(panel[:size], -1) + xp.eye(size, dtype=panel.dtype)
+    # Rows of the top that pivots have displaced stand where those stood.
+    changed = xp.concatenate([xp.arange(size), order[:size]])
+    for part in parts:
+        rest = part[..., start:, :]
+        rest[..., changed, :] = rest[..., order[changed], :]
+        top = solve_triangle(xp, lower, rest[..., :size, :])
+        rest[..., :size, :] = top
+        subtract_product(xp, rest[..., size:, :], panel[size:], top)
+    return xp.triu(panel[:size]), parity
+
+
+def _solution(panels: Panels, matrix: list[Block], columns: Blocks) -> Blocks:
+    """The blocks of the solution; those of the matrix and of the columns are used up."""
+    xp, triangles = panels.backend.xp, _eliminated(panels, matrix, columns)
+    for n in reversed(range(len(panels.slices))):
+        start, stop = panels.starts[n : n + 2]
+        above = panels.gathered(n, slice(start), matrix)
+        panels.by_block(partial(_substitute, xp, start, stop), columns, triangles[n], above)
+    matrix.clear()
+    places = panels.on_devices(np.argsort(panels.order))
+    return panels.by_block(lambda part, at: xp.take(part, at, axis=-2), columns, places)
+
+
+def _substitute(
+    xp: Any, start: int, stop: int, part: Block, triangle: tuple[Block, Block], above: Block
+) -> None:
+    """Solve for the rows from `start` to `stop`, and take them out of those above."""
+    rows = solve_triangle(xp, triangle[0], part[..., start:stop, :])
+    part[..., start:stop, :] = rows
+    subtract_product(xp, part[..., :start, :], above, rows)
+
+
+def factor(xp: Any, panel: Block) -> tuple[Block, Block]:
+    """Replace a panel, with at least as many rows as columns, by its LU decomposition.
+
+    Returns the row of the panel that each row now is, and 1 or -1 for an even or odd number of
+    exchanges; both are on the panel's device.
+    """
+    order, parity = xp.arange(panel.shape[0]), xp.ones((), panel.real.dtype)
+    _factor_between(xp, panel, order, parity, 0, panel.shape[1])
+    return order, parity
+
+
+def _factor_between(
+    xp: Any, panel: Block, order: Block, parity: Block, start: int, stop: int
+) -> None:
+    """Factor the columns from `start` to `stop` in place (Toledo 1997: by halves)."""
     if stop - start > NARROW:
         middle = (start + stop) // 2
-        _eliminate(xp, a, order, parity, start, middle)
-        lower = a[:, start:middle, start:middle]
-        ones = xp.eye(middle - start, dtype=a.dtype)
-        right = xp.linalg.solve(xp.tril(lower, -1) + ones, a[:, start:middle, middle:stop])
-        a[:, start:middle, middle:stop] = right
-        a[:, middle:, middle:stop] -= xp.matmul(a[:, middle:, start:middle], right)
-        _eliminate(xp, a, order, parity, middle, stop)
+        _factor_between(xp, panel, order, parity, start, middle)
+        lower = xp.tril(panel[start:middle, start:middle], -1)
+        lower += xp.eye(middle - start, dtype=panel.dtype)
+        top = xp.linalg.solve(lower, panel[start:middle, middle:stop])
+        panel[start:middle, middle:stop] = top
+        panel[middle:, middle:stop] -= xp.matmul(panel[middle:, start:middle], top)
+        _factor_between(xp, panel, order, parity, middle, stop)
         return
-    each = xp.arange(a.shape[0])
     for k in range(start, stop):
-        pivot = xp.abs(a[:, k:, k]).argmax(axis=1) + k
-        for rows in (a, order):
-            rows[each, pivot], rows[:, k] = rows[:, k].copy(), rows[each, pivot]
+        pivot = xp.abs(panel[k:, k]).argmax() + k
+        rows = xp.stack([xp.asarray(k), pivot])
+        for part in (panel, order):
+            part[rows] = part[rows[::-1]]
         parity *= xp.where(pivot == k, 1, -1)
-        divisor = a[:, k, k]
-        a[:, k + 1 :, k] /= xp.where(divisor == 0, 1, divisor)[:, None]
-        a[:, k + 1 :, k + 1 : stop] -= a[:, k + 1 :, k, None] * a[:, k, None, k + 1 : stop]
-
-
-class Elimination:
-    """The elimination of the columns of a split square matrix, with columns beside it.
-
-    diagonal: the upper triangles on the diagonal, replicated. right: what stands to the right of
-    each, eliminated as well, split by columns. parity: 1 or -1 for the exchanges of rows.
-    """
-
-    def __init__(self, x: DistributedArray, beside: DistributedArray | None = None) -> None:
-        x, axes = _rows(x)
-        rows, self.columns = x.layout, Layout.of(x.mesh, ((), axes))
-        vector = Layout.of(x.mesh, (axes,))
-        rest = x if beside is None else relayout(concat([x, relayout(beside, rows)], 1), rows)
-        width, left = _width(x.shape[0], rows), x.shape[0]
-        self.diagonal: list[DistributedArray] = []
-        self.right: list[DistributedArray] = []
-        self.parities: list[DistributedArray] = []
-        while left:
-            size = min(width, left)
-            panel, order, parity = lu_of_whole(_whole(getitem(rest, (slice(None), slice(size)))))
-            top, below = getitem(panel, slice(size)), getitem(panel, slice(size, None))
-            rest = getitem(rest, (slice(None), slice(size, None)))
-            pivots = take_in_range(rest, getitem(order, slice(size)), axis=0)
-            lower = tril(top, k=-1) + identity_like(top, size)
-            right = solve_of_whole(lower, relayout(pivots, self.columns))
-            self.diagonal.append(triu(top))
-            self.right.append(right)
-            self.parities.append(parity)
-            left -= size
-            # Rows of the top that pivots have displaced stand where those stood.
-            displaced = _whole(getitem(rest, slice(size)))
-            source = relayout(getitem(order, slice(size, None)), vector)
-            rest = relayout(getitem(rest, slice(size, None)), rows)
-            moved = take_in_range(displaced, where(source < size, source, 0), axis=0)
-            rest = where(expand_dims(source < size, 1), moved, rest)
-            rest = rest - matmul(relayout(below, rows), _whole(right))
-
-    def solution(self, n: int) -> DistributedArray:
-        """The columns beside the matrix of n rows, solved for; split by columns."""
-        solved: DistributedArray | None = None
-        for upper, right in zip(reversed(self.diagonal), reversed(self.right), strict=True):
-            n -= upper.shape[0]
-            known = 0 if solved is None else solved.shape[0]
-            value = relayout(getitem(right, (slice(None), slice(known, None))), self.columns)
-            if solved is not None:
-                value = value - matmul(_whole(getitem(right, (slice(None), slice(known)))), solved)
-            value = solve_of_whole(upper, value)
-            solved = value if solved is None else concat([value, solved])
-        assert solved is not None
-        return solved
-
-    def determinant(self) -> tuple[DistributedArray, DistributedArray]:
-        """The sign of the determinant, and the logarithm of its magnitude."""
-        signs, logarithms = [], []
-        for upper, parity in zip(self.diagonal, self.parities, strict=True):
-            values = diagonals(upper)
-            signs.append(multiply(prod(sign(values)), parity))
-            with np.errstate(divide="ignore"):
-                logarithms.append(sum_(log(abs_(values))))
-        return math.prod(signs[1:], start=signs[0]), sum(logarithms[1:], logarithms[0])
+        divisor = panel[k, k]
+        panel[k + 1 :, k] /= xp.where(divisor == 0, 1, divisor)
+        panel[k + 1 :, k + 1 : stop] -= panel[k + 1 :, k, None] * panel[k, k + 1 : stop]

@@ -29,13 +29,14 @@ from gdt.linalg.whole import (
 )
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import like, multiply, real
-from gdt.ops.exponential import exp
+from gdt.ops.exponential import exp, log
 from gdt.ops.extrema import max_
-from gdt.ops.matrices import eye
 from gdt.ops.movement import relayout
 from gdt.ops.products.op import matmul
 from gdt.ops.products.vectors import matrix_transpose
 from gdt.ops.reductions import sum_
+from gdt.ops.rounding import abs_, sign
+from gdt.ops.scans import prod
 from gdt.ops.shapes import expand_dims, reshape, squeeze, transpose
 from gdt.sharding.dtypes import limits_of, promoted
 
@@ -62,7 +63,7 @@ class LstsqResult(NamedTuple):
 @custom_vjp
 def _solve_split(x: DistributedArray, y: DistributedArray) -> DistributedArray:
     try:
-        solution = blocked.Elimination(x, y).solution(x.shape[0])
+        solution = blocked.solve_by_panels(x, y)
     except LinAlgError:
         raise _singular("solve", x) from None
     return relayout(solution, y.layout.resolved if any(y.layout.dims) else x.layout.resolved)
@@ -112,10 +113,8 @@ def solve(x: Any, y: Any) -> DistributedArray:
 
 @custom_vjp
 def _inv_of_split(x: DistributedArray) -> DistributedArray:
-    rows = x.layout.resolved
     try:
-        solution = blocked.Elimination(x, eye(x.shape[0], dtype=x.dtype, layout=rows))
-        return relayout(solution.solution(x.shape[0]), rows)
+        return relayout(blocked.invert_by_panels(x), x.layout.resolved)
     except LinAlgError:
         raise _singular("inv", x) from None
 
@@ -141,7 +140,10 @@ def inv(x: Any) -> DistributedArray:
 
 @custom_vjp
 def _slogdet_of_split(x: DistributedArray) -> tuple[DistributedArray, DistributedArray]:
-    return blocked.Elimination(x).determinant()
+    """The sign of the determinant, and the logarithm of its magnitude."""
+    pivots = blocked.pivots_by_panels(x)
+    with np.errstate(divide="ignore"):
+        return prod(sign(pivots)), sum_(log(abs_(pivots)))
 
 
 _slogdet_of_split.vjp(lambda g, out, x: like(slogdet_gradient(g, out, inv(x)), x))

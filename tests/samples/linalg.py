@@ -47,18 +47,6 @@ def _eig(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return values.astype(complex), vectors.astype(complex)
 
 
-def _lu(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Elimination row by row, as textbooks have it."""
-    out, order, parity = x.copy(), np.arange(len(x)), 1.0
-    for k in range(x.shape[1]):
-        pivot = k + int(np.argmax(np.abs(out[k:, k])))
-        if pivot != k:
-            out[[k, pivot]], order[[k, pivot]], parity = out[[pivot, k]], order[[pivot, k]], -parity
-        out[k + 1 :, k] /= out[k, k]
-        out[k + 1 :, k + 1 :] -= np.outer(out[k + 1 :, k], out[k, k + 1 :])
-    return out, order, np.asarray(parity)
-
-
 _stack, _tall, _wide = _regular(3, 4, 4), _real(9, 2), _real(2, 5)
 _columns = _real(3, 4, 2)
 
@@ -127,7 +115,6 @@ SAMPLES: dict[str, list[Sample]] = {
     ],
     "cross": [Sample((_real(5, 3), _real(3)), expect=np.cross)],
     "matrix_transpose": [Sample((_stack,), expect=np.matrix_transpose, exact=True)],
-    "lu_of_whole": [Sample((_real(6, 4),), expect=_lu, grad=False)],
 }
 
 OF_SQUARES = ("inv", "det", "slogdet", "eigh", "eigvalsh", "eig", "eigvals")
