@@ -156,6 +156,10 @@ def test_scalars() -> None:
     assert float(total) == 3.0 and int(total) == 3 and bool(total) and total.item() == 3.0
     assert complex(total) == 3 + 0j and f"{total:.2f}" == "3.00"
     assert [1, 2, 3][gdt.asarray(2)] == 3
+    for value in (np.arange(3), np.asarray(3.0), np.ones((2, 2))):
+        assert bytes(gdt.asarray(value)) == bytes(value) and f"{gdt.asarray(value):}"
+    with pytest.raises(TypeError, match=r"format: '\.3f' is a format of one number"):
+        f"{gdt.ones(3):.3f}"
     with pytest.raises(DtypeError, match="only an integer"):
         [1, 2][gdt.asarray(1.0)]
 
@@ -311,7 +315,7 @@ def test_an_axis_out_of_range_is_numpys_axis_error() -> None:
     for call in (
         lambda: gdt.sum(x, axis=2), lambda: gdt.argmax(x, axis=-3), lambda: gdt.cumsum(x, axis=5),
         lambda: gdt.concat([x, x], axis=2), lambda: gdt.expand_dims(x, 4),
-        lambda: gdt.take(x, [0], axis=2),
+        lambda: gdt.take(x, [0], axis=2), lambda: gdt.squeeze(x, axis=2),
     ):  # fmt: skip
         with pytest.raises(np.exceptions.AxisError, match="out of range for rank") as caught:
             call()

@@ -204,6 +204,7 @@ def test_metrics_over_many_batches_are_exact() -> None:
         (lambda: mlp().compile("adam", "mse", metric=["mae"]), "'metric' is no argument"),
         (lambda: mlp().compile("adam", "mse", steps_per_execution=4), "no counterpart"),
         (lambda: compiled().fit(X, Y, epochs=-1, verbose=0), "epochs is -1"),
+        (lambda: compiled().fit(X, Y, epochs=1.5), r"1\.5, not an int\n  Pass 1 or more"),
         (lambda: compiled().fit(X, verbose=0), "(?s)there are no targets y"),
         (lambda: compiled().fit(X, Y[:5], verbose=0), r"(?s)differ in their rows.*\[5\]"),
         (lambda: compiled().fit(X[:0], Y[:0], verbose=0), "there are no rows"),

@@ -258,7 +258,13 @@ class DistributedArray(ArrayMethods, Displayed):
         return FUNCTIONS["round"](self, decimals or 0)
 
     def __format__(self, spec: str) -> str:
-        return format(self.numpy().item(), spec) if self.ndim == 0 and spec else str(self)
+        if self.ndim and spec:
+            problem, remedy = f"{spec!r} is a format of one number", "Set gdt.printoptions instead."
+            raise error(DtypeError, "format", problem, operands={"x": self.type}, remedy=remedy)
+        return format(self.numpy().item(), spec) if spec else str(self)
+
+    def __bytes__(self) -> bytes:
+        return self.numpy().tobytes()
 
     # ---- writing
 

@@ -253,7 +253,7 @@ def expand_dims(x: DistributedArray, axis: int | Sequence[int]) -> DistributedAr
 def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> DistributedArray:
     """Remove axes of length 1: those that `axis` names, or all of them for None; a view.
 
-    Raises ShapeError for an axis of another length.
+    Raises AxisError for an axis that `x` does not have, ShapeError for one of another length.
 
     >>> gdt.squeeze(gdt.ones((1, 3))).shape
     (3,)
@@ -268,13 +268,12 @@ def squeeze(x: DistributedArray, axis: int | Sequence[int] | None = None) -> Dis
     else:
         axes = (axis,) if isinstance(axis, int | np.integer) else tuple(axis)
         for a in axes:
-            if not -x.ndim <= a < x.ndim or x.shape[a] != 1:
-                raise error(
-                    ShapeError,
-                    "squeeze",
-                    f"axis {a} is no axis of length 1",
-                    operands={"x": x.type},
-                )
+            if not -x.ndim <= a < x.ndim:
+                problem = f"axis {a} is out of range for rank {x.ndim}"
+                raise error(AxisError, "squeeze", problem, operands={"x": x.type})
+            if x.shape[a] != 1:
+                problem = f"axis {a} is no axis of length 1"
+                raise error(ShapeError, "squeeze", problem, operands={"x": x.type})
         places = {a % x.ndim for a in axes}
     shape = tuple([n for i, n in enumerate(x.shape) if i not in places])
     out: DistributedArray = reshape(x, shape=shape)

@@ -314,7 +314,8 @@ class Trainer(Stateful):
         op = "Trainer.fit"
         if not isinstance(epochs, int):
             problem = f"epochs is {shown_value(epochs)}, not an int"
-            raise error(ArgumentError, op, problem, remedy=ARRAYS_AS_BATCHES)
+            remedy = "Pass 1 or more." if isinstance(epochs, float | str) else ARRAYS_AS_BATCHES
+            raise error(ArgumentError, op, problem, remedy=remedy)
         for name, number in (("epochs", epochs), ("initial_epoch", initial_epoch)):
             if number < 0:
                 raise error(ArgumentError, op, f"{name} is {number}", remedy="Pass 0 or more.")
