@@ -64,6 +64,10 @@ class DtypeError(GdtError, TypeError):
     """An operand of a type or dtype that the operation cannot take."""
 
 
+class IndexTypeError(DtypeError, IndexError):
+    """A value that is no index; an IndexError too, as NumPy's is."""
+
+
 class ArgumentError(GdtError, TypeError, ValueError):
     """An argument that is missing, unknown, of a wrong type, or outside its range."""
 

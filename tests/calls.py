@@ -226,6 +226,7 @@ CALLS: dict[str, Callable[[], Call]] = {
     "unpack": lambda: (gdt.unpack, (V,), {}),
     "synchronize": lambda: (gdt.synchronize, (), {}),
     "array_repr": lambda: (gdt.array_repr, (V,), {}),
+    "array_str": lambda: (gdt.array_str, (V,), {}),
     "visualize": lambda: (gdt.visualize, (V,), {}),
     "DistributedArray.item": lambda: (V.item, (0,), {}),
     "DistributedArray.reshape": lambda: (V.reshape, (2, 2), {}),

@@ -89,7 +89,11 @@ COMPOSED: dict[str, Samples] = {
     + calls(np.correlate, (LONG * 1j, COMPLEX[:, 0]), (COMPLEX[:, 0], LONG * 1j), mode="full"),
     "histogram": calls(np.histogram, (LONG,), (SMALL,), (MATRIX, 4), (MATRIX, GRID), grad=False)
     + calls(np.histogram, (MATRIX,), range=(-1, 1), bins=3, density=True, grad=False)
-    + calls(np.histogram, (LONG, "sqrt"), (LONG, "sturges"), (LONG, "scott"), grad=False)
+    + calls(
+        np.histogram,
+        *((LONG, rule) for rule in ("sqrt", "scott", "auto", "fd", "doane")),
+        grad=False,
+    )
     + calls(np.histogram, (VECTOR,), bins=3, weights=LONG[:11], grad=False),
     "histogram2d": calls(np.histogram2d, (LONG, LONG[::-1].copy(), 4), grad=False)
     + calls(np.histogram2d, (LONG, LONG[::-1].copy(), [3, GRID]), density=True, grad=False),

@@ -27,7 +27,7 @@ ABSENT = {
     **dict.fromkeys(("asmatrix", "bmat"), "matrices are arrays of rank 2"),
     **dict.fromkeys(("isfortran", "may_share_memory", "nested_iters", "require"), OBJECTS),
     "shares_memory": OBJECTS,
-    **dict.fromkeys(("array2string", "array_str"), "`repr(x)` shows the edges of an array"),
+    "array2string": "`array_str` and `repr(x)` show the edges of an array",
     **dict.fromkeys(("get_include", "info", "show_runtime", "test"), "about NumPy itself"),
     **dict.fromkeys(("fromregex", "frompyfunc"), "Python objects and text, one at a time"),
 }  # fmt: skip
@@ -204,7 +204,16 @@ CALLS: dict[str, Callable[..., Any]] = {
     **_calls("fft.irfft fft.hfft", lambda f, o: f(o.v, SIDE * SIDE)),
 }  # fmt: skip
 WITHOUT_MOVES = {
-    *("array_repr", "common_type", "iscomplexobj", "isrealobj", "isscalar", "iterable", "ndim"),
+    *(
+        "array_repr",
+        "array_str",
+        "common_type",
+        "iscomplexobj",
+        "isrealobj",
+        "isscalar",
+        "iterable",
+        "ndim",
+    ),
     *("min_scalar_type", "mintypecode", "printoptions", "result_type", "shape", "size"),
     *("show_config", "can_cast", "isdtype", "issubdtype", "promote_types"),
 }

@@ -155,6 +155,7 @@ def test_scalars() -> None:
     total = gdt.testing.placed(np.asarray(3.0), layout)
     assert float(total) == 3.0 and int(total) == 3 and bool(total) and total.item() == 3.0
     assert complex(total) == 3 + 0j and f"{total:.2f}" == "3.00"
+    assert f"{total} {total!s}" == "3.0 3.0" and repr(total).startswith("DistributedArray(3., ")
     assert [1, 2, 3][gdt.asarray(2)] == 3
     for value in (np.arange(3), np.asarray(3.0), np.ones((2, 2))):
         assert bytes(gdt.asarray(value)) == bytes(value) and f"{gdt.asarray(value):}"
@@ -167,8 +168,10 @@ def test_scalars() -> None:
 def test_item_of_larger_arrays(x: gdt.DistributedArray) -> None:
     assert x.item(1, 2) == VALUE.item(1, 2) and x.item(-1) == VALUE.item(-1)
     assert x.tolist() == VALUE.tolist()
-    with pytest.raises(ShapeError, match="15 elements is no scalar"):
-        x.item()
+    assert x.item((1, 2)) == VALUE.item((1, 2)) and x.tobytes() == VALUE.tobytes()
+    for read in (x.item, x.__float__, x.__int__):  # NumPy: a ValueError, and two TypeErrors
+        with pytest.raises(ArgumentError, match="15 elements is no scalar"):
+            read()
     with pytest.raises(ShapeError, match=r"gdt\.any\(x\) or gdt\.all\(x\)"):
         bool(x)
     with pytest.raises(IndexRangeError, match="index 15 is out of range for 15"):

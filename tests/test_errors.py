@@ -269,10 +269,10 @@ CASES: dict[str, Case] = {
     "seed that is text": (
         lambda: gdt.random.seed("seed"), e.GdtError, "seed"),
     # ---- arguments of a wrong type
-    "reshape to text": (lambda: gdt.reshape(A, "ab"), e.ShapeError, "reshape"),
-    "reshape to None": (lambda: gdt.reshape(A, None), e.ShapeError, "reshape"),
+    "reshape to text": (lambda: gdt.reshape(A, "ab"), e.DtypeError, "'a' in shape"),
+    "reshape to None": (lambda: gdt.reshape(A, None), e.DtypeError, "None in shape"),
     "transpose by text": (lambda: gdt.transpose(A, "ab"), e.ShapeError, "transpose"),
-    "zeros of a float": (lambda: gdt.zeros(2.5), e.ShapeError, "2.5"),
+    "zeros of a float": (lambda: gdt.zeros(2.5), e.DtypeError, "2.5"),
     "cumsum over two axes": (lambda: gdt.cumsum(A, axis=(0, 1)), e.DtypeError, "not one axis"),
     "cumsum over a float": (lambda: gdt.cumsum(A, axis=1.5), e.DtypeError, "1.5"),
     # ---- the default mesh
@@ -305,7 +305,8 @@ def test_an_argument_that_cannot_be_hashed_leaves_no_other_error_behind() -> Non
 def test_errors_are_also_those_of_python() -> None:
     for ours, pythons in [
         (e.MeshError, ValueError), (e.LayoutError, ValueError), (e.ShapeError, ValueError),
-        (e.IndexRangeError, IndexError), (e.DtypeError, TypeError), (e.GradientError, ValueError),
+        (e.IndexRangeError, IndexError), (e.IndexTypeError, IndexError),
+        (e.DtypeError, TypeError), (e.GradientError, ValueError),
         (e.NanError, FloatingPointError), (e.MoveError, RuntimeError),
         (e.ImmutableError, AttributeError),
     ]:  # fmt: skip

@@ -96,8 +96,8 @@ def test_most_functions_of_gdt_are_reached_through_numpy() -> None:
     # Made from nothing, or from the type of an array alone; tested below.
     dtypes = {"can_cast", "common_type", "iscomplexobj", "isrealobj", "min_scalar_type",
               "result_type"}  # fmt: skip
-    assert missing - dtypes == {"array_repr", "empty_like", "full_like", "linspace", "ones_like",
-                                "zeros_like"}  # fmt: skip
+    assert missing - dtypes == {"array_repr", "array_str", "empty_like", "full_like", "linspace",
+                                "ones_like", "zeros_like"}  # fmt: skip
 
 
 @pytest.fixture
@@ -112,7 +112,9 @@ def test_arrays_like_others(x: DistributedArray) -> None:
 
 
 def test_a_function_that_gdt_lacks_is_named_and_nothing_is_fetched(x: DistributedArray) -> None:
-    with pytest.raises(TypeError, match=r"(?s)numpy.array2string.*\n  To .*pass np\.asarray\(x\)"):
+    with pytest.raises(
+        TypeError, match=r"(?s)numpy.array2string.*array_str\. To .*pass np\.asarray\(x\)"
+    ):
         np.array2string(x)
     with pytest.raises(TypeError, match=r"(?s)numpy.isnat: .*gdt has isnan\."):
         np.isnat(x)
@@ -290,11 +292,21 @@ def test_arrays_of_other_libraries_are_left_to_them(x: DistributedArray) -> None
 @pytest.mark.parametrize(
     ("method", "args"),
     [("swapaxes", (0, 1)), ("repeat", (2, 0)), ("dot", (np.ones((3, 2)),)), ("trace", ()),
-     ("diagonal", (1,)), ("conjugate", ()), ("cumprod", (0,))],
+     ("diagonal", (1,)), ("conjugate", ()), ("cumprod", (0,)), ("ravel", ("F",)),
+     ("flatten", ("F",)), ("compress", ([True, False, True], 1))],
 )  # fmt: skip
 def test_methods_of_numpys_arrays(method: str, args: tuple[Any, ...], x: DistributedArray) -> None:
     got, want = getattr(x, method)(*args), getattr(x.numpy(), method)(*args)
     assert isinstance(got, DistributedArray) and got.numpy().tolist() == want.tolist()
+
+
+def test_other_methods_of_numpys_arrays(x: DistributedArray) -> None:
+    other, before = x[:], x.tolist()
+    assert x.flatten().searchsorted([2.5, 4], side="right").tolist() == [3, 5]
+    chosen = (x > 2).astype(int).choose([x, -x]).tolist()
+    assert chosen == [[0, 1, 2], [-3, -4, -5], [-6, -7, -8], [-9, -10, -11]]
+    x.fill(2.5)
+    assert x.tolist() == np.full(x.shape, 2.5).tolist() and other.tolist() == before
 
 
 def test_trace_takes_nones(x: DistributedArray) -> None:

@@ -37,6 +37,8 @@ def test_repr_is_numpys_in_every_layout(value: np.ndarray, mesh: gdt.Mesh) -> No
         for poison in (False, True):
             x = placed(value, layout, poison=poison)
             assert repr(x) == text(value, x.type)
+            assert np.array_str(x) == np.array_str(value)
+            assert str(x) == (repr(x) if value.ndim else str(value))
 
 
 def test_repr_of_the_class_docstring() -> None:

@@ -174,13 +174,20 @@ class DistributedArray(ArrayMethods, Displayed):
         return shards_of(self.type, self.blocks)
 
     @checked
-    def item(self, *index: int) -> Any:
-        """One element as a Python scalar; without `index`, the only one."""
+    def item(self, *index: Any) -> Any:
+        """One element as a Python scalar; without `index`, the only one.
+
+        index: an int for each axis, one by one or in a tuple, or one int for the place of the
+            element in row-major order. Raises ArgumentError (a TypeError and a ValueError) for an
+            array of several elements without `index`, IndexRangeError for an index that it lacks.
+        """
+        if len(index) == 1 and isinstance(index[0], tuple):
+            (index,) = index
         if index:
             return self[index if len(index) > 1 else _unravelled(index[0], self)].item()
         if self.size != 1:
             raise error(
-                ShapeError,
+                ArgumentError,
                 "item",
                 f"an array of {self.size} elements is no scalar",
                 operands={"x": self.type},
@@ -193,6 +200,11 @@ class DistributedArray(ArrayMethods, Displayed):
     def tolist(self) -> Any:
         """The global array as nested lists of Python scalars."""
         return self.numpy().tolist()
+
+    @checked
+    def tobytes(self) -> bytes:
+        """The bytes of the global array, row-major."""
+        return self.numpy().tobytes()
 
     @checked
     def copy(self) -> DistributedArray:
@@ -282,6 +294,11 @@ class DistributedArray(ArrayMethods, Displayed):
         is writing to an argument or to the state of a recorded step: there, use `x.at`.
         """
         rebind(self, FUNCTIONS["update_at"](self, value, index))
+
+    @checked
+    def fill(self, value: Any) -> None:
+        """Set every element to `value`, a number."""
+        self[...] = value
 
     @checked
     def sort(self, axis: int = -1, **options: Any) -> None:
@@ -400,7 +417,9 @@ class DistributedArray(ArrayMethods, Displayed):
     def __repr__(self) -> str:
         return FUNCTIONS["array_repr"](self)  # type: ignore[no-any-return]
 
-    __str__ = __repr__
+    def __str__(self) -> str:
+        """The number alone of an array of rank 0, as NumPy's; else as `repr`, with the layout."""
+        return repr(self) if self.ndim else FUNCTIONS["array_str"](self)
 
 
 def _unsettable(name: str, instead: str) -> Callable[[DistributedArray, object], None]:

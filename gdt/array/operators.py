@@ -176,7 +176,7 @@ class ArrayMethods:
     astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
     conjugate, dot, repeat = conj, _forward("dot"), _forward("repeat")
     argsort, argpartition = _forward("argsort"), _forward("argpartition")
-    nonzero = _forward("nonzero")
+    nonzero, choose, searchsorted = (_forward(n) for n in ("nonzero", "choose", "searchsorted"))
     swapaxes, diagonal, trace = _forward("swapaxes"), _forward("diagonal"), _numpy_method("trace")
     sum, mean, prod, max, min = (_numpy_method(n) for n in ("sum", "mean", "prod", "max", "min"))
     any, all, argmax, argmin = (_numpy_method(n) for n in ("any", "all", "argmax", "argmin"))
@@ -184,10 +184,10 @@ class ArrayMethods:
     round, clip = _numpy_method("round"), _numpy_method("clip")
 
     @checked
-    def reshape(self, *shape: Any) -> Self:
-        """See `gdt.reshape`; the sizes may be given one by one."""
+    def reshape(self, *shape: Any, **options: Any) -> Self:
+        """See `gdt.reshape`; the sizes may be given one by one. options: its `order` and `copy`."""
         sizes = shape[0] if len(shape) == 1 else shape
-        out: Self = FUNCTIONS["reshape"](self, shape=sizes)
+        out: Self = FUNCTIONS["reshape"](self, shape=sizes, **options)
         return out
 
     @checked
@@ -198,12 +198,19 @@ class ArrayMethods:
         return out
 
     @checked
-    def flatten(self) -> Self:
-        """The elements as an array of rank 1, row-major."""
-        out: Self = FUNCTIONS["reshape"](self, -1)
+    def flatten(self, order: str = "C") -> Self:
+        """The elements as an array of rank 1; `order` as of `gdt.reshape`."""
+        options = {} if order == "C" else {"order": order}
+        out: Self = FUNCTIONS["reshape"](self, -1, **options)
         return out
 
     ravel = flatten
+
+    @checked
+    def compress(self, condition: Any, axis: int | None = None) -> Self:
+        """See `gdt.compress`."""
+        out: Self = FUNCTIONS["compress"](condition, self, axis=axis)
+        return out
 
     @property
     def real(self) -> Self:

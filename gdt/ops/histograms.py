@@ -21,7 +21,8 @@ from gdt.ops.comparison import clip, equal, greater, less, logical_and, where
 from gdt.ops.creation import asarray, ones, zeros
 from gdt.ops.elementwise import astype, divide, imag, real
 from gdt.ops.extrema import max_, min_
-from gdt.ops.reductions import sum_
+from gdt.ops.quantiles import quantile
+from gdt.ops.reductions import mean, sum_
 from gdt.ops.shapes import reshape
 from gdt.ops.statistics import std
 from gdt.ops.taking import add_at, take
@@ -106,7 +107,29 @@ def _spread(x: DistributedArray) -> float:
     return float(max_(x)) - float(min_(x))
 
 
+def _freedman_diaconis(x: DistributedArray) -> float:
+    low, high = quantile(x, (0.25, 0.75)).tolist()
+    return 2.0 * float(high - low) / math.cbrt(x.size)
+
+
+def _auto(x: DistributedArray) -> float:
+    narrowest = _spread(x) / math.sqrt(x.size) / 2
+    return min(max(_freedman_diaconis(x), narrowest), _sturges(x))
+
+
+def _doane(x: DistributedArray) -> float:
+    n, deviation = x.size, float(std(x))
+    if n < 3 or deviation == 0:
+        return 0.0
+    skewness = abs(float(mean(((x - mean(x)) / deviation) ** 3)))
+    scale = math.sqrt(6.0 * (n - 2) / ((n + 1.0) * (n + 3)))
+    return _spread(x) / (1.0 + math.log2(n) + math.log2(1.0 + skewness / scale))
+
+
 ESTIMATORS: dict[str, Callable[[DistributedArray], float]] = {
+    "auto": _auto,
+    "doane": _doane,
+    "fd": _freedman_diaconis,
     "sturges": _sturges,
     "sqrt": lambda x: _spread(x) / math.sqrt(x.size),
     "rice": lambda x: _spread(x) / (2.0 * x.size ** (1.0 / 3)),

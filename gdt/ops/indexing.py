@@ -11,7 +11,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
-from gdt.errors import DtypeError, IndexRangeError, ShapeError, error
+from gdt.errors import IndexRangeError, IndexTypeError, ShapeError, error
 from gdt.ops.lookup import checked_indices
 from gdt.ops.masks import masked, nonzero
 from gdt.ops.movement import alias
@@ -47,7 +47,8 @@ def getitem(x: Any, index: Any) -> DistributedArray:
       true elements are gathered, and a step that `gdt.function` records cannot do so; `gdt.where`
       and sums over `x * mask` need no counts.
 
-    Raises IndexRangeError for an index outside its axis, or too many of them.
+    Raises IndexRangeError for an index outside its axis, or too many of them; IndexTypeError (an
+    IndexError too) for a value that is no index.
 
     >>> x = gdt.asarray([[1, 2, 3], [4, 5, 6]])
     >>> x[1].tolist(), x[:, ::-2].tolist(), x[..., [0, 0, 2]].tolist()
@@ -234,7 +235,7 @@ def _item(array_type: ArrayType, item: Any) -> Any:
         if array.dtype.kind in "iub":
             return array
     raise error(
-        DtypeError,
+        IndexTypeError,
         "getitem",
         f"{item!r} is no index",
         operands={"x": array_type},

@@ -329,14 +329,15 @@ def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
 
 
 @public
-def ravel(x: Any) -> DistributedArray:
-    """The elements in row-major order, as an array of rank 1.
+def ravel(x: Any, order: str = "C") -> DistributedArray:
+    """The elements in row-major order, as an array of rank 1; `order` as of `gdt.reshape`.
 
     >>> gdt.ravel(gdt.asarray([[1, 2], [3, 4]])).tolist()
     [1, 2, 3, 4]
     """
     (x,) = as_operands("ravel", x=x)
-    flat: DistributedArray = reshape(x, (x.size,))
+    options: dict[str, Any] = {} if order == "C" else {"order": order}
+    flat: DistributedArray = reshape(x, (x.size,), **options)
     return flat
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array.operands import SCALARS
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
-from gdt.errors import DtypeError, error
+from gdt.errors import ArgumentError, error
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import BINARY, like, zero
 from gdt.ops.exponential import log
@@ -27,8 +27,8 @@ def power(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block
 
     The gradient with respect to y is 0 where x is 0, and NaN where x is negative, as in JAX.
 
-    Integers stay integers: a negative Python int as `y` raises DtypeError, and negative elements of
-    an array `y` give 0, or 1 and -1 where x is 1 or -1 (NumPy raises).
+    Integers stay integers: a negative Python int as `y` raises ArgumentError (a ValueError), and
+    negative elements of an array `y` give 0, or 1 and -1 where x is 1 or -1 (NumPy raises).
 
     >>> gdt.power([1, 2, 3], 2).tolist()
     [1, 4, 9]
@@ -40,7 +40,7 @@ def power(xp: Any, x: Block, y: Block, /, *, out: Memory | None = None) -> Block
             return xp.square(x, out=out)
         if y < 0 and x.dtype.kind in "iu":
             raise error(
-                DtypeError,
+                ArgumentError,
                 "power",
                 f"integers to the power of {y} are no integers",
                 remedy="Convert x with x.astype(float), or write a float as power.",

@@ -16,7 +16,7 @@ from gdt.comm.messages import gathered
 from gdt.observe import report_fetch
 from gdt.sharding.reduction import UFUNCS
 
-__all__ = ["array_repr"]
+__all__ = ["array_repr", "array_str"]
 
 
 @public
@@ -31,17 +31,31 @@ def array_repr(x: DistributedArray) -> str:
     DistributedArray([[1, 2],
                       [3, 4]], int64[2, 2]  [-, -])
     """
+    return f"DistributedArray({_values(x, separator=', ', prefix='DistributedArray(')}, {x.type})"
+
+
+@public
+def array_str(x: DistributedArray) -> str:
+    """The values of an array alone, as `str` of NumPy's arrays; fetched as by `gdt.array_repr`.
+
+    >>> print(gdt.array_str(gdt.asarray([[1, 2], [3, 4]])))
+    [[1 2]
+     [3 4]]
+    """
+    return _values(x) if x.ndim else str(edges(x, 0))
+
+
+def _values(x: DistributedArray, separator: str = " ", prefix: str = "") -> str:
     options = np.get_printoptions()
     summarised = x.size > options["threshold"]
     edge = options["edgeitems"] if summarised else max(x.shape, default=0)
-    values = np.array2string(
+    return np.array2string(
         edges(x, edge),
-        separator=", ",
-        prefix="DistributedArray(",
+        separator=separator,
+        prefix=prefix,
         threshold=0 if summarised else max(x.size, options["threshold"]),
         edgeitems=edge,
     )
-    return f"DistributedArray({values}, {x.type})"
 
 
 def edges(x: DistributedArray, count: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Plan
 from gdt.engine.planned import plan_of_blocks
-from gdt.errors import ArgumentError, AxisError, CopyError, ShapeError, error
+from gdt.errors import ArgumentError, AxisError, CopyError, DtypeError, ShapeError, error
 from gdt.ops.flattened import plan_flattened
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
@@ -35,10 +35,11 @@ MOST_AXES = 60  # NumPy's 64, less those of a mesh
 
 
 def checked_shape(shape: Shape, name: str) -> tuple[int, ...]:
-    """`shape` as a tuple of ints of at least 0; ShapeError otherwise."""
+    """`shape` as a tuple of ints; ShapeError for one below 0, DtypeError for what is no integer."""
     sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    _check_integers(sizes, name)
     for n in sizes:
-        if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 0:
+        if n < 0:
             raise error(ShapeError, name, f"{n!r} in shape {list(sizes)} is no size")
     if math.prod(int(n) for n in sizes if n) > MOST_ELEMENTS or len(sizes) > MOST_AXES:
         problem = f"shape {list(sizes)} is more than {MOST_ELEMENTS:,} elements or {MOST_AXES} axes"
@@ -46,18 +47,24 @@ def checked_shape(shape: Shape, name: str) -> tuple[int, ...]:
     return tuple(int(n) for n in sizes)
 
 
+def _check_integers(sizes: Sequence[Any], name: str) -> None:
+    for n in sizes:
+        if isinstance(n, bool) or not isinstance(n, int | np.integer):
+            raise error(DtypeError, name, f"{n!r} in shape {list(sizes)} is no integer")
+
+
 # ---------------------------------------------------------------- reshape
 
 
 def _prepare_reshape(array_type: ArrayType, *, shape: Shape) -> dict[str, Any]:
     sizes: list[Any] = list(shape) if isinstance(shape, Iterable) else [shape]
+    _check_integers(sizes, "reshape")
     total = math.prod(array_type.shape)
     if sizes.count(-1) == 1:
         product = math.prod(n for n in sizes if n != -1)
         if product > 0 and total % product == 0:
             sizes[sizes.index(-1)] = total // product
-    whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in sizes)
-    if not whole or any(n < 0 for n in sizes) or math.prod(sizes) != total:
+    if any(n < 0 for n in sizes) or math.prod(sizes) != total:
         raise error(
             ShapeError,
             "reshape",

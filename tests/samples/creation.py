@@ -73,4 +73,5 @@ ELSEWHERE: dict[str, str] = {
         "tests/test_namespace.py",
     ),
     "array_repr": "tests/test_printing.py",
+    "array_str": "tests/test_printing.py",
 }
