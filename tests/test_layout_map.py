@@ -156,6 +156,41 @@ def test_trees_of_arrays_are_gathered_by_name(rng) -> None:
         np.testing.assert_allclose(g["weight"].numpy(), e["weight"].numpy(), rtol=1e-4)
 
 
+def test_a_tree_of_another_name_is_not_gathered() -> None:
+    layouts = gdt.nn.LayoutMap(gdt.create_mesh([("data", 4)]))
+    layouts["layer.w"] = gdt.nn.Sharded(kept="data")
+    tree = layouts.apply({"layer": {"w": gdt.ones((8, 4))}, "head": gdt.ones((4,))})
+    with pytest.raises(LayoutError, match=r"layr\.w does not lie as the map says") as raised:
+        layouts.gathered(tree["layer"], "layr")
+    assert "'layr' was passed" in str(raised.value)
+    with layouts.gathered({"head": tree["head"]}) as used:  # that no key matches, and lies as kept
+        assert used["head"] is tree["head"]
+
+
+@pytest.mark.parametrize(
+    ("state", "specs"),
+    [
+        ("data", ["data", "unsharded"]),
+        ("model", [("data", "model"), "unsharded"]),
+        ([..., "model"], ["unsharded", "model"]),
+    ],
+)
+def test_the_state_of_an_array_that_is_kept_split(state: Any, specs: list[Any]) -> None:
+    mesh = gdt.create_mesh([("data", 4), ("model", 2)])
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts["weight"] = gdt.nn.Sharded(kept="data", state=state)
+    dense = gdt.nn.Dense(8, 4, key=0)
+    model, alone = layouts.apply(copy.deepcopy(dense)), gdt.nn.LayoutMap(mesh).apply(dense)
+    x = gdt.asarray(np.ones((8, 8), "float32"), layout=gdt.Layout(["data", None], mesh))
+    for m in (model, alone):
+        gradients = gdt.grad(lambda m: gdt.mean(m(x) ** 2))(m)
+        gdt.optim.SGD(0.1).update(m, gradients)
+        if m is model:
+            assert gradients["weight"].layout.sharding_specs == specs
+            assert m.weight.layout.sharding_specs == ["data", "unsharded"]
+    np.testing.assert_allclose(model.weight.numpy(), alone.weight.numpy(), rtol=1e-6)
+
+
 def test_states_of_arrays_outside_of_modules_are_refused() -> None:
     layouts = gdt.nn.LayoutMap(gdt.create_mesh([("data", 4)]))
     layouts["w"] = gdt.nn.Sharded(state="data")

@@ -76,7 +76,7 @@ def shards_of(array_type: ArrayType, blocks: Sequence[Block]) -> list[Shard]:
     """The shards on the devices of this process, row-major by coordinate, as read-only views."""
     mesh, backend, shards = array_type.mesh, backend_of(array_type.mesh), []
     position = {at: i for i, at in enumerate(mesh.blocks)}
-    split = {a for axes in array_type.layout.dims for a in axes}
+    split = array_type.layout.split_axes
     for coordinate in mesh.local_coordinates():
         at, inside = mesh.block_of(coordinate)
         block = blocks[position[at]]

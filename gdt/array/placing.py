@@ -132,7 +132,7 @@ def _broadcast_axes(layout: Layout, nbytes: int) -> tuple[int, ...]:
     mesh = layout.mesh
     if mesh.device_kind == "cpu" or mesh.num_processes > 1 or nbytes < BROADCAST_SIZE:
         return ()
-    split = {a for axes in layout.dims for a in axes}
+    split = layout.split_axes
     same = [a for a in range(mesh.ndim) if a not in split and not layout.reductions[a]]
     return tuple(a for a in same if mesh.grid[a] > 1)
 

@@ -69,7 +69,7 @@ class Checkpointed(Stateful):
         watch = _Watch(self.__name__)
         with observing_only(*[o for o in OBSERVERS.get() if o.wants_parts], watch):
             out = self.function(*args, **kwargs)
-        watch.on_op(None, tuple(_arrays(out)), {}, ())  # it may return arrays that no op has read
+        watch.on_return(_arrays(out))
         self._refuse_writes(watch, _arrays((out, args, kwargs)))
         outs: list[DistributedArray] = []
         returned = mapped(lambda leaf: _own(leaf, outs), out)
@@ -140,7 +140,7 @@ class _Segment:
             observing(watch),
         ):
             again = _arrays(self._call.function(*self._args, **self._kwargs))
-        watch.on_op(None, tuple(again), {}, ())
+        watch.on_return(again)
         self._check_returned(out, again)
         self._check_read(read, watch)
         self._check_numbers(watch.numbers)
@@ -210,12 +210,16 @@ class _Watch(Observer):
         self.draws: list[Draw] = []
         self.numbers: list[Any] = []  # Python's, which ops take
 
-    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
-        for x in args:
-            if type(x) is not DistributedArray:
-                self.numbers.append(x)
-            elif id(x) not in self.made:
+    def on_return(self, arrays: Sequence[DistributedArray]) -> None:
+        """Add the arrays that the function returns: it reads those that it has not made, though
+        perhaps by no op."""
+        for x in arrays:
+            if id(x) not in self.made:
                 self.read[id(x)] = weakref.ref(x)
+
+    def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
+        self.on_return([x for x in args if type(x) is DistributedArray])
+        self.numbers += [x for x in args if type(x) is not DistributedArray]
         for x in _arrays(out):
             if id(x) not in self.read or self.read[id(x)]() is not x:
                 self.made[id(x)] = weakref.ref(x)

@@ -170,7 +170,7 @@ class Exchange:
 def sent_by_all(array_type: ArrayType, dim: int) -> int:
     """The bytes that all devices send if each spreads its shard of axis `dim` evenly over those
     that hold another."""
-    sizes, split = array_type.mesh.sizes, {a for axes in array_type.layout.dims for a in axes}
+    sizes, split = array_type.mesh.sizes, array_type.layout.split_axes
     shards = math.prod(sizes[a] for a in array_type.layout.dims[dim])
     copies = math.prod(n for a, n in enumerate(sizes) if a not in split)
     return array_type.nbytes * copies * (shards - 1) // shards

@@ -175,7 +175,8 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         tree: arrays that `apply` has moved, in lists, tuples and dicts. name: the name of this tree
             within the tree that `apply` was called with.
 
-        Raises LayoutError for an array on another mesh, which `apply` has not moved.
+        Raises LayoutError for an array that does not lie as the map says that an array of its name
+        is kept: `apply` has not moved it, or the name is another.
 
         The arrays travel together, and their memory is free after the block; a backward pass
         gathers them again. (A Module does so by itself when it is called.)
@@ -192,6 +193,15 @@ class LayoutMap(MutableMapping[str, Layout | Sharded]):
         layouts = [(p.value, self._layouts_of(p)) for p in array_places]
         for place, (x, array_layouts) in zip(array_places, layouts, strict=True):
             check_applied(place.name, x, array_layouts.used)
+            if x.layout not in (array_layouts.kept, array_layouts.used):
+                raise error(
+                    LayoutError,
+                    "LayoutMap.gathered",
+                    f"{place.name} does not lie as the map says that it is kept",
+                    operands={place.name: x.type, "kept": array_layouts.kept},
+                    remedy="Pass the name that the tree has within the tree that was moved by "
+                    f"`apply`; {name!r} was passed.",
+                )
         return _gathered_tree(tree, layouts)
 
     # ---- looking up

@@ -31,7 +31,8 @@ class Sharded:
     Each is a `gdt.Layout`, or a list of sharding specs for the mesh of the LayoutMap, in which
     `...` stands for axes that are not split, as in `[..., "model"]`. `kept` and
     `state` may also be the name of a mesh axis: the array is split over that axis too, beside what
-    splits it in `used` or `kept`, along its first axis that divides evenly, or else its longest.
+    splits it in `used` or `kept`, along its first axis that divides evenly, or else its longest. A
+    `state` that `kept` splits over that axis already is as the array is kept.
 
     So `Sharded(state="data")` is ZeRO 1 and 2, and `Sharded(kept="data")` is ZeRO 3, which is FSDP
     (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
@@ -65,7 +66,12 @@ class Sharded:
         ):
             inner = base if isinstance(base, Layout) else layouts[base]
             if isinstance(specs, str):
-                layouts[role] = split_further(name, array_type.with_layout(inner), specs)
+                is_split = mesh.axis_index(specs, "LayoutMap") in inner.split_axes
+                layouts[role] = (
+                    inner
+                    if is_split and role == "state"
+                    else split_further(name, array_type.with_layout(inner), specs)
+                )
             else:
                 layouts[role] = inner if specs is None else layout_of(specs, mesh, rank)
             problem = _problem(layouts[role], layouts["used"], rank)
@@ -124,7 +130,7 @@ def split_further(name: str, array_type: ArrayType, mesh_axis: str) -> Layout:
     """Return the layout of an array that is split over one more mesh axis; see `Sharded`."""
     layout, shape = array_type.layout, array_type.shape
     a = layout.mesh.axis_index(mesh_axis, "LayoutMap")
-    if any(a in axes for axes in layout.dims):
+    if a in layout.split_axes:
         raise error(
             LayoutError,
             "LayoutMap",

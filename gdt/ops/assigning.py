@@ -57,7 +57,7 @@ def _places(x: DistributedArray) -> DistributedArray:
 
 
 def _all_axes(x: DistributedArray) -> tuple[int, ...]:
-    return tuple(sorted({a for axes in x.layout.dims for a in axes}))
+    return tuple(sorted(x.layout.split_axes))
 
 
 @public

@@ -65,17 +65,10 @@ def _scattered(
     """Return the cotangents of the kept arrays, which travel together. What is partial over mesh
     axes that do not split them stays so, for the bundle at the end of the backward pass."""
     pairs = [(i, g) for i, g in enumerate(gradients) if g is not None]
-    targets = [_scattered_layout(g.layout, gradient_layouts[i]) for i, g in pairs]
+    targets = [g.layout.split_as(gradient_layouts[i].dims) for i, g in pairs]
     moved = _scatter(*[g for _, g in pairs], layouts=tuple(targets))
     by_position = {i: g for (i, _), g in zip(pairs, moved, strict=True)}
     return [by_position.get(i) for i in range(len(arrays))]
-
-
-def _scattered_layout(layout: Layout, target: Layout) -> Layout:
-    """Return the layout `target`, partial as `layout` is over mesh axes that `target` leaves."""
-    split = {a for axes in target.dims for a in axes}
-    reductions = tuple(None if a in split else r for a, r in enumerate(layout.reductions))
-    return Layout.of(target.mesh, target.dims, reductions)
 
 
 _gather.vjp(joint=_scattered)

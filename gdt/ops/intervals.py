@@ -132,7 +132,7 @@ def moved_back(
 def _free_axes(g: Layout, like: Layout, dim: int) -> Axes | None:
     """The mesh axes over which to split axis `dim` of a cotangent `g`: those of `like`. None if `g`
     splits that axis already, or uses one of these mesh axes."""
-    used = {a for axes in g.dims for a in axes} | {a for a, p in enumerate(g.reductions) if p}
+    used = g.split_axes | {a for a, p in enumerate(g.reductions) if p}
     return None if g.dims[dim] or used & {*like.dims[dim]} else like.dims[dim]
 
 

@@ -65,8 +65,7 @@ def _moved_back(
     if g.layout is not layout or any(layout.reductions) or layout.mesh is not x.mesh:
         return g
     have = x.layout
-    used = {a for axes in have.dims for a in axes}
-    used.update(a for a, r in enumerate(have.reductions) if r)
+    used = have.split_axes | {a for a, r in enumerate(have.reductions) if r}
     dims = tuple(
         (*old, *(a for a in new if a not in used))
         for old, new in zip(have.dims, layout.dims, strict=True)

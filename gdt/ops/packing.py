@@ -97,11 +97,10 @@ def packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray:
             blocks.append(
                 backend.empty(array_type.block_shape, array_type.dtype, array_type.memory_order)
             )
-    split = {a for axes in layout.dims for a in axes}
     filled: dict[tuple[Any, ...], set[tuple[int, ...]]] = {}
     for array, coordinate, i in zip(arrays, coordinates, owners, strict=True):
         at, inside = mesh.block_of(coordinate)
-        index = tuple(c if a in split else 0 for a, c in enumerate(inside))
+        index = tuple(c if a in layout.split_axes else 0 for a, c in enumerate(inside))
         operand = _waiting(coordinate, layout)
         done = filled.setdefault((at, index), set())
         with backend.on(mesh, i):

@@ -202,10 +202,7 @@ def _placed(layout: Layout, dim: int, axes: Axes, *, keeps_sums: bool = True) ->
     """Return `layout` with axis `dim` split over the mesh axes `axes`, and no other axis."""
     dims = [tuple(a for a in split if a not in axes) for split in layout.dims]
     dims[dim] = axes
-    if not keeps_sums:
-        return Layout.of(layout.mesh, tuple(dims))
-    reductions = tuple(None if a in axes else r for a, r in enumerate(layout.reductions))
-    return Layout.of(layout.mesh, tuple(dims), reductions)
+    return (layout if keeps_sums else layout.resolved).split_as(tuple(dims))
 
 
 def _types(x: ArrayType, how: Tiling, *, is_tiled: bool) -> tuple[ArrayType, ArrayType, ArrayType]:

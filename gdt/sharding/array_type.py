@@ -89,7 +89,7 @@ class ArrayType(Immutable):
     def block_shape(self) -> tuple[int, ...]:
         """The shape of a block: one axis per mesh axis, then the local shape. A mesh axis that
         splits the array has the box's size, any other mesh axis has 1."""
-        split = {a for axes in self.layout.dims for a in axes}
+        split = self.layout.split_axes
         return tuple(b if a in split else 1 for a, b in enumerate(self.mesh.box)) + self.local_shape
 
     @cached_property

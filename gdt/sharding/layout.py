@@ -187,6 +187,11 @@ class Layout(Immutable):
         raise AttributeError(f"'Layout' object has no attribute {name!r}")
 
     @cached_property
+    def split_axes(self) -> frozenset[int]:
+        """The positions of the mesh axes that split an array axis."""
+        return frozenset(a for axes in self.dims for a in axes)
+
+    @cached_property
     def shard_counts(self) -> tuple[int, ...]:
         """The number of shards along every array axis."""
         return tuple(math.prod(self.mesh.sizes[a] for a in axes) for axes in self.dims)
@@ -220,6 +225,13 @@ class Layout(Immutable):
     def resolved(self) -> Layout:
         """The layout of the same splits with nothing partial."""
         return Layout.of(self.mesh, self.dims)
+
+    def split_as(self, dims: tuple[Axes, ...]) -> Layout:
+        """Return the layout that splits array axes by the mesh axes `dims`, and is partial as this
+        one is over all other mesh axes."""
+        split = Layout.of(self.mesh, dims).split_axes
+        reductions = tuple(None if a in split else r for a, r in enumerate(self.reductions))
+        return Layout.of(self.mesh, dims, reductions)
 
     def delete(self, dims: Sequence[int]) -> Layout:
         """Return the layout without the array axes `dims`, as for a bias beside its weight.

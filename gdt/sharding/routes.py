@@ -124,7 +124,7 @@ def route(have: ArrayType, want: Layout) -> tuple[Transition, ...]:
     transition; a reduction that is partial in both layouts is not carried out.
     """
     reductions = tuple(
-        w if w == h or (w == "sum" and _is_split(have.layout, a)) else None
+        w if w == h or (w == "sum" and a in have.layout.split_axes) else None
         for a, (h, w) in enumerate(zip(have.layout.reductions, want.reductions, strict=True))
     )
     target = Layout.of(want.mesh, want.dims, reductions)
@@ -136,11 +136,6 @@ def route(have: ArrayType, want: Layout) -> tuple[Transition, ...]:
             transition_between("pend", have.with_layout(target), want, axes),
         )
     return transitions
-
-
-def _is_split(layout: Layout, axis: int) -> bool:
-    """Return whether mesh axis `axis` splits an array axis."""
-    return any(axis in axes for axes in layout.dims)
 
 
 def route_bytes(have: ArrayType, want: Layout) -> int:
@@ -225,7 +220,7 @@ class _TransitionFinder:
         self.have, self.moving, self.dims = have, moving, have.layout.dims
         self.spread = spread
         reductions = have.layout.reductions
-        split = {a for axes in self.dims for a in axes}
+        split = have.layout.split_axes
         self.free = [a for a in sorted(moving) if a not in split and not reductions[a]]
         self.partial = [a for a in sorted(moving - spread) if reductions[a]]
 
