@@ -21,8 +21,12 @@ from gdt.state import leaves
 from gdt.testing import Sample, assert_consistent, choices, layouts, placed
 
 from .samples import SAMPLES
+from .strict import engine
+from .test_cuda_graph import graph_of
 
+engine.register()
 MESHES = [create_mesh([("a", 2), ("b", 2)], blocks=n) for n in (1, 4)]
+GPUS = engine.mesh({"a": 2, "b": 2}, 2)
 EPSILON = 2.0**-7
 BY_RESOLUTION = {"nextafter", "spacing"}  # of the dtype itself
 IN_FLOAT32 = {"softmax_statistics", "cross_entropy_of_split", "fused_cross_entropy", "astype"}
@@ -38,7 +42,7 @@ def values(out: Any) -> list[np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("mesh", MESHES, ids=["one block", "four blocks"])
+@pytest.mark.parametrize("mesh", [*MESHES, GPUS], ids=["one block", "four blocks", "two GPUs"])
 def test_functions_of_bfloat16_are_those_of_float32_rounded(mesh: gdt.Mesh) -> None:
     count, one = 0, create_mesh([("one", 1)])
     for name in sorted(SAMPLES.keys() - BY_RESOLUTION):
@@ -218,6 +222,31 @@ def test_optimizers_of_bfloat16_parameters_keep_their_state_in_float32(make: Any
         "float32"
     }
     assert float(gdt.mean(weights["w"])) < 1.9
+
+
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam, optim.RMSprop, optim.Lion])
+def test_captured_steps_of_optimizers_round_no_rate_to_bfloat16(make: Any) -> None:
+    """Bias corrections and decays of a captured step are numbers in the memory of the GPU."""
+
+    def trained(is_recorded: bool) -> list[np.ndarray]:
+        optimizer = make(0.05, momentum=0.9) if make is optim.SGD else make(0.0213)
+        with gdt.default_mesh(engine.mesh({"a": 1})):
+            weights = {"w": gdt.full((8, 4), 2.0, gdt.bfloat16)}
+
+            def step(x: Any) -> None:
+                loss = lambda p: gdt.mean((p["w"] * x) ** 2)
+                optimizer.update(weights, gdt.grad(loss)(weights))
+
+            run = gdt.function(step, state=[weights, optimizer]) if is_recorded else step
+            for n in range(5):
+                run(gdt.full((), 1 + n / 8, gdt.bfloat16))
+            if is_recorded:
+                graph = graph_of(run)
+                assert graph is not None and graph.is_captured
+        return values([weights, optimizer.state])
+
+    for got, want in zip(trained(True), trained(False), strict=True):
+        assert (got == want).all()
 
 
 def network(name: str) -> nn.Module:

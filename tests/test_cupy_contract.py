@@ -21,7 +21,7 @@ from .strict import contract
 
 SOURCES = sorted(Path(gdt.__file__).parent.rglob("*.py"))
 ROOTS = {"xp", "cupy", "_cupy"}  # names, and attributes, that are the module
-PARTS = {"runtime": cupy.cuda.runtime, "driver": cupy.cuda.driver}  # in backend/cupy.py, kernels.py
+PARTS = {"runtime": cupy.cuda.runtime, "driver": cupy.cuda.driver}  # in backend/cupy.py, cuda/runner.py
 ON_THE_HOST = {"bitwise_count"}  # NumPy's, which gdt asks only NumPy for
 
 METHODS: list[tuple[Any, str, int, set[str]]] = [  # type, method, arguments, and those by name
@@ -138,7 +138,7 @@ def test_attributes_exist(owner: Any, name: str) -> None:
 def test_functions_of_cuda_exist(part: str) -> None:
     """Those that the source reaches through a variable called `runtime` or `driver`."""
     for path in SOURCES:
-        if path.name not in ("cupy.py", "kernels.py"):
+        if path.name not in ("cupy.py", "runner.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             value = getattr(node, "value", None)

@@ -310,7 +310,7 @@ def ufunc(name: str, machine: Machine, args: tuple[Any, ...], kwargs: dict[str, 
         return out
     first = result[0] if isinstance(result, tuple) else result
     if promised is not None and first.dtype.char != promised:
-        problem = f"CuPy gives {np.dtype(promised)}, NumPy {first.dtype}"
+        problem = f"CuPy gives {contract.dtype_of(promised)}, NumPy {first.dtype}"
         raise TypeError(f"{name} of {[str(getattr(x, 'dtype', x)) for x in args]}: {problem}")
     return wrapped(result, machine, list(strict_operands(args)))
 
@@ -323,4 +323,4 @@ def _promised(name: str, args: Sequence[Any], kwargs: dict[str, Any], machine: M
     dtype = kwargs.get("dtype")
     operands = [unwrapped(x, machine) for x in args[:count]]
     _, results = contract.loop(name, operands, None if dtype is None else np.dtype(dtype))
-    return "".join({np.dtype(c).char for c in results[:1]})
+    return "".join({contract.dtype_of(c).char for c in results[:1]})

@@ -11,10 +11,13 @@ from typing import Any
 import cupy
 import numpy as np
 
+from gdt.sharding.dtypes import BFLOAT16
+
 from .capture import refused
 
-DTYPES = frozenset("?bBhHiIlLqQefdFD")
-"""The characters of NumPy's dtypes that CuPy has."""
+DTYPES = frozenset("?bBhHiIlLqQefdFD") | {c for c in "E" if "EE->E" in cupy.add.types}
+"""The characters of the dtypes that CuPy has: of NumPy's, and from version 14 on that of
+bfloat16."""
 
 REDUCED = {"add", "multiply"}
 """The ufuncs whose `reduce` CuPy has; `ufunc.reduce` raises NotImplementedError for the others."""
@@ -126,6 +129,11 @@ def loop(name: str, operands: Sequence[Any], dtype: Any) -> tuple[str, str]:
     raise TypeError(f"CuPy {cupy.__version__}: {name} has no loop for {shown}, dtype={dtype}")
 
 
+def dtype_of(char: str) -> np.dtype[Any]:
+    """The dtype of a character; NumPy does not know that of bfloat16."""
+    return BFLOAT16 if char == BFLOAT16.char else np.dtype(char)
+
+
 def _loops(name: str) -> Iterator[tuple[str, str]]:
     for text in getattr(cupy, name).types:
         operands, results = text.split("->")
@@ -134,7 +142,7 @@ def _loops(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _casts(operand: Any, char: str) -> bool:
-    target = np.dtype(char)
+    target = dtype_of(char)
     if isinstance(operand, np.ndarray | np.generic):
         return np.can_cast(operand.dtype, target)
     return np.result_type(type(operand)(0), target) == target

@@ -15,6 +15,7 @@ from gdt.programs.aliases import blocks_of
 from gdt.programs.graphs.host_values import Scalar
 from gdt.programs.instruction import Instruction, Value, value_of_blocks
 from gdt.programs.program import Program
+from gdt.sharding.dtypes import BFLOAT16, FLOAT32
 
 
 class DeviceProgram(NamedTuple):
@@ -51,7 +52,8 @@ def device_program(program: Program, values: Sequence[Any]) -> DeviceProgram | N
         if floats:
             first_blocks = (blocks_of(values[r])[0] for r in k.inputs)
             dtype = next(block.dtype for block in first_blocks if hasattr(block, "shape"))
-            scalar_of = {r: Scalar(*origin[r], dtype) for r in floats}
+            wide = FLOAT32 if dtype == BFLOAT16 else dtype  # in which a rounded plan computes
+            scalar_of = {r: Scalar(*origin[r], wide) for r in floats}
             for scalar in scalar_of.values():
                 if scalar not in scalars:
                     scalars[scalar] = next(numbers)
