@@ -21,7 +21,7 @@ from .strict import contract
 
 SOURCES = sorted(Path(gdt.__file__).parent.rglob("*.py"))
 ROOTS = {"xp", "cupy", "_cupy"}  # names, and attributes, that are the module
-PARTS = {"runtime": cupy.cuda.runtime, "driver": cupy.cuda.driver}  # in backend/cupy.py, cuda/runner.py
+PARTS = {"runtime": cupy.cuda.runtime, "driver": cupy.cuda.driver}  # of cupy.py and runner.py
 ON_THE_HOST = {"bitwise_count"}  # NumPy's, which gdt asks only NumPy for
 
 METHODS: list[tuple[Any, str, int, set[str]]] = [  # type, method, arguments, and those by name
