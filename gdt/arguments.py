@@ -182,6 +182,7 @@ def of_all_arguments(name: str, arguments: Mapping[str, Any], cause: Exception) 
     return error(ArgumentError, name, problem, operands=shown)
 
 
+@functools.lru_cache(maxsize=1 << 10)
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)

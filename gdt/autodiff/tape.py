@@ -450,8 +450,10 @@ def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[
     12.0
     """
 
+    both = value_and_grad(f, argnums)
+
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return value_and_grad(f, argnums)(*args, **kwargs)[1]
+        return both(*args, **kwargs)[1]
 
     return wrapped
 

@@ -184,6 +184,20 @@ def plain_tiling(size: int, dim: int, tiles: int, axes: Axes) -> Tiling:
     return Tiling(dim, size, length, tuple(bounds[:-1]), tuple(bounds[1:]), axes)
 
 
+def without_fill(how: Tiling) -> tuple[Tiling, tuple[int, int]]:
+    """Return a tiling without the elements beyond the ends of an axis that is whole, and their
+    numbers before and after it.
+
+    Of an axis in several tiles they stay, since not all tiles have them.
+    """
+    (first, *others), (stop, *_) = how.starts, how.stops
+    start, end = max(first, 0), min(stop, how.size)
+    if others or start >= end:
+        return how, (0, 0)
+    cut = how._replace(length=end - start, starts=(start,), stops=(end,))
+    return cut, (start - first, first + how.length - end)
+
+
 def tiled(x: DistributedArray, how: Tiling, fill: bytes | int = 0) -> DistributedArray:
     """Return x with axis `how.dim` as two: (tiles, length).
 

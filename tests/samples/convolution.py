@@ -118,7 +118,9 @@ SAMPLES: dict[str, list[Sample]] = {
             {"strides": 2, "padding": [(1, 2)], "groups": 2, "dilation": 2},
             convolution,
         ),
-        Sample((normal((5, 4, 3)), normal((2, 2, 3, 2))), {"padding": "same"}, convolution),
+        Sample(
+            (normal((5, 4, 1)), normal((2, 2, 1, 3))), {"padding": [(3, 0), (0, 1)]}, convolution
+        ),
     ],
     "transposed_convolution": [
         Sample(

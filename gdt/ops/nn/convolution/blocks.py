@@ -14,27 +14,62 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.ops.elementwise import widened_half
+from gdt.sharding.dtypes import widened
 
 Block = Any
 
-# Bytes of columns at a time. Measured on a host with 1 MiB of cache for each core: 2 MiB take up to
-# 1.2 times as long, 16 MiB 1.5 times. A GPU needs large products.
+# Bytes of columns at a time. Measured on a host with 1 MiB of cache for each core: pooling takes 1.3
+# times as long with a quarter of it, convolution 1.5 times with 16 MiB. A GPU needs large products.
 HOST_COLUMNS, GPU_COLUMNS = 1 << 20, 1 << 28
+
+# Elements that are copied at once, below which columns are copied tap by tap. Measured on the host
+# for images of 28 x 28 and 3 x 3 taps: 0.2 of the time for 1 channel, 0.6 for 2, 1.0 for 3.
+SHORT_RUN = 8
 
 
 class Steps(NamedTuple):
-    """The windows of a convolution: what they have along every spatial axis."""
+    """The windows of a convolution: what they have along every spatial axis.
+
+    padding: the numbers of zeros before and after every axis; none if empty. Of axes that are split
+    the zeros are part of the tiles.
+    """
 
     taps: tuple[int, ...]
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int = 1
+    padding: tuple[tuple[int, int], ...] = ()
 
 
 def lengths(numbers: Sequence[int], how: Steps) -> tuple[int, ...]:
-    """Return the lengths of the axes that windows of these numbers cover."""
-    parts = zip(numbers, how.taps, how.strides, how.dilation, strict=True)
-    return tuple((n - 1) * s + (k - 1) * d + 1 for n, k, s, d in parts)
+    """Return the lengths of axes, without padding, that windows of these numbers cover."""
+    padding = how.padding or ((0, 0),) * len(numbers)
+    parts = zip(numbers, how.taps, how.strides, how.dilation, padding, strict=True)
+    return tuple((n - 1) * s + (k - 1) * d + 1 - sum(pad) for n, k, s, d, pad in parts)
+
+
+def padded(xp: Any, x: Block, padding: Sequence[tuple[int, int]]) -> Block:
+    """Return images with zeros before and after every spatial axis; numbers below 0 cut elements
+    off."""
+    if not any(map(any, padding)):
+        return x
+    shape, outer, inner = _padded_places(x.shape, padding)
+    out = xp.zeros(shape, x.dtype)
+    out[outer] = x[inner]
+    return out
+
+
+def _padded_places(
+    shape: Sequence[int], padding: Sequence[tuple[int, int]]
+) -> tuple[list[int], tuple[Any, ...], tuple[Any, ...]]:
+    """Return the shape of padded images, and where the elements that stay are in them and were."""
+    lead, inner, outer = len(shape) - len(padding) - 1, [], []
+    sizes = [*shape]
+    for axis, (before, after) in enumerate(padding, lead):
+        inner.append(slice(max(-before, 0), shape[axis] - max(-after, 0)))
+        sizes[axis] += before + after
+        outer.append(slice(max(before, 0), sizes[axis] - max(after, 0)))
+    return sizes, (..., *outer, slice(None)), (..., *inner, slice(None))
 
 
 def windows(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Block:
@@ -96,15 +131,45 @@ def coordinates(mesh_shape: Sequence[int], *blocks: Block) -> Iterator[tuple[Any
         yield index, *[block[cut] for block, cut in zip(blocks, cuts, strict=True)]
 
 
-def columns_of(xp: Any, x: Block, numbers: Sequence[int], how: Steps) -> Block:
-    """Return windows as rows of a matrix: (groups, rows, taps * channels of a group)."""
-    views = windows(xp, widened_half(x), numbers, how)
-    depth, channels = math.prod(how.taps), x.shape[-1] // how.groups
-    rows = math.prod(views.shape[: views.ndim - len(how.taps) - 1])
-    if how.groups == 1:
-        return views.reshape(1, rows, depth * channels)
-    grouped = views.reshape(rows, depth, how.groups, channels)
-    return grouped.transpose(2, 0, 1, 3).reshape(how.groups, rows, depth * channels)
+def columns_of(
+    xp: Any, x: Block, numbers: Sequence[int], how: Steps
+) -> Iterator[tuple[tuple[slice, ...], Block]]:
+    """Yield parts of images, as indices, with their windows as rows of a matrix: (groups, rows,
+    taps * channels of a group), in memory that those of the next part overwrite.
+
+    For few channels the matrix lies in memory column by column: a line of results is copied at
+    once, and not a line of taps, which would be short.
+    """
+    rank, channels, dtype = len(numbers), x.shape[-1], widened(x.dtype)
+    depth = math.prod(how.taps) * channels
+    run = channels * (how.taps[-1] if how.dilation[-1] == 1 else 1)
+    by_column = xp is np and run < SHORT_RUN
+    nbytes, shape = math.prod(numbers) * depth * dtype.itemsize, None
+    is_pixel = {*how.taps, *how.strides, how.groups} == {1} and not any(map(any, how.padding))
+    for part in parts_of(xp, x.shape[: -rank - 1], nbytes):
+        images = x[part]
+        if is_pixel:
+            yield part, widened_half(images).reshape(1, -1, channels)
+            continue
+        if images.shape != shape:
+            shape = images.shape
+            sizes, outer, inner = _padded_places(shape, how.padding)
+            room = xp.zeros(sizes, dtype)
+            views = windows(xp, room, numbers, how)
+            views = views.reshape(*views.shape[:-1], how.groups, channels // how.groups)
+            *own, group, last = range(views.ndim)
+            order = (*own[-rank:], last, *own[:-rank])
+            order = order if by_column else (*own[:-rank], *own[-rank:], last)
+            views = views.transpose(group, *order)
+            columns = xp.empty(views.shape, dtype)
+            rows = (how.groups, math.prod(images.shape[: -rank - 1]) * math.prod(numbers))
+            if by_column:
+                matrix = columns.reshape(how.groups, -1, rows[1]).swapaxes(1, 2)
+            else:
+                matrix = columns.reshape(*rows, depth // how.groups)
+        room[outer] = images[inner]
+        xp.copyto(columns, views)
+        yield part, matrix
 
 
 def grouped_rows(y: Block, groups: int) -> Block:
@@ -126,76 +191,58 @@ def grouped_kernel(kernel: Block, groups: int) -> Block:
 def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
     """Write the convolution of images with one kernel into `out`, (..., results..., channels)."""
     rank = len(how.taps)
-    numbers, lead = out.shape[-rank - 1 : -1], out.shape[: -rank - 1]
+    numbers = out.shape[-rank - 1 : -1]
     if kernel.shape[-2] == 1 and how.groups > 1:
-        return _convolve_channels(x, kernel, out, how)
+        return _convolve_channels(xp, x, kernel, out, how)
     matrix = grouped_kernel(kernel, how.groups)
-    nbytes = math.prod(numbers) * matrix.shape[0] * matrix.shape[1] * matrix.itemsize
-    for part in parts_of(xp, lead, nbytes):
-        columns, y = columns_of(xp, x[part], numbers, how), out[part]
+    for part, columns in columns_of(xp, x, numbers, how):
+        y = out[part]
         if how.groups == 1 and y.flags.c_contiguous and y.dtype == columns.dtype:
             xp.matmul(columns[0], matrix[0], out=y.reshape(-1, y.shape[-1]))
         else:
             y[...] = (columns @ matrix).transpose(1, 0, 2).reshape(y.shape)
 
 
-def _convolve_channels(x: Block, kernel: Block, out: Block, how: Steps) -> None:
+def _convolve_channels(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
     """Convolve every channel by itself: a multiplication and an addition for each tap."""
     rank = len(how.taps)
     numbers, multiple = out.shape[-rank - 1 : -1], out.shape[-1] // how.groups
-    out[...] = 0
-    for tap, values in of_taps(x, numbers, how):
-        if multiple == 1:
-            out += values * kernel[tap][0]
-        else:
-            products = values[..., None] * kernel[tap].reshape(how.groups, multiple)
-            out += products.reshape(out.shape)
+    nbytes = 2 * math.prod(out.shape[-rank - 1 :]) * out.itemsize
+    for part in parts_of(xp, out.shape[: -rank - 1], nbytes):
+        y = out[part]
+        y[...] = 0
+        for tap, values in of_taps(padded(xp, x[part], how.padding), numbers, how):
+            if multiple == 1:
+                y += values * kernel[tap][0]
+            else:
+                products = values[..., None] * kernel[tap].reshape(how.groups, multiple)
+                y += products.reshape(y.shape)
 
 
 def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: Steps) -> None:
     """Write the gradient in images to `out`, whose windows have the results that `g` belongs to."""
-    rank = len(how.taps)
+    rank, channels = len(how.taps), out.shape[-1]
     numbers, lead = g.shape[-rank - 1 : -1], g.shape[: -rank - 1]
-    if set(how.strides) == {1}:
-        if xp is np and how.groups == 1 and _adds_up_taps(kernel, out):
-            return _input_gradient_by_taps(xp, g, kernel, out, how)
+    has_one = xp is np and channels == 1  # whose products would be those of a vector
+    if set(how.strides) == {1} and not has_one:
         return _input_gradient_of_close_windows(xp, g, kernel, out, how)
-    matrix = grouped_kernel(kernel, how.groups).transpose(0, 2, 1)
-    nbytes = math.prod(numbers) * matrix.shape[0] * matrix.shape[2] * matrix.itemsize
+    matrix = grouped_kernel(kernel, how.groups)
+    nbytes = math.prod(numbers) * matrix.shape[0] * matrix.shape[1] * matrix.itemsize
+    bare = how._replace(padding=())
     for part in parts_of(xp, lead, nbytes):
-        columns = grouped_rows(widened_half(g[part]), how.groups) @ matrix
-        shape = (*g[part].shape[:-1], *how.taps, out.shape[-1])
-        if how.groups > 1:
-            taps = math.prod(how.taps)
-            columns = columns.reshape(how.groups, columns.shape[1], taps, -1).transpose(1, 2, 0, 3)
-        columns = columns.reshape(shape)
-        out[part] = 0
-        for tap, target in of_taps(out[part], numbers, how):
-            xp.add(target, columns[(..., *tap, slice(None))], out=target)
-
-
-def _adds_up_taps(kernel: Block, out: Block) -> bool:
-    """Return whether the gradient in images is faster as a sum over taps, with strides of 1.
-
-    The sum reads and writes the channels of `out` for each tap, where the other way copies the
-    results for each tap. Measured on the host for 2 results a channel, or as many as channels
-    and 64 of them: the sum takes 0.5 to 0.96 of the time; for 32 of each 1.1, for fewer results
-    than channels up to 1.6. The sum is added in the dtype of `out`, which float16 is too small for.
-    """
-    channels, results = kernel.shape[-2:]
-    return bool(out.dtype != np.float16 and results >= min(2 * channels, max(channels, 64)))
-
-
-def _input_gradient_by_taps(xp: Any, g: Block, kernel: Block, out: Block, how: Steps) -> None:
-    """Add up a matrix product for each tap, in parts that stay in the cache meanwhile."""
-    rank, (channels, results) = len(how.taps), kernel.shape[-2:]
-    numbers, lead = g.shape[-rank - 1 : -1], g.shape[: -rank - 1]
-    nbytes = math.prod(numbers) * (channels + results) * out.itemsize
-    for part in parts_of(xp, lead, nbytes):
-        rows = xp.ascontiguousarray(g[part]).reshape(-1, results)
-        out[part] = 0
-        for tap, target in of_taps(out[part], numbers, how):
-            xp.add(target, (rows @ kernel[tap].T).reshape(target.shape), out=target)
+        rows = grouped_rows(widened_half(g[part]), how.groups)
+        if has_one:  # the elements of a tap lie side by side
+            columns = (matrix @ rows.swapaxes(1, 2)).swapaxes(1, 2)
+        else:
+            columns = rows @ matrix.swapaxes(1, 2)  # (groups, rows, taps * channels of a group)
+        images = g[part].shape[:-1]
+        columns = columns.reshape(how.groups, *images, *how.taps, channels // how.groups)
+        columns = xp.moveaxis(columns, 0, -2)
+        total = xp.zeros((*images[:-rank], *lengths(numbers, bare), channels), columns.dtype)
+        for tap, target in of_taps(total, numbers, how):
+            own = columns[(..., *tap, slice(None), slice(None))]
+            xp.add(target, own.reshape(target.shape), out=target)
+        out[part] = padded(xp, total, [(-before, -after) for before, after in how.padding])
 
 
 def _input_gradient_of_close_windows(
@@ -204,30 +251,24 @@ def _input_gradient_of_close_windows(
     """Convolve `g`, with zeros around it, with the kernel turned around: with strides of 1 that is
     the gradient, in one pass over its memory (measured: half the time of adding up taps)."""
     rank, results = len(how.taps), g.shape[-1]
-    numbers, lead = g.shape[-rank - 1 : -1], g.shape[: -rank - 1]
-    margins = [(k - 1) * d for k, d in zip(how.taps, how.dilation, strict=True)]
-    inner = tuple(slice(m, m + n) for m, n in zip(margins, numbers, strict=True))
-    sizes = [n + 2 * m for m, n in zip(margins, numbers, strict=True)]
+    margins = [
+        ((k - 1) * d - before, (k - 1) * d - after)
+        for k, d, (before, after) in zip(
+            how.taps, how.dilation, how.padding or ((0, 0),) * rank, strict=True
+        )
+    ]
     turned = kernel[(slice(None, None, -1),) * rank]
     shape = (*how.taps, kernel.shape[-2], how.groups, results // how.groups)
     turned = turned.reshape(shape).swapaxes(-1, -3).reshape(*how.taps, shape[-1], -1)
-    nbytes = math.prod(how.taps) * results * math.prod(lengths(numbers, how)) * g.itemsize
-    for part in parts_of(xp, lead, nbytes):
-        own = g[part]
-        padded = xp.zeros((*own.shape[: -rank - 1], *sizes, results), g.dtype)
-        padded[(..., *inner, slice(None))] = own
-        convolve(xp, padded, turned, out[part], how)
+    convolve(xp, g, turned, out, how._replace(padding=tuple(margins)))
 
 
 def kernel_gradient(xp: Any, x: Block, g: Block, shape: Sequence[int], how: Steps) -> Block:
     """Return the gradient in a kernel of that shape, summed over all images."""
     rank = len(how.taps)
-    numbers, lead = g.shape[-rank - 1 : -1], g.shape[: -rank - 1]
     depth, results = math.prod(shape[:-1]), shape[-1] // how.groups
-    wide = np.result_type(widened_half(x).dtype, widened_half(g).dtype)
+    wide = np.result_type(widened(x.dtype), widened(g.dtype))
     total = xp.zeros((how.groups, depth, results), wide)
-    nbytes = math.prod(numbers) * how.groups * depth * wide.itemsize
-    for part in parts_of(xp, lead, nbytes):
-        columns = columns_of(xp, x[part], numbers, how)
-        total += columns.transpose(0, 2, 1) @ grouped_rows(widened_half(g[part]), how.groups)
+    for part, columns in columns_of(xp, x, g.shape[-rank - 1 : -1], how):
+        total += columns.swapaxes(1, 2) @ grouped_rows(widened_half(g[part]), how.groups)
     return total.transpose(1, 0, 2).reshape(shape)

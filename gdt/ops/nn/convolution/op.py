@@ -32,6 +32,7 @@ from gdt.ops.windows import (
     tiling_of,
     untiled,
     windows_of,
+    without_fill,
 )
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
@@ -193,16 +194,22 @@ convolution_kernel_gradient.vjp(
 # ---------------------------------------------------------------- on images
 
 
+def tilings_of(x: DistributedArray, windows: Sequence[Windows]) -> list[Tiling]:
+    """Return the tiles that windows cover along the spatial axes of x, its last but for one."""
+    first = x.ndim - len(windows) - 1
+    return [
+        tiling_of(along, first + 2 * i, x.layout.dims[first + i], x.mesh)
+        for i, along in enumerate(windows)
+    ]
+
+
 def tile_images(
-    x: DistributedArray, windows: Sequence[Windows], fill: bytes | int = 0
-) -> tuple[DistributedArray, list[Tiling]]:
-    """Return images with every spatial axis cut into the tiles that windows cover."""
-    first, hows = x.ndim - len(windows) - 1, []
-    for i, along in enumerate(windows):
-        dim = first + 2 * i
-        hows.append(tiling_of(along, dim, x.layout.dims[dim], x.mesh))
-        x = tiled(x, hows[-1], fill)
-    return x, hows
+    x: DistributedArray, hows: Sequence[Tiling], fill: bytes | int = 0
+) -> DistributedArray:
+    """Return images with every spatial axis cut into tiles."""
+    for how in hows:
+        x = tiled(x, how, fill)
+    return x
 
 
 def join_tiles(y: DistributedArray, hows: Sequence[Tiling]) -> DistributedArray:
@@ -280,10 +287,9 @@ def convolution(
     taps = kernel.shape[:-2]
     pixels = x.shape[-len(taps) - 1 : -1]
     windows = windows_of("convolution", pixels, taps, strides, padding, dilation)
-    tiles, hows = tile_images(x, windows)
-    numbers, how = on_tiles(windows, hows, groups)
-    y = convolve_tiles(tiles, kernel, numbers=numbers, how=how)
-    return join_tiles(y, shards_of(windows, hows))
+    images, results, numbers, how = _tilings(x, windows, groups)
+    y = convolve_tiles(tile_images(x, images), kernel, numbers=numbers, how=how)
+    return join_tiles(y, results)
 
 
 def on_tiles(
@@ -297,6 +303,20 @@ def on_tiles(
         tuple(getattr(along, name) for along in windows) for name in ("taps", "stride", "dilation")
     )
     return numbers, Steps(taps, strides, dilation, groups)
+
+
+def _tilings(
+    x: DistributedArray, windows: Sequence[Windows], groups: int
+) -> tuple[list[Tiling], list[Tiling], Numbers, Steps]:
+    """Return the tilings of images and of results, and what `on_tiles` does. Zeros around an axis
+    that is whole are not in its tile: ops add them where they compute.
+
+    x: the images or the results, whose layout they have.
+    """
+    with_zeros = tilings_of(x, windows)
+    numbers, how = on_tiles(windows, with_zeros, groups)
+    images, padding = zip(*map(without_fill, with_zeros), strict=True)
+    return [*images], shards_of(windows, with_zeros), numbers, how._replace(padding=padding)
 
 
 @public
@@ -341,13 +361,6 @@ def transposed_convolution(
     if [along.number for along in windows] != [*x.shape[-rank - 1 : -1]]:
         problem = f"output_padding {output_padding} is not below strides {strides}"
         raise error(ArgumentError, name, problem)
-    first = x.ndim - rank - 1
-    hows = [
-        tiling_of(along, first + 2 * i, x.layout.dims[first + i], x.mesh)
-        for i, along in enumerate(windows)
-    ]
-    for how in shards_of(windows, hows):
-        x = tiled(x, how)
-    numbers, steps_of_tiles = on_tiles(windows, hows, groups)
-    tiles = convolution_input_gradient(x, kernel, numbers=numbers, how=steps_of_tiles)
-    return join_tiles(tiles, hows)
+    images, results, numbers, how = _tilings(x, windows, groups)
+    tiles = convolution_input_gradient(tile_images(x, results), kernel, numbers=numbers, how=how)
+    return join_tiles(tiles, images)

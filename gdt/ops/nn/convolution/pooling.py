@@ -24,6 +24,7 @@ from gdt.ops.nn.convolution.op import (
     tile_images,
     tiles_first,
     tiles_in_place,
+    tilings_of,
 )
 from gdt.ops.windows import Padding, Windows, one_for_each_axis, windows_of
 from gdt.sharding.array_type import ArrayType
@@ -199,8 +200,8 @@ def max_pool(
     """
     x, windows = _windows("max_pool", x, size, strides, padding)
     fill = np.asarray(identity("max", x.dtype), x.dtype).tobytes()
-    tiles, hows = tile_images(x, windows, fill)
-    numbers, how = on_tiles(windows, hows)
+    hows = tilings_of(x, windows)
+    tiles, (numbers, how) = tile_images(x, hows, fill), on_tiles(windows, hows)
     return join_tiles(max_pool_tiles(tiles, numbers=numbers, how=how), shards_of(windows, hows))
 
 
@@ -226,8 +227,8 @@ def average_pool(
     if kind_of(x.dtype) != "f":
         raise error(DtypeError, "average_pool", "x is not floating-point", operands={"x": x.type})
     wide = x.astype(np.float32) if x.dtype.itemsize < 4 else x
-    tiles, hows = tile_images(wide, windows)
-    numbers, how = on_tiles(windows, hows)
+    hows = tilings_of(wide, windows)
+    tiles, (numbers, how) = tile_images(wide, hows), on_tiles(windows, hows)
     sums = sum_pool_tiles(tiles, numbers=numbers, how=how)
     y = join_tiles(sums, shards_of(windows, hows))
     y = _divided_by_counts(y, windows, count_padding=count_padding)
