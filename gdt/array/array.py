@@ -18,6 +18,8 @@ from gdt.array.numpy_protocols import call_function, call_ufunc
 from gdt.array.operators import ArrayMethods
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
+from gdt.comm.agreement import HISTORIES, Origin, origin_of
+from gdt.comm.messages import note_fetch
 from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
 from gdt.errors import (
@@ -59,15 +61,25 @@ class DistributedArray(ArrayMethods, Displayed):
                       [4., 5.]], float64[2, 2]  ['batch', -])
     """
 
-    __slots__ = ("__weakref__", "_partial", "_passed", "_resolved", "blocks", "type")
+    __slots__ = ("__weakref__", "_origin", "_partial", "_passed", "_resolved", "blocks", "type")
     __array_priority__ = 1000
+    _origin: Origin  # by which processes tell arrays apart
     _partial: weakref.ref[DistributedArray]  # the array of which this is the resolved value
 
     def __init__(self, type: ArrayType, blocks: Sequence[Block]) -> None:
         self.type = type
         self.blocks = blocks
         self._resolved: DistributedArray | None = None
-        # `_partial` and `_passed` are set where they are needed: this runs for every array.
+        # Other attributes are set where they are needed: this runs for every array.
+        if HISTORIES:
+            HISTORIES[0].place(self)
+
+    def _alias(self) -> DistributedArray:
+        """Another array object of the same value."""
+        alias = DistributedArray(self.type, self.blocks)
+        if HISTORIES:
+            alias._origin = origin_of(self)
+        return alias
 
     # ---- facts
 
@@ -161,6 +173,7 @@ class DistributedArray(ArrayMethods, Displayed):
         """
         met_host("read values on the host")
         resolved = self.resolve()
+        note_fetch("numpy", self)
         return gather_to_host(resolved.type, resolved.blocks)
 
     @property
@@ -450,7 +463,7 @@ for _name, _instead in {
 
 def rebind(array: DistributedArray, after: DistributedArray) -> None:
     """Let `array` have the value of `after`, which has its shape and dtype."""
-    before = DistributedArray(array.type, array.blocks)
+    before = array._alias()
     before._resolved = array._resolved
     for observer in {*OBSERVERS.get(), *KEEPERS}:
         observer.on_write(array, before, after)
@@ -458,6 +471,8 @@ def rebind(array: DistributedArray, after: DistributedArray) -> None:
     if partial is not None and partial._resolved is array:
         partial._resolved = before
     array.type, array.blocks, array._resolved = after.type, after.blocks, None
+    if HISTORIES:
+        array._origin = origin_of(after)
 
 
 class IndexedUpdates:
@@ -572,6 +587,8 @@ def move_to_layouts(
     for (first, *others), blocks in zip(moving.values(), block_lists, strict=True):
         array = arrays[first]
         results[first] = DistributedArray(array.type.with_layout(firsts[first]), tuple(blocks))
+        if HISTORIES:
+            results[first]._origin = origin_of(array)
         if not overlapped:
             remember_resolved(array, results[first])
         for i in others:

@@ -72,7 +72,7 @@ def distribute(
     if is_constant:
         with observing_only():
             placed = _placed(value, layout, copy)
-        noted(lambda: note_made(given, placed.type, value))
+        noted(lambda: note_made(given, placed, value))
         ran("constant", lambda: [placed.blocks], [], [placed.blocks])
         return placed
     if given:
@@ -84,7 +84,7 @@ def distribute(
 def _placed_alike(value: Any, layout: Layout, copy: bool, given: str) -> DistributedArray:
     placed = _placed(value, layout, copy)
     if given:
-        note_made(given, placed.type, value)
+        note_made(given, placed, value)
     return placed
 
 

@@ -249,7 +249,7 @@ def _own(leaf: Any, outs: list[DistributedArray]) -> Any:
     it reads. Return any other value itself."""
     if not isinstance(leaf, DistributedArray):
         return leaf
-    out = DistributedArray(leaf.type, leaf.blocks)
+    out = leaf._alias()
     out._resolved = leaf._resolved
     outs.append(out)
     return out

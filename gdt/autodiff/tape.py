@@ -13,6 +13,7 @@ from typing import Any
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients, warn_of_scalars
+from gdt.comm.messages import note_operands
 from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
 from gdt.observe import KEEPERS, OBSERVERS, Observer
 from gdt.ops.movement import _relayout
@@ -189,6 +190,7 @@ class GradientTape(Observer):
                 remedy="Write x = x.at[i].set(value): the source keeps its value then.",
             )
         seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
+        note_operands(op, [*targets, *source_arrays])
         nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
         check_fetched(nodes, source_arrays, self.fetched)
         warn_of_scalars(nodes, source_arrays, self.scalars)
@@ -347,7 +349,7 @@ def _alias(leaf: Any) -> Any:
     """Return a new array object of the same values; return any other value itself."""
     if type(leaf) is not DistributedArray:
         return leaf
-    alias = DistributedArray(leaf.type, leaf.blocks)
+    alias = leaf._alias()
     for observer in OBSERVERS.get():
         if isinstance(observer, GradientTape):
             observer.on_op(_relayout, (leaf,), {"layout": leaf.layout}, alias)
@@ -489,4 +491,4 @@ def stop_gradient(x: DistributedArray) -> DistributedArray:
     >>> float(gdt.grad(lambda x: x * gdt.stop_gradient(x))(x))
     3.0
     """
-    return DistributedArray(x.type, x.blocks)
+    return x._alias()

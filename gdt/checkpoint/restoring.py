@@ -62,7 +62,9 @@ def restore(path: str | os.PathLike[str], into: Tree, *, partial: bool = False) 
     >>> gdt.checkpoint.restore(path, tree).arrays, tree["w"].tolist(), str(tree["w"].layout)
     (1, [1.0, 1.0, 1.0, 1.0], "['x']")
     """
-    path, places = Path(path), entries_of("restore", into)
+    path = Path(path)
+    # Processes may have filled the tree in other orders.
+    places = sorted(entries_of("restore", into), key=lambda slot: slot.name)
     new, total = read_alike("restore", path, lambda: _read_all(path, places, partial))
     for slot, value in zip(places, new, strict=True):
         slot.owner[slot.key] = value

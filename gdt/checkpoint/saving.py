@@ -29,12 +29,14 @@ from gdt.checkpoint.entries import (
     shape_of,
 )
 from gdt.checkpoint.restoring import contents
+from gdt.comm.agreement import origin_of
 from gdt.comm.messages import gathered, gathered_with_lines
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.state import Tree
 
 SHOWN = 10  # lines of an error that lists entries
+NOTHING = "nothing", 0
 T = TypeVar("T")
 # A part that a process has written: the name of its array, its bounds, and its checksum.
 Part = tuple[str, list[tuple[int, int]], str]
@@ -117,16 +119,13 @@ def _agree(path: Path, values: Mapping[str, Any]) -> None:
     """Raise CheckpointError in all processes if they save different names, types, layouts or
     counters."""
     count = processes.current().count
-    facts = {
-        name: f"{value.type} on {value.mesh}" if isinstance(value, DistributedArray) else str(value)
-        for name, value in values.items()
-    }
+    facts = {name: _fact(value) for name, value in values.items()}
     (first, *others), sides = gathered_with_lines(count, facts, f"checkpoint.save of {path}")
     for i, other in enumerate(others, 1):
         names = [n for n in sorted(first | other) if first.get(n) != other.get(n)]
         if names:
             lines = [
-                f"{n}: {first.get(n, 'nothing')} in process 0, {other.get(n, 'nothing')} in {i}"
+                f"{n}: {_difference(first.get(n, NOTHING), other.get(n, NOTHING), i)}"
                 for n in names[:SHOWN]
             ]
             more = [f"and {len(names) - SHOWN} more"] if len(names) > SHOWN else []
@@ -137,6 +136,20 @@ def _agree(path: Path, values: Mapping[str, Any]) -> None:
                 operands=dict([sides[0], sides[i]]),
                 remedy="Every process saves the same tree; nothing was written.",
             )
+
+
+def _fact(value: Any) -> tuple[str, int]:
+    """Return what processes compare of a value: a text, and the checksum of an array's origin."""
+    if not isinstance(value, DistributedArray):
+        return str(value), 0
+    return f"{value.type} on {value.mesh}", origin_of(value).checksum
+
+
+def _difference(first: tuple[str, int], other: tuple[str, int], i: int) -> str:
+    """Return what differs between the facts of a value in process 0 and in process `i`."""
+    if first[0] == other[0]:
+        return f"{first[0]}, another array in process {i} than in 0"
+    return f"{first[0]} in process 0, {other[0]} in {i}"
 
 
 def in_all_processes(step: Callable[[], T], path: Path) -> list[T]:

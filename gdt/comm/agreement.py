@@ -5,6 +5,10 @@ that they send. Every op on a mesh of several processes, every array that is mad
 of random numbers and every step of an optimizer is therefore noted: one running checksum of all
 notes travels with every message, and the first note in which two processes differ is an error in
 all of them.
+
+Arrays of one type are told apart by their origins: a checksum of the note of the op that has made
+the array, with the origins of its operands. So processes may compute in other orders what does not
+depend on each other, but not pass other arrays to an op, to a fetch or to a checkpoint.
 """
 
 from __future__ import annotations
@@ -63,6 +67,11 @@ DIFFERENCES = {
     ),
     "op": ("the processes have called different ops", SAME_CALLS),
 }
+DIFFERENT_ARRAYS = (
+    "the processes have called an op with different arrays",
+    "Every process must pass the same arrays in the same places. #5 is the array that call 5 has "
+    "made, #5.1 the next one.",
+)
 DIFFERENT_PROGRAMS = ("the processes run different programs", SAME_CALLS)
 
 
@@ -77,21 +86,44 @@ class Action:
         self.checksum = zlib.crc32(f"{kind} {text}".encode())
 
 
-# The checksum of all notes up to this one, the action, its numbers, and the user's code with the
-# place in it: finding its line takes longer than all the rest.
-Note = tuple[int, Action, Sequence[Any], CodeType, int]
+class Origin(NamedTuple):
+    """The origin of an array: a checksum, which is that of all arrays that were made alike, and the
+    call of this process that has made it."""
+
+    checksum: int
+    call: str
 
 
-def _told(note: Note) -> tuple[int, str, str]:
-    """A note as it is sent to other processes: checksum, kind and description."""
-    checksum, action, numbers, code, place = note
+UNKNOWN = Origin(0, "#0")
+
+# The checksum of all notes up to this one, the action, its numbers, the origins of its operands,
+# and the user's code with the place in it: finding its line takes longer than all the rest.
+Note = tuple[int, Action, Sequence[Any], Sequence[Origin], CodeType, int]
+
+
+def _told(note: Note) -> tuple[int, str, str, str, str]:
+    """A note as it is sent to other processes: checksum, kind, description, operands and line."""
+    checksum, action, numbers, operands, code, place = note
     lines = [line for start, stop, line in code.co_lines() if start <= place < stop and line]
-    text = action.text + (f" with {', '.join(map(repr, numbers))}" if numbers else "")
     return (
         checksum,
         action.kind,
-        f"{text}, line {lines[0] if lines else 0} of {code.co_filename} ({code.co_name})",
+        action.text + (f" with {', '.join(map(repr, numbers))}" if numbers else ""),
+        f" of {', '.join([origin.call for origin in operands])}" if operands else "",
+        f", line {lines[0] if lines else 0} of {code.co_filename} ({code.co_name})",
     )
+
+
+def _combined(checksum: int, *parts: int) -> int:
+    for part in parts:
+        checksum = (checksum * FACTOR + part) & MASK
+    return checksum
+
+
+def _checksum(action: Action, numbers: Sequence[Any], operands: Sequence[Origin] = ()) -> int:
+    """The checksum of an action, done with these numbers and operands."""
+    parts = [zlib.crc32(repr(numbers).encode())] if numbers else []
+    return _combined(action.checksum, *parts, *[origin.checksum for origin in operands])
 
 
 class History:
@@ -99,6 +131,11 @@ class History:
 
     def __init__(self) -> None:
         self.count = self.checksum = 0
+        self._operands: Sequence[Origin] | None = None  # of the op of which the next note is
+        self._op = UNKNOWN  # what the newest such op makes
+        self._arrays = 0  # that were made since the newest note
+        # Whether a recorded step runs: one process may replay what another runs as it is written.
+        self.in_step = False
         self._newest: deque[Note] = deque(maxlen=NEWEST)
         self._makers: dict[int, int] = {}  # by the identity of a block, the note of its op
         self._watched: dict[int, weakref.ref[Any]] = {}
@@ -116,12 +153,60 @@ class History:
                 held.append((action, numbers))
             return
         self.count += 1
-        checksum = self.checksum * FACTOR + action.checksum
-        if numbers:
-            checksum = checksum * FACTOR + zlib.crc32(repr(numbers).encode())
-        self.checksum = checksum & MASK
+        operands, self._operands, self._arrays = self._operands, None, 0
+        checksum = _checksum(action, numbers, operands or ())
+        if operands is not None and UNKNOWN not in operands:
+            self._op = Origin(checksum, f"#{self.count}")
+        self.checksum = _combined(self.checksum, checksum)
         frame, _ = frame_of_user()
-        self._newest.append((self.checksum, action, numbers, frame.f_code, frame.f_lasti))
+        self._newest.append(
+            (self.checksum, action, numbers, operands or (), frame.f_code, frame.f_lasti)
+        )
+
+    # ---- origins of arrays
+
+    def begin(self, operands: Sequence[Origin]) -> None:
+        """Let the next note be that of an op of operands of these origins."""
+        if get_ident() == MAIN_THREAD and not self.in_step:
+            self._operands, self._op = operands, UNKNOWN
+
+    def end(self, arrays: Sequence[Any]) -> None:
+        """Give the arrays that the op has made their origins."""
+        if get_ident() == MAIN_THREAD and self._op is not UNKNOWN:
+            checksum, call = self._op
+            for i, array in enumerate(arrays):
+                array._origin = Origin(_combined(checksum, i), f"{call}.{i}" if i else call)
+
+    def begin_step(self) -> None:
+        """Let no note name the operands of ops until the end of a recorded step."""
+        self.in_step, self._op = True, UNKNOWN
+
+    def end_step(self) -> None:
+        """Let the notes name the operands of ops again."""
+        self.in_step = False
+
+    def place_results(self, arrays: Sequence[Any]) -> None:
+        """Give the results of a recorded step origins by their places among all of them. What is
+        one array in a step that runs as it is written may be two of the same blocks in a replay."""
+        origins: dict[int, Origin] = {}
+        for i, array in enumerate(arrays):
+            place = Origin(_combined(self.checksum, i), f"#{self.count}.{i}")
+            for x in (array, array._resolved):
+                if x is not None:
+                    x._origin = origins.setdefault(id(x.blocks[0]), place)
+
+    def origin(self, action: Action, numbers: Sequence[Any]) -> Origin:
+        """The origin of an array that was made by nothing but an action that has been noted."""
+        call = f"#{self.count}" if get_ident() == MAIN_THREAD else "#0"
+        return Origin(_checksum(action, numbers), call)
+
+    def place(self, array: Any) -> None:
+        """Give an array an origin by its place: among those on meshes of several processes that
+        were made since the newest note."""
+        if array.type.mesh.num_processes > 1 and get_ident() == MAIN_THREAD:
+            call = f"#{self.count}.{self._arrays}" if self._arrays else f"#{self.count}"
+            array._origin = Origin(_combined(self.checksum, self._arrays), call)
+            self._arrays += 1
 
     def add_result(self, block: Any) -> None:
         """Remember that the newest note is of the op that has made a block."""
@@ -169,6 +254,25 @@ def held_notes() -> Iterator[list[tuple[Action, Sequence[Any]]]]:
         HELD.reset(token)
 
 
+HISTORIES: list[History] = []
+"""The history of this process, while it is connected to others."""
+
+
+def origin_of(array: Any) -> Origin:
+    """The origin of an array; `UNKNOWN` of one on a process's own mesh, or of another thread."""
+    return getattr(array, "_origin", UNKNOWN)
+
+
+def origins_of(arrays: Iterable[Any]) -> list[Origin]:
+    """The origins of the arrays among some operands. Those on a process's own mesh have none."""
+    return [origin_of(a) for a in arrays if type(getattr(a, "type", None)) is ArrayType]
+
+
+def compared_origin(array: Any) -> Origin:
+    """The origin of an array as processes compare it now; see `History.in_step`."""
+    return UNKNOWN if HISTORIES and HISTORIES[0].in_step else origin_of(array)
+
+
 class Difference(NamedTuple):
     """The first thing in which two histories differ: what is wrong, what to do, and what each
     process has done."""
@@ -190,10 +294,12 @@ def difference(
     for number in range(first, min(own["count"], other["count"]) + 1):
         notes = [notes[number] for notes in numbered]
         if notes[0][0] != notes[1][0]:
-            kinds = {kind for _, kind, _ in notes}
+            kinds, texts, operands = [{note[i] for note in notes} for i in (1, 2, 3)]
             problem, remedy = DIFFERENCES[kinds.pop()] if len(kinds) == 1 else DIFFERENT_PROGRAMS
+            if len(texts) == 1 and len(operands) > 1:
+                problem, remedy = DIFFERENT_ARRAYS
             before = "" if number > first or first == 1 else ", or earlier"
-            sides = [f"call {number}{before}: {text}" for _, _, text in notes]
+            sides = [f"call {number}{before}: {''.join(note[2:])}" for note in notes]
             return Difference(problem, remedy, (sides[0], sides[1]))
     if own["count"] == other["count"] or not is_same_step:
         return None
@@ -201,7 +307,7 @@ def difference(
     notes = [notes.get(number) for notes in numbered]
     kind = next((note[1] for note in notes if note), "op")
     sides = [
-        f"call {number}: {note[2]}" if note else f"{step_text(h)}, without call {number}"
+        f"call {number}: {''.join(note[2:])}" if note else f"{step_text(h)}, without call {number}"
         for note, h in zip(notes, (own, other), strict=True)
     ]
     return Difference(*DIFFERENCES[kind], (sides[0], sides[1]))
@@ -213,9 +319,9 @@ def step_text(history: Mapping[str, Any]) -> str:
 
 
 @lru_cache(maxsize=1024)
-def described(name: str, array_type: ArrayType) -> str:
-    """An array of that type, and the public function that was given its value."""
-    source = f", given to {name}" if name else ""
+def described(maker: str, array_type: ArrayType) -> str:
+    """An array of that type, and the public function that has made it."""
+    source = f", by {maker}" if maker else ""
     return f"{array_type} on {array_type.mesh} as {array_type.mesh.grid}{source}"
 
 

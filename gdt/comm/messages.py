@@ -20,12 +20,15 @@ import numpy as np
 
 from gdt.comm.agreement import (
     DIFFERENT_PROGRAMS,
+    HISTORIES,
+    UNKNOWN,
     Action,
     Difference,
     History,
     described,
     difference,
     digest,
+    origins_of,
     step_text,
 )
 from gdt.comm.connection import (
@@ -350,6 +353,7 @@ def connect(messages: Messages | None) -> None:
     """Set what `connected` returns."""
     global _connected  # noqa: PLW0603  # a fact of the process, as its place among the others is
     _connected = messages
+    HISTORIES[:] = [] if messages is None else [messages.history]
 
 
 def gathered(num_processes: int, value: Any, what: str) -> list[Any]:
@@ -381,6 +385,21 @@ def note(mesh: Mesh, action: Action, numbers: Sequence[Any] = ()) -> None:
         _connected.history.add(action, numbers)
 
 
+def note_operands(text: str, arrays: Sequence[Any]) -> None:
+    """Note that these arrays are used, in a way that the text describes."""
+    if _connected is None or _connected.history.in_step:
+        return
+    if any(origin is not UNKNOWN for origin in origins_of(arrays)):
+        _connected.history.begin(origins_of(arrays))
+        _connected.history.add(Action("op", text))
+
+
+def note_fetch(name: str, array: Any) -> None:
+    """Note that the parts of an array are gathered from other processes, if they are."""
+    if _connected is not None and not array.type.is_whole():
+        note_operands(f"{name} of {array.type}", [array])
+
+
 def note_held(notes: Iterable[tuple[Action, Sequence[Any]]]) -> None:
     """Note the actions of another thread, as `held_notes` has them."""
     for action, numbers in notes:
@@ -409,14 +428,15 @@ def note_draw(array_type: ArrayType, key: Any, stream: Any) -> None:
         note(array_type.mesh, Action("draw", text))
 
 
-def note_made(
-    name: str, array_type: ArrayType, value: Any = None, numbers: Sequence[Any] = ()
-) -> None:
-    """Note that an array is made, of these numbers, or by the public function of that name if the
-    user gave it the value."""
-    if array_type.mesh.num_processes > 1:
-        text = described(name, array_type) + digest(value)
-        note(array_type.mesh, Action("array", text), numbers)
+def note_made(maker: str, array: Any, value: Any = None, numbers: Sequence[Any] = ()) -> None:
+    """Note that an array has been made by a public function, of these numbers, or of the value that
+    the user gave it."""
+    if array.type.mesh.num_processes > 1 and _connected is not None:
+        contents = digest(value)
+        action = Action("array", described(maker, array.type) + contents)
+        _connected.history.add(action, numbers)
+        if value is None or contents:  # the note tells all that the array was made of
+            array._origin = _connected.history.origin(action, numbers)
 
 
 def note_count() -> int:

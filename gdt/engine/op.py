@@ -41,6 +41,7 @@ from gdt.array.operands import (
 )
 from gdt.array.registry import register
 from gdt.caches import Cache
+from gdt.comm.agreement import HISTORIES, origins_of
 from gdt.engine.builder import plan_of
 from gdt.engine.declaration import RuleOf, declaration_of, signature_of
 from gdt.engine.plan import EXACT, PLAN_BYTES, Plan, value_key
@@ -324,8 +325,11 @@ class Op(Generic[P, R_co]):
 
         owned: for each donated operand, which of its blocks may be overwritten.
         """
+        origins = origins_of(args) if plan.is_noted and HISTORIES else None
         if plan.moves:
             args = move_to_layouts(args, plan.target_layouts, op=self.name)
+        if origins is not None:
+            HISTORIES[0].begin(origins)
         operands = [a.blocks if type(a) is DistributedArray else a for a in args]
         results = (
             plan.execute(operands, owned) if self.declaration.donated else plan.execute(operands)
@@ -333,6 +337,8 @@ class Op(Generic[P, R_co]):
         if is_recorded():
             self._report_run(plan, operands, results)
         outs = [DistributedArray(t, tuple(b)) for t, b in zip(plan.outs, results, strict=True)]
+        if origins is not None:
+            HISTORIES[0].end(outs)
         return outs[0] if len(outs) == 1 else tuple(outs)
 
     def _report_run(

@@ -93,6 +93,7 @@ class Plan:
         "execute",
         "fast",
         "fast_update",
+        "is_noted",
         "kernel_bodies",
         "moved",
         "moves",
@@ -117,6 +118,7 @@ class Plan:
             for t, w in zip(types, target_layouts, strict=True)
         )
         self.moves = any(self.routes)
+        self.is_noted = False  # whether processes compare the calls
         self.sends = self.moves  # or what runs then sends something
         # Operands whose partial reductions are resolved and nothing else, with what they become.
         self.resolves: tuple[tuple[int, ArrayType], ...] = tuple(
@@ -161,6 +163,7 @@ class Plan:
         """
         if mesh.num_processes == 1:
             return run
+        self.is_noted = True
         action = Action(kind, call_text(name, self.types, static))
 
         def run_noted(operands: Sequence[Any], *owned: Any) -> tuple[Sequence[Block], ...]:

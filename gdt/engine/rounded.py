@@ -42,6 +42,7 @@ class RoundedPlan:
         self.mesh = next(t.mesh for t in plan.types if t is not None)
         self.backend = backend_of(self.mesh)
         plan.sends |= wide.sends
+        plan.is_noted = wide.is_noted
         self.widening = [self._widening(t) for t in plan.types]
         self.rounding: list[Cast] = []
         self.plan.execute = self._first_run

@@ -192,13 +192,14 @@ def from_blocks(
     make: Callable[[Any, Sequence[int]], Block],
     value: Any = None,
     numbers: Sequence[Any] = (),
+    maker: str = "",
 ) -> DistributedArray:
     """Make an array of `array_type` block by block.
 
     make: `make(backend, grid)` returns the block at grid coordinate `grid`, in the resolved layout
         of `array_type`.
     value: the number that all elements equal, if there is one. numbers: those of which the elements
-        are made. Processes compare both.
+        are made. maker: the function that makes them. Processes compare all three.
     """
     resolved, backend = (
         array_type.with_layout(array_type.layout.resolved),
@@ -209,10 +210,11 @@ def from_blocks(
         with backend.on(array_type.mesh, i):
             blocks.append(make(backend, grid))
     (partial,) = run_routes([route(resolved, array_type.layout)], [blocks])
+    array = DistributedArray(array_type, tuple(partial))
     if array_type.mesh.num_processes > 1:
-        noted(lambda: note_made("", array_type, value, numbers))
+        noted(lambda: note_made(maker, array, value, numbers))
     ran("constant", lambda: [partial], [], [partial])
-    return DistributedArray(array_type, tuple(partial))
+    return array
 
 
 def from_indices(
@@ -230,7 +232,8 @@ def from_indices(
         block[...] = values(backend.xp, *indices)
         return block
 
-    return from_blocks(array_type, make, numbers=numbers)
+    maker = getattr(values, "__qualname__", "").partition(".")[0]
+    return from_blocks(array_type, make, numbers=numbers, maker=maker)
 
 
 def type_of_shape(

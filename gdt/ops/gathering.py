@@ -46,13 +46,13 @@ def _gather(
 ) -> tuple[DistributedArray, ...]:
     moved = move_to_layouts(arrays, layouts)
     # One that has its layout already is another array too, with a cotangent of its own.
-    return tuple([DistributedArray(x.type, x.blocks) for x in moved])
+    return tuple([x._alias() for x in moved])
 
 
 @custom_vjp
 def _scatter(*gradients: DistributedArray, layouts: Layouts) -> tuple[DistributedArray, ...]:
     moved = move_to_layouts(gradients, layouts)
-    return tuple([DistributedArray(g.type, g.blocks) for g in moved])
+    return tuple([g._alias() for g in moved])
 
 
 def _scattered(
@@ -87,7 +87,8 @@ def constrained(x: DistributedArray, layout: Layout) -> DistributedArray:
 @custom_vjp
 def _constrain(x: DistributedArray, *, layout: Layout) -> DistributedArray:
     (moved,) = move_to_layouts((x,), (layout,))
-    return DistributedArray(moved.type, moved.blocks)
+    alias: DistributedArray = moved._alias()
+    return alias
 
 
 _constrain.vjp(lambda g, out, x, *, layout: _scatter(g, layouts=(x.layout.resolved,))[0])

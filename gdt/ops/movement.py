@@ -12,6 +12,7 @@ from gdt.array.operands import as_operand
 from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.backend import backend_of
+from gdt.comm.messages import note_fetch
 from gdt.comm.relayout import carry_out
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.single_block import mover
@@ -157,7 +158,10 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
     if layout is x.layout:
         result = x
     elif layout.mesh is not x.mesh:
-        result = _copy_to_mesh(x.resolve(), layout=layout)
+        x = x.resolve()
+        if layout.mesh.num_processes == 1:  # else the op is noted
+            note_fetch("copy_to_mesh", x)
+        result = _copy_to_mesh(x, layout=layout)
     elif layout is x.layout.resolved:
         result = x.resolve()
     elif x._resolved is not None:

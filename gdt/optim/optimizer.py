@@ -14,7 +14,7 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.backend import NUMPY
 from gdt.backend.numpy import order_in_memory
-from gdt.comm.agreement import SHOWN, Action
+from gdt.comm.agreement import SHOWN, Action, compared_origin
 from gdt.comm.messages import note
 from gdt.engine.declaration import wide_types
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
@@ -111,7 +111,8 @@ class Optimizer(Stateful):
         self.steps = 0
         for arrays in self.state.values():
             arrays.clear()
-        for slot in self.targets("init", parameters):
+        # Processes may have filled dicts in other orders.
+        for slot in sorted(self.targets("init", parameters), key=lambda slot: slot.name):
             self._begin(slot)
         return self
 
@@ -170,8 +171,17 @@ class Optimizer(Stateful):
         them."""
         begin_step = self._begin_step
         if processes.current().count > 1 and arrays:
+            # In the same order in all processes, which may have filled dicts in others.
+            texts = [
+                _compared_text(mapping, key, g)
+                for ((mapping, key), *_), g in zip(owners, arrays, strict=True)
+            ]
+            order = sorted(range(len(texts)), key=texts.__getitem__)
+            owners, arrays = [owners[i] for i in order], [arrays[i] for i in order]
             names = frozenset((str(key), mapping[key].type) for (mapping, key), *_ in owners)
-            begin_step = partial(self._begin_noted_step, arrays[0].mesh, len(owners), names)
+            begin_step = partial(
+                self._begin_noted_step, arrays[0].mesh, len(owners), names, sorted(texts)
+            )
         scalars = from_host(type(self).__name__, begin_step)
         whole = [
             (mapping, key, mapping[key].layout, g.layout)
@@ -237,14 +247,20 @@ class Optimizer(Stateful):
         return self.scalars(float(rate))
 
     def _begin_noted_step(
-        self, mesh: Mesh, count: int, names: frozenset[tuple[str, ArrayType]]
+        self,
+        mesh: Mesh,
+        count: int,
+        names: frozenset[tuple[str, ArrayType]],
+        texts: Sequence[str],
     ) -> tuple[float, ...]:
         """Count the step, note it for processes to compare, and return its scalars.
 
-        names: the names and types of the parameters."""
+        names: the names and types of the parameters. texts: their names and the origins of them
+        and of their gradients."""
         scalars = self._begin_step()
         text = f"step {self.steps} of {type(self).__name__} for {count} parameters"
-        note(mesh, Action("update", f"{text}, {_listed(names)}"), scalars)
+        checksum = zlib.crc32("\n".join(texts).encode())
+        note(mesh, Action("update", f"{text}, {_listed(names)} ({checksum:08x})"), scalars)
         return scalars
 
     def scalars(self, rate: float) -> tuple[float, ...]:
@@ -367,6 +383,12 @@ def _state_type(slot: Slot) -> ArrayType:
 def _zero_state(slot: Slot) -> DistributedArray:
     dtype = _state_type(slot).dtype
     return zeros_like(slot.value, dtype, layout=slot.state_layout)
+
+
+def _compared_text(mapping: Mapping[Any, Any], key: Any, gradient: DistributedArray) -> str:
+    """Return the name of a parameter, and the origins of it and of its gradient."""
+    parameter, by = compared_origin(mapping[key]), compared_origin(gradient)
+    return f"{key} {parameter.checksum:x} by {by.checksum:x}"
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,8 @@ from typing import Any
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
+from gdt.comm.agreement import HISTORIES
+from gdt.comm.messages import note_operands
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
 from gdt.observe import HELD, OBSERVERS, Observer, observing
 from gdt.programs.program import Program
@@ -20,7 +22,7 @@ from gdt.programs.replay import OUTDATED, Input, Recording, Result, replaced, te
 from gdt.programs.signature import Arguments
 from gdt.programs.step_state import State, difference, name_of
 from gdt.programs.variables import read
-from gdt.state import Place, Stateful, is_container, places
+from gdt.state import Place, Stateful, is_container, leaves, places
 
 __all__ = ["Function", "RerecordedWarning", "function"]
 
@@ -110,6 +112,10 @@ class Function:
         if OBSERVERS.get():  # a tape, explain or a recording around this one wants every op
             return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs, self._name)
+        run = self._run_compared if HISTORIES else self._run
+        return run(arguments, args, kwargs)
+
+    def _run(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
         is_verified = self._verify and next(self._calls) % self._verify == 0
         if arguments.key not in self._recordings:
             return self._first_call(arguments, args, kwargs)
@@ -125,6 +131,28 @@ class Function:
             result = self._record(arguments, recordings, args, kwargs)
         if before is not None:
             self._verify_result(result, before, arguments, args, kwargs)
+        return result
+
+    def _run_compared(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
+        """Run a call that processes compare: which arrays it is given, and not what its ops are
+        given, since one process may replay what another runs as it is written."""
+        recordings, history = self._recordings.get(arguments.key, ([],))[0], HISTORIES[0]
+        if recordings:
+            taken = [(i.place, i.argument) for i in recordings[0].inputs]
+        else:
+            taken = [(place, n) for place, n, _ in self._state(arguments).arrays]
+        places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n in taken]
+        places.sort(key=lambda place: (place.name, str(place.key)))
+        before = [read(place) for place in places]
+        note_operands(f"the step {self._name}", before)
+        history.begin_step()
+        try:
+            result = self._run(arguments, args, kwargs)
+        finally:
+            history.end_step()
+        after = [read(place) for place in places]
+        new = [now for now, array in zip(after, before, strict=True) if now is not array]
+        history.place_results([x for x in (*new, *leaves(result)) if type(x) is DistributedArray])
         return result
 
     def _state(self, arguments: Arguments) -> State:

@@ -136,7 +136,7 @@ class Recording:
     and dicts; it runs the program on what is in them and in the places of the state, puts results
     back and returns them as the step does; or returns OUTDATED, and has changed nothing. `source`
     is its text: in a step of small arrays, loops over the places would cost as much as some of the
-    ops.
+    ops. `inputs` are the places of all arrays that the step was given.
     """
 
     def __init__(
@@ -151,6 +151,7 @@ class Recording:
     ) -> None:
         self.state, self.program = state, program
         read = {*program.inputs}
+        self.inputs = inputs
         used = [i for i in inputs if i.register in read or i.written]
         # By registers: inputs that are compared would compare the arrays that their owners hold.
         inputs = [*used, *[i for i in inputs if not (i.register in read or i.written)]]

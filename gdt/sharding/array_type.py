@@ -118,6 +118,12 @@ class ArrayType(Immutable):
         """The bytes of one shard with its padding, which is what a device sends of it."""
         return math.prod(self.local_shape) * self.dtype.itemsize
 
+    def is_whole(self) -> bool:
+        """Whether this process holds all elements."""
+        mesh = self.mesh
+        split = {a for axes in self.layout.dims for a in axes}
+        return all(len({at[a] for at in mesh.blocks}) == mesh.grid[a] for a in split)
+
     def extent(self, dim: int, index: int) -> tuple[int, int]:
         """Return the interval of global indices that shard `index` of axis `dim` holds, without
         its padding."""

@@ -294,6 +294,7 @@ def saves(directory: str) -> None:
         ({"w": float32}, "w: float64[4, 4]  ['a', -] on Mesh(a=4) in process 0, float32[4, 4]"),
         ({"w": moved}, "in process 0, float64[4, 4]  [-, -] on Mesh(a=4) in 1"),
         ({"w": wide}, "in process 0, float64[4, 5]"),
+        ({"w": right["v"]}, "['a', -] on Mesh(a=4), another array in process 1 than in 0"),
     ]:
         try:
             gdt.checkpoint.save(path, right | changed if other else right)
@@ -559,6 +560,36 @@ def different(what: str) -> None:
     gdt.max(x).resolve()
 
 
+def swapped(a: Any, b: Any, swaps: bool) -> tuple[Any, Any]:
+    return (b, a) if swaps else (a, b)
+
+
+def take_gradient(a: gdt.DistributedArray, b: gdt.DistributedArray, *, of_first: bool) -> None:
+    with gdt.GradientTape() as tape:
+        tape.watch([a, b])
+        product = gdt.sum(a * b)
+    tape.gradient(product, a if of_first else b)
+
+
+def replay(a: gdt.DistributedArray, b: gdt.DistributedArray, *, swaps: bool) -> None:
+    """Three calls of a recorded step, of which the last may have other arguments."""
+    step = gdt.function(lambda a, b: a - b)
+    for i in range(3):
+        step(*swapped(a, b, swaps and i == 2))
+
+
+def write(x: gdt.DistributedArray, y: gdt.DistributedArray) -> None:
+    """Write to an array, and use it."""
+    x[...] = y
+    x.at[0].set(1.0)
+
+
+def take_step(x: gdt.DistributedArray, first: str, second: str) -> None:
+    """An update of two parameters of one type by two gradients."""
+    a, b = gdt.ones(16, layout=x.layout), gdt.zeros(16, layout=x.layout)
+    gdt.optim.SGD(0.1).update({"a": a, "b": b}, {first: x * 2.0, second: x * 3.0})
+
+
 def take_steps(x: gdt.DistributedArray, rate: float, factor: float, *, skipped: str = "") -> None:
     """Three recorded steps of gradient descent, of which the last two are replayed or might be."""
     whole = Layout.replicated(x.mesh, 1)
@@ -567,7 +598,7 @@ def take_steps(x: gdt.DistributedArray, rate: float, factor: float, *, skipped: 
 
     @gdt.function
     def step(x: gdt.DistributedArray) -> None:
-        loss = lambda w: gdt.sum((w["a"] + w["b"]) * x * factor)
+        loss = lambda w: gdt.sum((w["a"] - w["b"]) * x * factor)
         gradients = gdt.grad(loss)(weights)
         gradients.pop(skipped, None)
         optimizer.update({name: weights[name] for name in gradients}, gradients)
@@ -623,6 +654,14 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
         [np.ones(4, "float32" if first else "float64") for _ in x.mesh.local_devices()], x.layout),
     "precision": lambda x, first: multiplied(x, "tensorfloat32" if first else "float32"),
     "fetched ahead": lambda x, first: fetch_ahead(x.mesh, 1.0 if first else 2.0),
+    "operands": lambda x, first: np.subtract(*swapped(gdt.exp(x), gdt.log(x), not first)),
+    "fetched": lambda x, first: swapped(x * 2.0, x * 3.0, not first)[0].numpy(),
+    "sources": lambda x, first: take_gradient(x * 2.0, x * 3.0, of_first=first),
+    "arguments": lambda x, first: replay(x * 2.0, x * 3.0, swaps=not first),
+    "gradients": lambda x, first: take_step(x, *swapped("a", "b", not first)),
+    "rebound": lambda x, first: write(swapped(x * 2.0, x * 3.0, not first)[0], x),
+    "maker": lambda x, first: (gdt.eye if first else gdt.tri)(
+        4, layout=Layout(["batch", None], x.mesh)),
     "parameters": lambda x, first: take_steps(x, 0.1, 1.0, skipped="a" if first else "b"),
 }  # fmt: skip
 
