@@ -62,18 +62,20 @@ class Difference(NamedTuple):
     """What one process does differently in one step: to the images, or to the training."""
 
     images: Callable[[gdt.DistributedArray], gdt.DistributedArray] = lambda x: x
+    is_swapped: bool = False  # two operands of one type
     apart: Callable[[gdt.optim.Optimizer], Any] = lambda optimizer: None
     steps: int = 0  # more than the others take
     saved: int = 0  # more in the tree that is saved
 
 
-# The twelve kinds of what processes may do differently.
+# The kinds of what processes may do differently.
 DIFFERENCES = {
     "order": Difference(lambda x: x + in_another_order(x)),
     "scalar": Difference(lambda x: x * 1.0000001),
     "rate": Difference(apart=lambda optimizer: setattr(optimizer, "learning_rate", 0.0123)),
     "seed": Difference(apart=lambda _: gdt.random.seed(77)),
     "op": Difference(gdt.tanh),
+    "operand": Difference(is_swapped=True),
     "layout": Difference(lambda x: gdt.relayout(x, [None, "batch"])),
     "dtype": Difference(lambda x: x.astype("float64")),
     "shape": Difference(lambda x: x[: ROWS - 1]),
@@ -121,6 +123,8 @@ def train(trial: Trial, folder: str) -> None:
         x = gdt.asarray(images[number % STEPS], layout=Layout(["batch", None], mesh))
         y = gdt.asarray(labels[number % STEPS], layout=Layout(["batch"], mesh))
         x = now.images(x + noise.astype("float32"))
+        half = x * 0.5
+        x = half - x if now.is_swapped else x - half
         if x.dtype != np.float32 or x.shape[0] != ROWS:
             x = gdt.zeros((ROWS, images.shape[2]), "float32", layout=Layout(["batch", None], mesh))
         value = run(x, y)
