@@ -246,8 +246,6 @@ class PlanBuilder:
             ArrayType.of(s, b[0].dtype, w)
             for s, b, w in zip(self.blocks.shapes, results, self.blocks.layouts, strict=True)
         )
-        if len(self.plan.outs) == 1:
-            (self.plan.only,) = self.plan.outs
         self._recycle(results)
         self.plan.execute = self._with_note(self._execute)
         self._set_fast_path()
@@ -315,7 +313,7 @@ class PlanBuilder:
                 self.inner = self.single.function([None] * len(self.blocks.moved), self.buffer)
             movers = [mover(r) for r in plan.routes]
             fast = self.single.function(movers, self.buffer) if any(movers) else self.inner
-            plan.fast = self.backend.placed(self.mesh, 0, fast)
+            plan.set_fast(self.backend.placed(self.mesh, 0, fast))
         elif not self.op.donated:
             if self.op.merge is None and self.backend.xp is np:
                 plan.execute = self._with_note(self._second_run)

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
@@ -60,6 +61,7 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 OPS: dict[str, Op[..., Any]] = {}
+NEW = object.__new__
 
 
 class CallSignature:
@@ -95,7 +97,8 @@ class Op(Generic[P, R_co]):
         self.returns, self.takes_namespace = returns, options.get("takes_namespace", True)
         self.name = self.__name__ = self.declaration.name
         self.__doc__, self.__module__ = body.__doc__, body.__module__
-        self.count = -1 if self.declaration.variadic else len(self.declaration.operands)
+        variadic = self.declaration.variadic
+        self.count = sys.maxsize if variadic else len(self.declaration.operands)  # of operands
         self.plans: Cache[Plan] = Cache(PLAN_BYTES)
         self.vjps: tuple[Vjp | None, ...] = ()
         self.joint_vjp: Vjp | None = None
@@ -155,26 +158,34 @@ class Op(Generic[P, R_co]):
     # ---- calling
 
     def _call(self, *args: Any, **static: Any) -> Any:
-        if len(args) > self.count >= 0:
+        if len(args) > self.count:
             args, static = self._named(args, static)
         types: list[Any] = []
         blocks: list[Any] = []  # the only ones; a list here costs less than a comprehension below
         for a in args:
-            kind: Any = type(a)
-            if kind is DistributedArray:
+            value_type: Any = type(a)
+            if value_type is DistributedArray:
                 types.append(a.type)
                 blocks.append(a.blocks[0])
-            elif kind in SCALARS:
-                types.append(kind)
+            elif value_type in SCALARS:
+                types.append(value_type)
                 blocks.append(a)
             else:
                 return self._convert(args, static)
         if static:
-            for name, value in static.items():  # as in `key_of`, without a call
-                kind = type(value)
-                if kind is tuple:
-                    kind = (*map(type, value),)
-                types += (name, kind, value) if kind in EXACT else (name, *value_key(value))
+            for name, value in static.items():  # as in `key_of`, mostly without calls
+                value_type = type(value)
+                if value_type is tuple:  # mostly of ints
+                    for item in value:
+                        if type(item) is not int:
+                            types += (name, *value_key(value))
+                            break
+                    else:
+                        types += (name, tuple, value)
+                elif value_type in EXACT:
+                    types += (name, value_type, value)
+                else:
+                    types += (name, *value_key(value))
         key = tuple(types)
         try:
             plan = self.plans.get(key)
@@ -191,14 +202,16 @@ class Op(Generic[P, R_co]):
                 out = self.run_plan(plan, args)
                 self.plans[key] = plan  # of the others, only a plan that has run
                 observers = OBSERVERS.get()
+            elif plan.only is not None:
+                # As `__init__` does for a mesh of one process, without the frame of its call.
+                out = NEW(DistributedArray)
+                out.type, out.blocks, out._resolved = plan.only, (plan.fast(*blocks),), None  # type: ignore[misc]
+                observers = OBSERVERS.get()
             elif plan.fast is not None:
                 observers = OBSERVERS.get()
                 if plan.sends and (plan.resolves or plan.passes or observers):
                     return self._with_moves(plan, args, static, observers, blocks)
-                if plan.only is not None:
-                    out = DistributedArray(plan.only, (plan.fast(*blocks),))
-                else:
-                    out = _wrapped(plan, plan.fast(*blocks))
+                out = _wrapped(plan, plan.fast(*blocks))
             elif plan.passes and (resolved := self._resolved_operands(plan, args, static)):
                 return self._call(*resolved, **static)
             else:
@@ -313,7 +326,7 @@ class Op(Generic[P, R_co]):
     def _is_bound(self, args: tuple[Any, ...], static: dict[str, Any]) -> bool:
         """Whether operands are given by position, statics by name, one operand is an array, and no
         array has yet to join the mesh of the others."""
-        counted = len(args) == self.count or self.count < 0
+        counted = len(args) == self.count or self.declaration.variadic
         named = static.keys() <= set(self.declaration.statics)
         has_array = any(type(a) is DistributedArray for a in args)
         return counted and named and has_array and not has_unplaced(args)
@@ -360,7 +373,7 @@ class Op(Generic[P, R_co]):
             if all(static[k] is None or static[k] is True for k in extended):
                 return self._call(*args, **left)
             return self.declaration.extension(*args, **static)
-        if self.count >= 0:
+        if not self.declaration.variadic:
             if static or len(args) != self.count:
                 args, static = self.bind_arguments(args, static)
         elif not args or not static.keys() <= set(self.declaration.statics):

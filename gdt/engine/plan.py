@@ -49,9 +49,12 @@ class Shards(NamedTuple):
     uneven: frozenset[str]
 
 
-# Types of which equal values mean the same; and tuples of such types, for tuples of such values.
+# Types of which equal values mean the same.
 EXACT: set[Any] = {int, bool, str, type(None), type, ArrayType, Layout}
 EXACT |= {type(np.dtype(code)) for code in np.typecodes["All"]}
+
+
+INTS = {int}
 
 
 def value_key(value: Any) -> tuple[Any, Any]:
@@ -61,8 +64,7 @@ def value_key(value: Any) -> tuple[Any, Any]:
     if kind is float:  # the text of a float takes longer than its hash
         return kind, value if value and value == value else repr(value)
     if kind is tuple and EXACT.issuperset(kinds := tuple(map(type, value))):
-        EXACT.add(kinds)
-        kind = kinds
+        return tuple if INTS.issuperset(kinds) else kinds, value
     if kind not in EXACT:
         if isinstance(value, tuple):
             value = tuple(map(value_key, value))
@@ -140,10 +142,11 @@ class Plan:
             for t, w in zip(types, target_layouts, strict=True)
         )
         self.outs: tuple[ArrayType, ...] = ()
-        self.only: ArrayType | None = None  # the type of the output, if there is one
         # With one block: from the operands' blocks to the block, or the tuple of blocks, that they
         # make, moves included.
         self.fast: Callable[..., Any] | None = None
+        # The type of the only output, if there is a fast path and it sends nothing.
+        self.only: ArrayType | None = None
         # The same for donated operands that stay where they are: from blocks, and whether each
         # donated one may be overwritten, to the tuple of blocks that take their place.
         self.fast_update: Callable[..., tuple[Block, ...]] | None = None
@@ -176,6 +179,12 @@ class Plan:
             return results
 
         return run_noted
+
+    def set_fast(self, fast: Callable[..., Any]) -> None:
+        """Set the fast path of a plan whose output types are set."""
+        self.fast = fast
+        if len(self.outs) == 1 and not self.sends:
+            (self.only,) = self.outs
 
     def __repr__(self) -> str:
         """The types of operands and outputs; of operands that move, their transitions and bytes."""

@@ -105,7 +105,7 @@ def plan_of_blocks(
     `BlockPlan` describes."""
     plan, mesh = Plan(types, tuple(planned.layouts)), planned.out.mesh
     plan.sends = plan.moves or planned.together is not None or bool(planned.collectives)
-    plan.only, plan.outs = planned.out, (planned.out,)
+    plan.outs = (planned.out,)
     plan.passes = ()  # whether to resolve an operand is the planner's decision
     run = planned.together or on_each_block(mesh, planned.functions)
 
@@ -122,7 +122,7 @@ def plan_of_blocks(
             movers = enumerate(map(mover, plan.routes))
             moved = [Operand(n) if m is None else called(m, [Operand(n)]) for n, m in movers]
             function = compiled(called(function, moved), len(types))
-        plan.fast = backend_of(mesh).placed(mesh, 0, function)
+        plan.set_fast(backend_of(mesh).placed(mesh, 0, function))
     return plan
 
 

@@ -81,9 +81,8 @@ class RoundedPlan:
             t if cast is None else ArrayType.of(t.shape, BFLOAT16, t.layout)
             for t, cast in zip(wide.outs, self.rounding, strict=True)
         )
-        plan.only = plan.outs[0] if len(plan.outs) == 1 else None
         if wide.fast is not None:
-            plan.fast = self.backend.placed(self.mesh, 0, self._fast())
+            plan.set_fast(self.backend.placed(self.mesh, 0, self._fast()))
         plan.execute = self._execute
         return self._rounded(wide_results)
 

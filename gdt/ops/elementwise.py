@@ -23,7 +23,7 @@ from gdt.errors import DtypeError, error
 from gdt.ops.movement import alias
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.dtypes import castable, kind_of, widened
+from gdt.sharding.dtypes import FLOAT32, castable, is_half, kind_of
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import RuleSpec
 
@@ -175,8 +175,7 @@ def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
 def widened_half(x: Any) -> Any:
     """An array or a block in the dtype in which its elements are added up: float32 for
     floating-point numbers of 16 bits."""
-    wide = widened(x.dtype)
-    return x if wide == x.dtype else x.astype(wide)
+    return x.astype(FLOAT32) if is_half(x.dtype) else x
 
 
 def cast_into(xp: Any, x: Block, out: Block) -> Block:
@@ -224,7 +223,7 @@ def astype(
         (x,) = as_operands("astype", x=x)
     if device is not None:
         x = x.to_device(device)
-    find = _known_cast if type(dtype) is type else _cast  # NumPy's and Python's types, mostly
+    find = _known_cast if type(dtype) in (type, str) else _cast  # types and their names, mostly
     run, target = find(x.type.dtype, dtype)
     if run is None:
         return alias(x) if copy else x

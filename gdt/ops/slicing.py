@@ -26,6 +26,7 @@ from gdt.sharding.recut import Piece
 Key = tuple[Any, ...]  # ints, None, `...` and, for slices, tuples of their bounds
 
 BOUNDS = frozenset({int, NoneType})
+WHOLE = (None, None, None)  # of a slice
 
 
 def key_of(index: Any) -> Key | None:
@@ -38,9 +39,12 @@ def key_of(index: Any) -> Key | None:
         kind = type(item)
         if kind is slice:
             start, stop, step = item.start, item.stop, item.step
-            if not (type(start) in BOUNDS and type(stop) in BOUNDS and type(step) in BOUNDS):
+            if start is stop is step is None:
+                key.append(WHOLE)
+            elif type(start) in BOUNDS and type(stop) in BOUNDS and type(step) in BOUNDS:
+                key.append((start, stop, step))
+            else:
                 return None
-            key.append((start, stop, step))
         elif kind is int or item is None or item is Ellipsis:
             key.append(item)
         else:

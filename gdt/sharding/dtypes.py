@@ -34,7 +34,7 @@ def kind_of(dtype: Dtype) -> str:
 
 def is_half(dtype: Dtype) -> bool:
     """Return whether a dtype has floating-point numbers of 16 bits: its sums take float32."""
-    return bool(dtype == np.float16 or dtype == BFLOAT16)
+    return dtype.itemsize == 2 and kind_of(dtype) == "f"
 
 
 def widened(dtype: Dtype) -> Dtype:
