@@ -149,6 +149,14 @@ CALLS = {
     "product by columns": Large(
         np.matmul, (SQUARE, [None, "x"]), (SQUARE, [None, "x"]), least=DEVICES * MOVED
     ),
+    # Three all-to-alls each, of complex numbers, or of half as many of them for real ones; of the
+    # transform of these, every element is needed where the last ones are first.
+    "fft": Large(np.fft.fft, (VECTOR + 1j, ["x"]), least=3 * MOVED, rounding=1e-12),
+    "fft of reals": Large(np.fft.rfft, (VECTOR, ["x"]), least=3 * MOVED + 1, rounding=1e-12),
+    "inverse fft of reals": Large(
+        np.fft.irfft, (np.fft.rfft(VECTOR), ["x"]), least=3 * MOVED + 1, rounding=1e-12
+    ),
+    "hfft": Large(np.fft.hfft, (np.fft.rfft(VECTOR), ["x"]), least=3 * MOVED + 1, rounding=1e-12),
     # Both triangles go to every device, in panels; rows become columns, and rows again.
     "solve": Large(
         np.linalg.solve,

@@ -15,7 +15,11 @@ shards, such as a prime, is a convolution with a chirp of a longer length that h
 1970): three such transforms of at least twice the length. Axes shorter than the square of the
 number of shards are gathered.
 
-Real transforms of a split axis alone compute the complex one and leave half of it out.
+A real transform of a split axis alone, of an even length, is that of half as many complex numbers
+(`gdt.fft.pairs`); of an odd length it is the complex one, half of which is left out.
+
+In four steps no device holds more than three times its share at once, beside the operand; with a
+chirp, and of real numbers of an odd length, it is about twice as much and more.
 """
 
 from gdt.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq

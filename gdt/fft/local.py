@@ -141,7 +141,11 @@ def twiddled(xp: Any, x: Block, /, inverse: bool = False, *, shards: Shards = FR
     high = xp.exp(turn * (row * (column + xp.arange(0, columns, width)) % n))
     low = xp.exp(turn * (row * xp.arange(width) % n))
     factors = (high[..., None] * low[..., None, :]).astype(xp.result_type(x.dtype, np.complex64))
-    return x * factors.reshape(*factors.shape[:-2], -1)[..., :columns]
+    factors = factors.reshape(*factors.shape[:-2], -1)[..., :columns]
+    if factors.shape != x.shape or factors.dtype != x.dtype:
+        return x * factors
+    factors *= x  # in place, since factors may be as large as x
+    return factors
 
 
 twiddled.vjp(lambda g, out, x, **static: twiddled(g, **static))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -43,25 +43,35 @@ def transformed(
             remaining = [d for d in remaining if d not in whole]
             continue
         moved = next((y for d in remaining if (y := made_whole(x, d, remaining)) is not None), None)
-        x = _along_split(x, remaining.pop(), inverse, norm) if moved is None else moved
+        if moved is not None:
+            x = moved
+            continue
+        for step in _steps_along_split(x.type, remaining.pop(), inverse, norm):
+            x = step(x)  # which releases the array before it
     return transformed(x, repeats, inverse, norm) if repeats else x
 
 
 # ---------------------------------------------------------------- a split axis
 
 
-def _along_split(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
-    """Return the transform along a split axis, which stays split."""
-    n, shards, layout = x.shape[axis], x.layout.num_shards(axis), x.layout
+def _steps_along_split(
+    x: ArrayType, axis: int, inverse: bool, norm: str
+) -> Sequence[Callable[[DistributedArray], DistributedArray]]:
+    """Return functions that one after the other transform along a split axis, which stays split."""
+    n, shards = x.shape[axis], x.layout.num_shards(axis)
     if n < shards * shards:
-        dims = (*layout.dims[:axis], (), *layout.dims[axis + 1 :])
-        x = relayout(x, Layout.of(x.mesh, dims))
-        x = fft_of_whole(x, axes=(axis - x.ndim,), inverse=inverse, norm=norm)
-        return relayout(x, layout)
+        return [lambda x: _gathered(x, axis, inverse, norm)]
     rows = rows_of_length(n, shards)
     if rows:
-        return _in_four_steps(x, axis, rows, inverse, norm)
-    return _by_chirp(x, axis, inverse, norm)
+        return _four_steps(x, axis, rows, inverse, norm)
+    return [lambda x: _by_chirp(x, axis, inverse, norm)]
+
+
+def _gathered(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
+    layout = x.layout
+    dims = (*layout.dims[:axis], (), *layout.dims[axis + 1 :])
+    whole = relayout(x, Layout.of(x.mesh, dims))
+    return relayout(_along(whole, axis - x.ndim, inverse, norm), layout)
 
 
 @lru_cache(maxsize=1 << 10)
@@ -80,29 +90,40 @@ def rows_of_length(n: int, shards: int) -> int:
     return rows
 
 
-def _in_four_steps(
-    x: DistributedArray, axis: int, rows: int, inverse: bool, norm: str
-) -> DistributedArray:
-    """Return the transform along an axis of n = rows * columns elements.
+def _four_steps(
+    x: ArrayType, axis: int, rows: int, inverse: bool, norm: str
+) -> Sequence[Callable[[DistributedArray], DistributedArray]]:
+    """Return the steps of a transform along an axis of n = rows * columns elements.
 
     Element k = q + rows * s of the result is, with j = r * columns + c,
 
         sum over c of exp(-2 pi i c s / columns) exp(-2 pi i c q / n)
             times the sum over r of x[j] exp(-2 pi i r q / rows).
     """
-    x = swapaxes(x, axis, -1)
-    n, layout, last = x.shape[-1], x.layout, x.ndim - 1
-    columns = n // rows
-    matrix = _as_matrix(x, rows, columns)  # (..., rows, columns), rows split
-    matrix = _along(with_axes_moved(matrix, last, last + 1), -2, inverse, norm)
-    matrix = _along(
-        with_axes_moved(twiddled(matrix, inverse=inverse), last + 1, last), -1, inverse, norm
-    )
-    matrix = swapaxes(with_axes_moved(matrix, last, last + 1), -1, -2)  # (..., columns, rows)
-    shards = layout.num_shards(last)
-    matrix = resized(matrix, -2, -(-columns // shards) * shards)
-    flat = reshape(matrix, (*x.shape[:-1], matrix.shape[-2] * rows))
-    return swapaxes(relayout(resized(flat, -1, n), layout), axis, -1)
+    n, last = x.shape[axis], x.ndim - 1
+    columns, shards = n // rows, x.layout.num_shards(axis)
+    order = [x.layout.dims[d] for d in range(x.ndim)]
+    order[axis], order[last] = order[last], order[axis]
+    layout = Layout.of(x.mesh, tuple(order))
+
+    def flat(matrix: DistributedArray) -> DistributedArray:
+        """(..., columns, rows), split by columns, as (..., n)."""
+        matrix = resized(matrix, -2, -(-columns // shards) * shards)
+        matrix = reshape(matrix, (*matrix.shape[:-2], matrix.shape[-2] * rows))
+        return relayout(resized(matrix, -1, n), layout)
+
+    return [
+        lambda x: swapaxes(x, axis, -1),
+        lambda x: _as_matrix(x, rows, columns),  # (..., rows, columns), rows split
+        lambda x: with_axes_moved(x, last, last + 1),
+        lambda x: _along(x, -2, inverse, norm),
+        lambda x: twiddled(x, inverse=inverse),
+        lambda x: with_axes_moved(x, last + 1, last),
+        lambda x: _along(x, -1, inverse, norm),
+        lambda x: with_axes_moved(x, last, last + 1),
+        lambda x: flat(swapaxes(x, -1, -2)),
+        lambda x: swapaxes(x, axis, -1),
+    ]
 
 
 def _as_matrix(x: DistributedArray, rows: int, columns: int) -> DistributedArray:

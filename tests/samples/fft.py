@@ -62,9 +62,35 @@ def _twiddled(x: np.ndarray, inverse: bool = False) -> np.ndarray:
     return x * np.exp(turn * np.multiply.outer(i, j))
 
 
+def _weighted(
+    x: np.ndarray, inverse: bool = False, scale: float = 1.0, other: bool = False
+) -> np.ndarray:
+    k, half = np.arange(x.shape[-1]), x.shape[-1] - (not inverse)
+    unit = 1j if inverse else -1j
+    weights = unit * np.exp(unit * np.pi * k / half)
+    return x * (1 - weights if other else 1 + weights) * scale / 2
+
+
+def _joined(
+    x: np.ndarray, backwards: np.ndarray, inverse: bool = False, scale: float = 1.0
+) -> np.ndarray:
+    x, backwards = x.copy(), backwards.conj()
+    if inverse:
+        x[..., 0], backwards[..., 0] = x[..., 0].real, backwards[..., 0].real
+    return _weighted(x, inverse, scale) + _weighted(backwards, inverse, scale, other=True)
+
+
+def _as_complex(x: np.ndarray) -> np.ndarray:
+    return x[..., 0] + 1j * x[..., 1]
+
+
 SAMPLES: dict[str, list[Sample]] = {
     **{f"fft.{n}": _along_one(n, _complex, np.complex64) for n in ("fft", "ifft", "irfft", "hfft")},
-    "fft.rfft": _along_one("rfft", _real, np.float32),
+    "fft.rfft": [
+        *_along_one("rfft", _real, np.float32),
+        Sample((_real(40),), {"norm": "ortho"}, expect=np.fft.rfft),  # as 20 complex numbers
+        Sample((_real(2, 36).astype("f"),), {"norm": "forward"}, expect=np.fft.rfft),
+    ],
     **{f"fft.{n}": _along_several(n, _complex) for n in ("fftn", "irfftn")},
     "fft.rfftn": _along_several("rfftn", _real),
     **{f"fft.{n}": _frequencies(n) for n in ("fftfreq", "rfftfreq")},
@@ -76,6 +102,15 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "rfft_of_whole": _of_whole(np.fft.rfft, (_real(4, 5), {"axis": -1}), (_real(6), {"axis": -1})),
     "irfft_of_whole": _of_whole(np.fft.irfft, (_complex(4, 3), {"axis": -1, "n": 5})),
+    "joined": [
+        Sample((_complex(3, 9), _complex(3, 9)), expect=_joined),
+        Sample((_complex(19), _complex(19)), {"inverse": True, "scale": 2.0}, expect=_joined),
+    ],
+    "weighted": _of_whole(_weighted, (_complex(2, 9), {}), (_complex(4), {"other": True})),
+    "complex_of_pairs": _of_whole(_as_complex, (_real(3, 5, 2), {}), (_real(4, 2), {})),
+    "pairs_of_complex": _of_whole(
+        lambda x: np.stack([x.real, x.imag], -1), (_complex(3, 5), {}), (_complex(4), {})
+    ),
     "twiddled": _of_whole(_twiddled, (_complex(5, 7), {}), (_complex(2, 4, 3), {"inverse": True})),
 }
 

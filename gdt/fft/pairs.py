@@ -1,0 +1,203 @@
+"""Transforms of real numbers along a split axis of even length, as complex ones of half the length.
+
+Numbers in even places are the real parts, their neighbours the imaginary parts of half as many
+complex numbers. Element k of the transform of those and element -k, conjugated, are sum and
+difference of the transforms of both kinds of places (Sorensen, Jones, Heideman and Burrus 1987,
+"Real-valued fast Fourier transform algorithms"): half the bytes and half the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.op import op
+from gdt.engine.plan import Shards
+from gdt.fft.split import transformed
+from gdt.ops.comparison import where
+from gdt.ops.elementwise import astype, conj, like, real
+from gdt.ops.indexing import getitem
+from gdt.ops.joining import concat, swapaxes
+from gdt.ops.ranges import arange
+from gdt.ops.shapes import reshape
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import promoted
+from gdt.sharding.layout import Layout
+from gdt.sharding.rule import RuleSpec
+
+Block = Any
+
+PARTS = 8
+"""The parts in which two halves are joined: the factors of each take memory of their own."""
+
+SCALES = {"backward": 1.0, "ortho": math.sqrt(2), "forward": 2.0}
+"""What a transform of twice the length divides by, relative to that of half of it."""
+
+
+def is_long(array_type: ArrayType, axis: int, n: int) -> bool:
+    """Whether n real numbers along a split axis are transformed as pairs: an even number of them,
+    enough for a split transform of half the length."""
+    return n % 2 == 0 and n // 2 >= array_type.layout.num_shards(axis) ** 2
+
+
+def rfft_of_split(x: DistributedArray, axis: int, norm: str) -> DistributedArray:
+    """The elements 0 to n // 2 of the transform along a split axis of even length n."""
+    x = swapaxes(astype(x, promoted(x.dtype, np.float32)), axis, -1)
+    matrix = reshape(x, (*x.shape[:-1], x.shape[-1] // 2, 2))
+    half = transformed(complex_of_pairs(matrix), [x.ndim - 1], False, norm)
+    half = concat([half, getitem(half, (..., slice(1)))], -1)
+    backwards = getitem(half, (..., slice(None, None, -1)))
+    return swapaxes(joined(half, backwards, scale=1 / SCALES[norm]), axis, -1)
+
+
+def irfft_of_split(x: DistributedArray, axis: int, norm: str) -> DistributedArray:
+    """The 2 * m real numbers whose transform begins with the m + 1 elements of a split axis."""
+    x, m = swapaxes(x, axis, -1), x.shape[axis] - 1
+    pairs = pairs_of_complex(transformed(_half(x, m, norm), [x.ndim - 1], True, norm))
+    return swapaxes(reshape(pairs, (*x.shape[:-1], 2 * m)), axis, -1)
+
+
+def _half(x: DistributedArray, m: int, norm: str) -> DistributedArray:
+    backwards = getitem(x, (..., slice(m, 0, -1)))
+    return joined(getitem(x, (..., slice(m))), backwards, inverse=True, scale=SCALES[norm])
+
+
+# ---------------------------------------------------------------- pairs of numbers
+
+
+@op("... i j -> ... i", whole="j", view="x", linear="x")
+def complex_of_pairs(xp: Any, x: Block, /) -> Block:
+    """Pairs of numbers (..., i, 2) as complex numbers (..., i).
+
+    >>> gdt.fft.pairs.complex_of_pairs(gdt.asarray([[1.0, 2.0]])).tolist()
+    [(1+2j)]
+    """
+    return xp.ascontiguousarray(x).view(xp.result_type(x.dtype, np.complex64))[..., 0]
+
+
+def _pairs_rule(array_type: ArrayType) -> RuleSpec:
+    return RuleSpec("... i -> ... i j", {"j": 2}, frozenset("j"))
+
+
+@op(_pairs_rule, view="x", linear="x")
+def pairs_of_complex(xp: Any, x: Block, /) -> Block:
+    """Complex numbers (..., i) as pairs of their parts (..., i, 2).
+
+    >>> gdt.fft.pairs.pairs_of_complex(gdt.asarray([1 + 2j])).tolist()
+    [[1.0, 2.0]]
+    """
+    return xp.ascontiguousarray(x)[..., None].view(x.real.dtype)
+
+
+complex_of_pairs.vjp(lambda g, out, x: pairs_of_complex(conj(g)))
+pairs_of_complex.vjp(lambda g, out, x: conj(complex_of_pairs(g)))
+
+
+# ---------------------------------------------------------------- halves of a transform
+
+
+def _factors(xp: Any, first: Block, count: int, turn: complex) -> Block:
+    """exp(turn * k) for `count` numbers k from each of `first` on: (mesh axes..., count)."""
+    # Number k is h * width + l: the factors of h and of l, of which there are few, give those of k.
+    width = max(1, math.isqrt(count))
+    high = xp.exp(turn * (first[..., None] + xp.arange(0, count, width)))
+    low = xp.exp(turn * xp.arange(width))
+    return (high[..., None] * low).reshape(*first.shape, -1)[..., :count]
+
+
+def _weights(
+    xp: Any, x: Block, shards: Shards, low: int, high: int, inverse: bool, scale: float
+) -> Block:
+    """Half of `scale`, times 1 + w for w[k] = -i exp(-2 pi i k / n), or its conjugate if `inverse`,
+    for the elements `low` to `high` of every shard; n is twice the length of the half transform."""
+    half, start = shards.size["i"] - (not inverse), xp.asarray(shards.start["i"])
+    unit = 1j if inverse else -1j
+    weights = (1 + unit * _factors(xp, start + low, high - low, unit * np.pi / half)) * (scale / 2)
+    ones = (1,) * (x.ndim - start.ndim - 1)
+    dtype = xp.result_type(x.dtype, np.complex64)
+    return weights.reshape(*start.shape, *ones, -1).astype(dtype, copy=False)
+
+
+@op("... i, ... i -> ... i", linear="x + backwards")
+def joined(
+    xp: Any,
+    x: Block,
+    backwards: Block,
+    /,
+    inverse: bool = False,
+    scale: float = 1.0,
+    *,
+    shards: Shards = FROM_ENGINE,
+) -> Block:
+    """The elements 0 to m of the transform of 2 m real numbers, from the transform `x` of their
+    pairs as complex numbers, with element 0 again as element m, and `x` backwards.
+
+    inverse: from the elements 0 to m - 1 of the former, and m to 1 as `backwards`, the transform of
+    the pairs; imaginary parts of the first elements count as 0. scale: a factor of the result.
+
+    >>> x = gdt.asarray([4 + 6j, -2 - 2j, 4 + 6j])  # the transform of 1 + 2j and 3 + 4j
+    >>> gdt.fft.pairs.joined(x, x[::-1]).tolist()  # that of 1, 2, 3 and 4
+    [(10+0j), (-2+2j), (-2+0j)]
+    """
+    dtype = xp.result_type(x.dtype, backwards.dtype, np.complex64)
+    out = xp.conj(backwards).astype(dtype, copy=False)
+    step = max(-(-x.shape[-1] // PARTS), 1)
+    for low in range(0, x.shape[-1], step):
+        part, sums = x[..., low : low + step], out[..., low : low + step]
+        if inverse and not low:
+            part = part.copy()
+            is_first = (xp.asarray(shards.start["i"]) == 0).reshape(
+                shards.start["i"].shape + (1,) * (x.ndim - shards.start["i"].ndim)
+            )
+            for numbers in (part, sums):
+                numbers[..., :1] = xp.where(is_first, numbers[..., :1].real, numbers[..., :1])
+        weights = _weights(xp, x, shards, low, low + part.shape[-1], inverse, scale)
+        sums *= scale - weights
+        sums += part * weights
+    return out
+
+
+@op("... i -> ... i", linear="x")
+def weighted(
+    xp: Any,
+    x: Block,
+    /,
+    inverse: bool = False,
+    scale: float = 1.0,
+    other: bool = False,
+    *,
+    shards: Shards = FROM_ENGINE,
+) -> Block:
+    """`x` times the factors of the first operand of `joined`; of the second one if `other`.
+
+    >>> gdt.fft.pairs.weighted(gdt.ones(2, complex)).round(3).tolist()
+    [(0.5-0.5j), (0.5+0.5j)]
+    """
+    weights = _weights(xp, x, shards, 0, x.shape[-1], inverse, scale)
+    return x * (scale - weights if other else weights)
+
+
+weighted.vjp(lambda g, out, x, **static: like(weighted(g, **static), x))
+
+
+def _with_real_start(x: DistributedArray) -> DistributedArray:
+    """`x` without the imaginary parts of the first elements of its last axis."""
+    numbers = arange(x.shape[-1], layout=Layout.of(x.mesh, x.layout.dims[-1:]))
+    return where(numbers == 0, astype(real(x), x.dtype), x)
+
+
+def _joined_vjp(
+    g: Any, out: Any, x: Any, backwards: Any, *, inverse: bool = False, scale: float = 1.0
+) -> tuple[DistributedArray, DistributedArray]:
+    first = weighted(g, inverse=inverse, scale=scale)
+    second = conj(weighted(g, inverse=inverse, scale=scale, other=True))
+    if inverse:
+        first, second = _with_real_start(first), _with_real_start(second)
+    return like(first, x), like(second, backwards)
+
+
+joined.vjp(joint=_joined_vjp)
