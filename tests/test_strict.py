@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 import zlib
 from functools import partial
+from itertools import product
 
+import numpy as np
 import pytest
 
 import gdt
@@ -14,7 +16,7 @@ from gdt.testing import Oracle, choices
 from gdt.testing.operands import placed
 
 from .samples import SAMPLES, masks, sets
-from .strict import engine
+from .strict import contract, engine
 
 engine.register()
 WAITS = {"getitem", *masks.SAMPLES, *sets.SAMPLES}  # for how many elements a mask chooses
@@ -31,12 +33,12 @@ def check(name: str, how: str, samples: int | None, layouts: int) -> None:
             oracle.check(mesh, chosen)
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLES))
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - contract.LACKED))
 def test_function_on_strict_devices(name: str) -> None:
     check(name, "8 on one", samples=2, layouts=1)
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - WAITS))
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - WAITS - contract.LACKED))
 def test_a_planned_call_does_not_wait_for_the_device(name: str) -> None:
     mesh = engine.mesh(*MESHES["4 on two"])
     for n, sample in enumerate(SAMPLES[name][:2]):
@@ -51,8 +53,22 @@ def test_a_planned_call_does_not_wait_for_the_device(name: str) -> None:
         assert not engine.CUPY.transfers[before:]
 
 
+@pytest.mark.parametrize("char", "?bBhHiIlLefdFD")
+def test_values_of_every_dtype_are_added_at_places(char: str, rng: np.random.Generator) -> None:
+    """CuPy's `add.at` has few dtypes."""
+    x, values = (rng.integers(0, 50, n).astype(char) for n in (8, 40))
+    values = values * values.dtype.type(1j) if char in "FD" else values
+    places, expected = rng.integers(0, 8, 40), x.copy()
+    np.add.at(expected, places, values)
+    for how, spec in product(MESHES, ("x", None)):
+        layout = gdt.Layout([spec], engine.mesh(*MESHES[how]))
+        operands = [gdt.asarray(a, layout=layout) for a in (x, places, values)]
+        got = operands[0].at[operands[1]].add(operands[2]).numpy()
+        assert got.dtype == x.dtype and (got == expected).all()
+
+
 @pytest.mark.cupy_full
 @pytest.mark.parametrize("how", MESHES)
-@pytest.mark.parametrize("name", sorted(SAMPLES))
+@pytest.mark.parametrize("name", sorted(SAMPLES.keys() - contract.LACKED))
 def test_every_sample_on_strict_devices(name: str, how: str) -> None:
     check(name, how, samples=None, layouts=3)

@@ -167,6 +167,10 @@ def locate(xp: Any, indices: Block, shards: Shards, chunk: int) -> Located:
     return Located(coordinates, at - owner * chunk, mask)
 
 
+ADDED_BY_CUPY = {"int32", "uint32", "uint64", "float16", "float32", "float64"}
+"""The dtypes of `add.at` in all versions of CuPy."""
+
+
 def carrier_of(x: DistributedArray, axis: int) -> DistributedArray:
     """Zeros as long as axis `axis` of `x` and split like it, to tell a rule how to split it."""
     layout = Layout.of(x.mesh, (x.layout.dims[axis],))
@@ -190,8 +194,24 @@ def scatter_add(
         else:  # how many there are would have to be asked
             g = xp.where(held, g, xp.zeros((), g.dtype))
     out = xp.zeros(int(np.prod(shape)), g.dtype)
-    xp.add.at(out, flat.ravel(), g.ravel())  # the case of one axis is the fast one in NumPy
+    add_at(xp, out, flat.ravel(), g.ravel())  # the case of one axis is the fast one in NumPy
     return out.reshape(shape)
+
+
+def add_at(xp: Any, x: Block, places: Block, values: Block) -> None:
+    """Add values, of the dtype of `x`, to the elements or rows of `x` at places, in place: as
+    `numpy.add.at`, of which CuPy's has few dtypes."""
+    if xp is np or x.dtype.name in ADDED_BY_CUPY:
+        xp.add.at(x, places, values)
+    elif x.dtype.kind == "c":
+        add_at(xp, x.real, places, values.real)
+        add_at(xp, x.imag, places, values.imag)
+    elif x.dtype == np.int64:  # whose sums have the same bits
+        xp.add.at(x.view(np.uint64), places, values.view(np.uint64))
+    else:  # sums wrap around when they are narrowed, and are true where one of the bools is
+        total = x.astype(np.int32)
+        xp.add.at(total, places, values.astype(np.int32))
+        x[...] = total.astype(x.dtype)
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ from gdt.observe import Collective
 from gdt.ops.comparison import equal, where
 from gdt.ops.creation import full, ones_like, zeros_like
 from gdt.ops.elementwise import multiply
-from gdt.ops.lookup import from_the_front
+from gdt.ops.lookup import add_at, from_the_front
 from gdt.ops.ranges import arange
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
@@ -289,7 +289,9 @@ def combine(xp: Any, held: Block, offsets: Block, values: Block, how: str) -> No
         held[...] = wide
     elif how == "set" and xp is np:
         held[offsets] = values
-    elif how == "add" or xp is np:
+    elif how == "add":
+        add_at(xp, held, offsets, values)
+    elif xp is np:
         getattr(xp, UFUNCS[how]).at(held, offsets, values)
     else:  # CuPy leaves open which of several values stays, and its other ufuncs have no `at`
         for turn in _turns(xp, offsets):

@@ -25,6 +25,9 @@ REDUCED = {"add", "multiply"}
 SCATTERED = {"add", "subtract", "bitwise_and", "bitwise_or", "bitwise_xor"}
 """The ufuncs whose `at` CuPy has."""
 
+ADDED = {"int32", "float16", "float32", "float64", "uint32", "uint64"}
+"""The dtypes of `add.at` (the message of its TypeError); from version 14 on int64 is one."""
+
 CONSTRUCTORS = frozenset({"array", "asarray", "asanyarray", "ascontiguousarray"})
 """The functions that copy host arrays to the device."""
 
@@ -53,6 +56,11 @@ def attribute(name: str) -> Any:
     if not hasattr(cupy, name):
         raise AttributeError(f"CuPy {cupy.__version__} has no {name!r}")
     return getattr(cupy, name)
+
+
+OF_CUPY_14 = {"bitwise_count", "eig_of_whole", "eigvals_of_whole"}
+LACKED = OF_CUPY_14 if version() < (14,) else set()
+"""The functions of gdt for which the installed CuPy has nothing."""
 
 
 @cache

@@ -163,6 +163,8 @@ class StrictUfunc:
     def at(self, a: StrictArray, indices: Any, b: Any = None) -> None:
         if self.name not in contract.SCATTERED:
             raise NotImplementedError(f"`{self.name}.at` is not supported yet")
+        if self.name == "add" and a.dtype.name not in contract.ADDED:
+            raise TypeError(f"cupy.add.at has no {a.dtype}")
         operands = unwrapped((a, indices, b), self._machine)
         at = getattr(np, self.name).at
         self._machine.launch(lambda: at(*operands), operands, operands[:1])
