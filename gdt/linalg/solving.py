@@ -86,9 +86,9 @@ def solve(x: Any, y: Any) -> DistributedArray:
     """The solutions of linear equations: z for which x @ z = y.
 
     x: (..., n, n); y: (n,), or (..., n, k), whose leading axes broadcast with those of `x`; result:
-    as `y`. A stack that is split in front of its matrices is computed where it is, and so are split
-    columns k. A large split matrix is eliminated panel by panel, with exchanges of rows, and no
-    device holds it whole. On GPUs a singular matrix gives NaN or infinities.
+    (..., n) or (..., n, k). A stack that is split in front of its matrices is computed where it is,
+    and so are split columns k. A large split matrix is eliminated panel by panel, with exchanges of
+    rows, and no device holds it whole. On GPUs a singular matrix gives NaN or infinities.
 
     Raises LinAlgError for matrices that are not square or singular, ShapeError for shapes that do
     not fit. Source: NumPy's `linalg.solve`.
@@ -108,7 +108,7 @@ def solve(x: Any, y: Any) -> DistributedArray:
         solution = _solve_split(x.astype(dtype), columns.astype(dtype))
     else:
         solution = solve_of_whole(settled(x), columns)
-    return squeeze(solution, 1) if is_vector else solution
+    return squeeze(solution, -1) if is_vector else solution
 
 
 @custom_vjp

@@ -267,10 +267,12 @@ def _index_arrays(array_type: ArrayType, item: Any, axis: int) -> list[Distribut
 
 
 def _check_mask(array_type: ArrayType, mask: Any, axis: int) -> None:
-    """Raise IndexRangeError unless a mask has the sizes of the axes from `axis` on that it
-    covers."""
+    """Raise IndexRangeError unless a mask has the sizes of the axes from `axis` on that it covers;
+    a size of 0 fits any axis, as in NumPy."""
     covered = array_type.shape[axis : axis + mask.ndim]
-    if mask.shape != covered:
+    if len(covered) < mask.ndim or any(
+        n not in (size, 0) for n, size in zip(mask.shape, covered, strict=True)
+    ):
         raise error(
             IndexRangeError,
             "getitem",

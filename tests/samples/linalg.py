@@ -52,7 +52,9 @@ _columns = _real(3, 4, 2)
 
 SAMPLES: dict[str, list[Sample]] = {
     "inv_of_whole": _of("inv", (_stack,)),
-    "linalg.solve": _of("solve", (_stack, _columns), (_regular(5, 5), _real(5))),
+    "linalg.solve": _of(
+        "solve", (_stack, _columns), (_regular(5, 5), _real(5)), (_stack[None], _real(4))
+    ),
     "solve_of_whole": _of("solve", (_stack, _columns), (_stack[0], _columns)),
     "det_of_whole": _of("det", (_stack,)),
     "slogdet_of_whole": _of("slogdet", (_stack,)),
