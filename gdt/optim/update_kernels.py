@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.backend.graphs import CAPTURED
 from gdt.cuda.runner import KernelCall, address
 from gdt.cuda.sources import C_TYPES
 from gdt.engine.launcher import Launcher
@@ -63,8 +64,12 @@ def _scalars(launcher: Launcher, values: Sequence[Any], dtype: np.dtype) -> Bloc
 
 
 def _table(launcher: Launcher, table: np.ndarray) -> Block:
-    """Return the table on the device; the one of the last step if no address has changed."""
+    """Return the table on the device; the one of the last step if no address has changed.
+
+    A graph gets a table of its own, to which it refers: the kept one may be replaced before it is
+    launched."""
     tables = launcher.kept.get("table")  # on the host and on the device
-    if tables is None or not np.array_equal(tables[0], table):
+    is_captured = CAPTURED.get() is not None
+    if tables is None or is_captured or not np.array_equal(tables[0], table):
         tables = launcher.kept["table"] = table, launcher.backend.upload(table)
     return tables[1]

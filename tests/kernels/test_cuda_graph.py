@@ -12,7 +12,7 @@ import pytest
 import gdt
 from gdt.backend import backend_of
 from gdt.engine.launcher import Launcher
-from gdt.optim.update_kernels import _scalars
+from gdt.optim.update_kernels import _scalars, _table
 from tests.needs import need_compiler
 from tests.test_function import OPTIMIZERS, training
 
@@ -127,3 +127,16 @@ def test_numbers_that_lie_together_are_read_where_they_are(mesh: gdt.Mesh) -> No
         assert found.get().tolist() == [float(x) for x in others]
         assert not address <= found.data.ptr < address + whole.nbytes
     assert _scalars(launcher, numbers, np.dtype(np.float64)).dtype == np.float64
+
+
+def test_a_graph_refers_to_its_own_table_of_addresses(mesh: gdt.Mesh) -> None:
+    """The table of eager steps is freed when an address changes, and a graph would read on."""
+    backend, table = backend_of(mesh), np.arange(4, dtype=np.uint64)
+    launcher = Launcher("adam_step", 2, backend)
+    with backend.on(mesh, 0):
+        eager = _table(launcher, table)
+        assert _table(launcher, table) is eager
+        with backend.capture(0) as graph:
+            captured = _table(launcher, table)
+    assert captured is not eager and graph.uploads[0][0] is captured
+    assert captured.get().tolist() == table.tolist()
