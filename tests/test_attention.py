@@ -57,7 +57,7 @@ def test_masks_and_shared_keys_in_every_split(mesh: Any, rng: np.random.Generato
 def test_blocks_of_scores_equal_the_whole_matrix(
     causal: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("HOST_QUERIES", 4), ("HOST_KEYS", 3), ("HOST_SCORES", 24)):
+    for name, value in (("HOST_BLOCK", (4, 3)), ("HOST_CAUSAL_BLOCK", (4, 3)), ("HOST_SCORES", 24)):
         monkeypatch.setattr(attention_blocks, name, value)
     sample = Sample(tuple(rng.standard_normal((3, 2, 3, 13, 4))), {"causal": causal}, attention)
     mesh = create_mesh([("a", 3)])
