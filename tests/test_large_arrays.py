@@ -126,6 +126,12 @@ CALLS = {
         (ORDER, ["x"]),
         least=2 * MOVED,
     ),
+    "take along split rows": Large(
+        lambda x, i: np.take_along_axis(x, i, 0),
+        (MATRIX, ["x", None]),
+        (GROUPS.reshape(512, 512) % 512, ["x", None]),
+        least=2 * MOVED,
+    ),
     "stack": Large(lambda x, y: np.stack([x, y]), (VECTOR, ["x"]), (VECTOR, ["x"]), least=0),
     "convolution": Large(
         lambda x: gdt.convolve(x, KERNEL),

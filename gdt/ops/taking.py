@@ -29,11 +29,13 @@ from gdt.ops.lookup import (
     scatter_add,
     strides_of,
 )
+from gdt.ops.movement import made_whole, relayout
 from gdt.ops.reductions import unbroadcast
 from gdt.ops.rows import gather_rows
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
+from gdt.sharding.layout import Layout
 from gdt.sharding.rule import RuleSpec
 
 __all__ = [
@@ -335,9 +337,9 @@ add_along_axis.vjp(
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedArray:
     """Along `axis`, the elements of `x` at `indices`, which differ from row to row.
 
-    x: (..., n, ...), indices: (..., m, ...), result: (..., m, ...); the other axes broadcast. A
-    split
-    axis is not gathered; the result is a partial sum then. None: of the flattened arrays.
+    x: (..., n, ...), indices: (..., m, ...), result: (..., m, ...); the other axes broadcast. None:
+    of the flattened arrays. A split axis is not gathered: another axis is split in its place, by an
+    all-to-all, if one is long enough and elements are many; else the result is a partial sum.
     Raises IndexRangeError for an index out of range, as `take` does.
 
     >>> gdt.take_along_axis(gdt.asarray([[1, 2], [3, 4]]), [[1], [0]], axis=1).tolist()
@@ -361,8 +363,22 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> DistributedA
     indices = checked_indices(x.type, indices, axis, "take_along_axis")
     if x.ndim == 1:  # what differs from row to row is an index like any other
         return rows_at(x, indices, 0)
+    if indices.size * x.layout.num_shards(axis) >= x.size:
+        x, indices = _beside(x, indices, axis)
     result: DistributedArray = take_along_axis_in_range(x, indices, axis=axis)
     return result
+
+
+def _beside(
+    x: DistributedArray, indices: DistributedArray, axis: int
+) -> tuple[DistributedArray, DistributedArray]:
+    """Both arrays with the mesh axes that split `axis` of `x` moved to another axis, if that is
+    long enough."""
+    whole = made_whole(x, axis)
+    if whole is None or whole is x:
+        return x, indices
+    dims = [axes if n > 1 else () for axes, n in zip(whole.layout.dims, indices.shape, strict=True)]
+    return whole, relayout(indices, Layout.of(indices.mesh, tuple(dims)))
 
 
 # ---------------------------------------------------------------- one-hot
