@@ -7,6 +7,7 @@ recorded as well when its calls are seen a second time, and replayed from then o
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ class GradientWarning(UserWarning):
 
 
 def gradients(
-    nodes: Sequence[Node],
+    nodes: list[Node],
     targets: Arrays,
     seeds: Arrays | None,
     sources: Arrays,
@@ -58,10 +59,11 @@ def gradients(
 
     The partial reductions of targets and extras are resolved in one bundle with the gradients.
 
-    nodes: the recorded calls. seeds: the cotangents of the targets; None for ones. extras: other
-    arrays whose reductions join the bundle. unconnected: "raise", "zero" or "none", for a source
-    on which no target depends. layouts: one for each source; None leaves a gradient in the layout
-    in which it was computed.
+    nodes: the recorded calls, a list that is emptied: the memory of each activation is free as soon
+    as the pass has left the call that made it. seeds: the cotangents of the targets; None for ones.
+    extras: other arrays whose reductions join the bundle. unconnected: "raise", "zero" or "none",
+    for a source on which no target depends. layouts: one for each source; None leaves a gradient in
+    the layout in which it was computed.
     """
     call = GradientCall(nodes, targets, seeds, sources, extras, unconnected, tuple(layouts))
     observers = OBSERVERS.get()
@@ -78,7 +80,7 @@ def gradients(
 class GradientCall(NamedTuple):
     """The arguments of `gradients`."""
 
-    nodes: Sequence[Node]
+    nodes: list[Node]
     targets: Arrays
     seeds: Arrays | None
     sources: Arrays
@@ -174,17 +176,20 @@ BACKWARDS: Cache[Backward | bool] = Cache(50_000)
 def _as_program(call: GradientCall) -> list[DistributedArray | None]:
     """Return the gradients: computed op by op the first time that a signature is seen, recorded the
     second time, and replayed from then on."""
+    backward: Backward | bool | None = False
     try:
         key, arrays = _signature(call)
         backward = BACKWARDS.recall(key)
     except TypeError:  # a static or an operand that cannot be hashed
-        return _run(call)[1]
+        arrays = []
     if type(backward) is Backward:
+        call.nodes.clear()
         return _replayed(backward, arrays)
     if backward is True:
         return _recorded(call, key, arrays)
     if backward is None:
         BACKWARDS[key] = True
+    arrays.clear()
     return _run(call)[1]
 
 
@@ -247,7 +252,8 @@ def _recorded(
     outputs = [recorder.find(a) for a in (*grads, *(a for _, a in resolved)) if a is not None]
     BACKWARDS[key] = False
     if not recorder.met_host:
-        program = recorder.program([r for r in registers if r is not None], outputs)
+        inputs = [r for r in registers if r is not None]
+        program = recorder.program(inputs, outputs, takes_list=True)
         if program is not None:
             BACKWARDS[key] = Backward(
                 program,
@@ -260,14 +266,20 @@ def _recorded(
 
 
 def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[DistributedArray | None]:
-    """Return the gradients of a recorded backward pass, run with other arrays."""
+    """Return the gradients of a recorded backward pass, run with other arrays, a list that is
+    emptied."""
     program, inputs, types, resolved, passed = backward
-    results = iter(program.run(*[value_of(arrays[n]) for n in inputs]))
-    grads = [None if t is None else array_of(t, next(results)) for t in types]
-    for n, t in resolved:
-        arrays[n]._resolved = array_of(t, next(results))
     for n in passed:
         arrays[n]._passed = True
+    unresolved = [(weakref.ref(arrays[n]), t) for n, t in resolved]
+    values = [value_of(arrays[n]) for n in inputs]
+    arrays.clear()
+    results = iter(program.run(values))
+    grads = [None if t is None else array_of(t, next(results)) for t in types]
+    for reference, t in unresolved:
+        value = array_of(t, next(results))
+        if (array := reference()) is not None:
+            array._resolved = value
     return grads
 
 
@@ -275,7 +287,7 @@ def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[Distri
 
 
 def _backward(
-    nodes: Sequence[Node],
+    nodes: list[Node],
     targets: Arrays,
     seeds: Arrays,
     sources: Arrays,
@@ -288,6 +300,7 @@ def _backward(
     A cotangent is None where no target depends on the source.
     """
     calls, dependent = _dependent(nodes, sources)
+    nodes.clear()
     grads: dict[int, DistributedArray] = {}  # cotangents by the identity of their array
     for t, seed in zip(targets, seeds, strict=True):
         grads[id(t)] = add(grads[id(t)], seed) if id(t) in grads else seed
@@ -298,12 +311,13 @@ def _backward(
     buckets = Buckets([node[1] for node in calls], sources, layouts)
     with Releases(calls, unreleased) as releases, buckets:
         for number in reversed(range(len(calls))):
-            op, args, _, out = calls[number]
+            call = calls.pop()  # so that nobody holds its activations once it has been left
+            op, args, _, out = call
             g = _cotangent(out, grads, source_ids)
             if g is not None:
                 g = aligned(g, op, out, args, dependent)
                 last_use = partial(releases.last_use, number)
-                for a, c in _cotangents(calls[number], g, dependent, looked_up, last_use):
+                for a, c in _cotangents(call, g, dependent, looked_up, last_use):
                     if c is not None:
                         have = grads.get(id(a))
                         grads[id(a)] = c if have is None else add(have, c)
@@ -313,14 +327,15 @@ def _backward(
 
 
 def cotangents_of(
-    nodes: Sequence[Node],
+    nodes: list[Node],
     targets: Arrays,
     seeds: Arrays,
     sources: Arrays,
     unreleased: Sequence[Recomputation],
 ) -> list[DistributedArray | None]:
     """Return the cotangents of the sources as they are computed, moved nowhere; None for a source
-    on which no target depends. unreleased: recomputations of arrays to release on the way."""
+    on which no target depends. nodes: a list that is emptied. unreleased: recomputations of arrays
+    to release on the way."""
     layouts = [None] * len(sources)
     return _backward(nodes, targets, seeds, sources, layouts, unreleased)[0]
 

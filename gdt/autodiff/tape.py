@@ -33,7 +33,8 @@ Tree = (
 class GradientTape(Observer):
     """A recorder of the ops that run inside its `with` block, of which `gradient` differentiates.
 
-    persistent: whether `gradient` may be called more than once.
+    persistent: whether `gradient` may be called more than once. If not, a call frees the arrays
+        that the tape holds as it goes.
 
     Every op is recorded, so arrays need not be watched; `watch` names the sources of a `gradient`
     call without sources. A persistent tape also records the ops of a `gradient` that is called
@@ -191,7 +192,8 @@ class GradientTape(Observer):
             )
         seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
         note_operands(op, [*targets, *source_arrays])
-        nodes, self.nodes = self.nodes, self.nodes if self.persistent else None
+        nodes = self.nodes.copy() if self.persistent else self.nodes
+        self.nodes = self.nodes if self.persistent else None
         check_fetched(nodes, source_arrays, self.fetched)
         warn_of_scalars(nodes, source_arrays, self.scalars)
         observers = [o for o in OBSERVERS.get() if o is not self or self.persistent]

@@ -23,7 +23,8 @@ class Program:
     overwritten, and returns a tuple of outputs. `at_line` maps a line of the source to its
     instruction.
     aliases: for each register, the registers that may share its memory. alone: the registers that
-    share their memory with no other.
+    share their memory with no other. takes_list: whether `run` takes its values in a list, which it
+    empties, so that the memory of each is free after its last use.
     """
 
     def __init__(
@@ -35,6 +36,8 @@ class Program:
         replaced: Set[int],
         alone: Set[int],
         aliases: Sequence[Set[int]],
+        *,
+        takes_list: bool = False,
     ) -> None:
         self.instructions, self.outputs, self.aliases = instructions, outputs, aliases
         self.constants, self.replaced = constants, replaced
@@ -50,16 +53,21 @@ class Program:
             return f"{'c' if register in constants else 'r'}{register}"
 
         taken = {f"free{r}" for k in instructions for r in k.donated}
-        namespace = Names(["run", *map(name, self._last.keys() | {*self.inputs, *outputs}), *taken])
+        namespace = Names(
+            ["run", "values", *map(name, self._last.keys() | {*self.inputs, *outputs}), *taken]
+        )
         namespace.update({name(r): value for r, value in constants.items()})
         lines = []
+        if takes_list:
+            lines = [f"[{', '.join(map(name, self.inputs))}] = values", "values.clear()"]
         for at, k in enumerate(instructions):
             lines.append(self._line(k, at, name, namespace, alone))
             self.at_line[len(lines) + 1] = k
             if at in ends:
                 lines.append(f"del {', '.join(map(name, ends[at]))}")
         lines.append(f"return ({''.join(f'{name(r)}, ' for r in outputs)})")
-        parameters = [*map(name, self.inputs), *[f"free{r}" for r in self.donated]]
+        values = ["values"] if takes_list else map(name, self.inputs)
+        parameters = [*values, *[f"free{r}" for r in self.donated]]
         run = define(f"run({', '.join(parameters)})", lines, namespace, PROGRAM_FILE)
         self.run: Callable[..., tuple[Value, ...]] = run
         self.source: str = run.source

@@ -205,7 +205,12 @@ class Recorder(Observer):
         return self._registers[identity]
 
     def program(
-        self, inputs: Sequence[int], outputs: Sequence[int], replaced: Set[int] = frozenset()
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        replaced: Set[int] = frozenset(),
+        *,
+        takes_list: bool = False,
     ) -> Program | None:
         """The program that computes the registers `outputs` from the registers `inputs`; None if it
         needs blocks that no recorded call made. Updates may overwrite the inputs `replaced`."""
@@ -223,6 +228,7 @@ class Recorder(Observer):
             replaced,
             alone,
             aliases(self.values, self.instructions),
+            takes_list=takes_list,
         )
 
     def _alone(self, instructions: Sequence[Instruction]) -> set[int]:
