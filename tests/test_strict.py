@@ -54,16 +54,24 @@ def test_a_planned_call_does_not_wait_for_the_device(name: str) -> None:
 
 
 @pytest.mark.parametrize("char", "?bBhHiIlLefdFD")
-def test_values_of_every_dtype_are_added_at_places(char: str, rng: np.random.Generator) -> None:
-    """CuPy's `add.at` has few dtypes."""
+def test_values_of_every_dtype_are_combined_at_places(char: str, rng: np.random.Generator) -> None:
+    """CuPy's `add.at` has few dtypes, and its ufuncs for other ways have no `at`."""
     x, values = (rng.integers(0, 50, n).astype(char) for n in (8, 40))
     values = values * values.dtype.type(1j) if char in "FD" else values
-    places, expected = rng.integers(0, 8, 40), x.copy()
-    np.add.at(expected, places, values)
-    for how, spec in product(MESHES, ("x", None)):
-        layout = gdt.Layout([spec], engine.mesh(*MESHES[how]))
-        operands = [gdt.asarray(a, layout=layout) for a in (x, places, values)]
-        got = operands[0].at[operands[1]].add(operands[2]).numpy()
+    places, ways = rng.integers(0, 8, 40), {"add": np.add}
+    if char not in "FD":
+        ways |= {"min": np.minimum, "max": np.maximum}
+    if x.dtype.kind in "biu":
+        ways["multiply"] = np.multiply
+    mesh = engine.mesh(*MESHES["4 on two"])
+    for way, spec in product([*ways, "set"], ("x", None)):
+        expected = x.copy()
+        if way == "set":
+            expected[places] = values
+        else:
+            ways[way].at(expected, places, values)
+        operands = [gdt.asarray(a, layout=gdt.Layout([spec], mesh)) for a in (x, places, values)]
+        got = gdt.update_at(operands[0], operands[2], operands[1], way).numpy()
         assert got.dtype == x.dtype and (got == expected).all()
 
 

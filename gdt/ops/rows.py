@@ -293,19 +293,29 @@ def combine(xp: Any, held: Block, offsets: Block, values: Block, how: str) -> No
         add_at(xp, held, offsets, values)
     elif xp is np:
         getattr(xp, UFUNCS[how]).at(held, offsets, values)
-    else:  # CuPy leaves open which of several values stays, and its other ufuncs have no `at`
-        for turn in _turns(xp, offsets):
-            at, new = offsets[turn], values[turn]
-            held[at] = new if how == "set" else getattr(xp, UFUNCS[how])(held[at], new)
+    elif offsets.size:  # CuPy leaves open which of several values stays, and has few `ufunc.at`
+        places, new = _once(xp, offsets, values, how)
+        held[places] = new if how == "set" else getattr(xp, UFUNCS[how])(held[places], new)
 
 
-def _turns(xp: Any, offsets: Block) -> list[Block]:
-    """The places of all offsets, in groups of which each has no offset twice: first those that
-    come first, then those that come second, and so on."""
+def _once(xp: Any, offsets: Block, values: Block, how: str) -> tuple[Block, Block]:
+    """Return every offset once, with the last of its values, or with all of them combined.
+
+    Values in the order of their offsets are combined by a scan: each with its neighbour, then with
+    what is two places before it, four, and so on.
+    """
     order = xp.argsort(offsets, kind="stable")
-    ordered, count = offsets[order], offsets.size
-    turn = xp.arange(count) - xp.searchsorted(ordered, ordered)
-    return [order[turn == k] for k in range(int(turn.max()) + 1 if count else 0)]
+    offsets, values = offsets[order], values[order]
+    if how != "set":
+        places_before = xp.arange(offsets.size) - xp.searchsorted(offsets, offsets)
+        longest, step = int(places_before.max()) + 1, 1  # values of one offset
+        while step < longest:
+            is_same = (offsets[step:] == offsets[:-step]).reshape(-1, *[1] * (values.ndim - 1))
+            both = getattr(xp, UFUNCS[how])(values[:-step], values[step:])
+            values[step:] = xp.where(is_same, both, values[step:])
+            step *= 2
+    is_last = xp.concatenate([offsets[1:] != offsets[:-1], xp.ones(1, bool)])
+    return offsets[is_last], values[is_last]
 
 
 gather_rows.vjp(
