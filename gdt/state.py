@@ -12,7 +12,7 @@ import copy
 import warnings
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from functools import cache
+from functools import cache, lru_cache
 from types import FunctionType
 from typing import Any, ClassVar, NamedTuple
 
@@ -115,19 +115,25 @@ Slot = Place  # of an array or a counter
 SLOTS = {DistributedArray, int}
 PARAMETERS = "Parameters are gdt's arrays of floats under public names: make them by gdt.asarray."
 ARRAYS = {DistributedArray, np.ndarray}
+SLOTS_AND_ARRAYS = SLOTS | ARRAYS
 
 # Most values of a tree; asking whether something is a Mapping takes longer.
 LEAVES = {DistributedArray, int, float, bool, str, type(None), FunctionType}
 CONTAINERS = (dict, list, tuple, Mapping)  # the frequent ones first, and no union for each question
 
 
+@lru_cache(maxsize=256)
+def _holds_values(value_type: type) -> bool:
+    """Whether values of a type are containers."""
+    return issubclass(value_type, (Stateful, *CONTAINERS))
+
+
 def owner_of(value: Any) -> Any:
     """The object that holds the values of a container, by key; None for a leaf."""
     if isinstance(value, Stateful):
         return vars(value)
-    if type(value) in LEAVES or not isinstance(value, CONTAINERS):
-        return None
-    return value
+    value_type: Any = type(value)
+    return value if _holds_values(value_type) else None
 
 
 def places(
@@ -145,6 +151,7 @@ def places(
     itself. closed: identities of containers to leave out; those of the tree are added.
     """
     closed = set() if closed is None else closed
+    skipped = LEAVES - types if types is not None else ()
     stack: dict[int, _Opened] = {}  # by identity, the containers around the current place
     if owner_of(tree) is not None and id(tree) not in closed:
         stack[id(tree)] = _Opened.of(tree, name, None, True, "")
@@ -152,15 +159,17 @@ def places(
         innermost = next(reversed(stack))
         items, owner, prefix, stateful, untrained, trainable, private = stack[innermost]
         for key, value in items:
-            kind = type(value)
-            is_leaf = kind in LEAVES or owner_of(value) is None
-            if is_leaf and types is not None and kind not in types:
+            value_type: Any = type(value)
+            if value_type in skipped:
+                continue
+            is_leaf = value_type in LEAVES or not _holds_values(value_type)
+            if is_leaf and types is not None and value_type not in types:
                 continue
             full_name, is_trainable, private_name = f"{prefix}{key}", trainable, private
             if untrained is not None:
                 is_trainable = trainable and key not in untrained
                 private_name = key if key[0] == "_" else ""
-            if types is None or kind in types:
+            if types is None or value_type in types:
                 yield Place(full_name, owner, key, stateful, is_trainable, private_name)
             if is_leaf or id(value) in closed:
                 continue
@@ -215,7 +224,7 @@ def slots(tree: Tree, other: Other | None = None) -> Iterator[Slot]:
         raise _without_place("")
     if other is not None and owner_of(tree) is None:
         other("", tree)
-    for place in places(tree, types=None if other else SLOTS | ARRAYS):
+    for place in places(tree, types=None if other else SLOTS_AND_ARRAYS):
         value = place.owner[place.key]
         if type(value) is DistributedArray:
             if place.private:
