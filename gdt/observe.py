@@ -93,6 +93,9 @@ class Observer:
         """Python is about to do `action`: to read a value on the host, to take data from there, or
         to read or change what gdt counts there. remedy: what a recorded step does instead."""
 
+    def on_place(self, value: Any) -> None:
+        """`value`, of NumPy or Python, is about to become a distributed array."""
+
     def on_count(self, function: Callable[[], tuple[Any, ...]]) -> None:
         """The host is about to compute `function()`, of which `on_draw` will tell."""
 

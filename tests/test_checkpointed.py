@@ -230,6 +230,14 @@ def test_functions_that_cannot_run_twice_are_refused(rng) -> None:
         GradientError, match=r"counting, .* with 1 in the backward pass, and with 2"
     ):
         gradient(gdt.checkpointed(counting))
+    for drawing in (
+        lambda x: x * rng.standard_normal(x.shape),
+        lambda x: x * gdt.asarray(rng.standard_normal(x.shape), layout=x.layout),
+    ):
+        with pytest.raises(GradientError, match=r"in the backward pass, and with float64\["):
+            gradient(gdt.checkpointed(drawing))
+    fixed = rng.standard_normal(x.shape)
+    gradient(gdt.checkpointed(lambda x: x * fixed))
     counts = iter((2, 1))
     with gdt.GradientTape() as tape:
         y, _ = gdt.checkpointed(lambda x: [x * 2.0] * next(counts))(x)

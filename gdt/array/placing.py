@@ -13,7 +13,16 @@ from gdt.backend import as_array, backend_of
 from gdt.comm.messages import note_made
 from gdt.comm.transport import transport_of
 from gdt.errors import LayoutError, MeshError, error
-from gdt.observe import HELD, from_host, is_recorded, met_host, noted, observing_only, ran
+from gdt.observe import (
+    HELD,
+    OBSERVERS,
+    from_host,
+    is_recorded,
+    met_host,
+    noted,
+    observing_only,
+    ran,
+)
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, checked_mesh, get_default_mesh, mesh_texts
@@ -67,6 +76,8 @@ def distribute(
         processes compare it.
     is_constant: whether it is the same in every run of a program, as a number is.
     """
+    for observer in OBSERVERS.get():
+        observer.on_place(value)
     if not is_recorded():
         return _placed_alike(value, layout, copy, given)
     if is_constant:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from numbers import Number
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
@@ -39,7 +42,7 @@ def checkpointed(f: Callable[..., Any]) -> Checkpointed:
     A call under a tape raises GradientError where `f` puts new arrays into its variables or modules
     (as batch normalization in training does), or reads values on the host; so does the backward
     pass where `f` then uses other arrays, such as updated parameters, or other numbers, such as a
-    count. Arrays of NumPy in `f` have to be the same both times: no random ones.
+    count or random numbers of NumPy.
 
     >>> w = gdt.asarray([1.0, 2.0])
     >>> layer = gdt.checkpointed(lambda x: gdt.tanh(x * w))
@@ -187,7 +190,7 @@ class _Segment:
         if len(numbers) != len(self._numbers):
             return
         for one, other in zip(self._numbers, numbers, strict=True):
-            if isinstance(one, Number) and repr(one) != repr(other):
+            if isinstance(one, Number | _HostArray) and repr(one) != repr(other):
                 raise error(
                     GradientError,
                     "checkpointed",
@@ -195,6 +198,17 @@ class _Segment:
                     f"backward pass, and with {one} in the forward pass",
                     remedy="Pass what differs between calls, such as a count, as an argument.",
                 )
+
+
+class _HostArray(NamedTuple):
+    """What is compared of an array of NumPy that a function takes."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    checksum: int
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}{list(self.shape)} of NumPy with checksum {self.checksum:08x}"
 
 
 class _Watch(Observer):
@@ -208,7 +222,7 @@ class _Watch(Observer):
         self.read: dict[int, weakref.ref[DistributedArray]] = {}
         self.made: dict[int, weakref.ref[DistributedArray]] = {}
         self.draws: list[Draw] = []
-        self.numbers: list[Any] = []  # Python's, which ops take
+        self.numbers: list[Any] = []  # Python's, which ops take, and those of NumPy's arrays
 
     def on_return(self, arrays: Sequence[DistributedArray]) -> None:
         """Add the arrays that the function returns: it reads those that it has not made, though
@@ -223,6 +237,11 @@ class _Watch(Observer):
         for x in _arrays(out):
             if id(x) not in self.read or self.read[id(x)]() is not x:
                 self.made[id(x)] = weakref.ref(x)
+
+    def on_place(self, value: Any) -> None:
+        if type(value) is np.ndarray:
+            checksum = zlib.crc32(value.tobytes())
+            self.numbers.append(_HostArray(value.dtype, value.shape, checksum))
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         self.on_op(None, args, {}, out)
