@@ -35,7 +35,7 @@ from gdt.engine.threads import in_threads
 from gdt.errors import DtypeError, GdtError, ShapeError, error
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
-from gdt.sharding.reduction import reducer
+from gdt.sharding.reduction import combiner
 from gdt.sharding.rule import Rule
 from gdt.sharding.strategy import Strategy
 
@@ -92,7 +92,7 @@ class PlanBuilder:
         self.bodies[block] = body, befores
         if any(befores):
             body = after_preparing(befores, body)
-        combine = reducer(self.backend.xp, op.reduce)
+        combine = combiner(self.backend.xp, op.reduce)
 
         if op.merge is not None or not (blocks.reduces() or finish):
             return lambda *xs, **out: as_tuple(body(*xs, **out))

@@ -19,7 +19,7 @@ from gdt.engine.threads import in_threads
 from gdt.observe import OBSERVERS
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
-from gdt.sharding.reduction import reducer
+from gdt.sharding.reduction import combiner
 from gdt.sharding.routes import Transition
 
 Mover = Callable[[Block], Block] | None  # None leaves a block as it is
@@ -109,7 +109,7 @@ class SingleBlock:
 
 def combined(body: Expression, blocks: PlanBlocks, finish: Callable[..., Any] | None) -> Expression:
     """`body`, then the combination of the coordinates of a block, and `finish`."""
-    combine, overs = reducer(blocks.backend.xp, blocks.op.reduce), blocks.overs
+    combine, overs = combiner(blocks.backend.xp, blocks.op.reduce), blocks.overs
     if len(overs) == 1:
         if overs[0]:
             body = called(combine, [body, Value("axes", overs[0])])

@@ -30,6 +30,18 @@ def reducer(xp: Any, reduction: str) -> Callable[[Any, tuple[int, ...]], Any]:
     return lambda x, axes: ufunc.reduce(x, axis=axes, dtype=x.dtype, keepdims=True)
 
 
+def combiner(xp: Any, reduction: str) -> Callable[[Any, tuple[int, ...]], Any]:
+    """Return a function `(x, axes)` that reduces `x`, as `reducer` does, over those of `axes` whose
+    length is not 1 already: the sum of -0.0 alone would be 0.0."""
+    reduce = reducer(xp, reduction)
+
+    def combine(x: Any, axes: tuple[int, ...]) -> Any:
+        long = tuple([a for a in axes if x.shape[a] != 1])
+        return reduce(x, long) if long else x
+
+    return combine
+
+
 def identity(reduction: str, dtype: np.dtype) -> Any:
     """Return the value that leaves every other value of `dtype` unchanged in `reduction`.
 
