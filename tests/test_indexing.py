@@ -93,6 +93,7 @@ def test_masks_equal_numpy(data: st.DataObject) -> None:
     sizes = [data.draw(st.sampled_from((n, n, n, 0))) for n in x.shape[:axes]]  # 0 fits any axis
     mask = data.draw(hnp.arrays(bool, tuple(sizes)))
     np.testing.assert_array_equal(distributed[mask].numpy(), x[mask])
+    np.testing.assert_array_equal(distributed[gdt.asarray(mask)].numpy(), x[mask])
 
 
 MESH = gdt.create_mesh([("x", 4)])

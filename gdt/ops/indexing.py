@@ -61,7 +61,7 @@ def getitem(x: Any, index: Any) -> DistributedArray:
         how = cut_of_key(x.type, key)
         return alias(x) if how.is_whole else _cut(x, how=how)
     (x,) = as_operands("getitem", x=x)
-    if isinstance(index, DistributedArray) and _is_mask(index) and index.ndim:
+    if isinstance(index, DistributedArray) and _is_mask(index) and index.ndim and index.size:
         _check_mask(x.type, index, 0)
         return masked(*as_operands("getitem", x=x, mask=index))
     x, index = with_axes_for_truths(x, index)
