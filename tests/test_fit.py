@@ -222,6 +222,7 @@ def test_metrics_over_many_batches_are_exact() -> None:
             lambda: compiled().fit(X, Y, callbacks=[EarlyStopping()], verbose=0),
             "(?s)no result 'val_loss'.*loss, accuracy.*validation data",
         ),
+        (lambda: compiled().fit(X, Y, callbacks=[3], verbose=0), "a callback is 3, neither a"),
         (lambda: EarlyStopping(patience=-1), "patience is -1"),
         (lambda: ReduceLROnPlateau(factor=2.0), "factor is 2.0"),
         (lambda: LambdaCallback(on_epoch=print), "unexpected keyword argument 'on_epoch'"),

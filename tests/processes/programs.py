@@ -685,8 +685,7 @@ def ordered() -> dict[str, list[float]]:
     for step in range(3):
         gradients = gdt.grad(loss)(tree)
         if step == 2:  # not resolved yet, and moved by the optimizer
-            total = gdt.sum(x, axis=0)
-            gradients = {"inner": {n: total * factors[n] for n in "abc"}}
+            gradients = {"inner": {n: gdt.sum(x * factors[n], axis=0) for n in "abc"}}
         optimizer.update(tree, gradients)
     return {n: tree["inner"][n].tolist() for n in "abc"}
 

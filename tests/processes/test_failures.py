@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -393,6 +395,25 @@ def test_nobody_lingers_for_a_process_that_was_silent_to_another() -> None:
     assert "process 0 (host here, pid 100) has ended: DistributedError" in texts[1]
     assert time.monotonic() - began < messages.LINGER / 2
     ends[2].close()
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("MPI_ERR"), UnicodeError("utf-8")])
+@pytest.mark.parametrize("is_dead", [True, False], ids=["dead", "alive"])
+def test_what_mpi_raises_names_the_process_that_died(
+    failure: Exception, is_dead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi.MpiMessages, "grace", 0.05)
+    ours, theirs = socket.socketpair()
+    world = SimpleNamespace(Isend=Mock(side_effect=failure))
+    own = mpi.MpiMessages(0, peers(2), {1: ours}, 5.0)
+    own.mpi = mpi.Mpi(SimpleNamespace(Exception=RuntimeError), world, False)
+    with ours, theirs:
+        if is_dead:
+            theirs.close()
+        problem = r"process 1 \(.*\) has died" if is_dead else r"MPI has failed \(\w+Error\)"
+        with pytest.raises(DistributedError, match=f"all_reduce: {problem}"):
+            own.exchange({1: [np.ones(3)]}, (1,), "all_reduce over x")
+        own._closed.set()
 
 
 def test_the_reason_of_an_end_is_told(pair: tuple[Messages, Messages]) -> None:
