@@ -677,16 +677,16 @@ def ordered() -> dict[str, list[float]]:
     optimizer = gdt.optim.Adam(0.1)
 
     def loss(tree: dict[str, Any]) -> gdt.DistributedArray:
-        weights = tree["inner"]
-        return gdt.sum(
-            x * sum((weights[n] * factors[n] for n in "bc"), weights["a"] * factors["a"])
-        )
+        terms = [x * tree["inner"][n] * factors[n] for n in "abc"]
+        return gdt.sum(terms[0] + terms[1] + terms[2])
 
     for step in range(3):
-        gradients = gdt.grad(loss)(tree)
-        if step == 2:  # not resolved yet, and moved by the optimizer
-            gradients = {"inner": {n: gdt.sum(x * factors[n], axis=0) for n in "abc"}}
-        optimizer.update(tree, gradients)
+        with gdt.count_collectives() as counter:
+            gradients = gdt.grad(loss)(tree)
+            if step == 2:  # not resolved yet, and moved by the optimizer
+                gradients = {"inner": {n: gdt.sum(x * factors[n], axis=0) for n in "abc"}}
+            optimizer.update(tree, gradients)
+        assert max(c.arrays for c in counter) >= 3, "all gradients travel together"
     return {n: tree["inner"][n].tolist() for n in "abc"}
 
 
