@@ -10,7 +10,7 @@ import pytest
 
 import gdt
 from gdt import Layout, create_mesh, nn
-from gdt.errors import ArgumentError, DtypeError, LayoutError, ShapeError
+from gdt.errors import ArgumentError, DtypeError, GradientError, LayoutError, ShapeError
 from gdt.ops.nn.attention import blocks as attention_blocks
 from gdt.testing import Oracle, Sample
 
@@ -273,3 +273,9 @@ def test_a_transformer_learns_the_same_in_every_layout(
         curves.append(losses)
     np.testing.assert_allclose(curves[1:], [curves[0]] * (len(curves) - 1), rtol=1e-9)
     assert curves[0][-1] < curves[0][0]
+
+
+def test_a_second_derivative_says_what_to_write() -> None:
+    inner = gdt.grad(lambda x: gdt.sum(gdt.attention(x, x, x) ** 2))
+    with pytest.raises(GradientError, match=r"(?s)attention: its gradient.*gdt.softmax"):
+        gdt.grad(lambda x: gdt.sum(inner(x)))(gdt.ones((4, 3)))

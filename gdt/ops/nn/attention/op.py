@@ -14,7 +14,7 @@ from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
-from gdt.errors import DtypeError, ShapeError, error
+from gdt.errors import DtypeError, GradientError, ShapeError, error
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import like, multiply
 from gdt.ops.exponential import exp
@@ -187,6 +187,16 @@ def attention_gradient(
         for out, result in zip(outs, results, strict=True):
             out[at][..., tile, :, :] = result.reshape(*batch, *result.shape[1:])
     return outs[0], outs[1], outs[2]
+
+
+def _no_second_derivative(*_: Any, **__: Any) -> DistributedArray:
+    """Raise GradientError."""
+    problem = "its gradient, which is computed in blocks, has no derivative"
+    remedy = "Write gdt.softmax(scale * q @ k.mT) @ v, whose derivatives are of any order."
+    raise error(GradientError, "attention", problem, remedy=remedy)
+
+
+attention_gradient.vjp(*[_no_second_derivative] * 7)
 
 
 @op("... t f, ... t, ... t f, ... t -> ... t f, ... t", outputs=2, rounded="x -")
