@@ -9,6 +9,12 @@ from gdt.array.registry import public_of
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.errors import ArgumentError, LinAlgError, error
 from gdt.linalg import blocked
+from gdt.linalg.eigenvalues import (
+    eig_of_whole,
+    eigh_of_whole,
+    eigvals_of_whole,
+    eigvalsh_of_whole,
+)
 from gdt.linalg.operands import as_matrices, settled
 from gdt.linalg.tall import qr_of_tall, rows_split
 from gdt.linalg.whole import (
@@ -16,10 +22,6 @@ from gdt.linalg.whole import (
     cholesky_gradient,
     cholesky_of_whole,
     conjugated,
-    eig_of_whole,
-    eigh_of_whole,
-    eigvals_of_whole,
-    eigvalsh_of_whole,
     qr_of_whole,
     svd_of_whole,
     svdvals_of_whole,

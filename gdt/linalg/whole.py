@@ -37,7 +37,7 @@ from gdt.sharding.rule import RuleSpec
 Block = Any
 
 
-def _library(xp: Any, name: str, x: Block, shards: Shards, **options: Any) -> Any:
+def library(xp: Any, name: str, x: Block, shards: Shards, **options: Any) -> Any:
     """Call the function `name` of `xp.linalg` on stacks of matrices, with their padding filled."""
     return getattr(xp.linalg, name)(_filled(xp, x, shards), **options)
 
@@ -82,7 +82,7 @@ def identity_like(x: DistributedArray, n: int) -> DistributedArray:
     return eye(n, dtype=x.dtype, layout=Layout.replicated(x.mesh, 2))
 
 
-def _with_diagonals(matrices: DistributedArray, values: Any) -> DistributedArray:
+def with_diagonals(matrices: DistributedArray, values: Any) -> DistributedArray:
     """Matrices (..., n, n) with `values` (..., n) in the places of their diagonals."""
     is_diagonal = identity_like(matrices, matrices.shape[-1]) == 1
     return where(is_diagonal, values if np.ndim(values) == 0 else as_columns(values), matrices)
@@ -114,7 +114,7 @@ def inv_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> Block
     >>> gdt.linalg.whole.inv_of_whole(gdt.asarray([[2.0]])).tolist()
     [[0.5]]
     """
-    return _library(xp, "inv", x, shards)
+    return library(xp, "inv", x, shards)
 
 
 inv_of_whole.vjp(lambda g, out, x: like(-matmul(matmul(out.mT, g), out.mT), x))
@@ -148,7 +148,7 @@ def det_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> Block
     >>> gdt.linalg.whole.det_of_whole(gdt.asarray([[2.0]])).tolist()
     2.0
     """
-    return _library(xp, "det", x, shards)
+    return library(xp, "det", x, shards)
 
 
 def along_matrices(values: DistributedArray) -> DistributedArray:
@@ -166,7 +166,7 @@ def slogdet_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> t
     >>> [out.tolist() for out in gdt.linalg.whole.slogdet_of_whole(gdt.asarray([[-1.0]]))]
     [-1.0, 0.0]
     """
-    return tuple(_library(xp, "slogdet", x, shards))
+    return tuple(library(xp, "slogdet", x, shards))
 
 
 def slogdet_gradient(g: Any, out: Any, inverse: DistributedArray) -> DistributedArray:
@@ -192,7 +192,7 @@ def cholesky_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> 
     >>> gdt.linalg.whole.cholesky_of_whole(gdt.asarray([[4.0]])).tolist()
     [[2.0]]
     """
-    return _library(xp, "cholesky", x, shards)
+    return library(xp, "cholesky", x, shards)
 
 
 def cholesky_gradient(
@@ -202,7 +202,7 @@ def cholesky_gradient(
     2008, section 2.2)."""
     (lower,) = out
     inner = tril(matmul(adjoint(lower), g[0]))
-    inner = _with_diagonals(inner, real(diagonals(inner)) / 2)
+    inner = with_diagonals(inner, real(diagonals(inner)) / 2)
     # L^-H inner L^-1
     left = solve_of_whole(adjoint(lower), inner)
     full = adjoint(solve_of_whole(adjoint(lower), adjoint(left)))
@@ -230,7 +230,7 @@ def qr_of_whole(
     >>> [out.shape for out in gdt.linalg.whole.qr_of_whole(gdt.ones((3, 2)))]
     [(3, 2), (2, 2)]
     """
-    return tuple(_library(xp, "qr", x, shards, mode="complete" if complete else "reduced"))
+    return tuple(library(xp, "qr", x, shards, mode="complete" if complete else "reduced"))
 
 
 def qr_gradient(
@@ -266,7 +266,7 @@ def _tall_gradient(
 ) -> DistributedArray:
     inner = matmul(r, adjoint(g_r)) - matmul(adjoint(g_q), q)
     lower = tril(inner, k=-1)
-    hermitian = _with_diagonals(lower + adjoint(lower), real(diagonals(inner)))
+    hermitian = with_diagonals(lower + adjoint(lower), real(diagonals(inner)))
     return adjoint(solve_of_whole(r, adjoint(g_q + matmul(q, hermitian))))
 
 
@@ -292,7 +292,7 @@ def svd_of_whole(
     >>> [out.shape for out in gdt.linalg.whole.svd_of_whole(gdt.ones((3, 2)))]
     [(3, 2), (2,), (2, 2)]
     """
-    return tuple(_library(xp, "svd", x, shards, full_matrices=full_matrices))
+    return tuple(library(xp, "svd", x, shards, full_matrices=full_matrices))
 
 
 def _svd_gradient(
@@ -316,12 +316,12 @@ def _svd_gradient(
     g_u, g_s, g_vh = g
     u, s, vh = out
     least, square = min(rows, columns), as_columns(s * s)
-    gaps = _with_diagonals(square - square.mT, 1.0)
+    gaps = with_diagonals(square - square.mT, 1.0)
     left, right = matmul(adjoint(u), g_u), matmul(vh, adjoint(g_vh))
     left, right = left - adjoint(left), right - adjoint(right)
     inner = left / gaps * as_columns(s) + as_columns(s).mT * (right / gaps)
     on_diagonal = g_s if u.dtype.kind != "c" else g_s + 1j * imag(diagonals(left)) / (2 * s)
-    inner = _with_diagonals(inner, on_diagonal)
+    inner = with_diagonals(inner, on_diagonal)
     between = matmul(u, inner)
     if rows > least:
         between = between + (g_u - matmul(u, matmul(adjoint(u), g_u))) / as_columns(s)
@@ -346,7 +346,7 @@ def svdvals_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> B
     >>> gdt.linalg.whole.svdvals_of_whole(gdt.asarray([[2.0]])).tolist()
     [2.0]
     """
-    return _library(xp, "svd", x, shards, compute_uv=False)
+    return library(xp, "svd", x, shards, compute_uv=False)
 
 
 def svdvals_gradient(
@@ -358,112 +358,3 @@ def svdvals_gradient(
 
 
 svdvals_of_whole.vjp(conjugated(svdvals_gradient))
-
-
-# ---------------------------------------------------------------- eigenvalues
-
-
-@op("... i j -> ... i, ... i j", outputs=2, whole="i j")
-def eigh_of_whole(
-    xp: Any, x: Block, /, UPLO: str = "L", *, shards: Shards = FROM_ENGINE
-) -> tuple[Block, ...]:
-    """`gdt.linalg.eigh` of whole matrices.
-
-    >>> [out.tolist() for out in gdt.linalg.whole.eigh_of_whole(gdt.asarray([[2.0]]))]
-    [[2.0], [[1.0]]]
-    """
-    return tuple(_library(xp, "eigh", x, shards, UPLO=UPLO))
-
-
-def _eigh_gradient(
-    g: tuple[DistributedArray, ...],
-    out: tuple[DistributedArray, ...],
-    x: DistributedArray,
-    *,
-    UPLO: str = "L",
-) -> DistributedArray:
-    """The cotangent of a matrix from those of its eigenvalues and eigenvectors, where the matrix
-    stays Hermitian (Giles 2008, section 3.1)."""
-    values, vectors = out
-    gaps = _with_diagonals(as_columns(values) - as_columns(values).mT, 1.0)
-    inner = _with_diagonals(matmul(adjoint(vectors), g[1]) / gaps, g[0])
-    full = matmul(matmul(vectors, inner), adjoint(vectors))
-    return (full + adjoint(full)) / 2
-
-
-eigh_of_whole.vjp(conjugated(_eigh_gradient))
-
-
-@op("... i j -> ... i", whole="i j")
-def eigvalsh_of_whole(
-    xp: Any, x: Block, /, UPLO: str = "L", *, shards: Shards = FROM_ENGINE
-) -> Block:
-    """`gdt.linalg.eigvalsh` of whole matrices.
-
-    >>> gdt.linalg.whole.eigvalsh_of_whole(gdt.asarray([[2.0]])).tolist()
-    [2.0]
-    """
-    return _library(xp, "eigvalsh", x, shards, UPLO=UPLO)
-
-
-def _eigvalsh_gradient(
-    g: tuple[DistributedArray], out: object, x: DistributedArray, *, UPLO: str = "L"
-) -> DistributedArray:
-    _, vectors = eigh_of_whole(x, UPLO=UPLO)
-    return matmul(vectors * as_columns(g[0]), adjoint(vectors))
-
-
-eigvalsh_of_whole.vjp(conjugated(_eigvalsh_gradient))
-
-
-def _complex(xp: Any, values: Block) -> Block:
-    """Cast to a complex dtype: NumPy gives real eigenvalues where all of a block are real."""
-    return values.astype(xp.result_type(values.dtype, np.complex64))
-
-
-@op("... i j -> ... i, ... i j", outputs=2, whole="i j")
-def eig_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> tuple[Block, ...]:
-    """`gdt.linalg.eig` of whole matrices.
-
-    >>> [out.tolist() for out in gdt.linalg.whole.eig_of_whole(gdt.asarray([[2.0]]))]
-    [[(2+0j)], [[(1+0j)]]]
-    """
-    values, vectors = _library(xp, "eig", x, shards)
-    return _complex(xp, values), _complex(xp, vectors)
-
-
-def _eig_gradient(
-    g: tuple[DistributedArray, ...], out: tuple[DistributedArray, ...], x: DistributedArray
-) -> DistributedArray:
-    """The cotangent of a matrix from those of its eigenvalues and its eigenvectors of length 1
-    (C. Boeddeker et al., "On the computation of complex-valued gradients", 2017, section 4.6)."""
-    values, vectors = out
-    inner = matmul(adjoint(vectors), g[1])
-    gram = matmul(adjoint(vectors), vectors)
-    inner = inner - gram * as_columns(real(diagonals(inner)))
-    gaps = as_columns(values) - as_columns(values).mT
-    inner = _with_diagonals(inner / conj(_with_diagonals(gaps, 1.0)), g[0])
-    return solve_of_whole(adjoint(vectors), matmul(inner, adjoint(vectors)))
-
-
-eig_of_whole.vjp(conjugated(_eig_gradient))
-
-
-@op("... i j -> ... i", whole="i j")
-def eigvals_of_whole(xp: Any, x: Block, /, *, shards: Shards = FROM_ENGINE) -> Block:
-    """`gdt.linalg.eigvals` of whole matrices.
-
-    >>> gdt.linalg.whole.eigvals_of_whole(gdt.asarray([[2.0]])).tolist()
-    [(2+0j)]
-    """
-    return _complex(xp, _library(xp, "eigvals", x, shards))
-
-
-def _eigvals_gradient(
-    g: tuple[DistributedArray], out: object, x: DistributedArray
-) -> DistributedArray:
-    _, vectors = eig_of_whole(x)
-    return solve_of_whole(adjoint(vectors), as_columns(g[0]).mT * adjoint(vectors))
-
-
-eigvals_of_whole.vjp(conjugated(_eigvals_gradient))
