@@ -106,7 +106,8 @@ def _problem(layout: Layout, used: Layout, rank: int) -> str:
 def layout_of(specs: Specs, mesh: Mesh, rank: int = 0) -> Layout:
     """Return a layout as it is, or that of a list of sharding specs on `mesh`.
 
-    rank: that of the array; a `...` among the specs stands for the axes that they do not name."""
+    rank: that of the array; a `...` among the specs stands for the axes that they do not name.
+    """
     if isinstance(specs, Layout):
         return specs
     return Layout(closed(specs, rank), mesh)

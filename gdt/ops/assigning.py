@@ -8,13 +8,15 @@ import numpy as np
 
 from gdt.array.array import DistributedArray, rebind
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops import comparison
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import astype
 from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.movement import relayout
 from gdt.ops.ranges import arange
+from gdt.ops.reductions import any_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import broadcast_to, reshape
 from gdt.ops.taking import rows_at
@@ -205,7 +207,7 @@ def place(x: DistributedArray, mask: Any, values: Any) -> None:
     mask = _mask(x, mask, "place")
     values = _values(x, values, "place")
     if not values.size:
-        if bool(FUNCTIONS["any"](mask)):
+        if bool(any_(mask)):
             problem = "there is no value for the true elements of the mask"
             raise error(ShapeError, "place", problem, operands={"x": x.type})
         return
@@ -275,4 +277,4 @@ def copyto(x: DistributedArray, source: Any, casting: str = "same_kind", where: 
         return
     _, mask = as_operands("copyto", x=x, where=where)
     whole = update_at(x, source, ...)
-    rebind(x, _in_layout_of(FUNCTIONS["where"](broadcast_to(mask, x.shape), whole, x), x))
+    rebind(x, _in_layout_of(comparison.where(broadcast_to(mask, x.shape), whole, x), x))

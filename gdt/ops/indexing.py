@@ -10,8 +10,9 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.errors import IndexRangeError, IndexTypeError, ShapeError, error
+from gdt.ops.comparison import where
 from gdt.ops.lookup import checked_indices
 from gdt.ops.masks import masked, nonzero
 from gdt.ops.movement import alias
@@ -184,7 +185,6 @@ class IndexedAxes:
 
 def _flat_index(arrays: Sequence[DistributedArray], sizes: Sequence[int]) -> DistributedArray:
     """Indices along the axes of these sizes as one index along all of them."""
-    where = FUNCTIONS["where"]
     flat: Any = 0
     for array, size in zip(arrays, sizes, strict=True):
         wide = array.astype(np.int64)

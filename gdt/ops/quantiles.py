@@ -11,14 +11,15 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
-from gdt.ops.comparison import not_equal, where
+from gdt.ops.comparison import clip, isfinite, maximum, minimum, not_equal, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import moveaxis, stack
 from gdt.ops.lookup import checked_axis
 from gdt.ops.order_statistics import in_order, numbers_in_order
-from gdt.ops.reductions import Axis
+from gdt.ops.reductions import Axis, sum_
+from gdt.ops.rounding import floor
 from gdt.ops.shapes import reshape
 from gdt.ops.sorting import sort
 from gdt.ops.taking import take_along_axis_in_range
@@ -107,7 +108,6 @@ def _result_dtype(x: np.dtype, q: np.dtype, *, is_weak: bool) -> np.dtype:
 def _between(low: Any, high: Any, weight: Any) -> Any:
     """The element at `weight`, of 0 to 1, between two: as NumPy rounds it, from the nearer one.
     Infinite ones have no difference; they are weighed, unless their weight is 0."""
-    isfinite = FUNCTIONS["isfinite"]
     finite = isfinite(low) & isfinite(high)
     first, second = where(finite, low, 0), where(finite, high, 0)
     step = second - first
@@ -115,7 +115,8 @@ def _between(low: Any, high: Any, weight: Any) -> Any:
     is_end = (weight == 0) | (weight == 1)
     inner = where(is_end, 0.5, weight)
     ends = where(weight == 0, low, high)
-    weighed = where(finite | is_end, 0, low) * (1 - inner) + where(finite | is_end, 0, high) * inner
+    is_used = finite | is_end
+    weighed = where(is_used, 0, low) * (1 - inner) + where(is_used, 0, high) * inner
     return where(finite, value, where(is_end, ends, weighed))
 
 
@@ -142,11 +143,11 @@ def _of_numbers(
 ) -> DistributedArray:
     """Quantiles of the elements along the first axis that are no NaN; see `_whole`."""
     is_nan = not_equal(x, x)
-    counts = FUNCTIONS["sum"](astype(~is_nan, np.int64), axis=0, keepdims=True).resolve()
+    counts = sum_(astype(~is_nan, np.int64), axis=0, keepdims=True).resolve()
     selected = numbers_in_order(x, tuple([float(level) for level in q]))
     ordered = sort(x, axis=0) if selected is None else None
-    number, floor = astype(counts, float), FUNCTIONS["floor"]
-    last = FUNCTIONS["maximum"](counts - 1, 0)
+    number = astype(counts, float)
+    last = maximum(counts - 1, 0)
     results = []
     for k, one in enumerate(q):
         at = (number - 1) * float(one)
@@ -163,8 +164,8 @@ def _of_numbers(
         if selected is not None:
             first, second = selected[k : k + 1], selected[k + len(q) : k + len(q) + 1]
         else:
-            low = FUNCTIONS["clip"](low, 0, None)
-            places = low, FUNCTIONS["minimum"](low + 1, last)
+            low = clip(low, 0, None)
+            places = low, minimum(low + 1, last)
             first, second = (take_along_axis_in_range(ordered, at, axis=0) for at in places)
         first, second = (astype(end, dtype) for end in (first, second))
         results.append(_between(first, second, astype(weight, dtype))[0])

@@ -13,7 +13,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.vectors import Exchange, part_of, sent_by_all
 from gdt.engine.op import op
@@ -27,7 +27,9 @@ from gdt.ops.elementwise import astype
 from gdt.ops.joining import flip
 from gdt.ops.masks import block_of_rows, rows_in_front
 from gdt.ops.movement import relayout
+from gdt.ops.reductions import all_
 from gdt.ops.shapes import reshape
+from gdt.ops.taking import take
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
@@ -163,7 +165,7 @@ def searchsorted(x: Any, queries: Any, side: str = "left", sorter: Any = None) -
         problem = f"x has rank {x.ndim}, and a sorted array has 1"
         raise error(ShapeError, "searchsorted", problem, operands={"x": x.type})
     if sorter is not None:
-        x = FUNCTIONS["take"](x, sorter, axis=0)
+        x = take(x, sorter, axis=0)
     return search(x, queries, side)
 
 
@@ -183,9 +185,8 @@ def digitize(x: Any, bins: Any, right: bool = False) -> DistributedArray:
         raise error(DtypeError, "digitize", "x is complex", operands={"x": x.type})
     if bins.ndim != 1:
         raise error(ShapeError, "digitize", "bins have no rank 1", operands={"bins": bins.type})
-    every = FUNCTIONS["all"]
-    rises = bins.size < 2 or bool(every(greater_equal(bins[1:], bins[:-1])))
-    if not rises and not bool(every(greater_equal(bins[:-1], bins[1:]))):
+    rises = bins.size < 2 or bool(all_(greater_equal(bins[1:], bins[:-1])))
+    if not rises and not bool(all_(greater_equal(bins[:-1], bins[1:]))):
         raise error(
             ArgumentError, "digitize", "bins neither rise nor fall", operands={"bins": bins.type}
         )

@@ -12,7 +12,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.ops.comparison import (
     equal,
     logical_and,
@@ -21,12 +21,14 @@ from gdt.ops.comparison import (
     minimum,
     not_equal,
 )
+from gdt.ops.creation import ones, zeros, zeros_like
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import concat, flip, moveaxis
 from gdt.ops.lookup import checked_axis
 from gdt.ops.masks import flatnonzero, select_rows
 from gdt.ops.movement import relayout
 from gdt.ops.ranges import arange
+from gdt.ops.reductions import any_
 from gdt.ops.rows import scatter_rows
 from gdt.ops.scans import cumsum
 from gdt.ops.searching import of_one_dtype, search
@@ -78,20 +80,20 @@ def _firsts(ordered: DistributedArray, equal_nan: bool) -> DistributedArray:
             differs, logical_or(equal(ordered[1:], ordered[1:]), equal(ordered[:-1], ordered[:-1]))
         )
     if ordered.ndim > 1:
-        differs = FUNCTIONS["any"](differs, axis=1)
+        differs = any_(differs, axis=1)
     return _with_trues_in_front(differs, min(ordered.shape[0], 1))
 
 
 def _with_trues_in_front(values: DistributedArray, count: int) -> DistributedArray:
     """Return the vector with `count` elements True in front."""
-    first = FUNCTIONS["ones"](count, bool, layout=Layout.replicated(values.mesh, 1))
+    first = ones(count, bool, layout=Layout.replicated(values.mesh, 1))
     whole: DistributedArray = concat([relayout(first, values.layout.resolved), values.resolve()])
     return whole
 
 
 def _counts(is_first: DistributedArray) -> DistributedArray:
     starts = flatnonzero(is_first)
-    end = astype(FUNCTIONS["zeros"](1, layout=Layout.replicated(starts.mesh, 1)), np.int64)
+    end = astype(zeros(1, layout=Layout.replicated(starts.mesh, 1)), np.int64)
     stops = concat([starts[1:], relayout(end + is_first.size, starts.layout)])
     counts: DistributedArray = stops[: starts.size] - starts
     return counts
@@ -101,7 +103,7 @@ def _inverse(groups: Groups) -> DistributedArray:
     number = cumsum(astype(groups.is_first, np.int64), axis=0) - 1
     order = groups.order
     assert order is not None
-    empty = FUNCTIONS["zeros_like"](number)
+    empty = zeros_like(number)
     inverse: DistributedArray = scatter_rows(empty, order, number, axis=0, how="set")
     return inverse
 

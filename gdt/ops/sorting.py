@@ -14,7 +14,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.elementwise import astype
@@ -24,7 +24,7 @@ from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import relayout
 from gdt.ops.sample_sort import argsort_vector, sort_vector
 from gdt.ops.shapes import reshape
-from gdt.ops.taking import rows_at, take_along_axis_in_range
+from gdt.ops.taking import rows_at, take_along_axis, take_along_axis_in_range
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 
@@ -210,10 +210,10 @@ def lexsort(keys: Any, axis: int = -1) -> DistributedArray:
         shown = {f"key {i}": key.type for i, key in enumerate(keys)}
         raise error(ShapeError, "lexsort", "no keys, or keys of other shapes", operands=shown)
     at = checked_axis(keys[0].type, axis, "lexsort")
-    take = FUNCTIONS["take_along_axis"]
     order = argsort(keys[0], axis=at)
     for key in keys[1:]:
-        order = take(order, argsort(take(key, order, axis=at), axis=at), axis=at)
+        by_key = argsort(take_along_axis(key, order, axis=at), axis=at)
+        order = take_along_axis(order, by_key, axis=at)
     result: DistributedArray = order
     return result
 

@@ -17,15 +17,16 @@ from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operand
 from gdt.array.operators import is_array_like
-from gdt.array.registry import FUNCTIONS, public
+from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.ops.comparison import maximum, minimum, where
 from gdt.ops.creation import ones_like, zeros
-from gdt.ops.elementwise import add, divide, multiply, subtract
+from gdt.ops.elementwise import add, astype, divide, multiply, subtract
 from gdt.ops.indexing import IndexedAxes, read_index, with_axes_for_truths
 from gdt.ops.intervals import move_intervals
+from gdt.ops.joining import flip
 from gdt.ops.movement import relayout
 from gdt.ops.reductions import unbroadcast
 from gdt.ops.rows import scatter_rows
@@ -70,7 +71,7 @@ def update_at(x: Any, value: Any, index: Any, how: str = "set") -> DistributedAr
         raise error(ArgumentError, "update_at", f"how is {how!r}", remedy=f"It is one of {names}.")
     if not isinstance(x, DistributedArray):
         mesh = value.mesh if isinstance(value, DistributedArray) else None
-        x = as_operand(x, mesh or FUNCTIONS["zeros"](()).mesh, "update_at", "x")
+        x = as_operand(x, mesh or zeros(()).mesh, "update_at", "x")
     value = _cast_value(x, value, how)
     key = key_of(index)
     if key is not None:
@@ -117,7 +118,7 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
         raise error(
             DtypeError, "update_at", f"a quotient cannot stay {x.dtype}", operands={"x": x.type}
         )
-    cast: DistributedArray = FUNCTIONS["astype"](value, x.dtype)
+    cast: DistributedArray = astype(value, x.dtype)
     return cast
 
 
@@ -143,7 +144,7 @@ def _combined(x: DistributedArray, value: DistributedArray, how: str) -> Distrib
     if how == "set":
         return value
     out = OPERATIONS[how](x, value)
-    combined: DistributedArray = FUNCTIONS["astype"](out, x.dtype)
+    combined: DistributedArray = astype(out, x.dtype)
     return combined
 
 
@@ -236,7 +237,7 @@ def _to_owners(
         size = x.shape[dim]
         if value.shape[dim] != count or _is_all(_extent(intervals[dim]), size):
             if step < 0 and value.shape[dim] > 1:
-                value = FUNCTIONS["flip"](value, axis=dim)
+                value = flip(value, axis=dim)
             continue
         if step < 0:
             piece = Piece(0, count - 1, start + (count - 1) * step, count, -1, -step)
@@ -245,7 +246,7 @@ def _to_owners(
         if dims[dim]:
             value = move_intervals([value], dim, [piece], size, axes=dims[dim])
         elif step < 0:
-            value = FUNCTIONS["flip"](value, axis=dim)
+            value = flip(value, axis=dim)
     return value
 
 
