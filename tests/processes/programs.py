@@ -668,26 +668,34 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
 
 def ordered() -> dict[str, list[float]]:
     """The parameters after some steps of optimizers, kept in a dict that each process has filled in
-    an order of its own."""
+    an order of its own: in a dict of dicts, and in one alone."""
+    return in_any_order("inner of ") | in_any_order("")
+
+
+def in_any_order(prefix: str) -> dict[str, list[float]]:
     mesh, backwards = gdt.create_mesh([("batch", 4)]), gdt.distributed.process_index() % 2
     x = gdt.asarray(np.arange(8.0).reshape(4, 2), layout=Layout(["batch", None], mesh))
     names = ["a", "b", "c"][:: -1 if backwards else 1]
     factors = {"a": 1.0, "b": 2.0, "c": 3.0}
-    tree = {"inner": {n: gdt.ones(2, layout=Layout([None], mesh)) for n in names}}
+    weights = {n: gdt.ones(2, layout=Layout([None], mesh)) for n in names}
     optimizer = gdt.optim.Adam(0.1)
 
+    def of(weights: dict[str, Any]) -> dict[str, Any]:
+        return {"inner": weights} if prefix else weights
+
     def loss(tree: dict[str, Any]) -> gdt.DistributedArray:
-        terms = [x * tree["inner"][n] * factors[n] for n in "abc"]
+        weights = tree["inner"] if prefix else tree
+        terms = [x * weights[n] * factors[n] for n in "abc"]
         return gdt.sum(terms[0] + terms[1] + terms[2])
 
     for step in range(3):
         with gdt.count_collectives() as counter:
-            gradients = gdt.grad(loss)(tree)
+            gradients = gdt.grad(loss)(of(weights))
             if step == 2:  # not resolved yet, and moved by the optimizer
-                gradients = {"inner": {n: gdt.sum(x * factors[n], axis=0) for n in "abc"}}
-            optimizer.update(tree, gradients)
+                gradients = of({n: gdt.sum(x * factors[n], axis=0) for n in "abc"})
+            optimizer.update(of(weights), gradients)
         assert max(c.arrays for c in counter) >= 3, "all gradients travel together"
-    return {n: tree["inner"][n].tolist() for n in "abc"}
+    return {prefix + n: weights[n].tolist() for n in "abc"}
 
 
 def several(calls: str) -> dict[str, Any]:

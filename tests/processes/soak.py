@@ -8,6 +8,7 @@ none may go on in silence, and none may hang. Prints a count of each, and fails 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import random
 import signal
@@ -99,7 +100,8 @@ class Trial(NamedTuple):
 
 
 def train(trial: Trial, folder: str) -> None:
-    """A process of a training."""
+    """A process of a training. It prints where all of its threads are when it gets SIGUSR1."""
+    faulthandler.register(signal.SIGUSR1)
     gdt.distributed.initialize(timeout=TIMEOUT if trial.event == "stop" else 30.0)
     mesh = gdt.create_mesh([("batch", 8)])
     model, optimizer = model_of(trial.model, mesh), gdt.optim.Adam(1e-3)
@@ -190,6 +192,9 @@ def main() -> None:
             processes = started(trial.over, COUNT, run)
             try:
                 found = outcome(trial, processes)
+                for i in processes.are_running():
+                    os.kill(processes.pids[i], signal.SIGUSR1)
+                    time.sleep(0.2)
                 texts = [processes.text(i) for i in range(COUNT)]
             finally:
                 processes.end()
