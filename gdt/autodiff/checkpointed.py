@@ -201,7 +201,7 @@ class _Segment:
 
 
 class _HostArray(NamedTuple):
-    """What is compared of an array of NumPy that a function takes."""
+    """The facts about an array of NumPy that two calls of a function compare."""
 
     dtype: np.dtype
     shape: tuple[int, ...]

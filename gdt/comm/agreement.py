@@ -35,7 +35,7 @@ MAIN_THREAD = threading.main_thread().ident
 FACTOR, MASK = 0x100000001B3, (1 << 64) - 1  # of a running checksum of 64 bits, as FNV's
 
 HELD: ContextVar[list[tuple[Action, Sequence[Any]]] | None] = ContextVar("held", default=None)
-"""What a thread other than the main one does that processes are to compare later."""
+"""The notes that a thread other than the main one holds for later."""
 
 NEWEST = 1024  # notes that are kept to tell which is the first that differs
 WHOLE = 1 << 16  # bytes up to which contents are compared whole
