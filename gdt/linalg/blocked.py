@@ -81,7 +81,7 @@ def _cholesky_step(
     (start, stop), (low, high) = between, columns
     size = stop - start
     top = xp.linalg.cholesky(panel[:size])
-    below = xp.linalg.solve(top, panel[size:].conj().T).conj().T
+    below = solve_triangle(xp, top, panel[size:].conj().T).conj().T
     factor = xp.concatenate([top, below])  # (rows, columns of the panel)
     own = xp.clip(ranks[..., low:high] - start, 0, size - 1)
     matrix[..., :start, low:high] = 0
@@ -193,7 +193,7 @@ def _eliminated(
 
 def _eliminate(xp: Any, start: int, stop: int, panel: Block, *parts: Block) -> tuple[Block, Block]:
     """Factor the panel of the columns from `start` to `stop`, and eliminate them in blocks of other
-    columns; returns what `_eliminated` does of them."""
+    columns. Returns the triangle and the parity, as `_eliminated` does for every panel."""
     size = stop - start
     order, parity = factor(xp, panel)
     lower = xp.tril(panel[:size], -1) + xp.eye(size, dtype=panel.dtype)

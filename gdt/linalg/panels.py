@@ -132,6 +132,8 @@ def subtract_product(xp: Any, x: Block, left: Block, right: Block) -> None:
 
 def solve_triangle(xp: Any, triangle: Block, y: Block) -> Block:
     """The solution of triangle @ z = y, for the columns y (mesh axes..., k, j) of all devices."""
+    if not y.size:
+        return y
     rows, columns = y.shape[-2:]
     flat = xp.moveaxis(y.reshape(-1, rows, columns), 1, 0).reshape(rows, -1)
     solution = xp.linalg.solve(triangle, flat).reshape(rows, -1, columns)
