@@ -87,6 +87,8 @@ def test_errors_name_what_does_not_fit(call, text: str) -> None:  # type: ignore
 def test_subscripts_are_a_text() -> None:
     with pytest.raises(DtypeError, match="subscripts are of type list"):
         gdt.einsum([0, 1], gdt.ones((2, 2)))
+    with pytest.raises(DtypeError, match="integers from 0 to 51"):
+        gdt.einsum(gdt.ones((2, 2)), [0, -1])
 
 
 def test_gradients_have_the_dtypes_of_their_operands() -> None:

@@ -64,7 +64,9 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Distribute
     return alias(x) if x is arrays[0] else x
 
 
-Labelled = tuple[DistributedArray, "Term"]
+Term = tuple[str, ...]
+Labelled = tuple[DistributedArray, Term]
+LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
 def _contracted(operands: Sequence[Labelled], others: Sequence[Labelled], out: Term) -> Labelled:
@@ -78,23 +80,28 @@ def _contracted(operands: Sequence[Labelled], others: Sequence[Labelled], out: T
     return x, labels
 
 
-Term = tuple[str, ...]
-LETTERS = string.ascii_uppercase + string.ascii_lowercase
-
-
 def _as_text(name: str, *arguments: Any) -> tuple[str, tuple[Any, ...]]:
     """NumPy's other form of arguments, `x, [0, 1], w, [1, 2], [0, 2]`, as subscripts and
     operands."""
     operands, labels = arguments[0 : len(arguments) // 2 * 2 : 2], arguments[1::2]
     right = arguments[-1:] if len(arguments) % 2 else ()
     try:
-        terms = ["".join("..." if n is ... else LETTERS[n] for n in ns) for ns in (*labels, *right)]
+        terms = ["".join(map(_letter, ns)) for ns in (*labels, *right)]
     except (TypeError, IndexError) as cause:
         kind = type(arguments[0]).__name__
         problem = f"subscripts are of type {kind}, not a text like 'ij,jk->ik'"
-        remedy = f"Or write a list of integers below {len(LETTERS)} after each operand."
+        remedy = f"Or write a list of integers from 0 to {len(LETTERS) - 1} after each operand."
         raise error(DtypeError, name, problem, remedy=remedy) from cause
     return ",".join(terms[: len(labels)]) + ("->" + terms[-1] if right else ""), operands
+
+
+def _letter(label: Any) -> str:
+    """The letter for an integer, or `...`; IndexError for one out of range."""
+    if label is ...:
+        return "..."
+    if label < 0:
+        raise IndexError(label)
+    return LETTERS[label]
 
 
 @lru_cache(maxsize=1 << 10)
