@@ -99,9 +99,10 @@ def _letter(label: Any) -> str:
     """The letter for an integer, or `...`; IndexError for one out of range."""
     if label is ...:
         return "..."
+    letter = LETTERS[label]  # a TypeError for what is no integer
     if label < 0:
         raise IndexError(label)
-    return LETTERS[label]
+    return letter
 
 
 @lru_cache(maxsize=1 << 10)
