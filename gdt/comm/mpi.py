@@ -140,8 +140,9 @@ class MpiMessages(Messages):
                     if time.monotonic() > end:
                         raise self.timed_out(missing, what)
                 except DistributedError as failure:
-                    LOG.error("MPI does not return from a step that has failed: %s", failure)
-                    super().close(f"{type(failure).__name__}: {failure}".split("\n")[0])
+                    text = f"{type(failure).__name__}: {failure}"
+                    LOG.error("MPI does not return from a step that has failed: %s", text)
+                    super().close(text.split("\n")[0])
                     os._exit(1)
 
     def listen(self, seconds: float) -> None:
