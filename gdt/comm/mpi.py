@@ -142,7 +142,7 @@ class MpiMessages(Messages):
                 except DistributedError as failure:
                     text = f"{type(failure).__name__}: {failure}"
                     LOG.error("MPI does not return from a step that has failed: %s", text)
-                    super().close(text.split("\n")[0])
+                    super().close(text.split("\n", maxsplit=1)[0])
                     os._exit(1)
 
     def listen(self, seconds: float) -> None:
