@@ -192,8 +192,11 @@ class GradientTape(Observer):
             )
         seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
         note_operands(op, [*targets, *source_arrays])
-        nodes = self.nodes.copy() if self.persistent else self.nodes
-        self.nodes = self.nodes if self.persistent else None
+        nodes = self.nodes
+        if self.persistent:
+            nodes = nodes.copy()
+        else:
+            self.nodes = None
         check_fetched(nodes, source_arrays, self.fetched)
         warn_of_scalars(nodes, source_arrays, self.scalars)
         observers = [o for o in OBSERVERS.get() if o is not self or self.persistent]

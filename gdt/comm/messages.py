@@ -389,8 +389,9 @@ def note_operands(text: str, arrays: Sequence[Any]) -> None:
     """Note that these arrays are used, in a way that the text describes."""
     if _connected is None or _connected.history.in_step:
         return
-    if any(origin is not UNKNOWN for origin in origins_of(arrays)):
-        _connected.history.begin(origins_of(arrays))
+    origins = origins_of(arrays)
+    if any(origin is not UNKNOWN for origin in origins):
+        _connected.history.begin(origins)
         _connected.history.add(Action("op", text))
 
 

@@ -306,7 +306,8 @@ class PlanBuilder:
                 self.buffer = Buffer(shape, first.dtype, order)
 
     def _set_fast_path(self) -> None:
-        """Compile the plan's fast path: `fast`, or `fast_update` for donated operands."""
+        """Compile the plan's fast path: `fast`, or `fast_update` for donated operands; on several
+        blocks of the host, let the second run compile one."""
         plan = self.plan
         if self.alone:
             if self.buffer or self.chosen_bodies:
@@ -314,10 +315,9 @@ class PlanBuilder:
             movers = [mover(r) for r in plan.routes]
             fast = self.single.function(movers, self.buffer) if any(movers) else self.inner
             plan.set_fast(self.backend.placed(self.mesh, 0, fast))
-        elif not self.op.donated:
-            if self.op.merge is None and self.backend.xp is np:
-                plan.execute = self._with_note(self._second_run)
-        elif not plan.moves:
+        elif not self.op.donated and self.op.merge is None and self.backend.xp is np:
+            plan.execute = self._with_note(self._second_run)
+        elif self.op.donated and not plan.moves:
             plan.kernel_bodies = tuple(self.kernel_bodies.values())
             if len(self.mesh.blocks) == 1:
                 plan.fast_update = self.backend.placed(self.mesh, 0, self._update())

@@ -52,8 +52,6 @@ class Shards(NamedTuple):
 # Types of which equal values mean the same.
 EXACT: set[Any] = {int, bool, str, type(None), type, ArrayType, Layout}
 EXACT |= {type(np.dtype(code)) for code in np.typecodes["All"]}
-
-
 INTS = {int}
 
 

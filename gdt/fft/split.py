@@ -102,9 +102,9 @@ def _four_steps(
     """
     n, last = x.shape[axis], x.ndim - 1
     columns, shards = n // rows, x.layout.num_shards(axis)
-    order = [x.layout.dims[d] for d in range(x.ndim)]
-    order[axis], order[last] = order[last], order[axis]
-    layout = Layout.of(x.mesh, tuple(order))
+    dims = [*x.layout.dims]
+    dims[axis], dims[last] = dims[last], dims[axis]
+    layout = Layout.of(x.mesh, tuple(dims))
 
     def flat(matrix: DistributedArray) -> DistributedArray:
         """(..., columns, rows), split by columns, as (..., n)."""

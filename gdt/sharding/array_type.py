@@ -120,8 +120,7 @@ class ArrayType(Immutable):
 
     def is_whole(self) -> bool:
         """Whether this process holds all elements."""
-        mesh = self.mesh
-        split = {a for axes in self.layout.dims for a in axes}
+        mesh, split = self.mesh, self.layout.split_axes
         return all(len({at[a] for at in mesh.blocks}) == mesh.grid[a] for a in split)
 
     def extent(self, dim: int, index: int) -> tuple[int, int]:
