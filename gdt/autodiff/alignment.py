@@ -83,8 +83,8 @@ def _cut(
     if have.dims == want.dims or have.mesh is not want.mesh or g.ndim != out.ndim:
         return g
     own_axes = have.split_axes
-    # A reduce-scatter of the cotangent sends half as much for a byte as the all-reduces of what the
-    # operands get of a partial one.
+    # A reduce-scatter of a partial cotangent sends its bytes once; if the cotangent stays partial,
+    # so are those of the operands, whose bytes all-reduces send twice.
     if g.nbytes > 2 * sum(x.nbytes for x in operands if id(x) in dependent):
         own_axes |= {a for a, r in enumerate(have.reductions) if r is not None}
     dims = tuple(

@@ -19,7 +19,7 @@ A real transform of a split axis alone, of an even length, is that of half as ma
 (`gdt.fft.pairs`); of an odd length it is the complex one, half of which is left out.
 
 In four steps no device holds more than three times its share at once, beside the operand; with a
-chirp, and of real numbers of an odd length, it is about twice as much and more.
+chirp, or for real numbers of an odd length, it holds at least about twice as much.
 """
 
 from gdt.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq

@@ -136,8 +136,9 @@ def joined(
     """The elements 0 to m of the transform of 2 m real numbers, from the transform `x` of their
     pairs as complex numbers, with element 0 again as element m, and `x` backwards.
 
-    inverse: from the elements 0 to m - 1 of the former, and m to 1 as `backwards`, the transform of
-    the pairs; imaginary parts of the first elements count as 0. scale: a factor of the result.
+    inverse: compute the transform of the pairs instead, from the elements 0 to m - 1 of that of the
+    real numbers as `x`, and m to 1 as `backwards`; imaginary parts of the first elements count as
+    0. scale: a factor of the result.
 
     >>> x = gdt.asarray([4 + 6j, -2 - 2j, 4 + 6j])  # the transform of 1 + 2j and 3 + 4j
     >>> gdt.fft.pairs.joined(x, x[::-1]).tolist()  # that of 1, 2, 3 and 4

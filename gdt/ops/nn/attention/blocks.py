@@ -44,8 +44,8 @@ class Place(NamedTuple):
         return seen
 
     def blocks(self, keys: int, step: int, rows: slice) -> list[slice]:
-        """Return blocks of at most `step` of the keys of a tile, up to the last one of which it is
-        not known that no query of `rows` sees it."""
+        """Return blocks of at most `step` of the keys of a tile, up to the last key that a query of
+        `rows` may see."""
         if isinstance(self.keys, int):
             keys = min(keys, self.keys)
         if self.causal:
