@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from numbers import Number
@@ -16,6 +15,7 @@ from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.autodiff.backward import cotangents_of
 from gdt.autodiff.tape import GradientTape
+from gdt.comm.agreement import crc32_of
 from gdt.errors import GradientError, error, line_of_user
 from gdt.observe import OBSERVERS, Observer, observing, observing_only, repeating
 from gdt.ops.gathering import GATHERED_SLOTS, in_their_slots, postponing
@@ -240,8 +240,7 @@ class _Watch(Observer):
 
     def on_place(self, value: Any) -> None:
         if type(value) is np.ndarray:
-            checksum = zlib.crc32(value.tobytes())
-            self.numbers.append(_HostArray(value.dtype, value.shape, checksum))
+            self.numbers.append(_HostArray(value.dtype, value.shape, crc32_of(value)))
 
     def on_leave(self, name: str, args: tuple[Any, ...], out: Any) -> None:
         self.on_op(None, args, {}, out)

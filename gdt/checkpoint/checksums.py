@@ -6,11 +6,12 @@ A slab is a run of rows (indices of the first axis), contiguous in the file. An 
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from gdt.comm.agreement import crc32_of
 
 SLABS = 64
 """The most slabs of an array: up to so many processes can each verify a share of its rows."""
@@ -34,7 +35,7 @@ def slabs(shape: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 def checksum(part: np.ndarray) -> str:
     """Return the CRC-32 of an array's bytes in row-major order, as eight hexadecimal digits."""
-    return f"{zlib.crc32(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data):08x}"
+    return f"{crc32_of(part):08x}"
 
 
 def checksums(whole: np.ndarray) -> list[str]:

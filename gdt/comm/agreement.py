@@ -371,13 +371,18 @@ def whole_arrays(types: tuple[ArrayType, ...]) -> str:
     return f" of {', '.join(texts[:SHOWN])} and {len(texts) - SHOWN} more ({checksum:08x})"
 
 
+def crc32_of(array: np.ndarray) -> int:
+    """The CRC-32 of the bytes of an array of the host, in row-major order."""
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+
+
 def digest(value: Any) -> str:
     """A text that stands for the contents of an array of the host, so that processes can compare
     them; nothing for arrays on GPUs, for which the host would have to wait."""
     if not isinstance(value, np.ndarray):
         return ""
     if value.nbytes <= WHOLE:
-        return f", contents {zlib.crc32(np.ascontiguousarray(value).tobytes()):08x}"
+        return f", contents {crc32_of(value):08x}"
     checksum, length = 0, max(1, PIECE // value.itemsize)
     for start in np.linspace(0, value.size - length, PIECES, dtype=np.int64).tolist():
         checksum = zlib.crc32(value.flat[start : start + length].tobytes(), checksum)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.backend import backend_of
+from gdt.comm.agreement import crc32_of
 from gdt.comm.messages import gathered_with_lines
 from gdt.errors import DtypeError, LayoutError, ShapeError, error
 from gdt.ops.placement import requested_layout
@@ -161,7 +161,7 @@ def _digest(array: np.ndarray) -> int:
     """A number that is the same for parts that are equal: of zeros and of NaNs there is one."""
     if kind_of(array.dtype) in "fc":
         array = np.where(np.isnan(array), np.array(np.nan, array.dtype), array + 0)
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return crc32_of(array)
 
 
 def _packed_type(parts: Sequence[PartFacts], layout: Layout, name: str) -> ArrayType:
