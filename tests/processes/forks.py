@@ -26,6 +26,9 @@ from . import programs
 from .launch import LAUNCHERS, ROOT, Ended, environment, mpiexec
 
 
+BEGAN = time.time()
+
+
 class Forked:
     """Processes that run a function, and find each other as torchrun's do."""
 
@@ -168,6 +171,21 @@ class ForkedUnderMpi(Forked):
         super().end()
         self._mpiexec.kill()
         self._mpiexec.wait()
+        self._remove_shared_memory()
+
+    def _remove_shared_memory(self) -> None:
+        """Remove the files of shared memory that MPICH has left behind where processes of this run
+        were killed: a thousand of them fill the memory of the machine. One that is new may be
+        about to be mapped."""
+        mapped = ""
+        for maps in Path("/proc").glob("[0-9]*/maps"):
+            with contextlib.suppress(OSError):
+                mapped += maps.read_text()
+        for path in Path("/dev/shm").glob("mpich_shm_*"):
+            with contextlib.suppress(OSError):
+                is_old = BEGAN < path.stat().st_mtime < time.time() - 10.0
+                if is_old and str(path) not in mapped:
+                    path.unlink()
 
 
 def run(cases: Sequence[dict[str, Any]], folder: Path) -> list[Ended]:
