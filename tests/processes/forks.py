@@ -25,7 +25,6 @@ from typing import Any
 from . import programs
 from .launch import LAUNCHERS, ROOT, Ended, environment, mpiexec
 
-
 BEGAN = time.time()
 
 
