@@ -76,7 +76,8 @@ class DistributedArray(ArrayMethods, Displayed):
 
     def _alias(self) -> DistributedArray:
         """Another array object of the same value."""
-        alias = DistributedArray(self.type, self.blocks)
+        alias = object.__new__(DistributedArray)  # processes need not make the same aliases
+        alias.type, alias.blocks, alias._resolved = self.type, self.blocks, None
         if HISTORIES:
             alias._origin = origin_of(self)
         return alias

@@ -183,17 +183,23 @@ class History:
 
     def end_step(self) -> None:
         """Let the notes name the operands of ops again."""
-        self.in_step = False
+        self.in_step, self._arrays = False, 0  # a replay makes fewer arrays
 
-    def place_results(self, arrays: Sequence[Any]) -> None:
-        """Give the results of a recorded step origins by their places among all of them. What is
-        one array in a step that runs as it is written may be two of the same blocks in a replay."""
+    def place_results(self, arrays: Sequence[Any], operands: Sequence[Any]) -> None:
+        """Give the results of a recorded step origins by their places among all of them, and the
+        same to operands of their blocks. What is one array in a step that runs as it is written may
+        be two of the same blocks in a replay."""
         origins: dict[int, Origin] = {}
         for i, array in enumerate(arrays):
             place = Origin(_combined(self.checksum, i), f"#{self.count}.{i}")
             for x in (array, array._resolved):
                 if x is not None:
                     x._origin = origins.setdefault(id(x.blocks[0]), place)
+        for array in operands:
+            for x in (array, array._resolved):
+                if x is not None:
+                    x._origin = origins.get(id(x.blocks[0]), origin_of(x))
+        self._arrays = len(arrays)
 
     def origin(self, action: Action, numbers: Sequence[Any]) -> Origin:
         """The origin of an array that was made by nothing but an action that has been noted."""

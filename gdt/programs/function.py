@@ -6,6 +6,7 @@ import functools
 import itertools
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -143,16 +144,19 @@ class Function:
             taken = [(place, n) for place, n, _ in self._state(arguments).arrays]
         places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n in taken]
         places.sort(key=lambda place: (place.name, str(place.key)))
-        before = [read(place) for place in places]
-        note_operands(f"the step {self._name}", before)
+        note_operands(f"the step {self._name}", [read(place) for place in places])
+        # A step writes into the memory of arrays to which nothing else refers.
+        before = [_reference(place) for place in places]
         history.begin_step()
         try:
             result = self._run(arguments, args, kwargs)
         finally:
             history.end_step()
+        operands = [reference() for reference in before]
         after = [read(place) for place in places]
-        new = [now for now, array in zip(after, before, strict=True) if now is not array]
-        history.place_results([x for x in (*new, *leaves(result)) if type(x) is DistributedArray])
+        new = [now for now, array in zip(after, operands, strict=True) if now is not array]
+        results = [x for x in (*new, *leaves(result)) if type(x) is DistributedArray]
+        history.place_results(results, [x for x in operands if x is not None])
         return result
 
     def _state(self, arguments: Arguments) -> State:
@@ -245,6 +249,12 @@ class Function:
                 RerecordedWarning,
                 stacklevel=frame_of_user()[1],
             )
+
+
+def _reference(place: Place) -> Callable[[], DistributedArray | None]:
+    """A weak reference to the array at a place; of anything else there, None."""
+    array = read(place)
+    return weakref.ref(array) if type(array) is DistributedArray else lambda: None
 
 
 def _written(

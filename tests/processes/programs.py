@@ -458,7 +458,9 @@ def sharded() -> dict[str, Any]:
 
 def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
     """Results of a step that process 0 alone records anew in every call, and how often it was
-    recorded here: all must send the same, also for what nobody reads."""
+    recorded here: all must send the same, also for what nobody reads. What is done with the results
+    and operands is the same too, of which process 0 has one array where others may have two, and
+    which it alone copies; and an update takes the memory of what it updates."""
     state: dict[str, Any] = {"calls": 0, "unit": gdt.ones(3, layout=Layout([None], mesh))}
     weights = {"w": gdt.ones(3, layout=Layout([None], mesh))}
     optimizer = gdt.optim.SGD(0.5)
@@ -472,15 +474,20 @@ def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
         value, gradients = gdt.value_and_grad(lambda p: gdt.sum(p["w"] * x))(weights)
         optimizer.update(weights, gradients)
         total = gdt.sum(x)
-        return value, gdt.abs(waiting), total, total.resolve()
+        return value, gdt.abs(waiting), total, total.resolve(), x
 
     x = gdt.asarray(np.arange(24.0).reshape(8, 3), layout=Layout(["a", None], mesh))
     waiting, found = gdt.sum(x, axis=0), []
     for call in range(6):
-        if gdt.distributed.process_index() == 0:
+        if is_first := gdt.distributed.process_index() == 0:
             state["calls"] = call
+            gdt.stop_gradient(x)
+        block = id(weights["w"].blocks[0])
         results = step(x, waiting)
-        found += [float(gdt.sum(r)) for r in results] + [float(gdt.sum(waiting))]
+        is_replay = call > 2 and not is_first
+        assert id(weights["w"].blocks[0]) == block or not is_replay, "memory is taken in replays"
+        packed = gdt.pack([np.ones((2, 3)) for _ in mesh.local_devices()], x.layout)
+        found += [float(gdt.sum(r)) for r in (*results, waiting, x - packed, results[-1] - x)]
     return found, len(step.programs)
 
 
