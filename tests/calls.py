@@ -366,7 +366,8 @@ CALLS: dict[str, Callable[[], Call]] = {
     "nn.Concatenate.__call__": lambda: (gdt.nn.Concatenate(), ([X, X],), {}),
     "nn.Sharded": lambda: (gdt.nn.Sharded, ("x", [None, "y"], None), {}),
     "nn.LayoutMap.gathered": lambda: (
-        lambda t, n: _layouts().gathered(t, n).__enter__(), ({"w": X}, ""), {}),
+        lambda t, n: _layouts().gathered(t, n).__enter__(),
+        ({"w": gdt.relayout(X, [None, "x"])}, ""), {}),
     "nn.Residual": lambda: (gdt.nn.Residual, (gdt.nn.Flatten(),), {}),
     "nn.Embedding": lambda: (gdt.nn.Embedding, (4, 2, ROWS, "zeros"), {"dtype": "f4", "key": 1}),
     "nn.Embedding.__call__": lambda: (

@@ -76,7 +76,8 @@ def complex_of_pairs(xp: Any, x: Block, /) -> Block:
     >>> gdt.fft.pairs.complex_of_pairs(gdt.asarray([[1.0, 2.0]])).tolist()
     [(1+2j)]
     """
-    return xp.ascontiguousarray(x).view(xp.result_type(x.dtype, np.complex64))[..., 0]
+    dtype = xp.result_type(x.dtype, np.complex64)
+    return xp.ascontiguousarray(x, np.finfo(dtype).dtype).view(dtype)[..., 0]
 
 
 def _pairs_rule(array_type: ArrayType) -> RuleSpec:
