@@ -597,7 +597,7 @@ def move_to_layouts(
     return results
 
 
-def remember_resolved(array: DistributedArray, moved: DistributedArray) -> None:
-    """Remember `moved` as the value of `array` if that is all that its layout differs in."""
-    if moved.type.layout is array.type.layout.resolved:
-        array._resolved = moved
+def remember_resolved(array: DistributedArray, resolved: DistributedArray) -> None:
+    """Remember `resolved` as the value of `array` if that is all that its layout differs in."""
+    if resolved.type.layout is array.type.layout.resolved:
+        array._resolved = resolved

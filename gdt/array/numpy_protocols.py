@@ -51,17 +51,17 @@ def call_ufunc(
     options = {k: v for k, v in kwargs.items() if not _says_nothing(k, v)}
     out = options.pop("out", None)
     name = ALIASES.get(ufunc.__name__, ufunc.__name__)
-    shown = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
+    called = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
     if ufunc.__name__ not in OUTSIDE and name not in functions:
-        raise _lacking(functions, shown)
+        raise _lacking(functions, called)
     if method == "at":
-        return _combine_at(functions, name, shown, inputs)
+        return _combine_at(functions, name, called, inputs)
     options["axis"] = kwargs.get("axis", 0)  # of a reduction; None says all axes
     result = _RUNS[method](functions, ufunc, name, inputs, options)
     if out is None:
         return result
     where = kwargs.get("where", True) if method == "__call__" else True
-    return _written(functions, shown, out, result, where)
+    return _written(functions, called, out, result, where)
 
 
 OUTSIDE = ("divmod",)  # ufuncs that gdt has as functions of ops

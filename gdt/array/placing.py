@@ -82,21 +82,21 @@ def distribute(
         return _placed_alike(value, layout, copy, given)
     if is_constant:
         with observing_only():
-            placed = _placed(value, layout, copy)
-        noted(lambda: note_made(given, placed, value))
-        ran("constant", lambda: [placed.blocks], [], [placed.blocks])
-        return placed
+            array = _placed(value, layout, copy)
+        noted(lambda: note_made(given, array, value))
+        ran("constant", lambda: [array.blocks], [], [array.blocks])
+        return array
     if given:
         met_host("take data from the host", f"Make the array outside of the step. {HELD}")
-    (placed,) = from_host("asarray", lambda: (_placed_alike(value, layout, copy, given),))
-    return placed  # type: ignore[no-any-return]
+    (array,) = from_host("asarray", lambda: (_placed_alike(value, layout, copy, given),))
+    return array  # type: ignore[no-any-return]
 
 
 def _placed_alike(value: Any, layout: Layout, copy: bool, given: str) -> DistributedArray:
-    placed = _placed(value, layout, copy)
+    array = _placed(value, layout, copy)
     if given:
-        note_made(given, placed, value)
-    return placed
+        note_made(given, array, value)
+    return array
 
 
 def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:

@@ -170,9 +170,9 @@ class CupyBackend:
         """Return `function` as it runs on the device of block number `block` of `mesh`."""
         scope = self._scopes[device_of(mesh, block)]
 
-        def run(*args: Any, **named: Any) -> Any:
+        def run(*args: Any, **keywords: Any) -> Any:
             with scope:
-                return function(*args, **named)
+                return function(*args, **keywords)
 
         return run
 

@@ -93,8 +93,8 @@ class BufferPool:
     def trim(self) -> None:
         """Free the memory of all buffers that only the pool refers to."""
         for sized in self.buffers.values():
-            used = [sys.getrefcount(sized[i]) > ONE_REFERENCE for i in range(len(sized))]
-            sized[:] = itertools.compress(sized, used)
+            in_use = [sys.getrefcount(sized[i]) > ONE_REFERENCE for i in range(len(sized))]
+            sized[:] = itertools.compress(sized, in_use)
         self._own = {id(buffer) for sized in self.buffers.values() for buffer in sized}
         self.nbytes = sum(n * len(sized) for n, sized in self.buffers.items())
 

@@ -83,11 +83,11 @@ def scaling(workloads: dict[str, Series], kind: str) -> Figures:
     """
     names, figures = list(workloads), {}
     for start in range(0, len(names), COLUMNS):
-        shown = names[start : start + COLUMNS]
+        group = names[start : start + COLUMNS]
         number = f"-{start // COLUMNS + 1}" if len(names) > COLUMNS else ""
         with rc_context(STYLE):
-            figure = _scaling({name: workloads[name] for name in shown})
-        what = f"{kind} scaling of {', '.join(shown)}: time and efficiency by number of devices"
+            figure = _scaling({name: workloads[name] for name in group})
+        what = f"{kind} scaling of {', '.join(group)}: time and efficiency by number of devices"
         figures[f"{kind}-scaling{number}"] = (figure, what)
     return figures
 

@@ -38,9 +38,9 @@ class Devices(NamedTuple):
     @property
     def missing(self) -> str:
         """The number of GPUs that this machine lacks, in words; empty if it has enough."""
-        needed = 0 if self.kind == "cpu" else self.size if self.apart else 1
-        available = DEVICE_COUNTS["cuda"]() if needed else 0
-        return f"needs {needed} GPU(s), {available} found" if available < needed else ""
+        gpus = 0 if self.kind == "cpu" else self.size if self.apart else 1
+        available = DEVICE_COUNTS["cuda"]() if gpus else 0
+        return f"needs {gpus} GPU(s), {available} found" if available < gpus else ""
 
     def mesh(self) -> Mesh:
         """Return a mesh of one axis `"x"` over the devices; raise DeviceError if there are too

@@ -65,8 +65,8 @@ def report_on(run: BenchmarkRun, before: BenchmarkRun | None = None) -> Report:
 def _doubts(run: BenchmarkRun, limits: Limits) -> list[str]:
     """Return notices about limits that the run has not measured, and about its noise."""
     notices = []
-    used = {r.device_type for r in run.records if r.flops or r.memory_bytes or r.sent_bytes}
-    for device_type in sorted(used - (limits.bandwidth.keys() & limits.matmul_rate.keys())):
+    device_types = {r.device_type for r in run.records if r.flops or r.memory_bytes or r.sent_bytes}
+    for device_type in sorted(device_types - (limits.bandwidth.keys() & limits.matmul_rate.keys())):
         notices.append(
             f"The run has not measured the limits of the {device_type}, so fractions of them are "
             "left out; gdt.benchmark.limit_tests has benchmarks for them."

@@ -95,9 +95,9 @@ def _time(r: Record) -> str:
 
 def _rate(r: Record, limits: Limits) -> str:
     """Return the GB/s that all devices send, and the fraction of a copy's, as text."""
-    sent = three_digits(r.sent_bytes / r.median / 1e9)
+    rate = three_digits(r.sent_bytes / r.median / 1e9)
     possible = limits.copying(r)
-    return sent if possible is None else f"{sent} ({percent(r.sent_bytes / r.median / possible)})"
+    return rate if possible is None else f"{rate} ({percent(r.sent_bytes / r.median / possible)})"
 
 
 # ---------------------------------------------------------------- dispatch

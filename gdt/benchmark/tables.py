@@ -71,7 +71,7 @@ class Table:
         self, columns: Sequence[int], title: str = "", note: str = "", *, narrow: bool = False
     ) -> RichTable:
         """Return the table of some columns; a narrow one breaks headings and labels at spaces."""
-        shown = RichTable(
+        table = RichTable(
             title=title or None,
             title_justify="left",
             title_style="bold",
@@ -83,15 +83,15 @@ class Table:
         for i in columns:
             heading = self.headings[i]
             if i < self.labels:
-                shown.add_column(heading, max_width=NARROW if narrow else None, overflow="fold")
+                table.add_column(heading, max_width=NARROW if narrow else None, overflow="fold")
             else:
                 heading = heading.replace(" ", "\n") if narrow else heading
-                shown.add_column(heading, justify="right", no_wrap=True)
+                table.add_column(heading, justify="right", no_wrap=True)
         for i, row in enumerate(self.rows):
             if row.begins and i:
-                shown.add_section()
-            shown.add_row(*[Text(row.cells[c]) for c in columns], style=STYLES[row.mark])
-        return shown
+                table.add_section()
+            table.add_row(*[Text(row.cells[c]) for c in columns], style=STYLES[row.mark])
+        return table
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def damaged(sums: Sequence[str], shape: Sequence[int], pieces: Mapping[Bounds, A
     """
     pieces = {bounds: piece for bounds, piece in pieces.items() if piece.size}
     for (start, stop), expected in zip(slabs(shape), sums, strict=True):
-        slab, filled = None, 0
+        slab, elements = None, 0
         for bounds, piece in pieces.items():
             first, last = bounds[0] if bounds else (0, 1)
             low, high = max(first, start), min(last, stop)
@@ -63,7 +63,7 @@ def damaged(sums: Sequence[str], shape: Sequence[int], pieces: Mapping[Bounds, A
                 slab = np.empty((stop - start, *shape[1:]), piece.dtype)
             inside = tuple(slice(a, b) for a, b in bounds[1:])
             slab[(slice(low - start, high - start), *inside)] = rows
-            filled += rows.size
-        if slab is not None and filled == slab.size and checksum(slab) != expected:
+            elements += rows.size
+        if slab is not None and elements == slab.size and checksum(slab) != expected:
             return True
     return False

@@ -49,12 +49,12 @@ def entries_of(op: str, tree: Tree) -> list[Slot]:
 def _described(name: str, value: Any) -> str:
     """Return a value as an error lists it: `model.rate: 0.5`, `state: a TrainState`."""
     if isinstance(value, np.ndarray):
-        shown = f"a NumPy array, {value.dtype}{list(value.shape)}"
+        text = f"a NumPy array, {value.dtype}{list(value.shape)}"
     else:
-        shown = shown_value(value)
+        text = shown_value(value)
     if not name:
-        return shown
-    return f"{name}: {shown} in a tuple" if type(value) is int else f"{name}: {shown}"
+        return text
+    return f"{name}: {text} in a tuple" if type(value) is int else f"{name}: {text}"
 
 
 def of_first_process(value: Any) -> Any:

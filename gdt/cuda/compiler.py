@@ -83,11 +83,11 @@ def compile_file(
 
 def cache_folder() -> Path | None:
     """Return `GDT_CACHE_DIR`, or gdt/kernels in the user's cache; None without a home folder."""
-    chosen = os.environ.get("GDT_CACHE_DIR")
+    folder = os.environ.get("GDT_CACHE_DIR")
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if not chosen and cache.startswith("~"):
+    if not folder and cache.startswith("~"):
         return None
-    return Path(chosen) if chosen else Path(cache) / "gdt" / "kernels"
+    return Path(folder) if folder else Path(cache) / "gdt" / "kernels"
 
 
 def _read_cache(key: str) -> Cubin | None:

@@ -132,13 +132,13 @@ class Epoch(Iterator[Batch]):
         """Go to the position that `get_state` returned; the next iteration is the epoch after.
 
         Raises ArgumentError for a position inside an epoch of batches of another size."""
-        size, taken = state.get("batch_size", self.batches.batch_size), state["next"]
-        is_inside = 0 < taken * size < len(self.batches.arrays[0])
+        size, count = state.get("batch_size", self.batches.batch_size), state["next"]
+        is_inside = 0 < count * size < len(self.batches.arrays[0])
         if is_inside and size != self.batches.batch_size:
             raise error(
                 ArgumentError,
                 "Batches",
-                f"the position is after {taken} batches of {size} rows, and batches have "
+                f"the position is after {count} batches of {size} rows, and batches have "
                 f"{self.batches.batch_size} rows",
                 remedy="Go on with the same batch_size, or from the end of an epoch.",
             )

@@ -61,13 +61,13 @@ class Feed:
 
         A pass that ends before yields fewer; the next `take` begins another.
         """
-        taken = 0
-        while count is None or taken < count:
+        number = 0
+        while count is None or number < count:
             try:
                 batch = self._next()
             except StopIteration:
                 return
-            taken += 1
+            number += 1
             yield batch
 
     def _next(self) -> Any:

@@ -74,14 +74,14 @@ def _module(module: Module) -> str:
     return f"<div>{_part(module, '', {}, '')}</div>"
 
 
-def _part(module: Module, name: str, seen: dict[int, str], path: str) -> str:
+def _part(module: Module, name: str, names: dict[int, str], path: str) -> str:
     """Return a module, folded where it is a part of another.
 
-    seen: the names of the modules shown before, by identity. path: the name in the whole model."""
-    summary = f"<code>{escape(heading(module, name, seen))}</code>"
-    if id(module) in seen:
+    names: the names of the modules shown before, by identity. path: the name in the whole model."""
+    summary = f"<code>{escape(heading(module, name, names))}</code>"
+    if id(module) in names:
         return f"<div>{summary}</div>"
-    seen[id(module)] = path or "the whole"
+    names[id(module)] = path or "the whole"
     arrays = [
         (key, str(value.type), _size(value.nbytes), note(module, key).strip())
         for key, value in vars(module).items()
@@ -89,7 +89,7 @@ def _part(module: Module, name: str, seen: dict[int, str], path: str) -> str:
     ]
     inner = _table(arrays) if arrays else ""
     for key, part in parts(module):
-        inner += _part(part, key, seen, f"{path}.{key}" if path else key)
+        inner += _part(part, key, names, f"{path}.{key}" if path else key)
     if not inner:
         return f'<div style="margin-left:1em">{summary}</div>'
     opened = "" if path else " open"
@@ -99,10 +99,10 @@ def _part(module: Module, name: str, seen: dict[int, str], path: str) -> str:
 @to_html.register
 def _explanation(explanation: Explanation) -> str:
     header, footer, *rows = explanation.texts()
-    shown = rows[:ROWS]
+    first_rows = rows[:ROWS]
     if len(rows) > ROWS:
-        shown.append([f"and {len(rows) - ROWS} more", *[""] * (len(header) - 1)])
-    return _table(shown, header, footer)
+        first_rows.append([f"and {len(rows) - ROWS} more", *[""] * (len(header) - 1)])
+    return _table(first_rows, header, footer)
 
 
 # ---------------------------------------------------------------- pieces

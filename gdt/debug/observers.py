@@ -75,9 +75,9 @@ class CollectiveCounter(Observer):
         for c in self.collectives:
             groups.setdefault((c.kind, c.axes), []).append(c)
         for (kind, axes), members in groups.items():
-            sent, arrays = sum(c.bytes for c in members), sum(c.arrays for c in members)
+            nbytes, arrays = sum(c.bytes for c in members), sum(c.arrays for c in members)
             what = f"{len(members)} {kind} over {', '.join(axes)}"
-            lines.append(f"  {what}: {counted(arrays, 'array')}, {sent:,} bytes")
+            lines.append(f"  {what}: {counted(arrays, 'array')}, {nbytes:,} bytes")
         if self.fetches:
             lines.append(fetched_text(self.fetches))
         return "\n".join(lines)

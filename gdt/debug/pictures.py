@@ -48,32 +48,34 @@ def picture(array_type: ArrayType, names: Sequence[str] | None = None) -> str:
     shards = [range(array_type.layout.shard_counts[d]) for d in outer]
     panels = list(itertools.islice(itertools.product(*shards), PANELS))
     lines = list(_captions(array_type, down, across, names))
-    drawn: list[str] = []
+    elements: list[str] = []
     top = 14.0
     for line in lines:
-        drawn.append(_text(0, top, line))
+        elements.append(_text(0, top, line))
         top += 14
     for panel in panels:
         fixed: dict[int | None, int | None] = {}
         for d, index in zip(outer, panel, strict=True):
             fixed[d] = index
             start, stop = array_type.extent(d, index)
-            drawn.append(_text(0, top, f"{names[d]}: {start}:{stop}"))
+            elements.append(_text(0, top, f"{names[d]}: {start}:{stop}"))
             top += 14
         for (r, row), (c, column) in itertools.product(enumerate(rows), enumerate(columns)):
             indices = {**fixed, down: row.shard, across: column.shard}
-            drawn += _field(array_type, indices, row, column, top - 8, r * len(columns) + c)
+            elements += _field(array_type, indices, row, column, top - 8, r * len(columns) + c)
         top += height + 12
     left_out = math.prod(map(len, shards)) - len(panels)
     if left_out:
-        drawn.append(_text(0, top, f"and {left_out} more of {', '.join(names[d] for d in outer)}"))
+        elements.append(
+            _text(0, top, f"and {left_out} more of {', '.join(names[d] for d in outer)}")
+        )
         top += 14
     longest = max(map(len, [*lines, " " * 40 * bool(left_out)]), default=0)
     width = max(width, longest * LETTER) + 2
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{top:.0f}" '
         f'viewBox="-1 0 {width:.0f} {top:.0f}" font-family="sans-serif" font-size="10">'
-        f"{''.join(drawn)}</svg>"
+        f"{''.join(elements)}</svg>"
     )
 
 
@@ -83,11 +85,11 @@ def _drawn_axes(array_type: ArrayType) -> tuple[int | None, int | None, list[int
     The last two split axes are drawn; where fewer are split, the last of the others."""
     ndim, dims = array_type.ndim, array_type.layout.dims
     by_use = sorted(range(ndim), key=lambda d: (bool(dims[d]), d))
-    drawn = sorted(by_use[-2:])
+    axes = sorted(by_use[-2:])
     outer = sorted(d for d in by_use[:-2] if dims[d])
-    if len(drawn) < 2:
-        return None, drawn[0] if drawn else None, outer
-    return drawn[0], drawn[1], outer
+    if len(axes) < 2:
+        return None, axes[0] if axes else None, outer
+    return axes[0], axes[1], outer
 
 
 def _sides(

@@ -105,8 +105,8 @@ def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> DistributedArr
 
 def _shifted(name: str, x: Any, axes: int | Sequence[int] | None, odd: int) -> DistributedArray:
     (x,) = as_operands(name, x=x)
-    given = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
-    numbers = [checked_axis(x.type, axis, name) for axis in given]
+    chosen_axes = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
+    numbers = [checked_axis(x.type, axis, name) for axis in chosen_axes]
     # An odd length moves by one element less than back.
     shifts = [(x.shape[axis] + odd) // 2 for axis in numbers]
     return roll(x, shifts, numbers) if numbers else x

@@ -42,9 +42,11 @@ def transformed(
             x = fft_of_whole(x, axes=tuple(d - x.ndim for d in whole), inverse=inverse, norm=norm)
             remaining = [d for d in remaining if d not in whole]
             continue
-        moved = next((y for d in remaining if (y := made_whole(x, d, remaining)) is not None), None)
-        if moved is not None:
-            x = moved
+        resharded = next(
+            (y for d in remaining if (y := made_whole(x, d, remaining)) is not None), None
+        )
+        if resharded is not None:
+            x = resharded
             continue
         for step in _steps_along_split(x.type, remaining.pop(), inverse, norm):
             x = step(x)  # which releases the array before it

@@ -49,7 +49,7 @@ def cholesky_by_panels(x: ArrayType, /) -> BlockPlan:
     panels = Panels(x)
     xp, rows = panels.backend.xp, x.with_layout(Layout.of(x.mesh, panels.layout.dims[::-1]))
     ranks = np.argsort(panels.order)  # of the columns, in the order of the panels
-    numbers = panels.by_block(lambda held: xp.minimum(held, len(ranks) - 1), panels.numbers())
+    numbers = panels.by_block(lambda column: xp.minimum(column, len(ranks) - 1), panels.numbers())
     own_ranks = panels.by_block(xp.take, panels.on_devices(ranks), numbers)
     there, back = panels.on_devices(ranks), panels.on_devices(panels.order)
     take = lambda block, at: xp.take(block, at, axis=-1)
@@ -60,9 +60,9 @@ def cholesky_by_panels(x: ArrayType, /) -> BlockPlan:
         matrix = panels.copies(panels.moved(rows, panels.x, matrix))
         for n, (low, high) in enumerate(panels.slices):
             start, stop = panels.starts[n : n + 2]
-            gathered = panels.gathered(n, slice(start, None), matrix)
+            columns = panels.gathered(n, slice(start, None), matrix)
             step = partial(_cholesky_step, xp, (start, stop), (low, high))
-            panels.by_block(step, gathered, own_ranks, matrix)
+            panels.by_block(step, columns, own_ranks, matrix)
         return panels.by_block(take, panels.moved(panels.x, rows, matrix), back)
 
     return panels.plan(rows, 1, cholesky)

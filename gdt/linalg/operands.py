@@ -63,6 +63,6 @@ def settled(x: DistributedArray) -> DistributedArray:
     if any(x.layout.dims[d] for d in matrix):
         x = x.resolve()
     for axis in matrix:
-        moved = made_whole(x, axis, never=matrix)
-        x = x if moved is None else moved
+        resharded = made_whole(x, axis, never=matrix)
+        x = x if resharded is None else resharded
     return x

@@ -160,8 +160,8 @@ def _extremum(name: str, summary: str, call: tuple[str, object], larger: Any) ->
 
     def share(g: Any, x: Any, y: Any) -> Any:
         """The gradient in x: all where x is taken, half where x and y are equal."""
-        taken = where(larger(x, y), 1.0, where(equal(x, y), 0.5, where(isnan(y), 1.0, 0.0)))
-        return like(g * taken, x)
+        fraction = where(larger(x, y), 1.0, where(equal(x, y), 0.5, where(isnan(y), 1.0, 0.0)))
+        return like(g * fraction, x)
 
     function.vjp(lambda g, out, x, y: share(g, x, y), lambda g, out, x, y: share(g, y, x))
     return function

@@ -112,15 +112,15 @@ def _converted(
     copy: bool | None,
 ) -> DistributedArray:
     """A distributed array as `asarray` returns it."""
-    moved = x
+    array = x
     if layout is not None or (device is not None and device is not x.mesh):
-        moved = relayout(x, checked_layout(layout, x.ndim, "asarray", device))
+        array = relayout(x, checked_layout(layout, x.ndim, "asarray", device))
     if dtype is not None and x.dtype != checked_dtype(dtype, "asarray"):
-        moved = moved.astype(dtype)
-    if copy is False and moved is not x:
-        problem = f"an array of {x.type} is not {moved.type} without a copy"
+        array = array.astype(dtype)
+    if copy is False and array is not x:
+        problem = f"an array of {x.type} is not {array.type} without a copy"
         raise error(CopyError, "asarray", problem, remedy="Let it be copied: copy=None.")
-    return moved.copy() if copy else moved
+    return array.copy() if copy else array
 
 
 def _taken_over(value: Any) -> Any:
@@ -224,11 +224,13 @@ def from_indices(
 
     numbers: those that the function has from the user; processes compare them.
     """
-    resolved = array_type.with_layout(array_type.layout.resolved)
+    resolved_type = array_type.with_layout(array_type.layout.resolved)
 
     def make(backend: Any, grid: Sequence[int]) -> Block:
-        block = backend.empty(resolved.block_shape, array_type.dtype, resolved.memory_order)
-        indices = [backend.asarray(i) for i in _indices(resolved, grid)]
+        block = backend.empty(
+            resolved_type.block_shape, array_type.dtype, resolved_type.memory_order
+        )
+        indices = [backend.asarray(i) for i in _indices(resolved_type, grid)]
         block[...] = values(backend.xp, *indices)
         return block
 

@@ -153,6 +153,6 @@ def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> Distribute
         ends = [x[along(x.ndim, at, slice(index))], x[along(x.ndim, at, slice(index, None))]]
         return concat([ends[0], broadcast_to(values, shape), ends[1]], axis=at)
     shape = (*x.shape[:at], places.size, *x.shape[at + 1 :])
-    joined = concat([x, broadcast_to(values, shape)], axis=at)
+    extended = concat([x, broadcast_to(values, shape)], axis=at)
     order = np.argsort(np.concatenate([np.arange(size) + 0.5, places]), kind="stable")
-    return take(joined, order, axis=at)
+    return take(extended, order, axis=at)

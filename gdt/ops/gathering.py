@@ -44,15 +44,15 @@ def postponing() -> Iterator[list[Recomputation]]:
 def _gather(
     *arrays: DistributedArray, layouts: Layouts, gradient_layouts: Layouts
 ) -> tuple[DistributedArray, ...]:
-    moved = move_to_layouts(arrays, layouts)
+    resharded = move_to_layouts(arrays, layouts)
     # One that has its layout already is another array too, with a cotangent of its own.
-    return tuple([x._alias() for x in moved])
+    return tuple([x._alias() for x in resharded])
 
 
 @custom_vjp
 def _scatter(*gradients: DistributedArray, layouts: Layouts) -> tuple[DistributedArray, ...]:
-    moved = move_to_layouts(gradients, layouts)
-    return tuple([g._alias() for g in moved])
+    resharded = move_to_layouts(gradients, layouts)
+    return tuple([g._alias() for g in resharded])
 
 
 def _scattered(
@@ -86,8 +86,8 @@ def constrained(x: DistributedArray, layout: Layout) -> DistributedArray:
 
 @custom_vjp
 def _constrain(x: DistributedArray, *, layout: Layout) -> DistributedArray:
-    (moved,) = move_to_layouts((x,), (layout,))
-    alias: DistributedArray = moved._alias()
+    (resharded,) = move_to_layouts((x,), (layout,))
+    alias: DistributedArray = resharded._alias()
     return alias
 
 

@@ -276,8 +276,8 @@ def histogramdd(
         and np.ndim(sample[0]) == 1
         and (isinstance(sample, tuple) or isinstance(sample[0], DistributedArray))
     ):
-        named = {f"coordinates {i}": c for i, c in enumerate(sample)}
-        columns = as_operands("histogramdd", **named)
+        operands = {f"coordinates {i}": c for i, c in enumerate(sample)}
+        columns = as_operands("histogramdd", **operands)
     else:
         (points,) = as_operands("histogramdd", sample=sample)
         points = reshape(points, (-1, 1)) if points.ndim == 1 else points

@@ -132,8 +132,8 @@ def moved_back(
 def _free_axes(g: Layout, like: Layout, dim: int) -> Axes | None:
     """The mesh axes over which to split axis `dim` of a cotangent `g`: those of `like`. None if `g`
     splits that axis already, or uses one of these mesh axes."""
-    used = g.split_axes | {a for a, p in enumerate(g.reductions) if p}
-    return None if g.dims[dim] or used & {*like.dims[dim]} else like.dims[dim]
+    mesh_axes = g.split_axes | {a for a, p in enumerate(g.reductions) if p}
+    return None if g.dims[dim] or mesh_axes & {*like.dims[dim]} else like.dims[dim]
 
 
 _move_intervals.vjp(joint=_vjp)

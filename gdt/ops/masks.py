@@ -122,11 +122,11 @@ def _selected(x: DistributedArray, mask: DistributedArray) -> DistributedArray:
     parts = exchange.by_block(selection, x.blocks, mask.blocks)
     lengths = exchange.all_gather([np.array(len(part)) for part in parts])
     out = with_first_axis(x.type, int(lengths[0].sum()))
-    moved = Rebalance(exchange, lengths, out).to_shares(parts)
+    shares = Rebalance(exchange, lengths, out).to_shares(parts)
     reported(out, axes)
     return DistributedArray(
         out,
-        tuple(exchange.by_block(lambda i, p: block_of_rows(out, p, exchange.first + i), moved)),
+        tuple(exchange.by_block(lambda i, p: block_of_rows(out, p, exchange.first + i), shares)),
     )
 
 

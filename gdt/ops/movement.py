@@ -66,9 +66,9 @@ def _moved_back(
     if g.layout is not layout or any(layout.reductions) or layout.mesh is not x.mesh:
         return g
     have = x.layout
-    used = have.split_axes | {a for a, r in enumerate(have.reductions) if r}
+    mesh_axes = have.split_axes | {a for a, r in enumerate(have.reductions) if r}
     dims = tuple(
-        (*old, *(a for a in new if a not in used))
+        (*old, *(a for a in new if a not in mesh_axes))
         for old, new in zip(have.dims, layout.dims, strict=True)
     )
     return relayout(g, Layout.of(have.mesh, dims))
@@ -129,8 +129,8 @@ def relayout_(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
     Layout(['x', 'y'], Mesh(x=2, y=2))
     """
     known = getattr(x, "_resolved", None)
-    moved = relayout(x, layout)
-    return alias(moved) if moved is x or moved is known else moved
+    resharded = relayout(x, layout)
+    return alias(resharded) if resharded is x or resharded is known else resharded
 
 
 def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:

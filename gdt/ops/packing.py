@@ -102,18 +102,18 @@ def packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray:
         at, inside = mesh.block_of(coordinate)
         index = tuple(c if a in layout.split_axes else 0 for a, c in enumerate(inside))
         operand = _waiting(coordinate, layout)
-        done = filled.setdefault((at, index), set())
+        writers = filled.setdefault((at, index), set())
         with backend.on(mesh, i):
             target = blocks[i][(*index, ...)]
-            if not done:
+            if not writers:
                 _fill(target, array)
-            elif operand not in done:
+            elif operand not in writers:
                 valid = target[tuple(slice(n) for n in array.shape)]
                 combine = getattr(
                     backend.xp, UFUNCS[next(p for p in layout.reductions if p)].__name__
                 )
                 _fill(target, combine(valid, array))
-        done.add(operand)
+        writers.add(operand)
     return DistributedArray(array_type, tuple(blocks))
 
 

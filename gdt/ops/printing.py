@@ -115,9 +115,9 @@ def _combined(parts: dict[tuple[int, ...], np.ndarray], reductions: Sequence[str
     """
     with np.errstate(all="ignore"):
         for reduction in dict.fromkeys(reductions):
-            joined: dict[tuple[int, ...], np.ndarray] = {}
+            wholes: dict[tuple[int, ...], np.ndarray] = {}
             for at, part in parts.items():
                 rest = tuple(c for c, r in zip(at, reductions, strict=True) if r != reduction)
-                joined[rest] = UFUNCS[reduction](joined[rest], part) if rest in joined else part
-            parts, reductions = joined, [r for r in reductions if r != reduction]
+                wholes[rest] = UFUNCS[reduction](wholes[rest], part) if rest in wholes else part
+            parts, reductions = wholes, [r for r in reductions if r != reduction]
     return parts[()]

@@ -134,11 +134,11 @@ class Rows:
             return [positions[k] for k in at]
 
         def asked_of(i: int, block: Block) -> list[Block]:
-            asked = []
+            indices = []
             for member in range(exchange.size):
                 positions = self.positions(exchange, i, block, member)
-                asked.append(positions[positions // chunk == exchange.places[i]] % chunk)
-            return asked
+                indices.append(positions[positions // chunk == exchange.places[i]] % chunk)
+            return indices
 
         places = exchange.by_block(placed, index_blocks)
         if not self.is_known:

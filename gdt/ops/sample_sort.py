@@ -125,8 +125,8 @@ class SampleSort:
         `Exchange.counts` has them."""
         lengths = self.exchange.all_gather([np.array(len(part)) for part in parts])
         samples = self._by_block(self._samples, parts)
-        gathered = self.exchange.all_gather(samples)
-        rows = self._by_block(self._cut, parts, lengths, gathered, self.exchange.places)
+        all_samples = self.exchange.all_gather(samples)
+        rows = self._by_block(self._cut, parts, lengths, all_samples, self.exchange.places)
         return self.exchange.counts(rows), rows
 
     def _cut(
@@ -157,8 +157,8 @@ class SampleSort:
         cuts = []
         for rank in range(1, self.exchange.size):
             target = part_of(self.x, 0, self.exchange.members[0][rank])[0]
-            chosen = int(order[min(int(np.searchsorted(reached, target)), len(order) - 1)])
-            source, sample = int(held[chosen // count]), chosen % count
+            position = int(order[min(int(np.searchsorted(reached, target)), len(order) - 1)])
+            source, sample = int(held[position // count]), position % count
             if source == place:
                 cuts.append(sample * int(lengths[source]) // count)
                 continue

@@ -144,8 +144,8 @@ def scan_of_split(
     # (..., shards, ...)
     totals = getitem(local, (*[slice(None)] * (axis + 1), 0 if reverse else -1))
     begin = _exclusive(totals, axis, scan, identity, reverse)
-    joined = reshape(join(local, expand_dims(begin, axis + 1)), x.shape)
-    return joined if shards * chunk == size else getitem(joined, _prefix(axis, size))
+    whole = reshape(join(local, expand_dims(begin, axis + 1)), x.shape)
+    return whole if shards * chunk == size else getitem(whole, _prefix(axis, size))
 
 
 def _exclusive(

@@ -68,8 +68,8 @@ def choose(a: Any, choices: Arrays, *, mode: str = "raise") -> DistributedArray:
     >>> gdt.choose([0, 1, 0], [[1, 2, 3], [10, 20, 30]]).tolist()
     [1, 20, 3]
     """
-    named = {f"choice {i}": c for i, c in enumerate(choices)}
-    a, *arrays = as_operands("choose", a=a, **named)
+    operands = {f"choice {i}": c for i, c in enumerate(choices)}
+    a, *arrays = as_operands("choose", a=a, **operands)
     if a.dtype.kind not in "biu":
         raise error(DtypeError, "choose", f"the indices are {a.dtype}", operands={"a": a.type})
     if not arrays:
@@ -110,8 +110,8 @@ def piecewise(
         condlist = list(condlist) if is_rows else [condlist]
     elif condlist and isinstance(condlist[0], bool | np.bool_) and x.ndim:
         condlist = [condlist]
-    named = {f"condition {i}": c for i, c in enumerate(condlist)}
-    _, *conditions = as_operands("piecewise", x=x, **named)
+    operands = {f"condition {i}": c for i, c in enumerate(condlist)}
+    _, *conditions = as_operands("piecewise", x=x, **operands)
     conditions = [astype(c, bool) for c in conditions]
     count = len(conditions)
     if len(funclist) == count + 1:

@@ -104,11 +104,11 @@ def with_all_axes(
     rest = [(slice(None), 1)] * (array_type.ndim - covered)
     pairs = list(zip(items, used, strict=True))
     pairs[at : at + len(dots)] = rest
-    placed, axis = [], 0
+    positions, axis = [], 0
     for item, count in pairs:
-        placed.append((item, axis))
+        positions.append((item, axis))
         axis += count
-    return placed
+    return positions
 
 
 # ---------------------------------------------------------------- cutting

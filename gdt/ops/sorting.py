@@ -207,8 +207,8 @@ def lexsort(keys: Any, axis: int = -1) -> DistributedArray:
     """
     keys = as_operands("lexsort", **{f"key {i}": key for i, key in enumerate(keys)})
     if not keys or len({key.shape for key in keys}) > 1:
-        shown = {f"key {i}": key.type for i, key in enumerate(keys)}
-        raise error(ShapeError, "lexsort", "no keys, or keys of other shapes", operands=shown)
+        operands = {f"key {i}": key.type for i, key in enumerate(keys)}
+        raise error(ShapeError, "lexsort", "no keys, or keys of other shapes", operands=operands)
     at = checked_axis(keys[0].type, axis, "lexsort")
     order = argsort(keys[0], axis=at)
     for key in keys[1:]:

@@ -94,11 +94,11 @@ def take_in_range(
         flat = [1 if d in coordinates else n for d, n in enumerate(x.shape)]
         flat[at] *= int(np.prod(counts))
         x = x.transpose(*others, *coordinates, *range(at, x.ndim)).reshape(flat)
-    taken = xp.take(x, row, axis=at)  # (mesh axes of x, ..., mesh axes of indices, i, ...)
+    rows = xp.take(x, row, axis=at)  # (mesh axes of x, ..., mesh axes of indices, i, ...)
     pairs = [d for k in range(mesh_ndim) for d in (k, at + k)]
-    rest = [d for d in range(taken.ndim) if d not in pairs]
+    rest = [d for d in range(rows.ndim) if d not in pairs]
     shape = [x.shape[k] * indices.shape[k] for k in range(mesh_ndim)]
-    out = taken.transpose(*pairs, *rest).reshape(*shape, *(taken.shape[d] for d in rest))
+    out = rows.transpose(*pairs, *rest).reshape(*shape, *(rows.shape[d] for d in rest))
     if mask is None:
         return out
     mask = mask.reshape(
@@ -119,10 +119,10 @@ def _rows(xp: Any, x: Block, row: Block, at: int) -> Block:
     order = order_in_memory(x) if xp is np else None
     if order is None:
         return x.take(row, axis=at)
-    taken = x.transpose(order).take(row, axis=order.index(at))
+    rows = x.transpose(order).take(row, axis=order.index(at))
     # The axis `at` has become those of `row`: none, one, or several.
     places = [(a, i) for a in order for i in range(row.ndim if a == at else 1)]
-    return taken.transpose([places.index(place) for place in sorted(places)])
+    return rows.transpose([places.index(place) for place in sorted(places)])
 
 
 def _add_at_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int) -> str:

@@ -89,12 +89,12 @@ def _words(xp: Namespace, index: Array, key: Array, stream: int) -> tuple[Array,
 
 def _accepted(xp: Namespace, attempt: Attempt, index: Array, *parameters: Array) -> Array:
     """Return each element's first value that `attempt(number, index, *parameters)` accepts."""
-    out, waiting = xp.empty(index.size, np.float64), xp.arange(index.size)
+    out, remaining = xp.empty(index.size, np.float64), xp.arange(index.size)
     for number in itertools.count():
         values, good = attempt(number, index, *parameters)
-        out[waiting[good]] = values[good]
-        waiting = waiting[~good]
-        if not waiting.size:
+        out[remaining[good]] = values[good]
+        remaining = remaining[~good]
+        if not remaining.size:
             return out
         index, *parameters = (x[~good] for x in (index, *parameters))  # type: ignore[assignment]
     raise AssertionError
@@ -118,8 +118,8 @@ def drawn(
     derived = fold_in(xp, as_uint64(xp, key) ^ np.uint64(DERIVED), as_uint64(xp, stream))
     function, out = SAMPLERS[sampler], xp.empty(index.size, np.float64)
     size = TILE if xp is np else max(index.size, 1)
-    for left in range(0, index.size, size):
-        part = slice(left, left + size)
+    for start in range(0, index.size, size):
+        part = slice(start, start + size)
         own = index[part]
         values = [
             xp.full(own.size, p, np.float64) if isinstance(p, float) else p[part]
@@ -176,16 +176,16 @@ def _by_inversion(
     """The smallest count k for which the probabilities of 0 to k add up to u.
 
     probability: that of 0; ratio(k, *of): that of k in units of that of k - 1."""
-    counts, waiting, total = xp.zeros(u.size, np.float64), xp.arange(u.size), probability
+    counts, remaining, total = xp.zeros(u.size, np.float64), xp.arange(u.size), probability
     for k in range(1, MOST_TERMS):
         more = u > total
-        waiting, u, probability, total = (x[more] for x in (waiting, u, probability, total))
+        remaining, u, probability, total = (x[more] for x in (remaining, u, probability, total))
         of = tuple(x[more] for x in of)
-        if not waiting.size:
+        if not remaining.size:
             break
         probability = probability * ratio(k, *of)
         total = total + probability
-        counts[waiting] = k
+        counts[remaining] = k
     return counts
 
 

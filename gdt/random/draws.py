@@ -297,12 +297,12 @@ def scaled(x: DistributedArray, mean: Any, std: Any, sampler: str) -> Distribute
 
 
 def like_draw(
-    x: DistributedArray, y: DistributedArray, sampler: str, **given: Any
+    x: DistributedArray, y: DistributedArray, sampler: str, **parameters: Any
 ) -> DistributedArray:
     """The numbers that were made of a draw `x` with these arguments, in its dtype; ShapeError if
     they are of another shape."""
     if y.shape != x.shape:
-        shapes = " and ".join(f"{k} of shape {list(np.shape(v))}" for k, v in given.items())
+        shapes = " and ".join(f"{k} of shape {list(np.shape(v))}" for k, v in parameters.items())
         raise error(ShapeError, sampler, f"{shapes} do not broadcast to {list(x.shape)}")
     return astype(y, x.dtype)
 

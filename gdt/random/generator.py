@@ -118,19 +118,19 @@ def key(seed: Any = None) -> DistributedArray:
     return as_key(seed)
 
 
-def as_key(given: Any) -> DistributedArray:
-    if isinstance(given, DistributedArray):
-        if given.dtype != np.uint64 or given.shape != ():
+def as_key(seed: Any) -> DistributedArray:
+    if isinstance(seed, DistributedArray):
+        if seed.dtype != np.uint64 or seed.shape != ():
             problem = "a key is of dtype uint64 and rank 0"
-            raise error(DtypeError, "key", problem, operands={"key": given.type})
-        return given
+            raise error(DtypeError, "key", problem, operands={"key": seed.type})
+        return seed
     mesh = get_default_mesh()
-    if given is None:
+    if seed is None:
         (new,) = from_host(
             "key", lambda: (_number(int(random_bits.fold_in(np, *generator.take())), mesh),)
         )
         return new  # type: ignore[no-any-return]
-    (fixed,) = from_host("key", lambda: (_number(_key_of_seed(given), mesh),))
+    (fixed,) = from_host("key", lambda: (_number(_key_of_seed(seed), mesh),))
     return fixed  # type: ignore[no-any-return]
 
 
@@ -192,5 +192,5 @@ def operands_of(given: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
 
 def _taken(mesh: Mesh) -> tuple[DistributedArray, DistributedArray]:
     """Key and stream of the next draw of the default generator, as arrays."""
-    taken, stream = generator.take()
-    return _number(taken, mesh), distribute(np.uint64(stream), Layout.replicated(mesh, 0))
+    number, stream = generator.take()
+    return _number(number, mesh), distribute(np.uint64(stream), Layout.replicated(mesh, 0))

@@ -248,7 +248,7 @@ def normal(bits: Array, dtype: np.dtype[Any]) -> Array:
     loops = [loop[dtype.char] for loop in NORMAL[dtype.char]]
     if None in loops:
         return None
-    centre, probabilities, exponents, tails, placed = loops
+    centre, probabilities, exponents, tails, place = loops
     words = bits.reshape(-1)
     out, scratch = np.empty(words.size, dtype), np.empty(words.size + 1, dtype)
     centre(out, words)
@@ -257,5 +257,5 @@ def normal(bits: Array, dtype: np.dtype[Any]) -> Array:
     exponents(outside.view(words.dtype), k)
     if tails(outside, k):
         far_tails_64["d"](outside)
-    placed(out, words, outside)
+    place(out, words, outside)
     return out.reshape(bits.shape)

@@ -145,14 +145,14 @@ class Decoder:
         return thing
 
     def _list(self, value: dict[str, Any]) -> Any:
-        made: list[Any] = self._keep(value, [])
-        made += self._all(value["list"])
-        return made
+        items: list[Any] = self._keep(value, [])
+        items += self._all(value["list"])
+        return items
 
     def _dict(self, value: dict[str, Any]) -> Any:
-        made: dict[Any, Any] = self._keep(value, {})
-        made.update({self.decode(k): self.decode(v) for k, v in value["dict"]})
-        return made
+        items: dict[Any, Any] = self._keep(value, {})
+        items.update({self.decode(k): self.decode(v) for k, v in value["dict"]})
+        return items
 
     def _partial(self, value: dict[str, Any]) -> Any:
         function, args, keywords = self._all(value["partial"])
@@ -161,8 +161,8 @@ class Decoder:
     def _thing(self, name: str) -> Any:
         thing = thing_of(name)
         if thing is None:
-            shown = name.removeprefix("own:")
-            problem = f"the file names {shown!r}, which this program has not"
+            own_name = name.removeprefix("own:")
+            problem = f"the file names {own_name!r}, which this program has not"
             raise error(CheckpointError, "load_model", problem, remedy=REGISTER)
         return thing
 
@@ -172,10 +172,10 @@ class Decoder:
             raise error(CheckpointError, "load_model", f"{value['object']!r} is no class")
         if "fields" in value:
             return tuple.__new__(cls, self._all(value["fields"]))
-        made = self._keep(value, object.__new__(cls))
+        instance = self._keep(value, object.__new__(cls))
         attributes = {key: self.decode(item) for key, item in value["attributes"].items()}
-        vars(made).update(attributes)  # as they were: no constructor runs
-        return made
+        vars(instance).update(attributes)  # as they were: no constructor runs
+        return instance
 
     def _layout(self, value: dict[str, Any]) -> Layout:
         mesh = self.decode(value["mesh"])

@@ -54,9 +54,9 @@ def register(thing: T | None = None, *, name: str | None = None) -> Any:
     if not callable(thing) or not name or name == "<lambda>":
         problem = f"{thing!r} is no class or function with a name"
         raise error(ArgumentError, "register", problem, remedy="Pass name=...")
-    known = OWN.get(name)
-    if known is not None and _origin(known) != _origin(thing):
-        problem = f"{name!r} is the name of {_origin(known)} already"
+    other_thing = OWN.get(name)
+    if other_thing is not None and _origin(other_thing) != _origin(thing):
+        problem = f"{name!r} is the name of {_origin(other_thing)} already"
         raise error(ArgumentError, "register", problem, remedy="Pass another name=...")
     OWN[name] = thing
     return thing
@@ -77,15 +77,15 @@ def _of_gdt() -> dict[str, Any]:
     """Return the classes and functions of gdt that files may name."""
     bases = (Module, Optimizer, Metric)
     classes = [c for base in bases for c in _subclasses(base) if c.__module__.startswith("gdt.")]
-    known: dict[str, Any] = {f"{c.__module__}.{c.__qualname__}": c for c in (*classes, *HELPERS)}
-    known |= {f"gdt.{n}": f for n, f in FUNCTIONS.items()}
-    known |= {f"gdt.nn.initializers.{n}": f for n, f in initializers.INITIALIZERS.items()}
-    known |= {f"gdt.nn.losses.{f.__name__}": f for f in losses.NAMES.values()}
-    known |= {f"gdt.metrics.{n}": f() for n, f in measuring.NAMES.items() if n not in CLASSES}
-    known["gdt.metrics.binary_accuracy_of_logits"] = measuring.binary_accuracy_of_logits
+    things: dict[str, Any] = {f"{c.__module__}.{c.__qualname__}": c for c in (*classes, *HELPERS)}
+    things |= {f"gdt.{n}": f for n, f in FUNCTIONS.items()}
+    things |= {f"gdt.nn.initializers.{n}": f for n, f in initializers.INITIALIZERS.items()}
+    things |= {f"gdt.nn.losses.{f.__name__}": f for f in losses.NAMES.values()}
+    things |= {f"gdt.metrics.{n}": f() for n, f in measuring.NAMES.items() if n not in CLASSES}
+    things["gdt.metrics.binary_accuracy_of_logits"] = measuring.binary_accuracy_of_logits
     operators = ("add", "sub", "mul", "truediv", "neg", "getitem")
-    known |= {f"operator.{n}": getattr(operator, n) for n in operators}
-    return known
+    things |= {f"operator.{n}": getattr(operator, n) for n in operators}
+    return things
 
 
 def thing_of(name: str) -> Any:

@@ -53,18 +53,18 @@ def load_weights(
     ['layers.0.bias', 'layers.0.weight']
     """
     places, arrays, problems = model.state(), dict[str, Any](), []
-    for stored, read in _entries(path):
-        name, transform = _renamed(stored, names or {})
+    for key, read in _entries(path):
+        name, transform = _renamed(key, names or {})
         if name not in places:
-            problems += [f"{stored}: the model has no {name}"] if strict else []
+            problems += [f"{key}: the model has no {name}"] if strict else []
             continue
         if name in arrays:
-            problems.append(f"{stored}: {name} has been given before")
+            problems.append(f"{key}: {name} has been given before")
             continue
         value = np.asarray(transform(read()))
         if value.shape != places[name].shape:
             shapes = f"{list(value.shape)}, and the model's {name} is {places[name].type}"
-            problems.append(f"{stored}: shape {shapes}")
+            problems.append(f"{key}: shape {shapes}")
             continue
         arrays[name] = asarray(value.astype(places[name].dtype), layout=places[name].layout)
     if strict:
@@ -77,10 +77,10 @@ def load_weights(
     return sorted(arrays)
 
 
-def _renamed(stored: str, names: Mapping[str, Target]) -> tuple[str, Transform]:
+def _renamed(key: str, names: Mapping[str, Target]) -> tuple[str, Transform]:
     """Return the name in the model of a name in a file, and the function of its array."""
     for pattern, target in names.items():
-        match = re.fullmatch(pattern, stored)
+        match = re.fullmatch(pattern, key)
         if match:
             name, transform = target if isinstance(target, tuple) else (target, lambda x: x)
             try:
@@ -88,7 +88,7 @@ def _renamed(stored: str, names: Mapping[str, Target]) -> tuple[str, Transform]:
             except (re.error, IndexError) as cause:
                 problem = f"{name!r} does not fit the pattern {pattern!r} ({cause})"
                 raise error(ArgumentError, "load_weights", problem) from None
-    return stored, lambda x: x
+    return key, lambda x: x
 
 
 def _entries(path: Any) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:

@@ -85,13 +85,13 @@ class Layout(Immutable):
                     remedy=f"Use one of {', '.join(UFUNCS)}.",
                 )
             by_axis[mesh.axis_index(name, "Layout")] = reduction
-        used = [a for axes in dims for a in axes] + [a for a, p in enumerate(by_axis) if p]
-        for axis in used:
-            if used.count(axis) > 1:
+        mesh_axes = [a for axes in dims for a in axes] + [a for a, p in enumerate(by_axis) if p]
+        for axis in mesh_axes:
+            if mesh_axes.count(axis) > 1:
                 raise error(
                     LayoutError,
                     "Layout",
-                    f"mesh axis {mesh.axis_names[axis]!r} is used {used.count(axis)} times",
+                    f"mesh axis {mesh.axis_names[axis]!r} is used {mesh_axes.count(axis)} times",
                     operands={"sharding_specs": list(sharding_specs), "mesh": mesh},
                     remedy="A mesh axis can split one array axis, or hold one partial reduction.",
                 )

@@ -242,8 +242,8 @@ class Mesh(Immutable):
 
     def unravel_index(self) -> dict[int, dict[str, int]]:
         """Return `{device id: {axis name: index}}` of every coordinate."""
-        named = (dict(zip(self.axis_names, c, strict=True)) for c in self.coordinates())
-        return dict(enumerate(named))
+        indices = (dict(zip(self.axis_names, c, strict=True)) for c in self.coordinates())
+        return dict(enumerate(indices))
 
     def host_mesh(self) -> Mesh:
         """Return the mesh of the same axes on virtual devices of the host."""

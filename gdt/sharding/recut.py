@@ -89,11 +89,11 @@ class Recut:
                 room = (chunk - 1 - offset) // step + 1 if step > 0 else offset // -step + 1
                 run = min(room, end - i)
                 stop, first = offset + step * run, start + i * stride - low
-                taken = slice(offset, stop if stop >= 0 else None, step)
+                interval = slice(offset, stop if stop >= 0 else None, step)
                 yield (
                     source,
                     owner,
-                    taken,
+                    interval,
                     slice(first, first + (run - 1) * stride + 1, stride),
                     run,
                 )
@@ -148,10 +148,10 @@ class Recut:
         moves = []
         for target, grid in enumerate(self.mesh.all_blocks):
             for place, shard in self._hosted(grid):
-                for source, owner, taken, filled, _ in self._runs(shard):
+                for source, owner, source_interval, interval, _ in self._runs(shard):
                     at, inside = self._owner(owner, grid)
                     if own & {position[at], target}:
-                        indices = self._index(inside, taken), self._index(place, filled)
+                        indices = self._index(inside, source_interval), self._index(place, interval)
                         moves.append((source, position[at], target, *indices))
         return moves
 

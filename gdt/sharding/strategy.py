@@ -158,9 +158,9 @@ def _unsplit_nbytes(
     for target, array_type in zip(strategy.target_layouts, types, strict=True):
         if target is None or array_type is None or array_type.dtype.kind not in "iu":
             continue
-        lost = set(itertools.chain(*array_type.layout.dims)).difference(*target.dims)
-        if lost and kind_of(dtype) in "fc":
-            p = math.prod(array_type.mesh.sizes[a] for a in lost)
+        unsplit_axes = set(itertools.chain(*array_type.layout.dims)).difference(*target.dims)
+        if unsplit_axes and kind_of(dtype) in "fc":
+            p = math.prod(array_type.mesh.sizes[a] for a in unsplit_axes)
             nbytes += (p - 1) * dtype.itemsize * sum(map(math.prod, out_shapes(rule, sizes)))
     return nbytes
 

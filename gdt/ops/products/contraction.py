@@ -104,11 +104,11 @@ def arrange(
     if order is None:
         return tuple(_lines("x", "w", left, right, out, left_shape, right_shape, ""))
     back = tuple(map(order.index, range(len(order))))
-    written = tuple(out[i] for i in order)
+    term = tuple(out[i] for i in order)
     return (
         "if target is not None:",
         f"    target = target.transpose({order})",
-        *_lines("x", "w", left, right, written, left_shape, right_shape, f".transpose({back})"),
+        *_lines("x", "w", left, right, term, left_shape, right_shape, f".transpose({back})"),
     )
 
 

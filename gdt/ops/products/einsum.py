@@ -56,8 +56,8 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Distribute
     pending = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
     if optimize is not False and len(arrays) > 2:
         for step in einsum_path(subscripts, *arrays, optimize=optimize)[0][1:-1]:
-            chosen = [pending.pop(i) for i in sorted(step, reverse=True)]
-            pending.append(_contracted(chosen[::-1], pending, out))
+            operands_of_step = [pending.pop(i) for i in sorted(step, reverse=True)]
+            pending.append(_contracted(operands_of_step[::-1], pending, out))
     x, labels = _contracted(pending, [], out)
     if labels != out:
         return _reduced(x, labels, out)
@@ -73,8 +73,8 @@ def _contracted(operands: Sequence[Labelled], others: Sequence[Labelled], out: T
     """Contract operands from left to right, but for the labels that `others` or `out` have."""
     (x, labels), *rest = operands
     for i, (w, term) in enumerate(rest):
-        needed = {*out, *(n for _, later in (*rest[i + 1 :], *others) for n in later)}
-        remaining = tuple(n for n in dict.fromkeys((*labels, *term)) if n in needed)
+        labels_of_rest = {*out, *(n for _, later in (*rest[i + 1 :], *others) for n in later)}
+        remaining = tuple(n for n in dict.fromkeys((*labels, *term)) if n in labels_of_rest)
         target = out if i == len(rest) - 1 and not others else remaining
         x, labels = contract_labels(x, w, labels, term, target), target
     return x, labels
