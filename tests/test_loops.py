@@ -21,6 +21,7 @@ from gdt.engine.plan import Shards
 from gdt.engine.specialization import ChosenBody
 from gdt.engine.updates import UpdateOp
 from gdt.errors import IndexRangeError
+from gdt.ops.nn.activations import error_function
 from gdt.ops.nn.batch_norm.loops import FEW, SHORT_ROW
 from gdt.ops.nn.cross_entropy.loops import MOST_EXPONENTIALS
 from gdt.ops.sums import LARGEST, LONGEST
@@ -282,6 +283,22 @@ def test_what_is_infinite_or_no_number_stays_so() -> None:
             assert used
             for a, b in zip(made, expected, strict=True):
                 np.testing.assert_array_equal(a, b)
+
+
+@compiled
+def test_the_error_function_has_the_bits_of_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    bits = random.integers(0, 2**32, (200, 1000), dtype=np.uint32).view(np.float32)
+    bits[0, :6] = np.nan, np.inf, -np.inf, 0.0, -0.0, error_function.SATURATION_32
+    near = np.linspace(-5, 5, 200_000, dtype=np.float32).reshape(200, -1)
+    for v in (bits, near, near.T, near[:, ::-2], near[:0], np.broadcast_to(near[:1], (3, 1000))):
+        looped = error_function.erf(np, v)
+        with monkeypatch.context() as patch, np.errstate(all="ignore"):
+            patch.setattr(error_function, "_erf32_loop", {"f": None})
+            expected = error_function.erf(np, v)
+        assert looped.dtype == expected.dtype == np.float32
+        np.testing.assert_array_equal(looped, expected)
+        numbers = ~np.isnan(looped)
+        np.testing.assert_array_equal(np.signbit(looped[numbers]), np.signbit(expected[numbers]))
 
 
 @compiled

@@ -310,10 +310,15 @@ def gelu_slope(xp: Any, x: Block, /, approximate: bool = False) -> Block:
         t = _tanh_form(xp, x)
         inner = ROOT_2_OVER_PI * (1 + 3 * CUBIC * x * x)
         return 0.5 * (1 + t + x * (1 - t * t) * inner)
-    density = xp.exp(-0.5 * x * x)
+    density = -0.5 * x
+    density *= x
+    xp.exp(density, out=density)
     density *= DENSITY_AT_0
     density *= x
-    density += 0.5 * (1 + error_function.erf(xp, x * ROOT_HALF))
+    cdf = error_function.erf(xp, x * ROOT_HALF)
+    cdf += 1
+    cdf *= 0.5
+    density += cdf
     return density
 
 
