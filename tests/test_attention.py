@@ -46,11 +46,15 @@ def test_masks_and_shared_keys_in_every_split(mesh: Any, rng: np.random.Generato
     mask = rng.random((2, 1, 5, 11)) < 0.5
     mask[0, 0, 2] = False  # a query that sees no key
     arrays = normal((2, 4, 5, 4)), normal((2, 1, 11, 4)), normal((2, 1, 11, 3)), mask
-    oracle = Oracle(gdt.attention, Sample(arrays, {"scale": 0.4}, attention))
+    plain = Oracle(gdt.attention, Sample(arrays, {"scale": 0.4}, attention))
+    dropped = Oracle(gdt.attention, Sample(arrays, {"dropout": 0.3, "key": 5}, attention))
     for split in SPLITS:
         layouts = [Layout([None, None, *specs], mesh) for specs in split]
-        oracle.check(mesh, [*layouts, Layout.replicated(mesh, 4)])
-        oracle.check(mesh, [*layouts, Layout(["a", None, None, "b"], mesh)])
+        plain.check(mesh, [*layouts, Layout.replicated(mesh, 4)])
+        dropped.check(mesh, [*layouts, Layout(["a", None, None, "b"], mesh)])
+    heads = Layout([None, ("b", "a"), None, None], mesh)  # more parts than heads
+    batch = Layout(["b", None, None, None], mesh)
+    dropped.check(mesh, [heads, batch, batch, Layout.replicated(mesh, 4)])
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -59,7 +63,8 @@ def test_blocks_of_scores_equal_the_whole_matrix(
 ) -> None:
     for name, value in (("HOST_BLOCK", (4, 3)), ("HOST_CAUSAL_BLOCK", (4, 3)), ("HOST_SCORES", 24)):
         monkeypatch.setattr(attention_blocks, name, value)
-    sample = Sample(tuple(rng.standard_normal((3, 2, 3, 13, 4))), {"causal": causal}, attention)
+    static = {"causal": causal, "dropout": 0.25, "key": 2}
+    sample = Sample(tuple(rng.standard_normal((3, 2, 3, 13, 4))), static, attention)
     mesh = create_mesh([("a", 3)])
     oracle = Oracle(gdt.attention, sample)
     for specs in ([None] * 4, [None, None, "a", None]):
@@ -108,6 +113,48 @@ def test_no_queries_have_no_results() -> None:
     keys = gdt.ones((3, 4))
     assert gdt.attention(keys[:0], keys, keys).shape == (0, 4)
     assert gdt.attention(gdt.ones((0, 3, 4)), keys, keys).shape == (0, 3, 4)
+
+
+def test_the_gradients_of_dropout_are_those_of_the_whole_matrix_with_the_same_weights_dropped(
+    rng: np.random.Generator,
+) -> None:
+    mesh = create_mesh([("a", 4)], blocks=4)
+    key = gdt.random.key(11)
+    split = Layout([None, "a", None], mesh)
+    arrays = [gdt.asarray(x, layout=split) for x in rng.standard_normal((3, 2, 10, 4))]
+
+    def whole(q: Any, k: Any, v: Any) -> Any:
+        weights = gdt.softmax(q @ k.mT / 2)
+        kept = gdt.random.bernoulli(weights.shape, 0.4, key=key, layout=Layout([None] * 3, mesh))
+        return weights * kept / 0.4 @ v
+
+    ring = lambda q, k, v: gdt.attention(q, k, v, dropout=0.6, key=key)
+    for run, dense in ((ring, whole), (gdt.function(ring), whole)):
+        results = [
+            gdt.grad(lambda *x, f=f: gdt.sum(f(*x) ** 2), argnums=(0, 1, 2))(*arrays)
+            for f in (run, dense)
+        ]
+        for own, expected in zip(*results, strict=True):
+            np.testing.assert_allclose(own.numpy(), expected.numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_a_layer_drops_other_weights_in_every_step_of_training_and_none_otherwise() -> None:
+    plain = nn.MultiHeadAttention(2, 8, key=1)
+    layer = nn.MultiHeadAttention(2, 8, key=1, dropout=0.5)
+    mesh = create_mesh([("a", 2), ("b", 2)], blocks=4)
+    x = gdt.random.normal((2, 6, 8), dtype="float32", key=2)
+    assert np.array_equal(layer(x, training=False), plain(x))
+    first, second = layer(x).numpy(), layer(x).numpy()
+    assert not np.allclose(first, second)
+    layer.dropout.calls = 0
+    for specs in (["a", "b", None], [None, "a", "b"]):
+        again = layer(gdt.relayout(x, Layout(specs, mesh))).numpy()
+        np.testing.assert_allclose(again, first, rtol=1e-5, atol=1e-6)
+        layer.dropout.calls = 0
+    assert list(layer.parameters()) == list(plain.parameters())
+    assert set(layer.state()) - set(plain.state()) == {"dropout.key"}
+    layer.eval()
+    assert np.array_equal(layer(x), plain(x))
 
 
 def test_half_precision_is_computed_in_float32(rng: np.random.Generator) -> None:
@@ -182,6 +229,13 @@ def test_the_heads_of_a_context() -> None:
         (lambda x: gdt.attention(x, x, x, mask=x), DtypeError, "mask is not bool"),
         (lambda x: gdt.attention(x, x, x, mask=x[:2] > 0), ShapeError, "a mask of (2, 4)"),
         (lambda x: gdt.attention(x.astype(int), x, x), DtypeError, "not floating-point"),
+        (lambda x: gdt.attention(x, x, x, dropout=1, key=0), ArgumentError, "dropout is 1"),
+        (lambda x: gdt.attention(x, x, x, dropout=0.5), ArgumentError, "dropout has no key"),
+        (
+            lambda x: gdt.attention(x, x, x, dropout=0.5, key=x),
+            ArgumentError,
+            "key is float64[3, 4]",
+        ),
         (nn.MultiHeadAttention(3), ArgumentError, "3 heads do not divide 4 features"),
         (lambda x: nn.MultiHeadAttention(3, key_heads=2), ArgumentError, "2 heads of keys do not"),
         (

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 import gdt
-from gdt import errors
+from gdt import errors, philox
+from gdt.philox import CounterRun
 from gdt.random import bits as random_bits
-from gdt.random import loops, philox
+from gdt.random import loops
 from gdt.random.normal_quantile import quantile
-from gdt.random.philox import CounterRun
 
 N = 200_000
 FLOATS = [np.float16, np.float32, np.float64]

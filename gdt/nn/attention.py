@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from gdt import random
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, LayoutError, ShapeError, error
 from gdt.nn import initializers
+from gdt.nn.dropout import Dropout
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_sizes, features_of, in_compute_dtype, mesh_of
@@ -72,18 +74,20 @@ class MultiHeadAttention(Module):
     causal: whether a position sees itself and earlier positions alone.
     rotary: whether queries and keys are turned by their positions; see `gdt.nn.rotary`.
     use_bias: whether the four projections have biases.
+    dropout: the probability with which a weight is dropped in training; see `gdt.attention`.
     layouts: layouts of parameters by name: `query_weight`, `key_weight` and `value_weight` (size,
         heads * head_size), `output_weight` (heads * head_size, size), and the biases `query_bias`,
         `key_bias`, `value_bias` and `output_bias`, which are split as their weights' last axes if
         not given. Heads are split where the last axis of the first three weights and the first of
         the last one are.
-    initializer: of the weights. dtype: of the parameters. key: of the random numbers; the next ones
-        of `gdt.random` if not given.
+    initializer: of the weights. dtype: of the parameters. key: of the random numbers of weights and
+        dropout; the next ones of `gdt.random` if not given.
 
     Positions may be split too: keys and values then travel around a ring; see `gdt.attention`.
     Source: Vaswani et al. 2017, "Attention is all you need".
 
-    Raises ArgumentError for sizes that heads do not divide, LayoutError for a name of no parameter.
+    Raises ArgumentError for sizes that heads do not divide and for a dropout outside [0, 1),
+    LayoutError for a name of no parameter.
 
     >>> mesh = gdt.create_mesh([("batch", 2), ("model", 2)])
     >>> columns, rows = gdt.Layout([None, "model"], mesh), gdt.Layout(["model", None], mesh)
@@ -106,6 +110,7 @@ class MultiHeadAttention(Module):
         causal: bool = False,
         rotary: bool = False,
         use_bias: bool = True,
+        dropout: float = 0.0,
         layouts: Mapping[str, Layout] | None = None,
         initializer: str | Initializer = "glorot_uniform",
         dtype: Any = np.float32,
@@ -134,6 +139,8 @@ class MultiHeadAttention(Module):
             raise error(LayoutError, name, f"{wrong!r} is no parameter", remedy=remedy)
         self.heads, self.key_heads, self.head_size = heads, key_heads, head_size
         self.causal, self.rotary, self.size = causal, rotary, size
+        own_key = None if key is None else random.fold_in(random.key(key), len(PARTS))
+        self.dropout = Dropout(dropout, key=own_key) if dropout else None
         self.query_weight: DistributedArray | None = None
         if size is not None:
             self._build(size)
@@ -170,11 +177,14 @@ class MultiHeadAttention(Module):
         y = transpose(y, (*range(y.ndim - 3), -2, -3, -1))
         return rotary(y) if self.rotary and part != "value" else y
 
-    def __call__(self, x: Any, context: Any = None, mask: Any = None) -> Any:
+    def __call__(
+        self, x: Any, context: Any = None, mask: Any = None, training: bool | None = None
+    ) -> Any:
         """Return what the positions of x see in `context`, or in x itself.
 
         x: (batch, positions, size). context: (batch, others, size). mask: bool, whether a position
-        sees another: (batch, positions, others), or what broadcasts to it.
+        sees another: (batch, positions, others), or what broadcasts to it. training: whether to
+        drop weights; by default the module's mode.
         """
         if self.query_weight is None:
             self._build(features_of("MultiHeadAttention", x, 2), mesh_of(x))
@@ -184,20 +194,23 @@ class MultiHeadAttention(Module):
         v = self._heads_of("value", seen, self.key_heads)
         if mask is not None and np.ndim(mask) > 2:
             mask = expand_dims(mask, -3)
-        y = self._attend(q, k, v, mask)
+        y = self._attend(q, k, v, mask, self.training if training is None else training)
         y = transpose(y, (*range(y.ndim - 3), -2, -3, -1))
         y = reshape(y, (*y.shape[:-2], self.heads * y.shape[-1]))
         return self._project("output", y)
 
-    def _attend(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
+    def _attend(self, q: Any, k: Any, v: Any, mask: Any, training: bool) -> Any:
         """Return the results of all heads; heads of keys are shared by neighbouring heads."""
+        options: dict[str, Any] = {"causal": self.causal}
+        if training and self.dropout is not None:
+            options |= {"dropout": self.dropout.rate, "key": self.dropout.next_key()}
         if self.key_heads == self.heads:
-            return attention(q, k, v, mask, causal=self.causal)
+            return attention(q, k, v, mask, **options)
         shared = self.heads // self.key_heads
         grouped = reshape(q, (*q.shape[:-3], self.key_heads, shared, *q.shape[-2:]))
         k, v = expand_dims(k, -3), expand_dims(v, -3)  # (batch, key_heads, 1, others, head_size)
         mask = expand_dims(mask, -3) if mask is not None and np.ndim(mask) > 2 else mask
-        y = attention(grouped, k, v, mask, causal=self.causal)
+        y = attention(grouped, k, v, mask, **options)
         return reshape(y, q.shape)
 
     def describe(self) -> str:

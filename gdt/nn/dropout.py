@@ -51,10 +51,15 @@ class Dropout(Module):
         mode."""
         if not (self.training if training is None else training) or not self.rate or not x.size:
             return x
-        (calls,) = from_host("Dropout", self._count)
-        key = random.fold_in(self.key, calls)
+        key = self.next_key()
         mask = random.bernoulli(x.shape, 1 - self.rate, layout=x.layout.resolved, key=key)
         return where(mask, x * (1 / (1 - self.rate)), 0)
+
+    def next_key(self) -> DistributedArray:
+        """Return the key of a call, and count it."""
+        (calls,) = from_host("Dropout", self._count)
+        key: DistributedArray = random.fold_in(self.key, calls)
+        return key
 
     def _count(self) -> tuple[DistributedArray]:
         """Return the number of calls so far as an array, and count one more."""

@@ -35,9 +35,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gdt.errors import DtypeError, ShapeError, error
+from gdt.philox import HALF, LOW, CounterRun, as_uint64, draw, philox
 from gdt.random import loops
 from gdt.random.normal_quantile import centred_quantile, half_integers, quantile
-from gdt.random.philox import HALF, LOW, CounterRun, as_uint64, draw, philox
 from gdt.sharding.dtypes import BFLOAT16
 
 Array: TypeAlias = Any

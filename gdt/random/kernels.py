@@ -14,9 +14,9 @@ from gdt.backend import backend_of
 from gdt.cuda import launches
 from gdt.engine.launcher import KernelBody, Launcher
 from gdt.ops.creation import shard_starts
+from gdt.philox import CounterRun
 from gdt.random import bits as random_bits
 from gdt.random import distributions
-from gdt.random.philox import CounterRun
 from gdt.sharding.array_type import ArrayType
 
 Block = Any

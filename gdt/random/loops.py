@@ -1,6 +1,6 @@
-"""Compiled loops of random bits, uniform and normal numbers: the bits of the NumPy code, faster.
+"""Compiled loops of uniform and normal numbers: the bits of the NumPy code, faster.
 
-They do the arithmetic of `philox` and `normal_quantile` in its order, one element at a time, so
+They do the arithmetic of `bits` and `normal_quantile` in its order, one element at a time, so
 every number has the same bits. See `gdt.engine.loops`.
 """
 
@@ -11,35 +11,10 @@ from typing import Any
 import numpy as np
 
 from gdt.engine.loops import loop
+from gdt.philox import SMALLEST
 from gdt.random.normal_quantile import CENTRE, CENTRE_SQUARED, FORMATS
 
 Array = Any
-
-M0, M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
-W0, W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
-HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
-ROUNDS = 10
-
-
-@loop("words, int, int, int, int, int, int")
-def philox_pairs(
-    out: Array, first: int, k0: int, k1: int, s0: int, s1: int, is_narrow: int
-) -> None:
-    """Write both pairs of words of counters from `first` on; if `is_narrow`, with halves swapped,
-    so that they are 32-bit words in order in memory."""
-    for i in range(out.size // 2):
-        counter = np.uint64(first) + np.uint64(i)
-        a = ((counter & LOW) << HALF) | (counter >> HALF)
-        b = (np.uint64(s0) << HALF) | np.uint64(s1)
-        key_a, key_b = np.uint64(k0) << HALF, np.uint64(k1) << HALF
-        for _ in range(ROUNDS):
-            a, b = (b >> HALF) * M1 ^ (a << HALF) ^ key_a, (a >> HALF) * M0 ^ (b << HALF) ^ key_b
-            key_a += W0 << HALF
-            key_b += W1 << HALF
-        if is_narrow:
-            a, b = (a >> HALF) | (a << HALF), (b >> HALF) | (b << HALF)
-        out[2 * i] = a
-        out[2 * i + 1] = b
 
 
 @loop("output, words")
@@ -211,22 +186,6 @@ NORMAL = {
     "f": (centre_32, probabilities_32, exponents_32, tails_32, placed_32),
     "d": (centre_64, probabilities_64, exponents_64, tails_64, placed_64),
 }
-
-
-SMALLEST = 1 << 15
-"""The fewest numbers of a tile for which loops are worth importing numba."""
-
-
-def words_of_counters(first: int, count: int, key: int, stream: int, word: np.dtype[Any]) -> Array:
-    """Return all words of `count` consecutive counters, as `philox` defines them; None for few, and
-    without numba."""
-    fill = philox_pairs["d"] if 2 * count >= SMALLEST else None
-    if fill is None:
-        return None
-    out = np.empty(2 * count, np.uint64)
-    low = 2**32 - 1
-    fill(out, first, key & low, key >> 32, stream & low, stream >> 32, int(word.itemsize == 4))
-    return out.view(word)
 
 
 def uniform(bits: Array, dtype: np.dtype[Any]) -> Array:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gdt.cuda import launches
+from gdt.philox import CounterRun
 from gdt.random import bits as random_bits
-from gdt.random.philox import CounterRun
 
 from .harness import SANITIZERS, SCHEDULES, Execute, covering, every, garbage, name, run_case
 

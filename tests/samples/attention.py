@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gdt.philox import CounterRun
+from gdt.random.bits import bernoulli
 from gdt.testing import Sample
 
 rng = np.random.default_rng(0)
@@ -20,6 +22,8 @@ def attention(
     mask: Any = None,
     causal: bool = False,
     scale: float | None = None,
+    dropout: float = 0.0,
+    key: int = 0,
 ) -> np.ndarray:
     scores = q @ k.swapaxes(-1, -2) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
     seen = np.ones(scores.shape[-2:], bool)
@@ -30,7 +34,12 @@ def attention(
     largest = scores.max(-1, keepdims=True)
     weights = np.exp(scores - np.where(largest == -np.inf, 0, largest))
     total = weights.sum(-1, keepdims=True)
-    return (weights @ v) / np.where(total == 0, 1, total)
+    weights = weights / np.where(total == 0, 1, total)
+    if dropout:
+        shape = (*np.broadcast_shapes(weights.shape[:-2], v.shape[:-2]), *weights.shape[-2:])
+        kept = bernoulli(np, CounterRun(0, math.prod(shape)), key, p=1 - dropout)
+        weights = weights * kept.reshape(shape) / (1 - dropout)
+    return weights @ v  # type: ignore[no-any-return]
 
 
 # Gradients are in tests/test_attention.py: they have no gradients of their own.
@@ -39,7 +48,7 @@ SAMPLES: dict[str, list[Sample]] = {
         Sample((*normal((2, 2, 7, 4)), normal((2, 7, 3))), {"causal": True}, attention, grad=False),
         Sample(
             (normal((5, 4)), normal((9, 4)), normal((9, 2)), rng.random((5, 9)) < 0.5),
-            {"scale": 0.3},
+            {"scale": 0.3, "dropout": 0.4, "key": 3},
             attention,
             grad=False,
         ),

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.philox import CounterRun, draw
+
 Block = Any
 
 # Queries and keys of a block, and scores that are computed together. Measured on the host: blocks
@@ -15,6 +17,7 @@ Block = Any
 # mask, of which they skip more. Several heads at a time only pay where a head has few scores.
 HOST_BLOCK, HOST_CAUSAL_BLOCK, HOST_SCORES = (256, 512), (128, 256), 1 << 16
 GPU_BLOCK, GPU_SCORES = (1024, 1024), 1 << 26
+GPU_DRAWN = 1 << 23  # scores with random numbers, which take some 64 bytes each while drawn
 
 
 class Place(NamedTuple):
@@ -54,6 +57,32 @@ class Place(NamedTuple):
         return _cuts(keys, step)
 
 
+class Drops(NamedTuple):
+    """The weights that dropout keeps: those of which `gdt.random.bernoulli` draws True as elements
+    of the whole array of weights, (..., queries, keys).
+
+    key: uint64. rate: the probability that a weight is dropped. heads: the index of every head of a
+    tile among those of the whole array. queries, keys: sizes of the whole array.
+    """
+
+    key: Block
+    rate: float
+    heads: Block
+    queries: int
+    keys: int
+
+    def kept(self, xp: Any, heads: slice, place: Place, rows: slice, columns: slice) -> Block:
+        """Return which weights of a block are kept: (heads, queries, keys)."""
+        queries = place.first_query + xp.arange(rows.start, rows.stop)
+        first = (self.heads[heads, None] * self.queries + queries) * self.keys
+        first = first + (place.first_key + columns.start)  # (heads, queries)
+        index: Any = CounterRun(first, columns.stop - columns.start)
+        if xp is not np:
+            index = first[..., None] + xp.arange(index.length)
+        largest = math.ceil((1 - self.rate) * 2.0**32) - 1
+        return draw(xp, index, self.key, 0, np.uint32, bool, lambda bits: bits <= largest)
+
+
 def _wide(x: Block) -> Block:
     """Return x in the dtype in which scores are computed: float32 for float16."""
     return x.astype(np.float32) if x.dtype.itemsize < 4 else x
@@ -63,10 +92,11 @@ def _cuts(size: int, step: int) -> list[slice]:
     return [slice(at, min(at + step, size)) for at in range(0, size, step)]
 
 
-def _heads(xp: Any, q: Block, k: Block, steps: tuple[int, int]) -> list[slice]:
+def _heads(xp: Any, q: Block, k: Block, steps: tuple[int, int], drops: Drops | None) -> list[slice]:
     """Return the parts of the first axis, heads of all sequences, that are computed together."""
     each = max(min(q.shape[1], steps[0]) * min(k.shape[1], steps[1]), 1)
-    return _cuts(q.shape[0], max((HOST_SCORES if xp is np else GPU_SCORES) // each, 1))
+    on_gpu = GPU_SCORES if drops is None else GPU_DRAWN
+    return _cuts(q.shape[0], max((HOST_SCORES if xp is np else on_gpu) // each, 1))
 
 
 def _steps(xp: Any, place: Place) -> tuple[int, int]:
@@ -110,18 +140,26 @@ def _masked(mask: Block, rows: slice, columns: slice) -> Block | None:
 
 
 def attend(
-    xp: Any, q: Block, k: Block, v: Block, mask: Mask | None, place: Place, scale: float
+    xp: Any,
+    q: Block,
+    k: Block,
+    v: Block,
+    mask: Mask | None,
+    place: Place,
+    scale: float,
+    drops: Drops | None = None,
 ) -> tuple[Block, Block]:
     """Return softmax(scale * q k^T) v, and the logarithms of the softmax's denominators.
 
     q: (heads, queries, e), k: (heads, keys, e), v: (heads, keys, f). Results: (heads, queries, f),
-    (heads, queries); of a query that sees no key 0 and -inf.
+    (heads, queries); of a query that sees no key 0 and -inf. drops: which weights are dropped, as
+    if they were 0, while the others are divided by the probability that they are not.
     """
     dtype = xp.result_type(_wide(q).dtype, _wide(v).dtype)
     out = xp.empty((*q.shape[:2], v.shape[-1]), dtype)
     denominators = xp.empty(q.shape[:2], dtype)
     steps, memory = _steps(xp, place), _Memory(xp, q, k)
-    for heads in _heads(xp, q, k, steps):
+    for heads in _heads(xp, q, k, steps, drops):
         own = None if mask is None else mask.of(heads)
         for rows in _cuts(q.shape[1], steps[0]):
             state = None
@@ -130,19 +168,25 @@ def attend(
                 keys, values = (_wide(a[heads, columns]) for a in (k, v))
                 scores = memory.product(queries, keys)
                 _hide(xp, scores, own, place, rows, columns)
-                state = _joined(xp, state, scores, values)
+                kept = None if drops is None else drops.kept(xp, heads, place, rows, columns)
+                state = _joined(xp, state, scores, values, kept)
             if state is None:
                 out[heads, rows], denominators[heads, rows] = 0, -np.inf
                 continue
             maximum, total, sums = state
+            if drops is not None:
+                sums *= 1 / (1 - drops.rate)
             out[heads, rows] = sums / xp.where(total == 0, total.dtype.type(1), total)
             with np.errstate(divide="ignore"):
                 denominators[heads, rows] = (maximum + xp.log(total))[..., 0]
     return out, denominators
 
 
-def _joined(xp: Any, state: Any, scores: Block, values: Block) -> tuple[Block, Block, Block]:
-    """Return the maximum, the sum of exponentials and the weighted sum of values so far.
+def _joined(
+    xp: Any, state: Any, scores: Block, values: Block, kept: Block | None
+) -> tuple[Block, Block, Block]:
+    """Return the maximum, the sum of exponentials and the sum of values, weighted by those that are
+    kept, so far.
 
     The maximum of no key at all is taken for 0, so that nothing is subtracted from -inf.
     """
@@ -153,7 +197,8 @@ def _joined(xp: Any, state: Any, scores: Block, values: Block) -> tuple[Block, B
     scores -= shift
     weights = xp.exp(scores, out=scores)
     ones = xp.ones((weights.shape[-1], 1), weights.dtype)
-    total, sums = weights @ ones, weights @ values  # a product takes half the time of a sum
+    total = weights @ ones  # a product takes half the time of a sum
+    sums = (weights if kept is None else xp.multiply(weights, kept, out=weights)) @ values
     if state is not None:
         share = xp.exp(state[0] - shift)
         total += share * state[1]
@@ -172,8 +217,9 @@ def gradients(
     products: Block,
     place: Place,
     scale: float,
+    drops: Drops | None = None,
 ) -> tuple[Block, Block, Block]:
-    """Return the gradients in q, k and v, with the weights computed anew.
+    """Return the gradients in q, k and v, with the weights computed, and dropped, anew.
 
     g: (heads, queries, f), the cotangent. denominators: as `attend` returns them. products:
     (heads, queries), the products of each result with its cotangent.
@@ -182,8 +228,9 @@ def gradients(
     g_q, g_k, g_v = (xp.zeros(a.shape, dtype) for a in (q, k, v))
     steps = _steps(xp, place)
     of_scores, of_gradients = _Memory(xp, q, k), _Memory(xp, g, v)
+    share = dtype.type(1 if drops is None else 1 / (1 - drops.rate))
     shifts = xp.where(denominators == -np.inf, dtype.type(np.inf), denominators)[..., None]
-    for heads in _heads(xp, q, k, steps):
+    for heads in _heads(xp, q, k, steps, drops):
         own = None if mask is None else mask.of(heads)
         for rows in _cuts(q.shape[1], steps[0]):
             queries, cotangent = _wide(q[heads, rows]) * scale, _wide(g[heads, rows])
@@ -194,8 +241,13 @@ def gradients(
                 _hide(xp, weights, own, place, rows, columns)
                 weights -= shifts[heads, rows]
                 xp.exp(weights, out=weights)  # (heads, queries, keys)
-                g_v[heads, columns] += weights.swapaxes(-1, -2) @ cotangent
                 g_scores = of_gradients.product(cotangent, values)
+                used = weights
+                if drops is not None:
+                    factors = drops.kept(xp, heads, place, rows, columns) * share
+                    g_scores *= factors
+                    used = weights * factors
+                g_v[heads, columns] += used.swapaxes(-1, -2) @ cotangent
                 g_scores -= product
                 g_scores *= weights
                 g_q[heads, rows] += g_scores @ keys

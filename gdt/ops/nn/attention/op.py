@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,67 +14,28 @@ from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
-from gdt.errors import DtypeError, GradientError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, GradientError, ShapeError, error
 from gdt.ops.comparison import where
+from gdt.ops.creation import asarray
 from gdt.ops.elementwise import like, multiply
 from gdt.ops.exponential import exp
 from gdt.ops.extrema import max_
 from gdt.ops.joining import concat, roll
 from gdt.ops.movement import relayout
-from gdt.ops.nn.attention.blocks import (
-    Place,
-    attend,
-    cut_mask,
-    gradients,
-    mask_of_tile,
-    tiles_of,
-)
+from gdt.ops.nn.attention.blocks import attend, cut_mask, gradients, mask_of_tile, tiles_of
+from gdt.ops.nn.attention.spans import Spans, number_of
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims, reshape
 from gdt.ops.windows import plain_tiling, tiled, untiled
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import RuleSpec
 
 __all__ = ["attention"]
 
 Block = Any
-
-
-class Spans(NamedTuple):
-    """The positions of queries and keys, and how their tiles meet.
-
-    queries, keys: how many positions there are. query_tiles, key_tiles: into how many tiles they
-    are cut. step: where both are cut, tile i of the queries meets tile i - step of the keys.
-    """
-
-    queries: int
-    keys: int
-    query_tiles: int
-    key_tiles: int
-    causal: bool
-    scale: float
-    step: int = 0
-
-    def place(self, tile: Any, queries: int, keys: int) -> Place:
-        """Return the place of tile number `tile`, of `queries` and `keys` positions with padding.
-
-        tile: a number on the host, an array on a device."""
-        first_query = tile * queries if self.query_tiles > 1 else 0
-        first_key: Any = 0
-        if self.key_tiles > 1:
-            own = (tile - self.step) % self.key_tiles if self.query_tiles > 1 else tile
-            first_key = own * keys
-        is_even = self.key_tiles * keys == self.keys
-        return Place(
-            first_query, first_key, None if is_even else self.keys - first_key, self.causal
-        )
-
-    @property
-    def is_ring(self) -> bool:
-        """Whether every tile of queries meets every tile of keys."""
-        return self.query_tiles > 1 and self.key_tiles > 1
 
 
 # ---------------------------------------------------------------- on tiles
@@ -89,8 +50,8 @@ def _mask_term(mask: ArrayType | None) -> str:
     return "..." if mask is None else "... m n"
 
 
-def _rule(q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, *, how: Spans) -> RuleSpec:
-    text = f"... t e, ... s e, ... s f, {_mask_term(mask)} -> ... t f, ... t"
+def _rule(q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, key: Any, *, how: Spans) -> RuleSpec:
+    text = f"... t e, ... s e, ... s f, {_mask_term(mask)}, ... -> ... t f, ... t"
     return RuleSpec(text, whole=_whole(mask))
 
 
@@ -101,15 +62,6 @@ def _batch(mesh_ndim: int, *blocks: Block) -> tuple[tuple[int, ...], tuple[int, 
     return tuple(lead[:mesh_ndim]), tuple(lead[mesh_ndim:-1]), lead[-1]
 
 
-def _number(xp: Any, shards: Shards, at: tuple[int, ...], tile: int) -> Any:
-    """Return the number of a tile of a block in the whole array: on the host a number."""
-    if "...1" not in shards.split:
-        return tile
-    start = shards.start["...1"]
-    number = start[tuple(i if n > 1 else 0 for i, n in zip(at, start.shape, strict=True))] + tile
-    return int(number) if xp is np else number
-
-
 @op(_rule, outputs=2, rounded="q -")
 def attention_of_tiles(
     xp: Any,
@@ -117,6 +69,7 @@ def attention_of_tiles(
     k: Block,
     v: Block,
     mask: Block,
+    key: Block,
     /,
     how: Spans,
     *,
@@ -129,11 +82,12 @@ def attention_of_tiles(
     dtype = xp.result_type(q.dtype, k.dtype, v.dtype)
     out, denominators = xp.empty((*lead, v.shape[-1]), dtype), xp.empty(lead, _wide(dtype))
     for at, tile, parts in tiles_of(xp, shape, tiles, batch, q, k, v):
-        place = how.place(_number(xp, shards, at, tile), q.shape[-2], k.shape[-2])
+        place = how.place(number_of(xp, shards, at, tile), q.shape[-2], k.shape[-2])
         seen = mask_of_tile(xp, mask, at, tile, batch)
         seen = cut_mask(xp, seen, place, q.shape[-2], k.shape[-2])
         queries, keys, values = parts
-        y, sums = attend(xp, queries, keys, values, seen, place, how.scale)
+        drops = how.drops(xp, key, shards, at, batch)
+        y, sums = attend(xp, queries, keys, values, seen, place, how.scale, drops)
         out[at][..., tile, :, :] = y.reshape(*batch, *y.shape[1:])
         denominators[at][..., tile, :] = sums.reshape(*batch, sums.shape[-1])
     return out, denominators
@@ -145,9 +99,9 @@ def _wide(dtype: np.dtype) -> np.dtype:
 
 
 def _gradient_rule(
-    q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, *rest: Any, how: Spans
+    q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, key: Any, *rest: Any, how: Spans
 ) -> RuleSpec:
-    left = f"... t e, ... s e, ... s f, {_mask_term(mask)}, ... t f, ... t, ... t"
+    left = f"... t e, ... s e, ... s f, {_mask_term(mask)}, ..., ... t f, ... t, ... t"
     return RuleSpec(f"{left} -> ... t e, ... s e, ... s f", whole=_whole(mask))
 
 
@@ -158,6 +112,7 @@ def attention_gradient(
     k: Block,
     v: Block,
     mask: Block,
+    key: Block,
     g: Block,
     denominators: Block,
     products: Block,
@@ -177,12 +132,14 @@ def attention_gradient(
     outs = [xp.empty((*shape, *batch, tiles, *a.shape[-2:]), dtype) for a in (q, k, v)]
     vectors = denominators[..., None], products[..., None]
     for at, tile, parts in tiles_of(xp, shape, tiles, batch, q, k, v, g, *vectors):
-        place = how.place(_number(xp, shards, at, tile), q.shape[-2], k.shape[-2])
+        place = how.place(number_of(xp, shards, at, tile), q.shape[-2], k.shape[-2])
         seen = mask_of_tile(xp, mask, at, tile, batch)
         seen = cut_mask(xp, seen, place, q.shape[-2], k.shape[-2])
         queries, keys, values, cotangent, sums, own = parts
+        drops = how.drops(xp, key, shards, at, batch)
+        rows = sums[..., 0], own[..., 0]
         results = gradients(
-            xp, queries, keys, values, seen, cotangent, sums[..., 0], own[..., 0], place, how.scale
+            xp, queries, keys, values, seen, cotangent, *rows, place, how.scale, drops
         )
         for out, result in zip(outs, results, strict=True):
             out[at][..., tile, :, :] = result.reshape(*batch, *result.shape[1:])
@@ -196,7 +153,7 @@ def _no_second_derivative(*_: Any, **__: Any) -> DistributedArray:
     raise error(GradientError, "attention", problem, remedy=remedy)
 
 
-attention_gradient.vjp(*[_no_second_derivative] * 7)
+attention_gradient.vjp(*[_no_second_derivative] * 8)
 
 
 @op("... t f, ... t, ... t f, ... t -> ... t f, ... t", outputs=2, rounded="x -")
@@ -217,20 +174,27 @@ def merge_attention(
 
 @custom_vjp
 def attend_to_tiles(
-    q: DistributedArray, k: DistributedArray, v: DistributedArray, mask: Any, *, how: Spans
+    q: DistributedArray,
+    k: DistributedArray,
+    v: DistributedArray,
+    mask: Any,
+    key: Any,
+    *,
+    how: Spans,
 ) -> tuple[DistributedArray, DistributedArray]:
     """Return what `attention_of_tiles` does of every tile of queries with all tiles of keys.
 
     Keys and values go around the ring of tiles in one message a step, so a device never holds more
     than its own tile and one other.
     """
-    out, sums = attention_of_tiles(q, k, v, mask, how=how)
+    out, sums = attention_of_tiles(q, k, v, mask, key, how=how)
     if how.is_ring:
         travelling = concat([k, v], -1)  # (..., tiles, positions, e + f)
         for step in range(1, how.key_tiles):
             travelling = roll(travelling, 1, -3)
             keys, values = _parted(travelling, k.shape[-1])
-            y, y_sums = attention_of_tiles(q, keys, values, mask, how=how._replace(step=step))
+            now = how._replace(step=step)
+            y, y_sums = attention_of_tiles(q, keys, values, mask, key, how=now)
             out, sums = merge_attention(out, sums, y, y_sums)
     return out, sums
 
@@ -240,7 +204,7 @@ def _parted(x: DistributedArray, size: int) -> tuple[DistributedArray, Distribut
 
 
 def _attend_to_tiles_vjp(
-    g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, *, how: Spans
+    g: Any, out: Any, q: Any, k: Any, v: Any, mask: Any, key: Any, *, how: Spans
 ) -> tuple[Any, ...]:
     (g_y, g_sums), (y, sums) = g, out
     if g_y is None:
@@ -250,7 +214,7 @@ def _attend_to_tiles_vjp(
         products = products.astype(sums.dtype)
     if g_sums is not None:
         products = products - g_sums
-    first = attention_gradient(q, k, v, mask, g_y, sums, products, how=how)
+    first = attention_gradient(q, k, v, mask, key, g_y, sums, products, how=how)
     g_q, g_k, g_v = (like(a, x) for a, x in zip(first, (q, k, v), strict=True))
     if how.is_ring:
         travelling, carried = concat([k, v], -1), None
@@ -258,7 +222,7 @@ def _attend_to_tiles_vjp(
             travelling = roll(travelling, 1, -3)
             keys, values = _parted(travelling, k.shape[-1])
             now = how._replace(step=step)
-            parts = attention_gradient(q, keys, values, mask, g_y, sums, products, how=now)
+            parts = attention_gradient(q, keys, values, mask, key, g_y, sums, products, how=now)
             more_q, more_k, more_v = (
                 like(a, x) for a, x in zip(parts, (q, keys, values), strict=True)
             )
@@ -267,7 +231,7 @@ def _attend_to_tiles_vjp(
             g_q = g_q + more_q
         others_k, others_v = _parted(roll(carried, 1, -3), k.shape[-1])
         g_k, g_v = g_k + others_k, g_v + others_v
-    return g_q, g_k, g_v, None
+    return g_q, g_k, g_v, None, None
 
 
 attend_to_tiles.vjp(joint=_attend_to_tiles_vjp)
@@ -309,6 +273,23 @@ def _checked(
     return q, k, v, reshape(seen, sizes) if seen.ndim < 2 else seen
 
 
+def _checked_key(dropout: float, key: Any, mesh: Mesh) -> Any:
+    """Return the key of dropout on a mesh, or 0 if nothing is dropped; or raise ArgumentError."""
+    if not 0 <= dropout < 1:
+        problem = f"dropout is {dropout!r}"
+        raise error(ArgumentError, "attention", problem, remedy="It is in [0, 1).")
+    if not dropout:
+        return 0
+    if key is None:
+        remedy = "Pass key=gdt.random.key(), or a seed."
+        raise error(ArgumentError, "attention", "dropout has no key", remedy=remedy)
+    array = asarray(key, dtype=np.uint64) if isinstance(key, int) else asarray(key)
+    if array.ndim or array.dtype != np.uint64:
+        problem, remedy = f"key is {array.type}", "Pass one of gdt.random.key()."
+        raise error(ArgumentError, "attention", problem, remedy=remedy)
+    return relayout(array, Layout.replicated(mesh, 0))
+
+
 def _cut(x: DistributedArray, axes: Axes) -> DistributedArray:
     """Return (..., positions, features) as (..., tiles, positions of a tile, features)."""
     tiles = math.prod(x.mesh.sizes[a] for a in axes)
@@ -317,7 +298,14 @@ def _cut(x: DistributedArray, axes: Axes) -> DistributedArray:
 
 @public
 def attention(
-    q: Any, k: Any, v: Any, mask: Any = None, causal: bool = False, scale: float | None = None
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    causal: bool = False,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    key: Any = None,
 ) -> DistributedArray:
     """Return softmax(scale * q k^T) v: the means of the values of the keys that a query sees,
     weighted by how well they fit.
@@ -328,12 +316,18 @@ def attention(
     causal: whether a query sees the keys of its own position and of earlier ones alone. scale:
     1 / sqrt(e) if not given.
 
+    dropout: the probability, in [0, 1), with which a weight is dropped; those that are not are
+    divided by 1 - dropout. key: of `gdt.random.key`, or its seed; needed for that. On every layout
+    those weights are kept of which gdt.random.bernoulli((..., queries, keys), 1 - dropout, key=key)
+    is True: devices draw anew what they need, forwards and backwards.
+
     The matrix of scores is never held, neither forwards nor backwards: blocks of it are computed
     and used, in float32 for float16. Leading axes may be split without communication. Of split keys
     alone every device computes its share, and the shares are merged. Where queries and keys are
     both split, keys and values travel around a ring, and a device holds 1 / n of everything.
 
-    Raises ShapeError or DtypeError for operands that do not fit. Sources: Dao et al. 2022, Liu et
+    Raises ShapeError or DtypeError for operands that do not fit, ArgumentError for another dropout
+    and for one without a key. Sources: Dao et al. 2022, Liu et
     al. 2023 ("Ring attention").
 
     >>> x = gdt.asarray([[1.0, 0.0], [0.0, 1.0]])
@@ -341,15 +335,18 @@ def attention(
     [[1.0, 0.0], [0.33, 0.67]]
     """
     q, k, v, seen = _checked(q, k, v, mask)
+    drawn_by = _checked_key(dropout, key, q.mesh)
     query_axes, key_axes = q.layout.dims[-2], k.layout.dims[-2] or v.layout.dims[-2]
     if query_axes and key_axes:
         key_axes = query_axes
     tiles = [math.prod(q.mesh.sizes[a] for a in axes) for axes in (query_axes, key_axes)]
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale)
-    how = Spans(q.shape[-2], k.shape[-2], tiles[0], tiles[1], causal, scale)
+    leading = np.broadcast_shapes(*[a.shape[:-2] for a in (q, k, v)]) if dropout else ()
+    sizes, rate = (q.shape[-2], k.shape[-2]), float(dropout)
+    how = Spans(*sizes, tiles[0], tiles[1], causal, scale, rate=rate, leading=leading)
     queries, keys, values = _cut(q, query_axes), _cut(k, key_axes), _cut(v, key_axes)
     mask_of_all: Any = True if seen is None else _whole_mask(seen)
-    out, sums = attend_to_tiles(queries, keys, values, mask_of_all, how=how)
+    out, sums = attend_to_tiles(queries, keys, values, mask_of_all, drawn_by, how=how)
     if how.query_tiles == 1 and how.key_tiles > 1:
         out = _merged(out, sums)  # (..., 1, queries, f)
     return untiled(out, plain_tiling(how.queries, out.ndim - 3, how.query_tiles, query_axes))

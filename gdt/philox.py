@@ -1,5 +1,7 @@
 """Philox-4x32-10 on arrays: the bits of any elements of a draw, from their global indices.
 
+On the host a compiled loop computes them, where there are many: the same bits, faster.
+
 Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1,
 2, 3", 2011. `gdt.random.bits` defines the words of each element and their conversion to numbers.
 """
@@ -13,8 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gdt.engine.threads import SMALLEST, together
-from gdt.random import loops
+from gdt.engine import threads
+from gdt.engine.loops import loop
 from gdt.settings import host_thread_count
 
 Array: TypeAlias = Any
@@ -28,6 +30,9 @@ MULTIPLIER_0, MULTIPLIER_1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 WEYL_0, WEYL_1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 ROUNDS = 10
 HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+
+SMALLEST = 1 << 15
+"""The fewest words of a tile for which the loop is worth importing numba."""
 
 TILE = 1 << 15
 """Counters per tile on the host: buffers of 256 KiB stay in a CPU's caches."""
@@ -192,9 +197,9 @@ def _fill_runs(
             part = bits[:, begin - left : end - left]
             out[_as_index(xp, rows), begin:end] = finish(part)
 
-    count = min(host_thread_count(), out.size // SMALLEST) if xp is np else 1
+    count = min(host_thread_count(), out.size // threads.SMALLEST) if xp is np else 1
     if count > 1:
-        together([partial(fill, tiles[i::count]) for i in range(count)])
+        threads.together([partial(fill, tiles[i::count]) for i in range(count)])
     else:
         fill(tiles)
 
@@ -214,11 +219,12 @@ def _consecutive_bits(
     word: np.dtype[Any],
 ) -> Array:
     """Return all words of counters `first[:, None] + arange(width)` in order: (rows, words)."""
-    if xp is np and 2 * width >= loops.SMALLEST:
-        numbers = int(key[0]), int(stream[0])
-        rows = [loops.words_of_counters(int(f), width, *numbers, word) for f in first]
-        if rows[0] is not None:
-            return rows[0][None] if len(rows) == 1 else np.stack(rows)
+    fill = _philox_pairs["d"] if xp is np and 2 * width * first.size >= SMALLEST else None
+    if fill is not None:
+        pairs = np.empty((first.size, 2 * width), np.uint64)
+        words = [int(half) for n in (key[0], stream[0]) for half in (n & LOW, n >> HALF)]
+        fill(pairs.reshape(-1), first, *words, int(word.itemsize == 4))
+        return pairs.view(word)
     low = xp.asarray(first & LOW)[:, None] + xp.arange(width, dtype=np.uint64)
     high = xp.asarray(first >> HALF)[:, None]
     if int((first & LOW).max()) + width > 1 << 32:  # a row crosses a multiple of 2^32
@@ -233,3 +239,27 @@ def _consecutive_bits(
         b >>= HALF
         bits[..., 0], bits[..., 2] = a, b
     return bits.reshape(low.shape[0], -1)
+
+
+@loop("words, words, int, int, int, int, int")
+def _philox_pairs(
+    out: Array, first: Array, k0: int, k1: int, s0: int, s1: int, is_narrow: int
+) -> None:
+    """Write both pairs of words of equally many counters from each of `first` on; if `is_narrow`,
+    with halves swapped, so that they are 32-bit words in order in memory."""
+    width = out.size // (2 * first.size)
+    for row in range(first.size):
+        for i in range(row * width, (row + 1) * width):
+            counter = first[row] + np.uint64(i - row * width)
+            a = ((counter & LOW) << HALF) | (counter >> HALF)
+            b = (np.uint64(s0) << HALF) | np.uint64(s1)
+            key_a, key_b = np.uint64(k0) << HALF, np.uint64(k1) << HALF
+            for _ in range(ROUNDS):
+                upper_a, upper_b = (a >> HALF) * MULTIPLIER_0, (b >> HALF) * MULTIPLIER_1
+                a, b = upper_b ^ (a << HALF) ^ key_a, upper_a ^ (b << HALF) ^ key_b
+                key_a += WEYL_0 << HALF
+                key_b += WEYL_1 << HALF
+            if is_narrow:
+                a, b = (a >> HALF) | (a << HALF), (b >> HALF) | (b << HALF)
+            out[2 * i] = a
+            out[2 * i + 1] = b
