@@ -106,7 +106,8 @@ class Observer:
         """NumPy has fetched the values of the distributed `array`, as `np.asarray` does."""
 
     def on_item(self, array: Any) -> None:
-        """The only element of an array is about to become a Python scalar, as `float(x)` does."""
+        """The elements of an array are about to become Python scalars, as by `float(x)` or
+        `x.tolist()`."""
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
         """`array` is about to take the value of the array `after`, as `array[i] = value` has it do.

@@ -365,13 +365,17 @@ def is_container(value: Any) -> bool:
     return type(value) not in LEAVES and isinstance(value, CONTAINERS)
 
 
-def leaves(tree: Tree) -> Iterator[Any]:
-    """The values of a tree that are no lists, tuples or mappings, in the order of definition."""
+def leaves(tree: Tree, *, by_name: bool = False) -> Iterator[Any]:
+    """The values of a tree that are no lists, tuples or mappings, in the order of definition.
+
+    by_name: whether those of a mapping come in the order of their keys' names.
+    """
     if not is_container(tree):
         yield tree
         return
-    for value in tree.values() if isinstance(tree, Mapping) else tree:
-        yield from leaves(value)
+    keys: Any = tree if isinstance(tree, Mapping) else range(len(tree))
+    for key in sorted(keys, key=str) if by_name and keys is tree else keys:
+        yield from leaves(tree[key], by_name=by_name)
 
 
 def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False) -> Tree:

@@ -177,9 +177,14 @@ def test_repr_of_a_tape() -> None:
     assert repr(tape) == "<gdt.GradientTape, used up>"
 
 
-def test_a_gradient_that_ends_at_a_python_scalar_warns_once_for_the_line() -> None:
+@pytest.mark.parametrize(
+    "number", [float, lambda x: x.item(), lambda x: x.tolist(), lambda x: complex(x).real]
+)
+def test_a_gradient_that_ends_at_a_python_scalar_warns_once_for_the_line(
+    number: Callable[[gdt.DistributedArray], float],
+) -> None:
     def loss(w):
-        return gdt.sum(w) * float(gdt.sum(w))
+        return gdt.sum(w) * number(gdt.sum(w))
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -188,7 +193,9 @@ def test_a_gradient_that_ends_at_a_python_scalar_warns_once_for_the_line() -> No
     (warning,) = caught
     assert warning.category is GradientWarning
     assert re.search(r"Python scalar.*float64\[\].*x\.numpy\(\)", str(warning.message))
-    assert (warning.filename, warning.lineno) == (__file__, loss.__code__.co_firstlineno + 1)
+    code = loss.__code__ if number is float else number.__code__
+    line = code.co_firstlineno + (number is float)
+    assert (warning.filename, warning.lineno) == (__file__, line)
 
 
 def test_scalars_that_do_not_depend_on_the_sources_and_printing_are_silent() -> None:

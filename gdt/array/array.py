@@ -213,6 +213,8 @@ class DistributedArray(ArrayMethods, Displayed):
     @checked
     def tolist(self) -> Any:
         """The global array as nested lists of Python scalars."""
+        for observer in OBSERVERS.get():
+            observer.on_item(self)
         return self.numpy().tolist()
 
     @checked

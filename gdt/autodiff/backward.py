@@ -20,6 +20,8 @@ from gdt.autodiff.alignment import aligned, for_table
 from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.caches import Cache
+from gdt.comm.agreement import HISTORIES, History, origin_of
+from gdt.comm.messages import noted_dataflow
 from gdt.engine.op import Op
 from gdt.engine.plan import value_key
 from gdt.errors import GradientError, error
@@ -66,6 +68,13 @@ def gradients(
     the layout in which it was computed.
     """
     call = GradientCall(nodes, targets, seeds, sources, extras, unconnected, tuple(layouts))
+    if HISTORIES and not HISTORIES[0].in_step:
+        return _compared(call, HISTORIES[0])
+    return _computed(call)
+
+
+def _computed(call: GradientCall) -> list[DistributedArray | None]:
+    """Return the gradients, by a program where nobody observes the ops."""
     observers = OBSERVERS.get()
     if not observers:
         return _as_program(call)
@@ -74,6 +83,25 @@ def gradients(
     cotangents, grads = _run(call)
     for observer in observers:
         observer.on_leave("gradient", tuple(cotangents), tuple(grads))
+    return grads
+
+
+def _compared(call: GradientCall, history: History) -> list[DistributedArray | None]:
+    """Return the gradients of a pass that processes compare: one may replay what another runs op by
+    op, as where it alone counts collectives."""
+    try:
+        _, arrays = _signature(call)
+    except TypeError:  # as in `_as_program`: no process replays it
+        arrays = []
+    history.begin_step(arrays)
+    operands = [weakref.ref(a) for a in arrays if type(a.blocks) is not ReleasedBlocks]
+    arrays.clear()
+    try:
+        grads = _computed(call)
+    finally:
+        history.end_step()
+    alive = [a for reference in operands if (a := reference()) is not None]
+    history.place_results([g for g in grads if g is not None], alive)
     return grads
 
 
@@ -115,9 +143,9 @@ def warn_of_scalars(nodes: Sequence[Node], sources: Arrays, scalars: Sequence[Sc
     for x, file, line in scalars:
         if not dependent.isdisjoint(_ids((x,))):
             warnings.warn_explicit(
-                f"gradient: a Python scalar was made of an array that depends on the sources "
-                f"({x.type}), by float() or .item(): no gradient comes back through it. Use the "
-                "array itself, or x.numpy() for a constant.",
+                f"gradient: Python scalars were made of an array that depends on the sources "
+                f"({x.type}), by float(), .item() or .tolist(): no gradient comes back through "
+                "them. Use the array itself, or x.numpy() for a constant.",
                 GradientWarning,
                 file,
                 line,
@@ -128,9 +156,12 @@ def warn_of_scalars(nodes: Sequence[Node], sources: Arrays, scalars: Sequence[Sc
 def _run(call: GradientCall) -> tuple[list[DistributedArray | None], list[DistributedArray | None]]:
     """Run the backward pass op by op; return the sources' cotangents as they were computed, and in
     the layouts of the sources."""
-    seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
-    cotangents, moved = _backward(call.nodes, call.targets, seeds, call.sources, call.layouts)
-    return cotangents, _resolved([moved.get(i, g) for i, g in enumerate(cotangents)], call)
+    with noted_dataflow("the backward pass") as results:
+        seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
+        cotangents, moved = _backward(call.nodes, call.targets, seeds, call.sources, call.layouts)
+        grads = _resolved([moved.get(i, g) for i, g in enumerate(cotangents)], call)
+        results.extend(grads)
+    return cotangents, grads
 
 
 def _one(target: DistributedArray) -> DistributedArray:
@@ -280,6 +311,8 @@ def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[Distri
         value = array_of(t, next(results))
         if (array := reference()) is not None:
             array._resolved = value
+            if HISTORIES:
+                value._origin = origin_of(array)
     return grads
 
 

@@ -41,11 +41,12 @@ both sides' calls and lines. Between GPUs data carries no description, so the ch
 through the sockets, at every fetch and after every 16th collective, and nobody waits for them.
 
 A note is made where a plan runs, so that a recorded program makes the notes of the step that it
-replays: processes may record and replay at different times. Meshes of one process have no notes,
-and their plans do not ask. Gradients and updates travel in the order of their names, since
-processes may have filled a dict in different orders. Not compared are arrays on GPUs that are given
-to `asarray`, calls in other threads than the main one, which of two arrays of one type is fetched,
-and what a program does after its last exchange.
+replays: processes may record and replay at different times. Which arrays its ops were given, a
+replay cannot tell; the note of the dataflow at its end can (`agreement`). Meshes of one process
+have no notes, and their plans do not ask. Gradients and updates travel in the order of their names,
+since processes may have filled a dict in different orders. Not compared are arrays on GPUs that are
+given to `asarray`, calls in other threads than the main one, the parts that `pack` is given, and
+what a program does after its last exchange.
 
 **NCCL.** Its max and min lose NaN as well, so floating-point numbers travel as integers of the same
 order (`encoding`), which also carries bools and 16-bit integers; complex products and extrema are

@@ -9,6 +9,11 @@ all of them.
 Arrays of one type are told apart by their origins: a checksum of the note of the op that has made
 the array, with the origins of its operands. So processes may compute in other orders what does not
 depend on each other, but not pass other arrays to an op, to a fetch or to a checkpoint.
+
+A step of `gdt.function` and a backward pass are replayed by one process where another may run them
+as they are written, and a replay knows no arrays between its ops. What runs as written ends with a
+note of its dataflow: which results of the step its ops were given, by their numbers within it. The
+note is part of what is recorded, so replays make it too.
 """
 
 from __future__ import annotations
@@ -43,41 +48,10 @@ PIECES, PIECE = 64, 1 << 10  # of larger arrays, this many evenly spaced pieces 
 
 SHOWN = 3  # types of arrays that are moved together
 
-SAME_CALLS = (
-    "Every process must make the same meshes, arrays and calls, in the same order: "
-    "print and fetch in all of them, not in process 0 alone."
-)
-# What is wrong where two notes of one kind differ, and what to do about it.
-DIFFERENCES = {
-    "array": (
-        "the processes have made different arrays",
-        "Every process makes the same arrays, in the same order, each from the whole shape and the "
-        "whole value, of which it keeps its share. An array of the parts that processes have, such "
-        "as their own batches, is made by gdt.pack(parts, layout); gdt.distributed.broadcast gives "
-        "all what process 0 has.",
-    ),
-    "draw": (
-        "the processes have drawn different random numbers",
-        "Seed all processes alike with gdt.random.seed, and draw with the same keys; "
-        "gdt.distributed.broadcast gives all of them those of process 0.",
-    ),
-    "update": (
-        "the processes have taken different steps of an optimizer",
-        "Every process updates the same parameters, with the same learning rates and numbers.",
-    ),
-    "op": ("the processes have called different ops", SAME_CALLS),
-}
-DIFFERENT_ARRAYS = (
-    "the processes have called an op with different arrays",
-    "Every process must pass the same arrays in the same places. #5 is the array that call 5 has "
-    "made, #5.1 the next one.",
-)
-DIFFERENT_PROGRAMS = ("the processes run different programs", SAME_CALLS)
-
 
 class Action:
-    """A thing that processes do alike. kind: one of `DIFFERENCES`; text: describes it, alike in all
-    processes."""
+    """A thing that processes do alike. kind: one of `differences.DIFFERENCES`; text: describes it,
+    alike in all processes."""
 
     __slots__ = ("checksum", "kind", "text")
 
@@ -134,8 +108,14 @@ class History:
         self._operands: Sequence[Origin] | None = None  # of the op of which the next note is
         self._op = UNKNOWN  # what the newest such op makes
         self._arrays = 0  # that were made since the newest note
-        # Whether a recorded step runs: one process may replay what another runs as it is written.
+        # Whether a step runs, which one process may replay and another run as it is written.
         self.in_step = False
+        self._given: Sequence[Origin] = ()  # the operands of the step
+        self._shown: Sequence[Origin] = ()  # in errors: the operands of the next note's op in it
+        # In a step that runs as it is written: by the checksums of the origins of its operands and
+        # of the arrays that it has made, their numbers in it; and the checksum of the dataflow.
+        self._numbers: dict[int, int] | None = None
+        self._began = self._dataflow = 0
         self._newest: deque[Note] = deque(maxlen=NEWEST)
         self._makers: dict[int, int] = {}  # by the identity of a block, the note of its op
         self._watched: dict[int, weakref.ref[Any]] = {}
@@ -158,17 +138,21 @@ class History:
         if operands is not None and UNKNOWN not in operands:
             self._op = Origin(checksum, f"#{self.count}")
         self.checksum = _combined(self.checksum, checksum)
+        shown, self._shown = operands or self._shown, ()
         frame, _ = frame_of_user()
-        self._newest.append(
-            (self.checksum, action, numbers, operands or (), frame.f_code, frame.f_lasti)
-        )
+        self._newest.append((self.checksum, action, numbers, shown, frame.f_code, frame.f_lasti))
 
     # ---- origins of arrays
 
     def begin(self, operands: Sequence[Origin]) -> None:
         """Let the next note be that of an op of operands of these origins."""
-        if get_ident() == MAIN_THREAD and not self.in_step:
+        if get_ident() != MAIN_THREAD:
+            return
+        if not self.in_step:
             self._operands, self._op = operands, UNKNOWN
+        elif self._numbers is not None:
+            self._shown = operands
+            self._follow(operands)
 
     def end(self, arrays: Sequence[Any]) -> None:
         """Give the arrays that the op has made their origins."""
@@ -177,19 +161,61 @@ class History:
             for i, array in enumerate(arrays):
                 array._origin = Origin(_combined(checksum, i), f"{call}.{i}" if i else call)
 
-    def begin_step(self) -> None:
-        """Let no note name the operands of ops until the end of a recorded step."""
+    def begin_step(self, operands: Iterable[Any]) -> None:
+        """Let no note name the operands of ops until the end of a step, which is given these."""
+        if get_ident() != MAIN_THREAD:
+            return
         self.in_step, self._op = True, UNKNOWN
+        self._given, self._began = list(map(origin_of, operands)), self.count
 
     def end_step(self) -> None:
         """Let the notes name the operands of ops again."""
-        self.in_step, self._arrays = False, 0  # a replay makes fewer arrays
+        if get_ident() != MAIN_THREAD:
+            return
+        if self._is_compared():
+            self._arrays = 0  # a replay makes fewer arrays
+        self.in_step, self._given, self._shown, self._numbers = False, (), (), None
+
+    def _is_compared(self) -> bool:
+        """Whether anything of the step that runs is on meshes of several processes."""
+        return self.count > self._began or any(o is not UNKNOWN for o in self._given)
+
+    def begin_dataflow(self) -> bool:
+        """Follow the dataflow of the step, which runs as it is written; whether there is a step
+        whose dataflow is not followed yet."""
+        if get_ident() != MAIN_THREAD or not self.in_step or self._numbers is not None:
+            return False
+        self._numbers, self._dataflow = {}, 0
+        for number, origin in enumerate(self._given):
+            self._numbers.setdefault(origin.checksum, number)
+        return True
+
+    def end_dataflow(self, results: Iterable[Any]) -> int | None:
+        """The checksum of the dataflow of a step with these results; None if nothing of it is on
+        meshes of several processes."""
+        self._follow(list(map(origin_of, results)))
+        self._numbers = None
+        return self._dataflow if self._is_compared() else None
+
+    def _follow(self, operands: Sequence[Origin]) -> None:
+        """Take these operands of the next note's op into the checksum of the dataflow."""
+        numbers = map(self.number, operands)
+        self._dataflow = _combined(self._dataflow, self.count - self._began, *numbers)
+
+    def number(self, origin: Origin) -> int:
+        """The number of an origin in the step that runs, 0 in a replay; outside, its checksum."""
+        if self.in_step and self._numbers is None:
+            return 0
+        return (self._numbers or {}).get(origin.checksum, origin.checksum)
 
     def place_results(self, arrays: Sequence[Any], operands: Sequence[Any]) -> None:
         """Give the results of a recorded step origins by their places among all of them, and the
         same to operands of their blocks. What is one array in a step that runs as it is written may
         be two of the same blocks in a replay."""
         origins: dict[int, Origin] = {}
+        arrays = [array for array in arrays if array.type.mesh.num_processes > 1]
+        if not arrays or get_ident() != MAIN_THREAD:
+            return
         for i, array in enumerate(arrays):
             place = Origin(_combined(self.checksum, i), f"#{self.count}.{i}")
             for x in (array, array._resolved):
@@ -212,6 +238,9 @@ class History:
         if array.type.mesh.num_processes > 1 and get_ident() == MAIN_THREAD:
             call = f"#{self.count}.{self._arrays}" if self._arrays else f"#{self.count}"
             array._origin = Origin(_combined(self.checksum, self._arrays), call)
+            if self._numbers is not None:
+                number = _combined(self.count - self._began + 1, self._arrays)
+                self._numbers[array._origin.checksum] = number
             self._arrays += 1
 
     def add_result(self, block: Any) -> None:
@@ -274,54 +303,11 @@ def origins_of(arrays: Iterable[Any]) -> list[Origin]:
     return [origin_of(a) for a in arrays if type(getattr(a, "type", None)) is ArrayType]
 
 
-def compared_origin(array: Any) -> Origin:
-    """The origin of an array as processes compare it now; see `History.in_step`."""
-    return UNKNOWN if HISTORIES and HISTORIES[0].in_step else origin_of(array)
-
-
-class Difference(NamedTuple):
-    """The first thing in which two histories differ: what is wrong, what to do, and what each
-    process has done."""
-
-    problem: str
-    remedy: str
-    sides: tuple[str, str]
-
-
-def difference(
-    own: Mapping[str, Any], other: Mapping[str, Any], is_same_step: bool
-) -> Difference | None:
-    """The first note in which two histories, as `History.told` returns them, differ.
-
-    is_same_step: whether both processes take the same step, so that neither may be ahead.
-    """
-    first = max(h["count"] - len(h["notes"]) + 1 for h in (own, other))
-    numbered = [dict(enumerate(h["notes"], h["count"] - len(h["notes"]) + 1)) for h in (own, other)]
-    for number in range(first, min(own["count"], other["count"]) + 1):
-        notes = [notes[number] for notes in numbered]
-        if notes[0][0] != notes[1][0]:
-            kinds, texts, operands = [{note[i] for note in notes} for i in (1, 2, 3)]
-            problem, remedy = DIFFERENCES[kinds.pop()] if len(kinds) == 1 else DIFFERENT_PROGRAMS
-            if len(texts) == 1 and len(operands) > 1:
-                problem, remedy = DIFFERENT_ARRAYS
-            before = "" if number > first or first == 1 else ", or earlier"
-            sides = [f"call {number}{before}: {''.join(note[2:])}" for note in notes]
-            return Difference(problem, remedy, (sides[0], sides[1]))
-    if own["count"] == other["count"] or not is_same_step:
-        return None
-    number = min(own["count"], other["count"]) + 1
-    notes = [notes.get(number) for notes in numbered]
-    kind = next((note[1] for note in notes if note), "op")
-    sides = [
-        f"call {number}: {''.join(note[2:])}" if note else f"{step_text(h)}, without call {number}"
-        for note, h in zip(notes, (own, other), strict=True)
-    ]
-    return Difference(*DIFFERENCES[kind], (sides[0], sides[1]))
-
-
-def step_text(history: Mapping[str, Any]) -> str:
-    """The step that a process takes, and the user's line."""
-    return f"{history['step']}, {history['line']}"
+def compared_origin(array: Any) -> int:
+    """A number for the origin of an array, as processes compare it now: in a step the number that
+    the array has in it, which replays cannot tell."""
+    origin = origin_of(array)
+    return HISTORIES[0].number(origin) if HISTORIES else origin.checksum
 
 
 @lru_cache(maxsize=1024)

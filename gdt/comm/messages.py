@@ -13,23 +13,20 @@ import json
 import select
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from gdt.comm.agreement import (
-    DIFFERENT_PROGRAMS,
     HISTORIES,
     UNKNOWN,
     Action,
-    Difference,
     History,
     described,
-    difference,
     digest,
     origins_of,
-    step_text,
 )
 from gdt.comm.connection import (
     DATA,
@@ -41,8 +38,10 @@ from gdt.comm.connection import (
     Peer,
     packed_header,
 )
+from gdt.comm.differences import DIFFERENT_PROGRAMS, Difference, difference, step_text
 from gdt.comm.values import decoded, encoded
 from gdt.errors import DistributedError, error, line_of_user
+from gdt.observe import noted
 from gdt.settings import matmul_choices
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.mesh import Mesh
@@ -374,14 +373,19 @@ def gathered_with_lines(
     return [value for value, _ in told], sides
 
 
-def note(mesh: Mesh, action: Action, numbers: Sequence[Any] = ()) -> None:
+def note(
+    mesh: Mesh, action: Action, numbers: Sequence[Any] = (), operands: Sequence[Any] = ()
+) -> None:
     """Note an action that all processes that own a mesh must do alike; see `History.add`.
 
-    The numbers that an op computes also depend on settings, which are noted where they are chosen.
+    operands: the arrays that the action is given, where those are to be compared. The numbers
+    that an op computes also depend on settings, which are noted where they are chosen.
     """
     if mesh.num_processes > 1 and _connected is not None:
         if action.kind == "op" and (chosen := matmul_choices()):
             numbers = [*numbers, *chosen]
+        if operands:
+            _connected.history.begin(origins_of(operands))
         _connected.history.add(action, numbers)
 
 
@@ -393,6 +397,22 @@ def note_operands(text: str, arrays: Sequence[Any]) -> None:
     if any(origin is not UNKNOWN for origin in origins):
         _connected.history.begin(origins)
         _connected.history.add(Action("op", text))
+
+
+@contextmanager
+def noted_dataflow(name: str) -> Iterator[list[Any]]:
+    """A context in which the step or backward pass of that name runs as it is written, and to whose
+    list it adds its results: the end of it notes the dataflow, here and in replays."""
+    results: list[Any] = []
+    history = None if _connected is None else _connected.history
+    is_outermost = history is not None and history.begin_dataflow()
+    yield results
+    if history is None or not is_outermost:
+        return
+    checksum = history.end_dataflow(results)
+    if checksum is not None:
+        action = Action("dataflow", f"the dataflow of {name} ({checksum:016x})")
+        noted(lambda: history.add(action))
 
 
 def note_fetch(name: str, array: Any) -> None:

@@ -89,7 +89,7 @@ def planned_op(
 
     view: operands whose memory the output may share. computes: whether elements are compared or
     computed with, which is done in float32 for those of bfloat16. action: what processes say that
-    they have done differently, one of `agreement.DIFFERENCES`.
+    they have done differently, one of `gdt.comm.differences.DIFFERENCES`.
     """
     return lambda planner: PlannedOp(planner, view, computes, action)
 

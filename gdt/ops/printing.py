@@ -12,7 +12,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.backend import backend_of
-from gdt.comm.messages import gathered
+from gdt.comm.messages import gathered, note_operands
 from gdt.observe import report_fetch
 from gdt.sharding.reduction import UFUNCS
 
@@ -25,7 +25,8 @@ def array_repr(x: DistributedArray) -> str:
 
     An array above the options' `threshold` is summarised, and then only `edgeitems` from both
     ends of every axis are fetched. A partial reduction is carried out on what is shown, without a
-    collective. Where several processes own the mesh, all of them must call it.
+    collective. Where several processes own the mesh, all of them must call it, but for an array of
+    which each holds all elements.
 
     >>> print(gdt.array_repr(gdt.asarray([[1, 2], [3, 4]])))
     DistributedArray([[1, 2],
@@ -64,13 +65,19 @@ def edges(x: DistributedArray, count: int) -> np.ndarray:
 
     NumPy shows of it, with `count` edge items, what it shows of the whole.
     """
+    if x._resolved is not None:
+        x = x._resolved
     picked = [_picked(n, count) for n in x.shape]
     partial_axes = [a for a, p in enumerate(x.layout.reductions) if p]
     elements = math.prod(sum(i >= 0 for i in indices) for indices in picked)
     report_fetch(x.type, elements * x.itemsize)
-    shown = gathered(
-        x.mesh.num_processes, _shown(x, picked, partial_axes), f"array_repr of {x.type}"
-    )
+    own = _shown(x, picked, partial_axes)
+    if x.type.is_whole() and not partial_axes:
+        shown = [own]
+    else:
+        what = f"array_repr of {x.type}"
+        note_operands(what, [x])
+        shown = gathered(x.mesh.num_processes, own, what)
     parts: dict[tuple[int, ...], np.ndarray] = {}
     for part, to, values in itertools.chain(*shown):
         target = parts.setdefault(part, np.zeros([len(p) for p in picked], x.dtype))

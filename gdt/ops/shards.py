@@ -79,7 +79,7 @@ def _map_shards(
     mesh = out_layouts[0].mesh
     if mesh.num_processes > 1:
         text = call_text(f"map_shards of {function_text(f)}", [x.type for x in arrays], {})
-        noted(lambda: note(mesh, Action("op", text)))
+        noted(lambda: note(mesh, Action("op", text), operands=arrays))
     coordinates = mesh.local_coordinates()
     parts: list[tuple[Any, ...]] = []
     shards_of_arrays = [x.shards for x in arrays]

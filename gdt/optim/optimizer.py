@@ -172,10 +172,7 @@ class Optimizer(Stateful):
         begin_step = self._begin_step
         if processes.current().count > 1 and arrays:
             # In the same order in all processes, which may have filled dicts in others.
-            texts = [
-                _compared_text(mapping, key, g)
-                for ((mapping, key), *_), g in zip(owners, arrays, strict=True)
-            ]
+            texts = [_compared_text(group, g) for group, g in zip(owners, arrays, strict=True)]
             order = sorted(range(len(texts)), key=texts.__getitem__)
             owners, arrays = [owners[i] for i in order], [arrays[i] for i in order]
             names = frozenset((str(key), mapping[key].type) for (mapping, key), *_ in owners)
@@ -255,8 +252,8 @@ class Optimizer(Stateful):
     ) -> tuple[float, ...]:
         """Count the step, note it for processes to compare, and return its scalars.
 
-        names: the names and types of the parameters. texts: their names and the origins of them
-        and of their gradients."""
+        names: the names and types of the parameters. texts: their names and the origins of them,
+        of their state and of their gradients."""
         scalars = self._begin_step()
         text = f"step {self.steps} of {type(self).__name__} for {count} parameters"
         checksum = zlib.crc32("\n".join(texts).encode())
@@ -385,10 +382,10 @@ def _zero_state(slot: Slot) -> DistributedArray:
     return zeros_like(slot.value, dtype, layout=slot.state_layout)
 
 
-def _compared_text(mapping: Mapping[Any, Any], key: Any, gradient: DistributedArray) -> str:
-    """Return the name of a parameter, and the origins of it and of its gradient."""
-    parameter, by = compared_origin(mapping[key]), compared_origin(gradient)
-    return f"{key} {parameter.checksum:x} by {by.checksum:x}"
+def _compared_text(owners: Sequence[Owner], gradient: DistributedArray) -> str:
+    """Return the name of a parameter, and the origins of it, of its state and of its gradient."""
+    arrays = [*[mapping[key] for mapping, key in owners], gradient]
+    return f"{owners[0][1]} {' '.join([f'{compared_origin(x):x}' for x in arrays])}"
 
 
 @lru_cache(maxsize=64)

@@ -7,14 +7,14 @@ import itertools
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.comm.agreement import HISTORIES
-from gdt.comm.messages import note_operands
+from gdt.comm.messages import note_operands, noted_dataflow
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
 from gdt.observe import HELD, OBSERVERS, Observer, observing
 from gdt.programs.program import Program
@@ -110,11 +110,17 @@ class Function:
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if OBSERVERS.get():  # a tape, explain or a recording around this one wants every op
-            return self._function(*args, **kwargs)
+        observers = OBSERVERS.get()
+        if observers:  # a tape, explain or a recording around this one wants every op
+            # Processes compare the steps also where only one of them counts its collectives.
+            is_step = HISTORIES and not HISTORIES[0].in_step
+            if not (is_step and all(observer.wants_moves for observer in observers)):
+                return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs, self._name)
-        run = self._run_compared if HISTORIES else self._run
-        return run(arguments, args, kwargs)
+        if HISTORIES:
+            run = self._run_observed if observers else self._run
+            return self._run_compared(run, arguments, args, kwargs)
+        return self._run(arguments, args, kwargs)
 
     def _run(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
         is_verified = self._verify and next(self._calls) % self._verify == 0
@@ -134,7 +140,15 @@ class Function:
             self._verify_result(result, before, arguments, args, kwargs)
         return result
 
-    def _run_compared(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
+    def _run_observed(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
+        """Run a call as it is written, of which other processes may run a replay."""
+        state = self._state(arguments)
+        with state.attempt():
+            return self._as_written(state, arguments, args, kwargs)
+
+    def _run_compared(
+        self, run: Callable[..., Any], arguments: Arguments, args: Any, kwargs: Any
+    ) -> Any:
         """Run a call that processes compare: which arrays it is given, and not what its ops are
         given, since one process may replay what another runs as it is written."""
         recordings, history = self._recordings.get(arguments.key, ([],))[0], HISTORIES[0]
@@ -142,21 +156,32 @@ class Function:
             taken = [(i.place, i.argument) for i in recordings[0].inputs]
         else:
             taken = [(place, n) for place, n, _ in self._state(arguments).arrays]
-        places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n in taken]
-        places.sort(key=lambda place: (place.name, str(place.key)))
-        note_operands(f"the step {self._name}", [read(place) for place in places])
+        places = _places(taken, arguments)
+        operands = list(map(read, places))
+        note_operands(f"the step {self._name}", operands)
         # A step writes into the memory of arrays to which nothing else refers.
         before = [_reference(place) for place in places]
-        history.begin_step()
+        history.begin_step(operands)
+        del operands
         try:
-            result = self._run(arguments, args, kwargs)
+            result = run(arguments, args, kwargs)
         finally:
             history.end_step()
         operands = [reference() for reference in before]
         after = [read(place) for place in places]
         new = [now for now, array in zip(after, operands, strict=True) if now is not array]
-        results = [x for x in (*new, *leaves(result)) if type(x) is DistributedArray]
+        results = [x for x in (*new, *leaves(result, by_name=True)) if type(x) is DistributedArray]
         history.place_results(results, [x for x in operands if x is not None])
+        return result
+
+    def _as_written(self, state: State, arguments: Arguments, args: Any, kwargs: Any) -> Any:
+        """Call the step itself, which is given this state."""
+        with noted_dataflow(f"the step {self._name}") as results:
+            result = self._function(*args, **kwargs)
+            if HISTORIES:
+                templated(result, [], self._name)  # raises for a tree that has no leaves
+                places = _places([(place, n) for place, n, _ in state.arrays], arguments)
+                results += [*map(read, places), *leaves(result, by_name=True)]
         return result
 
     def _state(self, arguments: Arguments) -> State:
@@ -166,7 +191,7 @@ class Function:
         """Run as written, which makes plans and whatever state there is to be."""
         state = self._state(arguments)
         with state.attempt(), observing(WriteRefuser(state)):
-            result = self._function(*args, **kwargs)
+            result = self._as_written(state, arguments, args, kwargs)
             templated(result, [], self._name)  # raises for what a replay could not return
         if len(self._recordings) == MANY_SIGNATURES:
             self._warn(
@@ -187,7 +212,7 @@ class Function:
         arrays = [(*part, recorder.declare(part[-1])) for part in state.arrays]
         with state.attempt():
             with state.refusing_iterators(), observing(recorder):
-                returned = self._function(*args, **kwargs)
+                returned = self._as_written(state, arguments, args, kwargs)
             state.refuse_changes()
             results: list[DistributedArray] = []
             template = templated(returned, results, self._name)
@@ -249,6 +274,13 @@ class Function:
                 RerecordedWarning,
                 stacklevel=frame_of_user()[1],
             )
+
+
+def _places(taken: Iterable[tuple[Place, int]], arguments: Arguments) -> list[Place]:
+    """The places of the arrays that a call is given, in the order of their names. taken: a place of
+    the state and -1, or one of other arguments and its number among those of `arguments`."""
+    places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n in taken]
+    return sorted(places, key=lambda place: (place.name, str(place.key)))
 
 
 def _reference(place: Place) -> Callable[[], DistributedArray | None]:

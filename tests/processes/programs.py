@@ -5,6 +5,7 @@ Every process runs the function of that name, and writes what it returns to OUTP
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
@@ -27,6 +28,7 @@ from safetensors.numpy import save_file
 import gdt
 from gdt import Layout
 from gdt.array.registry import FUNCTIONS
+from gdt.autodiff.backward import BACKWARDS
 from gdt.backend import backend_of
 from gdt.comm import nccl
 from gdt.comm.messages import connected
@@ -409,6 +411,7 @@ def values() -> dict[str, Any]:
     return {
         "told": gdt.distributed.broadcast(gdt.distributed.process_index() or "process 0"),
         "recorded": steps,
+        "apart": apart(mesh),
         "recordings": recordings,
         "text": [repr(x), repr(large), repr(gdt.sum(x, axis=0)), repr(gdt.ones(2)), repr(mesh)],
         "numbers": [x[3, 4].item(), float(gdt.sum(x)), int(gdt.argmax(x)), bool(gdt.any(x > 52))],
@@ -489,6 +492,43 @@ def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
         packed = gdt.pack([np.ones((2, 3)) for _ in mesh.local_devices()], x.layout)
         found += [float(gdt.sum(r)) for r in (*results, waiting, x - packed, results[-1] - x)]
     return found, len(step.programs)
+
+
+def apart(mesh: gdt.Mesh) -> list[str]:
+    """Results of trainings, in whose course process 0 alone does what others need not know of: it
+    counts collectives, forgets backward passes, prints what it holds, and runs steps of its own."""
+    is_first, layout = gdt.distributed.process_index() == 0, Layout(["a"], mesh)
+    weights = {name: gdt.ones(8, layout=Layout([None], mesh)) for name in ("w", "v")}
+    optimizer, x, losses = gdt.optim.Adam(0.1), gdt.arange(8.0, layout=layout), []
+
+    def step(x: gdt.DistributedArray) -> gdt.DistributedArray:
+        loss = lambda p: gdt.mean(gdt.square(p["w"] * x - p["v"]))
+        value, gradients = gdt.value_and_grad(loss)(weights)
+        optimizer.update(weights, gradients)
+        return value
+
+    for run in (step, gdt.function(step)):
+        for call in range(6):
+            is_apart = is_first and call in (0, 4)
+            with gdt.count_collectives() if is_apart else contextlib.nullcontext():
+                loss = run(x)
+            losses.append(loss.item())
+            if is_apart:
+                run_alone()
+                BACKWARDS.clear()
+                assert repr(loss).startswith(f"DistributedArray({losses[-1]:.8}"[:20])
+                assert str(weights["w"]) == repr(weights["w"])
+            parts = gdt.pack([np.ones(2) for _ in mesh.local_devices()], layout)
+            losses.append(gdt.sum(parts - x - weights["v"]).item())
+    return [f"{loss:.5f}" for loss in losses]
+
+
+def run_alone() -> None:
+    """Steps and gradients on a mesh that one process owns."""
+    x = gdt.ones(4, layout=Layout(["own"], gdt.create_mesh([("own", 1)])))
+    double, square = gdt.function(lambda x: x * 2.0), gdt.grad(lambda x: gdt.sum(x * x))
+    for _ in range(3):
+        x = square(double(x))
 
 
 def fork() -> None:
@@ -591,6 +631,35 @@ def write(x: gdt.DistributedArray, y: gdt.DistributedArray) -> None:
     x.at[0].set(1.0)
 
 
+def replay_other(a: gdt.DistributedArray, b: gdt.DistributedArray, *, swaps: bool) -> None:
+    """Three calls of a recorded step that passes its arguments to an op, maybe the other way."""
+    step = gdt.function(lambda a, b: np.subtract(*swapped(a * 2.0, b * 3.0, swaps)))
+    for _ in range(3):
+        step(a, b)
+
+
+def update_in_step(x: gdt.DistributedArray, first: str, second: str) -> None:
+    """A recorded step that updates two parameters of one type by two gradients."""
+    weights = {"a": gdt.ones(16, layout=x.layout), "b": gdt.zeros(16, layout=x.layout)}
+    optimizer = gdt.optim.SGD(0.1)
+
+    @gdt.function
+    def step(x: gdt.DistributedArray) -> None:
+        optimizer.update(weights, {first: x * 2.0, second: x * 3.0})
+
+    step(x)
+
+
+def exchange_state(x: gdt.DistributedArray, *, swaps: bool) -> None:
+    """Steps of an optimizer between which the state of two parameters may change its place."""
+    weights = {name: gdt.full(16, n, layout=x.layout) for name, n in (("a", 1.0), ("b", 2.0))}
+    optimizer = gdt.optim.Adam(0.1)
+    for _ in range(2):
+        optimizer.update(weights, {"a": weights["a"] * 2.0, "b": weights["b"] * 3.0})
+        for state in optimizer.state.values():
+            state["a"], state["b"] = swapped(state["a"], state["b"], swaps)
+
+
 def take_step(x: gdt.DistributedArray, first: str, second: str) -> None:
     """An update of two parameters of one type by two gradients."""
     a, b = gdt.ones(16, layout=x.layout), gdt.zeros(16, layout=x.layout)
@@ -666,6 +735,14 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
     "sources": lambda x, first: take_gradient(x * 2.0, x * 3.0, of_first=first),
     "arguments": lambda x, first: replay(x * 2.0, x * 3.0, swaps=not first),
     "gradients": lambda x, first: take_step(x, *swapped("a", "b", not first)),
+    "shown": lambda x, first: repr(swapped(x * 2.0, x * 3.0, not first)[0]),
+    "shards of another": lambda x, first: gdt.map_shards(np.exp, x.layout, x.layout)(
+        swapped(x * 2.0, x * 3.0, not first)[0]),
+    "operands in a step": lambda x, first: replay_other(x, x[::-1], swaps=not first),
+    "results of a step": lambda x, first: gdt.function(
+        lambda x: swapped(x * 2.0, x * 3.0, not first))(x),
+    "gradients in a step": lambda x, first: update_in_step(x, *swapped("a", "b", not first)),
+    "state": lambda x, first: exchange_state(x, swaps=not first),
     "rebound": lambda x, first: write(swapped(x * 2.0, x * 3.0, not first)[0], x),
     "maker": lambda x, first: (gdt.eye if first else gdt.tri)(
         4, layout=Layout(["batch", None], x.mesh)),
