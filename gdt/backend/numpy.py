@@ -18,6 +18,7 @@ from gdt.observe import report_synchronization
 
 HERE = nullcontext()
 CACHE_LINE = 64  # bytes
+NEWEST = 4  # buffers of a size, of which one is mostly free
 TIMED_RUNS = 5
 Order = tuple[int, ...] | None  # axes in the order of memory, slowest first; None: as in the shape
 
@@ -70,10 +71,9 @@ class BufferPool:
         unit = 1 << max(nbytes.bit_length() - 4, 0)
         nbytes = -(-nbytes // unit) * unit
         sized = self.buffers.setdefault(nbytes, [])
-        for i in range(len(sized) - 1, -1, -1):
+        for i in _search_order(len(sized)):
             if sys.getrefcount(sized[i]) == ONE_REFERENCE:
-                # Newest first: what was used last is still in the cache.
-                sized.append(sized.pop(i))
+                sized.append(sized.pop(i))  # so that the oldest come first
                 return sized[-1]
         if self.nbytes + nbytes > self.capacity:
             self.trim()
@@ -97,6 +97,17 @@ class BufferPool:
             sized[:] = itertools.compress(sized, in_use)
         self._own = {id(buffer) for sized in self.buffers.values() for buffer in sized}
         self.nbytes = sum(n * len(sized) for n, sized in self.buffers.items())
+
+
+@lru_cache(maxsize=4096)
+def _search_order(length: int) -> list[int]:
+    """Return the order in which a list of buffers is searched for a free one.
+
+    The newest come first: what was used last is still in the cache. The oldest come next: of the
+    buffers between, most hold what a forward pass computed for the backward pass.
+    """
+    newest = range(length - 1, max(length - 1 - NEWEST, -1), -1)
+    return [*newest, *range(length - len(newest))]
 
 
 def _aligned(nbytes: int) -> np.ndarray:
