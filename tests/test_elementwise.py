@@ -111,6 +111,20 @@ def test_complex_gradients_follow_jax() -> None:
     assert gdt.grad(lambda z: gdt.sum(gdt.real(gdt.conj(z))))(z).tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_expm1_of_complex_infinities_is_what_the_standard_asks_for(dtype: str) -> None:
+    inf, nan = math.inf, math.nan
+    special = [inf, complex(inf, inf), complex(inf, nan), complex(-inf, inf), complex(-inf, nan)]
+    x = np.array([*special, complex(nan, 0), 800, complex(0.5, inf), 2 - 3j, 1e-9j], dtype)
+    with np.errstate(all="ignore"):
+        got = gdt.expm1(gdt.asarray(x, layout=SPLIT))
+        want = np.expm1(x)
+    want[:7] = [inf, complex(inf, nan), complex(inf, nan), -1, -1, complex(nan, 0), inf]
+    np.testing.assert_array_equal(got.numpy().real, want.real)
+    np.testing.assert_array_equal(got.numpy().imag, want.imag)
+    assert got.dtype == dtype
+
+
 def test_power_has_gradients_at_zero() -> None:
     x, y = gdt.asarray([0.0, 0.0, 2.0]), gdt.asarray([0.0, 2.0, 3.0])
     gx, gy = gdt.grad(lambda p: gdt.sum(p[0] ** p[1]))((x, y))

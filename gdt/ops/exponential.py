@@ -7,7 +7,17 @@ from typing import Any
 
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
-from gdt.ops.elementwise import BINARY, FLOATING, REAL, binary, like, sqrt, square, unary
+from gdt.ops.elementwise import (
+    BINARY,
+    FLOATING,
+    REAL,
+    UNARY,
+    binary,
+    like,
+    sqrt,
+    square,
+    unary,
+)
 
 __all__ = [
     "acos",
@@ -43,7 +53,24 @@ LN_2, LN_10 = math.log(2), math.log(10)
 exp = unary("exp", "Exponential: e to the power of x.", ("exp([0.0, 1.0])", [1.0, math.e]))
 exp.vjp(lambda g, out, x: g * out)
 
-expm1 = unary("expm1", "exp(x) - 1, accurate near 0.", ("expm1(1e-20)", 1e-20))
+
+@op(UNARY)
+def expm1(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
+    """exp(x) - 1, accurate near 0.
+
+    Element-wise: the result has the shape of `x`, and is split alike. Integers give floating-point
+    numbers, of the size that NumPy gives them. Complex infinities give what the array API standard
+    asks for, where NumPy has NaN: `expm1(inf + 0j)` is `inf + 0j`.
+
+    >>> gdt.expm1(1e-20).tolist()
+    1e-20
+    """
+    result = xp.expm1(x, out=out)
+    if result.dtype.kind == "c":  # NumPy multiplies infinities by the sine of the angle
+        xp.copyto(result, xp.exp(x) - 1, where=xp.isnan(result))
+    return result
+
+
 expm1.vjp(lambda g, out, x: g * (out + 1))
 
 exp2 = unary("exp2", "2 to the power of x.", ("exp2([3, -1])", [8.0, 0.5]))
