@@ -155,6 +155,9 @@ CALLS = {
     "product by columns": Large(
         np.matmul, (SQUARE, [None, "x"]), (SQUARE, [None, "x"]), least=DEVICES * MOVED
     ),
+    "product with its transpose": Large(
+        lambda x: x.T @ x, (SQUARE, ["x", None]), least=DEVICES * MOVED
+    ),
     # Three all-to-alls each, of complex numbers, or of half as many of them for real ones; of the
     # transform of these, every element is needed where the last ones are first.
     "fft": Large(np.fft.fft, (VECTOR + 1j, ["x"]), least=3 * MOVED, rounding=1e-12),

@@ -105,8 +105,10 @@ def test_gradients_have_the_dtypes_of_their_operands() -> None:
 
 @pytest.fixture
 def small_panels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every gather of 64 bytes takes panels. Meshes are new, so no plan is older."""
+    """Every gather of 64 bytes, and every partial sum of as many, takes panels. Meshes are new, so
+    no plan is older."""
     monkeypatch.setattr(panels, "GATHERED", 64)
+    monkeypatch.setattr(panels, "MOST_HELD", 0)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 6])
@@ -137,6 +139,8 @@ LARGE: list[tuple[list[Any], list[Any], int, int]] = [
     (["x", None], [None, "x"], 7, 3),
     ([None, "x"], [None, "x"], 7, 3),
     (["a", "b"], ["a", "b"], 3 + 1, 3),
+    ([None, "x"], ["x", None], 7, 3),  # scatters sums in place of operands
+    ([None, ("b", "a")], [("b", "a"), None], 7, 3),
     ([("a", "b"), None], ["a", "b"], 3 + 1, 3 + 2),
 ]
 

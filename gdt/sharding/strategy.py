@@ -9,7 +9,8 @@ What is later cannot be known, so five rules stand for it.
   passes through, the results that stay partial cost what a reduce-scatter of them sends. So weights
   are gathered, and not activations summed, where weights are the smaller.
 - **Where nothing moves, a new partial sum is free.** It is often the last of its kind (the gradient
-  of a weight), and those that are resolved together are one collective.
+  of a weight), and those that are resolved together are one collective. (Of large matrices it is
+  scattered at once where it would fill the devices: `gdt.ops.products.panels`.)
 - **The second reader resolves.** The first op that reads a partial sum may pass it on. For the next
   one passing it on costs twice as much, an all-reduce, and resolving it half, since the value is
   remembered and serves all readers after it.

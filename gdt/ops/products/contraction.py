@@ -24,7 +24,7 @@ from gdt.engine.plan import Labels, Memory
 from gdt.engine.source import define
 from gdt.engine.specialization import are_arrays
 from gdt.ops.elementwise import like
-from gdt.ops.products.panels import in_panels
+from gdt.ops.products.panels import in_panels, reduced_in_panels
 from gdt.settings import MATMUL_PRECISION
 
 __all__ = ["matrix_product"]
@@ -301,6 +301,8 @@ for product in (matrix_product, matrix_product_nt, matrix_product_tn):
     product.kernel(contract_with_kernels, has_library=True)
     product.specialize(contract_on_host)
     product.alternative(partial(in_panels, product))
+# Not those of gradients: the partial sums of all gradients are reduced together.
+matrix_product.alternative(partial(reduced_in_panels, matrix_product))
 
 matrix_product.vjp(
     lambda g, out, x, w: like(matrix_product_nt(g, w), x),

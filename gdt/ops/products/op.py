@@ -138,7 +138,8 @@ def matmul(x: Any, w: Any) -> DistributedArray:
     one row, a vector w one column, and the result lacks that axis. dtypes promote as in NumPy.
     Split leading axes, i or j: no communication. Split k: each device sums its part, and the result
     stays a partial sum until its value is needed. Where an operand has to be gathered and is large,
-    it is gathered in panels (SUMMA), so that no device holds it whole.
+    it is gathered in panels (SUMMA), so that no device holds it whole. A partial sum that would
+    take more than three shares of the data is scattered panel by panel: rows of it are split.
 
     Raises ShapeError for scalars, and for shapes that do not fit. Source: NumPy's `matmul`.
 

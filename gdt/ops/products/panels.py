@@ -1,10 +1,15 @@
-"""Products of large operands that are gathered in panels, so that no device holds one whole.
+"""Products of large matrices in panels, so that no device holds an operand or a partial sum whole.
 
 Where the rule of a product gathers an operand, every device sends a slice of its shard at a time:
 the slices of all shards are a panel, about as large as one shard. Panels of a factor that is summed
 over give products that are added up, those of any other factor give parts of the result. If both
 operands are gathered along the factor that is summed over, as on meshes of two axes, their panels
 hold the same indices (SUMMA, van de Geijn and Watts 1997). The bytes are those of the gather.
+
+Where the factor that is summed over is split, every device has a part of every sum. A product of
+matrices that would hold more than `MOST_HELD` shares of such parts is computed in panels of its
+rows (or columns, where there are few rows): each is reduced and scattered at once, and the result
+is split. The bytes are those of the reduce-scatter, half of those of an all-reduce.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ from gdt.engine.planned import BlockPlan, plan_of_blocks
 from gdt.observe import Collective
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
-from gdt.sharding.routes import Transition, transition_between
+from gdt.sharding.layout import Axes, Layout
+from gdt.sharding.routes import Transition, route, transition_between
 from gdt.sharding.rule import Rule, Term, out_shapes
 from gdt.sharding.strategy import Strategy, choose
 
@@ -35,16 +41,21 @@ Blocks = Sequence[Block]
 Gathers = Mapping[int, Transition]  # by the position of the operand
 
 GATHERED = 1 << 22
-"""The bytes from which on a gathered operand takes panels. Below, memory is no concern, and one
-collective is faster than several."""
+"""The bytes from which on a gathered operand, or a partial sum, takes panels. Below, memory is no
+concern, and one collective is faster than several."""
+
+MOST_HELD = 3
+"""The shares that a partial sum may take on a device: a share is what a device has of the operands,
+or of the result if that is larger."""
 
 
 class Cut(NamedTuple):
     """The cut of a factor into panels, each of the same interval of every `cell` indices.
 
-    size: how many indices of the factor a device holds after a gather. copies: into how many
-    shards the factor is then still split. gathers: of the operands that are gathered in panels.
-    number: how many panels there are.
+    size: how many indices of the factor a device holds after a gather, or before a reduce-scatter.
+    copies: into how many shards the factor is then still split. gathers: of the operands that are
+    gathered in panels. number: how many panels there are. scattered: the mesh axes over which every
+    panel of the product is reduced and scattered.
     """
 
     factor: str
@@ -53,6 +64,7 @@ class Cut(NamedTuple):
     gathers: Gathers
     cell: int
     number: int
+    scattered: Axes = ()
 
     def indices(self, length: int, low: int, high: int) -> np.ndarray:
         """The indices below `length`, whole cells, from `low` to `high` in their cells."""
@@ -76,12 +88,28 @@ def _cut(rule: Rule, sizes: Mapping[str, int], strategy: Strategy, gathers: Gath
     return None
 
 
+def _scattering(rule: Rule, sizes: Mapping[str, int], out: ArrayType) -> Cut | None:
+    """Return how a product with partial sums is cut along the first of its dims that is long enough
+    for panels of equal shards; None if there is none."""
+    mesh, axes = out.mesh, tuple([a for a, r in enumerate(out.layout.reductions) if r])
+    number = math.prod(mesh.sizes[a] for a in axes)
+    for (factor, *others), split, size in zip(
+        rule.outs[0], out.layout.dims, out.local_shape, strict=True
+    ):
+        copies, cell = math.prod(mesh.sizes[a] for a in split), -(-size // number)
+        is_even = size % number == 0 and size * copies == sizes[factor]
+        if not others and cell >= number > 1 and (is_even or copies == 1):
+            return Cut(factor, size, copies, {}, cell, number, axes)
+    return None
+
+
 class Panel(NamedTuple):
     """One panel of a product; indices are those of the factor, one array for every block.
 
-    places: where the panel lies on a device. shares: by operand that is gathered, what it takes of
-    a shard. valid: what a gather makes that is no padding; None for all. gathers: of the shares.
-    plan: of the product of the panels of both operands.
+    places: where the panel lies on a device, in the operands that have it whole. shares: by operand
+    that is gathered, what it takes of a shard. valid: what a gather makes that is no padding; None
+    for all. gathers: of the shares. plan: of the product of the panels of both operands. scatters:
+    the transitions of the product. targets: where the product of the panel lies in the result.
     """
 
     places: list[Block]
@@ -89,34 +117,48 @@ class Panel(NamedTuple):
     valid: list[Block] | None
     gathers: Gathers
     plan: Plan
+    scatters: tuple[Transition, ...]
+    targets: list[Block]
 
 
 class PanelProduct:
-    """A product of two operands, panel by panel: a function of the blocks of both."""
+    """A product of two operands, panel by panel: a function of the blocks of both.
+
+    plan: that of the rule, for operands of these types.
+    """
 
     def __init__(
-        self, product: Op[..., Any], moved: Sequence[ArrayType], static: dict[str, Any],
-        strategy: Strategy, cut: Cut,
+        self, product: Op[..., Any], plan: Plan, types: tuple[ArrayType, ...],
+        static: dict[str, Any], strategy: Strategy, cut: Cut,
     ) -> None:  # fmt: skip
-        self.product, self.moved, self.static = product, moved, static
+        self.product, self.plan, self.types, self.static = product, plan, types, static
         self.strategy, self.cut = strategy, cut
+        self.moved = moved = [t for t in plan.moved if t is not None]
         rule, sizes, _ = product.declaration.bound_rule(tuple(moved), static)
         self.dims = [_dim_of(cut.factor, term) for term in (*rule.ins, rule.outs[0])]
         dtype = promoted(*[t.dtype for t in moved])
-        self.out = ArrayType.of(out_shapes(rule, sizes)[0], dtype, strategy.output_layouts[0])
+        product_type = ArrayType.of(out_shapes(rule, sizes)[0], dtype, strategy.output_layouts[0])
+        self.product_type = product_type
+        self.out = _scattered(product_type, self.dims[-1], cut.scattered)
         self.mesh, self.backend = self.out.mesh, backend_of(self.out.mesh)
         bounds = [cut.cell * k // cut.number for k in range(cut.number + 1)]
         self.panels = [self._panel(low, high) for low, high in pairwise(bounds)]
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
-        """The gathers of all panels."""
-        gathers = [t for panel in self.panels for t in panel.gathers.values()]
+        """The gathers and the scatters of all panels."""
         names = self.mesh.axis_names
         return tuple(
             [
-                Collective("all_gather", tuple([names[a] for a in t.axes]), t.nbytes, 1)
-                for t in gathers
+                Collective(
+                    t.collective,
+                    tuple([names[a] for a in t.axes]),
+                    t.nbytes,
+                    1,
+                    t.reduction or None,
+                )
+                for panel in self.panels
+                for t in (*panel.gathers.values(), *panel.scatters)
             ]
         )
 
@@ -125,6 +167,8 @@ class PanelProduct:
         cut = self.cut
         places = cut.indices(-(-cut.size // cut.cell) * cut.cell, low, high)
         is_valid = places < cut.size
+        if cut.scattered:  # to shards of one length: those beyond the end repeat the last index
+            places, is_valid = np.minimum(places, cut.size - 1), np.ones_like(places, bool)
         gathers, shares, types = {}, {}, []
         for n, (moved, dim) in enumerate(zip(self.moved, self.dims, strict=False)):
             if dim is not None and n in cut.gathers:
@@ -133,20 +177,26 @@ class PanelProduct:
                 share = _resized(have, dim, len(places) * cut.copies)
                 gathers[n] = transition_between("gather", share, moved.layout, axes, dim)
             types.append(_resized(moved, dim, int(is_valid.sum()) * cut.copies))
+        on_device = self._on_devices(places[is_valid])
+        product = _resized(self.product_type, self.dims[-1], len(places) * cut.copies)
         return Panel(
-            self._on_devices(places[is_valid]),
+            on_device,
             shares,
             None if is_valid.all() else self._on_devices(np.flatnonzero(is_valid)),
             gathers,
-            self._plan(tuple(types)),
+            self._plan_of(tuple(types)),
+            route(product, self.out.layout) if cut.scattered else (),
+            self._on_devices(np.arange(low, high)) if cut.scattered else on_device,
         )
 
-    def _plan(self, types: tuple[ArrayType, ...]) -> Plan:
+    def _plan_of(self, types: tuple[ArrayType, ...]) -> Plan:
         """The plan of the product of panels of these types, which are where they are needed."""
         declaration = self.product.declaration
         rule, sizes, static = declaration.bound_rule(types, self.static)
         strategy = self.strategy._replace(nbytes=0)
-        rounds = None if declaration.rounds(types, static) is None else (False,)  # the sum is
+        rounds = declaration.rounds(types, static)
+        if rounds is not None and not self.cut.scattered:
+            rounds = (False,)  # the sum is
         return plan_of(declaration, types, rule, sizes, static, strategy, rounds)
 
     def _on_devices(self, indices: np.ndarray) -> list[Block]:
@@ -167,7 +217,9 @@ class PanelProduct:
             blocks = [self._operand(panel, n, blocks) for n, blocks in enumerate(operands)]
             (parts,) = panel.plan.execute(blocks)
             del blocks
-            out = self._joined(out, parts, panel.places)
+            for transition in panel.scatters:
+                parts = run_transition(transition, parts)
+            out = self._joined(out, parts, panel.targets)
         return self._by_block(lambda i, block: block.astype(self.out.dtype, copy=False), out)
 
     def _operand(self, panel: Panel, n: int, blocks: Blocks) -> Blocks:
@@ -217,6 +269,17 @@ def _resized(array_type: ArrayType, dim: int | None, size: int) -> ArrayType:
     return ArrayType.of(shape, array_type.dtype, array_type.layout)
 
 
+def _scattered(array_type: ArrayType, dim: int | None, axes: Axes) -> ArrayType:
+    """The type of a partial sum after its reduction over the mesh axes `axes`, which then split
+    `dim` too; as it is for no axes."""
+    if dim is None or not axes:
+        return array_type
+    dims = list(array_type.layout.dims)
+    dims[dim] = (*dims[dim], *axes)
+    reductions = tuple(None if a in axes else r for a, r in enumerate(array_type.layout.reductions))
+    return array_type.with_layout(Layout.of(array_type.mesh, tuple(dims), reductions))
+
+
 def in_panels(product: Op[..., Any], plan: Plan, *types: ArrayType, **static: Any) -> Plan | None:
     """Return the plan of a product that gathers a large operand in panels; None where `plan`, that
     of the rule, gathers none."""
@@ -231,21 +294,46 @@ def in_panels(product: Op[..., Any], plan: Plan, *types: ArrayType, **static: An
     cut = _cut(rule, sizes, strategy, gathers)
     if cut is None:
         return None
-    moved = [t for t in plan.moved if t is not None]
-    run = PanelProduct(product, moved, bound, strategy, cut)
+    return _planned(PanelProduct(product, plan, types, bound, strategy, cut))
+
+
+def reduced_in_panels(product: Op[..., Any], plan: Plan, x: ArrayType, w: ArrayType) -> Plan | None:
+    """Return the plan of a product of a matrix or more and the matrix `w` that gathers a large
+    operand, or reduces large partial sums, in panels; None where `plan` does neither."""
+    gathering = in_panels(product, plan, x, w)
+    dtype, rows = promoted(x.dtype, w.dtype), math.prod(x.shape[:-1])
+    nbytes = rows * w.shape[-1] * dtype.itemsize
+    if gathering is not None or nbytes < GATHERED or plan.passes:
+        return gathering
+    rule, sizes, _ = product.declaration.bound_rule((x, w), {})
+    strategy = choose(rule, (x, w), sizes)
+    out = ArrayType.of(out_shapes(rule, sizes)[0], dtype, strategy.output_layouts[0])
+    share = max(x.nbytes + w.nbytes, nbytes) // out.mesh.size
+    if not any(out.layout.reductions) or out.local_nbytes < max(GATHERED, MOST_HELD * share + 1):
+        return None
+    cut = _scattering(rule, sizes, out)
+    return cut and _planned(PanelProduct(product, plan, (x, w), {}, strategy, cut))
+
+
+def _planned(run: PanelProduct) -> Plan:
+    """The plan of a call that is computed in panels; on the only block of a mesh, all at once."""
+    cut, mesh, xp = run.cut, run.mesh, run.backend.xp
     layouts = [
-        cut.gathers[n].have.layout if n in cut.gathers else t.layout for n, t in enumerate(moved)
+        cut.gathers[n].have.layout if n in cut.gathers else t.layout
+        for n, t in enumerate(run.moved)
     ]
-    if run.mesh.divided:
-        return plan_of_blocks(types, BlockPlan(layouts, run.out, (), run), product.name, static)
+    if mesh.divided:
+        planned = BlockPlan(layouts, run.out, (), run)
+        return plan_of_blocks(run.types, planned, run.product.name, run.static)
 
     def whole(*blocks: Block) -> Block:
         """The product in the only block, where nothing is sent."""
         moved = list(blocks)
         for n, (_, axes, dim, *_, want, _) in cut.gathers.items():
-            moved[n] = local.gather(moved[n], run.mesh.ndim, axes, dim, want.local_shape[dim])
-        ((product_block,),) = plan.execute([[block] for block in moved])
-        return product_block
+            moved[n] = local.gather(moved[n], mesh.ndim, axes, dim, want.local_shape[dim])
+        ((block,),) = run.plan.execute([[block] for block in moved])
+        counts = tuple([mesh.sizes[a] for a in cut.scattered])
+        return local.split(xp, block, mesh.ndim, cut.scattered, counts, run.dims[-1] or 0)
 
     planned = BlockPlan(layouts, run.out, [whole], None, run.collectives)
-    return plan_of_blocks(types, planned, product.name, static)
+    return plan_of_blocks(run.types, planned, run.product.name, run.static)
