@@ -1,4 +1,5 @@
-"""What every test starts from: one thread of BLAS, fixed seeds, no deadline of time."""
+"""What every test starts from: one thread of BLAS, fixed seeds, no deadline of time, and rare
+searches for cycles of garbage."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is loaded
 
 import contextlib
+import gc
 import random
 import tempfile
 from pathlib import Path
@@ -19,6 +21,13 @@ with contextlib.suppress(ImportError):  # a machine with a GPU may have pytest a
 
     settings.register_profile("fixed", deadline=None, derandomize=True)
     settings.load_profile("fixed")
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over modules and tests, and look at the plans that tests leave
+    in caches a few times only: with Python's thresholds that is a fifth of the time of tests."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> Distri
     The parts of a partial array are all wrong by themselves: 2x, -x, 0, ... of a sum, -x, -1, 1 ...
     of a product, alternate elements of a maximum or minimum. Bools, and numbers that a factor would
     make infinite, are whole in the first part.
-    poison: whether padding holds NaN, the largest integer, or the negation of a bool.
+    poison: whether padding is `poisoned`.
 
     >>> import numpy as np
     >>> layout = gdt.Layout(["a"], gdt.create_mesh([("a", 2)]))
@@ -37,13 +37,30 @@ def placed(value: np.ndarray, layout: Layout, *, poison: bool = False) -> Distri
         for a, reduction in enumerate(layout.reductions):
             if reduction and mesh.grid[a] > 1:
                 block = _part(block, mesh.grid[a], grid[a], reduction)
-        if poison:
-            for d in array_type.uneven:
-                for at, valid in array_type.padded_shards(d):
-                    index = _index(mesh, grid, layout.dims[d], at)
-                    if index is not None:
-                        tail = (*index, *[slice(None)] * d, slice(valid, None))
-                        block[tail] = _poison(block[tail])
+        with backend.on(mesh, i):
+            blocks.append(backend.asarray(block))
+    array = DistributedArray(array_type, tuple(blocks))
+    return poisoned(array) if poison else array
+
+
+def poisoned(x: DistributedArray) -> DistributedArray:
+    """Return a copy of x with NaN, the largest integer, or the negation of a bool as padding.
+
+    >>> from gdt.testing.operands import poisoned
+    >>> layout = gdt.Layout(["a"], gdt.create_mesh([("a", 2)]))
+    >>> poisoned(gdt.asarray([0.0, 1.0, 2.0], layout=layout)).blocks[0].tolist()
+    [[0.0, 1.0], [2.0, nan]]
+    """
+    array_type, mesh, blocks = x.type, x.mesh, []
+    backend = backend_of(mesh)
+    for i, grid in enumerate(mesh.blocks):
+        block = backend.to_host(x.blocks[i]).copy()
+        for d in array_type.uneven:
+            for at, valid in array_type.padded_shards(d):
+                index = _index(mesh, grid, array_type.layout.dims[d], at)
+                if index is not None:
+                    tail = (*index, *[slice(None)] * d, slice(valid, None))
+                    block[tail] = _poison(block[tail])
         with backend.on(mesh, i):
             blocks.append(backend.asarray(block))
     return DistributedArray(array_type, tuple(blocks))

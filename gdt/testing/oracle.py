@@ -20,7 +20,7 @@ from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, create_mesh, default_mesh
 from gdt.state import leaves, mapped
 from gdt.testing.layouts import choices
-from gdt.testing.operands import assert_close, assert_consistent, placed, tolerance
+from gdt.testing.operands import assert_close, assert_consistent, placed, poisoned, tolerance
 from gdt.testing.views import ViewObserver
 
 Tree = Any  # a value, or nested lists, tuples and dicts of them
@@ -256,21 +256,18 @@ class Oracle:
     def _check_values(self, mesh: Mesh, layouts: Sequence[Layout]) -> None:
         """Check the results in these layouts, without and with poison in the padding."""
         with default_mesh(mesh):
+            operands = [placed(a, w) for a, w in zip(self.sample.arrays, layouts, strict=True)]
             with np.errstate(all="ignore" if self.sample.warns else None):
-                operands = self._check_run(layouts, poison=False)
+                self._check_run(operands)
             if not any(x.type.uneven for x in operands):
                 return  # there is no padding to poison
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                self._check_run(layouts, poison=True)
+                self._check_run([poisoned(x) for x in operands], "poisoned padding: ")
 
-    def _check_run(self, layouts: Sequence[Layout], *, poison: bool) -> list[DistributedArray]:
-        """Raise AssertionError unless the results are right and the operands unchanged; return the
-        operands."""
-        state = "poisoned padding: " if poison else ""
-        operands = [
-            placed(a, w, poison=poison) for a, w in zip(self.sample.arrays, layouts, strict=True)
-        ]
+    def _check_run(self, operands: Sequence[DistributedArray], state: str = "") -> None:
+        """Raise AssertionError, whose text begins with `state`, unless the results are right and
+        the operands unchanged."""
         before = [_on_host(x) for x in operands]
         with observing(ViewObserver()):
             out = self.function(*self.sample.with_arrays(operands), **self.sample.static)
@@ -294,7 +291,6 @@ class Oracle:
                 for b, c in zip(_on_host(x), blocks, strict=True)
             )
             assert same, f"an operand has been changed: {x.type}"
-        return operands
 
     def _check_gradients(
         self,
