@@ -160,18 +160,18 @@ def collectives() -> int:
     return checked
 
 
-def examples() -> list[Any]:
-    """The modules of the examples. What they draw and count words with takes longer to import than
+def examples(*names: str) -> list[Any]:
+    """The modules of some examples. What they draw and count words with takes longer to import than
     they train here."""
     importlib.import_module("examples")  # which asks whether those libraries are there
     for library in ("matplotlib", "sklearn", "sklearn.feature_extraction.text"):
         sys.modules[library] = MagicMock()
-    return [importlib.import_module(f"examples.{name}") for name in ("imdb", "mnist")]
+    return [importlib.import_module(f"examples.{name}") for name in names]
 
 
 def trainings(data: str, steps: str) -> dict[str, Any]:
     """Losses, layouts and collectives of the examples' models, under every scheme."""
-    imdb, mnist = examples()
+    imdb, mnist = examples("imdb", "mnist")
 
     def reviews(mesh: gdt.Mesh, feature: str | None, model: str | None) -> gdt.nn.Module:
         return imdb.MLP(Layout([feature, model], mesh), Layout([model, None], mesh))
@@ -188,6 +188,24 @@ def trainings(data: str, steps: str) -> dict[str, Any]:
             x, y = arrays[f"{name} x"], arrays[f"{name} y"]
             found[f"{name} {scheme}"] = training(x, y, scheme, int(steps), make, optimizer)
     return found
+
+
+def gpts(steps: str, is_tiny: str) -> dict[str, list[float]]:
+    """The losses of the example's GPT under every scheme, by the number of blocks too.
+
+    A tiny run is of random characters, and with the blocks that processes have by themselves.
+    """
+    (gpt,) = examples("gpt")
+    gpt.EVALUATED = 1
+    tiny = np.random.default_rng(0).integers(0, len(gpt.ALPHABET), 5000)
+    data, counts = ((tiny, tiny), [None]) if int(is_tiny) else (gpt.load(None), [None, 8])
+    return {
+        f"{name}, {count or 'own'} blocks": [
+            step["loss"] for step in gpt.train(name, data, int(steps), count)[1].steps
+        ]
+        for name in gpt.SCHEMES
+        for count in counts
+    }
 
 
 def training(

@@ -31,7 +31,7 @@ from .kills import TIMEOUT, WAYS, kill, started
 from .programs import examples
 
 sys.modules["numba"] = None  # type: ignore[assignment]  # compiling takes longer than a training
-imdb, mnist = examples()
+imdb, mnist = examples("imdb", "mnist")
 
 COUNT, STEPS, ROWS = 4, 6, 32
 SECONDS = 60.0  # after which a training without an event hangs

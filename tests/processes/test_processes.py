@@ -56,6 +56,8 @@ def all_found(count: int, output: Path) -> list[Any]:
         }
         if count > 1:
             calls |= {"ops": [1, 1, count // 2, EVERY], "relayouts": [EVERY], "neighbours": []}
+        if count < COUNTS[-1]:
+            calls |= {"gpts": [STEPS, 1]}
         text = json.dumps(calls, default=str)
         kept.write_text(json.dumps(results(count, "several", output / str(count), text)))
     return list(json.loads(kept.read_text()))
@@ -129,6 +131,25 @@ def test_trainings_are_the_same(model: str, scheme: str, count: int, output: Pat
         assert got["accuracy"] == pytest.approx(want["accuracy"], rel=RELATIVE)
         assert got["layouts"] == want["layouts"]
         assert got["collectives"] == want["collectives"]
+
+
+def test_a_gpt_has_one_loss_curve_under_every_scheme(output: Path) -> None:
+    check_curves([*found(1, output, "gpts"), *found(2, output, "gpts")], STEPS)
+
+
+@pytest.mark.processes_full
+def test_a_gpt_has_one_loss_curve_for_a_hundred_steps(tmp_path: Path) -> None:
+    runs = [results(count, "gpts", tmp_path / str(count), 100, 0) for count in (1, 2)]
+    check_curves([curves for run in runs for curves in run], 100)
+
+
+def check_curves(processes: list[dict[str, list[float]]], steps: int) -> None:
+    expected = processes[0]["data, own blocks"]
+    assert len(expected) == steps
+    assert len(set(expected)) == steps
+    for process in processes:
+        for name, losses in process.items():
+            np.testing.assert_allclose(losses, expected, rtol=0, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.processes_full
