@@ -1,5 +1,8 @@
 """gdt: NumPy-like arrays sharded over many devices."""
 
+import sys
+from typing import TYPE_CHECKING
+
 from gdt import (
     checkpoint,
     data,
@@ -34,6 +37,7 @@ from gdt.engine import custom_vjp as custom_vjp_module
 from gdt.engine import op as op_module
 from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
+from gdt.keras_names import MODULES, no_attribute
 from gdt.linalg import fitting
 from gdt.linalg.fitting import *
 from gdt.ops import *
@@ -98,3 +102,10 @@ __all__.sort()
 
 def __dir__() -> list[str]:
     return [*__all__, "__array_api_version__", "__array_namespace_info__", "__version__", "errors"]
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+
+    def __getattr__(name: str) -> object:
+        text = no_attribute("module 'gdt'", name, MODULES)
+        raise AttributeError(text, name=name, obj=sys.modules["gdt"])

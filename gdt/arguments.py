@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gdt.errors import ArgumentError, DeviceError, GdtError, LinAlgError, RangeError, error
+from gdt.keras_names import remedy_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -118,7 +119,9 @@ def misfit(
         arguments = signature.bind(*args, **kwargs).arguments
     except TypeError as cause:
         shown = ", ".join(p for p in signature.parameters if p != "self")
-        return error(ArgumentError, name, str(cause), remedy=f"Its arguments are ({shown}).")
+        lines = [remedy_for(kwargs, signature.parameters), f"Its arguments are ({shown})."]
+        remedy = "\n  ".join(filter(None, lines))
+        return error(ArgumentError, name, str(cause), remedy=remedy)
     values: dict[str, Any] = {}
     for parameter, value in arguments.items():
         if signature.parameters[parameter].kind is inspect.Parameter.VAR_POSITIONAL:

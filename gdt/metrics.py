@@ -8,7 +8,7 @@ nothing is sent before `result`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.keras_names import METRICS, no_attribute
 from gdt.ops.creation import ones_like
 from gdt.ops.extrema import argmax
 from gdt.ops.joining import stack
@@ -390,3 +391,9 @@ class Perplexity(MeanOf):
     def value(self, total: np.ndarray) -> float:
         """Return the exponential of the mean."""
         return float(np.exp(super().value(total)))
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(no_attribute("module 'gdt.metrics'", name, METRICS), name=name)

@@ -14,12 +14,13 @@ from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, lru_cache
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.errors import DtypeError, error, frame_of_user
+from gdt.keras_names import ATTRIBUTES, no_attribute
 from gdt.observe import COUNTED, OBSERVERS, met_host
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
@@ -67,6 +68,12 @@ class Stateful:
     counters: ClassVar[tuple[str, ...]] = ()  # names of integers that are saved too
     trainable: bool = True  # False freezes the object and all that it holds
     _placement: Any = None  # of its arrays on the mesh, if they lie elsewhere when they are used
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> object:
+            text = no_attribute(f"{type(self).__name__!r} object", name, ATTRIBUTES)
+            raise AttributeError(text, name=name, obj=self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -14,9 +14,9 @@ ROOT = Path(gdt.__file__).parent
 
 # From the bottom to the top: a package or module of `gdt/` may import from those before it.
 FLOORS = [
-    "errors", "caches", "arguments", "observe", "settings", "sharding", "cuda", "backend", "comm",
-    "array", "state", "distributed", "engine", "philox", "ops", "fft", "linalg", "random",
-    "programs", "autodiff", "metrics", "nn", "optim", "data", "checkpoint", "strategies",
+    "errors", "keras_names", "caches", "arguments", "observe", "settings", "sharding", "cuda",
+    "backend", "comm", "array", "state", "distributed", "engine", "philox", "ops", "fft", "linalg",
+    "random", "programs", "autodiff", "metrics", "nn", "optim", "data", "checkpoint", "strategies",
     "training", "saving", "estimators", "debug", "testing", "benchmark", "interop",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")

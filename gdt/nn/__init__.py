@@ -8,6 +8,7 @@ the names of the parameters; for an array that is kept in one layout and used in
 
 from typing import TYPE_CHECKING
 
+import gdt.keras_names
 import gdt.nn.summary  # of which `Module.summary` is made
 from gdt.nn import activations, initializers, layout_maps, losses
 from gdt.nn.activations import Activation
@@ -88,6 +89,10 @@ KERAS_NAMES = {
 } | {
     "BatchNormalization": "BatchNorm", "LayerNormalization": "LayerNorm",
     "GroupNormalization": "GroupNorm", "RMSNormalization": "RMSNorm",
+    "Layer": "Module", "InputLayer": "Input", "ReLU": 'Activation("relu")',
+    "Softmax": 'Activation("softmax")', "Lambda": "Activation(function)",
+    "Reshape": "Activation(function)", "Rescaling": "Activation(function)",
+    "Multiply": "Model(inputs, x * y)", "Subtract": "Model(inputs, x - y)",
 }  # fmt: skip
 """The names of layers in Keras whose name in gdt is another."""
 
@@ -95,7 +100,5 @@ KERAS_NAMES = {
 if not TYPE_CHECKING:  # a type checker would take every name for one of the module
 
     def __getattr__(name: str) -> object:
-        problem = f"module 'gdt.nn' has no attribute {name!r}"
-        if name in KERAS_NAMES:
-            problem += f"; write gdt.nn.{KERAS_NAMES[name]}"
-        raise AttributeError(problem, name=name)
+        text = gdt.keras_names.no_attribute("module 'gdt.nn'", name, KERAS_NAMES, "gdt.nn.")
+        raise AttributeError(text, name=name)

@@ -7,13 +7,18 @@ their functions to `METHODS`.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 from rich.console import Console
 
+from gdt.array.array import DistributedArray
+from gdt.errors import ArgumentError, error
 from gdt.state import Stateful
+
+NOT_BUILT = "Its layers find their sizes at the first call: call it with a batch first."
 
 METHODS: dict[str, Callable[..., Any]] = {}
 """The functions behind the methods of this class, by name."""
@@ -30,6 +35,21 @@ class Compilable(Stateful):
     """The base of modules: training, evaluation, predictions and saving in Keras' words."""
 
     _compilation: Compilation | None = None
+
+    if TYPE_CHECKING:  # of Module, the subclass
+
+        def state(self) -> dict[str, DistributedArray]: ...
+        def load(self, state: Mapping[str, Any]) -> Self: ...
+        def modules(self) -> Iterator[tuple[str, Any]]: ...
+
+        layers: Any
+        optimizer: Any
+    else:
+
+        def __getattr__(self, name: str) -> object:
+            if name == "optimizer" and self._compilation is not None:
+                return self._compilation.trainer.optimizer
+            return super().__getattr__(name)
 
     @property
     def compiled(self) -> Any:
@@ -140,10 +160,15 @@ class Compilable(Stateful):
         return METHODS["predict"](self, x, batch_size, verbose, steps, callbacks)
 
     def train_on_batch(
-        self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
+        self,
+        x: Any,
+        y: Any,
+        sample_weight: Any = None,
+        class_weight: Any = None,
+        return_dict: bool = False,
     ) -> Any:
         """Take one step; return loss and metrics of the batch as `evaluate` does."""
-        return METHODS["train_on_batch"](self, x, y, sample_weight, return_dict)
+        return METHODS["train_on_batch"](self, x, y, sample_weight, class_weight, return_dict)
 
     def test_on_batch(
         self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
@@ -154,6 +179,54 @@ class Compilable(Stateful):
     def predict_on_batch(self, x: Any) -> Any:
         """Return the predictions for one batch as a NumPy array."""
         return self.predict(x, len(x), 0)
+
+    def get_weights(self) -> list[np.ndarray]:
+        """Return all arrays of `state()`, in its order, as NumPy arrays."""
+        return [array.numpy() for array in self.state().values()]
+
+    def set_weights(self, weights: Sequence[Any]) -> None:
+        """Replace all arrays of `state()` by those of a list in its order, cast to their dtypes.
+
+        Raises ArgumentError for another number of arrays, CheckpointError for other shapes.
+
+        >>> model = gdt.nn.Dense(2, 1)
+        >>> model.set_weights([[[1.0], [2.0]], [3.0]])
+        >>> model.get_weights()[0].tolist()
+        [[1.0], [2.0]]
+        """
+        state = self.state()
+        if len(weights) != len(state):
+            problem = f"{len(weights)} arrays for {len(state)}"
+            remedy = f"They are {', '.join(state)}." if state else NOT_BUILT
+            op = f"{type(self).__name__}.set_weights"
+            raise error(ArgumentError, op, problem, remedy=remedy)
+        pairs = zip(state.items(), weights, strict=True)
+        self.load({name: np.asarray(w, old.dtype) for (name, old), w in pairs})
+
+    def count_params(self) -> int:
+        """Return how many numbers the arrays of `state()` hold.
+
+        >>> gdt.nn.Dense(4, 3).count_params()
+        15
+        """
+        return sum(array.size for array in self.state().values())
+
+    def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
+        """Return the part of that name, as `modules()` has it, or the layer of that number.
+
+        Raises ArgumentError for a name of no part.
+
+        >>> model = gdt.nn.Sequential(gdt.nn.Dense(4, 3), gdt.nn.Dense(3, 1))
+        >>> model.get_layer("layers.1") is model.get_layer(index=1)
+        True
+        """
+        if name is None:
+            return self.layers[index]
+        named = dict(self.modules())
+        if name not in named:
+            op, remedy = f"{type(self).__name__}.get_layer", f"There are {', '.join(named)[2:]}."
+            raise error(ArgumentError, op, f"there is no {name!r}", remedy=remedy)
+        return named[name]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the whole model to a folder for `gdt.load_model`; return the folder."""

@@ -14,6 +14,7 @@ from gdt.errors import ArgumentError, error
 from gdt.nn.module import Module
 from gdt.observe import from_host
 from gdt.ops.comparison import where
+from gdt.ops.creation import asarray
 from gdt.sharding.layout import Layout
 
 
@@ -46,11 +47,12 @@ class Dropout(Module):
         self.key = random.key(key)
         self.calls = 0
 
-    def __call__(self, x: DistributedArray, training: bool | None = None) -> Any:
+    def __call__(self, x: Any, training: bool | None = None) -> Any:
         """Return x with dropped elements. training: whether to drop; by default the module's
         mode."""
-        if not (self.training if training is None else training) or not self.rate or not x.size:
+        if not (self.training if training is None else training) or not self.rate or not np.size(x):
             return x
+        x = asarray(x)
         key = self.next_key()
         mask = random.bernoulli(x.shape, 1 - self.rate, layout=x.layout.resolved, key=key)
         return where(mask, x * (1 / (1 - self.rate)), 0)

@@ -19,6 +19,7 @@ from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_sizes, features_of, in_compute_dtype, mesh_of
 from gdt.nn.symbol import Symbol
+from gdt.ops.creation import zeros
 from gdt.ops.joining import concat
 from gdt.ops.products.op import matmul
 from gdt.ops.shapes import reshape
@@ -127,6 +128,8 @@ class Sequential(Module):
     layers: functions or modules of one array, or one list of them. If the first is a
         `gdt.nn.Input`, layers that find their sizes at the first call have them at once.
 
+    training: the mode of a call; by default the module's.
+
     >>> model = gdt.nn.Sequential(gdt.nn.Flatten(), gdt.nn.Dense(12, 3))
     >>> model(gdt.ones((2, 3, 4))).shape, list(model.parameters())
     ((2, 3), ['layers.1.weight', 'layers.1.bias'])
@@ -142,10 +145,32 @@ class Sequential(Module):
             self.input_shapes = ((x.shape, x.dtype.name),)
             self(x.value)
 
-    def __call__(self, x: Any) -> Any:
+    def __call__(self, x: Any, training: bool | None = None) -> Any:
+        if training is not None:
+            with self.in_mode(training):
+                return self(x)
         for layer in self.layers:
             x = layer(x)
         return x
+
+    def add(self, layer: Any) -> None:
+        """Put a layer behind the others; or a `gdt.nn.Input` where there is none yet.
+
+        Raises ArgumentError for an Input behind layers.
+        """
+        if isinstance(layer, Symbol):
+            if self.layers:
+                problem = f"an Input comes first, and there are {len(self.layers)} layers"
+                raise error(ArgumentError, "Sequential.add", problem)
+            self.input_shapes = ((layer.shape, layer.dtype.name),)
+            return
+        self.layers.append(layer)
+        for shape, dtype in self.input_shapes:
+            self(zeros((0, *shape[1:]), dtype))
+
+    def pop(self) -> Any:
+        """Remove the last layer, and return it."""
+        return self.layers.pop()
 
     def __getitem__(self, index: int) -> Any:
         if isinstance(index, int) and not -len(self) <= index < len(self):

@@ -17,7 +17,7 @@ sigmoid.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.keras_names import LOSSES, no_attribute
 from gdt.ops.comparison import clip, minimum, where
 from gdt.ops.elementwise import widened_half
 from gdt.ops.exponential import log
@@ -308,3 +309,11 @@ def _of_one_shape(name: str, **operands: Any) -> list[DistributedArray]:
         shown = {n: x.type for n, x in zip(operands, arrays, strict=True)}
         raise error(ShapeError, name, ", ".join(shapes), operands=shown)
     return [widened_half(x) for x in arrays]
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(
+            no_attribute("module 'gdt.nn.losses'", name, LOSSES, "gdt.nn.losses."), name=name
+        )

@@ -38,7 +38,8 @@ class Model(Module):
     a layer by `gdt.nn.Activation`.
 
     The layers are in the list `layers`, in the order of their calls; a layer that is called twice
-    is one layer. Calls take arrays in the order of the inputs, or one list of them.
+    is one layer. Calls take arrays in the order of the inputs, or one list of them, and the mode
+    `training`, which by default is the module's.
 
     Raises ArgumentError for an output that no input leads to; calls raise ShapeError for arrays
     whose rows have other shapes than those of the inputs.
@@ -81,7 +82,16 @@ class Model(Module):
             known.append(id(layer))
         return Call(known.index(id(layer)), None, arguments)
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "call" in vars(cls) or "__call__" in vars(cls):
+            remedy = "Write class Net(gdt.nn.Module), with layers in __init__ and a __call__."
+            raise error(ArgumentError, "Model", f"{cls.__name__} computes by itself", remedy=remedy)
+
+    def __call__(self, *inputs: Any, training: bool | None = None) -> Any:
+        if training is not None:
+            with self.in_mode(training):
+                return self(*inputs)
         if len(inputs) == 1 and isinstance(inputs[0], list | tuple):
             inputs = tuple(inputs[0])
         self._check(inputs)

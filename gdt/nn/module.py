@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Self
 
@@ -60,7 +61,8 @@ class Module(Compilable, Displayed):
             cls.__call__ = _placed(cls.__call__)  # type: ignore[method-assign]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} defines no __call__")
+        text = f"{type(self).__name__} defines no __call__"
+        raise NotImplementedError(text + ("; rename its call" if hasattr(self, "call") else ""))
 
     # ---- parameters and parts
 
@@ -127,6 +129,24 @@ class Module(Compilable, Displayed):
     def eval(self) -> Self:
         """Set the mode that uses running moments and drops nothing; return the module."""
         return self.train(False)
+
+    @contextmanager
+    def in_mode(self, training: bool | None) -> Iterator[Self]:
+        """Set the mode inside the `with` block, and restore every part's own after it; None leaves
+        it as it is.
+
+        >>> model = gdt.nn.Dropout(0.5, key=0)
+        >>> with model.in_mode(training=False):
+        ...     model(gdt.ones((2,))).tolist()
+        [1.0, 1.0]
+        """
+        modes = [(module, module.training) for _, module in self.modules()]
+        self.train(training) if training is not None else None
+        try:
+            yield self
+        finally:
+            for module, mode in modes:
+                module.training = mode
 
     def freeze(self, frozen: bool = True) -> Self:
         """Exclude this module's arrays from `parameters()`, or include them; return the module."""

@@ -31,7 +31,7 @@ def _of_convolution(out: Any, x: Any, kernel: Any) -> int:
     return 2 * int(out.size) * int(math.prod(kernel.shape[:-1]))
 
 
-def _of_attention(out: Any, q: Any, k: Any, v: Any, mask: Any) -> int:
+def _of_attention(out: Any, q: Any, k: Any, v: Any, *others: Any) -> int:
     pairs = math.prod(q.shape[:-1]) * k.shape[-2]
     return 2 * int(pairs) * int(k.shape[-1] + v.shape[-1])
 

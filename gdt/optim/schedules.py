@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gdt.arguments import checked
+from gdt.arguments import checked, checked_class
 from gdt.errors import ArgumentError, error
 
 Schedule = Callable[[int], float]
 
 
+@checked_class("__call__", eager=True)
 @dataclass(frozen=True)
 class ExponentialDecay:
     """The schedule of `exponential_decay`."""
@@ -25,7 +26,7 @@ class ExponentialDecay:
     initial: float
     decay_steps: int
     decay_rate: float
-    staircase: bool
+    staircase: bool = False
 
     def __call__(self, step: int) -> float:
         power = step // self.decay_steps if self.staircase else step / self.decay_steps
@@ -48,13 +49,14 @@ def exponential_decay(
     return ExponentialDecay(initial, decay_steps, decay_rate, staircase)
 
 
+@checked_class("__call__", eager=True)
 @dataclass(frozen=True)
 class CosineDecay:
     """The schedule of `cosine_decay`."""
 
     initial: float
     decay_steps: int
-    final: float
+    final: float = 0.0
 
     def __call__(self, step: int) -> float:
         done = min(step / self.decay_steps, 1.0)
@@ -75,13 +77,14 @@ def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedu
     return CosineDecay(initial, decay_steps, final)
 
 
+@checked_class("__call__", eager=True)
 @dataclass(frozen=True)
 class LinearDecay:
     """The schedule of `linear_decay`."""
 
     initial: float
     decay_steps: int
-    final: float
+    final: float = 0.0
 
     def __call__(self, step: int) -> float:
         done = min(step / self.decay_steps, 1.0)
@@ -101,6 +104,7 @@ def linear_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedu
     return LinearDecay(initial, decay_steps, final)
 
 
+@checked_class("__call__", eager=True)
 @dataclass(frozen=True)
 class PiecewiseConstant:
     """The schedule of `piecewise_constant`."""
@@ -133,6 +137,7 @@ def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Sc
     return PiecewiseConstant(steps, rates)
 
 
+@checked_class("__call__", eager=True)
 @dataclass(frozen=True)
 class Warmup:
     """The schedule of `with_warmup`."""

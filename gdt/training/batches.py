@@ -98,10 +98,5 @@ def evaluating(model: Module) -> Iterator[Module]:
     """
     if not isinstance(model, Module):
         raise error(ArgumentError, "evaluating", f"model is {shown_value(model)}, not a Module")
-    modes = [(module, module.training) for _, module in model.modules()]
-    model.eval()
-    try:
+    with model.in_mode(training=False):
         yield model
-    finally:
-        for module, training in modes:
-            module.training = training

@@ -3,8 +3,10 @@
 One fit calls `on_train_begin`; in every epoch `on_epoch_begin(epoch)`, around every batch
 `on_train_batch_begin(batch)` and `on_train_batch_end(batch, logs)`, around a validation
 `on_test_begin()` and `on_test_end(logs)`, and `on_epoch_end(epoch, logs)`; at last
-`on_train_end(logs)`. Epochs and batches are counted from 0. A plain function `f(epoch, results)` is
-a callback too: it is called after every epoch, whose number it counts from 1.
+`on_train_end(logs)`. `model.evaluate` and `model.predict` call `on_test_begin` and `on_test_end`,
+`on_predict_begin` and `on_predict_end` of theirs. Epochs and batches are counted from 0. A plain
+function `f(epoch, results)` is a callback too: it is called after every epoch, whose number it
+counts from 1.
 """
 
 from __future__ import annotations
@@ -67,15 +69,29 @@ class Callback:
 
     def on_train_batch_begin(self, batch: int, logs: Numbers | None = None) -> None:
         """Run before a step."""
+        self.on_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Numbers | None = None) -> None:
         """Run after a step, with the means of the epoch so far."""
+        self.on_batch_end(batch, logs)
+
+    def on_batch_begin(self, batch: int, logs: Numbers | None = None) -> None:
+        """Run before a step, under Keras' earlier name."""
+
+    def on_batch_end(self, batch: int, logs: Numbers | None = None) -> None:
+        """Run after a step, under Keras' earlier name."""
 
     def on_test_begin(self, logs: Numbers | None = None) -> None:
         """Run before a validation."""
 
     def on_test_end(self, logs: Numbers | None = None) -> None:
         """Run after a validation, with its results."""
+
+    def on_predict_begin(self, logs: Numbers | None = None) -> None:
+        """Run before predictions."""
+
+    def on_predict_end(self, logs: Numbers | None = None) -> None:
+        """Run after predictions."""
 
 
 @checked_class(eager=True)

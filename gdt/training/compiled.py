@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,8 @@ from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
 from gdt.sharding import processes
 from gdt.state import leaves, mapped
-from gdt.training.batches import pair
+from gdt.training.batches import class_weights, pair
+from gdt.training.callbacks import as_callback
 from gdt.training.display import Display, text_of
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement, measures_of
@@ -219,7 +222,6 @@ def fit(
         x_held, y_held, weights_held = held_out
         validation = _data("fit", x_held, y_held, weights_held, rows)
     seed = random.generator.take()[0] % 2**32 + random.generator.take()[1] if shuffle else None
-    single = callable(callbacks) or hasattr(callbacks, "on_epoch_end")
     return trainer.fit(
         _data("fit", x, y, sample_weight, batch_size, seed),
         epochs,
@@ -229,12 +231,32 @@ def fit(
         initial_epoch=initial_epoch,
         steps_per_epoch=steps_per_epoch,
         class_weight=class_weight,
-        callbacks=[callbacks] if single else list(callbacks or ()),
+        callbacks=_listed_callbacks(callbacks),
         resume=resume,
         save_every=save_every,
         show=verbose not in (0, False),
         console=Console(force_terminal=False) if verbose == 2 else None,
     )
+
+
+def _listed_callbacks(callbacks: Any) -> list[Any]:
+    """Return callbacks, of which there may be one alone, or None, as a list."""
+    single = callable(callbacks) or hasattr(callbacks, "on_epoch_end")
+    return [callbacks] if single else list(callbacks or ())
+
+
+@contextmanager
+def _telling(trainer: Trainer, callbacks: Any, what: str) -> Iterator[SimpleNamespace]:
+    """Tell callbacks that a test or predictions begin, and that they have ended, with what the
+    `with` block has set as `logs`."""
+    told = [as_callback(callback) for callback in _listed_callbacks(callbacks)]
+    for callback in told:
+        callback.trainer, callback.params = trainer, {}
+        getattr(callback, f"on_{what}_begin")()
+    results = SimpleNamespace(logs={})
+    yield results
+    for callback in told:
+        getattr(callback, f"on_{what}_end")(results.logs)
 
 
 def _listed(results: Numbers, return_dict: bool) -> Any:
@@ -257,7 +279,9 @@ def evaluate(
 ) -> Any:
     """Measure a model; see `Module.evaluate`."""
     data = _data("evaluate", x, y, sample_weight, batch_size)
-    results = compiled(model).evaluate(data, steps=steps)
+    trainer = compiled(model)
+    with _telling(trainer, callbacks, "test") as told:
+        results = told.logs = trainer.evaluate(data, steps=steps)
     display = Display(None, verbose not in (0, False) and processes.current().index == 0)
     display.line(text_of(results))
     return _listed(results, return_dict)
@@ -273,15 +297,21 @@ def predict(
         else Trainer(model, "sgd", "mse")
     )
     data = _data("predict", x, None, None, batch_size)
-    return trainer.predict(data, steps=steps)
+    with _telling(trainer, callbacks, "predict"):
+        return trainer.predict(data, steps=steps)
 
 
-def train_on_batch(model: Module, x: Any, y: Any, sample_weight: Any, return_dict: bool) -> Any:
+def train_on_batch(
+    model: Module, x: Any, y: Any, sample_weight: Any, class_weight: Any, return_dict: bool
+) -> Any:
     """Take one step; see `Module.train_on_batch`."""
     trainer = compiled(model)
     batch = (x, y) if sample_weight is None else (x, y, sample_weight)
+    inputs, targets, weights = pair(trainer.place(batch), "fit")
+    if class_weight is not None:
+        weights = class_weights(class_weight, targets, weights)
     measurement = Measurement(trainer.metrics)
-    measurement.add(trainer.recorded("step")(*pair(trainer.place(batch), "fit")), len(x))
+    measurement.add(trainer.recorded("step")(inputs, targets, weights), len(x))
     return _listed(measurement.results(), return_dict)
 
 

@@ -35,6 +35,9 @@ from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement
 
 VERSION = 1
+BATCH_METHODS = [
+    f"on_{kind}_{when}" for kind in ("train_batch", "batch") for when in ("begin", "end")
+]
 REFRESH = 8  # steps between two times that losses are read, and the progress is updated
 
 
@@ -70,9 +73,9 @@ class Fit:
         self._step = trainer.recorded("step")
         self._is_interrupted: Callable[[], bool] = lambda: False
         self._watches_batches = any(
-            f"on_train_batch_{when}" in {**vars(type(c)), **vars(c)}
+            name in vars(c) or getattr(type(c), name) is not getattr(Callback, name)
             for c in callbacks
-            for when in ("begin", "end")
+            for name in BATCH_METHODS
         )
         self.manager = (
             None

@@ -1,0 +1,92 @@
+"""Keras' words for what has another name in gdt: errors say what to write in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+ARGUMENTS = {
+    "units": ("output_size",), "input_dim": ("input_size", "count"), "output_dim": ("size",),
+    "filters": ("channels",), "kernel_size": ("size",), "pool_size": ("size",),
+    "dilation_rate": ("dilation",), "num_heads": ("heads",), "key_dim": ("head_size",),
+    "kernel_initializer": ("initializer",), "embeddings_initializer": ("initializer",),
+    "return_sequences": ("sequences",), "return_state": ("states",), "go_backwards": ("backwards",),
+    "beta_1": ("beta1",), "beta_2": ("beta2",), "initial_learning_rate": ("initial",),
+    "alpha": ("final",),
+}  # fmt: skip
+"""Arguments by their names in Keras: the names that they may have in gdt."""
+
+CLIPPING = 'Write model.compile("adam", loss, clip_norm=1.0), which clips all gradients together.'
+NAMING = "Names are ways through the object, such as layers.0.weight."
+SIZING = "Write gdt.nn.Input((8,)) as the first layer, or call the model with a batch."
+REMEDIES = {
+    "name": NAMING,
+    "input_shape": SIZING, "batch_input_shape": SIZING,
+    "clipnorm": CLIPPING, "clipvalue": CLIPPING, "global_clipnorm": CLIPPING,
+    "weight_decay": "Write gdt.optim.AdamW(rate, decay).",
+    "kernel_regularizer": "Write gdt.optim.AdamW(rate, decay), or add the term to the loss.",
+    "mask_zero": "Pass layers a mask, and losses sample weights of 0 where a token is padding.",
+}  # fmt: skip
+"""What to write in place of arguments that gdt's functions do not have."""
+
+STATE = "model.state(), or model.get_weights() for NumPy arrays"
+TRAINED = "model.parameters(), tape.gradient(loss, model) and optimizer.update(model, gradients)"
+SYMBOLS = "gdt.nn.Model(x, layer(x)) with x = gdt.nn.Input((8,))"
+SAVING = "model.save(path) and gdt.load_model(path)"
+ATTRIBUTES = {
+    "weights": STATE, "variables": STATE, "non_trainable_weights": STATE,
+    "trainable_weights": TRAINED, "trainable_variables": TRAINED, "apply_gradients": TRAINED,
+    "save_weights": "gdt.checkpoint.save(path, model)",
+    "load_weights": "gdt.checkpoint.restore(path, model)",
+    "to_json": SAVING, "get_config": SAVING, "from_config": SAVING,
+    "optimizer": "model.compile(optimizer, loss) first",
+    "history": "history = model.fit(x, y)",
+    "metrics_names": "list(model.evaluate(x, y, return_dict=True))",
+    "build": "model(batch), or gdt.nn.Input((8,)) as the first layer",
+    "name": "dict(model.modules()) for the names of all parts",
+    "inputs": SYMBOLS, "outputs": SYMBOLS, "input": SYMBOLS, "output": SYMBOLS,
+    "add_loss": "a loss (y, predictions) that adds the term",
+    "add_weight": "self.weight = gdt.zeros(shape), or an initializer of gdt.nn.initializers",
+    "iterations": "optimizer.steps", "lr": "optimizer.learning_rate",
+    "clone_model": SAVING,
+}  # fmt: skip
+"""What to write in place of attributes of models, layers and optimizers."""
+
+LOSSES = {
+    "SparseCategoricalCrossentropy": "sparse_softmax_cross_entropy, which takes logits",
+    "CategoricalCrossentropy": "softmax_cross_entropy, which takes logits",
+    "BinaryCrossentropy": "sigmoid_cross_entropy, which takes logits",
+    "MeanSquaredError": "mean_squared_error", "MeanAbsoluteError": "mean_absolute_error",
+    "Huber": "huber", "KLDivergence": "kl_divergence",
+}  # fmt: skip
+METRICS = dict.fromkeys(
+    ("Accuracy", "SparseCategoricalAccuracy", "CategoricalAccuracy", "BinaryAccuracy"),
+    'metrics=["accuracy"]',
+)
+"""Keras' classes of losses and metrics, and what gdt has in their place."""
+
+MODULES = {
+    "keras": "gdt.nn", "layers": "gdt.nn", "models": "gdt.nn", "losses": "gdt.nn.losses",
+    "optimizers": "gdt.optim", "callbacks": "gdt.training", "Model": "gdt.nn.Model",
+    "Sequential": "gdt.nn.Sequential", "utils": "gdt.one_hot and gdt.random.seed",
+}  # fmt: skip
+"""Keras' modules, and the modules of gdt that have what they have."""
+
+
+def remedy_for(arguments: Collection[str], parameters: Collection[str]) -> str:
+    """Return what to write in place of the first of these arguments that is Keras' name for one of
+    the parameters of a function, or for what gdt says otherwise; "" if none is."""
+    for argument in arguments:
+        own = [name for name in ARGUMENTS.get(argument, ()) if name in parameters]
+        if argument not in parameters and (own or argument in REMEDIES):
+            return f"Keras' {argument} is {own[0]} here." if own else REMEDIES[argument]
+    return ""
+
+
+def no_attribute(owner: str, name: str, words: Mapping[str, str], prefix: str = "") -> str:
+    """Return the text of an AttributeError.
+
+    owner: the module or object that has no attribute of that name. words: what to write in place of
+    Keras' names, after `prefix`.
+    """
+    text = f"{owner} has no attribute {name!r}"
+    return f"{text}; write {prefix}{words[name]}" if name in words else text

@@ -1,0 +1,155 @@
+"""What Keras' users write works, or the error says what to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt import nn
+from gdt.errors import ArgumentError, CheckpointError
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((12, 4)).astype(np.float32)
+Y = (X[:, 0] > 0).astype(np.int32)
+
+
+def model() -> nn.Sequential:
+    layers = [nn.Input((4,)), nn.Dense(8, activation="relu", key=0), nn.Dense(2, key=1)]
+    network = nn.Sequential([*layers, nn.Activation("softmax")])
+    network.compile("adam", "sparse_categorical_crossentropy", ["accuracy"])
+    return network
+
+
+def test_weights_are_read_and_replaced() -> None:
+    one, other = model(), nn.Sequential(nn.Dense(4, 8), nn.Dense(8, 2))
+    assert one.count_params() == 4 * 8 + 8 + 8 * 2 + 2
+    weights = one.get_weights()
+    assert [type(w) for w in weights] == [np.ndarray] * 4
+    other.set_weights([w.astype(np.float64) for w in weights])
+    assert all(map(np.array_equal, other.get_weights(), weights))
+    assert {w.dtype.name for w in other.get_weights()} == {"float32"}
+    with pytest.raises(CheckpointError, match=r"float32\[4, 8\] wanted, float32\[4\] given"):
+        other.set_weights([np.zeros(4), *weights[1:]])
+    with pytest.raises(ArgumentError, match=r"1 arrays for 4\n  They are layers.0.weight, "):
+        other.set_weights(weights[:1])
+    with pytest.raises(ArgumentError, match="call it with a batch first"):
+        nn.Dense(3).set_weights(weights)
+
+
+def test_layers_are_added_removed_and_found() -> None:
+    network = nn.Sequential()
+    network.add(nn.Input((4,)))
+    network.add(nn.Dense(8))
+    network.add(nn.Dense(2))
+    assert [layer.weight.shape for layer in network.layers] == [(4, 8), (8, 2)]
+    assert network.get_layer("layers.1") is network.get_layer(index=1) is network.pop()
+    assert network(X).shape == (12, 8)
+    with pytest.raises(ArgumentError, match=r"there is no 'dense'\n  There are layers.0\."):
+        network.get_layer("dense")
+    with pytest.raises(ArgumentError, match="an Input comes first, and there are 1 layers"):
+        network.add(nn.Input((4,)))
+    with pytest.raises(gdt.errors.ShapeError):
+        network.add(nn.Dense(3, 1))  # which does not take 8 features
+
+
+def test_a_call_may_name_its_mode() -> None:
+    x = nn.Input((4,))
+    for network in (nn.Sequential(nn.Dropout(0.5)), nn.Model(x, nn.Dropout(0.5)(x))):
+        assert np.array_equal(network(X, training=False), X)
+        assert network.training
+        assert network.layers[0].training
+        network.eval()
+        assert (network(X, training=True).numpy() == 0).any()
+        assert not network.layers[0].training
+
+
+def test_the_optimizer_of_a_compiled_model() -> None:
+    network = model()
+    network.optimizer.learning_rate = 0.0
+    before = network.get_weights()
+    network.fit(X, Y, verbose=0)
+    assert all(map(np.array_equal, network.get_weights(), before))
+    decay = gdt.optim.schedules.ExponentialDecay(0.1, decay_steps=10, decay_rate=0.5)
+    network.compile(gdt.optim.SGD(decay), "sparse_categorical_crossentropy")
+    network.fit(X, Y, verbose=0)
+    assert network.optimizer.learning_rate(10) == pytest.approx(0.05)
+
+
+def test_weights_of_classes_in_a_step() -> None:
+    one, other = model(), model()
+    one.train_on_batch(X, Y, class_weight={0: 3.0})
+    other.train_on_batch(X, Y, np.where(Y == 0, 3.0, 1.0).astype(np.float32))
+    assert all(map(np.array_equal, one.get_weights(), other.get_weights()))
+
+
+def test_callbacks_under_earlier_names_of_base_classes_and_of_predictions() -> None:
+    class Noting(gdt.training.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls: list[str] = []
+
+        def on_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.calls.append("batch")
+
+        def on_test_end(self, logs: Any = None) -> None:
+            self.calls.append(f"test {sorted(logs)}")
+
+        def on_predict_begin(self, logs: Any = None) -> None:
+            self.calls.append(type(self.model).__name__)
+
+    class Inherited(Noting):
+        pass
+
+    network, callback = model(), Inherited()
+    network.fit(X, Y, batch_size=6, verbose=0, callbacks=[callback])
+    network.evaluate(X, Y, verbose=0, callbacks=[callback])
+    network.predict(X, verbose=0, callbacks=callback)
+    assert callback.calls == ["batch", "batch", "test ['accuracy', 'loss']", "Sequential"]
+
+
+@pytest.mark.parametrize(
+    ("run", "error_type", "message"),
+    [
+        (lambda: model().trainable_variables, AttributeError, "write model.parameters()"),
+        (lambda: nn.Dense(2).optimizer, AttributeError, "compile(optimizer, loss) first"),
+        (lambda: gdt.optim.Adam().iterations, AttributeError, "write optimizer.steps"),
+        (lambda: nn.InputLayer, AttributeError, "write gdt.nn.Input"),
+        (lambda: nn.ReLU, AttributeError, 'write gdt.nn.Activation("relu")'),
+        (lambda: gdt.callbacks, AttributeError, "write gdt.training"),
+        (lambda: gdt.nothing, AttributeError, "module 'gdt' has no attribute 'nothing'"),
+        (lambda: nn.losses.Huber, AttributeError, "write gdt.nn.losses.huber"),
+        (lambda: gdt.metrics.Accuracy, AttributeError, 'write metrics=["accuracy"]'),
+        (lambda: nn.Dense(units=3), ArgumentError, "Keras' units is output_size here."),
+        (lambda: nn.Embedding(input_dim=3), ArgumentError, "Keras' input_dim is count here."),
+        (lambda: nn.Dense(3, name="a"), ArgumentError, "Names are ways through the object"),
+        (lambda: gdt.optim.Adam(beta_1=0.9), ArgumentError, "Keras' beta_1 is beta1 here."),
+        (lambda: gdt.optim.Adam(clipnorm=1.0), ArgumentError, "clip_norm=1.0"),
+        (
+            lambda: gdt.optim.schedules.CosineDecay(initial_learning_rate=1.0),
+            ArgumentError,
+            "Keras' initial_learning_rate is initial here.",
+        ),
+        (lambda: type("Net", (nn.Module,), {"call": 1})()(X), NotImplementedError, "rename its"),
+        (lambda: type("Net", (nn.Model,), {"call": 1}), ArgumentError, "class Net(gdt.nn.Module)"),
+    ],
+)
+def test_errors_say_what_to_write(run: Any, error_type: Any, message: str) -> None:
+    with pytest.raises(error_type) as caught:
+        run()
+    assert message in str(caught.value)
+
+
+def test_what_errors_say_to_write_is_there() -> None:
+    words = gdt.keras_names
+    for name in (*words.LOSSES.values(), *words.MODULES.values(), *nn.KERAS_NAMES.values()):
+        place: Any = gdt
+        for part in (
+            name.removeprefix("gdt.").split(",")[0].split("(")[0].split(" and ")[0].split(".")
+        ):
+            place = (
+                getattr(place, part, None) or getattr(nn, part, None) or getattr(nn.losses, part)
+            )
+        assert place is not None
