@@ -7,10 +7,7 @@ repeats it.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import warnings
-from collections import Counter
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -21,6 +18,9 @@ import gdt
 from gdt.array.registry import ALIASES, FUNCTIONS
 from gdt.sharding.mesh import Mesh
 from gdt.state import leaves
+
+from .replays import any_values
+from .seeds import main
 
 SIZES = ((2,), (3,), (8,), (2, 2), (2, 3), (2, 4), (2, 2, 2))
 DTYPES = (
@@ -324,6 +324,7 @@ def drawn(seed: int) -> tuple[str, Draw, Drawn]:
     return name, draw, (*_named(name), *OTHERS[name](draw))
 
 
+@any_values()
 def check(seed: int) -> tuple[str, str]:
     """The name of the function that the seed calls, and how its result differs; "" if it does
     not."""
@@ -376,31 +377,5 @@ def _assert_alike(got: Any, want: np.ndarray, args: Any, *, is_product: bool) ->
     assert near.all(), f"{got[~near][:5]} is not {want[~near][:5]}"
 
 
-def run(first: int, calls: int) -> tuple[Counter[str], list[str]]:
-    """Check calls from the seed `first` on: how many there were of each function, and the
-    differences."""
-    counts: Counter[str] = Counter()
-    differences = []
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        for seed in range(first, first + calls):
-            name, difference = check(seed)
-            counts[name] += 1
-            if difference:
-                differences.append(f"seed {seed}, {name}: {difference}")
-    return counts, differences
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.fuzz", description=__doc__)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--calls", type=int, default=50_000)
-    arguments = parser.parse_args()
-    counts, differences = run(arguments.first, arguments.calls)
-    print("\n".join(differences))
-    print(f"{counts.total()} calls of {len(counts)} functions, {len(differences)} differ")
-    return bool(differences)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(check, __doc__, "calls", 50_000))

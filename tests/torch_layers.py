@@ -7,10 +7,8 @@ a seed of its own: `python -m tests.torch_layers --first SEED --cases 1` repeats
 
 from __future__ import annotations
 
-import argparse
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,6 +19,8 @@ from torch.nn import functional
 import gdt
 from gdt import nn
 from gdt.testing import layouts, meshes, placed
+
+from .seeds import main
 
 Arrays = dict[str, Any]
 MESHES = meshes(((1,), (2,), (3,), (2, 2), (2, 3), (2, 2, 2)), modes=("folded", "apart"))
@@ -554,31 +554,6 @@ def compare(what: str, own: Any, expected: np.ndarray, bound: float) -> None:
         raise ValueError(f"{what} differs by {difference:.1e}, more than {bound:.1e}")
 
 
-def run(first_seed: int, cases: int) -> tuple[Counter[str], list[str]]:
-    """Check cases from a seed on: how many there were of each kind, and the differences."""
-    counts: Counter[str] = Counter()
-    differences = []
-    for seed in range(first_seed, first_seed + cases):
-        name, difference = check(seed)
-        counts[name] += 1
-        if difference:
-            differences.append(f"seed {seed}, {name}: {difference}")
-    return counts, differences
-
-
-def main() -> int:
-    """Read the command line, and compare."""
-    parser = argparse.ArgumentParser(prog="tests.torch_layers", description=__doc__)
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--cases", type=int, default=2_000)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    counts, differences = run(arguments.first, arguments.cases)
-    print("\n".join(differences))
-    kinds = ", ".join(f"{n} {name}" for name, n in counts.items())
-    print(f"{counts.total()} cases ({kinds}), {len(differences)} differ")
-    return bool(differences)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    torch.set_num_threads(1)
+    sys.exit(main(check, __doc__, "cases", 2_000))
