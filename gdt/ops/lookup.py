@@ -97,7 +97,9 @@ def _in_range(
     if not is_recorded():
         return indices
     ran(CHECK, check, [indices.blocks], results)
-    return DistributedArray(of, tuple(checked))
+    array = indices._alias()  # no array that processes would count: not all of them record
+    array.blocks = tuple(checked)
+    return array
 
 
 def _valid_parts(array_type: ArrayType, blocks: Sequence[Block]) -> Sequence[Block]:
