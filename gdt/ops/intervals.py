@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from gdt.array.array import DistributedArray
 from gdt.comm.recut import RecutRunner
@@ -50,30 +51,37 @@ def _cheapest(types: Sequence[ArrayType], how: Movement) -> Layout:
     return min(dict.fromkeys(t.layout if partial else t.layout.resolved for t in types), key=nbytes)
 
 
-class Movement(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Movement:
     """Intervals of axis `dim` of some arrays that become an axis of `size` elements; see
-    `move_intervals`."""
+    `move_intervals`. `movement_of` makes them: equal means identical, which keys of plans are
+    compared by, so that no call hashes the pieces."""
 
     dim: int
     pieces: Pieces
     size: int
-    fill: Any = 0
-    axes: Axes | None = None
+    fill: Any
+    axes: Axes | None
 
 
-EXACT.add(Movement)  # its fill is 0 or bytes
+EXACT.add(Movement)
+
+
+@lru_cache(maxsize=1 << 12)
+def movement_of(dim: int, pieces: Pieces, size: int, fill: Any, axes: Axes | None, /) -> Movement:
+    """The one movement of these facts. fill: 0, or bytes."""
+    return Movement(dim, pieces, size, fill, axes)
 
 
 def _index_of_view(array_type: ArrayType, how: Movement) -> tuple[slice, ...] | None:
     """The index in a block of the only interval of a movement along an axis that is whole and stays
     whole; None for any other movement."""
-    dim, pieces, size, _, axes = how
-    if axes is not None or len(pieces) != 1 or array_type.layout.dims[dim]:
+    if how.axes is not None or len(how.pieces) != 1 or array_type.layout.dims[how.dim]:
         return None
-    (_, at, _, count, step, stride) = pieces[0]
-    if count != size or stride != 1:
+    (_, at, _, count, step, stride) = how.pieces[0]
+    if count != how.size or stride != 1:
         return None
-    return (slice(None),) * (array_type.mesh.ndim + dim) + (interval(at, count, step),)
+    return (slice(None),) * (array_type.mesh.ndim + how.dim) + (interval(at, count, step),)
 
 
 def interval(at: int, count: int, step: int) -> slice:
@@ -86,7 +94,7 @@ def interval(at: int, count: int, step: int) -> slice:
 def plan_movement(types: tuple[ArrayType, ...], how: Movement) -> BlockPlan:
     """The plan of a movement of arrays of these types: their layouts, the type of the result, and a
     function of their blocks."""
-    dim, pieces, size, fill, axes = how
+    dim, size, axes = how.dim, how.size, how.axes
     index = _index_of_view(types[0], how) if len(types) == 1 else None
     if index is not None:
         blocks = len(types[0].mesh.blocks)
@@ -94,7 +102,7 @@ def plan_movement(types: tuple[ArrayType, ...], how: Movement) -> BlockPlan:
     layout = _cheapest(types, how)
     target_axes = layout.dims[dim] if axes is None else axes
     recut = _recut(
-        tuple([t.with_layout(layout) for t in types]), dim, pieces, size, fill, target_axes
+        tuple([t.with_layout(layout) for t in types]), dim, how.pieces, size, how.fill, target_axes
     )
     run, collectives = RecutRunner(recut), tuple[Collective, ...]()
     if recut.nbytes:
@@ -157,4 +165,4 @@ def move_intervals(
     would be lost): give the array twice.
     """
     intervals = tuple([p for p in pieces if p.count > 0])
-    return _move_intervals(*arrays, how=Movement(dim, intervals, size, fill, axes))
+    return _move_intervals(*arrays, how=movement_of(dim, intervals, size, fill, axes))

@@ -18,7 +18,7 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import FUNCTIONS, public
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.indexing import getitem
-from gdt.ops.intervals import Movement, _move_intervals, move_intervals
+from gdt.ops.intervals import Movement, _move_intervals, move_intervals, movement_of
 from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.movement import alias
 from gdt.ops.reductions import negative_axes
@@ -142,7 +142,7 @@ def _end_to_end(types: tuple[ArrayType, ...], axis: int) -> Movement | None:
     sizes = [t.shape[dim] for t in types]
     starts = itertools.accumulate(sizes, initial=0)
     pieces = [Piece(i, 0, at, n) for i, (at, n) in enumerate(zip(starts, sizes, strict=False))]
-    return Movement(dim, tuple([p for p in pieces if p.count]), sum(sizes))
+    return movement_of(dim, tuple([p for p in pieces if p.count]), sum(sizes), 0, None)
 
 
 @public

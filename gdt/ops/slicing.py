@@ -17,7 +17,7 @@ from gdt.engine.plan import EXACT
 from gdt.engine.planned import BlockPlan, on_each_block, planned_op
 from gdt.engine.source import reshaped
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
-from gdt.ops.intervals import Movement, interval, moved_back, plan_movement, resized
+from gdt.ops.intervals import Movement, interval, moved_back, movement_of, plan_movement, resized
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
@@ -140,7 +140,8 @@ class Cut:
             split = array_type.layout.dims[dim]
             axes = () if drops and split else None
             pieces = (Piece(0, start, 0, count, step),) if count else ()
-            self.steps.append(CutStep(array_type, Movement(dim, pieces, count, axes=axes)))
+            movement = movement_of(dim, pieces, count, 0, axes)
+            self.steps.append(CutStep(array_type, movement))
             array_type = resized(array_type, dim, count, split if axes is None else axes)
         self.whole, self.out = array_type, _with_axes(array_type, entries)
         self.is_whole = not self.steps and self.out is array_type
