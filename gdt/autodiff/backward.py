@@ -10,8 +10,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache, partial
-from itertools import chain, compress, count, islice, repeat
-from operator import attrgetter, is_, not_
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,8 +40,6 @@ Node = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # op, operands, statics
 Arrays = Sequence[DistributedArray]
 Fetched = tuple[DistributedArray, str]  # an array that NumPy fetched, and the user's line
 ScalarRead = tuple[DistributedArray, str, int]  # an array, and the file and line of float(array)
-
-_type, _blocks = attrgetter("type"), attrgetter("blocks")
 
 _warned_lines: dict[Any, Any] = {}  # a registry of the module `warnings`
 
@@ -229,76 +225,50 @@ def _as_program(call: GradientCall) -> list[DistributedArray | None]:
 
 
 def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArray]]:
-    """Return everything about a call except the values of its arrays, and its arrays, each once.
-
-    Every eager step computes a signature, so `map` goes over calls and arrays where it can."""
-    nodes, groups = call.nodes, (call.targets, call.seeds or (), call.sources, call.extras)
+    """Return everything about a call except the values of its arrays, and its arrays, each once."""
     # A program contains no np.errstate where the recorded ops ran under the one around them.
-    parts: list[Any] = [call.unconnected, call.layouts, len(nodes), *np.geterr().values()]
+    parts: list[Any] = [call.unconnected, call.layouts, *np.geterr().values()]
     values: list[Any] = []  # operands and outputs of all calls
-    if nodes:
-        ops, operands, statics, outs = zip(*nodes, strict=True)
-        for column in (map(len, operands), map(len, statics), map(type, outs)):
-            parts += column
-        parts += ops
-        for static in filter(None, statics):
+    for op, args, static, out in call.nodes:
+        parts += (op, len(args))
+        values += args
+        if type(out) is tuple:
+            parts.append(len(out))
+            values += out
+        else:
+            values.append(out)
+        if static:
             parts += static
             parts += map(value_key, static.values())
-        values += chain.from_iterable(operands)
-        for out in outs:
-            if type(out) is tuple:
-                parts.append(len(out))
-                values += out
-            else:
-                values.append(out)
-    parts += map(len, groups)
-    values += chain.from_iterable(groups)
-    arrays = _add_values(parts, values)
-    return tuple(parts), arrays
-
-
-def _add_values(parts: list[Any], values: list[Any]) -> list[DistributedArray]:
-    """Add to the parts of a signature which of the values are the same, and everything about them
-    but what the arrays hold; return the arrays."""
+    for group in (call.targets, call.seeds or (), call.sources, call.extras):
+        parts.append(len(group))
+        values += group
     numbers: dict[int, int] = {}  # of the values, by identity
     arrays: list[DistributedArray] = []
-    first = 0  # the number of the first of `values`
-    while values:
-        known, ids = len(numbers), [*map(id, values)]
-        parts += map(numbers.setdefault, ids, count(first))
-        by_id = dict(zip(ids, values, strict=True))
-        new = [*map(by_id.__getitem__, islice(numbers, known, None))]
-        first, values = first + len(values), []
-        are_arrays = [*map(is_, map(type, new), repeat(DistributedArray))]
-        if not all(are_arrays):
-            parts += are_arrays
-            parts += map(value_key, compress(new, map(not_, are_arrays)))
-            new = [*compress(new, are_arrays)]
-        arrays += new
-        types = tuple(map(_type, new))
-        parts += types
-        for n in _partial_ones(types):
-            x = new[n]
-            if x._resolved is not None:
-                parts += (n, "resolved")
-                values.append(x._resolved)
-            elif x._is_passed:
-                parts += (n, "passed")
-        if ReleasedBlocks in set(map(type, map(_blocks, new))):
-            for n, x in enumerate(new):
-                if type(x.blocks) is ReleasedBlocks:
-                    recomputation = x.blocks.recomputation
-                    parts += (n, recomputation.op, x.blocks.number, len(recomputation.args))
-                    parts += recomputation.static
-                    parts += map(value_key, recomputation.static.values())
-                    values += recomputation.args
-    return arrays
-
-
-@lru_cache(maxsize=256)
-def _partial_ones(types: tuple[ArrayType, ...]) -> list[int]:
-    """Return the positions of the types with partial reductions."""
-    return [n for n, t in enumerate(types) if t.layout.resolved is not t.layout]
+    for x in values:  # which grows on the way
+        identity = id(x)
+        if identity in numbers:
+            parts.append(numbers[identity])
+            continue
+        numbers[identity] = len(numbers)
+        if type(x) is not DistributedArray:
+            parts.append(value_key(x))
+            continue
+        arrays.append(x)
+        array_type = x.type
+        parts.append(array_type)
+        if x._resolved is not None:
+            parts.append("resolved")
+            values.append(x._resolved)
+        elif array_type.layout.resolved is not array_type.layout and x._is_passed:
+            parts.append("passed")
+        if type(x.blocks) is ReleasedBlocks:
+            recomputation = x.blocks.recomputation
+            parts += (recomputation.op, x.blocks.number, len(recomputation.args))
+            parts += recomputation.static
+            parts += map(value_key, recomputation.static.values())
+            values += recomputation.args
+    return tuple(parts), arrays
 
 
 def _recorded(
