@@ -125,7 +125,13 @@ class Observer:
 
 
 OBSERVERS: ContextVar[tuple[Observer, ...]] = ContextVar("gdt.observers", default=())
-KEEPERS: weakref.WeakSet[Observer] = weakref.WeakSet()  # those that keep arrays which ops have had
+# References to observers that keep arrays which ops have had; a WeakSet takes ten times as long.
+KEEPERS: set[weakref.ref[Observer]] = set()
+
+
+def keep_informed(observer: Observer) -> None:
+    """Add to `KEEPERS` an observer, until it is gone."""
+    KEEPERS.add(weakref.ref(observer, KEEPERS.discard))
 
 
 @contextmanager

@@ -468,7 +468,8 @@ def rebind(array: DistributedArray, after: DistributedArray) -> None:
     """Let `array` have the value of `after`, which has its shape and dtype."""
     before = array._alias()
     before._resolved = array._resolved
-    for observer in {*OBSERVERS.get(), *KEEPERS}:
+    keepers = [observer for reference in [*KEEPERS] if (observer := reference()) is not None]
+    for observer in {*OBSERVERS.get(), *keepers}:
         observer.on_write(array, before, after)
     partial = getattr(array, "_partial", lambda: None)()
     if partial is not None and partial._resolved is array:

@@ -29,7 +29,7 @@ from gdt.observe import OBSERVERS, is_recorded, observing
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import add
 from gdt.ops.taking import take_in_range
-from gdt.programs.instruction import array_of, value_of
+from gdt.programs.instruction import array_of
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
 from gdt.sharding.array_type import ArrayType
@@ -119,8 +119,6 @@ class GradientCall(NamedTuple):
 
 def check_fetched(nodes: Sequence[Node], sources: Arrays, fetched: Sequence[Fetched]) -> None:
     """Raise GradientError if NumPy fetched an array that depends on the sources."""
-    if not fetched:
-        return
     dependent = _dependent(nodes, sources)[1]
     for x, line in fetched:
         if not dependent.isdisjoint(_ids((x,))):
@@ -137,8 +135,6 @@ def check_fetched(nodes: Sequence[Node], sources: Arrays, fetched: Sequence[Fetc
 
 def warn_of_scalars(nodes: Sequence[Node], sources: Arrays, scalars: Sequence[ScalarRead]) -> None:
     """Warn, once for each line, that a scalar was made of an array that depends on the sources."""
-    if not scalars:
-        return
     dependent = _dependent(nodes, sources)[1]
     for x, file, line in scalars:
         if not dependent.isdisjoint(_ids((x,))):
@@ -304,7 +300,10 @@ def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[Distri
     for n in passed:
         arrays[n]._passed = True
     unresolved = [(weakref.ref(arrays[n]), t) for n, t in resolved]
-    values = [value_of(arrays[n]) for n in inputs]
+    # As `value_of` does, without its frame for every input.
+    blocks = [arrays[n].blocks for n in inputs]
+    values = [b[0] if len(b) == 1 else tuple(b) for b in blocks]
+    blocks.clear()  # so that each block is free as soon as the program has read it
     arrays.clear()
     results = iter(program.run(values))
     grads = [None if t is None else array_of(t, next(results)) for t in types]

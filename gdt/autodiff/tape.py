@@ -15,7 +15,7 @@ from gdt.array.array import DistributedArray
 from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients, warn_of_scalars
 from gdt.comm.messages import note_operands
 from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
-from gdt.observe import KEEPERS, OBSERVERS, Observer
+from gdt.observe import OBSERVERS, Observer, keep_informed
 from gdt.ops.movement import _relayout
 from gdt.sharding.dtypes import INEXACT
 from gdt.sharding.layout import Layout
@@ -74,7 +74,7 @@ class GradientTape(Observer):
         if self in OBSERVERS.get():
             raise error(GradientError, "GradientTape", "this tape is recording already")
         self._token = OBSERVERS.set((*OBSERVERS.get(), self))
-        KEEPERS.add(self)
+        keep_informed(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -197,8 +197,10 @@ class GradientTape(Observer):
             nodes = nodes.copy()
         else:
             self.nodes = None
-        check_fetched(nodes, source_arrays, self.fetched)
-        warn_of_scalars(nodes, source_arrays, self.scalars)
+        if self.fetched:
+            check_fetched(nodes, source_arrays, self.fetched)
+        if self.scalars:
+            warn_of_scalars(nodes, source_arrays, self.scalars)
         observers = [o for o in OBSERVERS.get() if o is not self or self.persistent]
         token = OBSERVERS.set(tuple(observers))
         try:
@@ -361,7 +363,7 @@ def _alias(leaf: Any) -> Any:
     return alias
 
 
-def _argument(args: tuple[Any, ...], argnums: object) -> Any:
+def _argument(args: Sequence[Any], argnums: object) -> Any:
     """Return the argument at `argnums`, or the tuple of arguments for a tuple; raise ArgumentError
     or GradientError if there is none."""
     if isinstance(argnums, tuple):
@@ -419,10 +421,13 @@ def value_and_grad(
     """
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(map(_renamed, args))
-        sources = _argument(args, argnums)
+        _argument(args, argnums)
+        arguments = [*args]
+        for n in argnums if isinstance(argnums, tuple) else (argnums,):
+            arguments[n] = _renamed(arguments[n])
+        sources = _argument(arguments, argnums)
         with GradientTape() as tape:
-            value = f(*args, **kwargs)
+            value = f(*arguments, **kwargs)
         aux: Any = ()
         if has_aux:
             value, aux = _with_aux(value)
