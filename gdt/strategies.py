@@ -35,6 +35,9 @@ from gdt.state import leaves, mapped
 __all__ = ["DataParallel", "MirroredStrategy", "ModelParallel", "Strategy", "current_strategy"]
 
 BATCH = "batch"
+REDUCTIONS = """Gradients are summed by "all_reduce"; NCCL chooses the way by the topology.
+  To sum each share of them on one device, write gdt.ModelParallel(layout_map=layouts) with
+  layouts[".*"] = gdt.nn.Sharded(state="batch")."""
 _current: ContextVar[Strategy | None] = ContextVar("gdt.strategy", default=None)
 
 
@@ -272,12 +275,15 @@ class MirroredStrategy(Strategy):
 
     devices: the names of devices, such as "cuda:0"; or how many virtual devices of the host, or
         coordinates over its GPUs, to use; None for all GPUs, or one device of the host.
+    cross_device_ops: None or "all_reduce", also as an object of TensorFlow's class NcclAllReduce.
     mesh: the mesh itself, in place of devices; batches are split over all its axes.
 
-    Gradients are summed by an all-reduce. Follows `tf.distribute.MirroredStrategy`; see the module
-    for what `run` does differently.
+    Gradients are summed by an all-reduce, whose way between devices NCCL chooses by the topology.
+    `ModelParallel` with `layouts[".*"] = gdt.nn.Sharded(state="batch")` sums each share of them on
+    one device. Follows `tf.distribute.MirroredStrategy`; see the module for what `run` does
+    differently.
 
-    Raises ArgumentError for both devices and a mesh.
+    Raises ArgumentError for both devices and a mesh, and for other cross_device_ops.
 
     >>> import numpy as np
     >>> strategy = gdt.MirroredStrategy(2)
@@ -290,8 +296,17 @@ class MirroredStrategy(Strategy):
     """
 
     def __init__(
-        self, devices: int | Sequence[str] | None = None, *, mesh: Mesh | None = None
+        self,
+        devices: int | Sequence[str] | None = None,
+        cross_device_ops: Any = None,
+        *,
+        mesh: Mesh | None = None,
     ) -> None:
+        named = isinstance(cross_device_ops, str | None)
+        reduction = cross_device_ops if named else type(cross_device_ops).__name__
+        if reduction not in (None, "all_reduce", "NcclAllReduce"):
+            problem = f"cross_device_ops is {reduction}"
+            raise error(ArgumentError, type(self).__name__, problem, remedy=REDUCTIONS)
         if mesh is not None and devices is not None:
             problem = "both devices and a mesh are given"
             raise error(ArgumentError, type(self).__name__, problem, remedy="Pass one of them.")

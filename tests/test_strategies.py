@@ -142,6 +142,7 @@ def test_an_own_loop_reduces_the_losses_of_all_rows() -> None:
         (lambda s: s.gather(s.place(np.arange(5)), axis=1), "Parts are rows"),
         (lambda s: s.experimental_distribute_dataset(5), "yields no batches"),
         (lambda s: MirroredStrategy(2, mesh=s.mesh), "both devices and a mesh"),
+        (lambda s: MirroredStrategy(2, "hierarchical"), 'are summed by "all_reduce"'),
         (lambda s: DataParallel(s.mesh, 2), "both devices and a device_mesh"),
         (
             lambda s: ModelParallel(layout_map=nn.LayoutMap(s.mesh), batch_dim_name="rows"),

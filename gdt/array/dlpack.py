@@ -5,6 +5,7 @@ Data API standard, `__dlpack__` and `__dlpack_device__`: https://data-apis.org/a
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,11 @@ from gdt.observe import met_host
 from gdt.sharding.dtypes import BFLOAT16
 
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType of dlpack.h
+UNSIGNED, BFLOAT = 1, 4  # DLDataTypeCode of dlpack.h
+CODES = {b"dltensor": 20, b"dltensor_versioned": 52}
+"""Of capsules by their names: the offset of the code of the elements' type in what they point to, a
+DLManagedTensor or a DLManagedTensorVersioned."""
+
 READ_ONLY_SINCE = (1, 0)  # the version of DLPack that can say that memory is not to be written
 
 
@@ -49,13 +55,9 @@ def exported(
     if x.mesh.device_kind != "cpu":
         whole = _whole(x)
         with backend_of(x.mesh).on(x.mesh, 0):
-            return (whole.copy() if copy else whole).__dlpack__(stream=stream, **arguments)
+            return _capsule(whole.copy() if copy else whole, stream=stream, **arguments)
     if stream is not None:
         raise error(ExportError, "__dlpack__", f"stream is {stream!r}, and the host has no streams")
-    if x.dtype == BFLOAT16:
-        remedy = "Export x.astype('float32')."
-        problem = "NumPy exports no bfloat16"
-        raise error(ExportError, "__dlpack__", problem, operands={"x": x.type}, remedy=remedy)
     value = x.numpy()
     shareable = max_version is not None and tuple(max_version) >= READ_ONLY_SINCE
     if copy is False and not (shareable and x._shares_memory(value)):
@@ -64,7 +66,42 @@ def exported(
             problem = "the values cannot be had without a copy"
         remedy = "Let it be copied: copy=None."
         raise error(ExportError, "__dlpack__", problem, operands={"x": x.type}, remedy=remedy)
-    return (value if shareable and not copy else value.copy()).__dlpack__(**arguments)
+    return _capsule(value if shareable and not copy else value.copy(), **arguments)
+
+
+def _capsule(value: Any, **options: Any) -> Any:
+    """The capsule of an array of NumPy or CuPy. Neither exports bfloat16, so its elements are
+    exported as integers, and then called what they are."""
+    if value.dtype != BFLOAT16:
+        return value.__dlpack__(**options)
+    return _relabelled(value.view(np.uint16).__dlpack__(**options), UNSIGNED, BFLOAT)
+
+
+def _relabelled(capsule: Any, old: int, new: int) -> Any:
+    """The same capsule, with another code of its elements' type if it has the old one."""
+    of_name, of_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    of_name.restype, of_name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    of_pointer.restype = ctypes.c_void_p
+    of_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    name = of_name(capsule)
+    code = ctypes.c_uint8.from_address(of_pointer(capsule, name) + CODES[name])
+    if code.value == old:
+        code.value = new
+    return capsule
+
+
+class _Integers:
+    """The bits of an array of bfloat16 of another library, as unsigned integers of 16 bits."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        where: tuple[int, int] = self.value.__dlpack_device__()
+        return where
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return _relabelled(self.value.__dlpack__(**options), BFLOAT, UNSIGNED)
 
 
 def _check_one_block(x: Any) -> None:
@@ -98,6 +135,8 @@ def imported(value: Any) -> Any:
     if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
         problem = f"the array is on a device of DLPack's type {int(kind)}"
         raise error(DeviceError, "from_dlpack", problem, remedy="It takes CPU and CUDA memory.")
+    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        return imported(_Integers(value)).view(BFLOAT16)
     try:
         if kind in (CUDA, CUDA_MANAGED):
             cupy = load_cupy()
