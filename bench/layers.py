@@ -4,7 +4,8 @@
     .venv-torch/bin/python -m bench.layers
 
 Both take turns; a row shows the median milliseconds of a run of each, and the median ratio. PyTorch
-has its default format, in which channels come first.
+has its default format, in which channels come first. The first line names the BLAS and the
+processor that its kernels are for: the times of convolution depend on it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from torch.nn import functional
 
 import gdt
+from gdt.benchmark.machine import machine
 
 Run = Callable[[], object]
 ROUNDS = 9
@@ -33,8 +35,9 @@ def attention(causal: bool) -> tuple[Run, Run]:
     arrays = [rng.normal(size=(4, 8, 1024, 64)).astype(np.float32) for _ in range(3)]
     own, others = [gdt.asarray(x) for x in arrays], tensors(arrays)
     product = functional.scaled_dot_product_attention
+    gradient = gdt.grad(lambda a: gdt.sum(gdt.attention(*a, causal=causal)))
     return (
-        lambda: gdt.grad(lambda a: gdt.sum(gdt.attention(*a, causal=causal)))(own),
+        lambda: gradient(own),
         lambda: product(*others, is_causal=causal).sum().backward(),
     )
 
@@ -47,8 +50,9 @@ def convolution(size: int, channels: int, results: int) -> tuple[Run, Run]:
     own = [gdt.asarray(x), gdt.asarray(kernel)]
     first = [np.moveaxis(x, -1, 1), np.moveaxis(kernel, (-1, -2), (0, 1))]
     others = tensors([np.ascontiguousarray(a) for a in first])
+    gradient = gdt.grad(lambda a: gdt.sum(gdt.convolution(*a, padding="same") ** 2))
     return (
-        lambda: gdt.grad(lambda a: gdt.sum(gdt.convolution(*a, padding="same") ** 2))(own),
+        lambda: gradient(own),
         lambda: (functional.conv2d(*others, padding=1) ** 2).sum().backward(),
     )
 
@@ -76,8 +80,9 @@ def cases() -> Iterator[tuple[str, tuple[Run, Run]]]:
 def main() -> None:
     """Measure and print all rows."""
     torch.set_num_threads(1)
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
-    print(f"{torch.backends.cpu.get_cpu_capability()}, NumPy with {blas['name']} {blas['version']}")
+    properties = machine()
+    print(f"{properties['cpu']}; gdt: {properties['blas']}", end="; ")
+    print(f"PyTorch: {torch.backends.cpu.get_cpu_capability()}")
     for name, (own, other) in cases():
         own(), other()
         pairs = [(milliseconds(own), milliseconds(other)) for _ in range(ROUNDS)]

@@ -10,6 +10,7 @@ import pytest
 import gdt
 from gdt import Layout, create_mesh, nn
 from gdt.errors import ArgumentError, ShapeError
+from gdt.ops.nn.convolution import blocks as bodies
 from gdt.ops.windows import tiling_of, windows_of
 from gdt.testing import Oracle, Sample
 
@@ -98,6 +99,28 @@ def test_images_split_both_ways_equal_loops_over_taps(
     oracle = Oracle(gdt.convolution, Sample((x, kernel), static, convolution))
     for specs in layouts:
         oracle.check(mesh, [Layout(s, mesh) for s in specs])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_products_of_many_rows_are_computed_in_parts(
+    groups: int, monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    kernel = rng.standard_normal((3, 3, 4 // groups, 6))
+    monkeypatch.setattr(bodies, "SMALL_PRODUCT", 33 * kernel.size // groups)
+    assert len(bodies.split_rows(np, 105, kernel.size // 6, 6 // groups)) == 2
+    static = {"padding": "same", "groups": groups}
+    sample = Sample((rng.standard_normal((3, 5, 7, 4)), kernel), static, convolution)
+    mesh = create_mesh([("data", 1)])
+    Oracle(gdt.convolution, sample).check(mesh, [Layout.replicated(mesh, 4)] * 2)
+
+
+@pytest.mark.parametrize(("channels", "results"), [(0, 4), (4, 0)])
+def test_images_of_no_channels_have_gradients(channels: int, results: int) -> None:
+    operands = [gdt.ones((2, 5, 5, channels)), gdt.ones((3, 3, channels, results))]
+    loss = lambda operands: gdt.sum(gdt.convolution(*operands, padding="same") ** 2)
+    gradients = gdt.grad(loss)(operands)
+    assert [g.shape for g in gradients] == [x.shape for x in operands]
+    assert not any(g.numpy().any() for g in gradients)
 
 
 @pytest.mark.parametrize("blocks", [1, 8])
