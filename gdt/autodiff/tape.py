@@ -13,6 +13,7 @@ from typing import Any
 from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients, warn_of_scalars
+from gdt.comm.agreement import HISTORIES
 from gdt.comm.messages import note_operands
 from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
 from gdt.observe import OBSERVERS, Observer, keep_informed
@@ -179,10 +180,8 @@ class GradientTape(Observer):
         source_arrays, rebuild = flatten(tree)
         if not source_arrays and unconnected == "raise":
             raise _without_sources(op, sources)
-        for x in targets:
-            check_differentiable(x, op, "target")
-        for x in source_arrays:
-            check_differentiable(x, op, "source")
+        check_all_differentiable(targets, op, "target")
+        check_all_differentiable(source_arrays, op, "source")
         if self.written and any(x is w for x in source_arrays for w in self.written):
             raise error(
                 GradientError,
@@ -191,7 +190,8 @@ class GradientTape(Observer):
                 remedy="Write x = x.at[i].set(value): the source keeps its value then.",
             )
         seeds = None if output_gradients is None else _cotangents(targets, output_gradients)
-        note_operands(op, [*targets, *source_arrays])
+        if HISTORIES:
+            note_operands(op, [*targets, *source_arrays])
         nodes = self.nodes
         if self.persistent:
             nodes = nodes.copy()
@@ -232,11 +232,18 @@ def _without_sources(op: str, sources: Tree) -> GradientError:
 
 def gradient_layouts(tree: Tree, arrays: Sequence[DistributedArray]) -> list[Layout]:
     """Return the layouts in which the gradients of the arrays of a tree are returned."""
-    layouts = state_layouts(tree)
+    layouts = None if type(tree) is dict else state_layouts(tree)
     if not layouts:
         return [x.type.layout.resolved for x in arrays]
     names = {id(x): name for name, x in tree.parameters().items()}
     return [layouts.get(names[id(x)], x.layout.resolved) for x in arrays]
+
+
+def check_all_differentiable(arrays: Sequence[object], op: str, role: str) -> None:
+    """Raise GradientError unless all `arrays` are distributed arrays of floating-point numbers."""
+    for x in arrays:  # mostly without a call for each
+        if type(x) is not DistributedArray or x.type.dtype.kind not in INEXACT:
+            check_differentiable(x, op, role)
 
 
 def check_differentiable(x: object, op: str, role: str) -> None:

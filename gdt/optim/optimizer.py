@@ -153,9 +153,10 @@ class Optimizer(Stateful):
         if there is no parameter; then nothing is changed.
         """
         updates = self._ready(parameters, gradients)
-        if updates is None:
-            updates = self.prepare(self.targets("update", parameters), by_name(gradients))
-        self.take_step(*updates)
+        if updates is not None:
+            self.take_step(*updates, are_alike=True)
+            return
+        self.take_step(*self.prepare(self.targets("update", parameters), by_name(gradients)))
 
     def scaled(self, loss: DistributedArray) -> DistributedArray:
         """Return the loss to take the gradient of: itself, but for `LossScaling`."""
@@ -166,9 +167,17 @@ class Optimizer(Stateful):
         `LossScaling`."""
         return gradients
 
-    def take_step(self, owners: list[list[Owner]], arrays: list[DistributedArray]) -> None:
-        """Count a step, and update every parameter; arrays: the gradients, as `prepare` returns
-        them."""
+    def take_step(
+        self,
+        owners: list[list[Owner]],
+        arrays: list[DistributedArray],
+        *,
+        are_alike: bool = False,
+    ) -> None:
+        """Count a step, and update every parameter.
+
+        arrays: the gradients, as `prepare` returns them. are_alike: whether it is known that every
+            gradient has the type of its parameter."""
         begin_step = self._begin_step
         if processes.current().count > 1 and arrays:
             # In the same order in all processes, which may have filled dicts in others.
@@ -180,6 +189,9 @@ class Optimizer(Stateful):
                 self._begin_noted_step, arrays[0].mesh, len(owners), names, sorted(texts)
             )
         scalars = from_host(type(self).__name__, begin_step)
+        if are_alike:
+            self.step(scalars, owners, arrays)
+            return
         whole = [
             (mapping, key, mapping[key].layout, g.layout)
             for ((mapping, key), *_), g in zip(owners, arrays, strict=True)
