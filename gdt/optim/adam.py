@@ -65,7 +65,7 @@ declare(adam_step, launches.adam)
 adam_step.specialize(adam_loop)
 
 
-@checked_class(eager=True)
+@checked_class("scalars", "step", eager=True)
 class Adam(Optimizer):
     """Adam: steps of about the learning rate, scaled by running moments of the gradients.
 

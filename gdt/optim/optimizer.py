@@ -67,7 +67,7 @@ def _short_runs(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
         yield scratch[: pieces[0].size], *pieces
 
 
-@checked_class(eager=True)
+@checked_class("take_step", "scalars", "step", eager=True)
 class Optimizer(Stateful):
     """The base of all optimizers; a subclass defines `state_names`, `scalars` and `step`.
 

@@ -66,7 +66,7 @@ sgd_step.specialize(sgd_loop)
 momentum_step.specialize(momentum_loop)
 
 
-@checked_class(eager=True)
+@checked_class("scalars", "step", eager=True)
 class SGD(Optimizer):
     """Gradient descent: `p -= rate * g`, or with momentum `v = momentum * v - rate * g; p += v`.
 
