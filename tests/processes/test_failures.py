@@ -74,12 +74,14 @@ def test_a_killed_process_ends_the_others_with_an_error_that_names_it(
     check_death([errors[0], errors[2]], victim)
 
 
-@pytest.mark.parametrize("where", ["compute", "collective"])
+@pytest.mark.parametrize(("where", "of_user"), [("compute", "yes"), ("collective", "")])
 def test_a_process_killed_under_mpiexec_ends_the_others_too(
-    where: str, tmp_path: Path, output: Path
+    where: str, of_user: str, tmp_path: Path, output: Path
 ) -> None:
+    """of_user: whether the user's program has started MPI, which then waits at its end."""
     line = SHELL.format(command=shlex.join(command("endless", output, where)), directory=tmp_path)
-    running = start(1, *mpiexec("-disable-auto-cleanup", "-n", "3", "sh", "-c", line))
+    launcher = mpiexec("-disable-auto-cleanup", "-n", "3", "sh", "-c", line)
+    running = start(1, *launcher, MPI_OF_USER=of_user)
     victim = killed(running, 0)
     ended(running, PROMISED)
     codes = [int((tmp_path / f"code.{i}").read_text()) for i in range(3)]
