@@ -250,7 +250,7 @@ class Function:
         replayed = self._state(arguments)
         before.put_back()
         with before.attempt():
-            expected = self._function(*args, **kwargs)
+            expected = self._as_written(before, arguments, args, kwargs)
         stale = difference(_values(returned), _values(expected))
         stale = stale or difference(replayed.values, self._state(arguments).values)
         if stale:
