@@ -131,9 +131,8 @@ class Module(Compilable, Displayed):
         return self.train(False)
 
     @contextmanager
-    def in_mode(self, training: bool | None) -> Iterator[Self]:
-        """Set the mode inside the `with` block, and restore every part's own after it; None leaves
-        it as it is.
+    def in_mode(self, training: bool) -> Iterator[Self]:
+        """Set the mode inside the `with` block, and restore every part's own after it.
 
         >>> model = gdt.nn.Dropout(0.5, key=0)
         >>> with model.in_mode(training=False):
@@ -141,7 +140,7 @@ class Module(Compilable, Displayed):
         [1.0, 1.0]
         """
         modes = [(module, module.training) for _, module in self.modules()]
-        self.train(training) if training is not None else None
+        self.train(training)
         try:
             yield self
         finally:
