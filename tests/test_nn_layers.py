@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -117,7 +118,7 @@ def test_layers_refuse_bad_arguments_by_their_own_name(make: Any, problem: str) 
 
 def test_names_of_keras_lead_to_the_layers() -> None:
     for name, own in nn.KERAS_NAMES.items():
-        assert own in nn.__all__ and name not in nn.__all__
-        with pytest.raises(AttributeError, match=f"no attribute '{name}'; write gdt.nn.{own}"):
+        assert own.split("(")[0] in nn.__all__ and name not in nn.__all__
+        with pytest.raises(AttributeError, match=re.escape(f"{name!r}; write gdt.nn.{own}")):
             getattr(nn, name)
     assert not hasattr(nn, "Pooling")
