@@ -11,12 +11,13 @@ Uses = dict[Stream, int]  # the last use of every stream
 
 
 class Order:
-    """Vector clocks of streams (Mattern 1989): `clocks[a][b]` is how much of stream b has come to
-    its end when what is asked of stream a next begins. faults: what nothing orders."""
+    """Vector clocks of streams (Mattern 1989): `clocks[a][b]`, or `_ended[b]` where that is more,
+    is how much of stream b has come to its end when what is asked of stream a next begins.
+    faults: what nothing orders."""
 
     def __init__(self) -> None:
-        self._ended: Counter[Stream] = Counter()  # for which the host has waited
-        self.clocks: dict[Stream, Counter[Stream]] = defaultdict(self._ended.copy)
+        self._ended: Counter[Stream] = Counter()  # for which the host has waited: of all streams
+        self.clocks: dict[Stream, Counter[Stream]] = defaultdict(Counter)
         self.streams: dict[int, set[Stream]] = defaultdict(set)  # by device
         self.faults: list[str] = []
         self.given_back: dict[Stream, list[Uses]] = defaultdict(list)
@@ -39,9 +40,8 @@ class Order:
     def waited(self, streams: Iterable[Stream]) -> None:
         """The host has waited for streams: what is asked next, of any, comes after their work."""
         for stream in streams:
-            self._ended |= self.clocks[stream]
-        for other in self.clocks:
-            self.clocks[other] |= self._ended
+            for other, time in self.clocks[stream].items():
+                self._ended[other] = max(self._ended[other], time)
 
     def allocated(self, address: int, nbytes: int, stream: Stream) -> Memory:
         """Memory at an address that a stream was given, and has written. CuPy's pool may give it
@@ -60,7 +60,7 @@ class Order:
     def check(self, uses: Uses, stream: Stream, problem: str) -> None:
         """Note a fault unless that stream waits for all these uses."""
         for other, time in uses.items():
-            if self.clocks[stream][other] < time:
+            if max(self.clocks[stream][other], self._ended[other]) < time:
                 self.faults.append(problem)
 
 
