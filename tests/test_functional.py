@@ -43,6 +43,12 @@ def test_a_graph_of_layers_equals_the_same_calls(rng: np.random.Generator) -> No
         assert len(other.parameters()) == 6
 
 
+def test_layers_that_need_rows_are_called_with_none_in_silence() -> None:
+    x = nn.Input((4, 4, 3))
+    model = nn.Model(x, nn.GlobalAveragePool()(nn.BatchNorm(3)(x)))
+    assert model.predict(np.ones((2, 4, 4, 3), "float32"), verbose=0).shape == (2, 3)
+
+
 def test_functional_models_are_trained_recorded_and_split(rng: np.random.Generator) -> None:
     mesh = create_mesh([("batch", 4), ("model", 2)])
     with gdt.default_mesh(mesh):

@@ -11,6 +11,8 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from gdt.arguments import checked
 from gdt.ops.creation import zeros
 from gdt.state import leaves, mapped
@@ -103,7 +105,8 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Return the symbol of a call with symbols; of a call that returns a tuple, one for each
     item."""
     values = mapped(lambda a: a.value if isinstance(a, Symbol) else a, [list(args), kwargs])
-    value = function(*values[0], **values[1])
+    with np.errstate(invalid="ignore", divide="ignore"):  # of no rows there are no means
+        value = function(*values[0], **values[1])
     symbol = Symbol(value, function, args, kwargs)
     if not isinstance(value, tuple):
         return symbol
