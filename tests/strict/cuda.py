@@ -87,7 +87,7 @@ class Machine(threading.local):
         """Write down that the host waits for a device."""
         if self.captures:
             raise refused()
-        frames = traceback.extract_stack()[:-2]
+        frames = traceback.extract_stack(limit=16)[:-2]  # of a log that a whole run of tests fills
         stack = tuple(f"{f.filename}:{f.lineno} {f.name}" for f in frames)
         self.transfers.append(Transfer(what, stack))
 
