@@ -142,6 +142,9 @@ OTHERS: dict[str, Call] = {
 }
 
 
+UNSPLIT = {"manhattan distances"}  # which scikit-learn writes into an array that it creates itself
+
+
 class Fetches(Observer):
     """The number of arrays that a library has fetched."""
 
@@ -151,8 +154,15 @@ class Fetches(Observer):
         self.count += 1
 
 
-def problem_of(call: Call) -> str:
-    """What is wrong with a call on split arrays; nothing if it is as with NumPy's, and stays."""
+def is_split(result: gdt.DistributedArray) -> bool:
+    """Whether a result with a row for each of the samples is split, or a partial sum."""
+    layout = result.layout
+    return any(layout.dims) or any(layout.reductions) or len(X) not in result.shape
+
+
+def problem_of(name: str, call: Call) -> str:
+    """What is wrong with a call on split arrays; nothing if it is as with NumPy's, and results with
+    a row for each of the samples are split."""
     fetches = Fetches()
     try:
         with observing(fetches):
@@ -161,6 +171,8 @@ def problem_of(call: Call) -> str:
         for got, want in zip(results, expected, strict=True):
             if isinstance(want, np.ndarray) and not isinstance(got, gdt.DistributedArray):
                 return f"returns {type(got).__name__}"
+            if isinstance(got, gdt.DistributedArray) and is_split(got) == (name in UNSPLIT):
+                return f"returns {got.type}"
             value = got.numpy() if isinstance(got, gdt.DistributedArray) else got
             np.testing.assert_allclose(value, want, atol=1e-6)
     except Exception:
@@ -175,7 +187,7 @@ def main() -> None:
         (SKLEARN, config_context(array_api_dispatch=True)), (OTHERS, nullcontext()),
     ):  # fmt: skip
         with context:
-            problems |= {name: problem_of(call) for name, call in calls.items()}
+            problems |= {name: problem_of(name, call) for name, call in calls.items()}
     print(json.dumps(problems), file=sys.stdout)
 
 

@@ -1,4 +1,4 @@
-"""Padding: NumPy's modes that copy elements, and constants."""
+"""Padding: constants, copies of elements, statistics and ramps, which are NumPy's modes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
-from gdt.array.registry import public
+from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.plan import value_key
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops.elementwise import astype
+from gdt.ops.indexing import getitem
 from gdt.ops.intervals import move_intervals
+from gdt.ops.joining import concat
 from gdt.ops.movement import alias
+from gdt.ops.shapes import broadcast_to
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.dtypes import promoted
 from gdt.sharding.recut import Piece
 
 __all__ = ["pad"]
 
 
+STATISTICS = ("maximum", "minimum", "mean", "median")
 COPYING = ("edge", "reflect", "symmetric", "wrap")  # modes that repeat elements of the array
 
 Widths = int | Sequence[int] | Sequence[Sequence[int]]
@@ -27,13 +33,25 @@ Widths = int | Sequence[int] | Sequence[Sequence[int]]
 
 @public
 def pad(
-    x: Any, pad_width: Widths, mode: str = "constant", *, constant_values: Any = 0
+    x: Any,
+    pad_width: Widths,
+    mode: str = "constant",
+    *,
+    constant_values: Any = 0,
+    stat_length: Any = None,
+    end_values: Any = 0,
+    reflect_type: str = "even",
 ) -> DistributedArray:
     """`x` with elements added before and after along every axis; split axes stay split.
 
     pad_width: one width, `(before, after)`, or one such pair for every axis.
-    mode: `"constant"`, `"edge"`, `"reflect"`, `"symmetric"` or `"wrap"`, as in NumPy.
+    mode: `"constant"`, `"edge"`, `"reflect"`, `"symmetric"`, `"wrap"`, `"maximum"`, `"minimum"`,
+        `"mean"`, `"median"`, `"linear_ramp"` or `"empty"`, as in NumPy; the last one adds zeros.
     constant_values: as `pad_width`, numbers that the array's dtype can hold.
+    stat_length: as `pad_width`, of how many elements at each end the four statistics are; None for
+        all of them.
+    end_values: as `pad_width`, the numbers to which ramps go.
+    reflect_type: `"odd"` reflects at the values of the edges too: twice these less the elements.
 
     Raises ShapeError for widths that do not fit, ArgumentError for an unknown mode, DtypeError for
     a constant that the dtype of `x` cannot hold.
@@ -63,16 +81,26 @@ def pad(
             elif before or after:
                 padded = _constant(padded, dim, before, after, first if before else last)
         return alias(x) if padded is x else padded
-    if mode not in COPYING:
-        raise error(
-            ArgumentError,
-            "pad",
-            f"unknown mode {mode!r}",
-            operands={"x": padded.type},
-            remedy=f"Use one of {', '.join(('constant', *COPYING))}.",
-        )
+    if mode == "empty":
+        return pad(x, pad_width)
+    if mode not in (*COPYING, *STATISTICS, "linear_ramp"):
+        modes = ("constant", *COPYING, *STATISTICS, "linear_ramp", "empty")
+        problem, remedy = f"unknown mode {mode!r}", f"Use one of {', '.join(modes)}."
+        raise error(ArgumentError, "pad", problem, operands={"x": padded.type}, remedy=remedy)
+    if reflect_type not in ("even", "odd"):
+        raise error(ArgumentError, "pad", f"reflect_type {reflect_type!r} is neither even nor odd")
+    lengths = _pairs(padded.type, stat_length, "stat_length")
+    ends = _pairs(padded.type, end_values, "end_values")
     for dim, (before, after) in enumerate(widths):
-        if before or after:
+        if not before and not after:
+            continue
+        if mode in STATISTICS:
+            padded = _with_statistics(padded, dim, before, after, mode, lengths[dim])
+        elif mode == "linear_ramp":
+            padded = _with_ramps(padded, dim, before, after, ends[dim])
+        elif reflect_type == "odd" and mode in ("reflect", "symmetric") and padded.shape[dim] > 1:
+            padded = _odd(padded, dim, before, after, mode)
+        else:
             padded = _copying(padded, dim, before, after, mode)
     return alias(x) if padded is x else padded
 
@@ -111,17 +139,73 @@ def _constant(
 
 
 def _copying(x: DistributedArray, dim: int, before: int, after: int, mode: Any) -> DistributedArray:
+    _check_elements(x, dim, mode)
     size = x.shape[dim]
-    if size == 0:
-        raise error(
-            ShapeError,
-            "pad",
-            f"axis {dim} of size 0 has no elements for mode {mode!r}",
-            operands={"x": x.type},
-        )
     source = np.pad(np.arange(size), (before, after), mode=mode)
     pieces = list(_runs(source))
     return move_intervals([x] * len(pieces), dim, pieces, size + before + after)
+
+
+def _between(x: DistributedArray, dim: int, start: int, stop: int | None) -> DistributedArray:
+    return getitem(x, (*[slice(None)] * dim, slice(start, stop)))
+
+
+def _check_elements(x: DistributedArray, dim: int, mode: str) -> None:
+    if not x.shape[dim]:
+        problem = f"axis {dim} of size 0 has no elements for mode {mode!r}"
+        raise error(ShapeError, "pad", problem, operands={"x": x.type})
+
+
+def _with_statistics(
+    x: DistributedArray, dim: int, before: int, after: int, mode: str, lengths: tuple[Any, Any]
+) -> DistributedArray:
+    """`x` between statistics of its first and of its last elements along an axis."""
+    _check_elements(x, dim, mode)
+    size, parts = x.shape[dim], [x]
+    for is_first, width, length in ((True, before, lengths[0]), (False, after, lengths[1])):
+        if length is not None and (isinstance(length, float) or length < 1):
+            raise error(ShapeError, "pad", f"stat_length {length!r} is no number of elements")
+        count = size if length is None else min(length, size)
+        chosen = _between(x, dim, 0 if is_first else size - count, count if is_first else size)
+        function = FUNCTIONS[{"maximum": "max", "minimum": "min"}.get(mode, mode)]
+        number = function(chosen, axis=dim, keepdims=True)
+        if x.dtype.kind in "biu" and mode in ("mean", "median"):
+            number = FUNCTIONS["round"](number)
+        shape = (*x.shape[:dim], width, *x.shape[dim + 1 :])
+        added = broadcast_to(astype(number, x.dtype), shape)
+        parts = [added, *parts] if is_first else [*parts, added]
+    return concat(parts, dim)
+
+
+def _with_ramps(
+    x: DistributedArray, dim: int, before: int, after: int, ends: tuple[Any, Any]
+) -> DistributedArray:
+    """`x` between numbers that go linearly from `ends` to its first and last elements."""
+    _check_elements(x, dim, "linear_ramp")
+    size, parts = x.shape[dim], [x]
+    for is_first, width, end in ((True, before, ends[0]), (False, after, ends[1])):
+        edge = _between(x, dim, 0 if is_first else size - 1, 1 if is_first else size)
+        edge = astype(edge, promoted(x.dtype, np.float64))
+        steps = np.arange(float(width)).reshape(-1, *[1] * (x.ndim - dim - 1))
+        ramp = end + (edge - end) / max(width, 1) * (steps if is_first else steps[::-1])
+        added = astype(FUNCTIONS["floor"](ramp) if x.dtype.kind in "biu" else ramp, x.dtype)
+        parts = [added, *parts] if is_first else [*parts, added]
+    return concat(parts, dim)
+
+
+def _odd(x: DistributedArray, dim: int, before: int, after: int, mode: str) -> DistributedArray:
+    """`x` between its reflections at the points of its first and last elements."""
+    step = x.shape[dim] - (mode == "reflect")
+    while before or after:
+        size, first, last = x.shape[dim], min(before, step), min(after, step)
+        reflected = _copying(x, dim, first, last, mode)
+        edges = _copying(x, dim, first, last, "edge")
+        added = 2 * edges - reflected
+        x = concat(
+            [_between(added, dim, 0, first), x, _between(added, dim, first + size, None)], dim
+        )
+        before, after = before - first, after - last
+    return x
 
 
 def _runs(source: np.ndarray) -> Iterator[Piece]:
