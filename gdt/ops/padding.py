@@ -188,7 +188,7 @@ def _with_ramps(
         edge = astype(edge, promoted(x.dtype, np.float64))
         steps = np.arange(float(width)).reshape(-1, *[1] * (x.ndim - dim - 1))
         ramp = end + (edge - end) / max(width, 1) * (steps if is_first else steps[::-1])
-        added = astype(FUNCTIONS["floor"](ramp) if x.dtype.kind in "biu" else ramp, x.dtype)
+        added = astype(FUNCTIONS["floor"](ramp) if x.dtype.kind in "iu" else ramp, x.dtype)
         parts = [added, *parts] if is_first else [*parts, added]
     return concat(parts, dim)
 
@@ -200,7 +200,7 @@ def _odd(x: DistributedArray, dim: int, before: int, after: int, mode: str) -> D
         size, first, last = x.shape[dim], min(before, step), min(after, step)
         reflected = _copying(x, dim, first, last, mode)
         edges = _copying(x, dim, first, last, "edge")
-        added = 2 * edges - reflected
+        added = astype(2 * edges - reflected, x.dtype)
         x = concat(
             [_between(added, dim, 0, first), x, _between(added, dim, first + size, None)], dim
         )

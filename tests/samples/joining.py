@@ -130,6 +130,7 @@ SAMPLES: dict[str, list[Sample]] = {
         ((_A,), {"pad_width": (2, 1), "mode": "mean", "stat_length": ((1, 2), (3, 99))}),
         ((_B,), {"pad_width": (1, 2), "mode": "maximum"}),
         ((_LINE,), {"pad_width": (0, 3), "mode": "median", "stat_length": 3}),
+        ((_ints(5) > 0,), {"pad_width": (3, 1), "mode": "linear_ramp"}),
         ((_A,), {"pad_width": (1, 3), "mode": "linear_ramp", "end_values": (2, -1)}),
         ((_A,), {"pad_width": ((4, 2), (1, 0)), "mode": "reflect"}),
         ((_LINE,), {"pad_width": (9, 15), "mode": "reflect"}),
