@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gdt.array.array import DistributedArray
-from gdt.array.operands import as_operands
+from gdt.array.operands import as_operand, as_operands
 from gdt.array.registry import FUNCTIONS, public
 from gdt.engine.plan import value_key
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
@@ -187,7 +187,9 @@ def _with_ramps(
         edge = _between(x, dim, 0 if is_first else size - 1, 1 if is_first else size)
         edge = astype(edge, promoted(x.dtype, np.float64))
         steps = np.arange(float(width)).reshape(-1, *[1] * (x.ndim - dim - 1))
-        ramp = end + (edge - end) / max(width, 1) * (steps if is_first else steps[::-1])
+        steps = steps if is_first else steps[::-1]
+        share = as_operand(steps, edge.mesh, "pad", "steps", is_constant=True)
+        ramp = end + (edge - end) / max(width, 1) * share
         added = astype(FUNCTIONS["floor"](ramp) if x.dtype.kind in "iu" else ramp, x.dtype)
         parts = [added, *parts] if is_first else [*parts, added]
     return concat(parts, dim)
