@@ -131,7 +131,7 @@ $(VENV)-cuda%/test-gpu.stamp: pyproject.toml
 	touch $@
 
 $(VENV)-torch/test-torch.stamp: $(VENV)-torch/peers.stamp pyproject.toml
-	$(@D)/bin/python -m pip install --quiet --editable .
+	$(@D)/bin/python -m pip install --quiet --editable ".[examples]"
 	touch $@
 
 $(VENV)-%/peers.stamp: bench/peers/requirements-%.txt

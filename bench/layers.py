@@ -69,6 +69,12 @@ def milliseconds(run: Run) -> float:
     return (time.process_time() - begin) * 1e3
 
 
+def libraries() -> str:
+    """Return the processor, and for which instructions the kernels of both libraries are."""
+    properties, vectors = machine(), torch.backends.cpu.get_cpu_capability()
+    return f"{properties['cpu']}; gdt: {properties['blas']}; PyTorch: {vectors}"
+
+
 def cases() -> Iterator[tuple[str, tuple[Run, Run]]]:
     """Yield the names and runs of all rows: the convolutions are those of examples/spatial_cnn."""
     for causal in (False, True):
@@ -80,9 +86,7 @@ def cases() -> Iterator[tuple[str, tuple[Run, Run]]]:
 def main() -> None:
     """Measure and print all rows."""
     torch.set_num_threads(1)
-    properties = machine()
-    print(f"{properties['cpu']}; gdt: {properties['blas']}", end="; ")
-    print(f"PyTorch: {torch.backends.cpu.get_cpu_capability()}")
+    print(libraries())
     for name, (own, other) in cases():
         own(), other()
         pairs = [(milliseconds(own), milliseconds(other)) for _ in range(ROUNDS)]
