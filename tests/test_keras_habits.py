@@ -53,6 +53,23 @@ def test_layers_are_added_removed_and_found() -> None:
         network.add(nn.Input((4,)))
     with pytest.raises(gdt.errors.ShapeError):
         network.add(nn.Dense(3, 1))  # which does not take 8 features
+    assert len(network) == 1
+    for arguments in ({}, {"name": "layers.0", "index": 0}):
+        with pytest.raises(ArgumentError, match="Pass one of them"):
+            network.get_layer(**arguments)
+    with pytest.raises(IndexError, match="layer 1 is out of range for 1 layers"):
+        network.get_layer(index=1)
+    with pytest.raises(ArgumentError, match="It has no parts"):
+        network.layers[0].get_layer("dense")
+
+
+def test_layers_that_need_rows_are_added_in_silence() -> None:
+    layers = [nn.Input((4, 4, 3)), nn.BatchNorm(3), nn.GlobalAveragePool(), nn.Dense(2)]
+    network = nn.Sequential()
+    for layer in layers:
+        network.add(layer)
+    assert network.layers[-1].weight.shape == (3, 2)
+    assert nn.Sequential(layers).state().keys() == network.state().keys()
 
 
 def test_a_call_may_name_its_mode() -> None:
@@ -64,6 +81,15 @@ def test_a_call_may_name_its_mode() -> None:
         network.eval()
         assert (network(X, training=True).numpy() == 0).any()
         assert not network.layers[0].training
+
+
+def test_a_call_of_a_subclass_is_run_once_in_either_mode() -> None:
+    class Doubled(nn.Sequential):
+        def __call__(self, x: Any, training: bool | None = None) -> Any:
+            return super().__call__(x, training=training) * 2
+
+    network = Doubled(nn.Dropout(0.5))
+    assert np.array_equal(network(X, training=False), 2 * X)
 
 
 def test_the_optimizer_of_a_compiled_model() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from gdt.array.array import DistributedArray
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, IndexRangeError, error
 from gdt.state import Stateful
 
 NOT_BUILT = "Its layers find their sizes at the first call: call it with a batch first."
@@ -214,19 +214,28 @@ class Compilable(Stateful):
     def get_layer(self, name: str | None = None, index: int | None = None) -> Any:
         """Return the part of that name, as `modules()` has it, or the layer of that number.
 
-        Raises ArgumentError for a name of no part.
+        Raises ArgumentError for a name of no part, for both and for neither; IndexRangeError for a
+        number of no layer.
 
         >>> model = gdt.nn.Sequential(gdt.nn.Dense(4, 3), gdt.nn.Dense(3, 1))
         >>> model.get_layer("layers.1") is model.get_layer(index=1)
         True
         """
-        if name is None:
+        op = f"{type(self).__name__}.get_layer"
+        if (name is None) == (index is None):
+            problem = f"name is {name!r}, and index is {index!r}"
+            raise error(ArgumentError, op, problem, remedy="Pass one of them.")
+        if index is not None:
+            if not -len(self.layers) <= index < len(self.layers):
+                problem = f"layer {index} is out of range for {len(self.layers)} layers"
+                raise error(IndexRangeError, op, problem)
             return self.layers[index]
-        named = dict(self.modules())
-        if name not in named:
-            op, remedy = f"{type(self).__name__}.get_layer", f"There are {', '.join(named)[2:]}."
+        parts = dict(self.modules())
+        if name not in parts:
+            names = ", ".join(filter(None, parts))
+            remedy = f"There are {names}." if names else "It has no parts."
             raise error(ArgumentError, op, f"there is no {name!r}", remedy=remedy)
-        return named[name]
+        return parts[name]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the whole model to a folder for `gdt.load_model`; return the folder."""

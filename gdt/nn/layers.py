@@ -18,8 +18,7 @@ from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_sizes, features_of, in_compute_dtype, mesh_of
-from gdt.nn.symbol import Symbol
-from gdt.ops.creation import zeros
+from gdt.nn.symbol import Input, Symbol
 from gdt.ops.joining import concat
 from gdt.ops.products.op import matmul
 from gdt.ops.shapes import reshape
@@ -143,12 +142,15 @@ class Sequential(Module):
         if self.layers and isinstance(self.layers[0], Symbol):
             x = self.layers.pop(0)
             self.input_shapes = ((x.shape, x.dtype.name),)
-            self(x.value)
+            self(x)
 
     def __call__(self, x: Any, training: bool | None = None) -> Any:
-        if training is not None:
-            with self.in_mode(training):
-                return self(x)
+        if training is None:
+            return self._run(x)
+        with self.in_mode(training):
+            return self._run(x)
+
+    def _run(self, x: Any) -> Any:
         for layer in self.layers:
             x = layer(x)
         return x
@@ -156,7 +158,8 @@ class Sequential(Module):
     def add(self, layer: Any) -> None:
         """Put a layer behind the others; or a `gdt.nn.Input` where there is none yet.
 
-        Raises ArgumentError for an Input behind layers.
+        Raises ArgumentError for an Input behind layers; and where there is an Input, what a layer
+        raises that does not fit, which is then not part of the model.
         """
         if isinstance(layer, Symbol):
             if self.layers:
@@ -165,8 +168,12 @@ class Sequential(Module):
             self.input_shapes = ((layer.shape, layer.dtype.name),)
             return
         self.layers.append(layer)
-        for shape, dtype in self.input_shapes:
-            self(zeros((0, *shape[1:]), dtype))
+        try:
+            for shape, dtype in self.input_shapes:
+                self(Input(shape[1:], dtype))
+        except BaseException:
+            self.layers.pop()
+            raise
 
     def pop(self) -> Any:
         """Remove the last layer, and return it."""

@@ -89,9 +89,12 @@ class Model(Module):
             raise error(ArgumentError, "Model", f"{cls.__name__} computes by itself", remedy=remedy)
 
     def __call__(self, *inputs: Any, training: bool | None = None) -> Any:
-        if training is not None:
-            with self.in_mode(training):
-                return self(*inputs)
+        if training is None:
+            return self._run(inputs)
+        with self.in_mode(training):
+            return self._run(inputs)
+
+    def _run(self, inputs: Sequence[Any]) -> Any:
         if len(inputs) == 1 and isinstance(inputs[0], list | tuple):
             inputs = tuple(inputs[0])
         self._check(inputs)
