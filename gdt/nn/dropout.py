@@ -50,9 +50,11 @@ class Dropout(Module):
     def __call__(self, x: Any, training: bool | None = None) -> Any:
         """Return x with dropped elements. training: whether to drop; by default the module's
         mode."""
-        if not (self.training if training is None else training) or not self.rate or not np.size(x):
+        if not (self.training if training is None else training) or not self.rate:
             return x
         x = asarray(x)
+        if not x.size:
+            return x
         key = self.next_key()
         mask = random.bernoulli(x.shape, 1 - self.rate, layout=x.layout.resolved, key=key)
         return where(mask, x * (1 / (1 - self.rate)), 0)
