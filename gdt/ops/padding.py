@@ -27,6 +27,7 @@ __all__ = ["pad"]
 
 STATISTICS = ("maximum", "minimum", "mean", "median")
 COPYING = ("edge", "reflect", "symmetric", "wrap")  # modes that repeat elements of the array
+MODES = ("constant", *COPYING, *STATISTICS, "linear_ramp", "empty")
 
 Widths = int | Sequence[int] | Sequence[Sequence[int]]
 
@@ -83,9 +84,8 @@ def pad(
         return alias(x) if padded is x else padded
     if mode == "empty":
         return pad(x, pad_width)
-    if mode not in (*COPYING, *STATISTICS, "linear_ramp"):
-        modes = ("constant", *COPYING, *STATISTICS, "linear_ramp", "empty")
-        problem, remedy = f"unknown mode {mode!r}", f"Use one of {', '.join(modes)}."
+    if mode not in MODES:
+        problem, remedy = f"unknown mode {mode!r}", f"Use one of {', '.join(MODES)}."
         raise error(ArgumentError, "pad", problem, operands={"x": padded.type}, remedy=remedy)
     if reflect_type not in ("even", "odd"):
         raise error(ArgumentError, "pad", f"reflect_type {reflect_type!r} is neither even nor odd")
@@ -169,7 +169,7 @@ def _with_statistics(
         chosen = _between(x, dim, 0 if is_first else size - count, count if is_first else size)
         function = FUNCTIONS[{"maximum": "max", "minimum": "min"}.get(mode, mode)]
         number = function(chosen, axis=dim, keepdims=True)
-        if x.dtype.kind in "biu" and mode in ("mean", "median"):
+        if x.dtype.kind in "iu" and mode in ("mean", "median"):
             number = FUNCTIONS["round"](number)
         shape = (*x.shape[:dim], width, *x.shape[dim + 1 :])
         added = broadcast_to(astype(number, x.dtype), shape)

@@ -129,6 +129,7 @@ SAMPLES: dict[str, list[Sample]] = {
             ((_A,), {"pad_width": ((1, 9), (2, 0)), "mode": "reflect", "reflect_type": "odd"}),
             ((_LINE,), {"pad_width": (3, 11), "mode": "symmetric", "reflect_type": "odd"}),
             ((_B,), {"pad_width": (1, 2), "mode": "maximum"}),
+            ((np.array([True, False, False]),), {"pad_width": (1, 1), "mode": "mean"}),
             ((_LINE,), {"pad_width": (0, 3), "mode": "median", "stat_length": 3}),
             ((_ints(5) > 0,), {"pad_width": (3, 1), "mode": "linear_ramp"}),
             ((_A,), {"pad_width": ((4, 2), (1, 0)), "mode": "reflect"}),
