@@ -236,6 +236,8 @@ def test_the_heads_of_a_context() -> None:
             ArgumentError,
             "key is float64[3, 4]",
         ),
+        (lambda x: gdt.attention(x, x, x, dropout=0.5, key=-1), ArgumentError, "key is int64[]"),
+        (lambda x: gdt.attention(x, x, x, dropout=0.5, key=True), ArgumentError, "key is bool[]"),
         (nn.MultiHeadAttention(3), ArgumentError, "3 heads do not divide 4 features"),
         (lambda x: nn.MultiHeadAttention(3, key_heads=2), ArgumentError, "2 heads of keys do not"),
         (

@@ -283,7 +283,8 @@ def _checked_key(dropout: float, key: Any, mesh: Mesh) -> Any:
     if key is None:
         remedy = "Pass key=gdt.random.key(), or a seed."
         raise error(ArgumentError, "attention", "dropout has no key", remedy=remedy)
-    array = asarray(key, dtype=np.uint64) if isinstance(key, int) else asarray(key)
+    is_seed = isinstance(key, int | np.integer) and not isinstance(key, bool)
+    array = asarray(np.uint64(key) if is_seed and 0 <= key < 2**64 else key)
     if array.ndim or array.dtype != np.uint64:
         problem, remedy = f"key is {array.type}", "Pass one of gdt.random.key()."
         raise error(ArgumentError, "attention", problem, remedy=remedy)
@@ -335,7 +336,7 @@ def attention(
     [[1.0, 0.0], [0.33, 0.67]]
     """
     q, k, v, seen = _checked(q, k, v, mask)
-    drawn_by = _checked_key(dropout, key, q.mesh)
+    key = _checked_key(dropout, key, q.mesh)
     query_axes, key_axes = q.layout.dims[-2], k.layout.dims[-2] or v.layout.dims[-2]
     if query_axes and key_axes:
         key_axes = query_axes
@@ -346,7 +347,7 @@ def attention(
     how = Spans(*sizes, tiles[0], tiles[1], causal, scale, rate=rate, leading=leading)
     queries, keys, values = _cut(q, query_axes), _cut(k, key_axes), _cut(v, key_axes)
     mask_of_all: Any = True if seen is None else _whole_mask(seen)
-    out, sums = attend_to_tiles(queries, keys, values, mask_of_all, drawn_by, how=how)
+    out, sums = attend_to_tiles(queries, keys, values, mask_of_all, key, how=how)
     if how.query_tiles == 1 and how.key_tiles > 1:
         out = _merged(out, sums)  # (..., 1, queries, f)
     return untiled(out, plain_tiling(how.queries, out.ndim - 3, how.query_tiles, query_axes))
