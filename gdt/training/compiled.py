@@ -249,14 +249,14 @@ def _listed_callbacks(callbacks: Any) -> list[Any]:
 def _telling(trainer: Trainer, callbacks: Any, what: str) -> Iterator[SimpleNamespace]:
     """Tell callbacks that a test or predictions begin, and that they have ended, with what the
     `with` block has set as `logs`."""
-    told = [as_callback(callback) for callback in _listed_callbacks(callbacks)]
-    for callback in told:
-        callback.trainer, callback.params = trainer, {}
-        getattr(callback, f"on_{what}_begin")()
+    listeners = [as_callback(callback) for callback in _listed_callbacks(callbacks)]
+    for listener in listeners:
+        listener.trainer, listener.params = trainer, {}
+        getattr(listener, f"on_{what}_begin")()
     results = SimpleNamespace(logs={})
     yield results
-    for callback in told:
-        getattr(callback, f"on_{what}_end")(results.logs)
+    for listener in listeners:
+        getattr(listener, f"on_{what}_end")(results.logs)
 
 
 def _listed(results: Numbers, return_dict: bool) -> Any:
@@ -280,8 +280,8 @@ def evaluate(
     """Measure a model; see `Module.evaluate`."""
     data = _data("evaluate", x, y, sample_weight, batch_size)
     trainer = compiled(model)
-    with _telling(trainer, callbacks, "test") as told:
-        results = told.logs = trainer.evaluate(data, steps=steps)
+    with _telling(trainer, callbacks, "test") as end:
+        results = end.logs = trainer.evaluate(data, steps=steps)
     display = Display(None, verbose not in (0, False) and processes.current().index == 0)
     display.line(text_of(results))
     return _listed(results, return_dict)
