@@ -72,6 +72,9 @@ class Stateful:
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 
         def __getattr__(self, name: str) -> object:
+            if name not in ATTRIBUTES or hasattr(type(self), name):
+                # Raises as Python does; where the code of a property has raised, its error again.
+                return super().__getattribute__(name)
             text = no_attribute(f"{type(self).__name__!r} object", name, ATTRIBUTES)
             raise AttributeError(text, name=name, obj=self)
 

@@ -168,6 +168,21 @@ def test_errors_say_what_to_write(run: Any, error_type: Any, message: str) -> No
     assert message in str(caught.value)
 
 
+def test_an_attribute_that_a_property_lacks_is_named() -> None:
+    class Net(nn.Module):
+        @property
+        def width(self) -> int:
+            return self.hidden.width
+
+        @property
+        def weights(self) -> int:
+            return self.hidden.weights
+
+    for read in (lambda: Net().width, lambda: Net().weights):
+        with pytest.raises(AttributeError, match=r"^'Net' object has no attribute 'hidden'$"):
+            read()
+
+
 def test_what_errors_say_to_write_is_there() -> None:
     words = gdt.keras_names
     for name in (*words.LOSSES.values(), *words.MODULES.values(), *nn.KERAS_NAMES.values()):
