@@ -205,10 +205,8 @@ def test_dlpack_says_that_elements_are_bfloat16(mesh: Any) -> None:
         """An array of a library that has bfloat16, exported in the form before DLPack 1.0 or in
         that since."""
 
-        dtype = "torch.bfloat16"
-
-        def __init__(self, is_old: bool) -> None:
-            self.is_old = is_old
+        def __init__(self, dtype: str, is_old: bool) -> None:
+            self.dtype, self.is_old = dtype, is_old
 
         def __dlpack_device__(self) -> tuple[int, int]:
             return x.__dlpack_device__()
@@ -216,12 +214,21 @@ def test_dlpack_says_that_elements_are_bfloat16(mesh: Any) -> None:
         def __dlpack__(self, **options: Any) -> Any:
             return x.__dlpack__(**({} if self.is_old else options))
 
-    for value in (x, Consumer(True), Consumer(False)):
+    for value in (
+        x, Consumer("torch.bfloat16", True), Consumer("<dtype: 'bfloat16'>", False)
+    ):  # fmt: skip
         y = gdt.from_dlpack(value)
         assert y.dtype == gdt.bfloat16
         assert (y.numpy() == x.numpy()).all()
     with pytest.raises((BufferError, RuntimeError), match="dtype"):  # of NumPy, which has none
         np.from_dlpack(x)
+
+    class Refusing(Consumer):
+        def __dlpack__(self, **options: Any) -> Any:
+            raise BufferError("it requires a gradient")
+
+    with pytest.raises(GdtError, match="a Refusing cannot be taken over: it requires a gradient"):
+        gdt.from_dlpack(Refusing("torch.bfloat16", False))
 
 
 def test_what_takes_no_bfloat16_says_so() -> None:

@@ -135,14 +135,16 @@ def imported(value: Any) -> Any:
     if kind not in (CPU, CUDA, CUDA_HOST, CUDA_MANAGED):
         problem = f"the array is on a device of DLPack's type {int(kind)}"
         raise error(DeviceError, "from_dlpack", problem, remedy="It takes CPU and CUDA memory.")
-    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
-        return imported(_Integers(value)).view(BFLOAT16)
+    is_bfloat16 = "bfloat16" in str(getattr(value, "dtype", ""))
+    source = _Integers(value) if is_bfloat16 else value
     try:
         if kind in (CUDA, CUDA_MANAGED):
             cupy = load_cupy()
             with cupy.cuda.Device(index):
-                return cupy.from_dlpack(value)
-        return np.from_dlpack(value)
+                array = cupy.from_dlpack(source)
+        else:
+            array = np.from_dlpack(source)
     except (BufferError, RuntimeError, TypeError, ValueError) as cause:
         problem = f"a {type(value).__name__} cannot be taken over: {cause}"
         raise error(DtypeError, "from_dlpack", problem) from cause
+    return array.view(BFLOAT16) if is_bfloat16 else array
