@@ -71,10 +71,11 @@ class BufferPool:
         unit = 1 << max(nbytes.bit_length() - 4, 0)
         nbytes = -(-nbytes // unit) * unit
         sized = self.buffers.setdefault(nbytes, [])
-        for i in _search_order(len(sized)):
-            if sys.getrefcount(sized[i]) == ONE_REFERENCE:
-                sized.append(sized.pop(i))  # so that the oldest come first
-                return sized[-1]
+        for indices in _search_order(len(sized)):
+            for i in indices:
+                if sys.getrefcount(sized[i]) == ONE_REFERENCE:
+                    sized.append(sized.pop(i))  # so that the oldest come first
+                    return sized[-1]
         if self.nbytes + nbytes > self.capacity:
             self.trim()
         buffer = _aligned(nbytes)
@@ -100,14 +101,14 @@ class BufferPool:
 
 
 @lru_cache(maxsize=4096)
-def _search_order(length: int) -> list[int]:
-    """Return the order in which a list of buffers is searched for a free one.
+def _search_order(length: int) -> tuple[range, range]:
+    """Return the indices at which a list of buffers is searched for a free one, in order.
 
     The newest come first: what was used last is still in the cache. The oldest come next: of the
     buffers between, most hold what a forward pass computed for the backward pass.
     """
     newest = range(length - 1, max(length - 1 - NEWEST, -1), -1)
-    return [*newest, *range(length - len(newest))]
+    return newest, range(length - len(newest))
 
 
 def _aligned(nbytes: int) -> np.ndarray:
