@@ -110,12 +110,14 @@ class History:
         self._arrays = 0  # that were made since the newest note
         # Whether a step runs, which one process may replay and another run as it is written.
         self.in_step = False
-        self._given: Sequence[Origin] = ()  # the operands of the step
-        self._shown: Sequence[Origin] = ()  # in errors: the operands of the next note's op in it
-        # In a step that runs as it is written: by the checksums of the origins of its operands and
-        # of the arrays that it has made, their numbers in it; and the checksum of the dataflow.
+        self._step_operands: Sequence[Origin] = ()
+        self._step_start = 0  # the number of notes before it
+        # Of a step that runs as it is written: for errors, the operands of the op of the next note;
+        # by the checksums of the origins of the step's operands and of the arrays that it has made,
+        # their numbers in it; and the checksum of the dataflow.
+        self._next_operands: Sequence[Origin] = ()
         self._numbers: dict[int, int] | None = None
-        self._began = self._dataflow = 0
+        self._dataflow = 0
         self._newest: deque[Note] = deque(maxlen=NEWEST)
         self._makers: dict[int, int] = {}  # by the identity of a block, the note of its op
         self._watched: dict[int, weakref.ref[Any]] = {}
@@ -138,9 +140,9 @@ class History:
         if operands is not None and UNKNOWN not in operands:
             self._op = Origin(checksum, f"#{self.count}")
         self.checksum = _combined(self.checksum, checksum)
-        shown, self._shown = operands or self._shown, ()
+        origins, self._next_operands = operands or self._next_operands, ()
         frame, _ = frame_of_user()
-        self._newest.append((self.checksum, action, numbers, shown, frame.f_code, frame.f_lasti))
+        self._newest.append((self.checksum, action, numbers, origins, frame.f_code, frame.f_lasti))
 
     # ---- origins of arrays
 
@@ -151,7 +153,7 @@ class History:
         if not self.in_step:
             self._operands, self._op = operands, UNKNOWN
         elif self._numbers is not None:
-            self._shown = operands
+            self._next_operands = operands
             self._follow(operands)
 
     def end(self, arrays: Sequence[Any]) -> None:
@@ -166,7 +168,7 @@ class History:
         if get_ident() != MAIN_THREAD:
             return
         self.in_step, self._op = True, UNKNOWN
-        self._given, self._began = list(map(origin_of, operands)), self.count
+        self._step_operands, self._step_start = list(map(origin_of, operands)), self.count
 
     def end_step(self) -> None:
         """Let the notes name the operands of ops again."""
@@ -174,11 +176,11 @@ class History:
             return
         if self._is_compared():
             self._arrays = 0  # a replay makes fewer arrays
-        self.in_step, self._given, self._shown, self._numbers = False, (), (), None
+        self.in_step, self._step_operands, self._next_operands, self._numbers = False, (), (), None
 
     def _is_compared(self) -> bool:
         """Whether anything of the step that runs is on meshes of several processes."""
-        return self.count > self._began or any(o is not UNKNOWN for o in self._given)
+        return self.count > self._step_start or any(o is not UNKNOWN for o in self._step_operands)
 
     def begin_dataflow(self) -> bool:
         """Follow the dataflow of the step, which runs as it is written; whether there is a step
@@ -186,7 +188,7 @@ class History:
         if get_ident() != MAIN_THREAD or not self.in_step or self._numbers is not None:
             return False
         self._numbers, self._dataflow = {}, 0
-        for number, origin in enumerate(self._given):
+        for number, origin in enumerate(self._step_operands):
             self._numbers.setdefault(origin.checksum, number)
         return True
 
@@ -200,7 +202,7 @@ class History:
     def _follow(self, operands: Sequence[Origin]) -> None:
         """Take these operands of the next note's op into the checksum of the dataflow."""
         numbers = map(self.number, operands)
-        self._dataflow = _combined(self._dataflow, self.count - self._began, *numbers)
+        self._dataflow = _combined(self._dataflow, self.count - self._step_start, *numbers)
 
     def number(self, origin: Origin) -> int:
         """The number of an origin in the step that runs, 0 in a replay; outside, its checksum."""
@@ -239,7 +241,7 @@ class History:
             call = f"#{self.count}.{self._arrays}" if self._arrays else f"#{self.count}"
             array._origin = Origin(_combined(self.checksum, self._arrays), call)
             if self._numbers is not None:
-                number = _combined(self.count - self._began + 1, self._arrays)
+                number = _combined(self.count - self._step_start + 1, self._arrays)
                 self._numbers[array._origin.checksum] = number
             self._arrays += 1
 

@@ -66,9 +66,9 @@ def difference(
             if len(texts) == 1 and len(operands) > 1:
                 problem, remedy = DIFFERENT_ARRAYS
             before = "" if number > first or first == 1 else ", or earlier"
-            shown = _other_operands(numbered, number) if kinds == {"dataflow"} else number
-            calls = [f"call {shown}{before}: {''.join(notes[shown][2:])}" for notes in numbered]
-            return Difference(problem, remedy, (calls[0], calls[1]))
+            call = _other_operands(numbered, number) if kinds == {"dataflow"} else number
+            sides = [f"call {call}{before}: {''.join(notes[call][2:])}" for notes in numbered]
+            return Difference(problem, remedy, (sides[0], sides[1]))
     if own["count"] == other["count"] or not is_same_step:
         return None
     number = min(own["count"], other["count"]) + 1
