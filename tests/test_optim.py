@@ -359,6 +359,10 @@ def test_schedules() -> None:
         lambda: AdamW(weight_decay=-1.0),
         lambda: gdt.optim.piecewise_constant([1], [0.1]),
         lambda: gdt.optim.cosine_decay(1.0, 0),
+        lambda: gdt.optim.schedules.ExponentialDecay(1.0, -3, 0.5),
+        lambda: gdt.optim.schedules.LinearDecay(1.0, 0),
+        lambda: gdt.optim.schedules.Warmup(1.0, 0),
+        lambda: gdt.optim.schedules.PiecewiseConstant((2, 1), (0.1, 0.2, 0.3)),
     ],
 )
 def test_hyperparameters_are_checked(make: Callable[[], object]) -> None:

@@ -28,6 +28,9 @@ class ExponentialDecay:
     decay_rate: float
     staircase: bool = False
 
+    def __post_init__(self) -> None:
+        _check_steps(type(self).__name__, self.decay_steps)
+
     def __call__(self, step: int) -> float:
         power = step // self.decay_steps if self.staircase else step / self.decay_steps
         return float(self.initial * self.decay_rate**power)
@@ -45,7 +48,6 @@ def exponential_decay(
     >>> gdt.optim.exponential_decay(0.1, decay_steps=10, decay_rate=0.5)(20)
     0.025
     """
-    _check_steps("exponential_decay", decay_steps)
     return ExponentialDecay(initial, decay_steps, decay_rate, staircase)
 
 
@@ -57,6 +59,9 @@ class CosineDecay:
     initial: float
     decay_steps: int
     final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_steps(type(self).__name__, self.decay_steps)
 
     def __call__(self, step: int) -> float:
         done = min(step / self.decay_steps, 1.0)
@@ -73,7 +78,6 @@ def cosine_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedu
     >>> gdt.optim.cosine_decay(1.0, decay_steps=100)(50)
     0.5
     """
-    _check_steps("cosine_decay", decay_steps)
     return CosineDecay(initial, decay_steps, final)
 
 
@@ -85,6 +89,9 @@ class LinearDecay:
     initial: float
     decay_steps: int
     final: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_steps(type(self).__name__, self.decay_steps)
 
     def __call__(self, step: int) -> float:
         done = min(step / self.decay_steps, 1.0)
@@ -100,7 +107,6 @@ def linear_decay(initial: float, decay_steps: int, final: float = 0.0) -> Schedu
     >>> gdt.optim.linear_decay(1.0, decay_steps=100)(25)
     0.75
     """
-    _check_steps("linear_decay", decay_steps)
     return LinearDecay(initial, decay_steps, final)
 
 
@@ -111,6 +117,16 @@ class PiecewiseConstant:
 
     boundaries: tuple[int, ...]
     values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        count, steps = len(self.values), list(self.boundaries)
+        if count != len(steps) + 1 or steps != sorted(steps):
+            raise error(
+                ArgumentError,
+                type(self).__name__,
+                f"{len(steps)} boundaries {steps} and {count} values",
+                remedy="Give ascending boundaries, and one value more than boundaries.",
+            )
 
     def __call__(self, step: int) -> float:
         return self.values[bisect_right(self.boundaries, step)]
@@ -126,15 +142,7 @@ def piecewise_constant(boundaries: Sequence[int], values: Sequence[float]) -> Sc
     >>> [gdt.optim.piecewise_constant([2], [0.1, 0.01])(step) for step in range(4)]
     [0.1, 0.1, 0.01, 0.01]
     """
-    steps, rates = tuple(boundaries), tuple(values)
-    if len(rates) != len(steps) + 1 or list(steps) != sorted(steps):
-        raise error(
-            ArgumentError,
-            "piecewise_constant",
-            f"{len(steps)} boundaries {list(steps)} and {len(rates)} values",
-            remedy="Give ascending boundaries, and one value more than boundaries.",
-        )
-    return PiecewiseConstant(steps, rates)
+    return PiecewiseConstant(tuple(boundaries), tuple(values))
 
 
 @checked_class("__call__", eager=True)
@@ -144,6 +152,9 @@ class Warmup:
 
     rate: float | Schedule
     warmup_steps: int
+
+    def __post_init__(self) -> None:
+        _check_steps(type(self).__name__, self.warmup_steps)
 
     def __call__(self, step: int) -> float:
         later = max(step - self.warmup_steps, 0)
@@ -161,7 +172,6 @@ def with_warmup(rate: float | Schedule, warmup_steps: int) -> Schedule:
     >>> [gdt.optim.with_warmup(0.4, 4)(step) for step in range(5)]
     [0.1, 0.2, 0.30000000000000004, 0.4, 0.4]
     """
-    _check_steps("with_warmup", warmup_steps)
     return Warmup(rate, warmup_steps)
 
 
