@@ -183,8 +183,8 @@ class History:
         return self.count > self._step_start or any(o is not UNKNOWN for o in self._step_operands)
 
     def begin_dataflow(self) -> bool:
-        """Follow the dataflow of the step, which runs as it is written; whether there is a step
-        whose dataflow is not followed yet."""
+        """Begin to follow the dataflow of a step that runs as it is written. Return False where no
+        step runs, or its dataflow is followed already."""
         if get_ident() != MAIN_THREAD or not self.in_step or self._numbers is not None:
             return False
         self._numbers, self._dataflow = {}, 0

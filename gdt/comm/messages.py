@@ -401,8 +401,11 @@ def note_operands(text: str, arrays: Sequence[Any]) -> None:
 
 @contextmanager
 def noted_dataflow(name: str) -> Iterator[list[Any]]:
-    """A context in which the step or backward pass of that name runs as it is written, and to whose
-    list it adds its results: the end of it notes the dataflow, here and in replays."""
+    """A context in which the step or backward pass of that name runs as it is written.
+
+    Its results are added to the list that the context returns. At the end of the context the
+    dataflow is noted, and so it is in every replay.
+    """
     results: list[Any] = []
     history = None if _connected is None else _connected.history
     is_outermost = history is not None and history.begin_dataflow()
