@@ -33,12 +33,13 @@ JSON: nothing that comes from a socket is unpickled.
 every array, so a difference need not show in the data. Each process therefore notes what it does on
 meshes of several processes (`agreement.History`): every op with its types, statics and Python
 numbers; which ops have made what a collective reduces; every array that is made, with a checksum of
-contents that come from the host; every draw of random numbers; every step of an optimizer with its
-numbers and the names of its parameters. A message carries the number and the description of its
-step, and the number and one running checksum of the notes. Where they differ, every process sends
-its newest notes to the others, and raises an error that names the first note that differs, with
-both sides' calls and lines. Between GPUs data carries no description, so the checksums travel
-through the sockets, at every fetch and after every 16th collective, and nobody waits for them.
+contents that come from the host or from a mesh of the process's own; every draw of random numbers;
+every step of an optimizer with its numbers and the names of its parameters. A message carries the
+number and the description of its step, and the number and one running checksum of the notes. Where
+they differ, every process sends its newest notes to the others, and raises an error that names the
+first note that differs, with both sides' calls and lines. Between GPUs data carries no description,
+so the checksums travel through the sockets, at every fetch and after every 16th collective, and
+nobody waits for them.
 
 A note is made where a plan runs, so that a recorded program makes the notes of the step that it
 replays: processes may record and replay at different times. Which arrays its ops were given, a

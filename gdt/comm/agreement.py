@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from types import CellType, CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -328,29 +328,43 @@ def call_text(name: str, types: Sequence[ArrayType | None], static: Mapping[str,
     return re.sub(r" at 0x[0-9a-f]+", "", f"{name}({', '.join([*operands, *options])})")
 
 
-def function_text(function: Callable[..., Any]) -> str:
-    """The name of a function, with a checksum of its code and the numbers that are bound to it: its
-    defaults, variables of the functions around it, and arguments of a `functools.partial`."""
+def function_text(function: Callable[..., Any], outer: tuple[Any, ...] = ()) -> str:
+    """The name of a function, with a checksum of its code and the numbers and functions that are
+    bound to it: its defaults, variables of the functions around it, and arguments of a
+    `functools.partial`. outer: the functions to which it is bound itself."""
+    outer = (*outer, function)
     if isinstance(function, partial):
         bound = {str(i): value for i, value in enumerate(function.args)} | function.keywords
-        return f"partial of {function_text(function.func)} ({', '.join(_numbers(bound))})"
+        return f"partial of {function_text(function.func)} ({', '.join(_texts(bound, outer))})"
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = getattr(function, "__code__", None)
     if code is None:
         return name
-    constants = [c for c in code.co_consts if isinstance(c, int | float | complex | str)]
-    checksum = zlib.crc32(repr((code.co_names, constants)).encode(), zlib.crc32(code.co_code))
     cells = zip(code.co_freevars, getattr(function, "__closure__", None) or (), strict=False)
     bound = {str(i): v for i, v in enumerate(getattr(function, "__defaults__", None) or ())}
     bound |= getattr(function, "__kwdefaults__", None) or {}
     bound |= {key: cell.cell_contents for key, cell in cells if cell != CellType()}
-    return f"{name} ({', '.join([f'code {checksum:08x}', *_numbers(bound)])})"
+    return f"{name} ({', '.join([f'code {_checksum_of(code):08x}', *_texts(bound, outer)])})"
 
 
-def _numbers(values: Mapping[str, Any]) -> list[str]:
-    """The numbers among some values, as texts with their names."""
-    kinds = int, float, complex, np.number, np.bool
-    return [f"{name}={value!r}" for name, value in values.items() if isinstance(value, kinds)]
+def _checksum_of(code: CodeType) -> int:
+    """A checksum of the code of a function and of the functions in it."""
+    constants = [_checksum_of(c) if isinstance(c, CodeType) else c for c in code.co_consts]
+    # The order of a set of texts is another in every process.
+    constants = [sorted(map(repr, c)) if isinstance(c, frozenset) else c for c in constants]
+    return zlib.crc32(repr((code.co_names, constants)).encode(), zlib.crc32(code.co_code))
+
+
+def _texts(values: Mapping[str, Any], outer: tuple[Any, ...]) -> list[str]:
+    """The numbers and functions among some values, as texts with their names."""
+    numbers = int, float, complex, np.number, np.bool
+    texts = []
+    for name, value in values.items():
+        if isinstance(value, numbers):
+            texts.append(f"{name}={value!r}")
+        elif isinstance(value, FunctionType) and value not in outer:
+            texts.append(f"{name}={function_text(value, outer)}")
+    return texts
 
 
 @lru_cache(maxsize=256)

@@ -463,6 +463,15 @@ def note_made(maker: str, array: Any, value: Any = None, numbers: Sequence[Any] 
             array._origin = _connected.history.origin(action, numbers)
 
 
+def note_copied(copied: Any, x: Any) -> None:
+    """Note the contents of an array of a process's own mesh that is copied to a mesh of several:
+    outside of recorded steps, of which a replay would not know them."""
+    if _connected is None or _connected.history.in_step or copied.type.mesh.num_processes == 1:
+        return
+    contents = "".join(dict.fromkeys(map(digest, x.blocks)))  # of replicas once
+    _connected.history.add(Action("array", described("copy_to_mesh", copied.type) + contents))
+
+
 def note_count() -> int:
     """The number of notes that this process has made."""
     return 0 if _connected is None else _connected.history.count

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import zlib
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
+from gdt.comm.agreement import Action, compared_origin
+from gdt.comm.messages import note
 from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, error
 from gdt.nn import initializers
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_features, check_sizes, features_of, mesh_of
+from gdt.observe import noted
 from gdt.ops.movement import relayout
 from gdt.ops.nn.batch_norm.op import batch_norm, batch_normalization
 from gdt.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
@@ -99,6 +104,10 @@ class BatchNorm(Module):
         """Update the running moment called `name` with the batch's."""
         attributes = vars(self)
         value = relayout(value, attributes[name].layout)
+        if value.mesh.num_processes > 1:
+            origins = " ".join([f"{compared_origin(x):x}" for x in (attributes[name], value)])
+            text = f"{name} of BatchNorm, {value.type} ({zlib.crc32(origins.encode()):08x})"
+            noted(partial(note, value.mesh, Action("op", text), (self.momentum,)))
         moving_average.update([(attributes, name)], value, float(self.momentum))
 
     def _evaluate(self, x: Any) -> Any:

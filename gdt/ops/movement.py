@@ -12,7 +12,7 @@ from gdt.array.operands import as_operand
 from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.backend import backend_of
-from gdt.comm.messages import note_fetch
+from gdt.comm.messages import note_copied, note_fetch
 from gdt.comm.relayout import carry_out
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.single_block import mover
@@ -162,6 +162,8 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
         if layout.mesh.num_processes == 1:  # else the op is noted
             note_fetch("copy_to_mesh", x)
         result = _copy_to_mesh(x, layout=layout)
+        if x.mesh.num_processes == 1:
+            note_copied(result, x)
     elif layout is x.layout.resolved:
         result = x.resolve()
     elif x._resolved is not None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from gdt.arguments import checked_class
+from gdt.array.array import DistributedArray
 from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
-from gdt.observe import from_host
-from gdt.optim.optimizer import Block, Optimizer, OptimizerWrapper, runs
+from gdt.optim.optimizer import Block, Optimizer, OptimizerWrapper, Owner, runs
 from gdt.state import Tree, trainable_slots
 
 Scalar = Any
@@ -71,15 +71,23 @@ class MovingAverage(OptimizerWrapper):
         self.optimizer.update(parameters, gradients)
         targets = trainable_slots(parameters)
         self.follow(targets)
-        owners = [[(self.state["average"], slot.name)] for slot in targets]
-        factors = from_host("MovingAverage", self._count_step)
-        average_step.multi_tensor(owners, [slot.value for slot in targets], *factors)
+        owners: list[list[Owner]] = [[(self.state["average"], slot.name)] for slot in targets]
+        # Averages stay in their own layouts, in which the parameters are taken.
+        self.take_step(owners, [slot.value for slot in targets], are_alike=True)
 
-    def _count_step(self) -> tuple[float, float]:
-        """Count the step, and return the factors of the average and of the parameter."""
-        self.steps += 1
+    def scalars(self, rate: float) -> tuple[float, ...]:
+        """Return the factors of the average and of the parameter."""
         momentum = self.momentum if self.steps > 1 else 0.0
         return momentum, 1 - momentum
+
+    def step(
+        self,
+        scalars: tuple[float, ...],
+        owners: Sequence[Sequence[Owner]],
+        gradients: Sequence[DistributedArray],
+    ) -> None:
+        """Update every average; `gradients` holds the parameters."""
+        average_step.multi_tensor(owners, gradients, *scalars)
 
     @contextmanager
     def averaged(self, parameters: Tree) -> Iterator[Tree]:

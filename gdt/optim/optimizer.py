@@ -267,7 +267,8 @@ class Optimizer(Stateful):
         names: the names and types of the parameters. texts: their names and the origins of them,
         of their state and of their gradients."""
         scalars = self._begin_step()
-        text = f"step {self.steps} of {type(self).__name__} for {count} parameters"
+        flags = "".join(sorted(f" {name}" for name, value in vars(self).items() if value is True))
+        text = f"step {self.steps} of {type(self).__name__}{flags} for {count} parameters"
         checksum = zlib.crc32("\n".join(texts).encode())
         note(mesh, Action("update", f"{text}, {_listed(names)} ({checksum:08x})"), scalars)
         return scalars

@@ -679,6 +679,23 @@ def exchange_state(x: gdt.DistributedArray, *, swaps: bool) -> None:
             state["a"], state["b"] = swapped(state["a"], state["b"], swaps)
 
 
+def exchange_averages(x: gdt.DistributedArray, *, swaps: bool) -> None:
+    """Steps between which the averages of two parameters may change their places."""
+    weights = {name: gdt.full(16, n, layout=x.layout) for name, n in (("a", 1.0), ("b", 2.0))}
+    optimizer = gdt.optim.MovingAverage(gdt.optim.SGD(0.1))
+    for _ in range(2):
+        optimizer.update(weights, {"a": weights["a"] * 2.0, "b": weights["b"] * 3.0})
+        averages = optimizer.state["average"]
+        averages["a"], averages["b"] = swapped(averages["a"], averages["b"], swaps)
+
+
+def update_by(optimizer: gdt.optim.Optimizer, x: gdt.DistributedArray) -> None:
+    """Two steps of an optimizer."""
+    weights = {"a": x * 2.0}
+    for _ in range(2):
+        optimizer.update(weights, {"a": x * 3.0})
+
+
 def take_step(x: gdt.DistributedArray, first: str, second: str) -> None:
     """An update of two parameters of one type by two gradients."""
     a, b = gdt.ones(16, layout=x.layout), gdt.zeros(16, layout=x.layout)
@@ -707,6 +724,23 @@ def multiplied(x: gdt.DistributedArray, precision: str) -> gdt.DistributedArray:
         return x * 2
 
 
+def calling(f: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function that calls another one, and also itself where it is given a list."""
+
+    def call(part: Any) -> Any:
+        return list(map(call, part)) if isinstance(part, list) else f(part)
+
+    return call
+
+
+def normalize(x: gdt.DistributedArray, momentum: float) -> None:
+    """Three recorded steps of batch normalisation."""
+    layer = gdt.nn.LayoutMap(x.mesh).apply(gdt.nn.BatchNorm(2, momentum=momentum))
+    step = gdt.function(lambda x: layer(x, training=True), state=[layer])
+    for _ in range(3):
+        step(gdt.reshape(x, (8, 2)))
+
+
 def shards_times(x: gdt.DistributedArray, factor: float) -> gdt.DistributedArray:
     return gdt.map_shards(lambda part: part * factor, x.layout, x.layout)(x)
 
@@ -732,6 +766,10 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
     "one more": lambda x, first: [gdt.exp(x) for _ in range(3 + first)],
     "layout": lambda x, first: gdt.exp(gdt.relayout(gdt.ones(4, layout=Layout([None], x.mesh)),
                                                     ["batch" if first else None])),
+    "momentum": lambda x, first: update_by(
+        gdt.optim.MovingAverage(gdt.optim.SGD(0.1), 0.9 if first else 0.8), x),
+    "flag": lambda x, first: update_by(gdt.optim.SGD(0.1, 0.9, nesterov=first), x),
+    "averages": lambda x, first: exchange_averages(x, swaps=not first),
     "rate": lambda x, first: take_steps(x, 0.1 if first else 0.2, 1.0),
     "recorded scalar": lambda x, first: take_steps(x, 0.1, 1.0 if first else 2.0),
     "index": lambda x, first: x[3 if first else 4].resolve(),
@@ -743,6 +781,14 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
     "bound": lambda x, first: shards_times(x, 2.0 if first else 3.0),
     "given first": lambda x, first: gdt.map_shards(
         functools.partial(np.multiply, 2.0 if first else 3.0), x.layout, x.layout)(x),
+    "bound function": lambda x, first: gdt.map_shards(
+        calling((lambda part: part * 2.0) if first else (lambda part: part * 3.0)),
+        x.layout, x.layout)(x),
+    "inner function": lambda x, first: gdt.map_shards(
+        (lambda part: np.apply_along_axis(lambda p: p * 2.0, 0, part)) if first else
+        (lambda part: np.apply_along_axis(lambda p: p * 3.0, 0, part)), x.layout, x.layout)(x),
+    "own array": lambda x, first: x * gdt.asarray(np.full(16, 2.0 if first else 3.0)),
+    "running moments": lambda x, first: normalize(x, 0.9 if first else 0.8),
     "packed": lambda x, first: gdt.pack([np.ones((4, 4)) for _ in x.mesh.local_devices()],
                                         Layout(["batch", None][:: 1 if first else -1], x.mesh)),
     "parts": lambda x, first: gdt.pack(
