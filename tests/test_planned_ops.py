@@ -130,3 +130,14 @@ def test_constants_of_equal_value_are_told_apart() -> None:
     for _ in range(3):
         assert str(gdt.pad(x, (0, 1), constant_values=float("nan")).tolist()) == "[1.0, nan]"
     assert len(_move_intervals.plans) == before + 1
+
+
+@pytest.mark.parametrize("mode", ["mean", "median", "maximum"])
+def test_a_statistic_of_padding_is_sent_once_for_each_side_that_has_some(mode: str) -> None:
+    x = gdt.arange(10.0, layout=gdt.Layout(["a"], gdt.create_mesh([("a", 4)], blocks=4)))
+    for width in ((1, 1), (0, 1), (1, 0)):
+        with gdt.count_collectives() as counter:
+            y = gdt.pad(x, width, mode)
+        assert len(counter) == sum(width) + 1  # and the exchange that joins them
+        assert y.layout is x.layout
+        np.testing.assert_array_equal(y.numpy(), np.pad(x.numpy(), width, mode=mode))

@@ -165,10 +165,12 @@ def _with_statistics(
     for is_first, width, length in ((True, before, lengths[0]), (False, after, lengths[1])):
         if length is not None and (isinstance(length, float) or length < 1):
             raise error(ShapeError, "pad", f"stat_length {length!r} is no number of elements")
+        if not width:
+            continue
         count = size if length is None else min(length, size)
         chosen = _between(x, dim, 0 if is_first else size - count, count if is_first else size)
         function = FUNCTIONS[{"maximum": "max", "minimum": "min"}.get(mode, mode)]
-        number = function(chosen, axis=dim, keepdims=True)
+        number = function(chosen, axis=dim, keepdims=True).resolve()  # so that `x` stays split
         if x.dtype.kind in "iu" and mode in ("mean", "median"):
             number = FUNCTIONS["round"](number)
         shape = (*x.shape[:dim], width, *x.shape[dim + 1 :])
@@ -184,12 +186,14 @@ def _with_ramps(
     _check_elements(x, dim, "linear_ramp")
     size, parts = x.shape[dim], [x]
     for is_first, width, end in ((True, before, ends[0]), (False, after, ends[1])):
+        if not width:
+            continue
         edge = _between(x, dim, 0 if is_first else size - 1, 1 if is_first else size)
         edge = astype(edge, promoted(x.dtype, np.float64))
         steps = np.arange(float(width)).reshape(-1, *[1] * (x.ndim - dim - 1))
         steps = steps if is_first else steps[::-1]
         share = as_operand(steps, edge.mesh, "pad", "steps", is_constant=True)
-        ramp = end + (edge - end) / max(width, 1) * share
+        ramp = end + (edge - end) / width * share
         added = astype(FUNCTIONS["floor"](ramp) if x.dtype.kind in "iu" else ramp, x.dtype)
         parts = [added, *parts] if is_first else [*parts, added]
     return concat(parts, dim)
