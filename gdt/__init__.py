@@ -1,6 +1,5 @@
 """gdt: NumPy-like arrays sharded over many devices."""
 
-import sys
 from typing import TYPE_CHECKING
 
 from gdt import (
@@ -107,5 +106,4 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a type checker would take every name for one of the module
 
     def __getattr__(name: str) -> object:
-        text = no_attribute("module 'gdt'", name, MODULES)
-        raise AttributeError(text, name=name, obj=sys.modules["gdt"])
+        raise no_attribute(__name__, name, MODULES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping
 
 ARGUMENTS = {
@@ -82,11 +83,19 @@ def remedy_for(arguments: Collection[str], parameters: Collection[str]) -> str:
     return ""
 
 
-def no_attribute(owner: str, name: str, words: Mapping[str, str], prefix: str = "") -> str:
-    """Return the text of an AttributeError.
+def no_attribute(
+    owner: object, name: str, words: Mapping[str, str], prefix: str = ""
+) -> AttributeError:
+    """Return the error of an object, or a module, that has no attribute of that name.
 
-    owner: the module or object that has no attribute of that name. words: what to write in place of
-    Keras' names, after `prefix`.
+    owner: the object, or the name of the module. words: what to write in place of Keras' names,
+    after `prefix`.
     """
-    text = f"{owner} has no attribute {name!r}"
-    return f"{text}; write {prefix}{words[name]}" if name in words else text
+    if isinstance(owner, str):
+        text, owner = f"module {owner!r}", sys.modules[owner]
+    else:
+        text = f"{type(owner).__name__!r} object"
+    text += f" has no attribute {name!r}"
+    if name in words:
+        text += f"; write {prefix}{words[name]}"
+    return AttributeError(text, name=name, obj=owner)

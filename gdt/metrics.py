@@ -396,4 +396,4 @@ class Perplexity(MeanOf):
 if not TYPE_CHECKING:  # a type checker would take every name for one of the module
 
     def __getattr__(name: str) -> object:
-        raise AttributeError(no_attribute("module 'gdt.metrics'", name, METRICS), name=name)
+        raise no_attribute(__name__, name, METRICS)

@@ -75,8 +75,7 @@ class Stateful:
             if name not in ATTRIBUTES or hasattr(type(self), name):
                 # Raises as Python does; where the code of a property has raised, its error again.
                 return super().__getattribute__(name)
-            text = no_attribute(f"{type(self).__name__!r} object", name, ATTRIBUTES)
-            raise AttributeError(text, name=name, obj=self)
+            raise no_attribute(self, name, ATTRIBUTES)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -100,5 +100,4 @@ KERAS_NAMES = {
 if not TYPE_CHECKING:  # a type checker would take every name for one of the module
 
     def __getattr__(name: str) -> object:
-        text = gdt.keras_names.no_attribute("module 'gdt.nn'", name, KERAS_NAMES, "gdt.nn.")
-        raise AttributeError(text, name=name)
+        raise gdt.keras_names.no_attribute(__name__, name, KERAS_NAMES, "gdt.nn.")

@@ -314,6 +314,4 @@ def _of_one_shape(name: str, **operands: Any) -> list[DistributedArray]:
 if not TYPE_CHECKING:  # a type checker would take every name for one of the module
 
     def __getattr__(name: str) -> object:
-        raise AttributeError(
-            no_attribute("module 'gdt.nn.losses'", name, LOSSES, "gdt.nn.losses."), name=name
-        )
+        raise no_attribute(__name__, name, LOSSES, "gdt.nn.losses.")
