@@ -118,8 +118,8 @@ def misfit(
     try:
         arguments = signature.bind(*args, **kwargs).arguments
     except TypeError as cause:
-        shown = ", ".join(p for p in signature.parameters if p != "self")
-        lines = [remedy_for(kwargs, signature.parameters), f"Its arguments are ({shown})."]
+        names = ", ".join(p for p in signature.parameters if p != "self")
+        lines = [remedy_for(kwargs, signature.parameters), f"Its arguments are ({names})."]
         remedy = "\n  ".join(filter(None, lines))
         return error(ArgumentError, name, str(cause), remedy=remedy)
     values: dict[str, Any] = {}
@@ -174,15 +174,17 @@ def blamed(
 
 def of_all_arguments(name: str, arguments: Mapping[str, Any], cause: Exception) -> GdtError:
     """An error that says that these arguments do not go together, or what is wrong with one."""
-    shown = {parameter: shown_value(v) for parameter, v in arguments.items() if parameter != "self"}
+    operands = {
+        parameter: shown_value(v) for parameter, v in arguments.items() if parameter != "self"
+    }
     if isinstance(cause, np.linalg.LinAlgError):
         return error(
-            LinAlgError, f"linalg.{name.removesuffix('_of_whole')}", str(cause), operands=shown
+            LinAlgError, f"linalg.{name.removesuffix('_of_whole')}", str(cause), operands=operands
         )
     if isinstance(cause, OverflowError):
-        return error(RangeError, name, str(cause), operands=shown)
+        return error(RangeError, name, str(cause), operands=operands)
     problem = f"cannot take these arguments ({type(cause).__name__}: {cause})"
-    return error(ArgumentError, name, problem, operands=shown)
+    return error(ArgumentError, name, problem, operands=operands)
 
 
 @functools.lru_cache(maxsize=1 << 10)

@@ -79,14 +79,14 @@ class Budget:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes, self.caches = nbytes, weakref.WeakSet[Cache[Any]]()
-        self._lock, self._added = threading.RLock(), 0  # bytes of entries since the last turn
+        self._lock, self._new_nbytes = threading.RLock(), 0  # bytes of entries since the last turn
 
     def add(self, nbytes: int) -> None:
         """Account for a new entry; all caches turn when new entries take half of the budget."""
         with self._lock:
-            self._added += nbytes
-            if self._added > self.nbytes // 2:
-                self._added = 0
+            self._new_nbytes += nbytes
+            if self._new_nbytes > self.nbytes // 2:
+                self._new_nbytes = 0
                 for cache in list(self.caches):
                     cache.turn()
 

@@ -267,8 +267,8 @@ class _Detection(Metric):
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the weights of hits, of all predictions of 1, and of all targets of 1."""
         y, p, w = _rows(type(self).__name__, targets, predictions, weights)
-        said = (p > self.threshold).astype("float32")
-        return (stack([y * said, said, y]) * w).sum(axis=1)
+        positives = (p > self.threshold).astype("float32")
+        return (stack([y * positives, positives, y]) * w).sum(axis=1)
 
 
 @checked_class(eager=True)
@@ -331,9 +331,11 @@ class ConfusionMatrix(Metric):
             problem = f"labels have shape {list(labels.shape)}, logits {list(logits.shape)}"
             remedy = f"Logits have the shape of the labels and an axis of {self.classes} classes."
             raise error(ShapeError, "ConfusionMatrix", problem, remedy=remedy)
-        said = argmax(logits, axis=-1)
-        labels, said, w = _rows("ConfusionMatrix", labels, said, weights)
-        rows, columns = (one_hot(x.astype("int32"), self.classes) for x in (labels, said))
+        predicted_labels = argmax(logits, axis=-1)
+        labels, predicted_labels, w = _rows("ConfusionMatrix", labels, predicted_labels, weights)
+        rows, columns = (
+            one_hot(x.astype("int32"), self.classes) for x in (labels, predicted_labels)
+        )
         rows = rows.astype("float32") * expand_dims(w, -1)
         counts: DistributedArray = rows.mT @ columns.astype("float32")  # (labels, predictions)
         return counts

@@ -205,12 +205,12 @@ def repeating(draws: Sequence[Draw]) -> Iterator[None]:
 
 def _repeated(name: str, draws: Iterator[Draw]) -> tuple[Any, ...]:
     """Return the values of the next draw; raise GradientError if it is of another name."""
-    drawn, values = next(draws, ("nothing", ()))
-    if drawn != name:
+    earlier, values = next(draws, ("nothing", ()))
+    if earlier != name:
         raise error(
             GradientError,
             "checkpointed",
-            f"the host computes {name} in the backward pass, where the forward pass had {drawn}",
+            f"the host computes {name} in the backward pass, where the forward pass had {earlier}",
             remedy="A checkpointed function does the same whenever it is called.",
         )
     for observer in OBSERVERS.get():

@@ -117,8 +117,8 @@ def draw(
     """
     key, stream = as_uint64(xp, key), as_uint64(xp, stream)
     word = np.dtype(word)
-    shared = key.size == stream.size == 1
-    if isinstance(index, CounterRun) and shared:
+    is_shared = key.size == stream.size == 1
+    if isinstance(index, CounterRun) and is_shared:
         start = np.asarray(index.start, dtype=np.uint64)
         out = xp.empty((start.size, index.length), dtype)
         _fill_runs(xp, out, start.reshape(-1), key.reshape(1), stream.reshape(1), word, finish)
@@ -134,8 +134,8 @@ def draw(
     ]
     out = xp.empty(int(np.prod(shape)), dtype)
     tile = _tile(xp, out.size)
-    for left in range(0, out.size, tile):
-        part = slice(left, left + tile)
+    for first in range(0, out.size, tile):
+        part = slice(first, first + tile)
         tiles = [operand if operand.size == 1 else operand[part] for operand in operands]
         out[part] = finish(_scattered_bits(xp, tiles[0], tiles[1], tiles[2], word))
     return out.reshape(shape)
@@ -187,14 +187,16 @@ def _fill_runs(
             first = starts[some_rows] // np.uint64(per_counter)
             for column in range(0, counters, columns):
                 width = min(columns, counters - column)
-                left = column * per_counter - phase  # the tile's first word, as an index in the row
-                tiles.append((some_rows, first + np.uint64(column), width, left))
+                first_word = (
+                    column * per_counter - phase
+                )  # the tile's first word, as an index in the row
+                tiles.append((some_rows, first + np.uint64(column), width, first_word))
 
     def fill(some_tiles: list[Tile]) -> None:
-        for rows, first, width, left in some_tiles:
+        for rows, first, width, first_word in some_tiles:
             bits = _consecutive_bits(xp, first, width, key, stream, word)
-            begin, end = max(left, 0), min(left + bits.shape[1], length)
-            part = bits[:, begin - left : end - left]
+            begin, end = max(first_word, 0), min(first_word + bits.shape[1], length)
+            part = bits[:, begin - first_word : end - first_word]
             out[_as_index(xp, rows), begin:end] = finish(part)
 
     count = min(host_thread_count(), out.size // threads.SMALLEST) if xp is np else 1

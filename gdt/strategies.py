@@ -237,14 +237,14 @@ class _Joined:
         self.batches, self.count = batches, count
 
     def __iter__(self) -> Iterator[Any]:
-        waiting: list[Any] = []
+        group: list[Any] = []
         for batch in self.batches:
-            waiting.append(batch)
-            if len(waiting) == self.count:
-                yield _concatenated(waiting)
-                waiting = []
-        if waiting:
-            yield _concatenated(waiting)
+            group.append(batch)
+            if len(group) == self.count:
+                yield _concatenated(group)
+                group = []
+        if group:
+            yield _concatenated(group)
 
     def __len__(self) -> int:
         batches: Any = self.batches
@@ -254,8 +254,8 @@ class _Joined:
 def _concatenated(batches: Sequence[Any]) -> Any:
     """Return one batch with the rows of several."""
     columns = zip(*[leaves(batch) for batch in batches], strict=True)
-    joined = iter([np.concatenate([np.asarray(x) for x in column]) for column in columns])
-    return mapped(lambda _: next(joined), batches[0])
+    arrays = iter([np.concatenate([np.asarray(x) for x in column]) for column in columns])
+    return mapped(lambda _: next(arrays), batches[0])
 
 
 # ---------------------------------------------------------------- the strategies

@@ -155,16 +155,16 @@ class DistributedArray(ArrayMethods, Displayed):
         """This array with no reduction partial; itself if there is none."""
         if not any(self.layout.reductions):
             return self
-        resolved = self._resolved
-        if resolved is None:
+        value = self._resolved
+        if value is None:
             observers = OBSERVERS.get()
             for observer in observers:
                 observer.on_enter("resolve")
-            (resolved,) = move_to_layouts([self], [self.layout.resolved])
+            (value,) = move_to_layouts([self], [self.layout.resolved])
             for observer in observers:
-                observer.on_leave("resolve", (self,), resolved)
-        resolved._partial = weakref.ref(self)  # for a user who writes to it
-        return resolved
+                observer.on_leave("resolve", (self,), value)
+        value._partial = weakref.ref(self)  # for a user who writes to it
+        return value
 
     @checked
     def numpy(self) -> np.ndarray:
@@ -173,9 +173,9 @@ class DistributedArray(ArrayMethods, Displayed):
         Where several processes own the mesh, all of them must call it: parts are gathered.
         """
         met_host("read values on the host")
-        resolved = self.resolve()
+        value = self.resolve()
         note_fetch("numpy", self)
-        return gather_to_host(resolved.type, resolved.blocks)
+        return gather_to_host(value.type, value.blocks)
 
     @property
     def shards(self) -> list[Shard]:
@@ -225,8 +225,8 @@ class DistributedArray(ArrayMethods, Displayed):
     @checked
     def copy(self) -> DistributedArray:
         """The array in memory of its own."""
-        copied: DistributedArray = FUNCTIONS["copy"](self)
-        return copied
+        result: DistributedArray = FUNCTIONS["copy"](self)
+        return result
 
     @checked
     def block_until_ready(self) -> DistributedArray:
@@ -600,7 +600,7 @@ def move_to_layouts(
     return results
 
 
-def remember_resolved(array: DistributedArray, resolved: DistributedArray) -> None:
-    """Remember `resolved` as the value of `array` if that is all that its layout differs in."""
-    if resolved.type.layout is array.type.layout.resolved:
-        array._resolved = resolved
+def remember_resolved(array: DistributedArray, value: DistributedArray) -> None:
+    """Remember `value` as the resolved form of `array` if their layouts differ in nothing else."""
+    if value.type.layout is array.type.layout.resolved:
+        array._resolved = value

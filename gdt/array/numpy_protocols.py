@@ -51,17 +51,17 @@ def call_ufunc(
     options = {k: v for k, v in kwargs.items() if not _says_nothing(k, v)}
     out = options.pop("out", None)
     name = ALIASES.get(ufunc.__name__, ufunc.__name__)
-    called = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
+    full_name = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
     if ufunc.__name__ not in OUTSIDE and name not in functions:
-        raise _lacking(functions, called)
+        raise _lacking(functions, full_name)
     if method == "at":
-        return _combine_at(functions, name, called, inputs)
+        return _combine_at(functions, name, full_name, inputs)
     options["axis"] = kwargs.get("axis", 0)  # of a reduction; None says all axes
     result = _RUNS[method](functions, ufunc, name, inputs, options)
     if out is None:
         return result
     where = kwargs.get("where", True) if method == "__call__" else True
-    return _written(functions, called, out, result, where)
+    return _written(functions, full_name, out, result, where)
 
 
 OUTSIDE = ("divmod",)  # ufuncs that gdt has as functions of ops
@@ -140,57 +140,61 @@ _RUNS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _combine_at(functions: Functions, name: str, shown: str, inputs: Sequence[Any]) -> None:
+def _combine_at(functions: Functions, name: str, full_name: str, inputs: Sequence[Any]) -> None:
     """`x` with values combined at indices, in its place."""
     x, index, *values = inputs
     if isinstance(x, np.ndarray):
-        raise _of_the_host(shown)
+        raise _of_the_host(full_name)
     if name not in AT_NAMES or not values:
-        raise _lacking(functions, shown)
+        raise _lacking(functions, full_name)
     x[...] = functions["update_at"](x, values[0], index, how=AT_NAMES[name])
 
 
-def _written(functions: Functions, shown: str, out: Any, result: Any, where: Any = True) -> Any:
+def _written(functions: Functions, full_name: str, out: Any, result: Any, where: Any = True) -> Any:
     """Write the result into the distributed array `out`, or the results into several of them;
     only where the mask `where` is true."""
     if isinstance(out, tuple) and len(out) > 1:
         each = zip(out, result, strict=True)
-        return tuple(r if o is None else _written(functions, shown, o, r, where) for o, r in each)
+        return tuple(
+            r if o is None else _written(functions, full_name, o, r, where) for o, r in each
+        )
     target = out[0] if isinstance(out, tuple) else out
     if isinstance(target, np.ndarray):
-        raise _of_the_host(shown)
+        raise _of_the_host(full_name)
     if not castable(result.dtype, target.dtype, "same_kind"):
         problem = f"a result of {result.dtype} cannot be written as {target.dtype}"
-        raise error(DtypeError, shown, problem, operands={"out": target.type})
+        raise error(DtypeError, full_name, problem, operands={"out": target.type})
     if where is not True:
         result = functions["where"](where, functions["astype"](result, target.dtype), target)
     if target.shape != result.shape:
         problem = f"out has shape {list(target.shape)}, the result {list(result.shape)}"
-        raise error(ShapeError, shown, problem, operands={"out": target.type})
+        raise error(ShapeError, full_name, problem, operands={"out": target.type})
     target[...] = result
     return target
 
 
-def _of_the_host(shown: str) -> DtypeError:
+def _of_the_host(full_name: str) -> DtypeError:
     """The error of values that would go to an array of the host."""
     problem = "a distributed array is not written into an array of the host"
-    return error(DtypeError, shown, problem, remedy="Use x.numpy() to compute on the host.")
+    return error(DtypeError, full_name, problem, remedy="Use x.numpy() to compute on the host.")
 
 
-def _refuse(shown: str, options: Mapping[str, Any]) -> None:
+def _refuse(full_name: str, options: Mapping[str, Any]) -> None:
     if options:
         problem = f"takes no {', '.join(options)} for distributed arrays"
-        raise error(ArgumentError, shown, problem, remedy="Use x.numpy() to compute on the host.")
+        raise error(
+            ArgumentError, full_name, problem, remedy="Use x.numpy() to compute on the host."
+        )
 
 
-def _lacking(functions: Functions, shown: str) -> DtypeError:
+def _lacking(functions: Functions, full_name: str) -> DtypeError:
     """The error of a function of NumPy that gdt lacks, which names the nearest one."""
-    name = shown.removeprefix("numpy.")
+    name = full_name.removeprefix("numpy.")
     nearest = difflib.get_close_matches(name, [*functions, *ALIASES], 1, cutoff=0.75)
     instead = f"gdt has {nearest[0]}. " if nearest else ""
     return error(
         DtypeError,
-        shown,
+        full_name,
         "is not available for distributed arrays",
         remedy=f"{instead}To compute on the host, pass np.asarray(x); "
         "gdt.implicit_fetch('allow') fetches by itself.",

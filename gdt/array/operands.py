@@ -45,7 +45,7 @@ def as_operand(
         raise error(DtypeError, op, f"{name} has dtype {whole.dtype}, which is no number")
     layout = Layout.replicated(mesh, whole.ndim)
     is_constant = is_constant or isinstance(value, NUMBERS)
-    return distribute(whole, layout, given=op, is_constant=is_constant)
+    return distribute(whole, layout, giver=op, is_constant=is_constant)
 
 
 def refuse_mask(value: object, op: str, name: str) -> None:
@@ -188,7 +188,7 @@ def bind_arguments(
         if k in arguments:
             raise error(ArgumentError, op, f"argument {k!r} is given twice")
         arguments[k] = v
-    missing = [n for n in operands if n not in arguments]
-    if missing:
-        raise error(ArgumentError, op, f"argument {missing[0]!r} is missing")
+    missing_names = [n for n in operands if n not in arguments]
+    if missing_names:
+        raise error(ArgumentError, op, f"argument {missing_names[0]!r} is missing")
     return tuple(arguments.pop(n) for n in operands), arguments

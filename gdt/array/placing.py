@@ -68,34 +68,34 @@ def checked_layout(layout: object, rank: int, op: str, device: object = None) ->
 
 
 def distribute(
-    value: Any, layout: Layout, *, copy: bool = True, given: str = "", is_constant: bool = False
+    value: Any, layout: Layout, *, copy: bool = True, giver: str = "", is_constant: bool = False
 ) -> DistributedArray:
     """Split a whole array over the mesh of `layout`; every block gets memory of its own if `copy`.
 
-    given: the public function to which the user gave the value, if it is not gdt's own; then
+    giver: the public function to which the user gave the value, if it is not gdt's own; then
         processes compare it.
     is_constant: whether it is the same in every run of a program, as a number is.
     """
     for observer in OBSERVERS.get():
         observer.on_place(value)
     if not is_recorded():
-        return _placed_alike(value, layout, copy, given)
+        return _placed_alike(value, layout, copy, giver)
     if is_constant:
         with observing_only():
             array = _placed(value, layout, copy)
-        noted(lambda: note_made(given, array, value))
+        noted(lambda: note_made(giver, array, value))
         ran("constant", lambda: [array.blocks], [], [array.blocks])
         return array
-    if given:
+    if giver:
         met_host("take data from the host", f"Make the array outside of the step. {HELD}")
-    (array,) = from_host("asarray", lambda: (_placed_alike(value, layout, copy, given),))
+    (array,) = from_host("asarray", lambda: (_placed_alike(value, layout, copy, giver),))
     return array  # type: ignore[no-any-return]
 
 
-def _placed_alike(value: Any, layout: Layout, copy: bool, given: str) -> DistributedArray:
+def _placed_alike(value: Any, layout: Layout, copy: bool, giver: str) -> DistributedArray:
     array = _placed(value, layout, copy)
-    if given:
-        note_made(given, array, value)
+    if giver:
+        note_made(giver, array, value)
     return array
 
 
@@ -120,8 +120,8 @@ def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
                 wholes.append(backend.asarray(whole).reshape(lead + whole.shape))
         parts = wholes
         if layout is not array_type.layout:
-            (moved,) = move_to_layouts([DistributedArray(array_type, wholes)], [layout])
-            parts = moved.blocks
+            (array,) = move_to_layouts([DistributedArray(array_type, wholes)], [layout])
+            parts = array.blocks
     axes = _broadcast_axes(layout, parts[0].nbytes)
     array_type = ArrayType.of(whole.shape, whole.dtype, layout)
     blocks = []
@@ -143,8 +143,8 @@ def _broadcast_axes(layout: Layout, nbytes: int) -> tuple[int, ...]:
     mesh = layout.mesh
     if mesh.device_kind == "cpu" or mesh.num_processes > 1 or nbytes < BROADCAST_SIZE:
         return ()
-    split = layout.split_axes
-    same = [a for a in range(mesh.ndim) if a not in split and not layout.reductions[a]]
+    split_axes = layout.split_axes
+    same = [a for a in range(mesh.ndim) if a not in split_axes and not layout.reductions[a]]
     return tuple(a for a in same if mesh.grid[a] > 1)
 
 

@@ -52,11 +52,11 @@ class Recomputation:
         finally:
             OBSERVERS.reset(token)
         arrays = out if isinstance(out, tuple) else (out,)
-        for reference, computed in zip(self.results, arrays, strict=True):
+        for reference, source in zip(self.results, arrays, strict=True):
             array = reference()
             if array is not None and type(array.blocks) is ReleasedBlocks:
-                array.blocks = computed.blocks
-        return [computed.blocks for computed in arrays]
+                array.blocks = source.blocks
+        return [source.blocks for source in arrays]
 
 
 class ReleasedBlocks(tuple[Block, ...]):
@@ -64,23 +64,23 @@ class ReleasedBlocks(tuple[Block, ...]):
 
     recomputation: Recomputation
     number: int
-    _computed: Sequence[Block] | None
+    _blocks: Sequence[Block] | None
 
     def __new__(cls, recomputation: Recomputation, number: int) -> ReleasedBlocks:
         released = super().__new__(cls)
-        released.recomputation, released.number, released._computed = recomputation, number, None
+        released.recomputation, released.number, released._blocks = recomputation, number, None
         return released
 
     def _read(self) -> Sequence[Block]:
-        if self._computed is None:  # kept for a reader that reads block by block
+        if self._blocks is None:  # kept for a reader that reads block by block
             array = self.recomputation.results[self.number]()
             is_restored = array is not None and type(array.blocks) is not ReleasedBlocks
-            self._computed = (
+            self._blocks = (
                 array.blocks  # type: ignore[union-attr]
                 if is_restored
                 else self.recomputation.restore()[self.number]
             )
-        return self._computed
+        return self._blocks
 
     def __len__(self) -> int:
         return len(self._read())

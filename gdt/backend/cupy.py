@@ -120,7 +120,7 @@ class CupyBackend:
         """Wait until all used devices have finished, and raise the error that a kernel noted."""
         report_synchronization("synchronize")
         for scope in self._scopes:
-            if scope.used:
+            if scope.was_entered:
                 with scope:
                     scope.device.synchronize()
         self._flags.check()
@@ -303,7 +303,7 @@ class DeviceFlags(ErrorFlags):
     def check(self) -> None:
         """Raise the error of the first flag that is set on any device."""
         for scope, flags in zip(self._scopes, self._of, strict=True):
-            if scope.used:
+            if scope.was_entered:
                 with scope:
                     flags.check()
 

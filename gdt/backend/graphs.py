@@ -30,7 +30,7 @@ class Graph:
     def __init__(self, pool: Any, streams: Mapping[int, Any], scopes: Mapping[int, Scope]) -> None:
         self.pool, self.streams, self._scopes = pool, streams, scopes
         self.uploads: list[tuple[Array, np.ndarray]] = []
-        self._recorded: dict[int, Any] = {}
+        self._graphs: dict[int, Any] = {}
 
     def next(self) -> Graph:
         """Return a graph with the same memory, not captured yet, that is launched after this."""
@@ -38,9 +38,9 @@ class Graph:
 
     def launch(self) -> None:
         """Launch the graphs on the current stream of every device, without waiting."""
-        for device, recorded in self._recorded.items():
+        for device, graph in self._graphs.items():
             with self._scopes[device]:
-                recorded.launch()
+                graph.launch()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -58,7 +58,7 @@ class Graph:
                 while begun:
                     with self._scopes[begun[-1]]:
                         device = begun.pop()
-                        self._recorded[device] = self.streams[device].end_capture()
+                        self._graphs[device] = self.streams[device].end_capture()
             except BaseException:
                 for device in begun:
                     with self._scopes[device]:

@@ -171,9 +171,9 @@ class NumpyBackend:
         array = in_own_byte_order(np.asarray(value, dtype))
         if not copy:
             return array
-        copied = self.empty(array.shape, array.dtype, order)
-        copied[...] = array
-        return copied
+        result = self.empty(array.shape, array.dtype, order)
+        result[...] = array
+        return result
 
     def seconds(self, run: Callable[[], Any]) -> float:
         """Return the seconds of one `run`: the shortest of a few."""

@@ -17,17 +17,17 @@ FATAL = frozenset({46, 214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719, 99
 class Scope:
     """A context in which one device is current and its failures become gdt's errors.
 
-    used: whether the context was ever entered.
+    was_entered: whether the context was ever entered.
     """
 
     def __init__(self, cupy: Any, index: int) -> None:
         self._cupy, self.name, self.device = cupy, f"cuda:{index}", cupy.cuda.Device(index)
-        self.used = False
+        self.was_entered = False
         self._errors = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
 
     def __enter__(self) -> Scope:
         self.device.__enter__()
-        self.used = True
+        self.was_entered = True
         return self
 
     def __exit__(

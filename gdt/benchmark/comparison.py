@@ -37,8 +37,8 @@ def section(before: BenchmarkRun, after: BenchmarkRun) -> tuple[Section, list[st
     slower = sorted((c for c in changes if c.verdict == "slower"), key=lambda c: -c.ratio)
     faster = sorted((c for c in changes if c.verdict == "faster"), key=lambda c: c.ratio)
     quiet = [c for c in changes if not c.verdict]
-    changed = sorted([*slower, *faster], key=lambda c: -abs(c.ratio - 1))
-    charted = sorted(changed[:SHOWN], key=lambda c: -c.ratio)
+    ranked_changes = sorted([*slower, *faster], key=lambda c: -abs(c.ratio - 1))
+    charted = sorted(ranked_changes[:SHOWN], key=lambda c: -c.ratio)
     text = (
         f"Before: {before.commit}, {before.date}. After: {after.commit}, {after.date}. "
         f"Of {len(changes)} benchmarks in both runs {len(slower)} became slower and {len(faster)} "
@@ -60,8 +60,8 @@ def section(before: BenchmarkRun, after: BenchmarkRun) -> tuple[Section, list[st
         Table("Changed", [*headings, "changed"], [_row(c) for c in [*slower, *faster]]),
         Table("Within the noise", [*headings, "changed"], [_row(c) for c in quiet], collapsed=True),
     ]
-    shown = [table for table in tables if table.rows]
-    compared = Section("Comparison of two runs", text, shown, charts.comparison(charted))
+    filled_tables = [table for table in tables if table.rows]
+    compared = Section("Comparison of two runs", text, filled_tables, charts.comparison(charted))
     return compared, notices(before, after, changes)
 
 

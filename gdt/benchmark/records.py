@@ -57,8 +57,8 @@ class Record:
     def place(self) -> str:
         """The type of devices, and whether they share memory, as text."""
         unit = "block" if self.device_type == "CPU" else "GPU"
-        shared = f"one {unit}" if self.blocks == 1 else f"{self.blocks} {unit}s"
-        memory = f"one {unit} per device" if self.apart else f"devices share {shared}"
+        memory_units = f"one {unit}" if self.blocks == 1 else f"{self.blocks} {unit}s"
+        memory = f"one {unit} per device" if self.apart else f"devices share {memory_units}"
         return f"{self.device_type}, {memory}"
 
 

@@ -93,8 +93,8 @@ def table(workloads: dict[str, Series], limits: Limits) -> Table:
 def _rows(workload: str, place: str, points: Sequence[Point], limits: Limits) -> list[Row]:
     """Return the lines of one workload in one place."""
     rows = []
-    shown = [p for p in points if p.record.apart or "share" in place]
-    for i, point in enumerate(shown):
+    visible_points = [p for p in points if p.record.apart or "share" in place]
+    for i, point in enumerate(visible_points):
         r = point.record
         cells = [
             workload if i == 0 else "",

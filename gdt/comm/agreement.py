@@ -130,9 +130,9 @@ class History:
         fetched ahead, `held_notes` holds their notes until then.
         """
         if get_ident() != MAIN_THREAD:
-            held = HELD.get()
-            if held is not None:
-                held.append((action, numbers))
+            notes = HELD.get()
+            if notes is not None:
+                notes.append((action, numbers))
             return
         self.count += 1
         operands, self._operands, self._arrays = self._operands, None, 0
@@ -283,10 +283,10 @@ class History:
 def held_notes() -> Iterator[list[tuple[Action, Sequence[Any]]]]:
     """A context of a thread other than the main one; the notes that it makes there are held in a
     list, for `note_held`."""
-    held: list[tuple[Action, Sequence[Any]]] = []
-    token = HELD.set(held)
+    notes: list[tuple[Action, Sequence[Any]]] = []
+    token = HELD.set(notes)
     try:
-        yield held
+        yield notes
     finally:
         HELD.reset(token)
 

@@ -29,9 +29,9 @@ def gathered(shape: Shape, mesh_ndim: int, axes: tuple[int, ...], dim: int) -> t
     """The order of axes, and the shape, that make a gathered block."""
     at = mesh_ndim + dim
     order = [i for i in range(at) if i not in axes] + list(axes) + list(range(at, len(shape)))
-    gathered = [1 if i in axes else n for i, n in enumerate(shape)]
-    gathered[at] *= math.prod(shape[a] for a in axes)
-    return tuple(order), tuple(gathered)
+    new_shape = [1 if i in axes else n for i, n in enumerate(shape)]
+    new_shape[at] *= math.prod(shape[a] for a in axes)
+    return tuple(order), tuple(new_shape)
 
 
 def split(
@@ -42,13 +42,13 @@ def split(
     A tail that does not fill its shard repeats the last element, so that element-wise functions see
     no values that the array does not hold.
     """
-    missing = -block.shape[mesh_ndim + dim] % math.prod(counts)
-    if missing:
+    lack = -block.shape[mesh_ndim + dim] % math.prod(counts)
+    if lack:
         padding = [(0, 0)] * block.ndim
-        padding[mesh_ndim + dim] = (0, missing)
+        padding[mesh_ndim + dim] = (0, lack)
         block = xp.pad(block, padding, mode="edge")
-    cut, order, shape = _cut(block.shape, mesh_ndim, axes, counts, dim)
-    return block.reshape(cut).transpose(order).reshape(shape)
+    cut_shape, order, shape = _cut(block.shape, mesh_ndim, axes, counts, dim)
+    return block.reshape(cut_shape).transpose(order).reshape(shape)
 
 
 @lru_cache(maxsize=4096)
@@ -58,12 +58,12 @@ def _cut(
     """The shape, the order of axes, and the shape again, that cut a block."""
     at = mesh_ndim + dim
     chunk = shape[at] // math.prod(counts)
-    cut = (*shape[:at], *counts, chunk, *shape[at + 1 :])
+    cut_shape = (*shape[:at], *counts, chunk, *shape[at + 1 :])
     # Axis `at + k` takes the place of axes[k], which has length 1 and goes to the end, and away.
     source = {axis: at + k for k, axis in enumerate(axes)}
     order = [source.get(i, i) for i in range(mesh_ndim)] + list(range(mesh_ndim, at))
-    order += list(range(at + len(axes), len(cut))) + list(axes)
-    return cut, tuple(order), tuple(cut[i] for i in order[: len(order) - len(axes)])
+    order += list(range(at + len(axes), len(cut_shape))) + list(axes)
+    return cut_shape, tuple(order), tuple(cut_shape[i] for i in order[: len(order) - len(axes)])
 
 
 def narrow(block: Block, axis: int, start: int, count: int) -> Block:

@@ -120,12 +120,12 @@ class Messages:
             raise self.failure
         self.number += 1
 
-    def wait(self, done: Callable[[], bool], missing: Collection[int], what: str) -> None:
+    def wait(self, is_done: Callable[[], bool], missing: Collection[int], what: str) -> None:
         """Listen until `done()`, which may change the processes that are missing."""
         end = time.monotonic() + self.timeout
-        while not done():
+        while not is_done():
             self.listen(min(0.2, max(end - time.monotonic(), 0.0)))
-            if done():  # what a process has sent before it ended counts
+            if is_done():  # what a process has sent before it ended counts
                 return
             self.check(missing, what)
             if time.monotonic() > end:
@@ -382,8 +382,8 @@ def note(
     that an op computes also depend on settings, which are noted where they are chosen.
     """
     if mesh.num_processes > 1 and _connected is not None:
-        if action.kind == "op" and (chosen := matmul_choices()):
-            numbers = [*numbers, *chosen]
+        if action.kind == "op" and (choices := matmul_choices()):
+            numbers = [*numbers, *choices]
         if operands:
             _connected.history.begin(origins_of(operands))
         _connected.history.add(action, numbers)
@@ -463,13 +463,13 @@ def note_made(maker: str, array: Any, value: Any = None, numbers: Sequence[Any] 
             array._origin = _connected.history.origin(action, numbers)
 
 
-def note_copied(copied: Any, x: Any) -> None:
+def note_copied(copy: Any, x: Any) -> None:
     """Note the contents of an array of a process's own mesh that is copied to a mesh of several:
     outside of recorded steps, of which a replay would not know them."""
-    if _connected is None or _connected.history.in_step or copied.type.mesh.num_processes == 1:
+    if _connected is None or _connected.history.in_step or copy.type.mesh.num_processes == 1:
         return
     contents = "".join(dict.fromkeys(map(digest, x.blocks)))  # of replicas once
-    _connected.history.add(Action("array", described("copy_to_mesh", copied.type) + contents))
+    _connected.history.add(Action("array", described("copy_to_mesh", copy.type) + contents))
 
 
 def note_count() -> int:

@@ -83,7 +83,7 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
 
 
-class Waiting(NamedTuple):
+class Wait(NamedTuple):
     """The wait of a process: the step, the processes whose messages are missing, and the time at
     which it gives up."""
 
@@ -106,7 +106,7 @@ class MpiMessages(Messages):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._sending: dict[int, Any] = {}  # requests that are under way, by process
-        self._waiting: Waiting | None = None
+        self._current_wait: Wait | None = None
         self._sockets, self._looked = threading.RLock(), 0.0  # when somebody looked at them
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="gdt: watch MPI", daemon=True).start()
@@ -117,7 +117,7 @@ class MpiMessages(Messages):
         self.begin()
         missing = set(sources)
         self._looked = time.monotonic()
-        self._waiting = Waiting(what, missing, self._looked + self.timeout)
+        self._current_wait = Wait(what, missing, self._looked + self.timeout)
         try:
             return self._exchange(outgoing, missing, what)
         # mpi4py may fail to decode MPI's text about a process whose memory is gone.
@@ -125,15 +125,15 @@ class MpiMessages(Messages):
             raise self._lost(what, cause) from cause
         finally:
             with self._sockets:
-                self._waiting = None
+                self._current_wait = None
 
     def _watch(self) -> None:
         """End the process if MPI does not return although a process has died, or time is up."""
         while not self._closed.wait(STUCK / 2):
             with self._sockets:
-                if self._waiting is None or time.monotonic() - self._looked < STUCK:
+                if self._current_wait is None or time.monotonic() - self._looked < STUCK:
                     continue
-                what, missing, end = self._waiting
+                what, missing, end = self._current_wait
                 try:
                     self.listen(0)
                     self.check(missing, what)
@@ -212,11 +212,11 @@ class MpiMessages(Messages):
         data = np.empty(status.Get_count(module.BYTE), np.uint8)
         return data, message.Irecv([data, module.BYTE])
 
-    def wait(self, done: Callable[[], bool], missing: Collection[int], what: str) -> None:
+    def wait(self, is_done: Callable[[], bool], missing: Collection[int], what: str) -> None:
         """As `Messages.wait`, with MPI polled all the time and the sockets now and then."""
         now = time.monotonic()
         look, end = now + PATIENCE, now + self.timeout
-        while not done():
+        while not is_done():
             os.sched_yield()  # there may be fewer cores than processes
             now = time.monotonic()
             if now > look:

@@ -52,19 +52,19 @@ class NcclTransport(Ranks):
         self._count("all_reduce", groups, 2 * (len(groups[0]) - 1) * blocks[0].nbytes)
         how, what = encoding(self.xp, blocks[0].dtype, reduction), self._what("all_reduce", axes)
         if how is None:
-            gathered = self._gathered([[b] for b in blocks], axes, what)
-            return self._on_devices(lambda i: combined([m[0] for m in gathered[i]], reduction))
+            bundles = self._gathered([[b] for b in blocks], axes, what)
+            return self._on_devices(lambda i: combined([m[0] for m in bundles[i]], reduction))
         flat = self._on_devices(lambda i: self._contiguous(blocks[i]).reshape(-1))
-        sent = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
-        received = self._on_devices(lambda i: self.xp.empty_like(sent[i]))
-        datatype, op = self._type(sent[0].dtype), getattr(self.nccl, OPS[how.reduction])
+        outgoing = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
+        incoming = self._on_devices(lambda i: self.xp.empty_like(outgoing[i]))
+        datatype, op = self._type(outgoing[0].dtype), getattr(self.nccl, OPS[how.reduction])
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            addresses = self.pointer(sent[i]), self.pointer(received[i])
-            communicator.allReduce(*addresses, sent[i].size, datatype, op, stream)
+            addresses = self.pointer(outgoing[i]), self.pointer(incoming[i])
+            communicator.allReduce(*addresses, outgoing[i].size, datatype, op, stream)
 
         self._run(axes, what, issue)
-        return self._on_devices(lambda i: how.decode(received[i]).reshape(blocks[i].shape))
+        return self._on_devices(lambda i: how.decode(incoming[i]).reshape(blocks[i].shape))
 
     def all_gather(
         self, bundles: Sequence[Sequence[Block]], axes: Axes, types: Types = ()
@@ -73,14 +73,14 @@ class NcclTransport(Ranks):
         size, grid = len(groups[0]), [self.mesh.grid[a] for a in axes]
         nbytes = sum(block.nbytes for block in bundles[0])
         self._count("all_gather", groups, size * (size - 1) * nbytes)
-        gathered = self._gathered(bundles, axes, self._what("all_gather", axes))
+        members = self._gathered(bundles, axes, self._what("all_gather", axes))
 
         def whole(i: int) -> list[Block]:
             group = next(g for g in groups if self.first + i in g)
             places = [tuple(self.mesh.all_blocks[n][a] for a in axes) for n in group]
             return [
                 joined(
-                    self.xp, {p: m[k] for p, m in zip(places, gathered[i], strict=True)}, axes, grid
+                    self.xp, {p: m[k] for p, m in zip(places, members[i], strict=True)}, axes, grid
                 )
                 for k in range(len(bundles[i]))
             ]
@@ -92,13 +92,13 @@ class NcclTransport(Ranks):
     ) -> list[list[list[Block]]]:
         """For every own block, the bundles of its group, in coordinate order."""
         size, datatype = len(self._groups(axes)[0]), self.nccl.NCCL_UINT8
-        sent = self._on_devices(lambda i: [self._bytes(b) for b in bundles[i]])
-        received = self._on_devices(
-            lambda i: [self.xp.empty((size, b.size), np.uint8) for b in sent[i]]
+        outgoing = self._on_devices(lambda i: [self._bytes(b) for b in bundles[i]])
+        incoming = self._on_devices(
+            lambda i: [self.xp.empty((size, b.size), np.uint8) for b in outgoing[i]]
         )
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            for own, every in zip(sent[i], received[i], strict=True):
+            for own, every in zip(outgoing[i], incoming[i], strict=True):
                 if own.size:
                     addresses = self.pointer(own), self.pointer(every)
                     communicator.allGather(*addresses, own.size, datatype, stream)
@@ -106,7 +106,7 @@ class NcclTransport(Ranks):
         self._run(axes, what, issue)
 
         def members(i: int) -> list[list[Block]]:
-            pairs = list(zip(bundles[i], received[i], strict=True))
+            pairs = list(zip(bundles[i], incoming[i], strict=True))
             return [
                 [every[k].view(b.dtype).reshape(b.shape) for b, every in pairs] for k in range(size)
             ]
@@ -121,46 +121,46 @@ class NcclTransport(Ranks):
         self._count("reduce_scatter", groups, (size - 1) * blocks[0].nbytes)
         how = encoding(self.xp, blocks[0].dtype, reduction)
         what = self._what("reduce_scatter", (axis,))
-        split = self._on_devices(lambda i: self.xp.stack(self.xp.split(blocks[i], size, axis)))
+        shares = self._on_devices(lambda i: self.xp.stack(self.xp.split(blocks[i], size, axis)))
         if how is None:
-            gathered = self._gathered([[s] for s in split], (axis,), what)
+            bundles = self._gathered([[s] for s in shares], (axis,), what)
             rank = [next(g.index(n) for g in groups if n in g) for n in self.own]
             return self._on_devices(
-                lambda i: combined([m[0][rank[i]] for m in gathered[i]], reduction)
+                lambda i: combined([m[0][rank[i]] for m in bundles[i]], reduction)
             )
         rows = size, blocks[0].size // size
-        flat = self._on_devices(lambda i: self._contiguous(split[i]).reshape(rows))
-        sent = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
-        received = self._on_devices(lambda i: self.xp.empty_like(sent[i][0]))
-        datatype, op = self._type(sent[0].dtype), getattr(self.nccl, OPS[how.reduction])
+        flat = self._on_devices(lambda i: self._contiguous(shares[i]).reshape(rows))
+        outgoing = self._on_devices(lambda i: self._contiguous(how.encode(flat[i])))
+        incoming = self._on_devices(lambda i: self.xp.empty_like(outgoing[i][0]))
+        datatype, op = self._type(outgoing[0].dtype), getattr(self.nccl, OPS[how.reduction])
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            addresses = self.pointer(sent[i]), self.pointer(received[i])
-            communicator.reduceScatter(*addresses, received[i].size, datatype, op, stream)
+            addresses = self.pointer(outgoing[i]), self.pointer(incoming[i])
+            communicator.reduceScatter(*addresses, incoming[i].size, datatype, op, stream)
 
         self._run((axis,), what, issue)
-        return self._on_devices(lambda i: how.decode(received[i]).reshape(split[i].shape[1:]))
+        return self._on_devices(lambda i: how.decode(incoming[i]).reshape(shares[i].shape[1:]))
 
     def all_to_all(self, blocks: Sequence[Block], axis: int, types: Types = ()) -> list[Block]:
         groups = self._groups((axis,))
         size, datatype = len(groups[0]), self.nccl.NCCL_UINT8
         self._count("all_to_all", groups, (size - 1) * blocks[0].nbytes)
         rows = size, blocks[0].nbytes // size
-        sent = self._on_devices(lambda i: self._bytes(blocks[i]).reshape(rows))
-        received = self._on_devices(lambda i: self.xp.empty_like(sent[i]))
+        outgoing = self._on_devices(lambda i: self._bytes(blocks[i]).reshape(rows))
+        incoming = self._on_devices(lambda i: self.xp.empty_like(outgoing[i]))
 
         def issue(i: int, communicator: Any, stream: int) -> None:
             for peer in range(size):
-                count = sent[i][peer].size
-                communicator.send(self.pointer(sent[i][peer]), count, datatype, peer, stream)
-                communicator.recv(self.pointer(received[i][peer]), count, datatype, peer, stream)
+                count = outgoing[i][peer].size
+                communicator.send(self.pointer(outgoing[i][peer]), count, datatype, peer, stream)
+                communicator.recv(self.pointer(incoming[i][peer]), count, datatype, peer, stream)
 
-        if sent[0].size:
+        if outgoing[0].size:
             self._run((axis,), self._what("all_to_all", (axis,)), issue)
 
         def whole(i: int) -> Block:
             shape = (blocks[i].shape[0] // size, *blocks[i].shape[1:])
-            parts = [part.view(blocks[i].dtype).reshape(shape) for part in received[i]]
+            parts = [part.view(blocks[i].dtype).reshape(shape) for part in incoming[i]]
             return self.xp.concatenate(parts, axis + 1)
 
         return self._on_devices(whole)

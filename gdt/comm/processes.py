@@ -24,12 +24,12 @@ class Parts:
     """The arrays that one message carries, one after the other."""
 
     def __init__(self, payload: memoryview) -> None:
-        self.left = payload
+        self.rest = payload
 
     def next(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """The next array, which has this shape and dtype."""
         nbytes = math.prod(shape) * dtype.itemsize
-        part, self.left = self.left[:nbytes], self.left[nbytes:]
+        part, self.rest = self.rest[:nbytes], self.rest[nbytes:]
         return np.frombuffer(part, dtype).reshape(shape)
 
 
@@ -51,8 +51,8 @@ class ProcessTransport(CopyTransport):
         return sorted({self._owner(n) for n in group} - {self.messages.index})
 
     def _what(self, what: str, blocks: Sequence[Block], types: Types) -> str:
-        sent = ", ".join(f"{b.dtype}{list(b.shape)}" for b in blocks)
-        return f"{what} of {self.mesh} as {self.mesh.grid}: {sent}{whole_arrays(types)}"
+        texts = ", ".join(f"{b.dtype}{list(b.shape)}" for b in blocks)
+        return f"{what} of {self.mesh} as {self.mesh.grid}: {texts}{whole_arrays(types)}"
 
     def all_reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
@@ -105,9 +105,9 @@ class ProcessTransport(CopyTransport):
             for other in self._others(group):
                 outgoing.setdefault(other, []).extend(bundle_of[n])
         sources = sorted(n for g in groups for n in g if n not in self.own)
-        received = self._exchange(outgoing, sources, self._what(what, bundles[0], types))
+        payloads = self._exchange(outgoing, sources, self._what(what, bundles[0], types))
         for n in sources:
-            bundle_of[n] = [received[self._owner(n)].next(b.shape, b.dtype) for b in bundles[0]]
+            bundle_of[n] = [payloads[self._owner(n)].next(b.shape, b.dtype) for b in bundles[0]]
         return bundle_of
 
     def _deliver(
@@ -126,10 +126,10 @@ class ProcessTransport(CopyTransport):
             (n, target) for g in groups for n in g for target in g
             if n not in self.own and target in self.own
         )  # fmt: skip
-        received = self._exchange(outgoing, [n for n, _ in pairs], self._what(what, [like], types))
+        payloads = self._exchange(outgoing, [n for n, _ in pairs], self._what(what, [like], types))
         piece_of = dict(pieces)
         for n, target in pairs:
-            piece_of[n, target] = received[self._owner(n)].next(like.shape, like.dtype)
+            piece_of[n, target] = payloads[self._owner(n)].next(like.shape, like.dtype)
         return piece_of
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
@@ -142,14 +142,14 @@ class ProcessTransport(CopyTransport):
             else:
                 outgoing.setdefault(self._owner(target), []).append(block)
         sources = [source for source, _, _ in receives if source not in self.own]
-        received = self._exchange(
+        payloads = self._exchange(
             outgoing, sources, f"exchange of {what} on {self.mesh} as {self.mesh.grid}"
         )
         for source, target, block in receives:
             if source in self.own:
                 block[...] = inside[source, target].popleft()
             else:
-                block[...] = received[self._owner(source)].next(block.shape, block.dtype)
+                block[...] = payloads[self._owner(source)].next(block.shape, block.dtype)
 
     def _exchange(
         self, outgoing: Mapping[int, Sequence[Block]], blocks: Sequence[int], what: str

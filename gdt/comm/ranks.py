@@ -137,8 +137,8 @@ class Ranks(BlockTransport):
         """Communicators from an identifier for each group, which the process of its first block
         draws."""
         groups = self._groups(axes)
-        drawn = {g[0]: self.nccl.get_unique_id() for g in groups if g[0] in self.own}
-        parts = [drawn] if self.messages is None else self.messages.gather(drawn, what)
+        own_ids = {g[0]: self.nccl.get_unique_id() for g in groups if g[0] in self.own}
+        parts = [own_ids] if self.messages is None else self.messages.gather(own_ids, what)
         identifiers = {first: identifier for part in parts for first, identifier in part.items()}
         communicators: list[Any] = [None] * len(self.own)
 

@@ -37,38 +37,42 @@ class RecutRunner:
         first = mesh.all_blocks.index(mesh.blocks[0])
         own = range(first, first + len(mesh.blocks))
         sends, receives, additions = [], [], []
-        for source, at, target, taken, filled in self.recut.moves:
+        for source, at, target, source_index, target_index in self.recut.moves:
             if at == target:
                 with backend.on(mesh, at - first):
-                    self._put(results[at - first], filled, operands[source][at - first][taken])
+                    self._put(
+                        results[at - first],
+                        target_index,
+                        operands[source][at - first][source_index],
+                    )
                 continue
             if at in own:
                 with backend.on(mesh, at - first):
-                    sends.append(Transfer(at, target, operands[source][at - first][taken]))
+                    sends.append(Transfer(at, target, operands[source][at - first][source_index]))
             if target in own:
                 with backend.on(mesh, target - first):
-                    place = results[target - first][filled]
+                    place = results[target - first][target_index]
                     if self.recut.adds:
                         place = backend.empty(place.shape, place.dtype)
-                        additions.append((target - first, filled, place))
+                        additions.append((target - first, target_index, place))
                     receives.append(Transfer(at, target, place))
         if self.recut.nbytes:
             transport_of(mesh).exchange(sends, receives, str(self.recut.want))
-        for i, filled, addition in additions:
+        for i, target_index, addition in additions:
             with backend.on(mesh, i):
-                self._put(results[i], filled, addition)
+                self._put(results[i], target_index, addition)
         for i, (out, padding) in enumerate(zip(results, self.recut.padding, strict=True)):
             with backend.on(mesh, i):
-                for padded, edge in padding:
-                    out[padded] = 1 if edge is None else out[edge]
+                for pad, edge in padding:
+                    out[pad] = 1 if edge is None else out[edge]
         return results
 
-    def _put(self, out: Block, filled: Index, value: Block) -> None:
+    def _put(self, out: Block, index: Index, value: Block) -> None:
         """Write a value into an interval of a block of the result, or add it to what is there."""
         if self.recut.adds:
-            out[filled] += value
+            out[index] += value
         else:
-            out[filled] = value
+            out[index] = value
 
     @cached_property
     def inside_block(self) -> Callable[..., Block]:
@@ -83,20 +87,23 @@ class RecutRunner:
             return backend.placed(
                 self.recut.mesh, 0, lambda *sources: join(sources, axis, out=backend.empty(*memory))
             )
-        copies = [(source, taken, filled) for source, _, _, taken, filled in self.recut.moves]
+        copies = [
+            (source, source_index, target_index)
+            for source, _, _, source_index, target_index in self.recut.moves
+        ]
         is_covered, adds = self.recut.is_covered, self.recut.adds
 
         def run(*sources: Block) -> Block:
             out = backend.empty(*memory)
             if not is_covered:
                 out[...] = fill
-            for source, taken, filled in copies:
+            for source, source_index, target_index in copies:
                 if adds:
-                    out[filled] += sources[source][taken]
+                    out[target_index] += sources[source][source_index]
                 else:
-                    out[filled] = sources[source][taken]
-            for padded, edge in padding:
-                out[padded] = 1 if edge is None else out[edge]
+                    out[target_index] = sources[source][source_index]
+            for pad, edge in padding:
+                out[pad] = 1 if edge is None else out[edge]
             return out
 
         return backend.placed(self.recut.mesh, 0, run)

@@ -99,15 +99,15 @@ def _all_to_all(transition: Transition, blocks: Blocks) -> list[Block]:
         size = transition.want.local_shape[transition.dim]
     # A new front axis holds the pieces for each receiver.
     split = lambda xp, b: local.split(xp, b[None], mesh.ndim + 1, (0,), (count,), transition.to)
-    cut = _each(mesh, split, blocks)
+    shares = _each(mesh, split, blocks)
     if mesh.divided:
-        cut = transport_of(mesh).all_to_all(cut, axis, (transition.have,))
+        shares = transport_of(mesh).all_to_all(shares, axis, (transition.have,))
 
     def join(xp: Any, pieces: Block) -> Block:
         whole = local.gather(pieces, mesh.ndim + 1, (axis + 1,), transition.dim, size)
         return xp.moveaxis(whole, 0, axis).reshape(_without(whole.shape, 0, axis))
 
-    return _each(mesh, join, cut)
+    return _each(mesh, join, shares)
 
 
 def _without(shape: tuple[int, ...], front: int, axis: int) -> tuple[int, ...]:
@@ -122,10 +122,10 @@ def _reduce_scatter(transition: Transition, blocks: Blocks) -> list[Block]:
     split = lambda xp, b: local.split(
         xp, b, mesh.ndim, (axis,), (mesh.sizes[axis],), transition.dim
     )
-    cut = _each(mesh, split, blocks)
+    shares = _each(mesh, split, blocks)
     if not mesh.divided:
-        return cut
-    return transport_of(mesh).reduce_scatter(cut, axis, transition.reduction, (transition.have,))
+        return shares
+    return transport_of(mesh).reduce_scatter(shares, axis, transition.reduction, (transition.have,))
 
 
 def _pend(transition: Transition, blocks: Blocks) -> list[Block]:
@@ -207,25 +207,25 @@ def run_routes(
     meanwhile; what is made must not be used before `join`.
     """
     run = _run_overlapped if overlapped else carry_out
-    done = run(routes, operands)
+    results = run(routes, operands)
     if is_recorded():
         moving = [
             i
-            for i, (now, was) in enumerate(zip(done, operands, strict=True))
+            for i, (now, was) in enumerate(zip(results, operands, strict=True))
             if any(a is not b for a, b in zip(now, was, strict=True))
         ]
-        taken = [routes[i] for i in moving]
+        moving_routes = [routes[i] for i in moving]
         ran(
             "relayout",
-            lambda *blocks: run(taken, blocks),
+            lambda *blocks: run(moving_routes, blocks),
             [operands[i] for i in moving],
-            [done[i] for i in moving],
+            [results[i] for i in moving],
         )
-    return done
+    return results
 
 
-def join(mesh: Mesh, operands: Sequence[Blocks], made: Sequence[Blocks]) -> None:
-    """Let devices wait for overlapped routes, which have made `made` of `operands`."""
+def join(mesh: Mesh, operands: Sequence[Blocks], results: Sequence[Blocks]) -> None:
+    """Let devices wait for overlapped routes from `operands` to `results`."""
     backend = backend_of(mesh)
 
     def joined(*blocks: Blocks) -> Sequence[Blocks]:
@@ -233,7 +233,7 @@ def join(mesh: Mesh, operands: Sequence[Blocks], made: Sequence[Blocks]) -> None
         backend.join(mesh)
         return blocks[len(operands) :]
 
-    ran(JOIN, joined, [*operands, *made], joined(*operands, *made))
+    ran(JOIN, joined, [*operands, *results], joined(*operands, *results))
 
 
 def _run_overlapped(
@@ -246,32 +246,32 @@ def _run_overlapped(
 
 def carry_out(routes: Sequence[tuple[Transition, ...]], operands: Sequence[Blocks]) -> list[Blocks]:
     """Run routes as `run_routes` does, without telling a recorder."""
-    done: list[Blocks] = list(operands)
+    results: list[Blocks] = list(operands)
     divided = any(transitions[0].have.mesh.divided for transitions in routes if transitions)
     if not divided and not any(o.wants_moves for o in OBSERVERS.get()):
         for i, route_steps in enumerate(routes):
             for transition in transitions_inside(route_steps):
-                done[i] = run_transition(transition, done[i])
-        return done
-    left = [list(r) for r in routes]
-    while any(left):
-        for i, transitions in enumerate(left):
+                results[i] = run_transition(transition, results[i])
+        return results
+    queues = [list(r) for r in routes]
+    while any(queues):
+        for i, transitions in enumerate(queues):
             while transitions and transitions[0].kind not in BUNDLED:
-                done[i] = run_transition(transitions.pop(0), done[i])
+                results[i] = run_transition(transitions.pop(0), results[i])
         bundles: dict[tuple[Any, ...], list[int]] = {}
-        for i, transitions in enumerate(left):
+        for i, transitions in enumerate(queues):
             if transitions:
                 first = transitions[0]
                 have = first.have
                 key = (have.mesh, first.kind, first.axes, first.reduction, have.dtype)
                 bundles.setdefault(key, []).append(i)
         for members in bundles.values():
-            steps_now = [left[i].pop(0) for i in members]
+            steps_now = [queues[i].pop(0) for i in members]
             for i, blocks in zip(
-                members, _run_bundle(steps_now, [done[i] for i in members]), strict=True
+                members, _run_bundle(steps_now, [results[i] for i in members]), strict=True
             ):
-                done[i] = blocks
-    return done
+                results[i] = blocks
+    return results
 
 
 def _run_bundle(transitions: list[Transition], operands: list[Blocks]) -> Sequence[Blocks]:
@@ -328,7 +328,7 @@ def _reduce_scatter_together(transitions: list[Transition], operands: list[Block
     join = lambda xp, row: xp.concatenate([b.reshape(size, -1) for b in row], 1)[(None,) * axis]
     flat = _each(mesh, join, rows)
     types = tuple([s.have for s in transitions])
-    moved = transport_of(mesh).reduce_scatter(flat, axis, transitions[0].reduction, types)
+    shares = transport_of(mesh).reduce_scatter(flat, axis, transitions[0].reduction, types)
 
     def part(xp: Any, m: Block) -> list[Block]:
         m = m.reshape(m.shape[axis:])
@@ -336,7 +336,7 @@ def _reduce_scatter_together(transitions: list[Transition], operands: list[Block
         whole = [p.reshape(p.shape[0], *s) for p, s in zip(pieces, shapes, strict=True)]
         return [xp.moveaxis(w, 0, axis) for w in whole]
 
-    return [list(blocks) for blocks in zip(*_each(mesh, part, moved), strict=True)]
+    return [list(blocks) for blocks in zip(*_each(mesh, part, shares), strict=True)]
 
 
 def _intervals(shapes: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:

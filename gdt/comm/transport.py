@@ -109,12 +109,12 @@ class BlockTransport:
             groups.setdefault(tuple(c for k, c in enumerate(at) if k not in axes), []).append(n)
         return [g for g in groups.values() if any(n in self.own for n in g)]
 
-    def _count(self, kind: str, groups: Sequence[Sequence[int]], moved: int) -> None:
-        """Count a call in which each group moves `moved` bytes. Of a group in several processes,
+    def _count(self, kind: str, groups: Sequence[Sequence[int]], nbytes: int) -> None:
+        """Count a call in which each group moves `nbytes`. Of a group in several processes,
         only the first counts them, so that all processes together count each once."""
         self.calls[kind] += 1
         BlockTransport.all_calls += 1
-        self.bytes[kind] += moved * sum(g[0] in self.own for g in groups)
+        self.bytes[kind] += nbytes * sum(g[0] in self.own for g in groups)
 
     def _count_exchange(self, sends: Sequence[Transfer]) -> None:
         self.calls["exchange"] += 1
@@ -256,8 +256,8 @@ class CopyTransport(BlockTransport):
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
         self._count_exchange(sends)
-        for sent, filled in zip(sends, receives, strict=True):
-            filled.block[...] = sent.block
+        for transfer, target in zip(sends, receives, strict=True):
+            target.block[...] = transfer.block
 
 
 def combined(blocks: Sequence[Block], reduction: str) -> Block:

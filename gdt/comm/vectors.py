@@ -49,9 +49,9 @@ def cut(xp: Any, part: Block, array_type: ArrayType, dim: int, number: int) -> B
     mesh, axes = array_type.mesh, array_type.layout.dims[dim]
     at = mesh.ndim + dim
     _, count = _hosted(array_type, dim, number)
-    missing = count * array_type.local_shape[dim] - part.shape[at]
-    if missing:  # repeats the last element; is 1 where there is none
-        edge = (*part.shape[:at], missing, *part.shape[at + 1 :])
+    lack = count * array_type.local_shape[dim] - part.shape[at]
+    if lack:  # repeats the last element; is 1 where there is none
+        edge = (*part.shape[:at], lack, *part.shape[at + 1 :])
         last = part[(slice(None),) * at + (slice(-1, None),)]
         filling = xp.broadcast_to(last, edge) if part.size else xp.ones(edge, part.dtype)
         part = xp.concatenate([part, filling], at)
@@ -93,10 +93,10 @@ class Exchange:
             with backend.on(self.mesh, i):
                 wide = backend.asarray(array)
                 bundles.append([wide.reshape((1,) * self.mesh.ndim + array.shape)])
-        gathered = transport_of(self.mesh).all_gather(bundles, self.axes)
+        results = transport_of(self.mesh).all_gather(bundles, self.axes)
         return [
             backend.to_host(bundle[0]).reshape(self.size, *a.shape)
-            for bundle, a in zip(gathered, arrays, strict=True)
+            for bundle, a in zip(results, arrays, strict=True)
         ]
 
     def places_by_owner(self, owners: Block) -> list[Block]:
@@ -133,11 +133,11 @@ class Exchange:
             return [list(row) for row in pieces]
         backend = backend_of(self.mesh)
         counts = self.counts(pieces) if counts is None else counts
-        received: list[list[Block]] = []
+        results: list[list[Block]] = []
         for i, (row, lengths, place) in enumerate(zip(pieces, counts, self.places, strict=True)):
             with backend.on(self.mesh, i):
                 like = row[place]
-                received.append(
+                results.append(
                     [
                         like if k == place
                         else backend.empty((int(n), *like.shape[1:]), like.dtype)
@@ -154,9 +154,9 @@ class Exchange:
                     if source in self.own:
                         sends.append(Transfer(source, target, pieces[source - self.first][m]))
                     if target in self.own:
-                        receives.append(Transfer(source, target, received[target - self.first][k]))
+                        receives.append(Transfer(source, target, results[target - self.first][k]))
         transport_of(self.mesh).exchange(sends, receives, self.what)
-        return received
+        return results
 
     def by_block(self, function: Callable[..., Any], *lists: Sequence[Any]) -> list[Any]:
         """`function(i, *items)` for every block i of this process, on its device."""
@@ -170,7 +170,7 @@ class Exchange:
 def sent_by_all(array_type: ArrayType, dim: int) -> int:
     """The bytes that all devices send if each spreads its shard of axis `dim` evenly over those
     that hold another."""
-    sizes, split = array_type.mesh.sizes, array_type.layout.split_axes
+    sizes, split_axes = array_type.mesh.sizes, array_type.layout.split_axes
     shards = math.prod(sizes[a] for a in array_type.layout.dims[dim])
-    copies = math.prod(n for a, n in enumerate(sizes) if a not in split)
+    copies = math.prod(n for a, n in enumerate(sizes) if a not in split_axes)
     return array_type.nbytes * copies * (shards - 1) // shards

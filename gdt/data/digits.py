@@ -90,8 +90,8 @@ def _from_path(split: str, path: Path) -> tuple[Bytes, Bytes]:
     if images and labels:
         return read_idx(images), read_idx(labels)
     if images or labels:
-        missing = "labels" if images else "images"
-        raise _error(f"{path} has {images or labels}, but no file of the {missing}")
+        other_file = "labels" if images else "images"
+        raise _error(f"{path} has {images or labels}, but no file of the {other_file}")
     if (path / "mnist.npz").is_file():
         return _from_npz(split, path / "mnist.npz")
     raise _error(

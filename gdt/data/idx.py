@@ -40,9 +40,9 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
     if len(content) < header:
         raise _damaged(path, f"ends inside its header, at byte {len(content)} of {header}")
     shape = np.frombuffer(content, ">u4", rank, offset=4).tolist()
-    expected = header + math.prod(shape) * dtype.itemsize
-    if len(content) != expected:
-        raise _damaged(path, f"has {len(content)} bytes, but shape {shape} takes {expected}")
+    nbytes = header + math.prod(shape) * dtype.itemsize
+    if len(content) != nbytes:
+        raise _damaged(path, f"has {len(content)} bytes, but shape {shape} takes {nbytes}")
     array = np.frombuffer(content, dtype, offset=header).reshape(shape)
     return array.astype(dtype.newbyteorder("="))
 

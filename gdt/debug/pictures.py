@@ -132,11 +132,11 @@ def _captions(
     layout = array_type.layout
     for arrow, dim in (("↓", down), ("→", across)):
         if dim is not None:
-            split = ", ".join(layout.mesh.axis_names[a] for a in layout.dims[dim])
-            over = f" over {split}" if split and split != names[dim] else ""
+            axis_names = ", ".join(layout.mesh.axis_names[a] for a in layout.dims[dim])
+            over = f" over {axis_names}" if axis_names and axis_names != names[dim] else ""
             shards, size = layout.shard_counts[dim], array_type.shape[dim]
             empty = shards - -(-size // array_type.local_shape[dim]) if size else shards
-            without = f", {empty} of {shards} shards empty" if split and empty else ""
+            without = f", {empty} of {shards} shards empty" if axis_names and empty else ""
             yield f"{arrow} {names[dim]}: {size}{over}{without}"
 
 

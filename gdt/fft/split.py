@@ -30,25 +30,25 @@ def transformed(
     x: DistributedArray, axes: Sequence[int], inverse: bool, norm: str
 ) -> DistributedArray:
     """Return the complex transform of `x`, or its inverse, along axes counted from the front."""
-    remaining = list(dict.fromkeys(axes))
+    axes_left = list(dict.fromkeys(axes))
     repeats = list(axes)  # of axes that are named more than once
-    for axis in remaining:
+    for axis in axes_left:
         repeats.remove(axis)
-    if any(x.layout.dims[d] for d in remaining):
+    if any(x.layout.dims[d] for d in axes_left):
         x = x.resolve()
-    while remaining:
-        whole = [d for d in remaining if not x.layout.dims[d]]
+    while axes_left:
+        whole = [d for d in axes_left if not x.layout.dims[d]]
         if whole:
             x = fft_of_whole(x, axes=tuple(d - x.ndim for d in whole), inverse=inverse, norm=norm)
-            remaining = [d for d in remaining if d not in whole]
+            axes_left = [d for d in axes_left if d not in whole]
             continue
         resharded = next(
-            (y for d in remaining if (y := made_whole(x, d, remaining)) is not None), None
+            (y for d in axes_left if (y := made_whole(x, d, axes_left)) is not None), None
         )
         if resharded is not None:
             x = resharded
             continue
-        for step in _steps_along_split(x.type, remaining.pop(), inverse, norm):
+        for step in _steps_along_split(x.type, axes_left.pop(), inverse, norm):
             x = step(x)  # which releases the array before it
     return transformed(x, repeats, inverse, norm) if repeats else x
 
@@ -132,9 +132,9 @@ def _as_matrix(x: DistributedArray, rows: int, columns: int) -> DistributedArray
     """Reshape the last axis to (rows, columns), with the rows split as that axis was. Of a row on
     the border of two shards, one shard gets the elements of the other."""
     shards = x.layout.num_shards(x.ndim - 1)
-    padded = -(-rows // shards) * shards
-    x = resized(x, -1, padded * columns)
-    return resized(reshape(x, (*x.shape[:-1], padded, columns)), -2, rows)
+    height = -(-rows // shards) * shards
+    x = resized(x, -1, height * columns)
+    return resized(reshape(x, (*x.shape[:-1], height, columns)), -2, rows)
 
 
 def _along(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:

@@ -304,9 +304,9 @@ def hfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dis
     >>> gdt.fft.hfft([1.0, 0.0, 0.0]).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    swapped = SWAPPED[_checked_norm("fft.hfft", norm)]
+    inverse_norm = SWAPPED[_checked_norm("fft.hfft", norm)]
     x = conj(_operand("fft.hfft", x))
-    return _to_real("fft.hfft", x, None if n is None else [n], [axis], swapped)
+    return _to_real("fft.hfft", x, None if n is None else [n], [axis], inverse_norm)
 
 
 @public_of("fft")
@@ -316,5 +316,5 @@ def ihfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Di
     >>> gdt.fft.ihfft([4.0, 0.0, 0.0, 0.0]).tolist()
     [(1-0j), (1-0j), (1-0j)]
     """
-    swapped = SWAPPED[_checked_norm("fft.ihfft", norm)]
-    return conj(_of_real("fft.ihfft", x, None if n is None else [n], [axis], swapped))
+    inverse_norm = SWAPPED[_checked_norm("fft.ihfft", norm)]
+    return conj(_of_real("fft.ihfft", x, None if n is None else [n], [axis], inverse_norm))

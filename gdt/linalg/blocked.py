@@ -185,9 +185,9 @@ def _eliminated(
         parts = [] if columns is None else [columns]
         if high < panels.x.local_shape[1]:
             parts.append([block[..., high:] for block in matrix])
-        gathered = panels.gathered(n, slice(start, None), matrix)
+        panel = panels.gathered(n, slice(start, None), matrix)
         eliminate = partial(_eliminate, panels.backend.xp, start, stop)
-        triangles.append(panels.by_block(eliminate, gathered, *parts))
+        triangles.append(panels.by_block(eliminate, panel, *parts))
     return triangles
 
 
@@ -198,10 +198,10 @@ def _eliminate(xp: Any, start: int, stop: int, panel: Block, *parts: Block) -> t
     order, parity = factor(xp, panel)
     lower = xp.tril(panel[:size], -1) + xp.eye(size, dtype=panel.dtype)
     # Rows of the top that pivots have displaced stand where those stood.
-    changed = xp.concatenate([xp.arange(size), order[:size]])
+    new_order = xp.concatenate([xp.arange(size), order[:size]])
     for part in parts:
         rest = part[..., start:, :]
-        rest[..., changed, :] = rest[..., order[changed], :]
+        rest[..., new_order, :] = rest[..., order[new_order], :]
         top = solve_triangle(xp, lower, rest[..., :size, :])
         rest[..., :size, :] = top
         subtract_product(xp, rest[..., size:, :], panel[size:], top)

@@ -204,11 +204,11 @@ def _pinv_gradient(
     inverse, _ = out
     back, slope = adjoint(inverse), adjoint(g[0])
     inside = matmul(matmul(back, g[0]), back)
-    left = matmul(matmul(slope, inverse), back)
+    through_inverse = matmul(matmul(slope, inverse), back)
     right = matmul(back, matmul(inverse, slope))
-    left = left - matmul(x, matmul(inverse, left))
+    through_inverse = through_inverse - matmul(x, matmul(inverse, through_inverse))
     right = right - matmul(matmul(right, inverse), x)
-    return left + right - inside + svdvals_gradient((g[1],), None, x)
+    return through_inverse + right - inside + svdvals_gradient((g[1],), None, x)
 
 
 _pinv.vjp(conjugated(_pinv_gradient), None)
@@ -337,9 +337,9 @@ def tensorinv(x: Any, ind: int = 2) -> DistributedArray:
     (x,) = as_floats("tensorinv", x=x)
     if ind < 1:
         raise error(ShapeError, "linalg.tensorinv", f"ind is {ind}, not 1 or more")
-    left, right = x.shape[:ind], x.shape[ind:]
-    if math.prod(left) != math.prod(right):
-        problem = f"{list(left)} and {list(right)} have different numbers of elements"
+    front, back = x.shape[:ind], x.shape[ind:]
+    if math.prod(front) != math.prod(back):
+        problem = f"{list(front)} and {list(back)} have different numbers of elements"
         raise error(LinAlgError, "linalg.tensorinv", problem, operands={"x": x.type})
-    n = math.prod(left)
-    return reshape(inv(reshape(x, (n, n))), (*right, *left))
+    n = math.prod(front)
+    return reshape(inv(reshape(x, (n, n))), (*back, *front))

@@ -204,8 +204,8 @@ def cholesky_gradient(
     inner = tril(matmul(adjoint(lower), g[0]))
     inner = with_diagonals(inner, real(diagonals(inner)) / 2)
     # L^-H inner L^-1
-    left = solve_of_whole(adjoint(lower), inner)
-    full = adjoint(solve_of_whole(adjoint(lower), adjoint(left)))
+    half = solve_of_whole(adjoint(lower), inner)
+    full = adjoint(solve_of_whole(adjoint(lower), adjoint(half)))
     return (full + adjoint(full)) / 2
 
 

@@ -132,12 +132,12 @@ def block(arrays: Any) -> DistributedArray:
     depth = _depth(arrays, leaves)
     operands = as_operands("block", **{f"array {i}": a for i, a in enumerate(leaves)})
     rank = max(depth, *[a.ndim for a in operands])
-    remaining = iter(operands)
+    rest = iter(operands)
 
     def joined(part: Any, level: int) -> DistributedArray:
         if isinstance(part, list):
             return concat([joined(p, level + 1) for p in part], axis=-(depth - level))
-        x = next(remaining)
+        x = next(rest)
         return with_rank(x, rank)
 
     return joined(arrays, 0)

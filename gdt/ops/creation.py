@@ -89,8 +89,10 @@ def asarray(
         return as_operand(value, mesh, "asarray", "value")
     refuse_mask(value, "asarray", "value")
     target = None if dtype is None else checked_dtype(dtype, "asarray")
-    placed = layout if isinstance(layout, Layout) else checked_layout(None, 0, "asarray", device)
-    mesh = placed.mesh
+    layout_or_default = (
+        layout if isinstance(layout, Layout) else checked_layout(None, 0, "asarray", device)
+    )
+    mesh = layout_or_default.mesh
     try:
         whole = as_array(value, mesh, target)
     except (ValueError, TypeError) as e:
@@ -100,7 +102,7 @@ def asarray(
     target_layout = checked_layout(layout, whole.ndim, "asarray", device)
     is_constant = isinstance(value, NUMBERS)
     return distribute(
-        whole, target_layout, copy=copy is not False, given="asarray", is_constant=is_constant
+        whole, target_layout, copy=copy is not False, giver="asarray", is_constant=is_constant
     )
 
 
@@ -201,7 +203,7 @@ def from_blocks(
     value: the number that all elements equal, if there is one. numbers: those of which the elements
         are made. maker: the function that makes them. Processes compare all three.
     """
-    resolved, backend = (
+    resolved_type, backend = (
         array_type.with_layout(array_type.layout.resolved),
         backend_of(array_type.mesh),
     )
@@ -209,7 +211,7 @@ def from_blocks(
     for i, grid in enumerate(array_type.mesh.blocks):
         with backend.on(array_type.mesh, i):
             blocks.append(make(backend, grid))
-    (partial,) = run_routes([route(resolved, array_type.layout)], [blocks])
+    (partial,) = run_routes([route(resolved_type, array_type.layout)], [blocks])
     array = DistributedArray(array_type, tuple(partial))
     if array_type.mesh.num_processes > 1:
         noted(lambda: note_made(maker, array, value, numbers))

@@ -98,8 +98,8 @@ def unary(
         return getattr(xp, function)(of(x), out=out)
 
     body.__dict__["ufunc"] = function
-    chosen = body if of is _itself else body_of
-    return declare(chosen, name, documented(summary, facts, calls), rule, linear)
+    own_body = body if of is _itself else body_of
+    return declare(own_body, name, documented(summary, facts, calls), rule, linear)
 
 
 def binary(
@@ -125,8 +125,8 @@ def binary(
         return getattr(xp, name)(of(x), of(y), out=out)
 
     body.__dict__["ufunc"] = name
-    chosen = body if of is _itself else body_of
-    return declare(chosen, name, documented(summary, facts, calls), rule, linear)
+    own_body = body if of is _itself else body_of
+    return declare(own_body, name, documented(summary, facts, calls), rule, linear)
 
 
 def declare(

@@ -180,11 +180,11 @@ def _locate_flat(
     if not shards.split:
         return None, local.reshape(single)
     value = xp.take_along_axis(flat, local, -1).reshape(single)
-    index, weight, left = xp.zeros(single, np.int64), 1, local.reshape(single)
+    index, weight, rest = xp.zeros(single, np.int64), 1, local.reshape(single)
     for d in range(rank - 1, -1, -1):
         chunk, start = x.shape[d - rank], shards.start[f"d{d}"]
-        index = index + weight * (left % chunk + start.reshape(start.shape + (1,) * rank))
-        left, weight = left // chunk, weight * shards.size[f"d{d}"]
+        index = index + weight * (rest % chunk + start.reshape(start.shape + (1,) * rank))
+        rest, weight = rest // chunk, weight * shards.size[f"d{d}"]
     return value, index
 
 

@@ -114,7 +114,7 @@ def fromfile(
     return asarray(values, layout=layout, device=device)
 
 
-def _of_text(read: Any, name: str) -> Any:
+def _of_text(reader: Any, name: str) -> Any:
     def function(
         fname: Any,
         dtype: Any = float,
@@ -124,7 +124,7 @@ def _of_text(read: Any, name: str) -> Any:
         layout: Layout | None = None,
         device: Mesh | None = None,
     ) -> DistributedArray:
-        values = read(fname, dtype=dtype, comments=comments, delimiter=delimiter)
+        values = reader(fname, dtype=dtype, comments=comments, delimiter=delimiter)
         return asarray(values, layout=layout, device=device)
 
     function.__name__ = function.__qualname__ = name

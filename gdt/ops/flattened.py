@@ -42,7 +42,7 @@ class Run(NamedTuple):
 def plan_flattened(x: ArrayType, shape: tuple[int, ...]) -> Flattened | None:
     """The plan of a reshape that moves intervals of the flattened array; None for an array that is
     whole, or of no elements or axes."""
-    axes = tuple(sorted({a for split in x.layout.dims for a in split}))
+    axes = tuple(sorted({a for dim_axes in x.layout.dims for a in dim_axes}))
     if not axes or not shape or not math.prod(shape):
         return None
     have = x.with_layout(_split_along(x, x.shape, _split_dim(x, axes), axes))
@@ -60,10 +60,10 @@ def plan_flattened(x: ArrayType, shape: tuple[int, ...]) -> Flattened | None:
 
 def _split_dim(x: ArrayType, axes: Axes) -> int:
     """The axis along which to split `x` before its intervals move."""
-    split = [d for d, of in enumerate(x.layout.dims) if of]
-    is_simple = len(split) == 1 and x.layout.dims[split[0]] == axes
-    if is_simple and math.prod(x.shape[: split[0]]) <= MOST_INTERVALS:
-        return split[0]
+    split_dims = [d for d, of in enumerate(x.layout.dims) if of]
+    is_simple = len(split_dims) == 1 and x.layout.dims[split_dims[0]] == axes
+    if is_simple and math.prod(x.shape[: split_dims[0]]) <= MOST_INTERVALS:
+        return split_dims[0]
     return _main_dim(x.shape, math.prod(x.mesh.sizes[a] for a in axes))
 
 

@@ -66,8 +66,8 @@ def _scattered(
     axes that do not split them stays so, for the bundle at the end of the backward pass."""
     pairs = [(i, g) for i, g in enumerate(gradients) if g is not None]
     targets = [g.layout.split_as(gradient_layouts[i].dims) for i, g in pairs]
-    moved = _scatter(*[g for _, g in pairs], layouts=tuple(targets))
-    by_position = {i: g for (i, _), g in zip(pairs, moved, strict=True)}
+    cotangents = _scatter(*[g for _, g in pairs], layouts=tuple(targets))
+    by_position = {i: g for (i, _), g in zip(pairs, cotangents, strict=True)}
     return [by_position.get(i) for i in range(len(arrays))]
 
 
@@ -163,14 +163,14 @@ def gathered(
         backward pass leaves the block.
     """
     static = {"layouts": tuple(layouts), "gradient_layouts": tuple(gradient_layouts)}
-    used = _gather(*arrays, **static)
-    recomputation, derived = Recomputation(_gather, tuple(arrays), static, used), _Derived(used)
+    wholes = _gather(*arrays, **static)
+    recomputation, derived = Recomputation(_gather, tuple(arrays), static, wholes), _Derived(wholes)
     try:
         if OBSERVERS.get():
             with observing(derived):
-                yield used
+                yield wholes
         else:
-            yield used
+            yield wholes
     finally:
         postponed = _POSTPONED.get()
         for each in (recomputation, *derived.recomputations):

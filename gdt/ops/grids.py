@@ -405,14 +405,14 @@ def unravel_index(indices: Any, shape: Shape, order: str = "C") -> Arrays:
     >>> [i.tolist() for i in gdt.unravel_index([2, 3], (2, 3))]
     [[0, 1], [2, 0]]
     """
-    (left,) = as_operands("unravel_index", indices=indices)
-    if left.dtype.kind not in "iu":
-        raise error(DtypeError, "unravel_index", f"indices are {left.dtype}, no integers")
+    (rest,) = as_operands("unravel_index", indices=indices)
+    if rest.dtype.kind not in "iu":
+        raise error(DtypeError, "unravel_index", f"indices are {rest.dtype}, no integers")
     sizes = checked_shape(shape, "unravel_index")
-    _check_range(left, math.prod(sizes), "unravel_index")
-    left = astype(left, np.int64)
+    _check_range(rest, math.prod(sizes), "unravel_index")
+    rest = astype(rest, np.int64)
     parts: dict[int, DistributedArray] = {}
     for d in range(len(sizes) - 1, -1, -1) if order == "C" else range(len(sizes)):
-        parts[d] = left % sizes[d]
-        left = left // sizes[d]
+        parts[d] = rest % sizes[d]
+        rest = rest // sizes[d]
     return tuple(parts[d] for d in range(len(sizes)))

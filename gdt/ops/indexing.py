@@ -93,12 +93,12 @@ def with_axes_for_truths(x: DistributedArray, index: Any) -> tuple[DistributedAr
     items = index if isinstance(index, tuple) else (index,)
     if not any(map(_is_truth, items)):
         return x, index
-    used = [0 if _is_truth(item) else _axes_used(_item(x.type, item)) for item in items]
+    counts = [0 if _is_truth(item) else _axes_used(_item(x.type, item)) for item in items]
     new_axes: list[Any] = []
-    for item, count in zip(items, used, strict=True):
+    for item, count in zip(items, counts, strict=True):
         new_axes += [None] if _is_truth(item) else [...] if item is ... else [slice(None)] * count
-    chosen = [np.arange(int(bool(i)), dtype=np.int64) if _is_truth(i) else i for i in items]
-    return getitem(x, tuple(new_axes)), tuple(chosen)
+    index_items = [np.arange(int(bool(i)), dtype=np.int64) if _is_truth(i) else i for i in items]
+    return getitem(x, tuple(new_axes)), tuple(index_items)
 
 
 def _is_truth(item: Any) -> bool:

@@ -469,8 +469,11 @@ def _repeated_by(x: DistributedArray, counts: DistributedArray, axis: int) -> Di
     x, counts = as_operands("repeat", x=x, repeats=counts)
     is_wrong = counts.dtype.kind not in "iu" or bool(FUNCTIONS["any"](counts < 0))
     if is_wrong:
-        problem, shown = "counts are integers of 0 or more", {"x": x.type, "repeats": counts.type}
-        raise error(ArgumentError, "repeat", problem, operands=shown)
+        problem, operands = (
+            "counts are integers of 0 or more",
+            {"x": x.type, "repeats": counts.type},
+        )
+        raise error(ArgumentError, "repeat", problem, operands=operands)
     ends = FUNCTIONS["cumsum"](counts.astype(np.int64))
     total = int(ends[-1]) if counts.size else 0
     axes = x.layout.dims[axis] or counts.layout.dims[0]

@@ -64,7 +64,7 @@ def checked_indices(
             # One copy, which all blocks of the host share.
             layout = Layout.replicated(array_type.mesh, indices.ndim)
             indices = distribute(
-                indices.copy(), layout, copy=False, given=name, is_constant=is_constant
+                indices.copy(), layout, copy=False, giver=name, is_constant=is_constant
             )
         else:
             indices = as_operand(indices, array_type.mesh, name, "indices")
@@ -127,12 +127,12 @@ class Located(NamedTuple):
     """The places in a block of the elements that indices name.
 
     coordinates: for each mesh axis that splits the indexed axis in this block, the place along it.
-    offset: place along the shard. held: where the block holds them at all; None if everywhere.
+    offset: place along the shard. mask: where the block holds them at all; None if everywhere.
     """
 
     coordinates: dict[int, Any]
     offset: Any
-    held: Any
+    mask: Any
 
 
 def from_the_front(xp: Any, indices: Block, size: int) -> Block:
@@ -181,7 +181,7 @@ def carrier_of(x: DistributedArray, axis: int) -> DistributedArray:
 
 
 def scatter_add(
-    xp: Any, g: Block, rows: Any, held: Any, steps: Sequence[int], shape: Sequence[int]
+    xp: Any, g: Block, rows: Any, mask: Any, steps: Sequence[int], shape: Sequence[int]
 ) -> Block:
     """Zeros of `shape` in which element `rows + sum(steps[d] * i_d)` grows by `g[i]`, for all i."""
     flat = rows
@@ -189,12 +189,12 @@ def scatter_add(
         if count > 1 and step:
             flat = flat + (xp.arange(count) * step).reshape((count,) + (1,) * (g.ndim - 1 - d))
     flat = xp.broadcast_to(flat, g.shape)
-    if held is not None:
-        held = xp.broadcast_to(held, g.shape)
+    if mask is not None:
+        mask = xp.broadcast_to(mask, g.shape)
         if xp is np:
-            flat, g = flat[held], g[held]
+            flat, g = flat[mask], g[mask]
         else:  # how many there are would have to be asked
-            g = xp.where(held, g, xp.zeros((), g.dtype))
+            g = xp.where(mask, g, xp.zeros((), g.dtype))
     out = xp.zeros(int(np.prod(shape)), g.dtype)
     add_at(xp, out, flat.ravel(), g.ravel())  # the case of one axis is the fast one in NumPy
     return out.reshape(shape)

@@ -54,8 +54,8 @@ def _sum_like(op: Any, name: str, identity: int, join: Binary) -> Callable[..., 
     ) -> DistributedArray:
         if where is not True:
             x, _ = only_where(name, x, where, identity)
-        reduced = op(x, axis=axis, keepdims=keepdims, dtype=dtype)
-        return reduced if initial is None else astype(join(reduced, initial), reduced.dtype)
+        result = op(x, axis=axis, keepdims=keepdims, dtype=dtype)
+        return result if initial is None else astype(join(result, initial), result.dtype)
 
     return extended
 
@@ -82,8 +82,8 @@ def _extreme_like(op: Any, name: str, join: Binary) -> Callable[..., Distributed
                 raise error(ShapeError, name, problem, remedy="Give `initial` as well.")
             x, _ = only_where(name, x, where, initial)
         if x.size or initial is None:
-            reduced = op(x, axis=axis, keepdims=keepdims)
-            return reduced if initial is None else astype(join(reduced, initial), reduced.dtype)
+            result = op(x, axis=axis, keepdims=keepdims)
+            return result if initial is None else astype(join(result, initial), result.dtype)
         axes = {a + x.ndim for a in negative_axes(x.type, axis, name)}
         shape = [1 if d in axes else n for d, n in enumerate(x.shape) if keepdims or d not in axes]
         return full(shape, initial, x.dtype, layout=Layout.replicated(x.mesh, len(shape)))

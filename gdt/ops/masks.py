@@ -58,12 +58,12 @@ class Rebalance:
         pieces, counts = [], []
         for part, mine, theirs, place in zip(parts, have, want, exchange.places, strict=True):
             start = mine[place][0]
-            shared = [[_shared(a, b) for b in theirs] for a in mine]
-            counts.append(np.array([[high - low for low, high in row] for row in shared]))
-            pieces.append([part[low - start : high - start] for low, high in shared[place]])
-        received = exchange.all_to_all(pieces, counts)
+            overlaps = [[_shared(a, b) for b in theirs] for a in mine]
+            counts.append(np.array([[high - low for low, high in row] for row in overlaps]))
+            pieces.append([part[low - start : high - start] for low, high in overlaps[place]])
+        incoming = exchange.all_to_all(pieces, counts)
         return exchange.by_block(
-            lambda i, row: row[0] if len(row) == 1 else xp.concatenate(row), received
+            lambda i, row: row[0] if len(row) == 1 else xp.concatenate(row), incoming
         )
 
     def to_shares(self, parts: Sequence[Block]) -> list[Block]:
@@ -242,8 +242,8 @@ def argwhere(x: Any) -> DistributedArray:
             (count, 0), np.int64, layout=Layout.replicated(x.mesh, 2)
         )
         return empty
-    stacked: DistributedArray = FUNCTIONS["stack"](list(nonzero(x)), axis=1)
-    return stacked
+    places: DistributedArray = FUNCTIONS["stack"](list(nonzero(x)), axis=1)
+    return places
 
 
 @public

@@ -128,9 +128,9 @@ def relayout_(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
     >>> gdt.relayout(a, [gdt.MATCH, "y"]).layout
     Layout(['x', 'y'], Mesh(x=2, y=2))
     """
-    known = getattr(x, "_resolved", None)
+    value = getattr(x, "_resolved", None)
     resharded = relayout(x, layout)
-    return alias(resharded) if resharded is x or resharded is known else resharded
+    return alias(resharded) if resharded is x or resharded is value else resharded
 
 
 def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:

@@ -55,9 +55,9 @@ GROUPS = 8  # of places, from which on a sort is faster than counting for each
 def _at_ranks(x: ArrayType, *, axis: int, ranks: Ranks) -> RuleSpec:
     dims = [f"d{d}" for d in range(x.ndim)]
     dims[axis] = "n"
-    left = " ".join(dims)
+    operand = " ".join(dims)
     dims[axis] = "k"
-    return RuleSpec(f"{left} -> {' '.join(dims)}", {"k": len(ranks)})
+    return RuleSpec(f"{operand} -> {' '.join(dims)}", {"k": len(ranks)})
 
 
 @op(_at_ranks, whole="n")
@@ -93,10 +93,10 @@ class Sample:
     up to `values[i]`."""
 
     def __init__(self, values: np.ndarray, lengths: np.ndarray) -> None:
-        held = values[lengths > 0]  # (blocks, samples)
+        filled_rows = values[lengths > 0]  # (blocks, samples)
         weights = np.repeat(lengths[lengths > 0] / values.shape[1], values.shape[1])
-        order = np.argsort(held, axis=None)
-        self.values, self.reached = held.reshape(-1)[order], np.cumsum(weights[order])
+        order = np.argsort(filled_rows, axis=None)
+        self.values, self.reached = filled_rows.reshape(-1)[order], np.cumsum(weights[order])
         self.deviation = MARGIN * 0.5 * lengths.sum() / math.sqrt(len(order))
 
     def at(self, rank: float) -> Any:

@@ -97,12 +97,12 @@ def packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray:
             blocks.append(
                 backend.empty(array_type.block_shape, array_type.dtype, array_type.memory_order)
             )
-    filled: dict[tuple[Any, ...], set[tuple[int, ...]]] = {}
+    writers_of: dict[tuple[Any, ...], set[tuple[int, ...]]] = {}
     for array, coordinate, i in zip(arrays, coordinates, owners, strict=True):
         at, inside = mesh.block_of(coordinate)
         index = tuple(c if a in layout.split_axes else 0 for a, c in enumerate(inside))
         operand = _waiting(coordinate, layout)
-        writers = filled.setdefault((at, index), set())
+        writers = writers_of.setdefault((at, index), set())
         with backend.on(mesh, i):
             target = blocks[i][(*index, ...)]
             if not writers:
@@ -166,16 +166,16 @@ def _digest(array: np.ndarray) -> int:
 
 def _packed_type(parts: Sequence[PartFacts], layout: Layout, name: str) -> ArrayType:
     """The type of the whole array; an error if the parts do not make one."""
-    shown: dict[str, object] = {
+    part_texts: dict[str, object] = {
         f"device {p.coordinate}": f"{p.dtype}{list(p.shape)}" for p in parts
     }
     for part in parts:
         if part.dtype != parts[0].dtype:
-            operands = shown | _sides(parts[0], part)
+            operands = part_texts | _sides(parts[0], part)
             raise error(DtypeError, name, "the parts have different dtypes", operands=operands)
         if len(part.shape) != layout.rank:
             problem = f"a layout of rank {layout.rank} does not fit parts of other ranks"
-            operands = {"layout": layout, **shown, **_sides(parts[0], part)}
+            operands = {"layout": layout, **part_texts, **_sides(parts[0], part)}
             raise error(LayoutError, name, problem, operands=operands)
     if len({p for p in layout.reductions if p}) > 1:
         problem = "different reductions are partial, and their order is not defined"
@@ -193,7 +193,7 @@ def _packed_type(parts: Sequence[PartFacts], layout: Layout, name: str) -> Array
                 name,
                 f"the parts do not make an array: of {array_type}, "
                 f"device {part.coordinate} holds {list(want)}, not {list(part.shape)}",
-                operands=shown | _sides(parts[0], part),
+                operands=part_texts | _sides(parts[0], part),
                 remedy="A shard of a split axis has ceil(n / shards) elements, fewer at the end.",
             )
     return array_type

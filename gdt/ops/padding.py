@@ -63,46 +63,46 @@ def pad(
     [3, 2, 1, 2, 3, 2, 1]
     """
     (x,) = as_operands("pad", x=x)
-    padded: DistributedArray = x
-    widths = _pairs(padded.type, pad_width, "pad_width")
+    result: DistributedArray = x
+    widths = _pairs(result.type, pad_width, "pad_width")
     if any(isinstance(n, float) or n < 0 for pair in widths for n in pair):
         raise error(
             ShapeError,
             "pad",
             f"pad_width {pad_width} holds what is no width",
-            operands={"x": padded.type},
+            operands={"x": result.type},
             remedy="Widths are ints of at least 0; use a slice to make an array smaller.",
         )
     if mode == "constant":
-        values = _pairs(padded.type, constant_values, "constant_values")
+        values = _pairs(result.type, constant_values, "constant_values")
         for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
             ends = [*map(value_key, (first, last))]
             if before and after and ends[0] != ends[1]:
-                padded = _constant(_constant(padded, dim, before, 0, first), dim, 0, after, last)
+                result = _constant(_constant(result, dim, before, 0, first), dim, 0, after, last)
             elif before or after:
-                padded = _constant(padded, dim, before, after, first if before else last)
-        return alias(x) if padded is x else padded
+                result = _constant(result, dim, before, after, first if before else last)
+        return alias(x) if result is x else result
     if mode == "empty":
         return pad(x, pad_width)
     if mode not in MODES:
         problem, remedy = f"unknown mode {mode!r}", f"Use one of {', '.join(MODES)}."
-        raise error(ArgumentError, "pad", problem, operands={"x": padded.type}, remedy=remedy)
+        raise error(ArgumentError, "pad", problem, operands={"x": result.type}, remedy=remedy)
     if reflect_type not in ("even", "odd"):
         raise error(ArgumentError, "pad", f"reflect_type {reflect_type!r} is neither even nor odd")
-    lengths = _pairs(padded.type, stat_length, "stat_length")
-    ends = _pairs(padded.type, end_values, "end_values")
+    lengths = _pairs(result.type, stat_length, "stat_length")
+    ends = _pairs(result.type, end_values, "end_values")
     for dim, (before, after) in enumerate(widths):
         if not before and not after:
             continue
         if mode in STATISTICS:
-            padded = _with_statistics(padded, dim, before, after, mode, lengths[dim])
+            result = _with_statistics(result, dim, before, after, mode, lengths[dim])
         elif mode == "linear_ramp":
-            padded = _with_ramps(padded, dim, before, after, ends[dim])
-        elif reflect_type == "odd" and mode in ("reflect", "symmetric") and padded.shape[dim] > 1:
-            padded = _odd(padded, dim, before, after, mode)
+            result = _with_ramps(result, dim, before, after, ends[dim])
+        elif reflect_type == "odd" and mode in ("reflect", "symmetric") and result.shape[dim] > 1:
+            result = _odd(result, dim, before, after, mode)
         else:
-            padded = _copying(padded, dim, before, after, mode)
-    return alias(x) if padded is x else padded
+            result = _copying(result, dim, before, after, mode)
+    return alias(x) if result is x else result
 
 
 def _pairs(array_type: ArrayType, values: Any, name: str) -> list[tuple[Any, Any]]:
@@ -168,14 +168,14 @@ def _with_statistics(
         if not width:
             continue
         count = size if length is None else min(length, size)
-        chosen = _between(x, dim, 0 if is_first else size - count, count if is_first else size)
+        edge = _between(x, dim, 0 if is_first else size - count, count if is_first else size)
         function = FUNCTIONS[{"maximum": "max", "minimum": "min"}.get(mode, mode)]
-        number = function(chosen, axis=dim, keepdims=True).resolve()  # so that `x` stays split
+        number = function(edge, axis=dim, keepdims=True).resolve()  # so that `x` stays split
         if x.dtype.kind in "iu" and mode in ("mean", "median"):
             number = FUNCTIONS["round"](number)
         shape = (*x.shape[:dim], width, *x.shape[dim + 1 :])
-        added = broadcast_to(astype(number, x.dtype), shape)
-        parts = [added, *parts] if is_first else [*parts, added]
+        border = broadcast_to(astype(number, x.dtype), shape)
+        parts = [border, *parts] if is_first else [*parts, border]
     return concat(parts, dim)
 
 
@@ -194,8 +194,8 @@ def _with_ramps(
         steps = steps if is_first else steps[::-1]
         share = as_operand(steps, edge.mesh, "pad", "steps", is_constant=True)
         ramp = end + (edge - end) / width * share
-        added = astype(FUNCTIONS["floor"](ramp) if x.dtype.kind in "iu" else ramp, x.dtype)
-        parts = [added, *parts] if is_first else [*parts, added]
+        border = astype(FUNCTIONS["floor"](ramp) if x.dtype.kind in "iu" else ramp, x.dtype)
+        parts = [border, *parts] if is_first else [*parts, border]
     return concat(parts, dim)
 
 
@@ -206,9 +206,9 @@ def _odd(x: DistributedArray, dim: int, before: int, after: int, mode: str) -> D
         size, first, last = x.shape[dim], min(before, step), min(after, step)
         reflected = _copying(x, dim, first, last, mode)
         edges = _copying(x, dim, first, last, "edge")
-        added = astype(2 * edges - reflected, x.dtype)
+        border = astype(2 * edges - reflected, x.dtype)
         x = concat(
-            [_between(added, dim, 0, first), x, _between(added, dim, first + size, None)], dim
+            [_between(border, dim, 0, first), x, _between(border, dim, first + size, None)], dim
         )
         before, after = before - first, after - last
     return x

@@ -73,13 +73,13 @@ def edges(x: DistributedArray, count: int) -> np.ndarray:
     report_fetch(x.type, elements * x.itemsize)
     own = _shown(x, picked, partial_axes)
     if x.type.is_whole() and not partial_axes:
-        shown = [own]
+        pieces = [own]
     else:
         what = f"array_repr of {x.type}"
         note_operands(what, [x])
-        shown = gathered(x.mesh.num_processes, own, what)
+        pieces = gathered(x.mesh.num_processes, own, what)
     parts: dict[tuple[int, ...], np.ndarray] = {}
-    for part, to, values in itertools.chain(*shown):
+    for part, to, values in itertools.chain(*pieces):
         target = parts.setdefault(part, np.zeros([len(p) for p in picked], x.dtype))
         target[to] = values
     return _combined(parts, [str(x.layout.reductions[a]) for a in partial_axes])
@@ -90,7 +90,7 @@ def _shown(
 ) -> list[tuple[tuple[int, ...], Any, np.ndarray]]:
     """The elements to show that this process has, as triples of the coordinate along the mesh axes
     whose reduction is partial, the place in the text, and values."""
-    shown, backend = [], backend_of(x.mesh)
+    pieces, backend = [], backend_of(x.mesh)
     for shard in x.shards:
         part = tuple(shard.coordinate[a] for a in partial_axes)
         places = [
@@ -103,8 +103,8 @@ def _shown(
             with backend.on(x.mesh, x.mesh.own_block(shard.coordinate)):
                 fetched = shard.data[tuple(backend.asarray(i) for i in at)]
                 values = backend.to_host(fetched)
-        shown.append((part, to, values))
-    return shown
+        pieces.append((part, to, values))
+    return pieces
 
 
 def _picked(size: int, count: int) -> list[int]:

@@ -188,10 +188,13 @@ def _quantiles(
     if x.dtype.kind == "c":
         raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
     of_numbers = of_numbers and kind_of(x.dtype) == "f"  # all others are numbers
-    known = ("linear", *DISCRETE) if of_numbers else METHODS
-    if method not in known:
+    methods = ("linear", *DISCRETE) if of_numbers else METHODS
+    if method not in methods:
         raise error(
-            ArgumentError, name, f"method is {method!r}", remedy=f"It is one of {', '.join(known)}."
+            ArgumentError,
+            name,
+            f"method is {method!r}",
+            remedy=f"It is one of {', '.join(methods)}.",
         )
     levels = _checked_q(q, name, most)
     if method == "linear" and most == 1 and levels.dtype.kind in "biu":

@@ -27,16 +27,16 @@ class Reduced(NamedTuple):
 
 def _reduced(launcher: Launcher, x: Block, axis: Sequence[int], keepdims: bool) -> Reduced:
     mesh_ndim, dims = launcher.mesh_ndim, x.shape[launcher.mesh_ndim :]
-    reduced = sorted(a + len(dims) for a in axis)
-    if not reduced or reduced != list(range(reduced[0], reduced[-1] + 1)):
-        raise launcher.refused(f"axes {reduced} are not neighbours")
+    axes = sorted(a + len(dims) for a in axis)
+    if not axes or axes != list(range(axes[0], axes[-1] + 1)):
+        raise launcher.refused(f"axes {axes} are not neighbours")
     sizes = (
-        math.prod(dims[: reduced[0]]),
-        math.prod(dims[reduced[0] : reduced[-1] + 1]),
-        math.prod(dims[reduced[-1] + 1 :]),
+        math.prod(dims[: axes[0]]),
+        math.prod(dims[axes[0] : axes[-1] + 1]),
+        math.prod(dims[axes[-1] + 1 :]),
     )
     result_shape = tuple(
-        1 if i in reduced else n for i, n in enumerate(dims) if keepdims or i not in reduced
+        1 if i in axes else n for i, n in enumerate(dims) if keepdims or i not in axes
     )
     data = launcher.contiguous(x).reshape(*x.shape[:mesh_ndim], *sizes)
     return Reduced(data, (*x.shape[:mesh_ndim], *result_shape))
@@ -75,10 +75,10 @@ def mean_kernel(
 def _sum(
     launcher: Launcher, x: Block, axis: Sequence[int], keepdims: bool, dtype: np.dtype
 ) -> Block:
-    reduced = _reduced(launcher, x, axis, keepdims)
-    out = launcher.empty(reduced.shape, dtype.name)
+    reduction = _reduced(launcher, x, axis, keepdims)
+    out = launcher.empty(reduction.shape, dtype.name)
     launcher.run(
-        launches.reduce("Sum", reduced.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
+        launches.reduce("Sum", reduction.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
     )
     return out
 
@@ -89,12 +89,12 @@ def extreme_kernel(op: str) -> Callable[..., Block]:
     def kernel(
         launcher: Launcher, x: Block, /, axis: Sequence[int], keepdims: bool = False
     ) -> Block:
-        reduced = _reduced(launcher, x, axis, keepdims)
-        if not reduced.data.shape[-2]:
+        reduction = _reduced(launcher, x, axis, keepdims)
+        if not reduction.data.shape[-2]:
             raise launcher.refused("there are no elements")
-        out = launcher.empty(reduced.shape, x.dtype.name)
+        out = launcher.empty(reduction.shape, x.dtype.name)
         launcher.run(
-            launches.reduce(op, reduced.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
+            launches.reduce(op, reduction.data, out, launcher.empty, mesh_ndim=launcher.mesh_ndim)
         )
         return out
 
@@ -116,12 +116,12 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
     ) -> tuple[Block, ...]:
         xp, mesh_ndim, rank = launcher.xp, launcher.mesh_ndim, x.ndim - launcher.mesh_ndim
         factor = f"d{axis[0] + rank}"
-        reduced = _reduced(launcher, x, axis, keepdims)
-        if len(axis) != 1 or not reduced.data.shape[-2]:
+        reduction = _reduced(launcher, x, axis, keepdims)
+        if len(axis) != 1 or not reduction.data.shape[-2]:
             raise launcher.refused(f"no kernel finds the place among axes {list(axis)}")
-        split, start, value = factor in shards.split, None, None
-        index = launcher.empty(reduced.shape, "int64")
-        if split:
+        is_split, start, value = factor in shards.split, None, None
+        index = launcher.empty(reduction.shape, "int64")
+        if is_split:
             over = x.shape[:mesh_ndim]
             start = launcher.keep(
                 "start",
@@ -130,10 +130,10 @@ def arg_kernel(op: str) -> Callable[..., tuple[Block, ...]]:
                 ),
             )
             wide = np.float32 if x.dtype == np.float16 else x.dtype
-            value = launcher.empty(reduced.shape, np.dtype(wide).name)
+            value = launcher.empty(reduction.shape, np.dtype(wide).name)
         launcher.run(
             launches.arg_reduce(
-                op, reduced.data, value, index, launcher.empty, start=start, mesh_ndim=mesh_ndim
+                op, reduction.data, value, index, launcher.empty, start=start, mesh_ndim=mesh_ndim
             )
         )
         return (index,) if value is None else (value.astype(x.dtype, copy=False), index)

@@ -55,8 +55,8 @@ def negative_axes(array_type: ArrayType, axis: Axis, name: str) -> tuple[int, ..
 def reduction_text(array_type: ArrayType, axis: Sequence[int], keepdims: bool) -> str:
     """`d0 d1 d2 -> d0 d2`, or `d0 d1 d2 -> d0 1 d2` with keepdims."""
     names = [f"d{i}" for i in range(array_type.ndim)]
-    reduced = {a + array_type.ndim for a in axis}
-    out = ["1" if i in reduced else n for i, n in enumerate(names) if i not in reduced or keepdims]
+    axes = {a + array_type.ndim for a in axis}
+    out = ["1" if i in axes else n for i, n in enumerate(names) if i not in axes or keepdims]
     return f"{' '.join(names)} -> {' '.join(out)}"
 
 
@@ -141,8 +141,8 @@ def valid_elements(
 
 def kept_dims(out: DistributedArray, x: DistributedArray, axis: Axis) -> DistributedArray:
     """The result of a reduction of `x` over `axis`, with the reduced axes kept as 1s."""
-    reduced = {a + x.ndim for a in negative_axes(x.type, axis, "sum")}
-    shape = tuple(1 if i in reduced else n for i, n in enumerate(x.shape))
+    axes = {a + x.ndim for a in negative_axes(x.type, axis, "sum")}
+    shape = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
     if out.shape == shape:
         return out
     result: DistributedArray = FUNCTIONS["reshape"](out, shape)

@@ -54,10 +54,12 @@ class Rows:
         layout = x.layout.resolved
         dims = (*layout.dims[:axis], self.axes, *layout.dims[axis + 1 :])
         self.have = x.with_layout(Layout.of(x.mesh, dims))
-        split = [d for d, of in enumerate(indices.layout.dims) if self.axes and of == self.axes]
+        split_dims = [
+            d for d, of in enumerate(indices.layout.dims) if self.axes and of == self.axes
+        ]
         sizes = indices.shape
         longest = max(range(len(sizes)), key=lambda d: sizes[d])
-        self.dim = 0 if in_order else split[0] if split else longest
+        self.dim = 0 if in_order else split_dims[0] if split_dims else longest
         points = tuple([self.axes if d == self.dim else () for d in range(len(sizes))])
         self.at = indices.with_layout(Layout.of(x.mesh, points))
         self.is_known = indices.layout.is_fully_replicated()
@@ -80,7 +82,7 @@ class Rows:
 
     # ---- parts of blocks
 
-    def held(self, exchange: Exchange, i: int, block: Block) -> Block:
+    def part_in_front(self, exchange: Exchange, i: int, block: Block) -> Block:
         """The part of the array in block i, with the indexed axis in front."""
         part = join(self.have, block, self.axis, exchange.first + i)
         return backend_of(self.mesh).xp.moveaxis(part, self.mesh.ndim + self.axis, 0)
@@ -142,15 +144,15 @@ class Rows:
 
         places = exchange.by_block(placed, index_blocks)
         if not self.is_known:
-            sent = exchange.by_block(offsets, index_blocks, places)
-            counts = exchange.counts(sent)
-            return Requests(places, exchange.all_to_all(sent, counts), counts)
-        asked, counts = exchange.by_block(asked_of, index_blocks), []
-        for own, others, place in zip(places, asked, exchange.places, strict=True):
+            offset_lists = exchange.by_block(offsets, index_blocks, places)
+            counts = exchange.counts(offset_lists)
+            return Requests(places, exchange.all_to_all(offset_lists, counts), counts)
+        index_lists, counts = exchange.by_block(asked_of, index_blocks), []
+        for own, others, place in zip(places, index_lists, exchange.places, strict=True):
             count = np.zeros((exchange.size, exchange.size), np.int64)  # of what concerns the block
             count[place], count[:, place] = list(map(len, own)), list(map(len, others))
             counts.append(count)
-        return Requests(places, asked, counts)
+        return Requests(places, index_lists, counts)
 
     def _chunk(self, exchange: Exchange) -> int:
         """The number of elements of the indexed axis in a block, with its padding."""
@@ -162,12 +164,12 @@ class Requests(NamedTuple):
     """The indices that blocks ask each other for; each list has an entry for every own block.
 
     places: for every member of the group, the places in the block's indices of those that it
-    holds. asked: for every member, the offsets in the block's part of those that it asks for.
+    holds. offsets: for every member, the offsets in the block's part of those that it asks for.
     counts: how many indices each member asks each for, as `Exchange.counts` has them.
     """
 
     places: list[list[Block]]
-    asked: list[list[Block]]
+    offsets: list[list[Block]]
     counts: list[np.ndarray]
 
 
@@ -200,22 +202,22 @@ def gather_rows(x: ArrayType, indices: ArrayType, /, *, axis: int) -> BlockPlan:
         xp = backend_of(x.mesh).xp
 
         def taken(i: int, block: Block, index_block: Block) -> Block:
-            held, positions = (
-                rows.held(exchange, i, block),
+            part, positions = (
+                rows.part_in_front(exchange, i, block),
                 rows.positions(exchange, i, index_block),
             )
-            return rows.out_of_rows(exchange, i, xp.take(held, positions, axis=0))
+            return rows.out_of_rows(exchange, i, xp.take(part, positions, axis=0))
 
         if exchange.size == 1:
             return exchange.by_block(taken, blocks, index_blocks)
         requests = rows.requests(exchange, index_blocks)
 
         def answers(i: int, block: Block, offsets: Sequence[Block]) -> list[Block]:
-            held = rows.held(exchange, i, block)
-            return [xp.take(held, at, axis=0) for at in offsets]
+            part = rows.part_in_front(exchange, i, block)
+            return [xp.take(part, at, axis=0) for at in offsets]
 
-        rows_asked = exchange.by_block(answers, blocks, requests.asked)
-        requests.asked.clear()
+        rows_asked = exchange.by_block(answers, blocks, requests.offsets)
+        requests.offsets.clear()
         answered = exchange.all_to_all(rows_asked, [c.T for c in requests.counts])
         rows_asked.clear()
 
@@ -250,10 +252,12 @@ def scatter_rows(
         xp = backend_of(x.mesh).xp
 
         def written(i: int, block: Block, at: Sequence[Block], parts: Sequence[Block]) -> Block:
-            held = rows.held(exchange, i, block).copy()
+            part_in_rows = rows.part_in_front(exchange, i, block).copy()
             offsets = at[0] if len(at) == 1 else xp.concatenate(at)
-            combine(xp, held, offsets, parts[0] if len(at) == 1 else xp.concatenate(parts), how)
-            part = xp.moveaxis(held, 0, x.mesh.ndim + axis)
+            combine(
+                xp, part_in_rows, offsets, parts[0] if len(at) == 1 else xp.concatenate(parts), how
+            )
+            part = xp.moveaxis(part_in_rows, 0, x.mesh.ndim + axis)
             return cut(xp, part, rows.have, axis, exchange.first + i)
 
         values_in_rows = exchange.by_block(
@@ -272,30 +276,30 @@ def scatter_rows(
         )
         values_in_rows.clear()
         requests.places.clear()
-        received = exchange.all_to_all(parts, requests.counts)
+        values = exchange.all_to_all(parts, requests.counts)
         parts.clear()
-        return exchange.by_block(written, blocks, requests.asked, received)
+        return exchange.by_block(written, blocks, requests.offsets, values)
 
     layouts = [rows.have.layout, rows.index_layout, rows.rows.layout]
     return _plan(rows, layouts, rows.have, run, rows.collectives())
 
 
-def combine(xp: Any, held: Block, offsets: Block, values: Block, how: str) -> None:
-    """Combine the rows of `held` at `offsets`, in place, with `values`, one after the other.
+def combine(xp: Any, part: Block, offsets: Block, values: Block, how: str) -> None:
+    """Combine the rows of `part` at `offsets`, in place, with `values`, one after the other.
     Rows of bfloat16 are combined in float32, and rounded once."""
-    if held.dtype == BFLOAT16 and how != "set":
-        wide = held.astype(FLOAT32)
+    if part.dtype == BFLOAT16 and how != "set":
+        wide = part.astype(FLOAT32)
         combine(xp, wide, offsets, values.astype(FLOAT32), how)
-        held[...] = wide
+        part[...] = wide
     elif how == "set" and xp is np:
-        held[offsets] = values
+        part[offsets] = values
     elif how == "add":
-        add_at(xp, held, offsets, values)
+        add_at(xp, part, offsets, values)
     elif xp is np:
-        getattr(xp, UFUNCS[how]).at(held, offsets, values)
+        getattr(xp, UFUNCS[how]).at(part, offsets, values)
     elif offsets.size:  # CuPy leaves open which of several values stays, and has few `ufunc.at`
         places, new = _once(xp, offsets, values, how)
-        held[places] = new if how == "set" else getattr(xp, UFUNCS[how])(held[places], new)
+        part[places] = new if how == "set" else getattr(xp, UFUNCS[how])(part[places], new)
 
 
 def _once(xp: Any, offsets: Block, values: Block, how: str) -> tuple[Block, Block]:

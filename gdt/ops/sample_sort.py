@@ -46,12 +46,12 @@ class SampleSort:
         if self.exchange.size > 1:
             counts, rows = self._pieces(parts)
             parts.clear()
-            received = self.exchange.all_to_all(rows, counts)
+            rows_received = self.exchange.all_to_all(rows, counts)
             rows.clear()
             merged = self._by_block(
-                lambda i, row: self._sorted_in_place(self.xp.concatenate(row)), received
+                lambda i, row: self._sorted_in_place(self.xp.concatenate(row)), rows_received
             )
-            received.clear()
+            rows_received.clear()
             parts = self._evened(merged, self.x)
         return self._by_block(
             lambda i, part: block_of_rows(self.x, self._wide(part), self.exchange.first + i), parts
@@ -149,16 +149,16 @@ class SampleSort:
 
         lengths: of the parts of the group. values: their samples. place: that of this part.
         """
-        held = np.flatnonzero(lengths)
+        filled_parts = np.flatnonzero(lengths)
         count = values.shape[1]
-        weights = np.repeat(lengths[held] / count, count)
-        order = np.argsort(values[held].reshape(-1), kind="stable")
+        weights = np.repeat(lengths[filled_parts] / count, count)
+        order = np.argsort(values[filled_parts].reshape(-1), kind="stable")
         reached = np.cumsum(weights[order])
         cuts = []
         for rank in range(1, self.exchange.size):
             target = part_of(self.x, 0, self.exchange.members[0][rank])[0]
             position = int(order[min(int(np.searchsorted(reached, target)), len(order) - 1)])
-            source, sample = int(held[position // count]), position % count
+            source, sample = int(filled_parts[position // count]), position % count
             if source == place:
                 cuts.append(sample * int(lengths[source]) // count)
                 continue

@@ -187,10 +187,10 @@ def _scan(
 ) -> DistributedArray:
     if x.layout.dims[axis] and x.shape[axis]:
         front = axis % x.ndim
-        split: DistributedArray = scan_of_split(
+        result: DistributedArray = scan_of_split(
             x, axis=front, product=product, reverse=reverse, dtype=dtype
         )
-        return split
+        return result
     return _SCANS[product][0](x, axis=axis, reverse=reverse, dtype=dtype)
 
 

@@ -81,10 +81,10 @@ def _search_split(x: ArrayType, queries: ArrayType, /, *, side: str) -> BlockPla
         heads = exchange.all_gather(
             exchange.by_block(lambda i, a: _head(backend.to_host, a, x.dtype), parts)
         )
-        filled = sum(low < high for low, high in _parts(x, exchange, 0))
+        head_count = sum(low < high for low, high in _parts(x, exchange, 0))
 
         def owners(i: int, q: Block) -> list[Block]:
-            bounds = xp.asarray(heads[i].reshape(-1)[1:filled])
+            bounds = xp.asarray(heads[i].reshape(-1)[1:head_count])
             owner = xp.searchsorted(bounds, q, side=side)
             return exchange.places_by_owner(owner)
 
@@ -132,9 +132,9 @@ def search(x: DistributedArray, queries: DistributedArray, side: str) -> Distrib
     axes = tuple(sorted(x.layout.dims[0]))
     if x.layout.shard_counts[0] == 1 or not x.size:
         return search_whole(x, queries, side=side)
-    split = Layout.of(x.mesh, (axes,))
-    flat = relayout(reshape(queries, (queries.size,)), split)
-    insertions: DistributedArray = _search_split(relayout(x, split), flat, side=side)
+    layout = Layout.of(x.mesh, (axes,))
+    flat = relayout(reshape(queries, (queries.size,)), layout)
+    insertions: DistributedArray = _search_split(relayout(x, layout), flat, side=side)
     return reshape(insertions, queries.shape)
 
 

@@ -37,19 +37,19 @@ def select(condlist: Arrays, choicelist: Arrays, default: Any = 0) -> Distribute
         problem = f"{len(condlist)} conditions do not fit {len(choicelist)} choices"
         raise error(ShapeError, "select", problem)
     count = len(condlist)
-    named = {f"condition {i}": c for i, c in enumerate(condlist)}
-    named |= {f"choice {i}": c for i, c in enumerate(choicelist)}
-    operands = as_operands("select", **named, default=default)
+    arrays = {f"condition {i}": c for i, c in enumerate(condlist)}
+    arrays |= {f"choice {i}": c for i, c in enumerate(choicelist)}
+    operands = as_operands("select", **arrays, default=default)
     conditions, choices = operands[:count], operands[count:-1]
     for i, condition in enumerate(conditions):
         if condition.dtype.kind != "b":
             problem = f"condition {i} is {condition.dtype}, not bool"
             raise error(DtypeError, "select", problem, operands={"condition": condition.type})
     # Python numbers are weak, so they promote as they were given.
-    given = [*choicelist, default]
-    weak = [isinstance(v, int | float | complex) for v in given]
+    values = [*choicelist, default]
+    weak = [isinstance(v, int | float | complex) for v in values]
     dtype = promoted(
-        *[v if w else x.dtype for v, w, x in zip(given, weak, operands[count:], strict=True)]
+        *[v if w else x.dtype for v, w, x in zip(values, weak, operands[count:], strict=True)]
     )
     result = astype(operands[-1], dtype)
     for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):

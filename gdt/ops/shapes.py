@@ -177,10 +177,10 @@ def _reshape_in_order(
     if order == "F":
         (x,) = as_operands("reshape", x=x)
         sizes = (shape,) if isinstance(shape, int | np.integer) else tuple(shape)
-        reshaped = transpose(reshape(transpose(x), sizes[::-1]))
+        result = transpose(reshape(transpose(x), sizes[::-1]))
     else:
-        reshaped = reshape(x, shape)
-    if copy is False and not _shares_memory(reshaped, x):
+        result = reshape(x, shape)
+    if copy is False and not _shares_memory(result, x):
         raise error(
             CopyError,
             "reshape",
@@ -188,7 +188,7 @@ def _reshape_in_order(
             operands={"x": x.type},
             remedy="Let them be copied: copy=None.",
         )
-    return reshaped
+    return result
 
 
 def _shares_memory(out: DistributedArray, x: DistributedArray) -> bool:
@@ -366,9 +366,9 @@ def broadcast_to(xp: Any, x: Block, /, shape: Shape, *, block_shape: Any = FROM_
     >>> gdt.broadcast_to(gdt.arange(2), (2, 2)).tolist()
     [[0, 1], [0, 1]]
     """
-    missing = len(block_shape) - x.ndim
+    new_axes = len(block_shape) - x.ndim
     mesh_ndim = len(block_shape) - len(shape)  # type: ignore[arg-type]
-    x = x.reshape(x.shape[:mesh_ndim] + (1,) * missing + x.shape[mesh_ndim:])
+    x = x.reshape(x.shape[:mesh_ndim] + (1,) * new_axes + x.shape[mesh_ndim:])
     if isinstance(x, np.ndarray) and x.flags.c_contiguous and x.size:
         # What numpy.broadcast_to does, in a tenth of its time.
         strides = [0 if n == 1 else s for n, s in zip(x.shape, x.strides, strict=True)]

@@ -85,24 +85,24 @@ def read_interval(array_type: ArrayType, item: int | slice, axis: int) -> Interv
 
 
 def with_all_axes(
-    array_type: ArrayType, items: Sequence[Any], used: Sequence[int]
+    array_type: ArrayType, items: Sequence[Any], counts: Sequence[int]
 ) -> list[tuple[Any, int]]:
     """Pairs of an item of an index and the first axis that it covers; slices stand for `...` and
     for axes that are not mentioned.
 
-    used: the number of axes that each item covers.
+    counts: the number of axes that each item covers.
     """
     dots = [n for n, i in enumerate(items) if i is Ellipsis]
     if len(dots) > 1:
         problem = "an index has one `...` at most"
         raise error(IndexRangeError, "getitem", problem, operands={"x": array_type})
-    covered = sum(used)
+    covered = sum(counts)
     if covered > array_type.ndim:
         problem = f"{covered} indices are too many for rank {array_type.ndim}"
         raise error(IndexRangeError, "getitem", problem, operands={"x": array_type})
     at = dots[0] if dots else len(items)
     rest = [(slice(None), 1)] * (array_type.ndim - covered)
-    pairs = list(zip(items, used, strict=True))
+    pairs = list(zip(items, counts, strict=True))
     pairs[at : at + len(dots)] = rest
     positions, axis = [], 0
     for item, count in pairs:
@@ -137,12 +137,12 @@ class Cut:
             start, count, step, drops = intervals[dim]
             if not drops and (start, count, step) == (0, array_type.shape[dim], 1):
                 continue
-            split = array_type.layout.dims[dim]
-            axes = () if drops and split else None
+            split_axes = array_type.layout.dims[dim]
+            axes = () if drops and split_axes else None
             pieces = (Piece(0, start, 0, count, step),) if count else ()
             movement = movement_of(dim, pieces, count, 0, axes)
             self.steps.append(CutStep(array_type, movement))
-            array_type = resized(array_type, dim, count, split if axes is None else axes)
+            array_type = resized(array_type, dim, count, split_axes if axes is None else axes)
         self.whole, self.out = array_type, _with_axes(array_type, entries)
         self.is_whole = not self.steps and self.out is array_type
 
@@ -157,7 +157,7 @@ def _with_axes(array_type: ArrayType, entries: Sequence[Interval | None]) -> Arr
     pairs = [(1, ()) if e is None else next(axes) for e in entries]
     axes_left = [pair for pair, e in zip(pairs, entries, strict=True) if e is None or not e.drops]
     layout = array_type.layout
-    dims = tuple([split for _, split in axes_left])
+    dims = tuple([dim_axes for _, dim_axes in axes_left])
     return ArrayType.of(
         tuple([size for size, _ in axes_left]),
         array_type.dtype,
@@ -173,8 +173,8 @@ cut_of = lru_cache(maxsize=1 << 12)(Cut)  # one object for equal ones, which pla
 def cut_of_key(array_type: ArrayType, key: Key) -> Cut:
     """The cut that an index makes of an array of that type; IndexRangeError if it does not fit."""
     items = [slice(*i) if type(i) is tuple else i for i in key]
-    used = [0 if i is None or i is Ellipsis else 1 for i in items]
-    pairs = with_all_axes(array_type, items, used)
+    counts = [0 if i is None or i is Ellipsis else 1 for i in items]
+    pairs = with_all_axes(array_type, items, counts)
     return cut_of(
         array_type, tuple([i if i is None else read_interval(array_type, i, a) for i, a in pairs])
     )

@@ -96,7 +96,7 @@ def by_axis(
     shards = x.layout.shard_counts[axis]
     if shards == 1 or not x.size:
         return whole(x, axis=axis - x.ndim)
-    every = tuple(sorted({a for split in x.layout.dims for a in split}))
+    every = tuple(sorted({a for dim_axes in x.layout.dims for a in dim_axes}))
     if x.ndim == 1:
         return vector(relayout(x, Layout.of(x.mesh, (every,))))
     rest = [d for d in range(x.ndim) if d != axis and not x.layout.dims[d]]
@@ -111,8 +111,8 @@ def by_axis(
     if rows.shape[0] >= math.prod(x.mesh.sizes[a] for a in every):
         out = whole(relayout(rows, Layout.of(x.mesh, (every, ()))), axis=-1)
     else:
-        split = Layout.of(x.mesh, (every,))
-        out = stack([vector(relayout(row, split)) for row in rows])
+        layout = Layout.of(x.mesh, (every,))
+        out = stack([vector(relayout(row, layout)) for row in rows])
     result: DistributedArray = moveaxis(reshape(out, (*others, out.shape[-1])), -1, axis)
     return result
 

@@ -84,8 +84,8 @@ def _plan(
 ) -> tuple[int, int, int, int, tuple[int, ...]] | None:
     """The sizes of a block as (outer, lead, rows, columns), of which `outer` and `rows` are added
     up, and the result's shape; None if the block has no such form, or is too large."""
-    reduced = {a + len(shape) for a in axes}
-    statistic_shape = tuple([1 if i in reduced else n for i, n in enumerate(shape)])
+    summed_axes = {a + len(shape) for a in axes}
+    statistic_shape = tuple([1 if i in summed_axes else n for i, n in enumerate(shape)])
     sizes = grouped(shape, statistic_shape)
     if sizes is None:
         return None
@@ -95,7 +95,9 @@ def _plan(
     if lead > MOST_PRODUCTS and columns > 1:
         return None
     out = (
-        statistic_shape if keepdims else tuple([n for i, n in enumerate(shape) if i not in reduced])
+        statistic_shape
+        if keepdims
+        else tuple([n for i, n in enumerate(shape) if i not in summed_axes])
     )
     return outer, lead, rows, columns, out
 

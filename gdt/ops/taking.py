@@ -61,9 +61,9 @@ def _names(letter: str, count: int) -> list[str]:
 
 def _take_rule(x: ArrayType, indices: ArrayType, *, axis: int) -> str:
     dims, points = _names("d", x.ndim), _names("i", indices.ndim)
-    left = [*dims[:axis], "n", *dims[axis + 1 :]]
+    operand = [*dims[:axis], "n", *dims[axis + 1 :]]
     out = [*dims[:axis], *points, *dims[axis + 1 :]]
-    return f"{' '.join(left)}, {' '.join(points)} -> {' '.join(out)}"
+    return f"{' '.join(operand)}, {' '.join(points)} -> {' '.join(out)}"
 
 
 @op(_take_rule, linear="x", fill={"x": None})
@@ -127,9 +127,9 @@ def _rows(xp: Any, x: Block, row: Block, at: int) -> Block:
 
 def _add_at_rule(g: ArrayType, indices: ArrayType, carrier: ArrayType, *, axis: int) -> str:
     dims, points = _names("d", g.ndim - indices.ndim + 1), _names("i", indices.ndim)
-    left = [*dims[:axis], *points, *dims[axis + 1 :]]
+    operand = [*dims[:axis], *points, *dims[axis + 1 :]]
     out = [*dims[:axis], "n", *dims[axis + 1 :]]
-    return f"{' '.join(left)}, {' '.join(points)}, n -> {' '.join(out)}"
+    return f"{' '.join(operand)}, {' '.join(points)}, n -> {' '.join(out)}"
 
 
 @op(_add_at_rule, linear="g", fill={"carrier": None}, rounded="g")
@@ -147,11 +147,11 @@ def add_at(
     """
     mesh_ndim, chunk = shards.start["n"].ndim, carrier.shape[-1]
     at, stop = mesh_ndim + axis, mesh_ndim + axis + indices.ndim - mesh_ndim
-    split = [
+    is_split = [
         indices.shape[k] > 1 for k in range(mesh_ndim)
     ]  # these coordinates are summed right here
     mesh = [
-        1 if split[k] else max(g.shape[k], shards.start["n"].shape[k]) for k in range(mesh_ndim)
+        1 if is_split[k] else max(g.shape[k], shards.start["n"].shape[k]) for k in range(mesh_ndim)
     ]
     shape = [*mesh, *g.shape[mesh_ndim:at], chunk, *g.shape[stop:]]
     strides = strides_of(shape)
@@ -165,8 +165,8 @@ def add_at(
         *indices.shape[mesh_ndim:],
         *(1,) * (g.ndim - stop),
     )
-    mask = None if where.held is None else where.held.reshape(aligned)
-    steps = [0 if split[k] else strides[k] for k in range(mesh_ndim)]
+    mask = None if where.mask is None else where.mask.reshape(aligned)
+    steps = [0 if is_split[k] else strides[k] for k in range(mesh_ndim)]
     steps += [*strides[mesh_ndim:at], *[0] * (stop - at), *strides[at + 1 :]]
     return scatter_add(xp, g, rows.reshape(aligned), mask, steps, shape)
 
@@ -224,12 +224,12 @@ LARGE = 1 << 16  # bytes of a result from which it is worth another exchange to 
 def _are_many(x: ArrayType, indices: ArrayType, axis: int) -> bool:
     """Whether each device sends its share of the indices to those that hold the rows."""
     axes = {*x.layout.dims[axis]}
-    split = {a for of in indices.layout.dims for a in of}
-    if not axes or not indices.ndim or any(indices.layout.reductions) or split - axes:
+    split_axes = {a for of in indices.layout.dims for a in of}
+    if not axes or not indices.ndim or any(indices.layout.reductions) or split_axes - axes:
         return False
     count, size = math.prod(indices.shape), x.shape[axis]
     is_large = count * x.nbytes >= LARGE * size
-    return bool(split) or (is_large and count * x.layout.shard_counts[axis] >= size)
+    return bool(split_axes) or (is_large and count * x.layout.shard_counts[axis] >= size)
 
 
 # ---------------------------------------------------------------- take along an axis
@@ -315,7 +315,7 @@ def add_along_axis(
     for k, place in where.coordinates.items():
         rows = rows + place * strides[k]
     steps = [0 if d == at or (d < mesh_ndim and summed[d]) else s for d, s in enumerate(strides)]
-    return scatter_add(xp, g, rows, where.held, steps, shape)
+    return scatter_add(xp, g, rows, where.mask, steps, shape)
 
 
 take_along_axis_in_range.vjp(

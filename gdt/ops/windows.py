@@ -194,8 +194,8 @@ def without_fill(how: Tiling) -> tuple[Tiling, tuple[int, int]]:
     start, end = max(first, 0), min(stop, how.size)
     if others or start >= end:
         return how, (0, 0)
-    cut = how._replace(length=end - start, starts=(start,), stops=(end,))
-    return cut, (start - first, first + how.length - end)
+    tiling = how._replace(length=end - start, starts=(start,), stops=(end,))
+    return tiling, (start - first, first + how.length - end)
 
 
 def tiled(x: DistributedArray, how: Tiling, fill: bytes | int = 0) -> DistributedArray:
@@ -214,7 +214,7 @@ def untiled(x: DistributedArray, how: Tiling) -> DistributedArray:
 
 def _placed(layout: Layout, dim: int, axes: Axes, *, keeps_sums: bool = True) -> Layout:
     """Return `layout` with axis `dim` split over the mesh axes `axes`, and no other axis."""
-    dims = [tuple(a for a in split if a not in axes) for split in layout.dims]
+    dims = [tuple(a for a in dim_axes if a not in axes) for dim_axes in layout.dims]
     dims[dim] = axes
     return (layout if keeps_sums else layout.resolved).split_as(tuple(dims))
 
@@ -226,8 +226,8 @@ def _types(x: ArrayType, how: Tiling, *, is_tiled: bool) -> tuple[ArrayType, Arr
     before, after = slice(dim), slice(dim + 1 + is_tiled, None)
     rest, reductions = dims[after], x.layout.reductions
 
-    def array_type(sizes: tuple[int, ...], split: tuple[Axes, ...]) -> ArrayType:
-        layout = Layout.of(mesh, (*dims[before], *split, *rest), reductions)
+    def array_type(sizes: tuple[int, ...], new_dims: tuple[Axes, ...]) -> ArrayType:
+        layout = Layout.of(mesh, (*dims[before], *new_dims, *rest), reductions)
         return ArrayType.of((*shape[before], *sizes, *shape[after]), x.dtype, layout)
 
     tiles = len(how.starts)

@@ -118,8 +118,8 @@ def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
         raise error(
             DtypeError, "update_at", f"a quotient cannot stay {x.dtype}", operands={"x": x.type}
         )
-    cast: DistributedArray = astype(value, x.dtype)
-    return cast
+    result: DistributedArray = astype(value, x.dtype)
+    return result
 
 
 KINDS = {bool: "biufc", int: "iufc", float: "fc", complex: "c"}
@@ -231,8 +231,8 @@ def _to_owners(
     of `x` there, with its elements where they belong, along others that of the interval."""
     dims = x.layout.dims
     if any(value.layout.dims) or any(value.layout.reductions):
-        split = tuple([of if n > 1 else () for of, n in zip(dims, value.shape, strict=True)])
-        value = relayout(value, Layout.of(x.mesh, split))
+        value_dims = tuple([of if n > 1 else () for of, n in zip(dims, value.shape, strict=True)])
+        value = relayout(value, Layout.of(x.mesh, value_dims))
     for dim, (start, count, step, _) in enumerate(intervals):
         size = x.shape[dim]
         if value.shape[dim] != count or _is_all(_extent(intervals[dim]), size):
@@ -284,7 +284,7 @@ def _copies(x: ArrayType, value: ArrayType, extents: Sequence[Extent], number: i
     mesh, every = x.mesh, slice(None)
     partial_dims = [d for d, extent in enumerate(extents) if not _is_all(extent, x.shape[d])]
     involved = sorted({a for d in partial_dims for a in x.layout.dims[d]})
-    of_value = {a for split in value.layout.dims for a in split}
+    of_value = {a for dim_axes in value.layout.dims for a in dim_axes}
     copies: Copies = []
     for inside in itertools.product(*(range(mesh.box[a]) for a in involved)):
         place = dict(zip(involved, inside, strict=True))
@@ -313,8 +313,8 @@ def _along(extent: Extent, shard: tuple[int, int], *, expanded: bool) -> tuple[s
     begin = max(0, -((start - low) // step))
     end = max(begin, min(count, -((start - high) // step)))
     first = start + begin * step - low
-    filled = slice(first, max(first + (end - begin - 1) * step + 1, first), step)
-    return filled, filled if expanded else slice(begin, end)
+    target = slice(first, max(first + (end - begin - 1) * step + 1, first), step)
+    return target, target if expanded else slice(begin, end)
 
 
 def _overwrite_vjp(
@@ -339,8 +339,8 @@ def _update_rows(
     x: DistributedArray, indexed: IndexedAxes, value: DistributedArray, how: str
 ) -> DistributedArray:
     """`x` with the rows that index arrays name set to `value`, or combined with it."""
-    at, indices, merged = indexed.at, indexed.indices, indexed.merged(x)
-    before, after = merged.shape[:at], merged.shape[at + 1 :]
+    at, indices, joined_axes = indexed.at, indexed.indices, indexed.merged(x)
+    before, after = joined_axes.shape[:at], joined_axes.shape[at + 1 :]
     others = (*indices.shape, *before, *after) if indexed.first else None
     shape = others or (*before, *indices.shape, *after)
     value = indexed.from_place(broadcast_to(_check_broadcasts(value, shape, x), shape))
@@ -350,9 +350,11 @@ def _update_rows(
     indices = reshape(indices, (count,))
     value = reshape(value, (*before, count, *after))
     if how == "subtract":
-        out = scatter_rows(merged, indices, -value, axis=at, how="add")
+        out = scatter_rows(joined_axes, indices, -value, axis=at, how="add")
     elif how == "divide":
-        out = merged / scatter_rows(ones_like(merged), indices, value, axis=at, how="multiply")
+        out = joined_axes / scatter_rows(
+            ones_like(joined_axes), indices, value, axis=at, how="multiply"
+        )
     else:
-        out = scatter_rows(merged, indices, value, axis=at, how=how)
+        out = scatter_rows(joined_axes, indices, value, axis=at, how=how)
     return indexed.parted(out)

@@ -89,12 +89,12 @@ def _words(xp: Namespace, index: Array, key: Array, stream: int) -> tuple[Array,
 
 def _accepted(xp: Namespace, attempt: Attempt, index: Array, *parameters: Array) -> Array:
     """Return each element's first value that `attempt(number, index, *parameters)` accepts."""
-    out, remaining = xp.empty(index.size, np.float64), xp.arange(index.size)
+    out, indices = xp.empty(index.size, np.float64), xp.arange(index.size)
     for number in itertools.count():
         values, good = attempt(number, index, *parameters)
-        out[remaining[good]] = values[good]
-        remaining = remaining[~good]
-        if not remaining.size:
+        out[indices[good]] = values[good]
+        indices = indices[~good]
+        if not indices.size:
             return out
         index, *parameters = (x[~good] for x in (index, *parameters))  # type: ignore[assignment]
     raise AssertionError

@@ -347,9 +347,11 @@ def bernoulli(
     if isinstance(p, int | float):
         truths = drawn("bernoulli", shape, bool, layout, key, {"p": float(p)})
     else:
-        exact = astype(p, np.float64) if isinstance(p, DistributedArray) else np.asarray(p, float)
+        probabilities = (
+            astype(p, np.float64) if isinstance(p, DistributedArray) else np.asarray(p, float)
+        )
         bits = drawn("bits32", shape, np.uint32, layout, key, {})
-        truths = less(bits, exact * 2.0**32)
+        truths = less(bits, probabilities * 2.0**32)
         if truths.shape != bits.shape:
             problem = f"p of shape {list(np.shape(p))} does not broadcast to {list(bits.shape)}"
             raise error(ShapeError, "bernoulli", problem)

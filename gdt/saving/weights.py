@@ -53,7 +53,7 @@ def load_weights(
     ['layers.0.bias', 'layers.0.weight']
     """
     places, arrays, problems = model.state(), dict[str, Any](), []
-    for key, read in _entries(path):
+    for key, reader in _entries(path):
         name, transform = _renamed(key, names or {})
         if name not in places:
             problems += [f"{key}: the model has no {name}"] if strict else []
@@ -61,7 +61,7 @@ def load_weights(
         if name in arrays:
             problems.append(f"{key}: {name} has been given before")
             continue
-        value = np.asarray(transform(read()))
+        value = np.asarray(transform(reader()))
         if value.shape != places[name].shape:
             shapes = f"{list(value.shape)}, and the model's {name} is {places[name].type}"
             problems.append(f"{key}: shape {shapes}")
@@ -108,11 +108,11 @@ def _entries(path: Any) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:
 def _header(file: Path) -> tuple[dict[str, Any], int]:
     """Return the header of a safetensors file, and where its data begin."""
     try:
-        with file.open("rb") as opened:
-            size = int.from_bytes(opened.read(8), "little")
+        with file.open("rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
             if size > file.stat().st_size:
                 raise ValueError("it is cut off")
-            header: dict[str, Any] = json.loads(opened.read(size))
+            header: dict[str, Any] = json.loads(stream.read(size))
             return header, 8 + size
     except (OSError, ValueError) as cause:
         problem = f"{file} is no safetensors file ({cause})"

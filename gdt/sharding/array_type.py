@@ -89,8 +89,11 @@ class ArrayType(Immutable):
     def block_shape(self) -> tuple[int, ...]:
         """The shape of a block: one axis per mesh axis, then the local shape. A mesh axis that
         splits the array has the box's size, any other mesh axis has 1."""
-        split = self.layout.split_axes
-        return tuple(b if a in split else 1 for a, b in enumerate(self.mesh.box)) + self.local_shape
+        split_axes = self.layout.split_axes
+        return (
+            tuple(b if a in split_axes else 1 for a, b in enumerate(self.mesh.box))
+            + self.local_shape
+        )
 
     @cached_property
     def memory_order(self) -> tuple[int, ...] | None:
@@ -120,8 +123,8 @@ class ArrayType(Immutable):
 
     def is_whole(self) -> bool:
         """Whether this process holds all elements."""
-        mesh, split = self.mesh, self.layout.split_axes
-        return all(len({at[a] for at in mesh.blocks}) == mesh.grid[a] for a in split)
+        mesh, split_axes = self.mesh, self.layout.split_axes
+        return all(len({at[a] for at in mesh.blocks}) == mesh.grid[a] for a in split_axes)
 
     def extent(self, dim: int, index: int) -> tuple[int, int]:
         """Return the interval of global indices that shard `index` of axis `dim` holds, without

@@ -65,11 +65,11 @@ def block_grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
     Major axes are cut first. Raises MeshError where `blocks` equal boxes are impossible."""
     if isinstance(blocks, bool) or not isinstance(blocks, int) or blocks < 1:
         raise error(MeshError, op, f"blocks is {blocks!r}; it is an int of at least 1")
-    grid, left = [], blocks
+    grid, count = [], blocks
     for size in sizes:
         # A cut axis must end before the next one begins, else a block would not be a box.
-        cut = left if size % left == 0 else size if left % size == 0 else 0
-        if cut == 0:
+        parts = count if size % count == 0 else size if count % size == 0 else 0
+        if parts == 0:
             shape = "x".join(map(str, sizes))
             raise error(
                 MeshError,
@@ -78,8 +78,8 @@ def block_grid(sizes: tuple[int, ...], blocks: int, op: str) -> tuple[int, ...]:
                 f"into {blocks} equal boxes",
                 remedy="Use a number of physical devices that divides the leading mesh axes.",
             )
-        grid.append(cut)
-        left //= cut
-    if left != 1:
+        grid.append(parts)
+        count //= parts
+    if count != 1:
         raise error(MeshError, op, f"{blocks} blocks are more than {math.prod(sizes)} coordinates")
     return tuple(grid)

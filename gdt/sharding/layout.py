@@ -229,8 +229,8 @@ class Layout(Immutable):
     def split_as(self, dims: tuple[Axes, ...]) -> Layout:
         """Return the layout that splits array axes by the mesh axes `dims`, and is partial as this
         one is over all other mesh axes."""
-        split = Layout.of(self.mesh, dims).split_axes
-        reductions = tuple(None if a in split else r for a, r in enumerate(self.reductions))
+        split_axes = Layout.of(self.mesh, dims).split_axes
+        reductions = tuple(None if a in split_axes else r for a, r in enumerate(self.reductions))
         return Layout.of(self.mesh, dims, reductions)
 
     def delete(self, dims: Sequence[int]) -> Layout:
@@ -247,8 +247,8 @@ class Layout(Immutable):
                 problem = f"axis {d} is out of range for rank {self.rank}"
                 raise error(LayoutError, "Layout.delete", problem, operands={"layout": self})
         deleted = {d % self.rank for d in dims}
-        remaining = tuple(axes for d, axes in enumerate(self.dims) if d not in deleted)
-        return Layout.of(self.mesh, remaining, self.reductions)
+        other_dims = tuple(axes for d, axes in enumerate(self.dims) if d not in deleted)
+        return Layout.of(self.mesh, other_dims, self.reductions)
 
     def local_shape_from_global_shape(self, shape: Sequence[int]) -> list[int]:
         """Return the shape of the first shard of an array of global `shape`, rounded up.

@@ -220,8 +220,8 @@ class _TransitionFinder:
         self.have, self.moving, self.dims = have, moving, have.layout.dims
         self.spread = spread
         reductions = have.layout.reductions
-        split = have.layout.split_axes
-        self.free = [a for a in sorted(moving) if a not in split and not reductions[a]]
+        split_axes = have.layout.split_axes
+        self.free = [a for a in sorted(moving) if a not in split_axes and not reductions[a]]
         self.partial = [a for a in sorted(moving - spread) if reductions[a]]
 
     def all(self) -> Iterator[Transition]:
@@ -251,8 +251,8 @@ class _TransitionFinder:
         over `resolved`."""
         dims = tuple(changes.get(d, axes) for d, axes in enumerate(self.dims))
         reductions = self.have.layout.reductions
-        remaining = tuple(None if a in resolved else r for a, r in enumerate(reductions))
-        return Layout.of(self.have.mesh, dims, remaining)
+        new_reductions = tuple(None if a in resolved else r for a, r in enumerate(reductions))
+        return Layout.of(self.have.mesh, dims, new_reductions)
 
     def spreads(self) -> Iterator[Transition]:
         """Make shards parts of a sum, with zeros in the place of all others, or whole values one
@@ -268,9 +268,9 @@ class _TransitionFinder:
 
     def summed(self, axes: Axes, changes: dict[int, Axes]) -> Layout:
         """Return `changed(changes)` with a partial sum over the mesh axes `axes`."""
-        cut = self.changed(changes)
-        reductions = tuple("sum" if a in axes else r for a, r in enumerate(cut.reductions))
-        return Layout.of(cut.mesh, cut.dims, reductions)
+        target = self.changed(changes)
+        reductions = tuple("sum" if a in axes else r for a, r in enumerate(target.reductions))
+        return Layout.of(target.mesh, target.dims, reductions)
 
     def slices(self) -> Iterator[Transition]:
         """Cut an array axis along mesh axes that held copies, which sends nothing."""

@@ -116,15 +116,17 @@ def considered(
     for order, strategy in enumerate(_strategies(rule, types, sizes, options)):
         pairs = zip(strategy.target_layouts, types, strict=True)
         moves = [t.nbytes for w, t in pairs if w is not None and t and w is not t.layout]
-        passed = strategy.passed()
-        later = _reduction_nbytes(rule, types, sizes, strategy) if moves or passed else 0
-        if not reread.isdisjoint(passed):
+        passed_operands = strategy.passed()
+        later = _reduction_nbytes(rule, types, sizes, strategy) if moves or passed_operands else 0
+        if not reread.isdisjoint(passed_operands):
             later *= 2
-        shared = sum(_resolution_nbytes(types[n]) // 2 for n in reread - set(passed))
+        shared_nbytes = sum(
+            _resolution_nbytes(types[n]) // 2 for n in reread - set(passed_operands)
+        )
         partial = sum(r is not None for o in strategy.output_layouts for r in o.reductions)
         partial = partial if later else 0
         later += _unsplit_nbytes(rule, types, sizes, strategy) if moves else 0
-        nbytes = strategy.nbytes - shared + later
+        nbytes = strategy.nbytes - shared_nbytes + later
         yield Price(nbytes, sum(moves), partial, order, later), strategy
 
 
@@ -225,8 +227,8 @@ def _strategies(
                 axes_of.setdefault(option, []).append(axis)
         orders = [_orders(rule, types, f, axes) for f, axes in axes_of.items()]
         for ordered in itertools.product(*orders):
-            split = dict(zip(axes_of, ordered, strict=True))
-            strategy = _strategy(rule, types, sizes, split, combination)
+            factor_axes = dict(zip(axes_of, ordered, strict=True))
+            strategy = _strategy(rule, types, sizes, factor_axes, combination)
             if strategy is not None:
                 yield strategy
 

@@ -84,9 +84,9 @@ def choices(
         numbers = [0, *rng.sample(range(1, total), limit - 1)]
     combinations = []
     for n in numbers:
-        combination, left = [], n
+        combination, rest = [], n
         for option in options:
-            left, i = divmod(left, len(option))
+            rest, i = divmod(rest, len(option))
             combination.append(_reduced_by(option[i], rng.choice(reductions)))
         combinations.append(tuple(combination))
     return combinations

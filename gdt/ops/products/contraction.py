@@ -45,9 +45,9 @@ class Factor:
     that neither the other operand nor the output has, whose axes `summed` are added up first."""
 
     def __init__(self, labels: Terms, shape: tuple[int, ...], others: Terms) -> None:
-        named = [(n, s) for n, s in zip(labels, shape, strict=True) if n is not None]
+        sizes = [(n, s) for n, s in zip(labels, shape, strict=True) if n is not None]
         self.summed = tuple(i for i, n in enumerate(labels) if n is not None and n not in others)
-        self.sizes = {n: s for n, s in named if n in others}
+        self.sizes = {n: s for n, s in sizes if n in others}
         self.labels = list(self.sizes)
 
     def matrices(

@@ -53,12 +53,12 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = False) -> Distribute
         common = promoted(*[a.dtype for a in arrays])
         arrays = [astype(a, common) for a in arrays]
     terms, out = _read(subscripts, tuple([a.type for a in arrays]))
-    pending = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
+    operands_left = [_without_repeats(x, term) for x, term in zip(arrays, terms, strict=True)]
     if optimize is not False and len(arrays) > 2:
         for step in einsum_path(subscripts, *arrays, optimize=optimize)[0][1:-1]:
-            operands_of_step = [pending.pop(i) for i in sorted(step, reverse=True)]
-            pending.append(_contracted(operands_of_step[::-1], pending, out))
-    x, labels = _contracted(pending, [], out)
+            operands_of_step = [operands_left.pop(i) for i in sorted(step, reverse=True)]
+            operands_left.append(_contracted(operands_of_step[::-1], operands_left, out))
+    x, labels = _contracted(operands_left, [], out)
     if labels != out:
         return _reduced(x, labels, out)
     return alias(x) if x is arrays[0] else x
@@ -74,8 +74,8 @@ def _contracted(operands: Sequence[Labelled], others: Sequence[Labelled], out: T
     (x, labels), *rest = operands
     for i, (w, term) in enumerate(rest):
         labels_of_rest = {*out, *(n for _, later in (*rest[i + 1 :], *others) for n in later)}
-        remaining = tuple(n for n in dict.fromkeys((*labels, *term)) if n in labels_of_rest)
-        target = out if i == len(rest) - 1 and not others else remaining
+        labels_left = tuple(n for n in dict.fromkeys((*labels, *term)) if n in labels_of_rest)
+        target = out if i == len(rest) - 1 and not others else labels_left
         x, labels = contract_labels(x, w, labels, term, target), target
     return x, labels
 
@@ -117,14 +117,14 @@ def _labels(subscripts: str, types: Sequence[ArrayType]) -> tuple[list[Term], Te
     """Labels of every operand's axes and of the result's. The axes of `...` are labelled `_1`, `_2`
     and so on from the right."""
     left, arrow, right = subscripts.replace(" ", "").partition("->")
-    written = left.split(",")
-    if len(written) != len(types):
-        raise _error(subscripts, f"{len(written)} terms for {len(types)} operands", types)
-    for term in (*written, right):
+    operand_terms = left.split(",")
+    if len(operand_terms) != len(types):
+        raise _error(subscripts, f"{len(operand_terms)} terms for {len(types)} operands", types)
+    for term in (*operand_terms, right):
         if not term.replace("...", "", 1).isalpha() and term.replace("...", "", 1):
             raise _error(subscripts, f"{term!r} has more than letters and one `...`", types)
     terms, batch = [], 0
-    for i, (term, x) in enumerate(zip(written, types, strict=True)):
+    for i, (term, x) in enumerate(zip(operand_terms, types, strict=True)):
         letters = term.replace("...", "")
         rest = x.ndim - len(letters)
         if rest < 0 or (rest and "..." not in term):

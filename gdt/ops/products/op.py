@@ -203,8 +203,8 @@ def tensordot(
     x, w = as_operands("tensordot", x=x, w=w)
     # The cache compares by ==, and True == 1 is no axis: only ints, and pairs of ints, go there.
     pair = type(axes) is tuple and [type(i) for i in axes] == [int, int]
-    read = _cached_terms if pair or type(axes) is int else _terms
-    return contraction(x, w, terms=read(x.type, w.type, axes))
+    terms_of = _cached_terms if pair or type(axes) is int else _terms
+    return contraction(x, w, terms=terms_of(x.type, w.type, axes))
 
 
 def _terms(x: ArrayType, w: ArrayType, axes: Any) -> Terms:

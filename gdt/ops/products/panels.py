@@ -227,8 +227,8 @@ class PanelProduct:
         if n not in panel.gathers:
             return self._taken(blocks, self.dims[n], panel.places)
         shares = self._taken(blocks, self.dims[n], panel.shares[n])
-        gathered = run_transition(panel.gathers[n], shares)
-        return gathered if panel.valid is None else self._taken(gathered, self.dims[n], panel.valid)
+        whole = run_transition(panel.gathers[n], shares)
+        return whole if panel.valid is None else self._taken(whole, self.dims[n], panel.valid)
 
     def _taken(self, blocks: Blocks, dim: int | None, indices: list[Block]) -> Blocks:
         if dim is None:
@@ -323,8 +323,8 @@ def _planned(run: PanelProduct) -> Plan:
         for n, t in enumerate(run.moved)
     ]
     if mesh.divided:
-        planned = BlockPlan(layouts, run.out, (), run)
-        return plan_of_blocks(run.types, planned, run.product.name, run.static)
+        block_plan = BlockPlan(layouts, run.out, (), run)
+        return plan_of_blocks(run.types, block_plan, run.product.name, run.static)
 
     def whole(*blocks: Block) -> Block:
         """The product in the only block, where nothing is sent."""
@@ -335,5 +335,5 @@ def _planned(run: PanelProduct) -> Plan:
         counts = tuple([mesh.sizes[a] for a in cut.scattered])
         return local.split(xp, block, mesh.ndim, cut.scattered, counts, run.dims[-1] or 0)
 
-    planned = BlockPlan(layouts, run.out, [whole], None, run.collectives)
-    return plan_of_blocks(run.types, planned, run.product.name, run.static)
+    block_plan = BlockPlan(layouts, run.out, [whole], None, run.collectives)
+    return plan_of_blocks(run.types, block_plan, run.product.name, run.static)
