@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -285,6 +285,22 @@ def _flat(xp: Any, part: Block, batch: tuple[int, ...]) -> Block:
     if part.shape[:-2] != batch:
         part = xp.broadcast_to(part, (*batch, *shape))
     return part.reshape(math.prod(batch), *shape)
+
+
+def block_of_tiles(
+    xp: Any,
+    mesh_shape: tuple[int, ...],
+    tiles: int,
+    batch: tuple[int, ...],
+    results: Sequence[Sequence[Block]],
+) -> Iterator[Block]:
+    """Yield each result of all tiles in one block: the parts (heads, ...) of `tiles_of`, in its
+    order, become (mesh axes..., batch..., tiles, ...)."""
+    for parts in zip(*results, strict=True):
+        part = parts[0]
+        whole = part if len(parts) == 1 else xp.stack(parts)  # else a copy
+        whole = whole.reshape(*mesh_shape, tiles, *batch, *part.shape[1:])
+        yield xp.moveaxis(whole, len(mesh_shape), len(mesh_shape) + len(batch))
 
 
 class Mask(NamedTuple):

@@ -22,7 +22,14 @@ from gdt.ops.exponential import exp
 from gdt.ops.extrema import max_
 from gdt.ops.joining import concat, roll
 from gdt.ops.movement import relayout
-from gdt.ops.nn.attention.blocks import attend, cut_mask, gradients, mask_of_tile, tiles_of
+from gdt.ops.nn.attention.blocks import (
+    attend,
+    block_of_tiles,
+    cut_mask,
+    gradients,
+    mask_of_tile,
+    tiles_of,
+)
 from gdt.ops.nn.attention.spans import Spans, number_of
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims, reshape
@@ -55,11 +62,14 @@ def _rule(q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, key: Any, *, how:
     return RuleSpec(text, whole=_whole(mask))
 
 
-def _batch(mesh_ndim: int, *blocks: Block) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """Return the mesh axes, the batch axes and the tiles of blocks whose leading axes broadcast."""
-    shapes = [b.shape for b in blocks]
-    lead = np.broadcast_shapes(*[shape[:-2] for shape in shapes])
-    return tuple(lead[:mesh_ndim]), tuple(lead[mesh_ndim:-1]), lead[-1]
+def _batch(shards: Shards, *blocks: Block) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """Return the mesh axes, the batch axes and the tiles of blocks whose leading axes broadcast.
+
+    Mesh axes whose coordinates all hold the same tiles are batch axes.
+    """
+    lead = np.broadcast_shapes(*[b.shape[:-2] for b in blocks])
+    mesh_ndim = shards.start["t"].ndim if "...1" in shards.split else 0
+    return lead[:mesh_ndim], lead[mesh_ndim:-1], lead[-1]
 
 
 @op(_rule, outputs=2, rounded="q -")
@@ -76,26 +86,17 @@ def attention_of_tiles(
     shards: Shards = FROM_ENGINE,
 ) -> tuple[Block, Block]:
     """Return the results of queries in their tiles, and the logarithms of the denominators."""
-    mesh_ndim = shards.start["t"].ndim
-    shape, batch, tiles = _batch(mesh_ndim, q, k, v)
-    lead = (*shape, *batch, tiles, q.shape[-2])
-    dtype = xp.result_type(q.dtype, k.dtype, v.dtype)
-    out, denominators = xp.empty((*lead, v.shape[-1]), dtype), xp.empty(lead, _wide(dtype))
+    shape, batch, tiles = _batch(shards, q, k, v)
+    results = []
     for at, tile, parts in tiles_of(xp, shape, tiles, batch, q, k, v):
         place = how.place(number_of(xp, shards, at, tile), q.shape[-2], k.shape[-2])
         seen = mask_of_tile(xp, mask, at, tile, batch)
         seen = cut_mask(xp, seen, place, q.shape[-2], k.shape[-2])
         queries, keys, values = parts
         drops = how.drops(xp, key, shards, at, batch)
-        y, sums = attend(xp, queries, keys, values, seen, place, how.scale, drops)
-        out[at][..., tile, :, :] = y.reshape(*batch, *y.shape[1:])
-        denominators[at][..., tile, :] = sums.reshape(*batch, sums.shape[-1])
-    return out, denominators
-
-
-def _wide(dtype: np.dtype) -> np.dtype:
-    """Return the dtype of denominators: float32 for float16."""
-    return np.dtype(np.float32) if dtype.itemsize < 4 else dtype
+        results.append(attend(xp, queries, keys, values, seen, place, how.scale, drops))
+    out, denominators = block_of_tiles(xp, shape, tiles, batch, results)
+    return out.astype(xp.result_type(q.dtype, k.dtype, v.dtype), copy=False), denominators
 
 
 def _gradient_rule(
@@ -126,10 +127,8 @@ def attention_gradient(
 
     products: those of every result with its cotangent, (..., queries).
     """
-    mesh_ndim = shards.start["t"].ndim
-    shape, batch, tiles = _batch(mesh_ndim, q, k, v, g)
-    dtype = denominators.dtype
-    outs = [xp.empty((*shape, *batch, tiles, *a.shape[-2:]), dtype) for a in (q, k, v)]
+    shape, batch, tiles = _batch(shards, q, k, v, g)
+    results = []
     vectors = denominators[..., None], products[..., None]
     for at, tile, parts in tiles_of(xp, shape, tiles, batch, q, k, v, g, *vectors):
         place = how.place(number_of(xp, shards, at, tile), q.shape[-2], k.shape[-2])
@@ -138,12 +137,11 @@ def attention_gradient(
         queries, keys, values, cotangent, sums, own = parts
         drops = how.drops(xp, key, shards, at, batch)
         rows = sums[..., 0], own[..., 0]
-        results = gradients(
-            xp, queries, keys, values, seen, cotangent, *rows, place, how.scale, drops
+        results.append(
+            gradients(xp, queries, keys, values, seen, cotangent, *rows, place, how.scale, drops)
         )
-        for out, result in zip(outs, results, strict=True):
-            out[at][..., tile, :, :] = result.reshape(*batch, *result.shape[1:])
-    return outs[0], outs[1], outs[2]
+    g_q, g_k, g_v = block_of_tiles(xp, shape, tiles, batch, results)
+    return g_q, g_k, g_v
 
 
 def _no_second_derivative(*_: Any, **__: Any) -> DistributedArray:

@@ -37,14 +37,17 @@ class Spans(NamedTuple):
         """Return which weights the heads at a coordinate drop; None if no weight is."""
         if not self.rate:
             return None
-        heads = xp.zeros((1,) * len(batch), np.int64)
-        for axis, size in enumerate(batch):
-            factor = f"...{len(batch) - axis + 1}"  # "...1" is that of tiles
-            first = _start(shards, factor, at) if factor in shards.split else 0
-            along = [-1 if a == axis else 1 for a in range(len(batch))]
-            count = math.prod(self.leading[axis + 1 :])
-            heads = heads + ((first + xp.arange(size)) * count).reshape(along)
-        return Drops(key.reshape(()), self.rate, heads.reshape(-1), self.queries, self.keys)
+        ndim, heads = len(self.leading), xp.zeros((), np.int64)
+        for axis, size in enumerate(batch[len(batch) - ndim :]):
+            factor = f"...{ndim - axis + 1}"  # "...1" is that of tiles
+            along = [-1 if a == axis else 1 for a in range(ndim)]
+            index = xp.arange(size).reshape(along)
+            if factor in shards.split:  # (mesh axes..., batch...) if the mesh axes are batch axes
+                first = _start(shards, factor, at)
+                index = index + first.reshape(*first.shape, *[1] * ndim)
+            heads = heads + index * math.prod(self.leading[axis + 1 :])
+        heads = xp.broadcast_to(heads, batch).reshape(-1)
+        return Drops(key.reshape(()), self.rate, heads, self.queries, self.keys)
 
     def place(self, tile: Any, queries: int, keys: int) -> Place:
         """Return the place of tile number `tile`, of `queries` and `keys` positions with padding.
@@ -75,6 +78,6 @@ def number_of(xp: Any, shards: Shards, at: tuple[int, ...], tile: int) -> Any:
 
 
 def _start(shards: Shards, factor: str, at: tuple[int, ...]) -> Any:
-    """Return where the shard of a factor begins at a coordinate."""
+    """Return where the shard of a factor begins at a coordinate, or for `()` at all of them."""
     start = shards.start[factor]
-    return start[tuple(i if n > 1 else 0 for i, n in zip(at, start.shape, strict=True))]
+    return start[tuple(i if n > 1 else 0 for i, n in zip(at, start.shape, strict=bool(at)))]
