@@ -828,13 +828,19 @@ def test_methods_are_bound() -> None:
     assert Trainer.step(one, gdt.ones(2)).tolist() == [6.0] * 2
 
 
-def test_numbers_that_change_in_every_call_are_warned_about_once() -> None:
-    step = gdt.function(lambda x, i: x * i)
-    with pytest.warns(RerecordedWarning, match="was called in 64 ways") as found:
-        for i in range(200):
-            step(gdt.ones(2), i)
+@pytest.mark.parametrize("where", ["argument", "state"])
+def test_numbers_that_change_in_every_call_are_warned_about_once(where: str) -> None:
+    state = {"w": gdt.ones(2), "factor": 0}
+    step = gdt.function(lambda x, i: x * i * state["factor"])
+    changed = {"argument": "what its arguments are", "state": "state.factor"}[where]
+    message = f"64 calls of <lambda> have run as written, the last one because {changed} has"
+    with pytest.warns(RerecordedWarning, match=message) as found:
+        for i in range(150):
+            state["factor"] = i * (where == "state")
+            step(gdt.ones(2), i * (where == "argument"))
     assert len(found) == 1
     assert found[0].filename == __file__
+    assert len(step.programs) <= 16
 
 
 def test_a_forgotten_step_is_gone_without_a_collection_of_cycles() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
+from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES
 from gdt.comm.messages import note_operands, noted_dataflow
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
@@ -28,15 +29,15 @@ from gdt.state import Place, Stateful, is_container, leaves, places
 __all__ = ["Function", "RerecordedWarning", "function"]
 
 
-MANY = 16  # recordings after which a function warns that it is recorded over and over
-MANY_SIGNATURES = 64  # after which it warns that each call has another
-MOST_SIGNATURES = 1024  # that are kept; then the oldest is forgotten
+MANY = 64  # calls that run as written, after which a function warns that they are many
+MOST_RECORDINGS = 16  # of one signature that are kept
+RECORDING_BYTES = 50_000  # an estimate of what a recording takes
 
 Tree = Any
 
 
 class RerecordedWarning(UserWarning):
-    """A function is recorded anew in most of its calls, which costs more than it saves."""
+    """A function is recorded over and over, which costs more than it saves."""
 
 
 # ---------------------------------------------------------------- recording
@@ -93,18 +94,19 @@ class Function:
         self._name = name_of(function)
         # By keys of arguments; with the objects whose identities are in a key, alive, so that no
         # others have them.
-        self._recordings: dict[Any, tuple[list[Recording], list[tuple[str, Any]]]] = {}
-        self._count = 0
+        self._recordings: Cache[tuple[list[Recording], list[tuple[str, Any]]]]
+        self._recordings = Cache(RECORDING_BYTES)
         self._calls = itertools.count(1)
-        self._has_warned = False
+        self._calls_as_written = itertools.count(1)
 
     def __repr__(self) -> str:
-        return f"<gdt.function {self._name}, {self._count} recordings>"
+        return f"<gdt.function {self._name}, {len(self.programs)} recordings>"
 
     @property
     def programs(self) -> list[Program]:
         """The programs recorded so far; `print(program.source)` shows what runs."""
-        return [r.program for recordings, _ in self._recordings.values() for r in recordings]
+        entries = (self._recordings.older | self._recordings).values()
+        return [r.program for recordings, _ in entries for r in recordings]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
@@ -118,15 +120,15 @@ class Function:
                 return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs, self._name)
         if HISTORIES:
-            run = self._run_observed if observers else self._run
-            return self._run_compared(run, arguments, args, kwargs)
-        return self._run(arguments, args, kwargs)
+            return self._run_compared(arguments, bool(observers))
+        return self._run(arguments)
 
-    def _run(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
-        is_verified = self._verify and next(self._calls) % self._verify == 0
-        if arguments.key not in self._recordings:
-            return self._first_call(arguments, args, kwargs)
-        recordings, before = self._recordings[arguments.key][0], None
+    def _run(self, arguments: Arguments) -> Any:
+        is_verified, before = self._verify and next(self._calls) % self._verify == 0, None
+        try:
+            recordings, _ = self._recordings[arguments.key]
+        except KeyError:
+            return self._first_call(arguments)
         if is_verified and recordings:
             before = self._state(arguments)
             before.copy_arrays()
@@ -135,27 +137,18 @@ class Function:
             if result is not OUTDATED:
                 break
         else:
-            result = self._record(arguments, recordings, args, kwargs)
+            result = self._record(arguments, recordings)
         if before is not None:
-            self._verify_result(result, before, arguments, args, kwargs)
+            self._verify_result(result, before, arguments)
         return result
 
-    def _run_observed(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
-        """Run a call as it is written, of which other processes may run a replay."""
-        state = self._state(arguments)
-        with state.attempt():
-            return self._as_written(state, arguments, args, kwargs)
-
-    def _run_compared(
-        self, run: Callable[..., Any], arguments: Arguments, args: Any, kwargs: Any
-    ) -> Any:
+    def _run_compared(self, arguments: Arguments, is_observed: bool) -> Any:
         """Run a call that processes compare: which arrays it is given, and not what its ops are
-        given, since one process may replay what another runs as it is written."""
-        recordings, history = self._recordings.get(arguments.key, ([],))[0], HISTORIES[0]
-        if recordings:
-            taken = [(i.place, i.argument) for i in recordings[0].inputs]
-        else:
-            taken = [(place, n) for place, n, _ in self._state(arguments).arrays]
+        given, since one process may replay what another runs as it is written. is_observed: whether
+        this one does the latter."""
+        recordings, _ = self._recordings.recall(arguments.key) or ((), ())
+        history, run = HISTORIES[0], self._first_call if is_observed else self._run
+        taken = recordings[0].inputs if recordings else self._state(arguments).arrays
         places = _places(taken, arguments)
         operands = list(map(read, places))
         note_operands(f"the step {self._name}", operands)
@@ -164,7 +157,7 @@ class Function:
         history.begin_step(operands)
         del operands
         try:
-            result = run(arguments, args, kwargs)
+            result = run(arguments)
         finally:
             history.end_step()
         operands = [reference() for reference in before]
@@ -174,45 +167,38 @@ class Function:
         history.place_results(results, [x for x in operands if x is not None])
         return result
 
-    def _as_written(self, state: State, arguments: Arguments, args: Any, kwargs: Any) -> Any:
+    def _as_written(self, state: State, arguments: Arguments) -> Any:
         """Call the step itself, which is given this state."""
         with noted_dataflow(f"the step {self._name}") as results:
-            result = self._function(*args, **kwargs)
+            result = self._function(*arguments.args, **arguments.kwargs)
             if HISTORIES:
                 templated(result, [], self._name)  # raises for a tree that has no leaves
-                places = _places([(place, n) for place, n, _ in state.arrays], arguments)
-                results += [*map(read, places), *leaves(result, by_name=True)]
+                results.extend(map(read, _places(state.arrays, arguments)))
+                results.extend(leaves(result, by_name=True))
         return result
 
     def _state(self, arguments: Arguments) -> State:
         return State(self._function, self._named, arguments)
 
-    def _first_call(self, arguments: Arguments, args: Any, kwargs: Any) -> Any:
+    def _first_call(self, arguments: Arguments) -> Any:
         """Run as written, which makes plans and whatever state there is to be."""
         state = self._state(arguments)
         with state.attempt(), observing(WriteRefuser(state)):
-            result = self._as_written(state, arguments, args, kwargs)
+            result = self._as_written(state, arguments)
             templated(result, [], self._name)  # raises for what a replay could not return
-        if len(self._recordings) == MANY_SIGNATURES:
-            self._warn(
-                f"was called in {MANY_SIGNATURES} ways, of each of which the first two calls run "
-                "as written; numbers that change from call to call are arrays: gdt.asarray(number)"
-            )
-        while len(self._recordings) >= MOST_SIGNATURES:
-            del self._recordings[next(iter(self._recordings))]
-        self._recordings[arguments.key] = [], arguments.objects
+        if self._recordings.recall(arguments.key) is None:
+            self._recordings[arguments.key] = [], arguments.objects
+            self._count_as_written("what its arguments are")
         return result
 
-    def _record(
-        self, arguments: Arguments, recordings: list[Recording], args: Any, kwargs: Any
-    ) -> Any:
+    def _record(self, arguments: Arguments, recordings: list[Recording]) -> Any:
         outdated = recordings[0].state.changed() if recordings else None
         state = self._state(arguments)
         recorder = StepRecorder(self._name, state)
         arrays = [(*part, recorder.declare(part[-1])) for part in state.arrays]
         with state.attempt():
             with state.refusing_iterators(), observing(recorder):
-                returned = self._as_written(state, arguments, args, kwargs)
+                returned = self._as_written(state, arguments)
             state.refuse_changes()
             results: list[DistributedArray] = []
             template = templated(returned, results, self._name)
@@ -231,26 +217,29 @@ class Function:
         recordings.insert(
             0, Recording(self._name, recorder, state, containers, inputs, program, template)
         )
-        del recordings[MANY:]
-        self._count += 1
-        if self._count - len(self._recordings) >= MANY - 1:
-            because = f", the last time because {outdated} has changed" if outdated else ""
-            self._warn(
-                f"was recorded {MANY} times{because}; numbers that change from call to call are "
-                "arrays, gdt.asarray(number), and learning rates are schedules, which go on by "
-                "themselves"
-            )
+        del recordings[MOST_RECORDINGS:]
+        self._count_as_written(outdated)
         return returned
 
-    def _verify_result(
-        self, returned: Tree, before: State, arguments: Arguments, args: Any, kwargs: Any
-    ) -> None:
+    def _count_as_written(self, changed: str | None) -> None:
+        """Count a call that has run as written, as something had changed; warn if they are many."""
+        if next(self._calls_as_written) == MANY:
+            because = f", the last one because {changed} has changed" if changed else ""
+            warnings.warn(
+                f"gdt.function: {MANY} calls of {self._name} have run as written{because}; numbers "
+                "that change from call to call are arrays, gdt.asarray(number), and learning rates "
+                "are schedules, which go on by themselves",
+                RerecordedWarning,
+                stacklevel=frame_of_user()[1],
+            )
+
+    def _verify_result(self, returned: Tree, before: State, arguments: Arguments) -> None:
         """Take a call that has been replayed again as it is written; FunctionError names what
         differs in what both return and leave."""
         replayed = self._state(arguments)
         before.put_back()
         with before.attempt():
-            expected = self._as_written(before, arguments, args, kwargs)
+            expected = self._as_written(before, arguments)
         stale = difference(_values(returned), _values(expected))
         stale = stale or difference(replayed.values, self._state(arguments).values)
         if stale:
@@ -266,20 +255,11 @@ class Function:
             )
         replayed.put_back()
 
-    def _warn(self, problem: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            warnings.warn(
-                f"gdt.function: {self._name} {problem}",
-                RerecordedWarning,
-                stacklevel=frame_of_user()[1],
-            )
 
-
-def _places(taken: Iterable[tuple[Place, int]], arguments: Arguments) -> list[Place]:
-    """The places of the arrays that a call is given, in the order of their names. taken: a place of
-    the state and -1, or one of other arguments and its number among those of `arguments`."""
-    places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n in taken]
+def _places(taken: Iterable[tuple[Any, ...]], arguments: Arguments) -> list[Place]:
+    """The places of the arrays that a call is given, in the order of their names. taken: a place
+    and -1 for one of the state, or its number among those of `arguments`."""
+    places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n, *_ in taken]
     return sorted(places, key=lambda place: (place.name, str(place.key)))
 
 

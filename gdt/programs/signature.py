@@ -16,12 +16,13 @@ PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.
 
 
 class Arguments:
-    """The arguments of a call: `key`, all but the values in arrays; `places`, owner and key of
-    every array; `objects`, what is no array, number or container, by name; `containers`, lists and
-    dicts.
+    """The arguments of a call, `args` and `kwargs`: `key`, all but the values in arrays; `places`,
+    owner and key of every array; `objects`, what is no array, number or container, by name;
+    `containers`, lists and dicts.
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
+        self.args, self.kwargs = args, kwargs
         self.places: list[tuple[Any, Any]] = []
         self.objects: list[tuple[str, Any]] = []
         self.containers: list[Any] = []
