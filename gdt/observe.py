@@ -21,7 +21,8 @@ from gdt.errors import DtypeError, GradientError, error
 class Collective(NamedTuple):
     """One collective operation between devices.
 
-    kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `exchange` (point to point).
+    kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `exchange` (point to point),
+        or `reduce` and `broadcast`, which together carry out an all-reduce.
     axes: the names of the mesh axes whose devices take part.
     bytes: the bytes that all devices together send.
     arrays: the number of arrays that travel in it.

@@ -29,15 +29,20 @@ from gdt.ops.movement import relayout
 from gdt.ops.shapes import reshape
 from gdt.sharding import devices as device_kinds
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh, create_mesh, default_mesh
+from gdt.sharding.mesh import WAYS, Mesh, create_mesh, default_mesh
 from gdt.state import leaves, mapped
 
 __all__ = ["DataParallel", "MirroredStrategy", "ModelParallel", "Strategy", "current_strategy"]
 
 BATCH = "batch"
-REDUCTIONS = """Gradients are summed by "all_reduce"; NCCL chooses the way by the topology.
-  To sum each share of them on one device, write gdt.ModelParallel(layout_map=layouts) with
-  layouts[".*"] = gdt.nn.Sharded(state="batch")."""
+TENSORFLOW = {  # TensorFlow's classes of cross_device_ops
+    "NcclAllReduce": "all_reduce",
+    "ReductionToOneDevice": "to_one",
+    "HierarchicalCopyAllReduce": "hierarchical",
+}
+HIERARCHICAL = """Make a mesh that says which devices share a host, of 2 hosts with 4 devices:
+  mesh = gdt.create_mesh([("host", 2), ("device", 4)], reduce_by="hierarchical")
+  gdt.MirroredStrategy(mesh=mesh)"""
 _current: ContextVar[Strategy | None] = ContextVar("gdt.strategy", default=None)
 
 
@@ -261,12 +266,12 @@ def _concatenated(batches: Sequence[Any]) -> Any:
 # ---------------------------------------------------------------- the strategies
 
 
-def _devices(devices: int | Sequence[str] | None) -> Mesh:
+def _devices(devices: int | Sequence[str] | None, reduce_by: str = WAYS[0]) -> Mesh:
     """Return the mesh of one axis, the batch, over devices."""
     if isinstance(devices, int):
-        return create_mesh([(BATCH, devices)])
+        return create_mesh([(BATCH, devices)], reduce_by=reduce_by)
     listed = device_kinds.default_devices(None, 1) if devices is None else tuple(devices)
-    return create_mesh([(BATCH, len(listed))], devices=listed)
+    return create_mesh([(BATCH, len(listed))], devices=listed, reduce_by=reduce_by)
 
 
 @checked_class(eager=True)
@@ -275,15 +280,17 @@ class MirroredStrategy(Strategy):
 
     devices: the names of devices, such as "cuda:0"; or how many virtual devices of the host, or
         coordinates over its GPUs, to use; None for all GPUs, or one device of the host.
-    cross_device_ops: None or "all_reduce", also as an object of TensorFlow's class NcclAllReduce.
-    mesh: the mesh itself, in place of devices; batches are split over all its axes.
+    cross_device_ops: how gradients are summed, `"all_reduce"` or `"to_one"`, as `reduce_by` of
+        `gdt.create_mesh` has it; also an object of TensorFlow's NcclAllReduce or
+        ReductionToOneDevice.
+    mesh: the mesh itself, in place of devices; batches are split over all its axes. Its `reduce_by`
+        says how gradients are summed, also by `"hierarchical"`, between hosts and in them.
 
-    Gradients are summed by an all-reduce, whose way between devices NCCL chooses by the topology.
-    `ModelParallel` with `layouts[".*"] = gdt.nn.Sharded(state="batch")` sums each share of them on
-    one device. Follows `tf.distribute.MirroredStrategy`; see the module for what `run` does
-    differently.
+    `ModelParallel` with `layouts[".*"] = gdt.nn.Sharded(state="batch")` sums each share of the
+    gradients on one device. Follows `tf.distribute.MirroredStrategy`; see the module for what `run`
+    does differently.
 
-    Raises ArgumentError for both devices and a mesh, and for other cross_device_ops.
+    Raises ArgumentError for both devices and a mesh, and for cross_device_ops that do not fit.
 
     >>> import numpy as np
     >>> strategy = gdt.MirroredStrategy(2)
@@ -302,15 +309,26 @@ class MirroredStrategy(Strategy):
         *,
         mesh: Mesh | None = None,
     ) -> None:
-        named = isinstance(cross_device_ops, str | None)
-        reduction = cross_device_ops if named else type(cross_device_ops).__name__
-        if reduction not in (None, "all_reduce", "NcclAllReduce"):
-            problem = f"cross_device_ops is {reduction}"
-            raise error(ArgumentError, type(self).__name__, problem, remedy=REDUCTIONS)
+        op = type(self).__name__
+        named = isinstance(cross_device_ops, str)
+        reduce_by = cross_device_ops if named else type(cross_device_ops).__name__
+        if cross_device_ops is None:
+            reduce_by = WAYS[0] if mesh is None else mesh.reduce_by
+        reduce_by = TENSORFLOW.get(reduce_by, reduce_by)
+        if reduce_by not in WAYS:
+            remedy = f"It is one of {', '.join(map(repr, WAYS))}."
+            raise error(ArgumentError, op, f"cross_device_ops is {reduce_by!r}", remedy=remedy)
         if mesh is not None and devices is not None:
             problem = "both devices and a mesh are given"
-            raise error(ArgumentError, type(self).__name__, problem, remedy="Pass one of them.")
-        mesh = _devices(devices) if mesh is None else mesh
+            raise error(ArgumentError, op, problem, remedy="Pass one of them.")
+        if mesh is not None and reduce_by != mesh.reduce_by:
+            problem = f"cross_device_ops is {reduce_by!r}, and the mesh has {mesh.reduce_by!r}"
+            remedy = f"Write gdt.create_mesh(..., reduce_by={reduce_by!r})."
+            raise error(ArgumentError, op, problem, remedy=remedy)
+        if mesh is None and reduce_by == "hierarchical":
+            problem = "devices in a row have no hierarchy"
+            raise error(ArgumentError, op, problem, remedy=HIERARCHICAL)
+        mesh = _devices(devices, reduce_by) if mesh is None else mesh
         super().__init__(mesh, mesh.axis_names)
 
 

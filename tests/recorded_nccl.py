@@ -149,6 +149,8 @@ class RecordedNccl:
                 for other in sent[1:]:
                     found = COMBINE[first.op](found, other)
         for c in row:
+            if first.name == "reduce" and c.rank != first.peer:
+                continue  # NCCL does not write to the others
             own = found
             if first.name == "reduceScatter":
                 own = found[c.rank * c.count : (c.rank + 1) * c.count]
@@ -237,6 +239,11 @@ class Communicator:
         self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int
     ) -> None:
         self._record("reduceScatter", sendbuf, recvbuf, recvcount, datatype, op, None, stream)
+
+    def reduce(
+        self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int
+    ) -> None:
+        self._record("reduce", sendbuf, recvbuf, count, datatype, op, root, stream)
 
     def broadcast(
         self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int

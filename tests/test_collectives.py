@@ -190,3 +190,47 @@ def test_blocks_that_a_collective_makes_alike_have_memory_of_their_own() -> None
         for one, other in itertools.combinations(replicated.blocks, 2):
             assert not np.shares_memory(one, other)
             np.testing.assert_array_equal(one, other)
+
+
+# The collectives of an all-reduce over 2 hosts of 4 devices: kind, axes, and bytes for each byte
+# that is reduced.
+WAYS = {
+    "all_reduce": [("all_reduce", ("host", "device"), 2 * 7)],
+    "to_one": [("reduce", ("host", "device"), 7), ("broadcast", ("host", "device"), 7)],
+    "hierarchical": [
+        ("reduce_scatter", ("device",), 2 * 3),
+        ("all_reduce", ("host",), 2 * 1),
+        ("all_gather", ("device",), 2 * 3),
+    ],
+}
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 8])
+@pytest.mark.parametrize("way", WAYS)
+def test_an_all_reduce_is_carried_out_as_the_mesh_says(way: str, blocks: int) -> None:
+    mesh = gdt.create_mesh([("host", 2), ("device", 4)], blocks=blocks, reduce_by=way)
+    assert gdt.Mesh.from_string(mesh.to_string()) is mesh
+    rng = np.random.default_rng(0)
+    layout = gdt.Layout([("host", "device"), None], mesh)
+    for dtype, n in itertools.product(("float32", "int64", "bool", gdt.bfloat16), (0, 1, 5, 40)):
+        value = rng.integers(0, 3, (16, n)).astype(dtype)
+        x = gdt.asarray(value, layout=layout)
+        for reduction in ("max",) if dtype == "bool" else ("sum", "max", "prod"):
+            np.testing.assert_array_equal(
+                getattr(gdt, reduction)(x, axis=0).astype(float).numpy(),
+                getattr(np, reduction)(value.astype(float), axis=0),
+            )
+    x = gdt.ones((16, 12), "float32", layout=layout)
+    recorded = gdt.function(lambda x: (x.mT @ x).resolve())
+    for _ in range(4):
+        transport = transport_of(mesh)
+        transport.calls.clear()
+        transport.bytes.clear()
+        with gdt.count_collectives() as counter:
+            product = recorded(x)
+        found = [(c.kind, c.axes, c.bytes) for c in counter]
+        assert found == [(*kind, factor * product.nbytes) for *kind, factor in WAYS[way]]
+        assert (product.numpy() == 16).all()
+        if blocks == 8:
+            assert dict(transport.bytes) == {kind: nbytes for kind, _, nbytes in found}
+            assert dict(transport.calls) == dict.fromkeys(transport.bytes, 1)

@@ -29,7 +29,7 @@ FUNCTIONS = [
 ]  # fmt: skip
 METHODS = [
     "allReduce", "allGather", "reduceScatter", "send", "recv", "check_async_error", "abort",
-    "broadcast", "commSplit",
+    "broadcast", "commSplit", "reduce",
 ]  # fmt: skip
 LOOK = """
 import ctypes, json, sys

@@ -11,7 +11,7 @@ import pytest
 
 import gdt
 from gdt import DataParallel, MirroredStrategy, ModelParallel, create_mesh, nn
-from gdt.errors import ArgumentError, LayoutError
+from gdt.errors import ArgumentError, LayoutError, MeshError
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((64, 6)).astype("float32"), RNG.integers(0, 4, 64)
@@ -29,6 +29,13 @@ STRATEGIES: dict[str, Callable[[], gdt.Strategy]] = {
     "mirrored": lambda: MirroredStrategy(["cpu:0", "cpu:1", "cpu:2", "cpu:3"]),
     "apart": lambda: MirroredStrategy(mesh=create_mesh([("batch", 4)], blocks=4)),
     "hosts": lambda: MirroredStrategy(mesh=create_mesh([("host", 2), ("device", 2)])),
+    "to one": lambda: MirroredStrategy(4, "to_one"),
+    "to one, apart": lambda: MirroredStrategy(
+        mesh=create_mesh([("batch", 4)], blocks=4, reduce_by="to_one")
+    ),
+    "hierarchical": lambda: MirroredStrategy(
+        mesh=create_mesh([("host", 2), ("device", 2)], blocks=4, reduce_by="hierarchical")
+    ),
     "data": lambda: DataParallel(create_mesh([("data", 3)])),
     "model": model_parallel,
 }
@@ -76,6 +83,16 @@ def test_layouts_are_those_of_the_strategy() -> None:
         (x,) = trained.compiled.place((X,))
         assert x.layout.num_shards(0) == strategy.num_replicas_in_sync
     assert trained[0].weight.layout.sharding_specs == ["unsharded", "model"]
+
+
+def test_objects_of_tensorflow_say_how_gradients_are_summed() -> None:
+    names = {"NcclAllReduce": "all_reduce", "ReductionToOneDevice": "to_one"}
+    for name, way in names.items():
+        strategy = MirroredStrategy(4, cross_device_ops=type(name, (), {})())
+        assert strategy.mesh is MirroredStrategy(4, way).mesh and strategy.mesh.reduce_by == way
+    mesh = create_mesh([("host", 2), ("device", 4)], reduce_by="hierarchical")
+    hierarchical = type("HierarchicalCopyAllReduce", (), {})()
+    assert MirroredStrategy(mesh=mesh, cross_device_ops=hierarchical).mesh is mesh
 
 
 @pytest.mark.parametrize(("rows", "parts"), [(10, [3, 3, 3, 1]), (2, [1, 1, 0, 0]), (8, [2] * 4)])
@@ -142,7 +159,11 @@ def test_an_own_loop_reduces_the_losses_of_all_rows() -> None:
         (lambda s: s.gather(s.place(np.arange(5)), axis=1), "Parts are rows"),
         (lambda s: s.experimental_distribute_dataset(5), "yields no batches"),
         (lambda s: MirroredStrategy(2, mesh=s.mesh), "both devices and a mesh"),
-        (lambda s: MirroredStrategy(2, "hierarchical"), 'are summed by "all_reduce"'),
+        (lambda s: MirroredStrategy(2, "ring"), "cross_device_ops is 'ring'"),
+        (lambda s: MirroredStrategy(2, object()), "cross_device_ops is 'object'"),
+        (lambda s: MirroredStrategy(2, "hierarchical"), "devices in a row have no hierarchy"),
+        (lambda s: MirroredStrategy(mesh=s.mesh, cross_device_ops="to_one"), "has 'all_reduce'"),
+        (lambda s: create_mesh([("x", 2)], reduce_by="ring"), "reduce_by is 'ring'"),
         (lambda s: DataParallel(s.mesh, 2), "both devices and a device_mesh"),
         (
             lambda s: ModelParallel(layout_map=nn.LayoutMap(s.mesh), batch_dim_name="rows"),
@@ -151,5 +172,5 @@ def test_an_own_loop_reduces_the_losses_of_all_rows() -> None:
     ],
 )
 def test_what_does_not_fit_is_named(call: Any, problem: str) -> None:
-    with pytest.raises((ArgumentError, LayoutError), match=problem):
+    with pytest.raises((ArgumentError, LayoutError, MeshError), match=problem):
         call(MirroredStrategy(2))

@@ -17,7 +17,8 @@ plans announce.
 **Relayout.** `relayout` carries out the routes of `gdt.sharding.routes`. Operands of one op that
 hold partial reductions are resolved in one collective per (mesh axes, reduction, dtype), and so
 are the gradients of a step with its loss and metrics. A resolved value is stored with the array, so
-a second use sends nothing. On GPUs packing, NCCL and unpacking run on the communication stream.
+a second use sends nothing. How an all-reduce is carried out the mesh says (`all_reduce`). On GPUs
+packing, NCCL and unpacking run on the communication stream.
 
 **Processes on hosts.** Every two processes are connected by a socket (`rendezvous`), also where
 data goes through MPI or NCCL: a socket that closes without a goodbye tells the others that a

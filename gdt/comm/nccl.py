@@ -48,9 +48,20 @@ class NcclTransport(Ranks):
     def all_reduce(
         self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
     ) -> list[Block]:
-        groups = self._groups(axes)
-        self._count("all_reduce", groups, 2 * (len(groups[0]) - 1) * blocks[0].nbytes)
-        how, what = encoding(self.xp, blocks[0].dtype, reduction), self._what("all_reduce", axes)
+        return self._combined("all_reduce", blocks, axes, reduction)
+
+    def reduce(
+        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
+    ) -> list[Block]:
+        return self._combined("reduce", blocks, axes, reduction)
+
+    def _combined(
+        self, kind: str, blocks: Sequence[Block], axes: Axes, reduction: str
+    ) -> list[Block]:
+        """`all_reduce` or `reduce`, as `kind` says."""
+        groups, to_all = self._groups(axes), kind == "all_reduce"
+        self._count(kind, groups, (1 + to_all) * (len(groups[0]) - 1) * blocks[0].nbytes)
+        how, what = encoding(self.xp, blocks[0].dtype, reduction), self._what(kind, axes)
         if how is None:
             bundles = self._gathered([[b] for b in blocks], axes, what)
             return self._on_devices(lambda i: combined([m[0] for m in bundles[i]], reduction))
@@ -60,8 +71,11 @@ class NcclTransport(Ranks):
         datatype, op = self._type(outgoing[0].dtype), getattr(self.nccl, OPS[how.reduction])
 
         def issue(i: int, communicator: Any, stream: int) -> None:
-            addresses = self.pointer(outgoing[i]), self.pointer(incoming[i])
-            communicator.allReduce(*addresses, outgoing[i].size, datatype, op, stream)
+            buffers = self.pointer(outgoing[i]), self.pointer(incoming[i]), outgoing[i].size
+            if to_all:
+                communicator.allReduce(*buffers, datatype, op, stream)
+            else:
+                communicator.reduce(*buffers, datatype, op, 0, stream)
 
         self._run(axes, what, issue)
         return self._on_devices(lambda i: how.decode(incoming[i]).reshape(blocks[i].shape))
@@ -165,7 +179,7 @@ class NcclTransport(Ranks):
 
         return self._on_devices(whole)
 
-    def broadcast(self, blocks: Sequence[Block], axes: Axes) -> list[Block]:
+    def broadcast(self, blocks: Sequence[Block], axes: Axes, types: Types = ()) -> list[Block]:
         groups, datatype = self._groups(axes), self.nccl.NCCL_UINT8
         self._count("broadcast", groups, (len(groups[0]) - 1) * blocks[0].nbytes)
         copies = self._on_devices(lambda i: self._contiguous(blocks[i]))

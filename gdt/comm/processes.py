@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from gdt.comm.agreement import whole_arrays
 from gdt.comm.messages import Messages
-from gdt.comm.transport import Axes, Block, CopyTransport, Transfer, Types, combined
+from gdt.comm.transport import Axes, Block, CopyTransport, Transfer, Types, combined, pairs_in
 from gdt.sharding.mesh import Mesh
 
 Groups = Sequence[Sequence[int]]
@@ -74,7 +74,8 @@ class ProcessTransport(CopyTransport):
             for n, group, cut in zip(self.own, self._by_own(groups), parts, strict=True)
             for target, part in zip(group, cut, strict=True)
         }
-        piece_of = self._deliver(pieces, groups, what, types)
+        like = next(iter(pieces.values()))
+        piece_of = self._deliver(pieces, pairs_in(groups), like, what, types)
         totals = [
             [combined([piece_of[source, n] for source in group], reduction)]
             for n, group in zip(self.own, self._by_own(groups), strict=True)
@@ -113,7 +114,8 @@ class ProcessTransport(CopyTransport):
     def _deliver(
         self,
         pieces: Mapping[tuple[int, int], Block],
-        groups: Groups,
+        pairs: Iterable[tuple[int, int]],
+        like: Block,
         what: str,
         types: Types = (),
     ) -> Mapping[tuple[int, int], Block]:
@@ -121,14 +123,11 @@ class ProcessTransport(CopyTransport):
         for (_, target), piece in sorted(pieces.items(), key=lambda item: item[0]):
             if target not in self.own:
                 outgoing.setdefault(self._owner(target), []).append(piece)
-        like = next(iter(pieces.values()))
-        pairs = sorted(
-            (n, target) for g in groups for n in g for target in g
-            if n not in self.own and target in self.own
-        )  # fmt: skip
-        payloads = self._exchange(outgoing, [n for n, _ in pairs], self._what(what, [like], types))
+        awaited = sorted((n, t) for n, t in pairs if n not in self.own and t in self.own)
+        sources = [n for n, _ in awaited]
+        payloads = self._exchange(outgoing, sources, self._what(what, [like], types))
         piece_of = dict(pieces)
-        for n, target in pairs:
+        for n, target in awaited:
             piece_of[n, target] = payloads[self._owner(n)].next(like.shape, like.dtype)
         return piece_of
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gdt.backend import backend_of
 from gdt.caches import remembered
 from gdt.comm import local
+from gdt.comm.all_reduce import all_reduce, collectives, on_each
 from gdt.comm.messages import note_reduction
 from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
@@ -34,9 +35,8 @@ def run_transition(transition: Transition, blocks: Blocks) -> Blocks:
     if transition.nbytes:
         report(transition.collective, transition, [transition])
     if transition.kind == "all_reduce":
-        return transport_of(transition.have.mesh).all_reduce(
-            blocks, transition.axes, transition.reduction, (transition.have,)
-        )
+        mesh, types = transition.have.mesh, (transition.have,)
+        return all_reduce(mesh, blocks, transition.axes, transition.reduction, types)
     if transition.kind == "recut":
         return _recut_runner(transition.have, transition.want, transition.dim)(blocks)
     return _RUN[transition.kind](transition, blocks)
@@ -45,15 +45,6 @@ def run_transition(transition: Transition, blocks: Blocks) -> Blocks:
 @remembered(4000)
 def _recut_runner(have: ArrayType, want: ArrayType, dim: int) -> RecutRunner:
     return RecutRunner(recut_of(have, want, dim))
-
-
-def _each(mesh: Mesh, function: Callable[[Any, Block], Block], blocks: Blocks) -> list[Block]:
-    """`function(xp, block)` of every block, on its device."""
-    backend, out = backend_of(mesh), []
-    for i, block in enumerate(blocks):
-        with backend.on(mesh, i):
-            out.append(function(backend.xp, block))
-    return out
 
 
 def _slice(transition: Transition, blocks: Blocks) -> list[Block]:
@@ -89,7 +80,7 @@ def _joined(transition: Transition, blocks: Blocks) -> list[Block]:
     if transition.want.layout.dims[transition.dim]:
         size = transition.want.local_shape[transition.dim]
     join = lambda xp, b: local.gather(b, mesh.ndim, transition.axes, transition.dim, size)
-    return _each(mesh, join, blocks)
+    return on_each(mesh, join, blocks)
 
 
 def _all_to_all(transition: Transition, blocks: Blocks) -> list[Block]:
@@ -99,7 +90,7 @@ def _all_to_all(transition: Transition, blocks: Blocks) -> list[Block]:
         size = transition.want.local_shape[transition.dim]
     # A new front axis holds the pieces for each receiver.
     split = lambda xp, b: local.split(xp, b[None], mesh.ndim + 1, (0,), (count,), transition.to)
-    shares = _each(mesh, split, blocks)
+    shares = on_each(mesh, split, blocks)
     if mesh.divided:
         shares = transport_of(mesh).all_to_all(shares, axis, (transition.have,))
 
@@ -107,7 +98,7 @@ def _all_to_all(transition: Transition, blocks: Blocks) -> list[Block]:
         whole = local.gather(pieces, mesh.ndim + 1, (axis + 1,), transition.dim, size)
         return xp.moveaxis(whole, 0, axis).reshape(_without(whole.shape, 0, axis))
 
-    return _each(mesh, join, shares)
+    return on_each(mesh, join, shares)
 
 
 def _without(shape: tuple[int, ...], front: int, axis: int) -> tuple[int, ...]:
@@ -122,7 +113,7 @@ def _reduce_scatter(transition: Transition, blocks: Blocks) -> list[Block]:
     split = lambda xp, b: local.split(
         xp, b, mesh.ndim, (axis,), (mesh.sizes[axis],), transition.dim
     )
-    shares = _each(mesh, split, blocks)
+    shares = on_each(mesh, split, blocks)
     if not mesh.divided:
         return shares
     return transport_of(mesh).reduce_scatter(shares, axis, transition.reduction, (transition.have,))
@@ -175,12 +166,18 @@ _RUN = {
 
 
 def report(kind: str, transition: Transition, together: Sequence[Transition]) -> None:
-    """Tell the observers about the collective that carries out these steps."""
-    observers = OBSERVERS.get()
-    if observers:
-        names = tuple(transition.have.mesh.axis_names[a] for a in transition.axes)
-        nbytes = sum(s.nbytes for s in together)
-        collective = Collective(kind, names, nbytes, len(together), transition.reduction or None)
+    """Tell the observers about the collectives that carry out these steps."""
+    observers, mesh = OBSERVERS.get(), transition.have.mesh
+    if not observers:
+        return
+    steps = [(kind, transition.axes, sum(s.nbytes for s in together))]
+    if kind == "all_reduce":
+        sizes = [math.prod(s.have.local_shape) for s in together]
+        steps = [*collectives(mesh, transition.axes, sum(sizes), transition.have.dtype.itemsize)]
+    for name, axes, nbytes in [step for step in steps if step[2]]:
+        reduction = transition.reduction if "reduce" in name else None
+        names = tuple(mesh.axis_names[a] for a in axes)
+        collective = Collective(name, names, nbytes, len(together), reduction or None)
         for observer in observers:
             observer.on_collective(collective)
 
@@ -300,15 +297,13 @@ def _all_reduce_together(transitions: list[Transition], operands: list[Blocks]) 
     mesh, shapes = transitions[0].have.mesh, [blocks[0].shape for blocks in operands]
     types = tuple([s.have for s in transitions])
     join = lambda xp, arrays: xp.concatenate([b.reshape(-1) for b in arrays])
-    flat = _each(mesh, join, list(zip(*operands, strict=True)))
-    results = transport_of(mesh).all_reduce(
-        flat, transitions[0].axes, transitions[0].reduction, types
-    )
+    flat = on_each(mesh, join, list(zip(*operands, strict=True)))
+    results = all_reduce(mesh, flat, transitions[0].axes, transitions[0].reduction, types)
 
     def part(xp: Any, m: Block) -> list[Block]:
         return [m[start:stop].reshape(s) for s, (start, stop) in _intervals(shapes)]
 
-    return [list(blocks) for blocks in zip(*_each(mesh, part, results), strict=True)]
+    return [list(blocks) for blocks in zip(*on_each(mesh, part, results), strict=True)]
 
 
 def _reduce_scatter_together(transitions: list[Transition], operands: list[Blocks]) -> list[Blocks]:
@@ -323,10 +318,10 @@ def _reduce_scatter_together(transitions: list[Transition], operands: list[Block
         ]
         return [xp.moveaxis(b, axis, 0) for b in parts]
 
-    rows = _each(mesh, cut, list(zip(*operands, strict=True)))
+    rows = on_each(mesh, cut, list(zip(*operands, strict=True)))
     shapes = [b.shape[1:] for b in rows[0]]
     join = lambda xp, row: xp.concatenate([b.reshape(size, -1) for b in row], 1)[(None,) * axis]
-    flat = _each(mesh, join, rows)
+    flat = on_each(mesh, join, rows)
     types = tuple([s.have for s in transitions])
     shares = transport_of(mesh).reduce_scatter(flat, axis, transitions[0].reduction, types)
 
@@ -336,7 +331,7 @@ def _reduce_scatter_together(transitions: list[Transition], operands: list[Block
         whole = [p.reshape(p.shape[0], *s) for p, s in zip(pieces, shapes, strict=True)]
         return [xp.moveaxis(w, 0, axis) for w in whole]
 
-    return [list(blocks) for blocks in zip(*_each(mesh, part, shares), strict=True)]
+    return [list(blocks) for blocks in zip(*on_each(mesh, part, shares), strict=True)]
 
 
 def _intervals(shapes: Sequence[tuple[int, ...]]) -> list[tuple[tuple[int, ...], tuple[int, int]]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -51,6 +51,12 @@ class Transport(Protocol):
     ) -> list[Block]:
         """Combine the blocks along the grid axes `axes`; every block gets the result."""
 
+    def reduce(
+        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
+    ) -> list[Block]:
+        """Combine the blocks along the grid axes `axes`; the one with grid coordinate 0 gets the
+        result, and the others memory of its shape, with any values."""
+
     def all_gather(
         self, bundles: Sequence[Sequence[Block]], axes: Axes, types: Types = ()
     ) -> list[list[Block]]:
@@ -65,7 +71,7 @@ class Transport(Protocol):
         """Blocks are (full, ..., box, ...): the new front axis is scattered, mesh axis `axis`
         gathered."""
 
-    def broadcast(self, blocks: Sequence[Block], axes: Axes) -> list[Block]:
+    def broadcast(self, blocks: Sequence[Block], axes: Axes, types: Types = ()) -> list[Block]:
         """Give every block the values of the one with grid coordinate 0 along `axes`. The memory of
         the others may be overwritten."""
 
@@ -148,12 +154,14 @@ class CopyTransport(BlockTransport):
     def _deliver(
         self,
         pieces: Mapping[tuple[int, int], Block],
-        groups: Sequence[Sequence[int]],
+        pairs: Iterable[tuple[int, int]],
+        like: Block,
         what: str,
         types: Types = (),
     ) -> Mapping[tuple[int, int], Block]:
-        """Send the pieces of own blocks, by (source, target), to the blocks of their groups; return
-        the pieces that own blocks receive, by (source, target)."""
+        """Send the pieces of own blocks, by (source, target); return the pieces that own blocks
+        receive. pairs: the sources and targets of all pieces of the groups that have own blocks.
+        like: an array of the shape and dtype of every piece."""
         return pieces
 
     def all_reduce(
@@ -172,6 +180,22 @@ class CopyTransport(BlockTransport):
             total = combined([blocks[n - self.first] for n in group], reduction)
             for n in group:
                 out[n - self.first] = total.copy() if n != group[0] else total
+        return out
+
+    def reduce(
+        self, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types = ()
+    ) -> list[Block]:
+        groups = self._groups(axes)
+        self._count("reduce", groups, (len(groups[0]) - 1) * blocks[0].nbytes)
+        pairs = [(n, group[0]) for group in groups for n in group]
+        pieces = {(n, first): blocks[n - self.first] for n, first in pairs if n in self.own}
+        what = f"reduce ({reduction}) over {self._named(axes)}"
+        piece_of = self._deliver(pieces, pairs, blocks[0], what, types)
+        out: list[Block] = list(blocks)
+        for group in groups:
+            if group[0] in self.own:
+                parts = [piece_of[n, group[0]] for n in group]
+                out[group[0] - self.first] = combined(parts, reduction)
         return out
 
     def all_gather(
@@ -210,9 +234,8 @@ class CopyTransport(BlockTransport):
                 group, np.split(blocks[n - self.first], size, axis), strict=True
             )
         }
-        piece_of = self._deliver(
-            pieces, groups, f"reduce_scatter over {self._named((axis,))}", types
-        )
+        like, what = next(iter(pieces.values())), f"reduce_scatter over {self._named((axis,))}"
+        piece_of = self._deliver(pieces, pairs_in(groups), like, what, types)
         out: list[Block] = list(blocks)
         for group in groups:
             for n in group:
@@ -232,7 +255,8 @@ class CopyTransport(BlockTransport):
             if n in self.own
             for target, piece in zip(group, np.split(blocks[n - self.first], size), strict=True)
         }
-        piece_of = self._deliver(pieces, groups, f"all_to_all over {self._named((axis,))}", types)
+        like, what = next(iter(pieces.values())), f"all_to_all over {self._named((axis,))}"
+        piece_of = self._deliver(pieces, pairs_in(groups), like, what, types)
         out: list[Block] = list(blocks)
         for group in groups:
             for n in group:
@@ -241,23 +265,28 @@ class CopyTransport(BlockTransport):
                     out[n - self.first] = np.concatenate(parts, axis + 1)
         return out
 
-    def broadcast(self, blocks: Sequence[Block], axes: Axes) -> list[Block]:
+    def broadcast(self, blocks: Sequence[Block], axes: Axes, types: Types = ()) -> list[Block]:
         groups = self._groups(axes)
         self._count("broadcast", groups, (len(groups[0]) - 1) * blocks[0].nbytes)
-        bundle_of = self._spread(
-            [[b] for b in blocks], groups, f"broadcast over {self._named(axes)}"
-        )
+        pairs = [(group[0], n) for group in groups for n in group[1:]]
+        pieces = {(n, target): blocks[n - self.first] for n, target in pairs if n in self.own}
+        what = f"broadcast over {self._named(axes)}"
+        piece_of = self._deliver(pieces, pairs, blocks[0], what, types)
         out: list[Block] = list(blocks)
-        for group in groups:
-            for n in group:
-                if n in self.own and n != group[0]:
-                    out[n - self.first] = bundle_of[group[0]][0].copy()
+        for first, n in pairs:
+            if n in self.own:
+                out[n - self.first] = piece_of[first, n].copy()
         return out
 
     def exchange(self, sends: Sequence[Transfer], receives: Sequence[Transfer], what: str) -> None:
         self._count_exchange(sends)
         for transfer, target in zip(sends, receives, strict=True):
             target.block[...] = transfer.block
+
+
+def pairs_in(groups: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """All pairs of blocks of one group."""
+    return [(n, target) for group in groups for n in group for target in group]
 
 
 def combined(blocks: Sequence[Block], reduction: str) -> Block:

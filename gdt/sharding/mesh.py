@@ -38,6 +38,7 @@ __all__ = ["Mesh", "create_mesh", "default_mesh", "get_default_mesh", "set_defau
 
 
 LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
+WAYS = "all_reduce", "to_one", "hierarchical"  # of all-reduces; the first is the default
 
 
 class MeshDimension(NamedTuple):
@@ -69,6 +70,7 @@ class Mesh(Immutable):
     blocks: tuple[tuple[int, ...], ...]  # grid coordinates of the blocks of this process
     divided: bool  # whether there are several blocks, in this process or in others
     num_processes: int  # how many processes own a part of the mesh
+    reduce_by: str  # how all-reduces are carried out
 
     instead = "Make another with gdt.create_mesh; gdt.copy_to_mesh(x, layout) moves an array to it."
     _interned: ClassVar[WeakValueDictionary[tuple[object, ...], Mesh]] = WeakValueDictionary()
@@ -87,11 +89,12 @@ class Mesh(Immutable):
         name: str,
         grid: tuple[int, ...],
         num_processes: int = 1,
+        reduce_by: str = WAYS[0],
     ) -> Mesh:
         """Return the one mesh of these attributes, without checking them."""
         # A forked process inherits the meshes of its parent, so the process is part of the key.
         process = processes.current().index
-        key = (axis_names, sizes, devices, name, grid, num_processes, process)
+        key = (axis_names, sizes, devices, name, grid, num_processes, reduce_by, process)
         mesh = cls._interned.get(key)
         if mesh is None:
             all_blocks = tuple(itertools.product(*map(range, grid)))
@@ -110,6 +113,7 @@ class Mesh(Immutable):
                 blocks=all_blocks[first : first + own],
                 divided=len(all_blocks) > 1,
                 num_processes=num_processes,
+                reduce_by=reduce_by,
             )
             mesh = cls._interned.setdefault(key, self)  # another thread's, if it was first
         return mesh
@@ -251,6 +255,7 @@ class Mesh(Immutable):
             list(zip(self.axis_names, self.sizes, strict=True)),
             mesh_name=self.name,
             device_type="CPU",
+            reduce_by=self.reduce_by,
         )
 
     def is_remote(self) -> bool:
@@ -264,21 +269,25 @@ class Mesh(Immutable):
     # ---- text
 
     def __repr__(self) -> str:
-        axes = ", ".join(f"{n}={s}" for n, s in zip(self.axis_names, self.sizes, strict=True))
-        return f"Mesh({axes})"
+        facts = [f"{n}={s}" for n, s in zip(self.axis_names, self.sizes, strict=True)]
+        if self.reduce_by != WAYS[0]:
+            facts.append(f"reduce_by={self.reduce_by!r}")
+        return f"Mesh({', '.join(facts)})"
 
     def to_string(self) -> str:
         """Return the mesh as one line of text that `from_string` reads:
-        `name|x=4,y=2|blocks|device,device,...`, where `blocks` counts the blocks of one process."""
+        `name|x=4,y=2|blocks|device,device,...`, where `blocks` counts the blocks of one process;
+        and `|to_one` behind it, if `reduce_by` is not the default."""
         axes = ",".join(f"{n}={s}" for n, s in zip(self.axis_names, self.sizes, strict=True))
-        return f"{self.name}|{axes}|{len(self.blocks)}|{','.join(self.devices)}"
+        way = "" if self.reduce_by == WAYS[0] else f"|{self.reduce_by}"
+        return f"{self.name}|{axes}|{len(self.blocks)}|{','.join(self.devices)}{way}"
 
     @staticmethod
     def from_string(text: str) -> Mesh:
         """Return the mesh that `to_string` wrote as `text`; it is the same object.
 
         Raises MeshError for any other text."""
-        form = re.fullmatch(r"([^|]*)\|(\w+=\d+(?:,\w+=\d+)*)\|(\d+)\|([^|]+)", text)
+        form = re.fullmatch(r"([^|]*)\|(\w+=\d+(?:,\w+=\d+)*)\|(\d+)\|([^|]+)(?:\|(\w+))?", text)
         if form is None:
             raise error(
                 MeshError,
@@ -286,11 +295,11 @@ class Mesh(Immutable):
                 f"cannot read {text!r}",
                 remedy="The form is name|x=4,y=2|blocks|device,device,...",
             )
-        name, axes, blocks, devices = form.groups()
+        name, axes, blocks, devices, way = form.groups(WAYS[0])
         dims = [(a.split("=")[0], int(a.split("=")[1])) for a in axes.split(",")]
         listed = list(dict.fromkeys(devices.split(",")))
         total = int(blocks) * _num_processes(math.prod(size for _, size in dims))
-        return create_mesh(dims, devices=listed, mesh_name=name, blocks=total)
+        return create_mesh(dims, devices=listed, mesh_name=name, blocks=total, reduce_by=way)
 
     @staticmethod
     def from_device(device: str) -> Mesh:
@@ -309,6 +318,7 @@ def create_mesh(
     mesh_name: str = "",
     device_type: str | None = None,
     blocks: int | None = None,
+    reduce_by: str = WAYS[0],
 ) -> Mesh:
     """Arrange devices in a grid with named axes.
 
@@ -324,6 +334,11 @@ def create_mesh(
         block for each process (the default) a process computes all its coordinates in one call;
         with `mesh.size` blocks every coordinate is stored apart, and data moves between them as in
         a box of GPUs.
+    reduce_by: how arrays of the mesh are all-reduced. `"all_reduce"`: by one collective, whose way
+        NCCL chooses by the topology. `"to_one"`: by a reduction to the first device, and a
+        broadcast from there. `"hierarchical"`: over several mesh axes, by a reduce-scatter along
+        the last one (the devices of a host), all-reduces of the shares along the others, and an
+        all-gather. Results differ by rounding alone.
 
     Where several processes run the program (`gdt.distributed`), all of them make the mesh, and each
     owns the same number of coordinates: the first ones, row-major, are those of process 0. A mesh
@@ -351,6 +366,9 @@ def create_mesh(
     if not isinstance(mesh_name, str) or "|" in mesh_name:
         raise error(MeshError, op, f"mesh_name is {mesh_name!r}; it is a string without '|'")
     listed = _listed_devices(devices, device_kind, sizes, op)
+    if reduce_by not in WAYS:
+        remedy = f"It is one of {', '.join(map(repr, WAYS))}."
+        raise error(MeshError, op, f"reduce_by is {reduce_by!r}", remedy=remedy)
     virtual = listed[0].startswith("cpu")
     if not virtual and blocks is not None and blocks != len(listed):
         raise error(MeshError, op, f"blocks={blocks}, but {len(listed)} GPU(s) hold one block each")
@@ -360,7 +378,7 @@ def create_mesh(
     grid = block_grid(sizes, count, op)
     hosted = size // len(listed)
     of_coordinates = tuple(listed[i // hosted] for i in range(size))
-    return Mesh._of(names, sizes, of_coordinates, mesh_name, grid, owners)
+    return Mesh._of(names, sizes, of_coordinates, mesh_name, grid, owners, reduce_by)
 
 
 def _listed_devices(

@@ -146,6 +146,8 @@ def collectives() -> int:
         for reduction, reduce in UFUNCS.items():
             want = functools.reduce(reduce, parts)
             check(transport.all_reduce([block], (0,), reduction)[0], want)
+            first = transport.reduce([block], (0,), reduction)
+            check(transport.broadcast(first, (0,))[0], want)
             check(transport.reduce_scatter([block], 0, reduction)[0], want[own : own + 1])
         check(transport.all_gather([[row]], (0,))[0][0], parts[:, 0])
         check(transport.all_to_all([block], 0)[0], parts[:, own].reshape(1, count, 3))
@@ -439,9 +441,20 @@ def values() -> dict[str, Any]:
         "packed": bool(gdt.all(packed == x)),
         "mean": mean.result(),
         "sharded": sharded(),
+        "all-reduces": [all_reduces(way) for way in ("to_one", "hierarchical")],
         "explain": str(gdt.explain(lambda a: (a @ a.T).resolve(), x)),
         "shards": [[s.device, list(s.coordinate), s.data.tolist()] for s in x.shards],
     }
+
+
+def all_reduces(reduce_by: str) -> list[Any]:
+    """Sums of small and of large arrays, and the collectives in which they are reduced."""
+    mesh = gdt.create_mesh([("host", 2), ("device", 4)], reduce_by=reduce_by)
+    layout = Layout([("host", "device"), None], mesh)
+    with gdt.count_collectives() as counter:
+        sums = [gdt.sum(gdt.full((8, n), 3, layout=layout), axis=0) for n in (1, 5, 5000)]
+        numbers = [sorted(set(x.tolist())) for x in sums]
+    return [numbers, [[c.kind, list(c.axes), c.bytes] for c in counter]]
 
 
 def sharded() -> dict[str, Any]:
@@ -770,6 +783,8 @@ DIFFERENT: dict[str, Callable[[gdt.DistributedArray, bool], Any]] = {
         gdt.optim.MovingAverage(gdt.optim.SGD(0.1), 0.9 if first else 0.8), x),
     "flag": lambda x, first: update_by(gdt.optim.SGD(0.1, 0.9, nesterov=first), x),
     "averages": lambda x, first: exchange_averages(x, swaps=not first),
+    "way": lambda x, first: gdt.sum(gdt.ones(16, layout=Layout(["batch"], gdt.create_mesh(
+        {"batch": 4}, reduce_by="all_reduce" if first else "to_one")))).resolve(),
     "rate": lambda x, first: take_steps(x, 0.1 if first else 0.2, 1.0),
     "recorded scalar": lambda x, first: take_steps(x, 0.1, 1.0 if first else 2.0),
     "index": lambda x, first: x[3 if first else 4].resolve(),

@@ -132,6 +132,7 @@ DIFFERENT = {
     "static": ["dtype=None, keepdims=True", "dtype=None, keepdims=False"],
     "one more": ["call 5: exp(float64[16]", "call 5: sum(float64[16]"],
     "layout": ["call 3: relayout(float64[4]  [-], ", "call 3: alias(float64[4]  [-])"],
+    "way": ["call 2: float64[16]  ['batch'] on Mesh(batch=4) as", "reduce_by='to_one') as (2,)"],
     "rate": ["different steps of an optimizer", "step 1 of SGD", "with 0.1,", "with 0.2,"],
     "momentum": ["step 2 of MovingAverage for 1 ", "with 0.9, 0.0999", "with 0.8, 0.1999"],
     "flag": ["step 1 of SGD for 1 ", "step 1 of SGD nesterov for 1 "],

@@ -1,0 +1,75 @@
+"""All-reduces, carried out as their mesh says (`create_mesh(..., reduce_by=...)`).
+
+    all_reduce    one collective
+    to_one        a reduction to the block with coordinate 0, and a broadcast from there
+    hierarchical  over several mesh axes: a reduce-scatter along the last one, all-reduces of the
+                  shares along the others, and an all-gather, as NCCL does between hosts
+
+All of them send as much in total. Along the slow links between hosts a hierarchical all-reduce
+sends the shares of the devices of a host, each once, and one collective may send whole arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gdt.backend import backend_of
+from gdt.comm.transport import Axes, Block, Types, transport_of
+from gdt.sharding.mesh import Mesh
+
+
+def on_each(mesh: Mesh, function: Callable[[Any, Any], Any], blocks: Sequence[Any]) -> list[Any]:
+    """`function(xp, block)` of every block, on its device."""
+    backend, out = backend_of(mesh), []
+    for i, block in enumerate(blocks):
+        with backend.on(mesh, i):
+            out.append(function(backend.xp, block))
+    return out
+
+
+def collectives(
+    mesh: Mesh, axes: Axes, elements: int, itemsize: int
+) -> Iterator[tuple[str, Axes, int]]:
+    """Yield the collectives of an all-reduce: kind, mesh axes, and the bytes that all devices send.
+
+    elements: their number on one device; itemsize: the bytes of one.
+    """
+    count = math.prod(mesh.sizes[a] for a in axes)
+    nbytes = mesh.size // count * (count - 1) * elements * itemsize
+    if mesh.reduce_by == "to_one":
+        yield "reduce", axes, nbytes
+        yield "broadcast", axes, nbytes
+    elif mesh.reduce_by == "hierarchical" and len(axes) > 1:
+        *others, axis = axes
+        share = -(-elements // mesh.sizes[axis])
+        nbytes = mesh.size * (mesh.sizes[axis] - 1) * share * itemsize
+        yield "reduce_scatter", (axis,), nbytes
+        yield from collectives(mesh, tuple(others), share, itemsize)
+        yield "all_gather", (axis,), nbytes
+    else:
+        yield "all_reduce", axes, 2 * nbytes
+
+
+def all_reduce(
+    mesh: Mesh, blocks: Sequence[Block], axes: Axes, reduction: str, types: Types
+) -> Sequence[Block]:
+    """Combine the blocks along the mesh axes `axes`; every block gets the result.
+
+    types: the types of the whole arrays that the blocks hold.
+    """
+    transport = transport_of(mesh)
+    if mesh.reduce_by == "to_one":
+        return transport.broadcast(transport.reduce(blocks, axes, reduction, types), axes, types)
+    if mesh.reduce_by != "hierarchical" or len(axes) == 1:
+        return transport.all_reduce(blocks, axes, reduction, types)
+    *others, axis = axes
+    shape, size, count = blocks[0].shape, blocks[0].size, mesh.sizes[axis]
+    share = -(-size // count)
+    rows = (*(1,) * axis, count, *(1,) * (mesh.ndim - axis - 1), share)
+    cut = lambda xp, block: xp.pad(block.reshape(-1), (0, count * share - size)).reshape(rows)
+    parts = transport.reduce_scatter(on_each(mesh, cut, blocks), axis, reduction, types)
+    shares = all_reduce(mesh, parts, tuple(others), reduction, types)
+    gathered = transport.all_gather([[block] for block in shares], (axis,), types)
+    return on_each(mesh, lambda xp, b: b[0].reshape(-1)[:size].reshape(shape), gathered)
