@@ -17,13 +17,14 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.keras_names import METRICS, no_attribute
+from gdt.ops.along_axis import take_along_axis
 from gdt.ops.creation import ones_like
 from gdt.ops.extrema import argmax
 from gdt.ops.joining import stack
 from gdt.ops.ranges import arange
 from gdt.ops.reductions import mean
 from gdt.ops.shapes import expand_dims, reshape
-from gdt.ops.taking import one_hot, take_along_axis
+from gdt.ops.taking import one_hot
 
 THRESHOLDS = 200
 """Thresholds of the curve of `AUC`, as in Keras."""

@@ -9,10 +9,10 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.ops.creation import from_indices, type_of_shape
 from gdt.ops.elementwise import checked_dtype
-from gdt.ops.joining import roll
+from gdt.ops.generation import from_indices, type_of_shape
 from gdt.ops.lookup import checked_axis
+from gdt.ops.rearranging import roll
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh

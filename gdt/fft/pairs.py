@@ -21,8 +21,9 @@ from gdt.fft.split import transformed
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import astype, conj, like, real
 from gdt.ops.indexing import getitem
-from gdt.ops.joining import concat, swapaxes
+from gdt.ops.joining import concat
 from gdt.ops.ranges import arange
+from gdt.ops.rearranging import swapaxes
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted

@@ -11,11 +11,11 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.fft.local import SWAPPED, fft_of_whole, resized, twiddled
-from gdt.ops.creation import from_indices
 from gdt.ops.elementwise import astype
+from gdt.ops.generation import from_indices
 from gdt.ops.indexing import getitem
-from gdt.ops.joining import swapaxes
 from gdt.ops.movement import made_whole, relayout, with_axes_moved
+from gdt.ops.rearranging import swapaxes
 from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted

@@ -16,9 +16,10 @@ from gdt.fft.pairs import irfft_of_split, is_long, rfft_of_split
 from gdt.fft.split import transformed
 from gdt.ops.elementwise import astype, conj, real
 from gdt.ops.indexing import getitem
-from gdt.ops.joining import concat, flip
+from gdt.ops.joining import concat
 from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import made_whole
+from gdt.ops.rearranging import flip
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 

@@ -12,9 +12,10 @@ from einops._backends import AbstractBackend
 
 from gdt.array.array import DistributedArray
 from gdt.ops.creation import asarray
-from gdt.ops.joining import concat, stack, tile
+from gdt.ops.joining import concat, stack
 from gdt.ops.products.einsum import einsum
 from gdt.ops.ranges import arange
+from gdt.ops.repeating import tile
 from gdt.ops.shapes import expand_dims
 from gdt.sharding.dtypes import kind_of
 

@@ -15,9 +15,9 @@ from gdt.linalg.operands import as_inexact, as_matrices, check_matrices
 from gdt.linalg.solving import inv
 from gdt.ops.elementwise import astype, imag, real, sqrt, square
 from gdt.ops.extrema import max_, min_
-from gdt.ops.joining import moveaxis
 from gdt.ops.lookup import checked_axis
 from gdt.ops.powers import power
+from gdt.ops.rearranging import moveaxis
 from gdt.ops.reductions import sum_
 from gdt.ops.rounding import abs_
 from gdt.ops.shapes import expand_dims, reshape

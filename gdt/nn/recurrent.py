@@ -27,10 +27,11 @@ from gdt.nn.parameters import (
 from gdt.ops.comparison import where
 from gdt.ops.creation import zeros
 from gdt.ops.exponential import tanh
-from gdt.ops.joining import flip, stack
+from gdt.ops.joining import stack
 from gdt.ops.movement import relayout
 from gdt.ops.nn.activations.op import sigmoid
 from gdt.ops.products.einsum import einsum
+from gdt.ops.rearranging import flip
 from gdt.ops.shapes import reshape
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh

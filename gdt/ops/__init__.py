@@ -7,6 +7,7 @@ import types
 
 from gdt.ops import masked, ufunc_methods
 from gdt.ops.aliases import *
+from gdt.ops.along_axis import *
 from gdt.ops.angles import *
 from gdt.ops.assembling import *
 from gdt.ops.assigning import *
@@ -26,6 +27,7 @@ from gdt.ops.extrema import *
 from gdt.ops.files import *
 from gdt.ops.grids import *
 from gdt.ops.histograms import *
+from gdt.ops.index_arrays import *
 from gdt.ops.indexing import *
 from gdt.ops.interchange import *
 from gdt.ops.joining import *
@@ -42,6 +44,7 @@ from gdt.ops.nn.cross_entropy.dense import *
 from gdt.ops.nn.cross_entropy.sparse import *
 from gdt.ops.nn.layer_norm import *
 from gdt.ops.nn.softmax import *
+from gdt.ops.packed_bits import *
 from gdt.ops.packing import *
 from gdt.ops.padding import *
 from gdt.ops.placement import *
@@ -54,7 +57,9 @@ from gdt.ops.products.op import *
 from gdt.ops.products.vectors import *
 from gdt.ops.quantiles import *
 from gdt.ops.ranges import *
+from gdt.ops.rearranging import *
 from gdt.ops.reductions import *
+from gdt.ops.repeating import *
 from gdt.ops.rounding import *
 from gdt.ops.scans import *
 from gdt.ops.searching import *

@@ -12,16 +12,12 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import AxisError, DtypeError, ShapeError, error
 from gdt.ops.differences import along
-from gdt.ops.joining import (
-    concat,
-    flip,
-    moveaxis,
-    split,
-)
+from gdt.ops.joining import concat, split
 from gdt.ops.lookup import checked_axis
 from gdt.ops.matrices import tril, triu
 from gdt.ops.padding import pad
 from gdt.ops.products.op import diagonal
+from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.shapes import broadcast_to, expand_dims, reshape, transpose
 
 __all__ = [

@@ -16,10 +16,12 @@ from gdt.ops.comparison import not_equal
 from gdt.ops.differences import along
 from gdt.ops.elementwise import astype
 from gdt.ops.extrema import argmax
-from gdt.ops.joining import concat, flip, moveaxis, tile
+from gdt.ops.joining import concat
 from gdt.ops.lookup import checked_axis
 from gdt.ops.padding import pad
+from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.reductions import any_
+from gdt.ops.repeating import tile
 from gdt.ops.shapes import Shape, broadcast_to, checked_shape, reshape
 from gdt.ops.taking import take
 

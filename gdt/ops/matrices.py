@@ -12,7 +12,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.errors import ShapeError, error
-from gdt.ops.creation import from_indices, type_of_shape
+from gdt.ops.generation import from_indices, type_of_shape
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh

@@ -21,6 +21,7 @@ from gdt.comm.vectors import Exchange
 from gdt.engine.op import op
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.observe import Collective
+from gdt.ops.along_axis import add_along_axis
 from gdt.ops.comparison import equal, less, logical_and, minimum, not_equal, where
 from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype
@@ -34,7 +35,6 @@ from gdt.ops.rounding import floor
 from gdt.ops.sample_sort import sort_vector
 from gdt.ops.scans import cumsum
 from gdt.ops.sorting import argsort_whole_axis, by_axis
-from gdt.ops.taking import add_along_axis
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.rule import RuleSpec

@@ -13,16 +13,17 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.ops.along_axis import take_along_axis_in_range
 from gdt.ops.comparison import clip, isfinite, maximum, minimum, not_equal, where
 from gdt.ops.elementwise import astype
-from gdt.ops.joining import moveaxis, stack
+from gdt.ops.joining import stack
 from gdt.ops.lookup import checked_axis
 from gdt.ops.order_statistics import in_order, numbers_in_order
+from gdt.ops.rearranging import moveaxis
 from gdt.ops.reductions import Axis, sum_
 from gdt.ops.rounding import floor
 from gdt.ops.shapes import reshape
 from gdt.ops.sorting import sort
-from gdt.ops.taking import take_along_axis_in_range
 from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]

@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.errors import DtypeError, ShapeError, error
-from gdt.ops.creation import from_indices, type_of_shape
+from gdt.ops.generation import from_indices, type_of_shape
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 

@@ -24,9 +24,9 @@ from gdt.ops.comparison import (
     greater_equal,
 )
 from gdt.ops.elementwise import astype
-from gdt.ops.joining import flip
 from gdt.ops.masks import block_of_rows, rows_in_front
 from gdt.ops.movement import relayout
+from gdt.ops.rearranging import flip
 from gdt.ops.reductions import all_
 from gdt.ops.shapes import reshape
 from gdt.ops.taking import take

@@ -13,8 +13,8 @@ from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError, error
 from gdt.ops.comparison import equal, greater_equal, less, logical_not, logical_or, where
 from gdt.ops.elementwise import astype
-from gdt.ops.joining import broadcast_arrays
 from gdt.ops.reductions import any_
+from gdt.ops.repeating import broadcast_arrays
 from gdt.ops.shapes import broadcast_to
 from gdt.sharding.dtypes import kind_of, promoted
 

@@ -23,11 +23,12 @@ from gdt.ops.comparison import (
 )
 from gdt.ops.creation import ones, zeros, zeros_like
 from gdt.ops.elementwise import astype
-from gdt.ops.joining import concat, flip, moveaxis
+from gdt.ops.joining import concat
 from gdt.ops.lookup import checked_axis
 from gdt.ops.masks import flatnonzero, select_rows
 from gdt.ops.movement import relayout
 from gdt.ops.ranges import arange
+from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.reductions import any_
 from gdt.ops.rows import scatter_rows
 from gdt.ops.scans import cumsum

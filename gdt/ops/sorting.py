@@ -17,14 +17,16 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.along_axis import take_along_axis, take_along_axis_in_range
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
-from gdt.ops.joining import flip, moveaxis, stack
+from gdt.ops.joining import stack
 from gdt.ops.lookup import checked_axis
 from gdt.ops.movement import relayout
+from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.sample_sort import argsort_vector, sort_vector
 from gdt.ops.shapes import reshape
-from gdt.ops.taking import rows_at, take_along_axis, take_along_axis_in_range
+from gdt.ops.taking import rows_at
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 

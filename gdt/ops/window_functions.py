@@ -10,8 +10,8 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.ops.angles import i0
 from gdt.ops.comparison import maximum
-from gdt.ops.creation import from_indices, type_of_shape
 from gdt.ops.elementwise import sqrt
+from gdt.ops.generation import from_indices, type_of_shape
 from gdt.ops.ranges import arange
 
 __all__ = [

@@ -26,8 +26,8 @@ from gdt.ops.creation import ones_like, zeros
 from gdt.ops.elementwise import add, astype, divide, multiply, subtract
 from gdt.ops.indexing import IndexedAxes, read_index, with_axes_for_truths
 from gdt.ops.intervals import move_intervals
-from gdt.ops.joining import flip
 from gdt.ops.movement import relayout
+from gdt.ops.rearranging import flip
 from gdt.ops.reductions import unbroadcast
 from gdt.ops.rows import scatter_rows
 from gdt.ops.shapes import broadcast_to, reshape

@@ -14,6 +14,7 @@ from gdt.backend import backend_of
 from gdt.comm.messages import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
+from gdt.ops.along_axis import take_along_axis
 from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
 from gdt.ops.extrema import max_
@@ -23,7 +24,7 @@ from gdt.ops.reductions import sum_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import Shape, checked_shape, reshape
 from gdt.ops.sorting import argsort
-from gdt.ops.taking import take, take_along_axis
+from gdt.ops.taking import take
 from gdt.random import bits as random_bits
 from gdt.random.draws import drawn, in_layout, integers, of_rank_0, uniform
 from gdt.random.generator import Key, operands_of

@@ -13,7 +13,7 @@ import numpy as np
 from gdt.backend import backend_of
 from gdt.cuda import launches
 from gdt.engine.launcher import KernelBody, Launcher
-from gdt.ops.creation import shard_starts
+from gdt.ops.generation import shard_starts
 from gdt.philox import CounterRun
 from gdt.random import bits as random_bits
 from gdt.random import distributions

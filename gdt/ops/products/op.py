@@ -20,6 +20,7 @@ from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Labels, Memory
 from gdt.errors import ShapeError, error
+from gdt.ops.along_axis import take_along_axis_in_range
 from gdt.ops.elementwise import conj, like, multiply
 from gdt.ops.indexing import getitem
 from gdt.ops.lookup import checked_axis, checked_indices
@@ -32,7 +33,6 @@ from gdt.ops.products.contraction import (
 from gdt.ops.products.panels import in_panels
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import broadcast_to, reshape, transpose
-from gdt.ops.taking import take_along_axis_in_range
 from gdt.sharding.array_type import ArrayType
 
 __all__ = [

@@ -11,9 +11,9 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import ShapeError, error
 from gdt.ops.elementwise import conj
-from gdt.ops.joining import moveaxis, roll
 from gdt.ops.lookup import checked_axis
 from gdt.ops.products.op import contract_labels
+from gdt.ops.rearranging import moveaxis, roll
 
 __all__ = ["cross", "matrix_transpose", "vecdot"]
 

@@ -20,7 +20,7 @@ from gdt.ops.creation import asarray
 from gdt.ops.elementwise import like, multiply
 from gdt.ops.exponential import exp
 from gdt.ops.extrema import max_
-from gdt.ops.joining import concat, roll
+from gdt.ops.joining import concat
 from gdt.ops.movement import relayout
 from gdt.ops.nn.attention.blocks import (
     attend,
@@ -31,6 +31,7 @@ from gdt.ops.nn.attention.blocks import (
     tiles_of,
 )
 from gdt.ops.nn.attention.spans import Spans, number_of
+from gdt.ops.rearranging import roll
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims, reshape
 from gdt.ops.windows import plain_tiling, tiled, untiled

@@ -1,0 +1,91 @@
+"""Bits packed into bytes, and bytes as bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.errors import DtypeError, error
+from gdt.ops.elementwise import (
+    astype,
+)
+from gdt.ops.joining import concat
+from gdt.ops.padding import pad
+from gdt.ops.reductions import negative_axes, sum_
+from gdt.ops.shapes import expand_dims, reshape
+
+__all__ = [
+    "packbits",
+    "unpackbits",
+]
+
+
+_PLACES = {"big": (128, 64, 32, 16, 8, 4, 2, 1), "little": (1, 2, 4, 8, 16, 32, 64, 128)}
+
+
+def _places(bitorder: str, name: str) -> np.ndarray:
+    if bitorder not in _PLACES:
+        raise error(DtypeError, name, f"bitorder is {bitorder!r}, neither 'big' nor 'little'")
+    return np.array(_PLACES[bitorder], np.uint8)
+
+
+@public
+def packbits(x: Any, axis: int | None = None, bitorder: str = "big") -> DistributedArray:
+    """Integers or bools, eight in one byte of uint8 along `axis` (None: of the flattened array).
+
+    bitorder: "big" or "little": whether the first one is the highest or the lowest bit.
+
+    >>> gdt.packbits([1, 0, 0, 0, 0, 0, 1, 1]).tolist()
+    [131]
+    """
+    (x,) = as_operands("packbits", x=x)
+    places = _places(bitorder, "packbits")
+    if x.dtype.kind not in "biu":
+        problem = f"bits are integers or bools, not {x.dtype}"
+        raise error(DtypeError, "packbits", problem, operands={"x": x.type})
+    if axis is None or not x.ndim:
+        x, axis = reshape(x, -1), 0
+    (last,) = negative_axes(x.type, axis, "packbits")
+    widths = [(0, 0)] * x.ndim
+    widths[last] = (0, -x.shape[last] % 8)
+    x = pad(astype(x != 0, np.uint8), widths)
+    at = last + x.ndim
+    x = reshape(x, (*x.shape[:at], x.shape[at] // 8, 8, *x.shape[at + 1 :]))
+    return sum_(x * places.reshape(8, *[1] * (-last - 1)), axis=last, dtype=np.uint8)
+
+
+@public
+def unpackbits(
+    x: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big"
+) -> DistributedArray:
+    """The bits of bytes along `axis` (None: of the flattened array), as uint8 of 0 and 1.
+
+    count: how many of them are kept; a negative one says how many at the end are not.
+
+    >>> gdt.unpackbits(gdt.asarray([131], dtype="uint8")).tolist()
+    [1, 0, 0, 0, 0, 0, 1, 1]
+    """
+    (x,) = as_operands("unpackbits", x=x)
+    places = _places(bitorder, "unpackbits")
+    if x.dtype != np.uint8:
+        problem = f"packed bits are uint8, not {x.dtype}"
+        raise error(DtypeError, "unpackbits", problem, operands={"x": x.type})
+    if axis is None or not x.ndim:
+        x, axis = reshape(x, -1), 0
+    (last,) = negative_axes(x.type, axis, "unpackbits")
+    at = last + x.ndim
+    bits = expand_dims(x, at + 1) & places.reshape(8, *[1] * (-last - 1))
+    bits = astype(bits != 0, np.uint8)
+    bits = reshape(bits, (*x.shape[:at], x.shape[at] * 8, *x.shape[at + 1 :]))
+    if count is None:
+        return bits
+    size = bits.shape[at]
+    keep = (*[slice(None)] * at, slice(count))
+    if count <= size:
+        return bits[keep]
+    zeros = np.zeros((*bits.shape[:at], count - size, *bits.shape[at + 1 :]), np.uint8)
+    return concat([bits, zeros], axis=at)

@@ -1,0 +1,176 @@
+"""Arrays with their axes in another order, and with the elements along an axis flipped or rolled.
+
+A whole axis is copied; along a split axis, devices exchange the elements that change their device
+(`gdt.ops.intervals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.indexing import getitem
+from gdt.ops.intervals import move_intervals
+from gdt.ops.lookup import checked_axis
+from gdt.ops.reductions import negative_axes
+from gdt.ops.shapes import reshape, transpose
+from gdt.sharding.recut import Piece
+
+__all__ = [
+    "atleast_1d",
+    "atleast_2d",
+    "flip",
+    "moveaxis",
+    "ravel",
+    "roll",
+    "swapaxes",
+]
+
+
+Axis = int | Sequence[int] | None
+
+
+@public
+def flip(x: Any, axis: Axis = None) -> DistributedArray:
+    """`x` with the order of elements reversed along `axis` (None: along all axes).
+
+    >>> gdt.flip(gdt.asarray([[1, 2], [3, 4]]), axis=1).tolist()
+    [[2, 1], [4, 3]]
+    """
+    (x,) = as_operands("flip", x=x)
+    flipped = {a + x.ndim for a in negative_axes(x.type, axis, "flip")}
+    turned = slice(None, None, -1)
+    out: DistributedArray = getitem(
+        x, tuple(turned if d in flipped else slice(None) for d in range(x.ndim))
+    )
+    return out
+
+
+@public
+def roll(x: Any, shift: int | Sequence[int], axis: Axis = None) -> DistributedArray:
+    """`x` with its elements moved by `shift` places along `axis`; what leaves at the end comes in
+    again at the start. None rolls the flattened array.
+
+    >>> gdt.roll(gdt.arange(5), 2).tolist()
+    [3, 4, 0, 1, 2]
+    """
+    (x,) = as_operands("roll", x=x)
+    if type(shift) is not int and np.asarray(shift).dtype.kind not in "iu":
+        raise error(ArgumentError, "roll", f"shift is {shift!r}, not ints", operands={"x": x.type})
+    if axis is None:
+        flat = roll(reshape(x, (x.size,)), int(np.sum(shift)), 0)
+        result: DistributedArray = reshape(flat, x.shape)
+        return result
+    pairs = [(shift, axis)]
+    if not (type(shift) is int and type(axis) is int):
+        shifts, axes = np.broadcast_arrays(shift, axis)
+        pairs = list(zip(shifts.ravel().tolist(), axes.ravel().tolist(), strict=True))
+    for by, a in pairs:
+        dim = checked_axis(x.type, a, "roll")
+        size = x.shape[dim]
+        at = by % size if size else 0
+        if at:
+            pieces = [Piece(0, 0, at, size - at), Piece(0, size - at, 0, at)]
+            x = move_intervals([x], dim, pieces, size)
+    result = x
+    return result
+
+
+@public
+def moveaxis(
+    x: Any, source: int | Sequence[int], destination: int | Sequence[int]
+) -> DistributedArray:
+    """Move the axes `source` of `x` to the positions `destination`; the others keep their order.
+
+    >>> gdt.moveaxis(gdt.ones((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
+    (x,) = as_operands("moveaxis", x=x)
+    places = [
+        [checked_axis(x.type, a, "moveaxis") for a in _as_list(axes)]
+        for axes in (source, destination)
+    ]
+    if len(places[0]) != len(places[1]) or any(len(set(p)) < len(p) for p in places):
+        raise error(
+            ShapeError,
+            "moveaxis",
+            f"source {source} and destination {destination} do not name the same number of axes, "
+            "each once",
+            operands={"x": x.type},
+        )
+    order = [d for d in range(x.ndim) if d not in places[0]]
+    for to, d in sorted(zip(places[1], places[0], strict=True)):
+        order.insert(to, d)
+    result: DistributedArray = transpose(x, axes=tuple(order))
+    return result
+
+
+def _as_list(axes: int | Sequence[int]) -> list[Any]:
+    """One axis, or several, as a list."""
+    listed: list[Any] = [axes] if type(axes) is int else np.atleast_1d(axes).tolist()
+    return listed
+
+
+@public
+def swapaxes(x: Any, axis1: int, axis2: int) -> DistributedArray:
+    """`x` with two axes exchanged.
+
+    >>> gdt.swapaxes(gdt.ones((2, 3, 4)), 0, 2).shape
+    (4, 3, 2)
+    """
+    (x,) = as_operands("swapaxes", x=x)
+    order = list(range(x.ndim))
+    a, b = checked_axis(x.type, axis1, "swapaxes"), checked_axis(x.type, axis2, "swapaxes")
+    order[a], order[b] = b, a
+    result: DistributedArray = transpose(x, axes=tuple(order))
+    return result
+
+
+@public
+def ravel(x: Any, order: str = "C") -> DistributedArray:
+    """The elements in row-major order, as an array of rank 1; `order` as of `gdt.reshape`.
+
+    >>> gdt.ravel(gdt.asarray([[1, 2], [3, 4]])).tolist()
+    [1, 2, 3, 4]
+    """
+    (x,) = as_operands("ravel", x=x)
+    options: dict[str, Any] = {} if order == "C" else {"order": order}
+    flat: DistributedArray = reshape(x, (x.size,), **options)
+    return flat
+
+
+@public
+def atleast_1d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
+    """Return an array of rank 1 for a scalar, and any other array as it is; of several, a tuple.
+
+    >>> gdt.atleast_1d(3.0).shape
+    (1,)
+    """
+    return _each("atleast_1d", arrays, lambda x: x if x.ndim else reshape(x, (1,)))
+
+
+@public
+def atleast_2d(*arrays: Any) -> DistributedArray | tuple[DistributedArray, ...]:
+    """Put axes of length 1 in front of an array until it has rank 2; of several, return a tuple.
+
+    >>> gdt.atleast_2d([1, 2, 3]).shape
+    (1, 3)
+    """
+    return _each("atleast_2d", arrays, lambda x: x if x.ndim > 1 else reshape(x, (1, x.size)))
+
+
+def _each(
+    name: str, arrays: Sequence[Any], function: Callable[[DistributedArray], DistributedArray]
+) -> DistributedArray | tuple[DistributedArray, ...]:
+    """Return the results of `function` for every array: one array for one, a tuple for several."""
+    if not arrays:
+        raise error(ArgumentError, name, "got no arrays")
+    operands = as_operands(name, **{f"x{i}": a for i, a in enumerate(arrays)})
+    results = tuple(map(function, operands))
+    return results[0] if len(results) == 1 else results

@@ -1,0 +1,133 @@
+"""Arrays repeated: broadcast together, as tiles, and element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import FUNCTIONS, public
+from gdt.errors import ArgumentError, ShapeError, error
+from gdt.ops.intervals import move_intervals
+from gdt.ops.joining import operand_types
+from gdt.ops.lookup import checked_axis, checked_indices
+from gdt.ops.movement import alias
+from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape
+from gdt.ops.taking import rows_at
+from gdt.sharding.layout import Layout
+from gdt.sharding.recut import Piece
+
+__all__ = [
+    "broadcast_arrays",
+    "repeat",
+    "tile",
+]
+
+
+@public
+def broadcast_arrays(*arrays: Any) -> tuple[DistributedArray, ...]:
+    """Broadcast every array to the shape to which all of them broadcast together.
+
+    >>> [a.shape for a in gdt.broadcast_arrays(gdt.ones((3, 1)), gdt.ones(2))]
+    [(3, 2), (3, 2)]
+    """
+    operands = as_operands("broadcast_arrays", **{f"array {i}": a for i, a in enumerate(arrays)})
+    try:
+        shape = np.broadcast_shapes(*[a.shape for a in operands])
+    except ValueError:
+        raise error(
+            ShapeError,
+            "broadcast_arrays",
+            "the shapes do not broadcast",
+            operands=operand_types(operands),
+        ) from None
+    return tuple([a if a.shape == shape else broadcast_to(a, shape) for a in operands])
+
+
+@public
+def tile(x: Any, reps: int | Sequence[int]) -> DistributedArray:
+    """Put `reps` copies of `x` side by side along each axis; missing axes are added in front.
+
+    >>> gdt.tile(gdt.asarray([1, 2]), (2, 2)).tolist()
+    [[1, 2, 1, 2], [1, 2, 1, 2]]
+    """
+    (x,) = as_operands("tile", x=x)
+    counts = [int(n) for n in np.atleast_1d(reps)]
+    if any(n < 0 for n in counts):
+        raise error(ShapeError, "tile", f"reps is {reps}", operands={"x": x.type})
+    rank = max(x.ndim, len(counts))
+    counts = [1] * (rank - len(counts)) + counts
+    if x.ndim < rank:
+        x = reshape(x, (1,) * (rank - x.ndim) + x.shape)
+    checked_shape([n * count for n, count in zip(x.shape, counts, strict=True)], "tile")
+    result: DistributedArray = x
+    for dim, count in enumerate(counts):
+        size = x.shape[dim]
+        if count != 1:
+            pieces = [Piece(i, 0, i * size, size) for i in range(count)]
+            result = move_intervals([result] * max(count, 1), dim, pieces, count * size)
+    return alias(x) if result is x else result
+
+
+@public
+def repeat(
+    x: Any, repeats: int | Sequence[int] | DistributedArray, axis: int | None = None
+) -> DistributedArray:
+    """Repeat every element of `x` along `axis` (None: of the flattened array).
+
+    repeats: how often: an int, or one for every element along the axis. Of a distributed array only
+    the sum is read. Raises ArgumentError for other counts.
+
+    >>> gdt.repeat(gdt.asarray([1, 2]), 2).tolist()
+    [1, 1, 2, 2]
+    """
+    (x,) = as_operands("repeat", x=x)
+    if axis is None:
+        x, axis = reshape(x, (x.size,)), 0
+    dim = checked_axis(x.type, axis, "repeat")
+    if isinstance(repeats, DistributedArray) and repeats.shape == x.shape[dim : dim + 1]:
+        return _repeated_by(x, repeats, dim)
+    size, counts = x.shape[dim], np.asarray(repeats)
+    is_wrong = counts.dtype.kind not in "iu" or (counts < 0).any()
+    if is_wrong or (counts.ndim and counts.shape not in ((1,), (size,))):
+        raise error(
+            ArgumentError,
+            "repeat",
+            f"repeats is {repeats!r}; it is one count, or one for each of {size} elements",
+            operands={"x": x.type},
+        )
+    if counts.size != 1:
+        indices = np.repeat(np.arange(size), counts)
+        rows = checked_indices(x.type, indices, dim, "repeat", is_constant=True)
+        return rows_at(x, rows, axis=dim)
+    count = int(counts.reshape(()))
+    if x.layout.dims[dim]:
+        pieces = [Piece(i, 0, i, size, 1, count) for i in range(count)]
+        return move_intervals([x] * max(count, 1), dim, pieces, count * size)
+    before, after = x.shape[: dim + 1], x.shape[dim + 1 :]
+    wide = broadcast_to(expand_dims(x, dim + 1), (*before, count, *after))
+    result: DistributedArray = reshape(wide, (*before[:-1], size * count, *after))
+    return result
+
+
+def _repeated_by(x: DistributedArray, counts: DistributedArray, axis: int) -> DistributedArray:
+    """Repeat by a distributed array of counts, of which only the sum is read.
+
+    Each place of the result asks which of the sums of the first counts lie beyond it.
+    """
+    x, counts = as_operands("repeat", x=x, repeats=counts)
+    is_wrong = counts.dtype.kind not in "iu" or bool(FUNCTIONS["any"](counts < 0))
+    if is_wrong:
+        problem, operands = (
+            "counts are integers of 0 or more",
+            {"x": x.type, "repeats": counts.type},
+        )
+        raise error(ArgumentError, "repeat", problem, operands=operands)
+    ends = FUNCTIONS["cumsum"](counts.astype(np.int64))
+    total = int(ends[-1]) if counts.size else 0
+    axes = x.layout.dims[axis] or counts.layout.dims[0]
+    places = FUNCTIONS["arange"](total, layout=Layout.of(x.mesh, (axes,)))
+    return rows_at(x, FUNCTIONS["searchsorted"](ends, places, side="right"), axis=axis)
