@@ -34,7 +34,8 @@ GRADIENTS: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("irfft", (9,), {"n": 15}),
     ("irfft2", (4, 5), {"norm": "forward"}),
     ("hfft", (3, 4), {"axis": 0}),
-    ("rfft", (25,), {}),
+    ("rfft", (81,), {"norm": "ortho"}),
+    ("irfft", (41,), {"n": 81}),
     ("rfftn", (4, 6), {"norm": "ortho"}),
     ("ihfft", (5, 3), {"axis": 0, "n": 4}),
 ]
@@ -92,6 +93,42 @@ def test_no_device_holds_a_split_signal_whole(n: int) -> None:
         for result in row.results:
             split = result.layout.num_shards(0) * (result.ndim > 1 and result.layout.num_shards(-1))
             assert max(split, result.layout.num_shards(0)) == 8 or result.size == 1, row
+
+
+@pytest.mark.parametrize("n", [127 * 129, 128 * 128])
+@pytest.mark.parametrize("name", ["fft", "rfft", "irfft"])
+def test_four_steps_hold_three_shares_beside_the_operand(name: str, n: int) -> None:
+    layout = gdt.Layout(["x"], gdt.create_mesh([("x", 8)], blocks=8))
+    values = RNG.standard_normal(n) if name == "rfft" else RNG.standard_normal(n) + 1j
+    values = values[: n // 2 + 1] if name == "irfft" else values
+    static = {"n": n} if name == "irfft" else {}
+    x = gdt.asarray(values, layout=layout)
+    share = max(n if name == "fft" else n // 2 + 1, x.size * x.itemsize / 16) * 16 / 8
+    with gdt.testing.peak_memory([x]) as memory:
+        out = getattr(gdt.fft, name)(x, **static)
+    assert memory.peak <= 4.3 * share  # an eighth of recycled memory, and padding
+    assert out.layout is layout
+    expected = getattr(np.fft, name)(values, **static)
+    np.testing.assert_allclose(out.numpy(), expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [81, 99, 135, 89])
+def test_real_transforms_of_odd_lengths_and_few_rows_are_numpys(n: int) -> None:
+    """Of two rows of numbers each; some devices hold no row, and 89 is prime."""
+    for mesh in MESHES:
+        for layout in (
+            gdt.Layout([None, mesh.axis_names], mesh),
+            gdt.Layout([mesh.axis_names, None], mesh),
+        ):
+            real = RNG.standard_normal((n, 2) if layout.dims[0] else (2, n))
+            axis = 0 if layout.dims[0] else 1
+            for norm in ("backward", "ortho", "forward"):
+                out = gdt.fft.rfft(gdt.asarray(real, layout=layout), axis=axis, norm=norm)
+                half = np.fft.rfft(real, axis=axis, norm=norm) + 1j
+                np.testing.assert_allclose(out.numpy() + 1j, half, atol=1e-12)
+                back = gdt.fft.irfft(gdt.asarray(half, layout=layout), n, axis=axis, norm=norm)
+                expected = np.fft.irfft(half, n, axis=axis, norm=norm)
+                np.testing.assert_allclose(back.numpy(), expected, atol=1e-12)
 
 
 def test_numpys_functions_are_gdts() -> None:

@@ -16,10 +16,11 @@ shards, such as a prime, is a convolution with a chirp of a longer length that h
 number of shards are gathered.
 
 A real transform of a split axis alone, of an even length, is that of half as many complex numbers
-(`gdt.fft.pairs`); of an odd length it is the complex one, half of which is left out.
+(`gdt.fft.pairs`); of an odd length it goes four steps of half as many rows (`gdt.fft.odd`).
 
-In four steps no device holds more than three times its share at once, beside the operand; with a
-chirp, or for real numbers of an odd length, it holds at least about twice as much.
+In four steps no device holds more than three times its share at once, beside the operand and the
+padding of shards; with a chirp it holds about ten times, and twice that for real numbers of an odd
+length.
 """
 
 from gdt.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq

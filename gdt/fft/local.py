@@ -121,15 +121,16 @@ def resized(x: DistributedArray, axis: int, n: int) -> DistributedArray:
 
 
 @op("... i j -> ... i j", linear="x")
-def twiddled(xp: Any, x: Block, /, inverse: bool = False, *, shards: Shards = FROM_ENGINE) -> Block:
-    """Matrices (..., i, j) times exp(-2 pi i k l / n) at row k and column l, where n is their
-    number of elements; times the conjugate of that if `inverse`.
+def twiddled(
+    xp: Any, x: Block, /, n: int, inverse: bool = False, *, shards: Shards = FROM_ENGINE
+) -> Block:
+    """Matrices (..., i, j) times exp(-2 pi i k l / n) at row k and column l; times the conjugate
+    of that if `inverse`.
 
-    >>> gdt.fft.local.twiddled(gdt.ones((2, 2), complex)).round(3).tolist()
+    >>> gdt.fft.local.twiddled(gdt.ones((2, 2), complex), n=4).round(3).tolist()
     [[(1+0j), (1+0j)], [(1+0j), -1j]]
     """
     rows, columns = x.shape[-2:]
-    n = shards.size["i"] * shards.size["j"]
     ones = (1,) * (x.ndim - shards.start["i"].ndim)
     row, column = (
         xp.asarray(shards.start[f]).reshape(shards.start[f].shape + ones) for f in ("i", "j")

@@ -25,6 +25,9 @@ MOST_WASTE = 1.25
 """The most memory that a matrix of rows and columns may take, the padding of its shards included,
 relative to the memory of its elements."""
 
+Step = Callable[[Any], Any]
+"""A part of a transform, of an array or of several."""
+
 
 def transformed(
     x: DistributedArray, axes: Sequence[int], inverse: bool, norm: str
@@ -48,17 +51,14 @@ def transformed(
         if resharded is not None:
             x = resharded
             continue
-        for step in _steps_along_split(x.type, axes_left.pop(), inverse, norm):
-            x = step(x)  # which releases the array before it
+        x = in_steps(x, _steps_along_split(x.type, axes_left.pop(), inverse, norm))
     return transformed(x, repeats, inverse, norm) if repeats else x
 
 
 # ---------------------------------------------------------------- a split axis
 
 
-def _steps_along_split(
-    x: ArrayType, axis: int, inverse: bool, norm: str
-) -> Sequence[Callable[[DistributedArray], DistributedArray]]:
+def _steps_along_split(x: ArrayType, axis: int, inverse: bool, norm: str) -> Sequence[Step]:
     """Return functions that one after the other transform along a split axis, which stays split."""
     n, shards = x.shape[axis], x.layout.num_shards(axis)
     if n < shards * shards:
@@ -92,9 +92,7 @@ def rows_of_length(n: int, shards: int) -> int:
     return rows
 
 
-def _four_steps(
-    x: ArrayType, axis: int, rows: int, inverse: bool, norm: str
-) -> Sequence[Callable[[DistributedArray], DistributedArray]]:
+def _four_steps(x: ArrayType, axis: int, rows: int, inverse: bool, norm: str) -> Sequence[Step]:
     """Return the steps of a transform along an axis of n = rows * columns elements.
 
     Element k = q + rows * s of the result is, with j = r * columns + c,
@@ -107,34 +105,51 @@ def _four_steps(
     dims = [*x.layout.dims]
     dims[axis], dims[last] = dims[last], dims[axis]
     layout = Layout.of(x.mesh, tuple(dims))
-
-    def flat(matrix: DistributedArray) -> DistributedArray:
-        """(..., columns, rows), split by columns, as (..., n)."""
-        matrix = resized(matrix, -2, -(-columns // shards) * shards)
-        matrix = reshape(matrix, (*matrix.shape[:-2], matrix.shape[-2] * rows))
-        return relayout(resized(matrix, -1, n), layout)
-
     return [
         lambda x: swapaxes(x, axis, -1),
-        lambda x: _as_matrix(x, rows, columns),  # (..., rows, columns), rows split
+        *as_matrix(rows, columns, shards),  # (..., rows, columns), rows split
         lambda x: with_axes_moved(x, last, last + 1),
         lambda x: _along(x, -2, inverse, norm),
-        lambda x: twiddled(x, inverse=inverse),
+        lambda x: twiddled(x, n=n, inverse=inverse),
         lambda x: with_axes_moved(x, last + 1, last),
         lambda x: _along(x, -1, inverse, norm),
         lambda x: with_axes_moved(x, last, last + 1),
-        lambda x: flat(swapaxes(x, -1, -2)),
+        lambda x: swapaxes(x, -1, -2),
+        *as_vector(n, layout),
         lambda x: swapaxes(x, axis, -1),
     ]
 
 
-def _as_matrix(x: DistributedArray, rows: int, columns: int) -> DistributedArray:
-    """Reshape the last axis to (rows, columns), with the rows split as that axis was. Of a row on
-    the border of two shards, one shard gets the elements of the other."""
-    shards = x.layout.num_shards(x.ndim - 1)
+def as_matrix(rows: int, columns: int, shards: int) -> list[Step]:
+    """Return the steps that reshape the last axis to (rows, columns), with the rows split over as
+    many shards as that axis. Of a row on the border of two shards, one shard gets the elements of
+    the other."""
     height = -(-rows // shards) * shards
-    x = resized(x, -1, height * columns)
-    return resized(reshape(x, (*x.shape[:-1], height, columns)), -2, rows)
+    return [
+        lambda x: resized(x, -1, height * columns),
+        lambda x: reshape(x, (*x.shape[:-1], height, columns)),
+        lambda x: resized(x, -2, rows),
+    ]
+
+
+def as_vector(n: int, layout: Layout) -> list[Step]:
+    """Return the steps that reshape the last two axes to one and take its first n elements, in a
+    layout that splits that axis as it splits the first of the two."""
+    shards = layout.num_shards(len(layout.dims) - 1)
+    return [
+        lambda x: resized(x, -2, -(-x.shape[-2] // shards) * shards),
+        lambda x: reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1])),
+        lambda x: resized(x, -1, n),
+        lambda x: relayout(x, layout),
+    ]
+
+
+def in_steps(x: Any, steps: Sequence[Step]) -> Any:
+    """Return what the steps make of `x` one after the other; each releases what the one before it
+    has made."""
+    for step in steps:
+        x = step(x)
+    return x
 
 
 def _along(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:

@@ -12,6 +12,7 @@ from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.fft.local import SWAPPED, irfft_of_whole, resized, rfft_of_whole
+from gdt.fft.odd import has_rows, irfft_of_rows, rfft_of_rows
 from gdt.fft.pairs import irfft_of_split, is_long, rfft_of_split
 from gdt.fft.split import transformed
 from gdt.ops.elementwise import astype, conj, real
@@ -188,6 +189,8 @@ def _half_of_real(x: DistributedArray, axis: int, norm: str) -> DistributedArray
         return rfft_of_whole(whole, axis=axis - x.ndim, norm=norm)
     if is_long(x.type, axis, x.shape[axis]):
         return rfft_of_split(x, axis, norm)
+    if has_rows(x.type, axis, x.shape[axis]):
+        return rfft_of_rows(x, axis, norm)
     every = transformed(x, [axis], False, norm)
     return getitem(every, (*[slice(None)] * axis, slice(x.shape[axis] // 2 + 1)))
 
@@ -213,6 +216,8 @@ def _real_of_half(x: DistributedArray, axis: int, n: int, norm: str) -> Distribu
         return irfft_of_whole(whole, axis=axis - x.ndim, n=n, norm=norm)
     if is_long(x.type, axis, n):
         return irfft_of_split(x, axis, norm)
+    if has_rows(x.type, axis, n):
+        return irfft_of_rows(x, axis, n, norm)
     mirrored = conj(flip(_between(x, axis, 1, (n + 1) // 2), axis))
     ends = [_between(x, axis, 0, 1), _between(x, axis, n // 2, n // 2 + 1)]
     first, middle = (real(end) for end in ends)  # NumPy reads no imaginary part of these

@@ -56,9 +56,9 @@ def _of_whole(function: Any, *calls: tuple[np.ndarray, dict[str, Any]]) -> list[
     return [Sample((x,), static, expect=function) for x, static in calls]
 
 
-def _twiddled(x: np.ndarray, inverse: bool = False) -> np.ndarray:
-    i, j = (np.arange(n) for n in x.shape[-2:])
-    turn = (2j if inverse else -2j) * np.pi / (x.shape[-2] * x.shape[-1])
+def _twiddled(x: np.ndarray, n: int, inverse: bool = False) -> np.ndarray:
+    i, j = (np.arange(size) for size in x.shape[-2:])
+    turn = (2j if inverse else -2j) * np.pi / n
     return x * np.exp(turn * np.multiply.outer(i, j))
 
 
@@ -111,7 +111,9 @@ SAMPLES: dict[str, list[Sample]] = {
     "pairs_of_complex": _of_whole(
         lambda x: np.stack([x.real, x.imag], -1), (_complex(3, 5), {}), (_complex(4), {})
     ),
-    "twiddled": _of_whole(_twiddled, (_complex(5, 7), {}), (_complex(2, 4, 3), {"inverse": True})),
+    "twiddled": _of_whole(
+        _twiddled, (_complex(5, 7), {"n": 63}), (_complex(2, 4, 3), {"n": 12, "inverse": True})
+    ),
 }
 
 # These differ from others by a norm, a conjugation, or the axes that they take by default.
