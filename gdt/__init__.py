@@ -49,7 +49,9 @@ from gdt.programs.function import *
 from gdt.saving import load_model, load_weights
 from gdt.settings import *
 from gdt.sharding import array_type, layout, mesh
+from gdt.sharding import default_mesh as default_mesh_module
 from gdt.sharding.array_type import *
+from gdt.sharding.default_mesh import *
 from gdt.sharding.layout import *
 from gdt.sharding.mesh import *
 from gdt.strategies import *
@@ -83,6 +85,7 @@ __all__ += checkpointed_module.__all__
 __all__ += configuration.__all__
 __all__ += constants.__all__
 __all__ += custom_vjp_module.__all__
+__all__ += default_mesh_module.__all__
 __all__ += drawing.__all__
 __all__ += fetching.__all__
 __all__ += fitting.__all__

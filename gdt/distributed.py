@@ -19,7 +19,8 @@ import sys
 from typing import Any
 
 from gdt.comm import mpi
-from gdt.comm.messages import Messages, connect, connected
+from gdt.comm.messages import Messages
+from gdt.comm.notes import connect, connected
 from gdt.comm.processes import ProcessTransport
 from gdt.comm.rendezvous import meet
 from gdt.comm.transport import CopyTransport, Transport, register_transport, wait_for_all

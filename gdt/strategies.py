@@ -28,8 +28,9 @@ from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
 from gdt.ops.shapes import reshape
 from gdt.sharding import devices as device_kinds
+from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import WAYS, Mesh, create_mesh, default_mesh
+from gdt.sharding.mesh import WAYS, Mesh, create_mesh
 from gdt.state import leaves, mapped
 
 __all__ = ["DataParallel", "MirroredStrategy", "ModelParallel", "Strategy", "current_strategy"]

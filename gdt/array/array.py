@@ -19,7 +19,7 @@ from gdt.array.operators import ArrayMethods
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm.agreement import HISTORIES, Origin, origin_of
-from gdt.comm.messages import note_fetch
+from gdt.comm.notes import note_fetch
 from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
 from gdt.errors import (

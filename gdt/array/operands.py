@@ -13,9 +13,10 @@ from gdt.array.placing import distribute
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import as_array
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.sharding.default_mesh import get_default_mesh, mesh_of_one
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh, get_default_mesh, mesh_of_one
+from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import check_meshes
 
 SCALARS = (int, float, bool, complex)  # weak in promotion, as in NumPy (NEP 50)

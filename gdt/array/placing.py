@@ -10,7 +10,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.backend import as_array, backend_of
-from gdt.comm.messages import note_made
+from gdt.comm.notes import note_made
 from gdt.comm.transport import transport_of
 from gdt.errors import LayoutError, MeshError, error
 from gdt.observe import (
@@ -24,8 +24,9 @@ from gdt.observe import (
     ran,
 )
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh, checked_mesh, get_default_mesh, mesh_texts
+from gdt.sharding.mesh import Mesh, checked_mesh, mesh_texts
 
 Block = Any
 

@@ -21,7 +21,7 @@ from gdt.autodiff.buckets import Buckets
 from gdt.autodiff.releases import Releases
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES, History, origin_of
-from gdt.comm.messages import noted_dataflow
+from gdt.comm.notes import noted_dataflow
 from gdt.engine.op import Op
 from gdt.engine.plan import value_key
 from gdt.errors import GradientError, error

@@ -14,7 +14,7 @@ from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients, warn_of_scalars
 from gdt.comm.agreement import HISTORIES
-from gdt.comm.messages import note_operands
+from gdt.comm.notes import note_operands
 from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
 from gdt.observe import OBSERVERS, Observer, keep_informed
 from gdt.ops.movement import _relayout

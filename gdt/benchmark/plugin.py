@@ -17,7 +17,8 @@ import pytest
 
 from gdt.benchmark.machine import machine
 from gdt.benchmark.measure import Devices, device_counts, measure
-from gdt.sharding.mesh import Mesh, default_mesh
+from gdt.sharding.default_mesh import default_mesh
+from gdt.sharding.mesh import Mesh
 
 
 class Scaling:

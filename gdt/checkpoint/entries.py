@@ -9,7 +9,7 @@ import numpy as np
 
 from gdt.arguments import shown_value
 from gdt.checkpoint.checksums import Bounds
-from gdt.comm.messages import gathered
+from gdt.comm.notes import gathered
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.state import Slot, Tree, slots

@@ -19,7 +19,7 @@ from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.checkpoint.checksums import checksum, checksums, damaged, slabs
 from gdt.checkpoint.entries import DTYPES, Index, Pieces, dtype_of, entries_of, shape_of
-from gdt.comm.messages import gathered_with_lines
+from gdt.comm.notes import gathered_with_lines
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType

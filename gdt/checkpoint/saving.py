@@ -30,7 +30,7 @@ from gdt.checkpoint.entries import (
 )
 from gdt.checkpoint.restoring import contents
 from gdt.comm.agreement import origin_of
-from gdt.comm.messages import gathered, gathered_with_lines
+from gdt.comm.notes import gathered, gathered_with_lines
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.state import Tree

@@ -13,20 +13,13 @@ import json
 import select
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gdt.comm.agreement import (
-    HISTORIES,
-    UNKNOWN,
-    Action,
     History,
-    described,
-    digest,
-    origins_of,
 )
 from gdt.comm.connection import (
     DATA,
@@ -40,11 +33,7 @@ from gdt.comm.connection import (
 )
 from gdt.comm.differences import DIFFERENT_PROGRAMS, Difference, difference, step_text
 from gdt.comm.values import decoded, encoded
-from gdt.errors import DistributedError, error, line_of_user
-from gdt.observe import noted
-from gdt.settings import matmul_choices
-from gdt.sharding.array_type import ArrayType
-from gdt.sharding.mesh import Mesh
+from gdt.errors import DistributedError, error
 
 Payload = Sequence[np.ndarray]  # contiguous arrays, sent end to end
 
@@ -338,140 +327,3 @@ class Messages:
 def _number(step: str) -> str:
     """The number of a step, of its description."""
     return step.partition(",")[0]
-
-
-_connected: Messages | None = None
-
-
-def connected() -> Messages | None:
-    """The messages between the processes of this program; None if there is one."""
-    return _connected
-
-
-def connect(messages: Messages | None) -> None:
-    """Set what `connected` returns."""
-    global _connected  # noqa: PLW0603  # a fact of the process, as its place among the others is
-    _connected = messages
-    HISTORIES[:] = [] if messages is None else [messages.history]
-
-
-def gathered(num_processes: int, value: Any, what: str) -> list[Any]:
-    """The values that all processes that own a mesh give, in their order."""
-    if num_processes == 1 or _connected is None:
-        return [value]
-    return _connected.gather(value, what)
-
-
-def gathered_with_lines(
-    num_processes: int, value: Any, what: str
-) -> tuple[list[Any], list[tuple[str, str]]]:
-    """As `gathered`; and, for errors, every process with the user's line that has called it."""
-    if num_processes == 1 or _connected is None:
-        return [value], [("", "")]
-    told = _connected.gather((value, line_of_user()), what)
-    sides = [(str(peer), line) for peer, (_, line) in zip(_connected.peers, told, strict=True)]
-    return [value for value, _ in told], sides
-
-
-def note(
-    mesh: Mesh, action: Action, numbers: Sequence[Any] = (), operands: Sequence[Any] = ()
-) -> None:
-    """Note an action that all processes that own a mesh must do alike; see `History.add`.
-
-    operands: the arrays that the action is given, where those are to be compared. The numbers
-    that an op computes also depend on settings, which are noted where they are chosen.
-    """
-    if mesh.num_processes > 1 and _connected is not None:
-        if action.kind == "op" and (choices := matmul_choices()):
-            numbers = [*numbers, *choices]
-        if operands:
-            _connected.history.begin(origins_of(operands))
-        _connected.history.add(action, numbers)
-
-
-def note_operands(text: str, arrays: Sequence[Any]) -> None:
-    """Note that these arrays are used, in a way that the text describes."""
-    if _connected is None or _connected.history.in_step:
-        return
-    origins = origins_of(arrays)
-    if any(origin is not UNKNOWN for origin in origins):
-        _connected.history.begin(origins)
-        _connected.history.add(Action("op", text))
-
-
-@contextmanager
-def noted_dataflow(name: str) -> Iterator[list[Any]]:
-    """A context in which the step or backward pass of that name runs as it is written.
-
-    Its results are added to the list that the context returns. At the end of the context the
-    dataflow is noted, and so it is in every replay.
-    """
-    results: list[Any] = []
-    history = None if _connected is None else _connected.history
-    is_outermost = history is not None and history.begin_dataflow()
-    yield results
-    if history is None or not is_outermost:
-        return
-    checksum = history.end_dataflow(results)
-    if checksum is not None:
-        action = Action("dataflow", f"the dataflow of {name} ({checksum:016x})")
-        noted(lambda: history.add(action))
-
-
-def note_fetch(name: str, array: Any) -> None:
-    """Note that the parts of an array are gathered from other processes, if they are."""
-    if _connected is not None and not array.type.is_whole():
-        note_operands(f"{name} of {array.type}", [array])
-
-
-def note_held(notes: Iterable[tuple[Action, Sequence[Any]]]) -> None:
-    """Note the actions of another thread, as `held_notes` has them."""
-    for action, numbers in notes:
-        if _connected is not None:
-            _connected.history.add(action, numbers)
-
-
-def note_result(block: Any) -> None:
-    """Remember a block as one that the op of the newest note has made."""
-    if _connected is not None:
-        _connected.history.add_result(block)
-
-
-def note_reduction(mesh: Mesh, kind: str, blocks: Iterable[Any]) -> None:
-    """Note which ops have made the blocks that a collective of several processes combines."""
-    if mesh.num_processes > 1 and _connected is not None:
-        makers = ", ".join(map(str, _connected.history.makers(blocks)))
-        note(mesh, Action("op", f"{kind} of the results of calls {makers}"))
-
-
-def note_draw(array_type: ArrayType, key: Any, stream: Any) -> None:
-    """Note that an array is drawn. Keys on GPUs are not compared, since the host would have to wait
-    for them."""
-    if array_type.mesh.num_processes > 1 and isinstance(key, np.ndarray):
-        text = f"key {int(key)}, stream {int(stream)}, {described('', array_type)}"
-        note(array_type.mesh, Action("draw", text))
-
-
-def note_made(maker: str, array: Any, value: Any = None, numbers: Sequence[Any] = ()) -> None:
-    """Note that an array has been made by a public function, of these numbers, or of the value that
-    the user gave it."""
-    if array.type.mesh.num_processes > 1 and _connected is not None:
-        contents = digest(value)
-        action = Action("array", described(maker, array.type) + contents)
-        _connected.history.add(action, numbers)
-        if value is None or contents:  # the note tells all that the array was made of
-            array._origin = _connected.history.origin(action, numbers)
-
-
-def note_copied(copy: Any, x: Any) -> None:
-    """Note the contents of an array of a process's own mesh that is copied to a mesh of several:
-    outside of recorded steps, of which a replay would not know them."""
-    if _connected is None or _connected.history.in_step or copy.type.mesh.num_processes == 1:
-        return
-    contents = "".join(dict.fromkeys(map(digest, x.blocks)))  # of replicas once
-    _connected.history.add(Action("array", described("copy_to_mesh", copy.type) + contents))
-
-
-def note_count() -> int:
-    """The number of notes that this process has made."""
-    return 0 if _connected is None else _connected.history.count

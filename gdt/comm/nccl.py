@@ -15,7 +15,7 @@ import numpy as np
 
 from gdt.backend import backend_of
 from gdt.comm.encoding import encoding
-from gdt.comm.messages import connected
+from gdt.comm.notes import connected
 from gdt.comm.ranks import Ranks
 from gdt.comm.transport import (
     Axes,

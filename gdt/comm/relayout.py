@@ -11,7 +11,7 @@ from gdt.backend import backend_of
 from gdt.caches import remembered
 from gdt.comm import local
 from gdt.comm.all_reduce import all_reduce, collectives, on_each
-from gdt.comm.messages import note_reduction
+from gdt.comm.notes import note_reduction
 from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
 from gdt.observe import OBSERVERS, Collective, is_recorded, ran

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gdt.comm.agreement import held_notes
-from gdt.comm.messages import note_held
+from gdt.comm.notes import note_held
 from gdt.errors import ArgumentError, error
 from gdt.sharding.dtypes import name_of
 

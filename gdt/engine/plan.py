@@ -14,7 +14,7 @@ import numpy as np
 
 from gdt.backend.numpy import Order
 from gdt.comm.agreement import Action, call_text
-from gdt.comm.messages import note, note_result
+from gdt.comm.notes import note, note_result
 from gdt.engine.launcher import KernelBody
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout

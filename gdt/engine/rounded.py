@@ -19,7 +19,7 @@ import numpy as np
 
 from gdt.backend import backend_of
 from gdt.backend.numpy import order_in_memory
-from gdt.comm.messages import note_result
+from gdt.comm.notes import note_result
 from gdt.engine.declaration import Declaration
 from gdt.engine.plan import Block, Plan
 from gdt.engine.single_block import mover

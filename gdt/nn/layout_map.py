@@ -18,8 +18,9 @@ from gdt.nn.placement import Placement, UsedArray, check_applied
 from gdt.nn.sharded import ArrayLayouts, Sharded, is_open, layout_of
 from gdt.ops.gathering import gathered
 from gdt.ops.movement import relayout
+from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.layout import MATCH, Layout
-from gdt.sharding.mesh import Mesh, default_mesh
+from gdt.sharding.mesh import Mesh
 from gdt.state import Slot, Tree, mapped, owner_of, places, slots
 
 OUTPUT = "/output"

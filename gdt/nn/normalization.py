@@ -11,7 +11,7 @@ import numpy as np
 from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.comm.agreement import Action, compared_origin
-from gdt.comm.messages import note
+from gdt.comm.notes import note
 from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, error
 from gdt.nn import initializers

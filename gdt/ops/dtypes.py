@@ -15,8 +15,9 @@ from gdt.array.array import DistributedArray
 from gdt.array.operators import is_array_like
 from gdt.array.registry import public
 from gdt.errors import ArgumentError, DtypeError, error
+from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.dtypes import BFLOAT16, FLOAT32, castable, kind_of, limits_of, promoted
-from gdt.sharding.mesh import Mesh, get_default_mesh
+from gdt.sharding.mesh import Mesh
 
 __all__ = [
     "can_cast",

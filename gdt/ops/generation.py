@@ -13,7 +13,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
 from gdt.backend import backend_of
-from gdt.comm.messages import note_made
+from gdt.comm.notes import note_made
 from gdt.comm.relayout import run_routes
 from gdt.observe import noted, ran
 from gdt.ops.elementwise import checked_dtype

@@ -12,15 +12,15 @@ from gdt.array.operands import as_operand
 from gdt.array.placing import distribute
 from gdt.array.registry import public
 from gdt.backend import backend_of
-from gdt.comm.messages import note_copied, note_fetch
+from gdt.comm.notes import note_copied, note_fetch
 from gdt.comm.relayout import carry_out
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.single_block import mover
 from gdt.errors import DtypeError, LayoutError, error
 from gdt.observe import observing_only, report_fetch
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.layout import MATCH, Layout
-from gdt.sharding.mesh import get_default_mesh
 from gdt.sharding.routes import route
 
 __all__ = ["copy", "relayout_like"]

@@ -11,7 +11,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.agreement import crc32_of
-from gdt.comm.messages import gathered_with_lines
+from gdt.comm.notes import gathered_with_lines
 from gdt.errors import DtypeError, LayoutError, ShapeError, error
 from gdt.ops.placement import requested_layout
 from gdt.sharding.array_type import ArrayType

@@ -14,8 +14,8 @@ from gdt.comm.transport import wait_for_all
 from gdt.errors import DtypeError, LayoutError, error
 from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
+from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import default_mesh
 from gdt.state import mapped
 
 __all__ = [

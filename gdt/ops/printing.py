@@ -12,7 +12,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.backend import backend_of
-from gdt.comm.messages import gathered, note_operands
+from gdt.comm.notes import gathered, note_operands
 from gdt.observe import report_fetch
 from gdt.sharding.reduction import UFUNCS
 

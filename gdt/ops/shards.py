@@ -9,7 +9,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.agreement import Action, call_text, function_text
-from gdt.comm.messages import note
+from gdt.comm.notes import note
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.errors import GradientError, MeshError, ShapeError, error
 from gdt.observe import noted

@@ -15,7 +15,7 @@ from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.backend import NUMPY
 from gdt.backend.numpy import order_in_memory
 from gdt.comm.agreement import SHOWN, Action, compared_origin
-from gdt.comm.messages import note
+from gdt.comm.notes import note
 from gdt.engine.declaration import wide_types
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
 from gdt.observe import from_host

@@ -15,7 +15,7 @@ from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES
-from gdt.comm.messages import note_operands, noted_dataflow
+from gdt.comm.notes import note_operands, noted_dataflow
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
 from gdt.observe import HELD, OBSERVERS, Observer, observing
 from gdt.programs.program import Program

@@ -15,7 +15,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.backend import NUMPY
-from gdt.comm.messages import note_count
+from gdt.comm.notes import note_count
 from gdt.comm.relayout import JOIN
 from gdt.comm.transport import sent
 from gdt.engine.op import Op

@@ -10,7 +10,7 @@ from gdt.array.array import DistributedArray
 from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error, line_of_user
 from gdt.settings import MATMUL_BACKEND, MATMUL_PRECISION
-from gdt.sharding.mesh import chosen_mesh
+from gdt.sharding.default_mesh import chosen_mesh
 
 PRIMITIVES = (int, float, complex, bool, str, bytes, type(None), np.generic, np.dtype)
 

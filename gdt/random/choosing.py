@@ -11,7 +11,7 @@ from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
 from gdt.backend import backend_of
-from gdt.comm.messages import note_draw
+from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
 from gdt.ops.along_axis import take_along_axis

@@ -14,7 +14,7 @@ from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.array.placing import checked_layout
 from gdt.backend.cupy import on_gpu
-from gdt.comm.messages import note_draw
+from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, DtypeError, RangeError, ShapeError, error
 from gdt.ops.comparison import less, where

@@ -17,8 +17,9 @@ from gdt.observe import COUNTED, from_host, met_host
 from gdt.ops.movement import relayout
 from gdt.random import bits as random_bits
 from gdt.sharding.array_type import ArrayType
+from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh, get_default_mesh
+from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import RuleSpec
 
 Block = Any

@@ -23,7 +23,7 @@ from gdt.checkpoint import contents, restore, save
 from gdt.checkpoint.entries import of_first_process
 from gdt.checkpoint.restoring import read_alike
 from gdt.checkpoint.saving import in_all_processes, write_whole
-from gdt.comm.messages import gathered_with_lines
+from gdt.comm.notes import gathered_with_lines
 from gdt.errors import CheckpointError, GdtError, error
 from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module

@@ -20,8 +20,6 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -34,7 +32,10 @@ from gdt.sharding import processes
 from gdt.sharding.grid import MeshDims, block_grid, check_owners, checked_dims
 from gdt.sharding.immutable import Immutable
 
-__all__ = ["Mesh", "create_mesh", "default_mesh", "get_default_mesh", "set_default_mesh"]
+__all__ = [
+    "Mesh",
+    "create_mesh",
+]
 
 
 LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
@@ -408,72 +409,6 @@ def _listed_devices(
 def _num_processes(size: int) -> int:
     """Return how many processes own a mesh of `size` coordinates."""
     return processes.current().count if size > 1 else 1
-
-
-_default_mesh: ContextVar[Mesh | None] = ContextVar("gdt.default_mesh", default=None)
-# Of all threads, outside of any `default_mesh` block; empty or one mesh.
-_mesh_of_program: list[Mesh] = []
-
-
-def chosen_mesh() -> Mesh | None:
-    """Return the mesh of the innermost `default_mesh` block, outside of any that of
-    `set_default_mesh`; None if neither was called."""
-    return _default_mesh.get() or (_mesh_of_program[0] if _mesh_of_program else None)
-
-
-def mesh_of_one() -> Mesh:
-    """Return the default mesh where none was chosen: one device of this machine.
-
-    An array on it was made without a choice of a mesh, so it joins the mesh of any other operand.
-    """
-    return create_mesh([("device", 1)], devices=[device_kinds.own_device()])
-
-
-@checked
-def get_default_mesh() -> Mesh:
-    """Return the mesh on which arrays without a layout are created.
-
-    It is that of the innermost `gdt.default_mesh` block; outside of any that of
-    `gdt.set_default_mesh`, and else a mesh of one device of this machine, a GPU if there is one.
-
-    >>> gdt.get_default_mesh().size
-    1
-    """
-    return chosen_mesh() or mesh_of_one()
-
-
-@checked
-def set_default_mesh(mesh: Mesh | None) -> None:
-    """Replicate on `mesh` all arrays that the program creates without a layout from now on, in
-    every thread; None goes back to a mesh of one device.
-
-    For scripts and notebooks; a `gdt.default_mesh` block goes first. Raises MeshError for an
-    argument that is neither a Mesh nor None.
-
-    >>> gdt.set_default_mesh(gdt.create_mesh([("batch", 8)]))
-    >>> gdt.ones((4, 4)).layout.mesh
-    Mesh(batch=8)
-    >>> gdt.set_default_mesh(None)
-    """
-    _mesh_of_program[:] = [] if mesh is None else [checked_mesh(mesh, "set_default_mesh")]
-
-
-@contextmanager
-@checked
-def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
-    """Replicate on `mesh` the arrays that this `with` block creates without a layout.
-
-    Raises MeshError for an argument that is no Mesh.
-
-    >>> with gdt.default_mesh(gdt.create_mesh([("batch", 8)])):
-    ...     gdt.ones((4, 4)).layout.mesh
-    Mesh(batch=8)
-    """
-    token = _default_mesh.set(checked_mesh(mesh, "default_mesh"))
-    try:
-        yield mesh
-    finally:
-        _default_mesh.reset(token)
 
 
 def mesh_texts(meshes: Sequence[Mesh]) -> list[str]:

@@ -15,9 +15,10 @@ from gdt.array.placing import distribute
 from gdt.autodiff.tape import GradientTape
 from gdt.backend import backend_of
 from gdt.observe import observing
+from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh, create_mesh, default_mesh
+from gdt.sharding.mesh import Mesh, create_mesh
 from gdt.state import leaves, mapped
 from gdt.testing.layouts import choices
 from gdt.testing.operands import assert_close, assert_consistent, placed, poisoned, tolerance

@@ -20,7 +20,7 @@ import numpy as np
 from gdt import random
 from gdt.array.array import DistributedArray
 from gdt.checkpoint import CheckpointManager, contents
-from gdt.comm.messages import gathered
+from gdt.comm.notes import gathered
 from gdt.data.feed import REITERABLE, Feed, decoded, encoded
 from gdt.errors import ArgumentError, CheckpointError, NanError, error, frame_of_user
 from gdt.nn.module import Module

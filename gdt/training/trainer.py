@@ -25,9 +25,10 @@ from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
 from gdt.programs.function import function
 from gdt.sharding import processes
+from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
-from gdt.sharding.mesh import Mesh, get_default_mesh
+from gdt.sharding.mesh import Mesh
 from gdt.state import Stateful, leaves, mapped
 from gdt.strategies import current_strategy
 from gdt.training.batches import ARRAYS_AS_BATCHES, check_ranks, evaluating, pair, rows_of

@@ -19,7 +19,8 @@ import numpy as np
 
 import gdt
 from gdt import Layout
-from gdt.comm.messages import Messages, connected
+from gdt.comm.messages import Messages
+from gdt.comm.notes import connected
 
 from .forks import Forked, ForkedUnderMpi
 

@@ -31,7 +31,7 @@ from gdt.array.registry import FUNCTIONS
 from gdt.autodiff.backward import BACKWARDS
 from gdt.backend import backend_of
 from gdt.comm import nccl
-from gdt.comm.messages import connected
+from gdt.comm.notes import connected
 from gdt.comm.transport import Transfer, transport_of
 from gdt.errors import CheckpointError, DistributedError
 from gdt.nn.losses import sparse_softmax_cross_entropy

@@ -27,6 +27,7 @@ from gdt.comm import messages, mpi, rendezvous
 from gdt.comm.agreement import Action, digest
 from gdt.comm.connection import GOODBYE, Peer
 from gdt.comm.messages import Messages
+from gdt.comm.notes import connected
 from gdt.comm.rendezvous import meet
 from gdt.errors import ArgumentError, DistributedError, MeshError
 from gdt.sharding import processes
@@ -807,7 +808,7 @@ def test_a_mesh_outlives_no_connection(second_of_four: None) -> None:
     mesh = gdt.create_mesh([("a", 4)])
     with pytest.raises(DistributedError, match="not connected any more"):
         distributed._transport(mesh)
-    assert messages.connected() is None
+    assert connected() is None
 
 
 @pytest.mark.parametrize(
