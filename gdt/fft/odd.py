@@ -15,8 +15,9 @@ from gdt.fft.local import fft_of_whole, irfft_of_whole, rfft_of_whole, twiddled
 from gdt.fft.split import as_matrix, as_vector, in_steps, rows_of_length
 from gdt.ops.elementwise import astype, conj
 from gdt.ops.indexing import getitem
-from gdt.ops.joining import concat, swapaxes
+from gdt.ops.joining import concat
 from gdt.ops.movement import with_axes_moved
+from gdt.ops.rearranging import swapaxes
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
 
