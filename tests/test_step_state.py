@@ -271,6 +271,8 @@ def test_a_write_to_elements_is_refused_in_the_first_call(where: str) -> None:
         own = x * 2
         own[0] = 5.0
         written = {"argument": x, "list": rows[0], "state": training.w["w"]}[where]
+        rows[0] = own * 1
+        rows[0][0] = 1.0
         written[0] = own[0]
         return own
 
@@ -607,9 +609,37 @@ def test_a_variable_is_no_state_where_others_are_named() -> None:
         step(gdt.ones(1))
 
 
-def test_an_array_alone_is_no_state() -> None:
-    with pytest.raises(DtypeError, match=r"state\[1\] is an array, which has no place"):
-        gdt.function(lambda x: x, state=[{}, gdt.ones(1)])
+@pytest.mark.parametrize("named", ["module", "dict", "list", "dict of dicts", "several"])
+def test_state_is_one_tree_or_several(named: str) -> None:
+    module, w, generator = Summed(), {"w": gdt.zeros(1)}, gdt.random.Generator(0)
+    state = {
+        "module": module, "dict": w, "list": [w], "dict of dicts": {"params": w},
+        "several": (w, generator, module),
+    }[named]  # fmt: skip
+
+    def step(x: DistributedArray) -> DistributedArray:
+        if named == "module":
+            return module(x)
+        w["w"] = w["w"] + x
+        return w["w"] * 1
+
+    recorded = gdt.function(step, state=state, verify=2)
+    assert [recorded(gdt.ones(1)).tolist() for _ in range(5)] == [[n + 1.0] for n in range(5)]
+    w["w"], module.total = gdt.full(1, 10.0), gdt.full(1, 10.0)
+    assert recorded(gdt.ones(1)).tolist() == [11.0]
+    assert len(recorded.programs) == 1
+
+
+@pytest.mark.parametrize("alone", [gdt.ones(1), 3, "w", {1}, gdt.sum, np.ones(1), None])
+def test_what_has_no_place_for_an_array_is_no_state(alone: Any) -> None:
+    with pytest.raises(DtypeError, match=r"state\[1\] is .*, which has no place for an array"):
+        gdt.function(lambda x: x, state=[{}, alone])
+    if alone is not None:
+        with pytest.raises(DtypeError, match=r"state\[0\] is .*, which has no place for an array"):
+            gdt.function(lambda x: x, state=alone)
+
+
+def test_how_often_a_step_is_verified_is_no_negative_number() -> None:
     with pytest.raises(ArgumentError, match="verify is -1"):
         gdt.function(lambda x: x, verify=-1)
 

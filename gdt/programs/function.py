@@ -7,22 +7,22 @@ import itertools
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from gdt.arguments import checked
+from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES
 from gdt.comm.notes import note_operands, noted_dataflow
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
-from gdt.observe import HELD, OBSERVERS, Observer, observing
+from gdt.observe import HELD, OBSERVERS, observing
 from gdt.programs.program import Program
-from gdt.programs.recorder import Recorder, refused_write
+from gdt.programs.recorder import Recorder
 from gdt.programs.replay import OUTDATED, Input, Recording, Result, replaced, templated
 from gdt.programs.signature import Arguments
-from gdt.programs.step_state import State, difference, name_of
+from gdt.programs.step_state import State, difference, holds_places, name_of
 from gdt.programs.variables import read
 from gdt.state import Place, Stateful, is_container, leaves, places
 
@@ -67,20 +67,6 @@ class StepRecorder(Recorder):
         if isinstance(counting, Stateful) and id(counting) not in self._state.entered:
             kind = type(counting).__name__
             self.on_host(f"use what counts in a place that no state names ({kind})", HELD)
-
-
-class WriteRefuser(Observer):
-    """An observer of a call that is not recorded: the arrays that a replay would read are not to be
-    written to, as then they are not in the call that is recorded."""
-
-    wants_moves = False
-
-    def __init__(self, state: State) -> None:
-        self._arrays = {id(array) for *_, array in state.arrays}
-
-    def on_write(self, array: Any, before: Any, after: Any) -> None:
-        if id(array) in self._arrays:
-            raise refused_write(before)
 
 
 class Function:
@@ -183,7 +169,7 @@ class Function:
     def _first_call(self, arguments: Arguments) -> Any:
         """Run as written, which makes plans and whatever state there is to be."""
         state = self._state(arguments)
-        with state.attempt(), observing(WriteRefuser(state)):
+        with state.attempt(), observing(state):
             result = self._as_written(state, arguments)
             templated(result, [], self._name)  # raises for what a replay could not return
         if self._recordings.recall(arguments.key) is None:
@@ -287,16 +273,15 @@ def _values(tree: Tree) -> list[tuple[str, Any]]:
 
 
 @partial(checked, eager=True)
-def function(
-    f: Callable[..., Any] | None = None, *, state: Sequence[Any] | None = None, verify: int = 0
-) -> Any:
+def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: int = 0) -> Any:
     """`f`, recorded once for every kind of call and then replayed without Python running it.
 
     f: a function of arrays, in any tree of lists, tuples and dicts, and of whatever else it needs;
         a training step, say. Without it a decorator is returned: `@gdt.function(verify=100)`.
 
-    1. The arrays of a step come from its arguments and its state. `state` names the state: Modules,
-       optimizers, dicts, lists, objects with attributes. Without it the state is every array,
+    1. The arrays of a step come from its arguments and its state. `state` names the state: a
+       Module, an optimizer, a generator, a dict or list of arrays, an object with attributes, or
+       several of them in a list or tuple. Without it the state is every array,
        Module, optimizer, generator and tree of them in the variables of `f`: the variables of
        enclosing functions, defaults, the object that `f` is or is bound to, and the global
        variables that its code names; and in the variables of functions among these, but for global
@@ -346,17 +331,17 @@ def function(
     """
     if verify < 0:
         raise error(ArgumentError, "function", f"verify is {verify}", remedy="Pass 0 or more.")
-    if state is not None:
-        for i, part in enumerate(state):
-            if isinstance(part, DistributedArray):
-                raise error(
-                    DtypeError,
-                    "function",
-                    f"state[{i}] is an array, which has no place where another could be put",
-                    operands={f"state[{i}]": part.type},
-                    remedy="Keep it in a Module, a dict or a list, and name that.",
-                )
-    named = None if state is None else tuple(state)
+    named = state if isinstance(state, list | tuple | None) else (state,)
+    for i, part in enumerate(named or ()):
+        if not holds_places(part):
+            raise error(
+                DtypeError,
+                "function",
+                f"state[{i}] is {shown_value(part)}, which has no place for an array",
+                remedy="Name Modules, optimizers, generators, dicts, lists or objects with "
+                "attributes, and keep arrays in them.",
+            )
+    named = None if named is None else tuple(named)
     return (
         partial(Function, state=named, verify=verify) if f is None else Function(f, named, verify)
     )

@@ -20,6 +20,8 @@ from gdt.array.array import DistributedArray
 from gdt.backend import backend_of
 from gdt.engine.plan import value_key
 from gdt.errors import FunctionError, error, line_of_user
+from gdt.observe import Observer
+from gdt.programs.recorder import refused_write
 from gdt.programs.signature import PRIMITIVES, Arguments
 from gdt.programs.variables import MISSING, Cell, read, variables
 from gdt.random.generator import Generator, generator
@@ -54,16 +56,15 @@ class Entry(NamedTuple):
 
 
 class Keys:
-    """The keys of a mapping, or the length of a list, as an owner of one value."""
+    """The owner of a container's keys, under the key `tuple`, or of its length, under `len`."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
 
-    def __getitem__(self, key: str) -> tuple[Any, ...] | int:
-        is_mapping = isinstance(self.container, Mapping)
-        return (*self.container,) if is_mapping else len(self.container)
+    def __getitem__(self, read: Callable[[Any], Any]) -> Any:
+        return read(self.container)
 
-    def __setitem__(self, key: str, keys: Any) -> None:
+    def __setitem__(self, read: Callable[[Any], Any], keys: Any) -> None:
         """Set the keys; the entries of the values, which come later, put values under them."""
         if isinstance(self.container, list):
             self.container[:] = [MISSING] * keys
@@ -116,8 +117,9 @@ class RefusedIterator:
         setattr(self._iterator, name, value)
 
 
-class State:
-    """The state of a step, and what else it may read or change, as it is now.
+class State(Observer):
+    """The state of a step, and what else it may read or change, as it is now. As an observer it
+    refuses writes to the elements of its arrays: nobody could put those back.
 
     named: the values that `state=` names; None takes the variables of the step in their place.
     arguments: those of the call. The state has an `Entry` for every value in variables, containers
@@ -127,12 +129,15 @@ class State:
     variables are constants, which are compared to find out what the step itself changes in them.
     """
 
+    wants_moves = False
+
     def __init__(
         self, function: Callable[..., Any], named: tuple[Any, ...] | None, arguments: Arguments
     ) -> None:
         self._name, self._line = name_of(function), _line_of(function)
         self._arguments = [
-            Place("an argument", *owner_and_key) for owner_and_key in arguments.places
+            (Place("an argument", owner, key), n, owner[key])
+            for n, (owner, key) in enumerate(arguments.places)
         ]
         self._entries: list[Entry] = []
         self.entered: set[int] = set()  # identities of all containers
@@ -170,10 +175,9 @@ class State:
 
     def _enter_keys(self, name: str, container: Any, role: Role) -> None:
         if container is not None and not isinstance(container, tuple):
-            fact = "keys" if isinstance(container, Mapping) else "length"
-            self._entries.append(
-                Entry.of(Place(f"the {fact} of {name}", Keys(container), fact), role)
-            )
+            fact, read = ("keys", tuple) if isinstance(container, Mapping) else ("length", len)
+            place = Place(f"the {fact} of {name}", Keys(container), read)
+            self._entries.append(Entry.of(place, role))
 
     def _enter_draws(self, name: str, source: Generator) -> None:
         self._entries.append(Entry.of(Place(name, vars(source), "_state"), "counter"))
@@ -190,8 +194,7 @@ class State:
     def arrays(self) -> list[tuple[Place, int, DistributedArray]]:
         """The arrays that a call may read: place, number among those of the arguments (-1: it is in
         the state), and array."""
-        arguments = [(place, n, place.value) for n, place in enumerate(self._arguments)]
-        return arguments + [
+        return self._arguments + [
             (place, -1, value)
             for place, value, role in self._entries
             if role == "state" and isinstance(value, DistributedArray)
@@ -203,6 +206,10 @@ class State:
         return [(place.name, value) for place, value, _ in self._entries]
 
     # ---- around a call
+
+    def on_write(self, array: Any, before: Any, after: Any) -> None:
+        if any(array is read for *_, read in self.arrays):
+            raise refused_write(before)
 
     @contextmanager
     def attempt(self) -> Iterator[None]:
@@ -275,7 +282,7 @@ class State:
 
     def forget(self) -> None:
         """Drop all but what a recording relies on: arrays may be large."""
-        self._entries = [entry for entry in self._entries if entry.is_guarded]
+        self._entries, self._arguments = [e for e in self._entries if e.is_guarded], []
 
     def copy_arrays(self) -> None:
         """Keep copies of the arrays, so that a replay may overwrite these."""
@@ -291,15 +298,13 @@ class State:
     def unchanged(self, namespace: dict[str, Any]) -> str:
         """An expression that is true if everything that a recording relies on is what it was; its
         names are put into `namespace`. It may raise MISSING_KEY."""
-        names: dict[int, str] = {}
+        names: dict[int, tuple[str, Any]] = {}
 
         def name(thing: Any) -> str:
-            if id(thing) not in names:
-                names[id(thing)] = f"guard{len(names)}"
-                namespace[names[id(thing)]] = thing
-            return names[id(thing)]
+            return names.setdefault(id(thing), (f"guard{len(names)}", thing))[0]
 
         checks = [f"{_expression(place, name)} {name(value)}" for place, value, _ in self._entries]
+        namespace |= names.values()
         # Numbers may be equal without being one object.
         return f"{' and '.join(dict.fromkeys(checks)) or True} or changed() is None"
 
@@ -330,6 +335,12 @@ def _line_of(function: Callable[..., Any]) -> str:
     return f"line {code.co_firstlineno} of {code.co_filename}" if code else name_of(function)
 
 
+def holds_places(value: Any) -> bool:
+    """Whether a value may be named as state: a container, a generator, or a user's object."""
+    is_owner = owner_of(value) is not None or _attributes(value) is not None
+    return is_owner or isinstance(value, Generator)
+
+
 def _attributes(value: Any) -> Any:
     """The attributes of an object of a class that is neither gdt's nor Python's; or None."""
     package = type(value).__module__.partition(".")[0]
@@ -343,8 +354,7 @@ def _expression(place: Place, name: Callable[[Any], str]) -> str:
     name of a value in that source."""
     owner, key = place.owner, place.key
     if isinstance(owner, Keys):
-        container = name(owner.container)
-        return f"(*{container},) ==" if key == "keys" else f"len({container}) =="
+        return f"{key.__name__}({name(owner.container)}) =="
     if isinstance(owner, Cell):
         return f"{name(owner.cell)}.cell_contents is"
     return f"{name(owner)}[{repr(key) if type(key) in (str, int) else name(key)}] is"
