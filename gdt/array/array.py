@@ -14,6 +14,7 @@ import numpy as np
 from gdt.arguments import checked, shown_value
 from gdt.array import dlpack
 from gdt.array.fetching import Shard, gather_to_host, shards_of
+from gdt.array.indexed_updates import IndexedUpdates
 from gdt.array.numpy_protocols import call_function, call_ufunc
 from gdt.array.operators import ArrayMethods
 from gdt.array.registry import FUNCTIONS
@@ -297,7 +298,7 @@ class DistributedArray(ArrayMethods, Displayed):
     # ---- writing
 
     @property
-    def at(self) -> IndexedUpdates:
+    def at(self) -> IndexedUpdates[DistributedArray]:
         """`x.at[index].set(value)` and its like, which return changed copies; see
         `gdt.update_at`."""
         return IndexedUpdates(self)
@@ -477,70 +478,6 @@ def rebind(array: DistributedArray, after: DistributedArray) -> None:
     array.type, array.blocks, array._resolved = after.type, after.blocks, None
     if HISTORIES:
         array._origin = origin_of(after)
-
-
-class IndexedUpdates:
-    """`x.at`: `x.at[index]` has a method for each way to change the elements that an index names.
-
-    >>> x = gdt.zeros(3)
-    >>> x.at[[0, 0, 2]].add(1.0).tolist(), x.tolist()
-    ([2.0, 0.0, 1.0], [0.0, 0.0, 0.0])
-    """
-
-    __slots__ = ("array",)
-
-    def __init__(self, array: DistributedArray) -> None:
-        self.array = array
-
-    def __getitem__(self, index: Any) -> IndexedElements:
-        return IndexedElements(self.array, index)
-
-
-class IndexedElements:
-    """The elements of an array that an index names: each method but `get` returns the whole array,
-    with these elements changed. Follows `jax.numpy.ndarray.at`."""
-
-    __slots__ = ("array", "index")
-
-    def __init__(self, array: DistributedArray, index: Any) -> None:
-        self.array, self.index = array, index
-
-    def get(self) -> DistributedArray:
-        """The elements: `x[index]`."""
-        elements: DistributedArray = FUNCTIONS["getitem"](self.array, self.index)
-        return elements
-
-    def _updated(self, value: Any, how: str) -> DistributedArray:
-        array: DistributedArray = FUNCTIONS["update_at"](self.array, value, self.index, how)
-        return array
-
-    def set(self, value: Any) -> DistributedArray:
-        """The array with `value` there; of several values for an element the last."""
-        return self._updated(value, "set")
-
-    def add(self, value: Any) -> DistributedArray:
-        """The array with `value` added there."""
-        return self._updated(value, "add")
-
-    def subtract(self, value: Any) -> DistributedArray:
-        """The array with `value` subtracted there."""
-        return self._updated(value, "subtract")
-
-    def multiply(self, value: Any) -> DistributedArray:
-        """The array multiplied by `value` there."""
-        return self._updated(value, "multiply")
-
-    def divide(self, value: Any) -> DistributedArray:
-        """The array divided by `value` there."""
-        return self._updated(value, "divide")
-
-    def min(self, value: Any) -> DistributedArray:
-        """The array with the smaller of an element and `value` there."""
-        return self._updated(value, "min")
-
-    def max(self, value: Any) -> DistributedArray:
-        """The array with the larger of an element and `value` there."""
-        return self._updated(value, "max")
 
 
 def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:

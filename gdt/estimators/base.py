@@ -1,11 +1,4 @@
-"""Estimators: linear models and multilayer perceptrons as scikit-learn's, trained on a mesh.
-
-They have scikit-learn's methods, and those of TensorFlow's estimators beside them: `train`,
-`evaluate` and `predict` take an `input_fn`, a function without arguments that returns batches
-`(features, targets)`.
-
-scikit-learn is imported when this module is, with the extra `gdt[estimators]`.
-"""
+"""The training that estimators share, in the words of scikit-learn and of TensorFlow."""
 
 from __future__ import annotations
 
@@ -17,8 +10,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, error
-from gdt.metrics import AUC
-from gdt.nn import activations, losses
+from gdt.nn import activations
 from gdt.nn.layers import Dense, Sequential
 from gdt.ops.creation import asarray
 from gdt.optim import Adam
@@ -28,9 +20,8 @@ from gdt.strategies import MirroredStrategy, Strategy
 from gdt.training.trainer import Trainer, optimizer_of
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.base import BaseEstimator
     from sklearn.utils import check_random_state
-    from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import (
         _check_sample_weight,
         check_is_fitted,
@@ -40,14 +31,12 @@ except ImportError:
     message = "gdt.estimators: scikit-learn is missing\n  pip install 'gdt[estimators]'"
     raise ModuleNotFoundError(message, name="sklearn") from None
 
-__all__ = ["LinearClassifier", "LinearRegressor", "MLPClassifier", "MLPRegressor"]
-
 InputFn = Callable[[], Any]
 WHOLE = 512
 """Rows up to which a step takes all of them, unless `batch_size` says otherwise."""
 
 
-class _Estimator(BaseEstimator):  # type: ignore[misc]
+class Estimator(BaseEstimator):  # type: ignore[misc]
     """The training that all estimators share; a subclass has targets, losses and predictions."""
 
     hidden_layer_sizes: tuple[int, ...] = ()
@@ -220,8 +209,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         if steps is not None and steps <= 0:
             return self
         taken = 0
-        for features, targets in itertools.islice(_pairs(input_fn), steps):
-            X, y = _columns(features), np.asarray(targets)
+        for features, targets in itertools.islice(pairs_of(input_fn), steps):
+            X, y = columns_of(features), np.asarray(targets)
             is_new = not hasattr(self, "model_")
             X, y = self._checked(X, y.reshape(len(y), -1) if self._takes_columns else y, is_new)
             if is_new:
@@ -238,8 +227,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         rows, batches, total = 0, 0, 0.0
         labels, outputs = [], []
-        for features, targets in itertools.islice(_pairs(input_fn), steps):
-            raw, y = self._raw(_columns(features)), np.asarray(targets)
+        for features, targets in itertools.islice(pairs_of(input_fn), steps):
+            raw, y = self._raw(columns_of(features)), np.asarray(targets)
             y = self._targets(y.reshape(len(y), -1) if self._takes_columns else y, False)
             total += float(self._loss(asarray(y), asarray(raw), "sum"))
             rows, batches = rows + len(y), batches + 1
@@ -262,7 +251,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
 
-def _pairs(input_fn: InputFn) -> Iterator[tuple[Any, Any]]:
+def pairs_of(input_fn: InputFn) -> Iterator[tuple[Any, Any]]:
     """Yield the batches of an input function."""
     data = input_fn()
     is_pair = isinstance(data, tuple) and len(data) == 2 and _is_batch(data[0])
@@ -283,208 +272,9 @@ def _on_host(leaf: Any) -> np.ndarray:
     return leaf.numpy() if isinstance(leaf, DistributedArray) else np.asarray(leaf)
 
 
-def _columns(features: Any) -> np.ndarray:
+def columns_of(features: Any) -> np.ndarray:
     """Return features as (rows, columns); those of a mapping side by side, by their names."""
     if isinstance(features, Mapping):
-        return np.concatenate([_columns(features[name]) for name in sorted(features)], axis=1)
+        return np.concatenate([columns_of(features[name]) for name in sorted(features)], axis=1)
     array = _on_host(features)
     return array.reshape(len(array), -1)
-
-
-# ---------------------------------------------------------------- regressors
-
-
-class _Regressor(RegressorMixin, _Estimator):  # type: ignore[misc]
-    """Estimators of numbers, by the mean squared error."""
-
-    _takes_columns = True
-    _loss = staticmethod(losses.mean_squared_error)
-
-    def _targets(self, y: np.ndarray, reset: bool) -> np.ndarray:
-        y = np.asarray(y, np.float64)
-        if reset:
-            self.target_ndim_ = y.ndim
-            self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
-        return y.reshape(len(y), -1)
-
-    def _outputs(self) -> int:
-        return int(self.n_outputs_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
-
-    def predict(self, X: Any) -> Any:
-        """Return the predictions: an array for an array X, and for an `input_fn` an iterator of
-        {"predictions": [value]}, one for each row."""
-        if callable(X):
-            return ({"predictions": row} for f, _ in _pairs(X) for row in self._raw(_columns(f)))
-        raw = self._raw(X)
-        return raw[:, 0] if self.target_ndim_ == 1 else raw
-
-    def _measured(self, y: np.ndarray, raw: np.ndarray) -> dict[str, float]:
-        return {"label/mean": float(y.mean()), "prediction/mean": float(raw.mean())}
-
-
-class LinearRegressor(_Regressor):
-    """A linear regression by gradient descent on a mesh.
-
-    optimizer: its name, or a function that makes it, such as `lambda: gdt.optim.SGD(0.1)`.
-    max_iter: epochs of `fit`. batch_size: rows of a step; None for all rows of small data sets.
-    strategy: a gdt.Strategy or a mesh; None for one device. random_state: of weights and order.
-
-    >>> import numpy as np
-    >>> from gdt.estimators import LinearRegressor
-    >>> x = np.linspace(-1, 1, 40)[:, None]
-    >>> LinearRegressor().fit(x, 2 * x[:, 0] + 1).predict([[0.5]]).round(2).tolist()
-    [2.0]
-    >>> regressor = LinearRegressor(optimizer=lambda: gdt.optim.SGD(0.1))
-    >>> batches = lambda: [({"feats": np.ones((10, 1))}, np.ones(10))] * 100
-    >>> regressor.train(batches, steps=10).evaluate(batches, steps=10)["global_step"]
-    10
-    """
-
-    _adam_rate = 0.1  # weights begin at 0
-
-    def __init__(
-        self,
-        optimizer: Any = "adam",
-        max_iter: int = 200,
-        batch_size: int | None = None,
-        strategy: Strategy | Mesh | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
-        self.strategy, self.random_state = strategy, random_state
-
-
-class MLPRegressor(_Regressor):
-    """A regression by a multilayer perceptron on a mesh; arguments as in LinearRegressor.
-
-    hidden_layer_sizes: the units of the hidden layers. activation: its name.
-
-    >>> import numpy as np
-    >>> from gdt.estimators import MLPRegressor
-    >>> x = np.linspace(-1, 1, 40)[:, None]
-    >>> MLPRegressor(random_state=0).fit(x, np.abs(x[:, 0])).score(x, np.abs(x[:, 0])) > 0.9
-    True
-    """
-
-    def __init__(
-        self,
-        hidden_layer_sizes: tuple[int, ...] = (32,),
-        activation: str = "relu",
-        optimizer: Any = "adam",
-        max_iter: int = 200,
-        batch_size: int | None = None,
-        strategy: Strategy | Mesh | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
-        self.optimizer, self.max_iter, self.batch_size = optimizer, max_iter, batch_size
-        self.strategy, self.random_state = strategy, random_state
-
-
-# ---------------------------------------------------------------- classifiers
-
-
-class _Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
-    """Estimators of classes, by the cross-entropy of a softmax."""
-
-    _loss = staticmethod(losses.sparse_softmax_cross_entropy)
-
-    def _targets(self, y: np.ndarray, reset: bool) -> np.ndarray:
-        if reset:
-            check_classification_targets(y)
-            self.classes_ = np.unique(y)
-        labels = np.searchsorted(self.classes_, y).clip(0, len(self.classes_) - 1)
-        unknown = np.asarray(y)[self.classes_[labels] != y]
-        if len(unknown):
-            problem = f"{unknown[0]!r} is a class that was not there at first"
-            raise error(ArgumentError, type(self).__name__, problem)
-        return labels
-
-    def _outputs(self) -> int:
-        return max(len(self.classes_), 2)  # of one class, the second is never likelier
-
-    def partial_fit(  # type: ignore[override]  # scikit-learn's order
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None
-    ) -> Self:
-        """Take one step with these rows; classes: all there are, needed in the first call unless y
-        has them all."""
-        if classes is not None and not hasattr(self, "model_"):
-            X, y = validate_data(self, X, y, dtype=[np.float64, np.float32], reset=True)
-            self.classes_ = np.unique(classes)
-            self._begin(X.shape[1])
-            self.n_iter_ = 0
-        return super().partial_fit(X, y, sample_weight)
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return the logits (rows, classes); of two classes the second's minus the first's."""
-        raw = self._raw(X)
-        return raw[:, 1] - raw[:, 0] if len(self.classes_) == 2 else raw
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the probabilities (rows, classes)."""
-        probabilities = _softmax(self._raw(X))
-        return probabilities if len(self.classes_) > 1 else np.ones_like(probabilities[:, :1])
-
-    def predict(self, X: Any) -> Any:
-        """Return the classes: an array for an array X, and for an `input_fn` an iterator of dicts
-        of logits, probabilities, class_ids and classes, one for each row."""
-        if callable(X):
-            return (row for f, _ in _pairs(X) for row in self._rows(self._raw(_columns(f))))
-        numbers = self.predict_proba(X).argmax(-1)
-        return self.classes_[numbers]
-
-    def _rows(self, raw: np.ndarray) -> Iterator[dict[str, Any]]:
-        for logits, probabilities in zip(raw, _softmax(raw), strict=True):
-            number = int(logits.argmax())
-            yield {
-                "logits": logits,
-                "probabilities": probabilities,
-                "class_ids": np.array([number]),
-                "classes": self.classes_[[number]],
-            }
-
-    def _measured(self, y: np.ndarray, raw: np.ndarray) -> dict[str, float]:
-        results = {"accuracy": float((raw.argmax(-1) == y).mean())}
-        if len(self.classes_) == 2:
-            auc = AUC()
-            auc.update(y.astype(np.float32), _softmax(raw)[:, 1].astype(np.float32))
-            mean = float(y.mean())
-            results |= {"accuracy_baseline": max(mean, 1 - mean), "auc": auc.result()}
-        return results
-
-
-def _softmax(raw: np.ndarray) -> np.ndarray:
-    exponentials = np.exp(raw - raw.max(-1, keepdims=True))
-    return exponentials / exponentials.sum(-1, keepdims=True)  # type: ignore[no-any-return]
-
-
-class LinearClassifier(_Classifier):
-    """A softmax regression on a mesh; arguments as in LinearRegressor.
-
-    >>> import numpy as np
-    >>> from gdt.estimators import LinearClassifier
-    >>> x = np.linspace(-1, 1, 40)[:, None]
-    >>> LinearClassifier().fit(x, np.where(x[:, 0] > 0, "yes", "no")).predict([[0.9]]).tolist()
-    ['yes']
-    """
-
-    __init__ = LinearRegressor.__init__
-    _adam_rate = LinearRegressor._adam_rate
-
-
-class MLPClassifier(_Classifier):
-    """A classifier by a multilayer perceptron on a mesh; arguments as in MLPRegressor.
-
-    >>> import numpy as np
-    >>> from gdt.estimators import MLPClassifier
-    >>> x = np.linspace(-1, 1, 40)[:, None]
-    >>> MLPClassifier(random_state=0).fit(x, abs(x[:, 0]) > 0.5).score(x, abs(x[:, 0]) > 0.5) > 0.9
-    True
-    """
-
-    __init__ = MLPRegressor.__init__
