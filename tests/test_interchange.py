@@ -59,12 +59,28 @@ def test_consumers_that_know_no_read_only_memory_get_a_copy() -> None:
     assert np.shares_memory(shared, x.numpy()) and not shared.flags.writeable
     copied = np.from_dlpack(Capsule(x.__dlpack__()))
     assert not np.shares_memory(copied, x.numpy())
-    with pytest.raises(ExportError, match=r"DLPack before 1.0 cannot say read-only"):
-        x.__dlpack__(copy=False)
+    asked_for = np.from_dlpack(Capsule(x.__dlpack__(copy=False)))
+    assert np.shares_memory(asked_for, x.numpy()) and not x.numpy().flags.writeable
+    memory = np.ones(3)
+    memory.flags.writeable = False
+    with pytest.raises(ExportError, match=r"is read-only, which DLPack before 1.0 cannot say"):
+        gdt.asarray(memory, copy=False).__dlpack__(copy=False)
     with pytest.raises(BufferError, match="the host has no streams"):
         x.__dlpack__(stream=1)
     with pytest.raises(BufferError, match=r"on \(1, 0\), not on \(2, 0\)"):
         x.__dlpack__(dl_device=(2, 0))
+
+
+def test_shards_in_one_memory_are_exported_without_a_copy() -> None:
+    mesh = gdt.create_mesh([("x", 2), ("y", 4)], blocks=1)
+    for specs, shape in ((["x", "y"], (2, 2)), (["x"], (7,)), ([("x", "y"), None], (16, 8))):
+        x = gdt.asarray(np.arange(np.prod(shape)).reshape(shape), layout=gdt.Layout(specs, mesh))
+        for version in ({}, {"max_version": (0, 8)}, {"max_version": (1, 0)}):
+            assert x.__dlpack__(copy=False, **version)
+    divided = gdt.create_mesh([("x", 2)], blocks=2)
+    apart = gdt.asarray([1, 2], layout=gdt.Layout(["x"], divided))
+    with pytest.raises(BufferError, match="cannot be had without a copy"):
+        apart.__dlpack__(copy=False)
 
 
 def test_arrays_of_other_libraries_are_taken_over() -> None:

@@ -44,9 +44,9 @@ def exported(
 ) -> Any:
     """The whole array as a DLPack capsule, on the device that it lives on.
 
-    Memory is shared where the consumer can be told not to write to it (DLPack 1.0), and on GPUs,
-    where it must not; else it is copied. Raises ExportError (a BufferError) where that is not
-    possible.
+    Memory is shared where the consumer can be told not to write to it (DLPack 1.0), and on GPUs and
+    with copy=False, where it must not; else it is copied. Raises ExportError (a BufferError) where
+    that is not possible: several blocks are no one memory.
     """
     if dl_device is not None and tuple(dl_device) != device(x):
         raise error(ExportError, "__dlpack__", f"the array is on {device(x)}, not on {dl_device}")
@@ -59,14 +59,29 @@ def exported(
     if stream is not None:
         raise error(ExportError, "__dlpack__", f"stream is {stream!r}, and the host has no streams")
     value = x.numpy()
-    shareable = max_version is not None and tuple(max_version) >= READ_ONLY_SINCE
-    if copy is False and not (shareable and x._shares_memory(value)):
-        problem = "other arrays may share this memory, and DLPack before 1.0 cannot say read-only"
-        if shareable:
-            problem = "the values cannot be had without a copy"
+    says_read_only = max_version is not None and tuple(max_version) >= READ_ONLY_SINCE
+    if copy is False:
+        return _capsule(_shared(x, value, writable=not says_read_only), **arguments)
+    return _capsule(value if says_read_only and not copy else value.copy(), **arguments)
+
+
+def _shared(x: Any, value: np.ndarray, *, writable: bool) -> np.ndarray:
+    """`value`, the read-only values of `x`, as a view of a block of `x`.
+
+    writable: for a consumer that knows no read-only memory, and must not write all the same.
+    Raises ExportError where `value` is a copy, or memory that was read-only from the beginning.
+    """
+    problem = "" if x._shares_memory(value) else "the values cannot be had without a copy"
+    if writable and not problem:
+        value = value.view()
+        try:
+            value.flags.writeable = True
+        except ValueError:
+            problem = "the memory is read-only, which DLPack before 1.0 cannot say"
+    if problem:
         remedy = "Let it be copied: copy=None."
         raise error(ExportError, "__dlpack__", problem, operands={"x": x.type}, remedy=remedy)
-    return _capsule(value if shareable and not copy else value.copy(), **arguments)
+    return value
 
 
 def _capsule(value: Any, **options: Any) -> Any:
