@@ -21,6 +21,7 @@ from gdt.engine.plan import Shards
 from gdt.engine.specialization import ChosenBody
 from gdt.engine.updates import UpdateOp
 from gdt.errors import IndexRangeError
+from gdt.ops import lookup
 from gdt.ops.nn.activations import error_function
 from gdt.ops.nn.batch_norm.loops import FEW, SHORT_ROW
 from gdt.ops.nn.cross_entropy.loops import MOST_EXPONENTIALS
@@ -302,6 +303,31 @@ def test_the_error_function_has_the_bits_of_its_body(monkeypatch: pytest.MonkeyP
 
 
 @compiled
+@compiled
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("table", "points"),
+    [((9, 4), (3, 5)), ((7, 3, 5), (4,)), ((5,), (40,)), ((0, 4), (0,)), ((3, 0), (5,))],
+)
+def test_rows_are_added_with_the_bits_of_the_body(
+    table: tuple[int, ...], points: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = random.normal(size=(*points, *table[1:])).astype(dtype)
+    g.flat[: g.size // 3] = [-0.0, np.inf, np.nan][len(table) - 1]
+    rows = random.integers(max(table[0], 1), size=(*points, *(1,) * (len(table) - 1)))
+    held = random.random(rows.shape) < 0.7
+    steps = [*(0,) * len(points), *lookup.strides_of(table)[1:]]
+    for values in (g, np.asfortranarray(g), g[..., ::-1]):
+        for mask in (None, held):
+            args = np, values, rows * math.prod(table[1:]), mask, steps, table
+            looped = lookup.scatter_add(*args)
+            with monkeypatch.context() as patch:
+                patch.setattr(lookup, "_add_rows", {"f": None, "d": None})
+                expected = lookup.scatter_add(*args)
+            assert looped.shape == table
+            assert looped.tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("count", [LONGEST, 10 * LONGEST])
 def test_moments_far_from_zero(dtype: str, count: int) -> None:
