@@ -156,7 +156,8 @@ def hashable_statics(op: str, static: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hashable(value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return tuple(_hashable(v) for v in value)
+        items = tuple(_hashable(v) for v in value)
+        return value._make(items) if hasattr(value, "_make") else items  # of a named tuple
     if isinstance(value, np.ndarray) and value.ndim <= 1:
         return tuple(value.tolist()) if value.ndim else value.item()
     return value
