@@ -109,6 +109,28 @@ def test_a_split_sequence_never_holds_more_than_its_share() -> None:
     assert max(sizes) == 2 * arrays[0].type.nbytes / 8  # keys and values of one tile
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("lead", [(5, 2), (3, 1), (1, 1), (2,)])
+def test_queries_may_differ_in_masks_alone(lead: tuple[int, ...], blocks: int) -> None:
+    rng, mesh = np.random.default_rng(0), gdt.create_mesh([("x", 4)], blocks=blocks)
+    q, k, v = rng.standard_normal((3, *lead[2:], 6, 4))
+    mask = rng.random((*lead, 6, 6)) < 0.7
+    split = [
+        gdt.asarray(a, layout=Layout([None] * (a.ndim - 2) + ["x", None], mesh)) for a in (q, k, v)
+    ]
+    g = rng.standard_normal((*np.broadcast_shapes(lead, q.shape[:-2]), 6, 4))
+    out, pull = gdt.vjp(lambda q, k, v: gdt.attention(q, k, v, mask), *split)
+
+    def whole(q: Any, k: Any, v: Any) -> Any:
+        scores = gdt.where(gdt.asarray(mask), q @ k.mT / 2, -1e30)
+        return gdt.softmax(scores) @ v
+
+    expected, pull_whole = gdt.vjp(whole, *map(gdt.asarray, (q, k, v)))
+    np.testing.assert_allclose(out.numpy(), expected.numpy(), atol=1e-12)
+    for a, b in zip(pull(gdt.asarray(g)), pull_whole(gdt.asarray(g)), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-12)
+
+
 def test_no_queries_have_no_results() -> None:
     keys = gdt.ones((3, 4))
     assert gdt.attention(keys[:0], keys, keys).shape == (0, 4)
@@ -228,6 +250,16 @@ def test_the_heads_of_a_context() -> None:
         (lambda x: gdt.attention(x, x[:0], x[:0]), ShapeError, "there are no keys"),
         (lambda x: gdt.attention(x, x, x, mask=x), DtypeError, "mask is not bool"),
         (lambda x: gdt.attention(x, x, x, mask=x[:2] > 0), ShapeError, "a mask of (2, 4)"),
+        (
+            lambda x: gdt.attention(gdt.stack([x, x]), gdt.stack([x] * 3), x),
+            ShapeError,
+            "leading axes (2,), (3,), () do not broadcast",
+        ),
+        (
+            lambda x: nn.MultiHeadAttention(2)(x[None], mask=np.ones((1, 2, 3, 3), bool)),
+            ShapeError,
+            "the mask has 4 axes, and x 3",
+        ),
         (lambda x: gdt.attention(x.astype(int), x, x), DtypeError, "not floating-point"),
         (lambda x: gdt.attention(x, x, x, dropout=1, key=0), ArgumentError, "dropout is 1"),
         (lambda x: gdt.attention(x, x, x, dropout=0.5), ArgumentError, "dropout has no key"),

@@ -192,7 +192,12 @@ class MultiHeadAttention(Module):
         q = self._heads_of("query", x, self.heads)  # (batch, heads, positions, head_size)
         k = self._heads_of("key", seen, self.key_heads)
         v = self._heads_of("value", seen, self.key_heads)
-        if mask is not None and np.ndim(mask) > 2:
+        rank = 0 if mask is None else np.ndim(mask)
+        if rank >= q.ndim:
+            problem = f"the mask has {rank} axes, and x {q.ndim - 1}"
+            remedy = "It is (batch, positions, others), or what broadcasts to it; heads see alike."
+            raise error(ShapeError, "MultiHeadAttention", problem, remedy=remedy)
+        if rank > 2:
             mask = expand_dims(mask, -3)
         y = self._attend(q, k, v, mask, self.training if training is None else training)
         y = transpose(y, (*range(y.ndim - 3), -2, -3, -1))

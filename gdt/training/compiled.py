@@ -28,6 +28,13 @@ from gdt.training.measuring import Measurement, measures_of
 from gdt.training.trainer import Trainer
 
 ROWS = 32  # of a batch, as in Keras
+ARGUMENTS = "The arguments are optimizer, loss, metrics, weighted_metrics, run_eagerly, clip_norm."
+REMEDIES = {
+    "loss_weights": "Weigh the parts of one loss, a function of all outputs:\n"
+    "  loss=lambda y, outputs: mse(y[0], outputs[0]) + 0.5 * mse(y[1], outputs[1])",
+    "steps_per_execution": "Leave it out: a step is one recorded program, and devices do not wait.",
+    "auto_scale_loss": "Leave it out: gdt.optim.LossScaling(optimizer) scales losses of float16.",
+}
 DEFAULTS = {"loss_weights": None, "steps_per_execution": 1, "auto_scale_loss": True}
 
 
@@ -47,8 +54,7 @@ def compile_model(
             continue
         is_keras = name in DEFAULTS
         problem = f"{name}={value!r} has no counterpart" if is_keras else f"{name!r} is no argument"
-        names = "optimizer, loss, metrics, weighted_metrics, run_eagerly, clip_norm"
-        raise error(ArgumentError, "compile", problem, remedy=f"The arguments are {names}.")
+        raise error(ArgumentError, "compile", problem, remedy=REMEDIES.get(name, ARGUMENTS))
     if loss is None:
         remedy = 'Write loss="mse", or a function (y, predictions) such as gdt.nn.losses has.'
         raise error(ArgumentError, "compile", "there is no loss", remedy=remedy)

@@ -33,7 +33,7 @@ from gdt.ops.nn.attention.blocks import (
 from gdt.ops.nn.attention.spans import Spans, number_of
 from gdt.ops.rearranging import roll
 from gdt.ops.reductions import sum_
-from gdt.ops.shapes import expand_dims, reshape
+from gdt.ops.shapes import broadcast_to, expand_dims, reshape
 from gdt.ops.windows import plain_tiling, tiled, untiled
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
@@ -259,6 +259,12 @@ def _checked(
         raise error(ShapeError, "attention", problem, operands=types)
     if any(kind_of(a.dtype) != "f" for a in (q, k, v)):
         raise error(DtypeError, "attention", "operands are not floating-point", operands=types)
+    leading = [a.shape[:-2] for a in operands]
+    try:
+        shape = np.broadcast_shapes(*leading)
+    except ValueError:
+        problem = f"leading axes {', '.join(map(str, leading))} do not broadcast"
+        raise error(ShapeError, "attention", problem, operands=types) from None
     if mask is None:
         return q, k, v, None
     seen = operands[3]
@@ -269,6 +275,8 @@ def _checked(
     if any(n not in (1, m) for n, m in zip(sizes, (q.shape[-2], k.shape[-2]), strict=True)):
         problem = f"a mask of {sizes} is not for {q.shape[-2]} queries and {k.shape[-2]} keys"
         raise error(ShapeError, "attention", problem, operands=types)
+    if shape != np.broadcast_shapes(*leading[:3]):  # queries that differ in what they see
+        q = broadcast_to(q, (*shape, *q.shape[-2:]))
     return q, k, v, reshape(seen, sizes) if seen.ndim < 2 else seen
 
 
