@@ -188,10 +188,11 @@ class Function:
             state.refuse_changes()
             results: list[DistributedArray] = []
             template = templated(returned, results, self._name)
-            inputs = [
-                Input(place, n, array.type, register, _written(place, array, results))
-                for place, n, array, register in arrays
-            ]
+            inputs = []
+            for place, n, array, register in arrays:
+                now = read(place)
+                written = None if now is array else Result.of(now, results)
+                inputs.append(Input(place, n, array.type, register, written))
             outputs = [recorder.find(r) for r in results]
             program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
             if program is None:
@@ -253,14 +254,6 @@ def _reference(place: Place) -> Callable[[], DistributedArray | None]:
     """A weak reference to the array at a place; of anything else there, None."""
     array = read(place)
     return weakref.ref(array) if type(array) is DistributedArray else lambda: None
-
-
-def _written(
-    place: Place, before: DistributedArray, results: list[DistributedArray]
-) -> Result | None:
-    """The array that a call has put at a place; None if the array `before` is still there."""
-    now = read(place)
-    return None if now is before else Result.of(now, results)
 
 
 def _values(tree: Tree) -> list[tuple[str, Any]]:

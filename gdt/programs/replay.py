@@ -98,13 +98,9 @@ def _returned(template: Tree, namespace: dict[str, Any]) -> str:
     if type(template) is Result:
         return template.source("returned", namespace)
 
-    def filled(outputs: Sequence[Any]) -> Tree:
-        def array(leaf: Any) -> Any:
-            return leaf.array(outputs) if type(leaf) is Result else leaf
-
-        return mapped(array, template)
-
-    namespace["filled"] = filled
+    namespace["filled"] = lambda outputs: mapped(
+        lambda leaf: leaf.array(outputs) if type(leaf) is Result else leaf, template
+    )
     return "filled(outputs)"
 
 
@@ -149,40 +145,36 @@ class Recording:
         program: Program,
         template: Tree,
     ) -> None:
-        self.state, self.program = state, program
-        read = {*program.inputs}
-        self.inputs = inputs
-        used = [i for i in inputs if i.register in read or i.written]
-        # By registers: inputs that are compared would compare the arrays that their owners hold.
-        inputs = [*used, *[i for i in inputs if not (i.register in read or i.written)]]
+        self.state, self.program, self.inputs = state, program, inputs
         namespace: dict[str, Any] = {
             "changed": state.changed, "missing": MISSING_KEY, "OUTDATED": OUTDATED,
             "array": DistributedArray, "is_owned": is_owned, "is_only_owned": is_only_owned,
             "entered": frozenset(state.entered),
         }  # fmt: skip
-        self.graph = _graph(name, recorder, used, program)
-        guards = [state.unchanged(namespace), *_guards(inputs, namespace)]
-        for n, container in enumerate(containers):
-            # The same list or dict of the state as then, or none of it.
-            is_shared = id(container) in state.entered
-            test = f"== {id(container)}" if is_shared else "not in entered"
-            guards.append(f"id(containers[{n}]) {test}")
+        self.graph = _graph(name, recorder, inputs, program)
+        # Lists and dicts of the arguments are the same ones of the state as then, or none of it.
+        tests = [f"== {id(c)}" if id(c) in state.entered else "not in entered" for c in containers]
+        guards = [
+            state.unchanged(namespace),
+            *_guards(inputs, namespace),
+            *[f"id(containers[{n}]) {test}" for n, test in enumerate(tests)],
+        ]
         lines = [
-            *[f"o{n}, k{n} = places[{i.argument}]" for n, i in _arguments(inputs)],
+            *[
+                f"o{n}, k{n} = places[{i.argument}]"
+                for n, i in enumerate(inputs)
+                if i.argument >= 0
+            ],
             "try:",
             *[f"    if not ({guard}):\n            return OUTDATED" for guard in guards],
             "except missing:",
             "    return OUTDATED",
-            *_run(used, program, self.graph, namespace),
+            *_run(inputs, program, self.graph, namespace),
             f"return {_returned(template, namespace)}",
         ]
         replay = define("replay(places, containers)", lines, namespace, "<gdt replay>")
         self.replay: Callable[[Sequence[tuple[Any, Any]], Sequence[Any]], Tree] = replay
         self.source: str = replay.source
-
-
-def _arguments(inputs: Sequence[Input]) -> list[tuple[int, Input]]:
-    return [(n, i) for n, i in enumerate(inputs) if i.argument >= 0]
 
 
 def _guards(inputs: Sequence[Input], namespace: dict[str, Any]) -> list[str]:
@@ -208,14 +200,14 @@ def _graph(
     name: str, recorder: Recorder, inputs: Sequence[Input], program: Program
 ) -> StepGraph | None:
     """The program as CUDA graphs, where it is on GPUs."""
-    first, states = _first(inputs), {}
+    first, once = _first(inputs), replaced(inputs)
     read = [inputs[first[r]] for r in program.inputs]
-    once = replaced(inputs)
-    for at, i in enumerate(read):
-        if i.register in once and i.written and i.written.type is i.type:
-            states[at] = i.written.output
-    meshes = [i.type.mesh for i in inputs]
-    are_arguments = [i.argument >= 0 for i in read]
+    states = {
+        at: i.written.output
+        for at, i in enumerate(read)
+        if i.register in once and i.written and i.written.type is i.type
+    }
+    meshes, are_arguments = [i.type.mesh for i in read], [i.argument >= 0 for i in read]
     return step_graph(name, program, recorder.values, meshes, states, are_arguments)
 
 
@@ -228,8 +220,10 @@ def _run(
     blocks = [f"o{first[r]}[k{first[r]}].blocks{'[0]' * (r in alone)}" for r in program.inputs]
     if graph is None:
         namespace["run"] = program.run
-        asked = {r: "is_only_owned" if r in alone else "is_owned" for r in program.donated}
-        lines = [f"free{r} = {asked[r]}(o{first[r]}, k{first[r]})" for r in program.donated]
+        lines = [
+            f"free{r} = is_{'only_' * (r in alone)}owned(o{first[r]}, k{first[r]})"
+            for r in program.donated
+        ]
         operands = ", ".join(blocks + [f"free{r}" for r in program.donated])
     else:
         namespace["run"] = graph.run
