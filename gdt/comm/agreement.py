@@ -111,7 +111,7 @@ class History:
         # Whether a step runs, which one process may replay and another run as it is written.
         self.in_step = False
         self._step_operands: Sequence[Origin] = ()
-        self._step_start = 0  # the number of notes before it
+        self._step_start = 0  # the number of notes before it, or before it runs as written
         # Of a step that runs as it is written: for errors, the operands of the op of the next note;
         # by the checksums of the origins of the step's operands and of the arrays that it has made,
         # their numbers in it; and the checksum of the dataflow.
@@ -187,7 +187,7 @@ class History:
         step runs, or its dataflow is followed already."""
         if get_ident() != MAIN_THREAD or not self.in_step or self._numbers is not None:
             return False
-        self._numbers, self._dataflow = {}, 0
+        self._numbers, self._dataflow, self._step_start = {}, 0, self.count
         for number, origin in enumerate(self._step_operands):
             self._numbers.setdefault(origin.checksum, number)
         return True

@@ -31,9 +31,9 @@ arrays, and all other changes are refused, as is an array that no place holds. A
 call that runs as written or is recorded, the state is put back (`State.attempt`), counters and
 random numbers too.
 
-**Verification** proves what guards promise: every call of number `verify` is replayed, is run as
-written on a copy of the state, and must have left the same bits everywhere. The replay works on the
-real arrays, so that overwritten parameters and CUDA graphs are verified as they are.
+**Verification** proves what guards promise: every call of number `verify` runs as written, the
+state is put back, and a replay must leave the same bits everywhere. The replay works on the real
+arrays, so that overwritten parameters and CUDA graphs are verified as they are.
 
 **What the host computes anew** in every step (learning rates, counters, streams of random numbers)
 goes through `gdt.observe.from_host`, so that the program calls it again. Whether a donated operand

@@ -110,22 +110,20 @@ class Function:
         return self._run(arguments)
 
     def _run(self, arguments: Arguments) -> Any:
-        is_verified, before = self._verify and next(self._calls) % self._verify == 0, None
+        is_verified = self._verify and next(self._calls) % self._verify == 0
         try:
             recordings, _ = self._recordings[arguments.key]
         except KeyError:
             return self._first_call(arguments)
-        if is_verified and recordings:
-            before = self._state(arguments)
-            before.copy_arrays()
+        expected = self._expected(arguments) if is_verified and recordings else None
         for recording in recordings:
             result = recording.replay(arguments.places, arguments.containers)
             if result is not OUTDATED:
                 break
         else:
             result = self._record(arguments, recordings)
-        if before is not None:
-            self._verify_result(result, before, arguments)
+        if expected is not None:
+            self._verify_call(arguments, result, *expected)
         return result
 
     def _run_compared(self, arguments: Arguments, is_observed: bool) -> Any:
@@ -220,27 +218,35 @@ class Function:
                 stacklevel=frame_of_user()[1],
             )
 
-    def _verify_result(self, returned: Tree, before: State, arguments: Arguments) -> None:
-        """Take a call that has been replayed again as it is written; FunctionError names what
-        differs in what both return and leave."""
-        replayed = self._state(arguments)
-        before.put_back()
+    def _expected(self, arguments: Arguments) -> tuple[Tree, State]:
+        """What a call returns as it is written, and the state that it leaves; it is then put back,
+        for a replay, which overwrites what nobody refers to any more."""
+        before = self._state(arguments)
         with before.attempt():
-            expected = self._as_written(before, arguments)
-        stale = difference(_values(returned), _values(expected))
-        stale = stale or difference(replayed.values, self._state(arguments).values)
+            returned = self._as_written(before, arguments)
+        after = self._state(arguments)
+        before.put_back()
+        return returned, after
+
+    def _verify_call(
+        self, arguments: Arguments, result: Tree, expected: Tree, after: State
+    ) -> None:
+        """Raise FunctionError for what differs in what a call has returned and left and what it
+        does as it is written; the state is then the latter."""
+        stale = difference(_values(result), _values(expected))
+        stale = stale or difference(self._state(arguments).values, after.values)
         if stale:
-            name, replay_value, plain_value = stale
+            after.put_back()
+            name, replayed, written = stale
             raise error(
                 FunctionError,
                 self._name,
                 f"a replay, in the call in {line_of_user()}, and the step as it is written differ "
                 f"in {name}",
-                operands={"replay": replay_value, "as written": plain_value},
+                operands={"replay": replayed, "as written": written},
                 remedy="The step relies on what is constant in its recording: pass it as an "
                 "argument, or keep it in a Module, dict or list that the step or state= names.",
             )
-        replayed.put_back()
 
 
 def _places(taken: Iterable[tuple[Any, ...]], arguments: Arguments) -> list[Place]:
@@ -295,9 +301,9 @@ def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: 
     place that is no state, writes to elements of an array that it has not made, or changes anything
     in its variables and state but arrays.
 
-    verify: 0, or every how many calls one also runs as written, on a copy of the state;
-        FunctionError names the first result or part of the state in which it and the replay differ
-        by a bit. Parameters, counters and random numbers are then those of the step as written.
+    verify: 0, or every how many calls one first runs as written, and then again as a replay;
+        FunctionError names the first result or part of the state in which they differ by a bit.
+        Parameters, counters and random numbers are then those of the step as written.
 
     Where a call that runs as written or is recorded raises anything, parameters, counters and
     random numbers are what they were before the call; where a replay finds wrong indices or

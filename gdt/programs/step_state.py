@@ -284,15 +284,6 @@ class State(Observer):
         """Drop all but what a recording relies on: arrays may be large."""
         self._entries, self._arguments = [e for e in self._entries if e.is_guarded], []
 
-    def copy_arrays(self) -> None:
-        """Keep copies of the arrays, so that a replay may overwrite these."""
-        copies: dict[int, DistributedArray] = {}
-        for i, (place, value, role) in enumerate(self._entries):
-            if isinstance(value, DistributedArray):
-                if id(value) not in copies:
-                    copies[id(value)] = _copy(value)
-                self._entries[i] = Entry(place, copies[id(value)], role)
-
     # ---- guards
 
     def unchanged(self, namespace: dict[str, Any]) -> str:
@@ -382,15 +373,6 @@ def _has_same_bits(a: Any, b: Any) -> bool:
         host(x.data).tobytes() == host(y.data).tobytes()
         for x, y in zip(a.shards, b.shards, strict=True)
     )
-
-
-def _copy(array: DistributedArray) -> DistributedArray:
-    """A copy whose blocks lie in memory as those of the array: it decides how products add up."""
-    blocks = []
-    for i, block in enumerate(array.blocks):
-        with backend_of(array.mesh).on(array.mesh, i):
-            blocks.append(block.copy(order="K"))
-    return DistributedArray(array.type, tuple(blocks))
 
 
 def _shown(value: Any) -> str:

@@ -494,12 +494,13 @@ def recorded(mesh: gdt.Mesh) -> tuple[list[float], int]:
     """Results of a step that process 0 alone records anew in every call, and how often it was
     recorded here: all must send the same, also for what nobody reads. What is done with the results
     and operands is the same too, of which process 0 has one array where others may have two, and
-    which it alone copies; and an update takes the memory of what it updates."""
+    which it alone copies; and an update takes the memory of what it updates. The fifth call is
+    verified, of which another process may replay what this one records."""
     state: dict[str, Any] = {"calls": 0, "unit": gdt.ones(3, layout=Layout([None], mesh))}
     weights = {"w": gdt.ones(3, layout=Layout([None], mesh))}
     optimizer = gdt.optim.SGD(0.5)
 
-    @gdt.function
+    @gdt.function(verify=5)
     def step(x: gdt.DistributedArray, waiting: gdt.DistributedArray) -> Any:
         gdt.sum(x * state["unit"] * float(state["calls"] > 99)).resolve()
         gdt.relayout(x, Layout([None, None], mesh))
