@@ -137,7 +137,7 @@ class Function:
         operands = list(map(read, places))
         note_operands(f"the step {self._name}", operands)
         # A step writes into the memory of arrays to which nothing else refers.
-        before = [_reference(place) for place in places]
+        before = list(map(weakref.ref, operands))
         history.begin_step(operands)
         del operands
         try:
@@ -145,8 +145,8 @@ class Function:
         finally:
             history.end_step()
         operands = [reference() for reference in before]
-        after = [read(place) for place in places]
-        new = [now for now, array in zip(after, operands, strict=True) if now is not array]
+        pairs = zip(map(read, places), operands, strict=True)
+        new = [now for now, array in pairs if now is not array]
         results = [x for x in (*new, *leaves(result, by_name=True)) if type(x) is DistributedArray]
         history.place_results(results, [x for x in operands if x is not None])
         return result
@@ -155,10 +155,9 @@ class Function:
         """Call the step itself, which is given this state."""
         with noted_dataflow(f"the step {self._name}") as results:
             result = self._function(*arguments.args, **arguments.kwargs)
-            if HISTORIES:
-                templated(result, [], self._name)  # raises for a tree that has no leaves
-                results.extend(map(read, _places(state.arrays, arguments)))
-                results.extend(leaves(result, by_name=True))
+            templated(result, [], self._name)  # raises for what a replay could not return
+            results.extend(map(read, _places(state.arrays, arguments)))
+            results.extend(leaves(result, by_name=True))
         return result
 
     def _state(self, arguments: Arguments) -> State:
@@ -169,7 +168,6 @@ class Function:
         state = self._state(arguments)
         with state.attempt(), observing(state):
             result = self._as_written(state, arguments)
-            templated(result, [], self._name)  # raises for what a replay could not return
         if self._recordings.recall(arguments.key) is None:
             self._recordings[arguments.key] = [], arguments.objects
             self._count_as_written("what its arguments are")
@@ -219,8 +217,8 @@ class Function:
             )
 
     def _expected(self, arguments: Arguments) -> tuple[Tree, State]:
-        """What a call returns as it is written, and the state that it leaves; it is then put back,
-        for a replay, which overwrites what nobody refers to any more."""
+        """Run a call as it is written; return its result and the state that it leaves. What it was
+        given is then put back, for a replay, which overwrites it if nobody else refers to it."""
         before = self._state(arguments)
         with before.attempt():
             returned = self._as_written(before, arguments)
@@ -250,16 +248,11 @@ class Function:
 
 
 def _places(taken: Iterable[tuple[Any, ...]], arguments: Arguments) -> list[Place]:
-    """The places of the arrays that a call is given, in the order of their names. taken: a place
-    and -1 for one of the state, or its number among those of `arguments`."""
+    """The places that hold the arrays of a call, in the order of their names. taken: a place and
+    -1 for one of the state, or its number among those of `arguments`."""
     places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n, *_ in taken]
+    places = [place for place in places if type(read(place)) is DistributedArray]
     return sorted(places, key=lambda place: (place.name, str(place.key)))
-
-
-def _reference(place: Place) -> Callable[[], DistributedArray | None]:
-    """A weak reference to the array at a place; of anything else there, None."""
-    array = read(place)
-    return weakref.ref(array) if type(array) is DistributedArray else lambda: None
 
 
 def _values(tree: Tree) -> list[tuple[str, Any]]:

@@ -11,7 +11,8 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -88,27 +89,17 @@ HOST_RANDOM = HostRandom()
 
 
 class RefusedIterator:
-    """Stands in for an iterator while a step is recorded: its next value is a FunctionError."""
+    """A stand-in for an iterator while a step is recorded. refuse: a function that raises the error
+    for taking its next value, or for sending it one."""
 
-    def __init__(self, iterator: Iterator[Any], variable: str, step: str) -> None:
-        vars(self).update(_iterator=iterator, _variable=variable, _step=step)
+    def __init__(self, iterator: Iterator[Any], refuse: Callable[..., NoReturn]) -> None:
+        vars(self).update(_iterator=iterator, send=refuse)
 
     def __iter__(self) -> RefusedIterator:
         return self
 
     def __next__(self) -> Any:
-        kind = type(self._iterator).__name__
-        raise error(
-            FunctionError,
-            self._step,
-            f"a recorded step cannot take the next value of {self._variable} ({kind}), in "
-            f"{line_of_user()}",
-            remedy="Take it outside of the step, and pass the value: as an array if it changes.",
-        )
-
-    def send(self, value: Any) -> Any:
-        """Refuse what a generator would do with a value."""
-        return next(self)
+        return self.send(None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
@@ -236,8 +227,18 @@ class State(Observer):
     def refusing_iterators(self) -> Iterator[None]:
         """Refuse, in this context, to take the next value of an iterator in a variable: a replay
         would not take it."""
+
+        def refuse(place: Place, iterator: Any, _: Any) -> NoReturn:
+            raise error(
+                FunctionError,
+                self._name,
+                f"a recorded step cannot take the next value of {place.name} "
+                f"({type(iterator).__name__}), in {line_of_user()}",
+                remedy="Take it outside of the step, and pass its value: an array, if it changes.",
+            )
+
         refused = [
-            (place, value, RefusedIterator(value, place.name, self._name))
+            (place, value, RefusedIterator(value, partial(refuse, place, value)))
             for place, value, _ in self._entries
             if isinstance(value, Iterator)
         ]
@@ -310,10 +311,12 @@ def difference(
 ) -> tuple[str, Any, Any] | None:
     """The name of the first value that differs by a bit from its twin, and both; None if none."""
     pairs = itertools.zip_longest(values, others, fillvalue=("its structure", None))
-    for (name, value), (twin, other) in pairs:
-        if name != twin or not _has_same_bits(value, other):
-            return name, value, other
-    return None
+    differing = (
+        (name, value, other)
+        for (name, value), (twin, other) in pairs
+        if name != twin or not _has_same_bits(value, other)
+    )
+    return next(differing, None)
 
 
 def name_of(function: Callable[..., Any]) -> str:
