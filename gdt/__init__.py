@@ -15,7 +15,6 @@ from gdt import (
     random,
     saving,
     settings,
-    strategies,
     testing,
     training,
 )
@@ -36,7 +35,7 @@ from gdt.engine import custom_vjp as custom_vjp_module
 from gdt.engine import op as op_module
 from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
-from gdt.keras_names import MODULES, no_attribute
+from gdt.errors.keras_names import MODULES, no_attribute
 from gdt.linalg import fitting
 from gdt.linalg.fitting import *
 from gdt.ops import *
@@ -54,7 +53,8 @@ from gdt.sharding.array_type import *
 from gdt.sharding.default_mesh import *
 from gdt.sharding.layout import *
 from gdt.sharding.mesh import *
-from gdt.strategies import *
+from gdt.training import strategies
+from gdt.training.strategies import *
 from gdt.training.trainer import Trainer
 
 __version__ = "0.1.0"

@@ -184,7 +184,7 @@ def test_an_attribute_that_a_property_lacks_is_named() -> None:
 
 
 def test_what_errors_say_to_write_is_there() -> None:
-    words = gdt.keras_names
+    words = gdt.errors.keras_names
     for name in (*words.LOSSES.values(), *words.MODULES.values(), *nn.KERAS_NAMES.values()):
         place: Any = gdt
         for part in (

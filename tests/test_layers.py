@@ -14,10 +14,10 @@ ROOT = Path(gdt.__file__).parent
 
 # From the bottom to the top: a package or module of `gdt/` may import from those before it.
 FLOORS = [
-    "errors", "keras_names", "caches", "arguments", "observe", "settings", "sharding", "cuda",
-    "backend", "comm", "array", "state", "distributed", "engine", "philox", "ops", "fft", "linalg",
-    "random", "programs", "autodiff", "metrics", "nn", "optim", "data", "checkpoint", "strategies",
-    "training", "saving", "estimators", "debug", "testing", "benchmark", "interop",
+    "errors", "caches", "arguments", "observe", "settings", "sharding", "cuda", "backend", "comm",
+    "array", "state", "distributed", "engine", "ops", "fft", "linalg", "random", "programs",
+    "autodiff", "metrics", "nn", "optim", "data", "checkpoint", "training", "saving", "estimators",
+    "debug", "testing", "benchmark", "interop",
 ]  # fmt: skip
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
 
@@ -33,7 +33,7 @@ def imports(path: Path) -> set[str]:
     modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            modules |= {a.name.removeprefix("gdt.") for a in node.names}
+            modules |= {a.name[4:] for a in node.names if a.name.startswith("gdt.")}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gdt":
             module = str(node.module).removeprefix("gdt").removeprefix(".")
             inner = {f"{module}.{a.name}".removeprefix(".") for a in node.names} & names

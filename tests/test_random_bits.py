@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 import gdt
-from gdt import errors, philox
-from gdt.philox import CounterRun
+from gdt import errors
+from gdt.ops import philox
+from gdt.ops.philox import CounterRun
 from gdt.random import bits as random_bits
 from gdt.random import loops
 from gdt.random.normal_quantile import quantile

@@ -57,9 +57,14 @@ def _described(name: str, value: Any) -> str:
     return f"{name}: {text} in a tuple" if type(value) is int else f"{name}: {text}"
 
 
+def of_all_processes(value: Any, what: str) -> list[Any]:
+    """Return the values that all processes pass, in their order; what: the name of the exchange."""
+    return gathered(processes.current().count, value, what)
+
+
 def of_first_process(value: Any) -> Any:
     """Return the value that process 0 passes."""
-    return gathered(processes.current().count, value, "checkpoint")[0]
+    return of_all_processes(value, "checkpoint")[0]
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, error
 from gdt.nn import activations
 from gdt.nn.layers import Dense, Sequential
@@ -16,7 +15,7 @@ from gdt.ops.creation import asarray
 from gdt.optim import Adam
 from gdt.sharding.mesh import Mesh
 from gdt.state import mapped
-from gdt.strategies import MirroredStrategy, Strategy
+from gdt.training.strategies import MirroredStrategy, Strategy
 from gdt.training.trainer import Trainer, optimizer_of
 
 try:
@@ -58,7 +57,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Return the number of the model's outputs."""
         raise NotImplementedError
 
-    _loss: Callable[..., DistributedArray]
+    _loss: Callable[..., Any]
 
     # ---- fitting
 
@@ -269,7 +268,7 @@ def _is_batch(features: Any) -> bool:
 
 
 def _on_host(leaf: Any) -> np.ndarray:
-    return leaf.numpy() if isinstance(leaf, DistributedArray) else np.asarray(leaf)
+    return leaf.numpy() if hasattr(leaf, "numpy") else np.asarray(leaf)
 
 
 def columns_of(features: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from gdt.estimators.base import Estimator, columns_of, pairs_of
 from gdt.nn import losses
 from gdt.sharding.mesh import Mesh
-from gdt.strategies import Strategy
+from gdt.training.strategies import Strategy
 
 
 class _Regressor(RegressorMixin, Estimator):  # type: ignore[misc]

@@ -12,12 +12,12 @@ from einops._backends import AbstractBackend
 
 from gdt.array.array import DistributedArray
 from gdt.ops.creation import asarray
+from gdt.ops.dtypes import isdtype
 from gdt.ops.joining import concat, stack
 from gdt.ops.products.einsum import einsum
 from gdt.ops.ranges import arange
 from gdt.ops.repeating import tile
 from gdt.ops.shapes import expand_dims
-from gdt.sharding.dtypes import kind_of
 
 
 class Backend(AbstractBackend):
@@ -59,7 +59,7 @@ class Backend(AbstractBackend):
 
     def is_float_type(self, x: Any) -> bool:
         """Whether the elements are floating-point numbers."""
-        return kind_of(x.dtype) == "f"
+        return isdtype(x.dtype, "real floating")
 
     def einsum(self, pattern: str, *x: Any) -> DistributedArray:
         """The sum of products that the pattern names."""

@@ -12,29 +12,17 @@ from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.comm.agreement import Action, compared_origin
 from gdt.comm.notes import note
-from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, error
 from gdt.nn import initializers
 from gdt.nn.module import Module
 from gdt.nn.parameters import ParameterSpec, check_features, check_sizes, features_of, mesh_of
 from gdt.observe import noted
 from gdt.ops.movement import relayout
-from gdt.ops.nn.batch_norm.op import batch_norm, batch_normalization
+from gdt.ops.nn.batch_norm.op import batch_norm, batch_normalization, moving_average
 from gdt.ops.nn.layer_norm import group_norm, layer_norm, rms_norm
 from gdt.sharding.dtypes import is_half
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-
-Block = Any
-
-
-@update_op("..., ..., ... -> ...", linear="average + value", donate="average")
-def moving_average(xp: Any, average: Block, value: Block, momentum: Any, /, *, out: Any) -> Block:
-    """Return momentum * average + (1 - momentum) * value, in the memory of `average`."""
-    (new,) = out
-    change = (1 - momentum) * value
-    xp.multiply(average, momentum, out=new)
-    return xp.add(new, change, out=new)
 
 
 @checked_class(eager=True)

@@ -15,7 +15,6 @@ from gdt.nn.compiling import Compilation
 from gdt.saving.registry import DTYPES, names, thing_of
 from gdt.sharding.layout import UNSHARDED, Layout
 from gdt.sharding.mesh import Mesh
-from gdt.state import LEAVES
 
 PLAIN = (bool, int, str, type(None))
 REGISTER = "Register the class or function in this program: @gdt.saving.register."
@@ -36,7 +35,7 @@ class Encoder:
 
     def encode(self, value: Any, name: str) -> Any:
         """Return a value as JSON; name: its path, for arrays and errors."""
-        if isinstance(value, PLAIN) and type(value) in LEAVES:
+        if type(value) in PLAIN:
             return value
         if isinstance(value, float) and type(value) is float:
             return value if math.isfinite(value) else {"float": str(value)}

@@ -20,7 +20,7 @@ import numpy as np
 from gdt import random
 from gdt.array.array import DistributedArray
 from gdt.checkpoint import CheckpointManager, contents
-from gdt.comm.notes import gathered
+from gdt.checkpoint.entries import of_all_processes
 from gdt.data.feed import REITERABLE, Feed, decoded, encoded
 from gdt.errors import ArgumentError, CheckpointError, NanError, error, frame_of_user
 from gdt.nn.module import Module
@@ -255,7 +255,7 @@ class Fit:
         """Write the state of the training to the folder; return the file."""
         self._read()
         rate = self.trainer.optimizer.learning_rate
-        position = gathered(processes.current().count, self.feed.position(), "fit")
+        position = of_all_processes(self.feed.position(), "fit")
         state = {
             "version": VERSION,
             "epoch": self.epoch,

@@ -30,7 +30,6 @@ from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.state import Stateful, leaves, mapped
-from gdt.strategies import current_strategy
 from gdt.training.batches import ARRAYS_AS_BATCHES, check_ranks, evaluating, pair, rows_of
 from gdt.training.callbacks import as_callback
 from gdt.training.display import Display
@@ -38,6 +37,7 @@ from gdt.training.file_callbacks import BackupAndRestore
 from gdt.training.fitting import Fit
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement, aligned, loss_of, measures_of
+from gdt.training.strategies import current_strategy
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     cls.__name__.lower(): cls for cls in (SGD, Adam, AdamW, RMSprop, Adagrad, Lion)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gdt.philox import CounterRun, draw
+from gdt.ops.philox import CounterRun, draw
 
 Block = Any
 

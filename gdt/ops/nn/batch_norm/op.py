@@ -12,6 +12,7 @@ from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
+from gdt.engine.updates import update_op
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.elementwise import like, sqrt
 from gdt.ops.nn.batch_norm.kernels import (
@@ -318,3 +319,15 @@ def batch_norm(
         return y, mean, variance
     channels = tuple(n for i, n in enumerate(x.shape) if i - x.ndim not in over)
     return y, reshape(mean, channels), reshape(variance, channels)
+
+
+# ---------------------------------------------------------------- running moments
+
+
+@update_op("..., ..., ... -> ...", linear="average + value", donate="average")
+def moving_average(xp: Any, average: Block, value: Block, momentum: Any, /, *, out: Any) -> Block:
+    """Return momentum * average + (1 - momentum) * value, in the memory of `average`."""
+    (new,) = out
+    change = (1 - momentum) * value
+    xp.multiply(average, momentum, out=new)
+    return xp.add(new, change, out=new)
