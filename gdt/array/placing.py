@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from gdt.array.array import DistributedArray, move_to_layouts
+from gdt.array.array import DistributedArray
 from gdt.backend import as_array, backend_of
 from gdt.comm.notes import note_made
+from gdt.comm.relayout import carry_out
 from gdt.comm.transport import transport_of
 from gdt.errors import LayoutError, MeshError, error
 from gdt.observe import (
@@ -27,6 +28,7 @@ from gdt.sharding.array_type import ArrayType
 from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, checked_mesh, mesh_texts
+from gdt.sharding.routes import route
 
 Block = Any
 
@@ -121,8 +123,7 @@ def _placed(value: Any, layout: Layout, copy: bool) -> DistributedArray:
                 wholes.append(backend.asarray(whole).reshape(lead + whole.shape))
         parts = wholes
         if layout is not array_type.layout:
-            (array,) = move_to_layouts([DistributedArray(array_type, wholes)], [layout])
-            parts = array.blocks
+            (parts,) = carry_out([route(array_type, layout)], [wholes])
     axes = _broadcast_axes(layout, parts[0].nbytes)
     array_type = ArrayType.of(whole.shape, whole.dtype, layout)
     blocks = []

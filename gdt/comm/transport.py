@@ -98,6 +98,7 @@ class BlockTransport:
         self.bytes: Counter[str] = Counter()
         self.first = mesh.all_blocks.index(mesh.blocks[0])
         self.own = range(self.first, self.first + len(mesh.blocks))  # numbers of own blocks
+        self._groups_of: dict[Axes, Sequence[Sequence[int]]] = {}  # by axes
 
     @property
     def mesh(self) -> Mesh:
@@ -107,13 +108,15 @@ class BlockTransport:
             raise error(MeshError, "transport", "its mesh is gone")
         return mesh
 
-    def _groups(self, axes: Axes) -> list[list[int]]:
+    def _groups(self, axes: Axes) -> Sequence[Sequence[int]]:
         """Numbers of blocks that differ only in their grid coordinates along `axes`, in coordinate
         order; those groups that have a block in this process."""
-        groups: dict[tuple[int, ...], list[int]] = {}
-        for n, at in enumerate(self.mesh.all_blocks):
-            groups.setdefault(tuple(c for k, c in enumerate(at) if k not in axes), []).append(n)
-        return [g for g in groups.values() if any(n in self.own for n in g)]
+        if axes not in self._groups_of:
+            groups: dict[tuple[int, ...], list[int]] = {}
+            for n, at in enumerate(self.mesh.all_blocks):
+                groups.setdefault(tuple(c for k, c in enumerate(at) if k not in axes), []).append(n)
+            self._groups_of[axes] = [g for g in groups.values() if any(n in self.own for n in g)]
+        return self._groups_of[axes]
 
     def _count(self, kind: str, groups: Sequence[Sequence[int]], nbytes: int) -> None:
         """Count a call in which each group moves `nbytes`. Of a group in several processes,
@@ -206,14 +209,13 @@ class CopyTransport(BlockTransport):
         nbytes = sum(block.nbytes for block in bundles[0])
         self._count("all_gather", groups, size * (size - 1) * nbytes)
         bundle_of = self._spread(bundles, groups, f"all_gather over {self._named(axes)}", types)
-        grid = [self.mesh.grid[a] for a in axes]
+        grid, coordinates = [self.mesh.grid[a] for a in axes], self.mesh.all_blocks
         out: list[list[Block]] = [[] for _ in bundles]
         for group in groups:
             own = [n for n in group if n in self.own]
+            places = {n: tuple([coordinates[n][a] for a in axes]) for n in group}
             for k in range(len(bundles[0])):
-                members = {
-                    tuple(self.mesh.all_blocks[n][a] for a in axes): bundle_of[n][k] for n in group
-                }
+                members = {place: bundle_of[n][k] for n, place in places.items()}
                 whole = joined(np, members, axes, grid)
                 for n in own:
                     out[n - self.first].append(whole.copy() if n != own[0] else whole)
