@@ -25,11 +25,9 @@ from gdt.observe import Observer, observing_only
 from gdt.ops.lookup import CHECK
 from gdt.ops.movement import relayout
 from gdt.programs.aliases import aliases, owners_of
-from gdt.programs.instruction import Instruction, value_of, value_of_blocks
+from gdt.programs.instruction import Instruction, Value, value_of, value_of_blocks
 from gdt.programs.program import Program
 from gdt.sharding import processes
-
-Block = Any
 
 
 class Recorder(Observer):
@@ -51,13 +49,13 @@ class Recorder(Observer):
 
     def declare(self, array: DistributedArray) -> int:
         """The register of an array that is an input of the program."""
-        register = self._register(value_of(array))
+        register = self._register(array)
         self.inputs.add(register)
         return register
 
     def find(self, array: DistributedArray) -> int:
         """The register of an array."""
-        return self._read(value_of(array))
+        return self._read(array)
 
     def on_op(self, op: Any, args: tuple[Any, ...], static: dict[str, Any], out: Any) -> None:
         outs = out if isinstance(out, tuple) else (out,)
@@ -65,11 +63,8 @@ class Recorder(Observer):
         if is_told or op.plan_of_call(args, static).fast is None:
             return
         plan, args = self._with_moved_constants(op, args, static)
-        inputs = [value_of(a) if type(a) is DistributedArray else a for a in args]
-        self._note(
-            op.name, plan.fast, inputs, [value_of(o) for o in outs], len(outs) > 1,  # type: ignore[arg-type]
-            views=[x for i, x in enumerate(inputs) if op.declaration.is_viewed(i)],
-        )  # fmt: skip
+        views = [x for i, x in enumerate(args) if op.declaration.is_viewed(i)]
+        self._note(op.name, plan.fast, args, outs, len(outs) > 1, views=views)  # type: ignore[arg-type]
 
     def _with_moved_constants(
         self, op: Op[..., Any], args: tuple[Any, ...], static: dict[str, Any]
@@ -97,13 +92,12 @@ class Recorder(Observer):
         outputs: Sequence[Any],
         op: Any = None,
     ) -> None:
-        results, operands = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
         if inputs:
-            views = [x for i, x in enumerate(operands) if op is None or op.declaration.is_viewed(i)]
-            self._note(name, _on_registers(function), operands, results, True, views=views)
+            views = [x for i, x in enumerate(inputs) if op is None or op.declaration.is_viewed(i)]
+            self._note(name, _on_registers(function), inputs, outputs, True, views=views)
         else:
             self._has_sent()
-            self.constants.update(map(self._register, results))
+            self.constants.update(map(self._register, outputs))
 
     def on_update(
         self,
@@ -113,20 +107,17 @@ class Recorder(Observer):
         inputs: Sequence[Any],
         outputs: Sequence[Sequence[Any]],
     ) -> None:
-        results, operands = [_of_blocks(o) for o in outputs], [_of_blocks(i) for i in inputs]
         update = plan.fast_update or partial(_update, plan.execute, len(outputs[0]))
         scratch = plan.scratch if plan.fast_update else -1
-        self._note(
-            name, update, operands, results, True, donated=donated, scratch=scratch, plan=plan
-        )
+        self._note(name, update, inputs, outputs, True, donated=donated, scratch=scratch, plan=plan)
 
     def on_draw(self, name: str, function: Callable[[], tuple[Any, ...]], values: Any) -> None:
         self.met_host = True
 
-        def run() -> list[Any]:
-            return _of_values(function())
+        def run() -> list[Value]:
+            return [value_of(x) if type(x) is DistributedArray else x for x in function()]
 
-        self._note(name, run, (), _of_values(values), True, is_effect=True)
+        self._note(name, run, (), values, True, is_effect=True)
 
     def on_note(self, function: Callable[[], None]) -> None:
         def run() -> tuple[()]:
@@ -139,7 +130,7 @@ class Recorder(Observer):
         self.met_host = True
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
-        register = self._registers.get(_identity(value_of(before)))
+        register = self._registers.get(_identity(_value(before)))
         if register is None or register in self.unknown or register in self.inputs:
             raise refused_write(before)
 
@@ -190,14 +181,17 @@ class Recorder(Observer):
         """The line of the running code that errors name; a recorder may know none."""
         return ""
 
-    def _read(self, value: Any) -> int:
+    def _read(self, x: Any) -> int:
+        """The register of an array, a list of blocks or a scalar; a new one if it has none."""
+        value = _value(x)
         register = self._registers.get(_identity(value))
         if register is None:
             register = self._register(value)
             (self.constants if _is_scalar(value) else self.unknown).add(register)
         return register
 
-    def _register(self, value: Any, new: bool = False) -> int:
+    def _register(self, x: Any, new: bool = False) -> int:
+        value = _value(x)
         identity = _identity(value)
         if new or identity not in self._registers:
             self._registers[identity] = len(self.values)
@@ -285,16 +279,11 @@ def _identity(value: Any) -> Any:
     return tuple(map(id, value)) if type(value) is tuple else id(value)
 
 
-def _of_blocks(blocks: Any) -> Any:
-    """The value of a register for a list of blocks; anything else is a scalar, and unchanged."""
-    if not isinstance(blocks, list | tuple):
-        return blocks
-    return value_of_blocks(blocks)
-
-
-def _of_values(values: Iterable[Any]) -> list[Any]:
-    """The values of the registers that hold these arrays and scalars."""
-    return [value_of(v) if type(v) is DistributedArray else v for v in values]
+def _value(x: Any) -> Value:
+    """The value of a register that holds an array, a list of blocks or a scalar."""
+    if type(x) is DistributedArray:
+        return value_of(x)
+    return value_of_blocks(x) if isinstance(x, list | tuple) else x
 
 
 def _lists(values: Iterable[Any]) -> list[Any]:
@@ -331,14 +320,14 @@ def _update(
     """Call an update, a function of lists of blocks, on the values of registers; `free` has a flag
     for each donated operand, or a flag for each of its blocks."""
     flags = [f if isinstance(f, list) else (f,) * count for f in free]
-    return [_of_blocks(blocks) for blocks in function(_lists(values), flags)]
+    return [*map(value_of_blocks, function(_lists(values), flags))]
 
 
 def _on_registers(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a function of the values of registers from a function of lists of blocks."""
 
     def run(*values: Any) -> list[Any]:
-        return [_of_blocks(blocks) for blocks in function(*_lists(values))]
+        return [*map(value_of_blocks, function(*_lists(values)))]
 
     # In which each operand is a sequence of several blocks, as the value of its register is.
     run.expression = getattr(function, "expression", None)  # type: ignore[attr-defined]
