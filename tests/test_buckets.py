@@ -30,7 +30,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mesh]:
 
 
 def gradients(mesh: Mesh, *, split: bool = False) -> list[np.ndarray]:
-    """Those of three layers, and the loss; data parallel, or the layers split as well."""
+    """The loss and the gradients of three layers: data parallel, or with layers split as well."""
     specs = ["a" if split else None, None], ["b", None], [None, "b"]
     rng = np.random.default_rng(0)
     sizes = [(12, 10), (10, 8), (8, 4)]
@@ -45,9 +45,9 @@ def gradients(mesh: Mesh, *, split: bool = False) -> list[np.ndarray]:
         h = gdt.tanh(x @ w[0])
         return gdt.sum(gdt.tanh(h @ w[1]) @ w[2])
 
-    value, found = gdt.value_and_grad(loss)(weights)
-    assert [g.layout for g in found] == [w.layout for w in weights]
-    return [value.numpy(), *(g.numpy() for g in found)]
+    value, slopes = gdt.value_and_grad(loss)(weights)
+    assert [g.layout for g in slopes] == [w.layout for w in weights]
+    return [value.numpy(), *(g.numpy() for g in slopes)]
 
 
 @pytest.mark.parametrize("split", [False, True])

@@ -26,7 +26,7 @@ FOLDED, APART = meshes([(2, 2)], modes=["folded", "apart"])
 
 def _dispatched() -> dict[str, Callable[..., Any]]:
     """The functions of NumPy that ask their arguments, and that gdt has under a name."""
-    found = {}
+    functions = {}
     for name, function in vars(np).items():
         own = ALIASES.get(name, name)
         if (
@@ -34,8 +34,8 @@ def _dispatched() -> dict[str, Callable[..., Any]]:
             and function.__name__ == name
             and own.rstrip("_") in SAMPLED
         ):
-            found[name] = function
-    return found
+            functions[name] = function
+    return functions
 
 
 DISPATCHED = _dispatched()

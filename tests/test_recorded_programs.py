@@ -75,20 +75,20 @@ def random_step(rng: random.Random) -> tuple[list[Statement], list[str]]:
 def run(
     statements: list[Statement], state: dict[str, Any], optimizer: gdt.optim.Optimizer
 ) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for i, (kind, operation, one, other) in enumerate(statements):
-        value = {**state, **made}
+        value = {**state, **results}
         if kind == "unary":
-            made[str(i)] = UNARY[operation](value[one])
+            results[str(i)] = UNARY[operation](value[one])
         elif kind == "binary":
-            made[str(i)] = BINARY[operation](value[one], value[other])
+            results[str(i)] = BINARY[operation](value[one], value[other])
         elif kind == "assign":
             state[one] = value[other] + 0.0  # an array of its own, as optimizers want
         elif kind == "swap":
             state[one], state[other] = state[other], state[one]
         else:
             optimizer.update(state, dict.fromkeys(state, value[other] * 0.01))
-    return {**state, **made}
+    return {**state, **results}
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -109,20 +109,20 @@ def test_a_random_step_is_bitwise_the_same(seed: int) -> None:
         optimizer = new_optimizer()
 
         def step() -> list[DistributedArray]:
-            found = run(statements, state, optimizer)
-            return [found[name] for name in returned]
+            values = run(statements, state, optimizer)
+            return [values[name] for name in returned]
 
-        step, copies, kept = wrapped(step), list[Any](), list[Any]()
+        step, copies, survivors = wrapped(step), list[Any](), list[Any]()
         for event in events:
             if event == "keep":
-                kept.append(state["p"])
+                survivors.append(state["p"])
             elif event == "keep a view":
-                kept.append(state["q"][1:])
+                survivors.append(state["q"][1:])
             elif event == "put a view":
                 state["r"] = state["r"][:, ::-1][:, ::-1]
             results = step()
             copies += [x.copy() for x in results]
-            kept += results if event == "keep results" else []
-        return [*copies, *state.values(), *kept]
+            survivors += results if event == "keep results" else []
+        return [*copies, *state.values(), *survivors]
 
     assert same(history(gdt.function), history(lambda step: step))

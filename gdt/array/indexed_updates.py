@@ -10,7 +10,8 @@ ArrayT = TypeVar("ArrayT")  # DistributedArray, whose module imports this one
 
 
 class IndexedUpdates(Generic[ArrayT]):
-    """`x.at`: `x.at[index]` has a method for each way to change the elements that an index names.
+    """The value of `x.at`: `x.at[index]` has a method for each way to change the elements that the
+    index names.
 
     >>> x = gdt.zeros(3)
     >>> x.at[[0, 0, 2]].add(1.0).tolist(), x.tolist()

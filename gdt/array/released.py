@@ -1,8 +1,8 @@
 """Blocks that were freed, and are computed again when they are read.
 
-An array that others hold, a tape above all, can be released: `ReleasedBlocks` take the place of its
-blocks, whose memory is free then. The next reader of the blocks lets the call that made the array
-run again, and the array has blocks as before. Readers need not know.
+An array that a tape or a user still holds can be released: `ReleasedBlocks` take the place of its
+blocks, and their memory is freed. Whoever reads the blocks next runs the call that made the array
+again, and the array has blocks as before. Readers see no difference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Recomputation:
         self.results = [weakref.ref(x) for x in results]  # strong ones would make cycles
 
     def release(self) -> None:
-        """Free the blocks of all results that somebody holds."""
+        """Free the blocks of all results that are still referred to."""
         for number in range(len(self.results)):
             self.release_one(number)
 

@@ -21,7 +21,7 @@ class RecutRunner:
         self.recut = recut
 
     def __call__(self, *operands: Sequence[Block]) -> list[Block]:
-        """Run on the blocks of every source; returns the blocks of the result."""
+        """Return the blocks of the result, from the blocks of every source."""
         backend, mesh = backend_of(self.recut.mesh), self.recut.mesh
         if not mesh.divided:
             return [self.inside_block(*[blocks[0] for blocks in operands])]
@@ -76,8 +76,8 @@ class RecutRunner:
 
     @cached_property
     def inside_block(self) -> Callable[..., Block]:
-        """The same where one block holds all of the mesh: from the only block of every source to
-        that of the result."""
+        """The function that carries the recut out where one block holds the whole mesh. It takes
+        the block of each source, and returns the block of the result."""
         backend, fill, (padding,) = backend_of(self.recut.mesh), self.recut.fill, self.recut.padding
         memory = self.recut.want.block_shape, self.recut.want.dtype, self.recut.want.memory_order
         if self.recut.is_join and len(self.recut.have) <= backend.most_joined:

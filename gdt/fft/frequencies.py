@@ -28,6 +28,7 @@ def _frequencies(
     middle: int,
     device: Mesh | None,
 ) -> DistributedArray:
+    """The first `count` frequencies of n samples; from index `middle` on, negative ones."""
     if isinstance(n, bool) or n < 1:
         raise error(ShapeError, name, f"{n} is no number of samples", remedy="It is 1 or more.")
     if kind_of(checked_dtype(dtype, name)) != "f":
@@ -48,8 +49,8 @@ def fftfreq(
 ) -> DistributedArray:
     """The frequencies of the elements of `fft`: (0, 1, ..., -2, -1) / (n * d), of shape (n,).
 
-    n: the number of samples. d: the distance of two samples, in units of which the reciprocal is
-    the frequencies'. layout, device: see `gdt.asarray`.
+    n: the number of samples. d: the distance between two samples; frequencies are in the reciprocal
+    of its unit. layout, device: see `gdt.asarray`.
 
     Raises ShapeError for an `n` below 1, DtypeError for a dtype that is not floating-point.
 
@@ -81,7 +82,8 @@ def rfftfreq(
 
 @public_of("fft")
 def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> DistributedArray:
-    """`x` with frequency 0 moved to the middle of `axes` (None: of all); the layout stays.
+    """The array `x` with frequency 0 moved to the middle of `axes` (None: of all axes), in the same
+    layout.
 
     Raises AxisError for an axis that `x` does not have.
 
@@ -93,7 +95,7 @@ def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> DistributedArra
 
 @public_of("fft")
 def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> DistributedArray:
-    """`x` as it was before `fftshift` along the same axes.
+    """The array `x` as it was before `fftshift` along the same axes: its inverse.
 
     Raises AxisError for an axis that `x` does not have.
 
@@ -104,6 +106,7 @@ def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> DistributedArr
 
 
 def _shifted(name: str, x: Any, axes: int | Sequence[int] | None, odd: int) -> DistributedArray:
+    """The array rolled by half of each axis. odd: 1 to round halves of odd lengths up."""
     (x,) = as_operands(name, x=x)
     chosen_axes = range(x.ndim) if axes is None else [axes] if isinstance(axes, int) else axes
     numbers = [checked_axis(x.type, axis, name) for axis in chosen_axes]

@@ -34,7 +34,7 @@ def along(ndim: int, axis: int, item: slice | int) -> tuple[Any, ...]:
 def diff(
     x: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None
 ) -> DistributedArray:
-    """Differences of neighbours along `axis`, taken `n` times; of bools whether they differ.
+    """Differences of neighbours along `axis`, taken `n` times; for bools, whether they differ.
 
     prepend, append: what is put before and after `x` first: arrays that fit along the other axes,
         or numbers. Raises ArgumentError for an `n` below 0, ShapeError for an `x` of rank 0.
@@ -217,7 +217,7 @@ def unwrap(
 ) -> DistributedArray:
     """Phases without jumps: differences of neighbours above half a period lose whole periods.
 
-    discont: the jump from which on they do, if it is larger than half a period.
+    discont: the smallest jump that is removed, if it is larger than half a period.
 
     >>> gdt.unwrap([0, 1, 2, -1, 0], period=4).tolist()
     [0, 1, 2, 3, 4]

@@ -1,9 +1,9 @@
 """Elements by their place in ascending order, without a sort: what quantiles are made of.
 
-Along an axis that is whole they are those of a partition. Of a split vector, samples say between
-which two values they lie (Floyd and Rivest 1975); each device counts the elements below and keeps
-those between, and so on until few are left, which are gathered. A device holds little more than
-its share, and sends samples and counts.
+Along a whole axis, NumPy's `partition` finds them. In a split vector, samples bound them by two
+values (Floyd and Rivest 1975): each device counts its elements below the lower bound and keeps
+those between the bounds. That is repeated until few elements are left, which are gathered. A device
+holds little more than its share, and sends samples and counts.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Block = Any
 Ranks = tuple[int, ...]
 Levels = tuple[float, ...]
 
-SAMPLES = 1 << 14  # that all blocks of a group take together
-MARGIN = 4  # standard deviations of a place among samples
+SAMPLES = 1 << 14  # elements that all blocks of a group sample together
+MARGIN = 4  # standard deviations of a rank that is estimated from samples
 FEW = 1 << 14  # elements that are gathered
-GROUPS = 8  # of places, from which on a sort is faster than counting for each
+GROUPS = 8  # groups of close ranks, beyond which a sort is faster than counting for each group
 
 
 # ---------------------------------------------------------------- axes that are whole
@@ -89,18 +89,22 @@ ordered_along_whole_axis.vjp(_whole_vjp)
 
 
 class Sample:
-    """Elements of all parts in ascending order; `reached[i]` is about how many elements there are
-    up to `values[i]`."""
+    """A sample of the elements of all parts, in ascending order; `reached[i]` estimates how many
+    elements there are up to `values[i]`.
+
+    values: (blocks, samples), evenly spaced elements of each part. lengths: (blocks,), the lengths
+    of the parts.
+    """
 
     def __init__(self, values: np.ndarray, lengths: np.ndarray) -> None:
-        filled_rows = values[lengths > 0]  # (blocks, samples)
+        filled_rows = values[lengths > 0]  # (blocks with elements, samples)
         weights = np.repeat(lengths[lengths > 0] / values.shape[1], values.shape[1])
         order = np.argsort(filled_rows, axis=None)
         self.values, self.reached = filled_rows.reshape(-1)[order], np.cumsum(weights[order])
         self.deviation = MARGIN * 0.5 * lengths.sum() / math.sqrt(len(order))
 
     def at(self, rank: float) -> Any:
-        """The element that has about that place; None for a place before or behind all."""
+        """The element of about that rank; None for a rank before or behind all elements."""
         if not 0 <= rank < self.reached[-1]:
             return None
         return self.values[np.searchsorted(self.reached, rank)]
@@ -125,8 +129,8 @@ class Selection:
         return (Collective("all_gather", tuple([mesh.axis_names[a] for a in axes]), nbytes, 1),)
 
     def elements(self, blocks: Sequence[Block], ranks: Ranks, levels: Levels) -> np.ndarray:
-        """The elements at `ranks`, NaN where one element is NaN; or those at `levels` of the
-        numbers, NaN where there is none."""
+        """The elements at `ranks`, all NaN if one element of the vector is. With `levels`, those
+        at `ranks_of(count, levels)` of the `count` elements that are numbers; NaN for count 0."""
         first, exchange = self.exchange.first, self.exchange
         parts = exchange.by_block(
             lambda i, block: rows_in_front(self.x, block, first + i).reshape(-1), blocks
@@ -142,7 +146,7 @@ class Selection:
         return elements[np.searchsorted(ascending, ranks)]
 
     def _total(self, counts: Sequence[Any]) -> np.ndarray:
-        """The sums of what the blocks of a group count."""
+        """The sums of counts over the blocks of a group."""
         total: np.ndarray = self.exchange.all_gather([np.array(n) for n in counts])[0].sum(axis=0)
         return total
 
@@ -161,9 +165,9 @@ class Selection:
             low = sample.at(ranks[0] - below - sample.deviation)
             high = sample.at(ranks[-1] - below + sample.deviation)
             cuts = self.exchange.by_block(partial(_cut, low, high), parts)
-            smaller, kept = self._total([[n, len(part)] for n, part in cuts]).tolist()
-            is_inside = below + smaller <= ranks[0] and ranks[-1] < below + smaller + kept
-            if not is_inside or kept > 0.5 * count:
+            smaller, inside = self._total([[n, len(part)] for n, part in cuts]).tolist()
+            are_inside = below + smaller <= ranks[0] and ranks[-1] < below + smaller + inside
+            if not are_inside or inside > 0.5 * count:
                 return self._around(
                     parts, sample.at((ranks[0] + ranks[-1]) / 2 - below), ranks, below
                 )
@@ -172,7 +176,8 @@ class Selection:
     def _around(
         self, parts: Sequence[Block], middle: Any, ranks: Sequence[int], below: int
     ) -> np.ndarray:
-        """The same by the elements smaller and greater than one of them: where many are equal."""
+        """The elements at `ranks`, as `_select` returns them, found among the elements smaller and
+        greater than `middle`: where many elements are equal to it."""
         by_block = self.exchange.by_block
         smaller = by_block(lambda i, part: part[part < middle], parts)
         greater = by_block(lambda i, part: part[part > middle], parts)
@@ -188,25 +193,26 @@ class Selection:
         return np.concatenate(elements)
 
     def _sample(self, parts: Sequence[Block], lengths: np.ndarray) -> Sample:
-        def taken(i: int, part: Block) -> np.ndarray:
+        def evenly_spaced(i: int, part: Block) -> np.ndarray:
             if not len(part):
                 return np.zeros(self.samples, self.x.dtype)
             at = (np.arange(self.samples) * len(part) + len(part) // 2) // self.samples
             values: np.ndarray = self.backend.to_host(part[self.backend.asarray(at)])
             return values
 
-        return Sample(self.exchange.all_gather(self.exchange.by_block(taken, parts))[0], lengths)
+        samples = self.exchange.by_block(evenly_spaced, parts)
+        return Sample(self.exchange.all_gather(samples)[0], lengths)
 
     def _rest(self, parts: Sequence[Block], lengths: np.ndarray) -> np.ndarray:
         """All elements of the parts, in ascending order."""
         width = max(1, int(lengths.max()))
 
-        def padded(i: int, part: Block) -> np.ndarray:
+        def row_of(i: int, part: Block) -> np.ndarray:
             row = np.zeros(width, self.x.dtype)
             row[: len(part)] = self.backend.to_host(part)
             return row
 
-        rows = self.exchange.all_gather(self.exchange.by_block(padded, parts))[0]
+        rows = self.exchange.all_gather(self.exchange.by_block(row_of, parts))[0]  # (blocks, width)
         elements: np.ndarray = rows[np.arange(width) < lengths[:, None]]
         elements.sort()
         return elements
@@ -218,8 +224,8 @@ def _numbers(part: Block) -> Block:
 
 
 def _cut(low: Any, high: Any, i: int, part: Block) -> tuple[int, Block]:
-    """The number of elements smaller than `low`, and those from `low` to `high`; None is no
-    bound."""
+    """The number of elements smaller than `low`, and the elements from `low` to `high`; a None
+    bounds nothing."""
     smaller, inside = 0, None
     if low is not None:
         inside = part >= low
@@ -230,7 +236,7 @@ def _cut(low: Any, high: Any, i: int, part: Block) -> tuple[int, Block]:
 
 
 def _groups(ranks: Sequence[int], count: int) -> list[list[int]]:
-    """Ranks that ascend, in groups of those that are close to each other."""
+    """The ranks, which ascend, in groups of ranks that are close to each other."""
     groups: list[list[int]] = []
     for rank in ranks:
         if groups and rank - groups[-1][0] <= count // 64:
@@ -241,13 +247,15 @@ def _groups(ranks: Sequence[int], count: int) -> list[list[int]]:
 
 
 def ranks_of(count: int, levels: Levels) -> Ranks:
-    """The places of the elements, of `count` in order, before each level and then behind each."""
+    """The ranks, among `count` elements, of the elements just before each level, and then of those
+    just behind each; a level of 0.5 lies in the middle."""
     low = [max(0, math.floor((count - 1) * level)) for level in levels]
     return (*low, *[max(0, min(rank + 1, count - 1)) for rank in low])
 
 
 @planned_op()
 def ordered_vector(x: ArrayType, /, *, ranks: Ranks = (), levels: Levels = ()) -> BlockPlan:
+    """The elements at `ranks` of the vector `x`, or around `levels` of its numbers; replicated."""
     selection = Selection(x)
     shape = (len(ranks) + 2 * len(levels),)
     out = ArrayType.of(shape, x.dtype, Layout.replicated(x.mesh, 1))
@@ -300,8 +308,9 @@ def in_order(x: DistributedArray, ranks: Ranks) -> DistributedArray:
 
 
 def numbers_in_order(x: DistributedArray, levels: Levels) -> DistributedArray | None:
-    """The elements at `ranks_of` the numbers in a split vector; None of other arrays, or of more
-    levels than selection is good for."""
+    """The elements of a split vector at `ranks_of(count, levels)`, where `count` is the number of
+    elements that are not NaN. None if `x` is no split vector, or if a sort is faster for so many
+    levels."""
     axes = tuple(sorted(x.layout.dims[0]))
     if x.ndim > 1 or not axes or len(levels) > GROUPS:
         return None

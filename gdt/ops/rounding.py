@@ -64,8 +64,8 @@ copysign.vjp(
 
 
 def _whole(name: str, summary: str, *calls: tuple[str, object]) -> Unary:
-    """Declare a function that makes whole numbers. Integers stay integers, of which CuPy 13 and
-    NumPy 2.0 would make floating-point numbers."""
+    """Declare a function that makes whole numbers. Integers stay as they are: CuPy 13 and NumPy 2.0
+    would make floating-point numbers of them."""
 
     def body(xp: Any, x: Block, /, *, out: Memory | None = None) -> Block:
         if x.dtype.kind in "bui":
@@ -83,17 +83,17 @@ ceil = _whole("ceil", "The smallest integer not below x.", ("ceil([-1.5, 1.5])",
 trunc = _whole("trunc", "x without its fraction.", ("trunc([-1.5, 1.5])", [-1.0, 1.0]))
 rint = unary(
     "rint",
-    "The nearest integer, of two the even one.",
+    "The nearest integer; halfway between two, the even one.",
     ("rint([0.5, 1.6])", [0.0, 2.0]),
     dtypes=FLOATING,
 )
-for _step in (floor, ceil, trunc, rint):
-    _step.vjp(zero)
+for _function in (floor, ceil, trunc, rint):
+    _function.vjp(zero)
 
 
 @op(UNARY)
 def round_(xp: Any, x: Block, /, decimals: int = 0, *, out: Memory | None = None) -> Block:
-    """x rounded to `decimals` decimal places, of two the even one.
+    """The elements of x rounded to `decimals` decimal places; halfway between two, to the even one.
 
     >>> gdt.round([0.25, 1.35, 2.5], 1).tolist()
     [0.2, 1.4, 2.5]

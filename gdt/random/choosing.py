@@ -34,7 +34,7 @@ from gdt.sharding.layout import Layout
 
 Block = Any
 
-LONG = 1 << 15  # elements of a split axis from which on no device computes their whole order
+LONG = 1 << 15  # elements of a split axis, from which on each device orders its share alone
 
 
 @planned_op(action="draw")
@@ -57,10 +57,11 @@ def _permute(key: ArrayType, stream: Any, /, *, n: int) -> BlockPlan:
 def permutation(
     x: Any, axis: int = 0, *, key: Key = None, layout: Layout | None = None
 ) -> DistributedArray:
-    """The integers below `x` in random order; or an array with its elements along `axis` so.
+    """The integers below `x` in random order; or an array with its elements along `axis` in random
+    order.
 
-    All orders are equally likely, but for one of 2^64 bits being drawn twice. The order of a long
-    axis that is split is split as well; that of any other is computed by every device.
+    All orders are equally likely, unless two of the 64-bit numbers by which elements are sorted are
+    equal. The order of a long split axis is split as well; every device computes any other order.
 
     >>> gdt.random.permutation(5, key=0).tolist()
     [4, 0, 3, 1, 2]
@@ -78,8 +79,8 @@ def permutation(
 
 
 def _random_order(n: int, key: Key, layout: Layout) -> DistributedArray:
-    """The integers below `n` in random order: replicated, or, where they are many and `layout` is
-    split, as that is."""
+    """The integers below `n` in random order: split as `layout` is if they are many, else
+    replicated."""
     if n < LONG or not layout.dims[0]:
         return _permute(*operands_of(key, layout.mesh), n=n)
     return argsort(drawn("bits64", (n,), np.uint64, layout.resolved, key, {}))
@@ -117,7 +118,8 @@ def _order(x: ArrayType, /, *, axis: int) -> BlockPlan:
 
 @planned_op()
 def _place(x: ArrayType, bounds: ArrayType, /) -> BlockPlan:
-    """The number of `bounds`, which ascend, up to each element; at most the index of the last."""
+    """For each element of `x`, the number of `bounds`, which ascend, that are not greater; at most
+    the index of the last bound."""
     xp, array_type = backend_of(x.mesh).xp, ArrayType.of(x.shape, np.dtype(np.int64), x.layout)
     whole = Layout.replicated(x.mesh, 1)
 
@@ -132,8 +134,8 @@ def _place(x: ArrayType, bounds: ArrayType, /) -> BlockPlan:
 def permuted(
     x: Any, axis: int | None = None, *, key: Key = None, layout: Layout | None = None
 ) -> DistributedArray:
-    """An array with its elements in random order: along `axis`, of every row by itself, or all of
-    them (None).
+    """An array with its elements in random order: each row along `axis` in an order of its own; for
+    None, all elements in one order.
 
     A split axis that is permuted becomes whole, as in a transform of `gdt.fft`. Raises AxisError
     for an axis that `x` does not have.

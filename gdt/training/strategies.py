@@ -88,7 +88,7 @@ class Strategy:
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """The number of parts of a batch; a batch of a step has as many times a replica's rows."""
+        """The number of replicas, into which the rows of each batch are split."""
         return int(np.prod([self.mesh.dim_size(axis) for axis in self.batch_axes], dtype=int))
 
     @contextmanager
@@ -237,7 +237,7 @@ class _Placed:
 
 
 class _Joined:
-    """Batches of `count` batches each, joined along their rows; what is left over is one too."""
+    """Batches that join `count` others along their rows; the last one joins those that are left."""
 
     def __init__(self, batches: Iterable[Any], count: int) -> None:
         self.batches, self.count = batches, count
@@ -271,8 +271,8 @@ def _devices(devices: int | Sequence[str] | None, reduce_by: str = WAYS[0]) -> M
     """Return the mesh of one axis, the batch, over devices."""
     if isinstance(devices, int):
         return create_mesh([(BATCH, devices)], reduce_by=reduce_by)
-    listed = device_kinds.default_devices(None, 1) if devices is None else tuple(devices)
-    return create_mesh([(BATCH, len(listed))], devices=listed, reduce_by=reduce_by)
+    names = device_kinds.default_devices(None, 1) if devices is None else tuple(devices)
+    return create_mesh([(BATCH, len(names))], devices=names, reduce_by=reduce_by)
 
 
 @checked_class(eager=True)

@@ -50,7 +50,8 @@ SCHEMES = {
 
 
 def ops(limit: str, gradients: str, first: str, step: str) -> list[str]:
-    """Samples of every op against the whole array, as in `tests/test_ops.py`; their names."""
+    """Compare samples of every op with the whole array, as in `tests/test_ops.py`; return their
+    names."""
     meshes = [
         gdt.create_mesh([("a", 4)]),
         gdt.create_mesh([("a", 2), ("b", 2)], blocks=4),
@@ -69,7 +70,7 @@ def ops(limit: str, gradients: str, first: str, step: str) -> list[str]:
 
 
 def relayouts(every: str) -> dict[str, Any]:
-    """Moves between layouts of arrays that do not divide: how many, and what was sent for them."""
+    """Move arrays that do not divide between layouts; return how often, and the bytes sent."""
     mesh = gdt.create_mesh([("a", 2), ("b", 2)], blocks=4)
     whole = np.arange(35.0).reshape(5, 7)
     every_layout = layouts(mesh, 2, partial=True)
@@ -124,8 +125,8 @@ def neighbours() -> list[str]:
 
 
 def collectives() -> int:
-    """What the transport of a block in each process makes of arrays, against NumPy; on a GPU also a
-    single process goes through NCCL."""
+    """Compare the collectives of a mesh with one block in each process with NumPy. On a GPU, NCCL
+    carries them out for a single process as well."""
     count, own = gdt.distributed.process_count(), gdt.distributed.process_index()
     mesh = gdt.create_mesh([("x", count)])
     backend, transport = backend_of(mesh), transport_of(mesh)
@@ -163,8 +164,8 @@ def collectives() -> int:
 
 
 def examples(*names: str) -> list[Any]:
-    """The modules of some examples. What they draw and count words with takes longer to import than
-    they train here."""
+    """The modules of some examples, without what they plot and count words with, whose import takes
+    longer than the training here."""
     importlib.import_module("examples")  # which asks whether those libraries are there
     for library in ("matplotlib", "sklearn", "sklearn.feature_extraction.text"):
         sys.modules[library] = MagicMock()
@@ -218,7 +219,7 @@ def training(
     make: Callable[..., gdt.nn.Module],
     optimizer: Callable[[], gdt.optim.Optimizer],
 ) -> dict[str, Any]:
-    """One by a trainer, and the same by a recorded step."""
+    """Train by a trainer, and the same by a recorded step."""
     mesh = gdt.create_mesh(SCHEMES[scheme])
     feature, model = (n if mesh.contains_dim(n) else None for n in ("feature", "model"))
     network, twin, twin_optimizer = (
@@ -417,7 +418,7 @@ def models(directory: str) -> None:
 
 
 def values() -> dict[str, Any]:
-    """What a program sees of arrays: text, numbers, shards, and what explain says."""
+    """Read arrays as a program can: as text, numbers and shards, and by explain."""
     mesh = gdt.create_mesh([("a", 4), ("b", 2)])
     x = gdt.asarray(np.arange(54.0).reshape(9, 6), layout=Layout(["a", "b"], mesh))
     large = gdt.asarray(np.arange(4000).reshape(40, 100), layout=Layout([None, "a"], mesh))
@@ -565,8 +566,8 @@ def run_alone() -> None:
 
 
 def fork() -> None:
-    """A child that cannot take part, tells nobody that it has ended, and another one that lives on
-    when its parent is killed, as the workers of a data loader may."""
+    """Start a child process that ends without a word, and one that outlives its parent, as the
+    workers of a data loader may."""
     child = os.fork()
     if child == 0:
         try:

@@ -55,14 +55,14 @@ def reduced(
         {"axis": None},
         {"axis": -1, "keepdims": True},
     ]
-    found = [
+    samples = [
         Sample((x,), static, numpy(name), grad and bool(np.isfinite(x).all()), exact)
         for x in (MATRIX, *operands)
         for static in statics[: x.ndim + 1]
     ]
-    found.append(Sample((CUBE,), {"axis": (0, -1)}, numpy(name), grad, exact))
-    found.append(Sample((CUBE,), {"axis": (), "keepdims": True}, numpy(name), grad, exact))
-    return found
+    samples.append(Sample((CUBE,), {"axis": (0, -1)}, numpy(name), grad, exact))
+    samples.append(Sample((CUBE,), {"axis": (), "keepdims": True}, numpy(name), grad, exact))
+    return samples
 
 
 def logsumexp(x: np.ndarray, axis: Any = None, keepdims: bool = False) -> np.ndarray:
