@@ -12,6 +12,7 @@ import gdt
 from gdt import Layout, create_mesh, nn
 from gdt.errors import ArgumentError, DtypeError, GradientError, LayoutError, ShapeError
 from gdt.ops.nn.attention import blocks as attention_blocks
+from gdt.ops.nn.attention import loops as attention_loops
 from gdt.testing import Oracle, Sample
 
 from .samples.attention import attention
@@ -69,6 +70,35 @@ def test_blocks_of_scores_equal_the_whole_matrix(
     oracle = Oracle(gdt.attention, sample)
     for specs in ([None] * 4, [None, None, "a", None]):
         oracle.check(mesh, [Layout(specs, mesh)] * 3)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_compiled_loops_compute_the_same(
+    causal: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask = rng.random((2, 3, 130, 70)) < 0.5
+    mask[0, 0, 2] = False  # a query that sees no key
+    g, arrays = rng.standard_normal((2, 3, 130, 8)), rng.standard_normal((3, 2, 3, 130, 8))
+
+    def results(dtype: str, fewest: float) -> list[np.ndarray]:
+        monkeypatch.setattr(attention_loops, "FEWEST_SCORES", fewest)
+        q, k, v, cotangent = (a.astype(dtype) for a in (*arrays, g))
+        product = lambda a: gdt.sum(gdt.attention(*a, mask, causal=causal) * cotangent)
+        value, gradients = gdt.value_and_grad(product)(
+            [gdt.asarray(a) for a in (q, k[..., :70, :], v[..., :70, :])]
+        )
+        return [np.asarray(a) for a in (value, *gradients)]
+
+    for name in ("HOST_BLOCK", "HOST_CAUSAL_BLOCK"):
+        monkeypatch.setattr(attention_blocks, name, (64, 32))
+    exact, bodies, loops = (
+        results("float64", 1),
+        results("float32", math.inf),
+        results("float32", 1),
+    )
+    for a, b, c in zip(exact, bodies, loops, strict=True):
+        atol = 4 * np.abs(a - b).max()  # of as many roundings
+        np.testing.assert_allclose(c, a, rtol=0, atol=atol)
 
 
 def test_a_ring_sends_what_theory_says() -> None:

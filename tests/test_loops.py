@@ -23,6 +23,7 @@ from gdt.engine.updates import UpdateOp
 from gdt.errors import IndexRangeError
 from gdt.ops import lookup
 from gdt.ops.nn.activations import error_function
+from gdt.ops.nn.attention import loops as attention_loops
 from gdt.ops.nn.batch_norm.loops import FEW, SHORT_ROW
 from gdt.ops.nn.cross_entropy.loops import MOST_EXPONENTIALS
 from gdt.ops.sums import LARGEST, LONGEST
@@ -303,7 +304,6 @@ def test_the_error_function_has_the_bits_of_its_body(monkeypatch: pytest.MonkeyP
 
 
 @compiled
-@compiled
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("table", "points"),
@@ -328,6 +328,34 @@ def test_rows_are_added_with_the_bits_of_the_body(
             assert looped.tobytes() == expected.tobytes()
 
 
+@compiled
+def test_exponentials_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = (20 * random.normal(size=(3, 40, 50))).astype(np.float32)
+    scores[0, 0, :3] = np.nan, np.inf, -np.inf
+    scores[0, 1, :2], scores[0, 2] = (np.inf, -np.inf), -np.inf
+    scores[0, 3, ::2] = -np.inf
+    scores[0, 4, 0], scores[0, 5, :2] = -np.nan, (-0.0, 3e38)
+    first = random.normal(size=(3, 40, 1)).astype(np.float32)
+    first[1] = -np.inf
+    largest = scores.max(-1, keepdims=True)
+    beyond = np.where(largest < 1e38, largest + first**2, np.inf)  # NaN, too
+    for is_maximum in (True, False):
+        shifts, maxima = [(first if is_maximum else beyond).copy() for _ in range(2)]
+        weights = attention_loops.exponentials(np, scores.copy(), shifts, is_maximum)
+        with monkeypatch.context() as patch, np.errstate(all="ignore"):
+            patch.setattr(attention_loops, "FEWEST_SCORES", math.inf)
+            expected = attention_loops.exponentials(np, scores.copy(), maxima, is_maximum)
+            exact = np.exp((scores - np.where(maxima == -np.inf, 0, maxima)).astype(np.float64))
+        has_nan = np.isnan(expected).any(-1)
+        np.testing.assert_array_equal(has_nan[0, :6], [True, True, False, False, True, False])
+        np.testing.assert_array_equal(has_nan, np.isnan(weights).any(-1))
+        np.testing.assert_array_equal(maxima[~has_nan], shifts[~has_nan])
+        weights, exact = weights[~has_nan], exact[~has_nan]
+        np.testing.assert_array_equal(weights == 0, exact < math.exp(-87))
+        np.testing.assert_allclose(weights, exact, rtol=8.4e-8, atol=2e-38)
+
+
+@compiled
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("count", [LONGEST, 10 * LONGEST])
 def test_moments_far_from_zero(dtype: str, count: int) -> None:

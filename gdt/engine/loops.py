@@ -78,10 +78,11 @@ class Loop:
     parameters: the kind of each parameter: a contiguous vector of elements that is read (`input`)
     or written (`output`), a vector of integers that is read (`labels`), one of unsigned integers
     as wide as the elements that is read or written (`words`), or a number (`int`, `float`).
+    fuses: whether a product and a sum may be rounded once, where the processor can do that.
     """
 
-    def __init__(self, function: Callable[..., Any], parameters: str) -> None:
-        self.function, self.parameters = function, parameters.split(", ")
+    def __init__(self, function: Callable[..., Any], parameters: str, fuses: bool = False) -> None:
+        self.function, self.parameters, self.fuses = function, parameters.split(", "), fuses
         self.compiled: dict[str, Any] = {}
 
     def __getitem__(self, char: str) -> Any:
@@ -103,6 +104,7 @@ class Loop:
         }
         signature = tuple([kinds[p] for p in self.parameters])
         options = {"error_model": "numpy", "nogil": True}
+        options |= {"fastmath": {"contract"}} if self.fuses else {}
         try:
             return numba.njit(signature, cache=True, **options)(self.function)
         except Exception:  # what is kept is damaged, or there is no folder or no room to keep it
@@ -114,9 +116,9 @@ class Loop:
                 return None
 
 
-def loop(parameters: str) -> Callable[[Callable[..., Any]], Loop]:
+def loop(parameters: str, fuses: bool = False) -> Callable[[Callable[..., Any]], Loop]:
     """Declare a loop: a decorator of a function that numba compiles."""
-    return lambda function: Loop(function, parameters)
+    return lambda function: Loop(function, parameters, fuses)
 
 
 def vectors(*blocks: Block) -> Sequence[Block] | None:

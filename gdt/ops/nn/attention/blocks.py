@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.backend import NUMPY
+from gdt.ops.nn.attention.loops import exponentials, score_gradients
 from gdt.ops.philox import CounterRun, draw
 
 Block = Any
@@ -107,6 +109,11 @@ def _steps(xp: Any, place: Place) -> tuple[int, int]:
     return HOST_CAUSAL_BLOCK if place.causal else HOST_BLOCK
 
 
+def _empty(xp: Any, shape: tuple[int, ...], dtype: np.dtype) -> Block:
+    """Return an array that is not initialised; on the host in recycled memory."""
+    return NUMPY.empty(shape, dtype) if xp is np else xp.empty(shape, dtype)
+
+
 class _Memory:
     """Memory for products of blocks, which every product overwrites."""
 
@@ -119,7 +126,7 @@ class _Memory:
         shape = (*x.shape[:-1], y.shape[-2])
         size = math.prod(shape)
         if self.flat.size < size:
-            self.flat = self.xp.empty(size, self.flat.dtype)
+            self.flat = _empty(self.xp, (size,), self.flat.dtype)
         return self.xp.matmul(x, y.swapaxes(-1, -2), out=self.flat[:size].reshape(shape))
 
 
@@ -157,7 +164,7 @@ def attend(
     if they were 0, while the others are divided by the probability that they are not.
     """
     dtype = xp.result_type(_wide(q).dtype, _wide(v).dtype)
-    out = xp.empty((*q.shape[:2], v.shape[-1]), dtype)
+    out = _empty(xp, (*q.shape[:2], v.shape[-1]), dtype)
     denominators = xp.empty(q.shape[:2], dtype)
     steps, memory = _steps(xp, place), _Memory(xp, q, k)
     for heads in _heads(xp, q, k, steps, drops):
@@ -187,21 +194,15 @@ def _joined(
     xp: Any, state: Any, scores: Block, values: Block, kept: Block | None
 ) -> tuple[Block, Block, Block]:
     """Return the maximum, the sum of exponentials and the sum of values, weighted by those that are
-    kept, so far.
-
-    The maximum of no key at all is taken for 0, so that nothing is subtracted from -inf.
-    """
-    maximum = scores.max(axis=-1, keepdims=True)  # (heads, queries, 1)
-    if state is not None:
-        maximum = xp.maximum(maximum, state[0])
-    shift = xp.where(maximum == -np.inf, maximum.dtype.type(0), maximum)
-    scores -= shift
-    weights = xp.exp(scores, out=scores)
+    kept, so far."""
+    shape = (*scores.shape[:-1], 1)
+    maximum = xp.full(shape, -np.inf, scores.dtype) if state is None else state[0].copy()
+    weights = exponentials(xp, scores, maximum, is_maximum=True)
     ones = xp.ones((weights.shape[-1], 1), weights.dtype)
     total = weights @ ones  # a product takes half the time of a sum
     sums = (weights if kept is None else xp.multiply(weights, kept, out=weights)) @ values
     if state is not None:
-        share = xp.exp(state[0] - shift)
+        share = exponentials(xp, state[0], maximum)
         total += share * state[1]
         sums += share * state[2]
     return maximum, total, sums
@@ -226,7 +227,9 @@ def gradients(
     (heads, queries), the products of each result with its cotangent.
     """
     dtype = denominators.dtype
-    g_q, g_k, g_v = (xp.zeros(a.shape, dtype) for a in (q, k, v))
+    g_q, g_k, g_v = (_empty(xp, a.shape, dtype) for a in (q, k, v))
+    for a in (g_q, g_k, g_v):
+        a.fill(0)
     steps = _steps(xp, place)
     of_scores, of_gradients = _Memory(xp, q, k), _Memory(xp, g, v)
     share = dtype.type(1 if drops is None else 1 / (1 - drops.rate))
@@ -238,10 +241,9 @@ def gradients(
             product = products[heads, rows][..., None]
             for columns in place.blocks(k.shape[1], steps[1], rows):
                 keys, values = (_wide(a[heads, columns]) for a in (k, v))
-                weights = of_scores.product(queries, keys)
-                _hide(xp, weights, own, place, rows, columns)
-                weights -= shifts[heads, rows]
-                xp.exp(weights, out=weights)  # (heads, queries, keys)
+                scores = of_scores.product(queries, keys)
+                _hide(xp, scores, own, place, rows, columns)
+                weights = exponentials(xp, scores, shifts[heads, rows])  # (heads, queries, keys)
                 g_scores = of_gradients.product(cotangent, values)
                 used = weights
                 if drops is not None:
@@ -249,8 +251,7 @@ def gradients(
                     g_scores *= factors
                     used = weights * factors
                 g_v[heads, columns] += used.swapaxes(-1, -2) @ cotangent
-                g_scores -= product
-                g_scores *= weights
+                score_gradients(xp, g_scores, weights, product)
                 g_q[heads, rows] += g_scores @ keys
                 g_k[heads, columns] += g_scores.swapaxes(-1, -2) @ queries
     g_q *= scale
