@@ -7,6 +7,7 @@ nothing is sent before `result`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,13 @@ THRESHOLDS = 200
 
 
 @checked
-def accuracy(labels: Any, logits: Any) -> DistributedArray:
+def accuracy(labels: Any, logits: Any, reduction: str = "mean") -> DistributedArray:
     """Return the fraction of rows whose largest logit is at the label; a scalar array of float32.
 
     labels: (...), integers. logits: (..., classes). Over a split batch the fraction stays a partial
     sum until its value is needed: pass it to `GradientTape.gradient(together_with=...)`, or return
     it as aux of `value_and_grad`, to resolve it in one collective with the gradients.
+    reduction: "none" returns 1 or 0 for each row, here and in the other accuracies.
 
     Raises ShapeError unless labels have the shape of the logits without the last axis.
 
@@ -44,11 +46,13 @@ def accuracy(labels: Any, logits: Any) -> DistributedArray:
     >>> round(float(gdt.metrics.accuracy(gdt.asarray([1, 0, 1]), logits)), 3)
     0.667
     """
-    return _mean(_hits("accuracy", labels, logits, 1))
+    return _mean(_hits("accuracy", labels, logits, 1), reduction)
 
 
 @checked
-def top_k_accuracy(labels: Any, logits: Any, k: int = 5) -> DistributedArray:
+def top_k_accuracy(
+    labels: Any, logits: Any, k: int = 5, reduction: str = "mean"
+) -> DistributedArray:
     """Return the fraction of rows in which fewer than `k` logits exceed that of the label.
 
     labels: (...), integers. logits: (..., classes). Raises ArgumentError for a `k` below 1.
@@ -58,11 +62,13 @@ def top_k_accuracy(labels: Any, logits: Any, k: int = 5) -> DistributedArray:
     1.0
     """
     _check_k("top_k_accuracy", k)
-    return _mean(_hits("top_k_accuracy", labels, logits, k))
+    return _mean(_hits("top_k_accuracy", labels, logits, k), reduction)
 
 
 @checked
-def categorical_accuracy(targets: Any, predictions: Any) -> DistributedArray:
+def categorical_accuracy(
+    targets: Any, predictions: Any, reduction: str = "mean"
+) -> DistributedArray:
     """Return the fraction of rows whose largest prediction is where the target's is.
 
     targets, predictions: (..., classes).
@@ -73,11 +79,13 @@ def categorical_accuracy(targets: Any, predictions: Any) -> DistributedArray:
     """
     op = "categorical_accuracy"
     targets, predictions = _of_one_shape(op, targets, predictions)
-    return _mean(argmax(targets, axis=-1) == argmax(predictions, axis=-1))
+    return _mean(argmax(targets, axis=-1) == argmax(predictions, axis=-1), reduction)
 
 
 @checked
-def binary_accuracy(targets: Any, predictions: Any, threshold: float = 0.5) -> DistributedArray:
+def binary_accuracy(
+    targets: Any, predictions: Any, threshold: float = 0.5, reduction: str = "mean"
+) -> DistributedArray:
     """Return the fraction of predictions that lie above `threshold` where the target is 1, and not
     above it where the target is 0.
 
@@ -85,7 +93,7 @@ def binary_accuracy(targets: Any, predictions: Any, threshold: float = 0.5) -> D
     0.75
     """
     targets, predictions = _of_one_shape("binary_accuracy", targets, predictions)
-    return _mean((predictions > threshold) == (targets > 0.5))
+    return _mean((predictions > threshold) == (targets > 0.5), reduction)
 
 
 def _hits(op: str, labels: Any, logits: Any, k: int) -> DistributedArray:
@@ -107,8 +115,14 @@ def _hits(op: str, labels: Any, logits: Any, k: int) -> DistributedArray:
     return larger
 
 
-def _mean(hits: DistributedArray) -> DistributedArray:
-    """Return the fraction of True, as a product of a sum, which may stay partial."""
+def _mean(hits: DistributedArray, reduction: str) -> DistributedArray:
+    """Return the fraction of True, as a product of a sum, which may stay partial; or, for the
+    reduction "none", hits as float32."""
+    if reduction not in ("mean", "none"):
+        remedy = "It is 'mean' or 'none'."
+        raise error(ArgumentError, "accuracy", f"reduction is {reduction!r}", remedy=remedy)
+    if reduction == "none":
+        return hits.astype("float32")
     total = hits.astype("float32").sum()
     return total * (1 / max(hits.size, 1))
 
@@ -350,8 +364,9 @@ class ConfusionMatrix(Metric):
 class MeanOf(Metric):
     """The mean over all rows of a function of targets and predictions with a value for each row.
 
-    function: takes `reduction="none"`, as the losses of `gdt.nn.losses` do, or has no such
-    argument. Rows with several values count with their mean.
+    function: takes `reduction="none"`, as the losses of `gdt.nn.losses` and accuracies do, or has
+    no such argument. Rows with several values count with their mean. Raises ArgumentError for a
+    function that returns one value for all rows.
 
     >>> error = gdt.metrics.MeanOf(gdt.nn.losses.mean_absolute_error)
     >>> error.update([1.0, 2.0], [1.0, 4.0])
@@ -362,10 +377,16 @@ class MeanOf(Metric):
 
     def __init__(self, function: Callable[..., Any], name: str | None = None) -> None:
         self.function, self.name = function, name or function.__name__
+        takes_reduction = "reduction" in inspect.signature(function).parameters
+        self.options = {"reduction": "none"} if takes_reduction else {}
 
     def statistics(self, targets: Any, predictions: Any, weights: Any = None) -> DistributedArray:
         """Return the weighted sum of the values of all rows, and the sum of the weights."""
-        each = self.function(targets, predictions, reduction="none")
+        each = self.function(targets, predictions, **self.options)
+        if not each.ndim:
+            problem = f"{self.name} returned one value for all rows"
+            remedy = "Its function returns a value for each row."
+            raise error(ArgumentError, type(self).__name__, problem, remedy=remedy)
         if each.ndim > 1:
             each = mean(each, axis=tuple(range(1, each.ndim)))
         each, _, w = _rows(self.name, each, each, weights)

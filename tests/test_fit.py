@@ -147,6 +147,14 @@ def test_weights_of_rows_and_classes_are_keras() -> None:
     assert one["loss"] == other["loss"]
 
 
+def test_weighted_metrics_by_name_count_rows_by_their_weights() -> None:
+    model, weights = compiled(weighted_metrics=["acc"]), (np.arange(ROWS) < 20).astype("float32")
+    results = model.evaluate(X, Y, 8, 0, sample_weight=weights, return_dict=True)
+    hits = model.predict(X, verbose=0).argmax(1) == Y
+    assert results["accuracy"] == pytest.approx(hits.mean())
+    assert results["acc"] == pytest.approx(hits[:20].mean())
+
+
 def test_results_of_evaluate_are_means_over_rows_in_keras_forms() -> None:
     model = compiled()
     loss, accuracy = model.evaluate(X, Y, 16, verbose=0)
@@ -204,6 +212,11 @@ def test_metrics_over_many_batches_are_exact() -> None:
         (lambda: mlp().compile("adam", "mse", metric=["mae"]), "'metric' is no argument"),
         (lambda: mlp().compile("adam", "mse", steps_per_execution=4), "(?s)no counter.*Leave it"),
         (lambda: mlp().compile("adam", "mse", loss_weights=[1, 2]), "(?s)no counter.*one loss"),
+        (lambda: mlp().compile("adam", ["mse", "mse"]), "(?s)loss is a list.*one loss"),
+        (
+            lambda: compiled(weighted_metrics=[lambda y, p: gdt.mean(p)]).fit(X, Y, verbose=0),
+            "returned one value for all rows",
+        ),
         (lambda: compiled().fit(X, Y, epochs=-1, verbose=0), "epochs is -1"),
         (lambda: compiled().fit(X, Y, epochs=1.5), r"1\.5, not an int\n  Pass 1 or more"),
         (lambda: compiled().fit(X, verbose=0), "(?s)there are no targets y"),

@@ -95,7 +95,7 @@ def test_models_of_models_and_inputs_of_sequential() -> None:
             "input 0 has shape [2, 4], not (batch, 3)",
         ),
         (lambda x: nn.Model([x], x * 2)(gdt.ones((2, 3)), 1.0), "2 arrays for 1 inputs"),
-        (nn.Dense(4, 3), "factor"),
+        (nn.Dense(4, 3), "the layer takes 4 features"),
         (gdt.relu, "Symbol"),
     ],
 )

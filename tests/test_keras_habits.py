@@ -9,7 +9,7 @@ import pytest
 
 import gdt
 from gdt import nn
-from gdt.errors import ArgumentError, CheckpointError
+from gdt.errors import ArgumentError, CheckpointError, ShapeError
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 4)).astype(np.float32)
@@ -152,6 +152,11 @@ def test_callbacks_under_earlier_names_of_base_classes_and_of_predictions() -> N
         (lambda: nn.Embedding(input_dim=3), ArgumentError, "Keras' input_dim is count here."),
         (lambda: nn.Dense(3, name="a"), ArgumentError, "Names are ways through the object"),
         (lambda: gdt.optim.Adam(beta_1=0.9), ArgumentError, "Keras' beta_1 is beta1 here."),
+        (lambda: gdt.optim.Adam(lr=0.1), ArgumentError, "Keras' lr is learning_rate here."),
+        (lambda: nn.Sequential(nn.Dense(2), 3), ArgumentError, "layer 1 is 3, neither"),
+        (lambda: nn.Sequential().add(nn.Dense), ArgumentError, "layer 0 is the class Dense"),
+        (lambda: nn.Input((None, 4)), ShapeError, "None in shape (None, 4) is no size"),
+        (lambda: nn.Dense(3, 2)(X), ShapeError, "and the layer takes 3 features"),
         (lambda: gdt.optim.Adam(clipnorm=1.0), ArgumentError, "clip_norm=1.0"),
         (
             lambda: gdt.optim.schedules.CosineDecay(initial_learning_rate=1.0),

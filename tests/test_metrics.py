@@ -54,8 +54,12 @@ CASES: dict[str, tuple[Any, Any, Any]] = {
     "mean": (
         lambda: MeanOf(losses.sparse_softmax_cross_entropy), labelled, expected_cross_entropy
     ),
+    "mean of accuracy": (
+        lambda: MeanOf(gdt.metrics.accuracy), labelled,
+        lambda y, z, w: np.average(z.argmax(-1) == y, weights=w),
+    ),
     "perplexity": (
-        lambda: Perplexity(losses.sparse_softmax_cross_entropy), labelled,
+        lambda: Perplexity(gdt.sparse_softmax_cross_entropy_with_logits), labelled,
         lambda y, z, w: np.exp(expected_cross_entropy(y, z, w)),
     ),
 }  # fmt: skip

@@ -12,7 +12,7 @@ ARGUMENTS = {
     "kernel_initializer": ("initializer",), "embeddings_initializer": ("initializer",),
     "return_sequences": ("sequences",), "return_state": ("states",), "go_backwards": ("backwards",),
     "beta_1": ("beta1",), "beta_2": ("beta2",), "initial_learning_rate": ("initial",),
-    "alpha": ("final",),
+    "alpha": ("final",), "lr": ("learning_rate",),
 }  # fmt: skip
 """Arguments by their names in Keras: the names that they may have in gdt."""
 

@@ -13,7 +13,10 @@ from gdt.nn.module import Module
 
 Function = Callable[[Any], Any]
 
-NAMES = ("relu", "gelu", "sigmoid", "tanh", "softmax", "log_softmax", "exp", "abs")
+NAMES = (
+    "relu", "gelu", "silu", "elu", "leaky_relu", "sigmoid", "softplus", "tanh", "softmax",
+    "log_softmax", "exp", "abs",
+)  # fmt: skip
 
 
 @checked
@@ -31,6 +34,7 @@ def get(activation: str | Function | None) -> Function | None:
         return None
     if callable(activation):
         return activation
+    activation = "silu" if activation == "swish" else activation
     if activation not in NAMES or activation not in FUNCTIONS:
         raise error(
             ArgumentError,

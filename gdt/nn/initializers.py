@@ -110,6 +110,11 @@ he_uniform = _uniform(
     "Draw uniformly within sqrt(6 / fan_in). Source: He et al. 2015.",
     lambda fan_in, fan_out: math.sqrt(6 / fan_in),
 )
+lecun_uniform = _uniform(
+    "lecun_uniform",
+    "Draw uniformly within sqrt(3 / fan_in). Source: LeCun et al. 1998, eq. 16.",
+    lambda fan_in, fan_out: math.sqrt(3 / fan_in),
+)
 glorot_normal = _truncated(
     "glorot_normal",
     "Draw truncated normals of variance 2 / (fan_in + fan_out). Source: Glorot and Bengio 2010.",
@@ -119,6 +124,11 @@ he_normal = _truncated(
     "he_normal",
     "Draw truncated normals of variance 2 / fan_in. Source: He et al. 2015, eq. 10.",
     lambda fan_in, fan_out: 2 / fan_in,
+)
+lecun_normal = _truncated(
+    "lecun_normal",
+    "Draw truncated normals of variance 1 / fan_in. Source: LeCun et al. 1998, eq. 16.",
+    lambda fan_in, fan_out: 1 / fan_in,
 )
 
 
@@ -161,6 +171,8 @@ INITIALIZERS: dict[str, Initializer] = {
     "glorot_normal": glorot_normal,
     "he_uniform": he_uniform,
     "he_normal": he_normal,
+    "lecun_uniform": lecun_uniform,
+    "lecun_normal": lecun_normal,
     "normal": normal,
     "truncated_normal": truncated_normal,
     "zeros": zeros,

@@ -12,7 +12,7 @@ import numpy as np
 
 from gdt.arguments import checked_class, shown_value
 from gdt.array.array import DistributedArray
-from gdt.errors import ArgumentError, IndexRangeError, error
+from gdt.errors import ArgumentError, IndexRangeError, ShapeError, error
 from gdt.nn import activations, initializers
 from gdt.nn.activations import Function
 from gdt.nn.initializers import Initializer
@@ -96,7 +96,14 @@ class Dense(Module):
         if self.weight is None:
             self._build(features_of("Dense", x), mesh_of(x))
         x, weight, bias = in_compute_dtype(self, x, self.weight, self.bias)
-        y = matmul(x, weight)
+        try:
+            y = matmul(x, weight)
+        except ShapeError as cause:
+            shape = np.shape(x)
+            if shape[-1:] == weight.shape[:1]:
+                raise
+            problem = f"x has shape {list(shape)}, and the layer takes {weight.shape[0]} features"
+            raise error(ShapeError, "Dense", problem) from cause
         if bias is not None:
             y = y + bias
         return y if self.activation is None else self.activation(y)
@@ -120,6 +127,16 @@ class Flatten(Module):
         return flat
 
 
+def _check_layer(op: str, number: int, layer: Any) -> None:
+    """Raise ArgumentError unless a layer is a function, a module or a `gdt.nn.Input`."""
+    if isinstance(layer, type):
+        problem, remedy = f"layer {number} is the class {layer.__name__}", f"{layer.__name__}()."
+        raise error(ArgumentError, op, problem, remedy=f"Write {remedy}")
+    if not callable(layer) and not isinstance(layer, Symbol):
+        problem = f"layer {number} is {shown_value(layer)}, neither a module nor a function"
+        raise error(ArgumentError, op, problem)
+
+
 @checked_class(eager=True)
 class Sequential(Module):
     """A layer that calls its layers one after the other; indexed and iterated like a list.
@@ -139,6 +156,8 @@ class Sequential(Module):
             list(layers[0]) if len(layers) == 1 and isinstance(layers[0], list) else list(layers)
         )
         self.input_shapes: tuple[Any, ...] = ()
+        for number, layer in enumerate(self.layers):
+            _check_layer("Sequential", number, layer)
         if self.layers and isinstance(self.layers[0], Symbol):
             x = self.layers.pop(0)
             self.input_shapes = ((x.shape, x.dtype.name),)
@@ -167,6 +186,7 @@ class Sequential(Module):
                 raise error(ArgumentError, "Sequential.add", problem)
             self.input_shapes = ((layer.shape, layer.dtype.name),)
             return
+        _check_layer("Sequential.add", len(self.layers), layer)
         self.layers.append(layer)
         try:
             for shape, dtype in self.input_shapes:

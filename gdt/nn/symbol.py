@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from gdt.arguments import checked
+from gdt.errors import ShapeError, error
 from gdt.ops.creation import zeros
 from gdt.state import leaves, mapped
 
@@ -123,4 +124,10 @@ def Input(shape: Iterable[int], dtype: Any = "float32") -> Symbol:
     >>> gdt.nn.Input((28, 28))
     Symbol(float32[None, 28, 28])
     """
-    return Symbol(zeros((0, *shape), dtype))
+    sizes = tuple(shape)
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+            problem = f"{size!r} in shape {sizes} is no size"
+            remedy = "Rows of any length are for gdt.nn.Sequential, and for classes of your own."
+            raise error(ShapeError, "Input", problem, remedy=remedy)
+    return Symbol(zeros((0, *sizes), dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from gdt import random
 from gdt.array.array import DistributedArray
 from gdt.data.batches import Batches
 from gdt.errors import ArgumentError, error
-from gdt.metrics import Metric
+from gdt.metrics import MeanOf, Metric
 from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
 from gdt.sharding import processes
@@ -58,12 +58,13 @@ def compile_model(
     if loss is None:
         remedy = 'Write loss="mse", or a function (y, predictions) such as gdt.nn.losses has.'
         raise error(ArgumentError, "compile", "there is no loss", remedy=remedy)
-    weighted = measures_of(weighted_metrics, loss)
-    plain = [name for name, metric in weighted.items() if not isinstance(metric, Metric)]
-    if plain:
-        problem = f"the weighted metric {plain[0]!r} is a function of whole batches"
-        remedy = "Weighted metrics are gdt.metrics.Metric objects, such as MeanOf(function)."
-        raise error(ArgumentError, "compile", problem, remedy=remedy)
+    if isinstance(loss, Sequence | Mapping) and not isinstance(loss, str):
+        problem = f"loss is a {type(loss).__name__}: a model has one loss"
+        raise error(ArgumentError, "compile", problem, remedy=REMEDIES["loss_weights"])
+    weighted = {
+        name: metric if isinstance(metric, Metric) else MeanOf(metric, name)
+        for name, metric in measures_of(weighted_metrics, loss).items()
+    }
     model._compilation = Compilation(
         Trainer(
             model,

@@ -22,24 +22,26 @@ Function = Callable[[Any, Any], DistributedArray]  # (targets, predictions) -> s
 Measure = Function | Metric
 
 
-def accuracy(targets: Any, predictions: Any) -> DistributedArray:
+def accuracy(targets: Any, predictions: Any, reduction: str = "mean") -> DistributedArray:
     """Return the accuracy that fits the shapes: of labels, of targets with an axis of classes, or
-    of probabilities of "yes".
+    of probabilities of "yes"; reduction: "none" returns that of each row.
 
     >>> float(accuracy(gdt.asarray([[1.0], [0.0]]), gdt.asarray([[0.9], [0.8]])))
     0.5
     """
     targets, predictions = aligned(targets, predictions)
     if predictions.shape != targets.shape:
-        return metric_functions.accuracy(targets, predictions)
+        return metric_functions.accuracy(targets, predictions, reduction)
     if predictions.ndim < 2 or predictions.shape[-1] == 1:
-        return metric_functions.binary_accuracy(targets, predictions)
-    return metric_functions.categorical_accuracy(targets, predictions)
+        return metric_functions.binary_accuracy(targets, predictions, reduction=reduction)
+    return metric_functions.categorical_accuracy(targets, predictions, reduction)
 
 
-def binary_accuracy_of_logits(targets: Any, logits: Any) -> DistributedArray:
+def binary_accuracy_of_logits(
+    targets: Any, logits: Any, reduction: str = "mean"
+) -> DistributedArray:
     """Return the fraction of logits that are above 0 where the target is 1, and only there."""
-    return metric_functions.binary_accuracy(targets, logits, threshold=0.0)
+    return metric_functions.binary_accuracy(targets, logits, 0.0, reduction)
 
 
 NAMES: dict[str, Callable[[], Measure]] = {
@@ -48,6 +50,7 @@ NAMES: dict[str, Callable[[], Measure]] = {
     "sparse_categorical_accuracy": lambda: metric_functions.accuracy,
     "categorical_accuracy": lambda: metric_functions.categorical_accuracy,
     "binary_accuracy": lambda: metric_functions.binary_accuracy,
+    "top_k_accuracy": lambda: metric_functions.top_k_accuracy,
     "top_k_categorical_accuracy": lambda: metric_functions.top_k_accuracy,
     "sparse_top_k_categorical_accuracy": lambda: metric_functions.top_k_accuracy,
     "auc": metric_functions.AUC,
