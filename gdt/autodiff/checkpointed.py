@@ -110,11 +110,10 @@ class Checkpointed(Stateful):
 
     def _state(self) -> Iterator[tuple[str, Any]]:
         """Return an iterator of the names and values of what the function can reach."""
-        roots = [(self.__name__, self.function)]
-        roots += [(place.name, read(place)) for place in variables(self.function)]
-        for name, root in roots:
-            yield name, root
-            yield from [(place.name, place.value) for place in places(root, name)]
+        for place in variables(self.function, self.__name__):
+            root = read(place)
+            yield place.name, root
+            yield from [(inner.name, inner.value) for inner in places(root, place.name)]
 
 
 class _Segment:

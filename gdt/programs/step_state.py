@@ -132,12 +132,12 @@ class State(Observer):
         ]
         self._entries: list[Entry] = []
         self.entered: set[int] = set()  # identities of all containers
-        roots = [Place("self", (function,), 0), *variables(function)]  # that may be a Module
+        roots = [*variables(function)]
         if named is not None:
             self._entries += [Entry.of(place, "constant") for place in roots]
             roots = [Place(f"state[{i}]", named, i) for i in range(len(named))]
         for name, value in arguments.objects:
-            roots += [Place(name, (value,), 0), *variables(value)]
+            roots += variables(value, name)
         for root in roots:
             self._enter(root)
         for container in arguments.containers:
@@ -381,6 +381,4 @@ def _has_same_bits(a: Any, b: Any) -> bool:
 def _shown(value: Any) -> str:
     if value is MISSING:
         return "which is nothing yet"
-    if isinstance(value, tuple):
-        return reprlib.repr(value)
-    return str(value.type) if isinstance(value, DistributedArray) else shown_value(value)
+    return reprlib.repr(value) if isinstance(value, tuple) else shown_value(value)

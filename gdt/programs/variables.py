@@ -37,10 +37,11 @@ def read(place: Place) -> Any:
         return MISSING
 
 
-def variables(function: Any) -> Iterator[Place]:
-    """The variables of a function: of enclosing functions, defaults, what it is bound to, and the
-    global variables that its code names; and likewise those of functions among them, but of global
-    variables only those of its own module."""
+def variables(function: Any, name: str = "self") -> Iterator[Place]:
+    """A function, under that name, and its variables: those of enclosing functions, defaults, what
+    it is bound to, and the global variables that its code names; and likewise those of functions
+    among them, but of global variables only those of its own module."""
+    yield Place(name, (function,), 0)
     innermost = function
     while (inner := _inside(innermost)) is not None:
         innermost = inner
