@@ -756,7 +756,8 @@ def test_an_iterator_that_nothing_can_stand_in_for_is_refused(where: str) -> Non
     recorded, x = gdt.function(step), gdt.ones(2)
     arguments = (x, numbers) if where == "argument" else (x,)
     recorded(*arguments)
-    with pytest.raises(FunctionError, match=r"cannot take the next value of .*\(count\), in line"):
+    message = rf"cannot take the next value of .*\(count\), in line \d+ of {__file__}"
+    with pytest.raises(FunctionError, match=message):
         recorded(*arguments)
 
 

@@ -162,11 +162,11 @@ def error(
     return error_type("\n".join(lines))
 
 
-LIBRARIES = ("gdt", "numpy")
+LIBRARIES = ("gdt", "numpy", "contextlib")
 
 
 def frame_of_user() -> tuple[FrameType, int]:
-    """Return the innermost frame that is neither gdt's nor NumPy's, and its `stacklevel` for a
+    """Return the innermost frame that is of none of `LIBRARIES`, and its `stacklevel` for a
     `warnings.warn` in the function that calls this one."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _is_of_library(frame):
