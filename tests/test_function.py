@@ -832,8 +832,8 @@ def test_methods_are_bound() -> None:
 def test_numbers_that_change_in_every_call_are_warned_about_once(where: str) -> None:
     state = {"w": gdt.ones(2), "factor": 0}
     step = gdt.function(lambda x, i: x * i * state["factor"])
-    changed = {"argument": "what its arguments are", "state": "state.factor"}[where]
-    message = f"64 calls of <lambda> have run as written, the last one because {changed} has"
+    changed = {"argument": "its arguments", "state": "state.factor"}[where]
+    message = f"64 calls of <lambda> have run as written, the last one because {changed} changed"
     with pytest.warns(RerecordedWarning, match=message) as found:
         for i in range(150):
             state["factor"] = i * (where == "state")

@@ -170,7 +170,7 @@ class Function:
             result = self._as_written(state, arguments)
         if self._recordings.recall(arguments.key) is None:
             self._recordings[arguments.key] = [], arguments.objects
-            self._count_as_written("what its arguments are")
+            self._count_as_written("its arguments")
         return result
 
     def _record(self, arguments: Arguments, recordings: list[Recording]) -> Any:
@@ -207,7 +207,7 @@ class Function:
     def _count_as_written(self, changed: str | None) -> None:
         """Count a call that has run as written, as something had changed; warn if they are many."""
         if next(self._calls_as_written) == MANY:
-            because = f", the last one because {changed} has changed" if changed else ""
+            because = f", the last one because {changed} changed" if changed else ""
             warnings.warn(
                 f"gdt.function: {MANY} calls of {self._name} have run as written{because}; numbers "
                 "that change from call to call are arrays, gdt.asarray(number), and learning rates "
