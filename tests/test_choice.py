@@ -233,6 +233,19 @@ def test_the_cotangent_of_rows_of_a_table_stays_a_partial_sum(blocks: int) -> No
 # ---------------------------------------------------------------- explain
 
 
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_joined_to_an_array_without_one_a_partial_sum_is_reduced_first(blocks: int) -> None:
+    x = partial_array((8, 6), blocks)
+    split = gdt.ones((8, 6), layout=gdt.Layout(["x", None], x.mesh))
+    with gdt.count_collectives() as counter:
+        joined = gdt.concat([x, split], axis=1)
+    assert joined.layout is split.layout and counter.bytes == 3 * 8 * 6 * 8  # a reduce-scatter
+    np.testing.assert_array_equal(joined.numpy(), np.concatenate([x, split], axis=1))
+    assert not gdt.concat([x, gdt.relayout(split, [None, None])]).layout.partial
+    with gdt.no_moves():
+        assert gdt.concat([x, x]).layout.partial == {"x": "sum"}
+
+
 def test_explain_says_what_a_partial_result_will_cost() -> None:
     mesh = gdt.create_mesh([("x", 4)], device_type="CPU")
     x = gdt.ones((4, 8), layout=gdt.Layout([None, "x"], mesh))

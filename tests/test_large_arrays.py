@@ -93,6 +93,7 @@ CALLS = {
     "sort of split columns": Large(
         lambda x: np.sort(x, axis=0), (MATRIX, ["x", None]), least=MOVED
     ),
+    "isin of few": Large(lambda x: np.isin(x, VECTOR[:99]), (VECTOR, ["x"]), least=0.01),
     "searchsorted": Large(
         np.searchsorted, (np.sort(VECTOR), ["x"]), (VECTOR, ["x"]), least=2 * MOVED
     ),
@@ -164,6 +165,15 @@ CALLS = {
     "fft of reals": Large(np.fft.rfft, (VECTOR, ["x"]), least=3 * MOVED + 1, rounding=1e-12),
     "inverse fft of reals": Large(
         np.fft.irfft, (np.fft.rfft(VECTOR), ["x"]), least=3 * MOVED + 1, rounding=1e-12
+    ),
+    "fft of an odd number of reals": Large(
+        np.fft.rfft, (UNEVEN, ["x"]), least=3 * MOVED, rounding=1e-12
+    ),
+    "inverse fft to an odd number of reals": Large(
+        lambda x: np.fft.irfft(x, UNEVEN.size),
+        (np.fft.rfft(UNEVEN), ["x"]),
+        least=3 * MOVED,
+        rounding=1e-12,
     ),
     "hfft": Large(np.fft.hfft, (np.fft.rfft(VECTOR), ["x"]), least=3 * MOVED + 1, rounding=1e-12),
     # Both triangles go to every device, in panels; rows become columns, and rows again.

@@ -63,6 +63,7 @@ def arrays(facts: dict[str, int], blocks: int = 1) -> list[DistributedArray]:
 
 def results(call: Callable[[DistributedArray], Any], x: DistributedArray) -> list[Any]:
     """Type and bits of what a call makes, and of its gradient; or its error."""
+    x = DistributedArray(x.type, x.blocks)  # of which no value of a partial sum is remembered
     with gdt.GradientTape() as tape:
         try:
             out = call(x)

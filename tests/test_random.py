@@ -94,6 +94,16 @@ def test_permutation_of_numbers_and_of_an_array(mesh: gdt.Mesh) -> None:
         assert shuffled.numpy().tolist() == value[:, order].tolist()
 
 
+def test_rows_in_random_order_stay_split() -> None:
+    layout = gdt.Layout(["x", None], gdt.create_mesh([("x", 8)], blocks=8))
+    x = gdt.asarray(np.arange(1 << 14).reshape(1 << 7, 1 << 7), layout=layout)
+    with gdt.count_collectives() as counter:
+        shuffled = gdt.random.permutation(x, key=4)
+    assert shuffled.layout is layout and counter.bytes == x.nbytes * 7 // 8  # an all-to-all
+    order = gdt.random.permutation(1 << 7, key=4).numpy()
+    np.testing.assert_array_equal(shuffled.numpy(), x.numpy()[order])
+
+
 @pytest.mark.parametrize("mesh", MESHES, ids=mesh_id)
 def test_scaling_keeps_dtype_layout_and_bits(mesh: gdt.Mesh) -> None:
     layout = gdt.Layout([mesh.axis_names[-1], None], mesh)

@@ -8,18 +8,23 @@ the result that is asked for is put together from the rows at hand and from thei
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gdt.array.array import DistributedArray
+from gdt.engine.op import op
 from gdt.fft.local import fft_of_whole, irfft_of_whole, rfft_of_whole, twiddled
-from gdt.fft.split import as_matrix, as_vector, in_steps, rows_of_length
-from gdt.ops.elementwise import astype, conj
+from gdt.fft.split import as_matrix, as_vector, rows_of_length
+from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
 from gdt.ops.movement import with_axes_moved
 from gdt.ops.rearranging import swapaxes
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
+
+Block = Any
 
 
 def has_rows(array_type: ArrayType, axis: int, n: int) -> bool:
@@ -48,7 +53,9 @@ def rfft_of_rows(x: DistributedArray, axis: int, norm: str) -> DistributedArray:
         lambda x: swapaxes(x, -1, -2),
         *as_vector(n // 2 + 1, layout),
     ]
-    return swapaxes(in_steps(x, steps), axis, -1)
+    for step in steps:
+        x = step(x)  # which releases the array before it
+    return swapaxes(x, axis, -1)
 
 
 def _halves_of_rows(x: DistributedArray, axis: int) -> tuple[DistributedArray, DistributedArray]:
@@ -65,8 +72,7 @@ def _rows_and_conjugates(x: DistributedArray, backwards: DistributedArray) -> Di
     Of number q + rows * s, with rows = 2 * m + 1 and q beyond m, the conjugate is number
     (rows - q) + rows * (columns - 1 - s).
     """
-    backwards = conj(getitem(backwards, (..., slice(None, 0, -1), slice(None))))
-    return concat([x, backwards], -2)
+    return concat([x, getitem(mirrored(backwards), (..., slice(-1), slice(None)))], -2)
 
 
 def irfft_of_rows(x: DistributedArray, axis: int, n: int, norm: str) -> DistributedArray:
@@ -80,7 +86,9 @@ def irfft_of_rows(x: DistributedArray, axis: int, n: int, norm: str) -> Distribu
     steps = [
         *as_matrix(columns // 2 + 1, rows, shards),  # (s, q): number q + rows * s of all
         lambda x: _halves_of_columns(x, last),
-        lambda halves: _columns_and_conjugates(*halves),  # (..., columns, rows // 2 + 1)
+        lambda halves: concat(
+            [halves[0], mirrored(halves[1])], -2
+        ),  # (..., columns, rows // 2 + 1)
         lambda x: fft_of_whole(x, axes=(-2,), inverse=True, norm=norm),
         lambda x: twiddled(x, n=n, inverse=True),
         lambda x: with_axes_moved(x, last + 1, last),
@@ -89,7 +97,9 @@ def irfft_of_rows(x: DistributedArray, axis: int, n: int, norm: str) -> Distribu
         lambda x: swapaxes(x, -1, -2),
         *as_vector(n, layout),
     ]
-    return swapaxes(in_steps(x, steps), axis, -1)
+    for step in steps:
+        x = step(x)  # which releases the array before it
+    return swapaxes(x, axis, -1)
 
 
 def _halves_of_columns(x: DistributedArray, axis: int) -> tuple[DistributedArray, DistributedArray]:
@@ -102,6 +112,14 @@ def _halves_of_columns(x: DistributedArray, axis: int) -> tuple[DistributedArray
     return with_axes_moved(getitem(x, (..., slice(half))), axis, axis + 1), backwards
 
 
-def _columns_and_conjugates(x: DistributedArray, backwards: DistributedArray) -> DistributedArray:
-    backwards = conj(getitem(backwards, (..., slice(None, None, -1), slice(None))))
-    return concat([x, backwards], -2)
+@op("... i j -> ... i j", whole="i", linear="x")
+def mirrored(xp: Any, x: Block, /) -> Block:
+    """The conjugates of matrices (..., i, j), the last row first.
+
+    >>> gdt.fft.odd.mirrored(gdt.asarray([[1 + 2j], [3j]])).tolist()
+    [[-3j], [(1-2j)]]
+    """
+    return xp.conj(x[..., ::-1, :])
+
+
+mirrored.vjp(lambda g, out, x: mirrored(g))

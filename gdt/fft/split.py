@@ -51,7 +51,8 @@ def transformed(
         if resharded is not None:
             x = resharded
             continue
-        x = in_steps(x, _steps_along_split(x.type, axes_left.pop(), inverse, norm))
+        for step in _steps_along_split(x.type, axes_left.pop(), inverse, norm):
+            x = step(x)  # which releases the array before it
     return transformed(x, repeats, inverse, norm) if repeats else x
 
 
@@ -142,14 +143,6 @@ def as_vector(n: int, layout: Layout) -> list[Step]:
         lambda x: resized(x, -1, n),
         lambda x: relayout(x, layout),
     ]
-
-
-def in_steps(x: Any, steps: Sequence[Step]) -> Any:
-    """Return what the steps make of `x` one after the other; each releases what the one before it
-    has made."""
-    for step in steps:
-        x = step(x)
-    return x
 
 
 def _along(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:

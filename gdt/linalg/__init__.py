@@ -12,7 +12,8 @@ pivoting), and no device holds more than three times its share of operands and r
 `solve`, `inv`, `det`, `slogdet`. Up to 256 KiB they are gathered, which sends less.
 
 **Other split matrices** are gathered, and every device holds them whole: `eigh`, `eigvalsh`, `eig`,
-`eigvals`, and `svd` of what is not tall. `gdt.explain` shows the all-gather.
+`eigvals`, and what `qr` and `svd` are asked for of matrices that are not tall. `gdt.explain` shows
+the all-gather, and ops that are named after the whole matrix, such as `eigh_of_whole`.
 
 Gradients exist for all of them, except for Q of `qr` in the mode `"complete"` and `svd` with full
 matrices where matrices are not square.

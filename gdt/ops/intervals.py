@@ -40,15 +40,18 @@ def _recut(
 
 
 def _cheapest(types: Sequence[ArrayType], how: Movement) -> Layout:
-    """The layout of one of the arrays in which to meet: the one that sends the fewest bytes."""
+    """The layout of one of the arrays in which to meet: the one that sends the fewest bytes. A
+    result that stays partial costs what a reduce-scatter of it sends (`gdt.sharding.strategy`)."""
 
-    def nbytes(layout: Layout) -> int:
+    def price(layout: Layout) -> tuple[int, bool]:
         common_types = tuple([t.with_layout(layout) for t in types])
         recut = _recut(common_types, how.dim, how.pieces, how.size, how.fill, layout.dims[how.dim])
-        return sum(route_bytes(t, layout) for t in types) + recut.nbytes
+        later = route_bytes(recut.want, recut.want.layout.resolved) // 2
+        now = sum(route_bytes(t, layout) for t in types) + recut.nbytes
+        return now + later, layout is not layout.resolved
 
     partial = how.fill == 0  # the only value that can be filled into a partial reduction
-    return min(dict.fromkeys(t.layout if partial else t.layout.resolved for t in types), key=nbytes)
+    return min(dict.fromkeys(t.layout if partial else t.layout.resolved for t in types), key=price)
 
 
 @dataclass(frozen=True, eq=False)

@@ -129,6 +129,7 @@ def _parts(x: ArrayType, exchange: Exchange, i: int) -> list[tuple[int, int]]:
 
 def search(x: DistributedArray, queries: DistributedArray, side: str) -> DistributedArray:
     """The places of `queries`, of any rank, in the sorted vector `x` of the same dtype."""
+    x = whole_if_short(x, queries)
     axes = tuple(sorted(x.layout.dims[0]))
     if x.layout.shard_counts[0] == 1 or not x.size:
         return search_whole(x, queries, side=side)
@@ -136,6 +137,14 @@ def search(x: DistributedArray, queries: DistributedArray, side: str) -> Distrib
     flat = relayout(reshape(queries, (queries.size,)), layout)
     insertions: DistributedArray = _search_split(relayout(x, layout), flat, side=side)
     return reshape(insertions, queries.shape)
+
+
+def whole_if_short(x: DistributedArray, queries: DistributedArray) -> DistributedArray:
+    """`x`, whole on every device if it takes less memory there than a device's share of the
+    queries: then to gather it sends less than to send the queries to its shards."""
+    if x.nbytes * x.layout.shard_counts[0] > queries.nbytes:
+        return x
+    return relayout(x, Layout.replicated(x.mesh, 1))
 
 
 def of_one_dtype(name: str, **values: Any) -> list[DistributedArray]:

@@ -32,7 +32,7 @@ from gdt.ops.rearranging import flip, moveaxis
 from gdt.ops.reductions import any_
 from gdt.ops.rows import scatter_rows
 from gdt.ops.scans import cumsum
-from gdt.ops.searching import of_one_dtype, search
+from gdt.ops.searching import of_one_dtype, search, whole_if_short
 from gdt.ops.shapes import reshape
 from gdt.ops.sorting import argsort, lexsort, sort
 from gdt.ops.taking import rows_at
@@ -263,7 +263,7 @@ def isin(
     [True, False, True]
     """
     x, test = of_one_dtype("isin", x=x, test=test)
-    flat = sort(reshape(test, (test.size,)))
+    flat = whole_if_short(sort(reshape(test, (test.size,))), x)
     if not flat.size:
         is_member = logical_and(equal(x, x), False)
     else:

@@ -24,7 +24,7 @@ from gdt.ops.reductions import sum_
 from gdt.ops.scans import cumsum
 from gdt.ops.shapes import Shape, checked_shape, reshape
 from gdt.ops.sorting import argsort
-from gdt.ops.taking import take
+from gdt.ops.taking import rows_at, take
 from gdt.random import bits as random_bits
 from gdt.random.draws import drawn, in_layout, integers, of_rank_0, uniform
 from gdt.random.generator import Key, operands_of
@@ -75,7 +75,7 @@ def permutation(
         problem = f"axis {axis} is out of range for rank {x.ndim}"
         raise error(AxisError, "permutation", problem, operands={"x": x.type})
     order = _random_order(x.shape[axis], key, Layout.of(x.mesh, (x.layout.dims[axis],)))
-    return in_layout(take(x, order, axis=axis), layout)
+    return in_layout(rows_at(x, order, axis=axis % x.ndim), layout)
 
 
 def _random_order(n: int, key: Key, layout: Layout) -> DistributedArray:

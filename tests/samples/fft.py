@@ -111,6 +111,9 @@ SAMPLES: dict[str, list[Sample]] = {
     "pairs_of_complex": _of_whole(
         lambda x: np.stack([x.real, x.imag], -1), (_complex(3, 5), {}), (_complex(4), {})
     ),
+    "mirrored": _of_whole(
+        lambda x: np.conj(x[..., ::-1, :]), (_complex(5, 3), {}), (_complex(2, 0, 3), {})
+    ),
     "twiddled": _of_whole(
         _twiddled, (_complex(5, 7), {"n": 63}), (_complex(2, 4, 3), {"n": 12, "inverse": True})
     ),
