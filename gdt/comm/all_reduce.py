@@ -71,5 +71,5 @@ def all_reduce(
     cut = lambda xp, block: xp.pad(block.reshape(-1), (0, count * share - size)).reshape(rows)
     parts = transport.reduce_scatter(on_each(mesh, cut, blocks), axis, reduction, types)
     shares = all_reduce(mesh, parts, tuple(others), reduction, types)
-    gathered = transport.all_gather([[block] for block in shares], (axis,), types)
-    return on_each(mesh, lambda xp, b: b[0].reshape(-1)[:size].reshape(shape), gathered)
+    bundles = transport.all_gather([[block] for block in shares], (axis,), types)
+    return on_each(mesh, lambda xp, b: b[0].reshape(-1)[:size].reshape(shape), bundles)

@@ -147,8 +147,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Return the optimizer, new for each fit: its state is no parameter of the estimator."""
         if self.optimizer == "adam":
             return Adam(self._adam_rate)
-        named = isinstance(self.optimizer, str) or not callable(self.optimizer)
-        return optimizer_of(self.optimizer) if named else self.optimizer()
+        is_name = isinstance(self.optimizer, str) or not callable(self.optimizer)
+        return optimizer_of(self.optimizer) if is_name else self.optimizer()
 
     def _take_on(self, optimizer: Any) -> None:
         """Make the trainer of the model."""
@@ -207,7 +207,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         steps = steps if max_steps is None else max_steps - getattr(self, "global_step_", 0)
         if steps is not None and steps <= 0:
             return self
-        taken = 0
+        count = 0
         for features, targets in itertools.islice(pairs_of(input_fn), steps):
             X, y = columns_of(features), np.asarray(targets)
             is_new = not hasattr(self, "model_")
@@ -215,8 +215,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             if is_new:
                 self._begin(X.shape[1])
             self._step(self._placed(X, y, np.ones(len(X))))
-            taken += 1
-        if not taken:
+            count += 1
+        if not count:
             op = f"{type(self).__name__}.train"
             raise error(ArgumentError, op, "input_fn returned no batch")
         return self

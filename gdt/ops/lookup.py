@@ -183,43 +183,43 @@ def carrier_of(x: DistributedArray, axis: int) -> DistributedArray:
 
 
 def scatter_add(
-    xp: Any, g: Block, rows: Any, held: Any, steps: Sequence[int], shape: Sequence[int]
+    xp: Any, g: Block, rows: Any, mask: Any, steps: Sequence[int], shape: Sequence[int]
 ) -> Block:
     """Zeros of `shape` in which element `rows + sum(steps[d] * i_d)` grows by `g[i]`, for all i.
 
-    held: where `g` is added; None for everywhere.
+    mask: where `g` is added; None for everywhere.
     """
     run = _add_rows[g.dtype.char] if xp is np else None
     out = xp.zeros(int(np.prod(shape)), g.dtype)
-    last = g.ndim if run is None else _first_contiguous(g, rows, held, steps)
+    last = g.ndim if run is None else _first_contiguous(g, rows, mask, steps)
     places = rows
     for d, (count, step) in enumerate(zip(g.shape[:last], steps, strict=False)):
         if count > 1 and step:
             places = places + (xp.arange(count) * step).reshape((count,) + (1,) * (g.ndim - 1 - d))
     if run is not None:
-        places = places if held is None else np.where(held, places, -1)
+        places = places if mask is None else np.where(mask, places, -1)
         places = np.broadcast_to(places, (*g.shape[:last], *(1,) * (g.ndim - last)))
         width = math.prod(g.shape[last:])
         run(places.astype(np.int64, copy=False).ravel(), g.ravel(), width, out)
         return out.reshape(shape)
     places = xp.broadcast_to(places, g.shape)
-    if held is not None:
-        held = xp.broadcast_to(held, g.shape)
+    if mask is not None:
+        mask = xp.broadcast_to(mask, g.shape)
         if xp is np:
-            places, g = places[held], g[held]
+            places, g = places[mask], g[mask]
         else:  # how many there are would have to be asked
-            g = xp.where(held, g, xp.zeros((), g.dtype))
+            g = xp.where(mask, g, xp.zeros((), g.dtype))
     add_at(xp, out, places.ravel(), g.ravel())  # the case of one axis is the fast one in NumPy
     return out.reshape(shape)
 
 
-def _first_contiguous(g: Block, rows: Any, held: Any, steps: Sequence[int]) -> int:
+def _first_contiguous(g: Block, rows: Any, mask: Any, steps: Sequence[int]) -> int:
     """The first of the last axes of `g` along which all elements of a row follow each other in the
     output, as the features of an embedding do; the rank of `g` if there is none."""
     first: int = g.ndim
     step = 1
     for d in reversed(range(g.ndim)):
-        is_shared = rows.shape[d] == 1 and (held is None or held.shape[d] == 1)
+        is_shared = rows.shape[d] == 1 and (mask is None or mask.shape[d] == 1)
         if not is_shared or (g.shape[d] > 1 and steps[d] != step):
             break
         first, step = d, step * g.shape[d]

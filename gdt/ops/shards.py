@@ -55,10 +55,12 @@ def map_shards(
     ]
     if len({w.mesh for w in every}) > 1:
         texts = mesh_texts([w.mesh for w in every])
-        shown = {
+        layouts_by_name = {
             f"layout {i}": f"{w} on {m}" for i, (w, m) in enumerate(zip(every, texts, strict=True))
         }
-        raise error(MeshError, "map_shards", "the layouts are on different meshes", operands=shown)
+        raise error(
+            MeshError, "map_shards", "the layouts are on different meshes", operands=layouts_by_name
+        )
 
     def mapped(*arrays: Any) -> Any:
         layouts = (ins,) * len(arrays) if isinstance(ins, Layout) else ins

@@ -183,12 +183,12 @@ def split(key: Key, n: int = 2) -> DistributedArray:
 # ---------------------------------------------------------------- operands of draws
 
 
-def operands_of(given: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
+def operands_of(user_key: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
     """The key and the stream of a draw as operands on `mesh`."""
-    if given is None:
+    if user_key is None:
         key, stream = from_host("random", lambda: _taken(mesh))
         return key, stream
-    return relayout(as_key(given), Layout.replicated(mesh, 0)), 0
+    return relayout(as_key(user_key), Layout.replicated(mesh, 0)), 0
 
 
 def _taken(mesh: Mesh) -> tuple[DistributedArray, DistributedArray]:

@@ -98,13 +98,13 @@ def _recut_nbytes(have: ArrayType, want: ArrayType, dim: int, axes: Axes) -> int
 
 
 @remembered(200)
-def _shards_along(mesh: Mesh, split: Axes, axes: Axes) -> list[int]:
+def _shards_along(mesh: Mesh, split_axes: Axes, axes: Axes) -> list[int]:
     """Return, for all coordinates along the mesh axes `axes`, the number of the shard of an array
-    axis that the mesh axes `split` cut."""
+    axis that the mesh axes `split_axes` cut."""
     shards = []
     for at in itertools.product(*(range(mesh.sizes[a]) for a in axes)):
         shard, coordinate = 0, dict(zip(axes, at, strict=True))
-        for a in split:
+        for a in split_axes:
             shard = shard * mesh.sizes[a] + coordinate[a]
         shards.append(shard)
     return shards

@@ -254,13 +254,13 @@ def _strategy(
     rule: Rule,
     types: Sequence[ArrayType | None],
     sizes: Mapping[str, int],
-    split: dict[str, Axes],
+    factor_axes: dict[str, Axes],
     combination: Sequence[Option],
 ) -> Strategy | None:
-    """Return the strategy that splits each factor along the mesh axes `split`, or None where the
-    shards of a dim of several factors would cut across them."""
+    """Return the strategy that splits each factor along its mesh axes `factor_axes`, or None where
+    the shards of a dim of several factors would cut across them."""
     mesh = next(t.mesh for t in types if t is not None)
-    axes_of = partial(_axes_of, mesh, sizes, split)
+    axes_of = partial(_axes_of, mesh, sizes, factor_axes)
     target_layouts: list[Layout | None] = []
     for n, (term, array_type) in enumerate(zip(rule.ins, types, strict=True)):
         if array_type is None:
@@ -282,18 +282,18 @@ def _strategy(
         dims = _all_or_none(map(axes_of, term))
         if dims is None:
             return None
-        reductions = _output_reductions(rule, n, split, combination)
+        reductions = _output_reductions(rule, n, factor_axes, combination)
         output_layouts.append(Layout.of(mesh, dims, reductions))
     nbytes = sum(
         route_bytes(t, layout)
         for t, layout in zip(types, target_layouts, strict=True)
         if t is not None and layout is not None
     )
-    return Strategy(split, tuple(target_layouts), tuple(output_layouts), nbytes)
+    return Strategy(factor_axes, tuple(target_layouts), tuple(output_layouts), nbytes)
 
 
 def _axes_of(
-    mesh: Mesh, sizes: Mapping[str, int], split: Mapping[str, Axes], dim: Dim
+    mesh: Mesh, sizes: Mapping[str, int], factor_axes: Mapping[str, Axes], dim: Dim
 ) -> Axes | None:
     """Return the mesh axes that split `dim`, or None if its shards would cut across factors.
 
@@ -302,11 +302,11 @@ def _axes_of(
     if len(dim) > 1:
         all_single = True
         for f in dim:
-            shards = math.prod(mesh.sizes[a] for a in split.get(f, ()))
+            shards = math.prod(mesh.sizes[a] for a in factor_axes.get(f, ()))
             if shards > 1 and (not all_single or sizes[f] % shards):
                 return None
             all_single = all_single and shards == sizes[f]
-    return tuple(a for f in dim for a in split.get(f, ()))
+    return tuple(a for f in dim for a in factor_axes.get(f, ()))
 
 
 def _all_or_none(dims: Iterable[Axes | None]) -> tuple[Axes, ...] | None:
@@ -320,7 +320,7 @@ def _all_or_none(dims: Iterable[Axes | None]) -> tuple[Axes, ...] | None:
 
 
 def _output_reductions(
-    rule: Rule, output: int, split: Mapping[str, Axes], combination: Sequence[Option]
+    rule: Rule, output: int, factor_axes: Mapping[str, Axes], combination: Sequence[Option]
 ) -> tuple[str | None, ...]:
     """Return the partial reduction of output number `output` over each mesh axis: the sums that
     pass through the op, and the reductions of its split factors that the output lacks."""
@@ -329,6 +329,6 @@ def _output_reductions(
     ]
     if not rule.merges:
         for f in rule.reduced(output):
-            for a in split.get(f, ()):
+            for a in factor_axes.get(f, ()):
                 reductions[a] = rule.reduce
     return tuple(reductions)

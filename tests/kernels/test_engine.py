@@ -57,13 +57,13 @@ def test_products_and_their_gradients_run_the_kernel_in_every_layout(
         out, pull = gdt.vjp(gdt.matmul, x, w)
         return [out, *pull(gdt.asarray(c, layout=gdt.Layout.replicated(mesh, 2)))]
 
-    found = gdt.explain(product_and_gradients)
-    out, dx, dw = (a.numpy() for a in found.value)
+    explanation = gdt.explain(product_and_gradients)
+    out, dx, dw = (a.numpy() for a in explanation.value)
     (exact_x, exact_w), exact_c = (v.astype(float) for v in values), c.astype(float)
     assert_close(out, exact_x @ exact_w, dtype, 20, 4.0)
     assert_close(dx, exact_c @ exact_w.T, dtype, 7, 4.0)
     assert_close(dw, exact_x.T @ exact_c, dtype, 9, 4.0)
-    assert kernels_of(found) == ["matmul_simt"] * 3
+    assert kernels_of(explanation) == ["matmul_simt"] * 3
 
 
 @pytest.mark.parametrize(
@@ -75,19 +75,19 @@ def test_stacks_of_matrices_run_the_kernel(
     mesh = mesh_of(ONE)
     x, w = rng.standard_normal(x_shape), rng.standard_normal(w_shape)
     placed = [gdt.asarray(a, layout=gdt.Layout.replicated(mesh, a.ndim)) for a in (x, w)]
-    found = gdt.explain(gdt.matmul, *placed)
-    np.testing.assert_allclose(found.value.numpy(), x @ w, rtol=1e-13, atol=1e-13)
-    assert kernels_of(found) == ["matmul_simt"]
+    explanation = gdt.explain(gdt.matmul, *placed)
+    np.testing.assert_allclose(explanation.value.numpy(), x @ w, rtol=1e-13, atol=1e-13)
+    assert kernels_of(explanation) == ["matmul_simt"]
 
 
 @pytest.mark.parametrize(("dtype", "problem"), [("int64", "no kernel"), ("complex64", "no kernel")])
 def test_a_product_that_no_kernel_takes_runs_the_body_and_says_so(dtype: str, problem: str) -> None:
     x = gdt.asarray(np.arange(6).reshape(2, 3).astype(dtype), layout=replicated(2))
-    found = gdt.explain(lambda: x @ x.T)
-    assert found.value.tolist() == [[5, 14], [14, 50]]
-    assert found.rows[-1].kernel.startswith("body: ")
-    assert problem in found.rows[-1].kernel
-    assert "body: " in str(found)
+    explanation = gdt.explain(lambda: x @ x.T)
+    assert explanation.value.tolist() == [[5, 14], [14, 50]]
+    assert explanation.rows[-1].kernel.startswith("body: ")
+    assert problem in explanation.rows[-1].kernel
+    assert "body: " in str(explanation)
 
 
 def replicated(rank: int) -> gdt.Layout:
@@ -99,10 +99,10 @@ def test_an_architecture_without_a_kernel_runs_the_body(
 ) -> None:
     x = gdt.asarray(np.ones((3, 8), np.float16), layout=replicated(2))
     monkeypatch.setattr(emulated.runner, "arch", "sm_75")
-    found = gdt.explain(gdt.matmul, x, x.T)
-    assert "no kernel matmul_mma<half_t" in found.rows[-1].kernel
-    assert "for sm_75" in found.rows[-1].kernel
-    assert found.value.tolist() == [[8.0] * 3] * 3
+    explanation = gdt.explain(gdt.matmul, x, x.T)
+    assert "no kernel matmul_mma<half_t" in explanation.rows[-1].kernel
+    assert "for sm_75" in explanation.rows[-1].kernel
+    assert explanation.value.tolist() == [[8.0] * 3] * 3
 
 
 def test_a_kernel_that_does_not_compile_is_an_error(
@@ -122,9 +122,11 @@ def test_a_setting_chooses_between_the_kernel_and_the_library() -> None:
     reasons = []
     for name in ("handwritten", "cublas", "autotune", "handwritten"):
         with gdt.matmul_backend(name):
-            found = gdt.explain(lambda: x @ x.T)
-        assert found.value.tolist() == [[12.0, 12.0]] * 2
-        reasons.append(found.rows[-1].kernel.split("<")[0].split(" us")[0].rstrip("0123456789"))
+            explanation = gdt.explain(lambda: x @ x.T)
+        assert explanation.value.tolist() == [[12.0, 12.0]] * 2
+        reasons.append(
+            explanation.rows[-1].kernel.split("<")[0].split(" us")[0].rstrip("0123456789")
+        )
     # On the host NumPy's product takes less time than a kernel thread by thread.
     assert reasons == [
         "matmul_simt",
@@ -149,10 +151,10 @@ def test_a_setting_rounds_float32_to_tf32_where_there_are_tensor_cores(
     def run(arch: str, dtype: str = "float32") -> tuple[Any, float]:
         monkeypatch.setattr(emulated.runner, "arch", arch)
         given = [gdt.asarray(a.astype(dtype), layout=replicated(2)) for a in (x, w)]
-        found = gdt.explain(gdt.matmul, *given)
+        explanation = gdt.explain(gdt.matmul, *given)
         recorded = product(*given).numpy()
-        np.testing.assert_array_equal(recorded, found.value.numpy())
-        return found.rows[-1].kernel, float(abs(recorded - exact).max())
+        np.testing.assert_array_equal(recorded, explanation.value.numpy())
+        return explanation.rows[-1].kernel, float(abs(recorded - exact).max())
 
     assert run("sm_80")[0].startswith("matmul_simt<float,")
     with gdt.matmul_precision("tensorfloat32"):
@@ -174,9 +176,9 @@ def test_a_setting_rounds_float32_to_tf32_where_there_are_tensor_cores(
 
 def test_the_host_has_no_kernels() -> None:
     x = gdt.ones((2, 3), layout=gdt.Layout.replicated(gdt.create_mesh([("a", 4)]), 2))
-    found = gdt.explain(lambda: x @ x.T)
-    assert kernels_of(found) == []
-    assert "kernel" not in str(found)
+    explanation = gdt.explain(lambda: x @ x.T)
+    assert kernels_of(explanation) == []
+    assert "kernel" not in str(explanation)
 
 
 # ---------------------------------------------------------------- the same on the host
@@ -230,8 +232,8 @@ def test_batch_norm_and_its_gradients_run_kernels(
         return gdt.batch_norm(*operands), gdt.grad(loss, argnums=(0, 1, 2))(*operands)
 
     # Cubes of up to 4 deviations, summed over the rows, are a few hundreds.
-    _, found = compared(run, devices, 500 * 2.0**-52 * rows)
-    used = {row.op for row in found.rows if row.kernel}
+    _, explanation = compared(run, devices, 500 * 2.0**-52 * rows)
+    used = {row.op for row in explanation.rows if row.kernel}
     assert used >= {"moments", "normalize", "batch_norm_sums", "batch_norm_gradient"}
 
 
@@ -252,9 +254,11 @@ def test_batch_norm_of_images_runs_kernels(rng: np.random.Generator) -> None:
 
 def test_what_batch_norms_kernels_do_not_take_runs_the_body(rng: np.random.Generator) -> None:
     x = gdt.asarray(rng.standard_normal((2, 3, 4)), layout=replicated(3))
-    found = gdt.explain(gdt.moments, x, axes=1)
-    assert found.rows[-1].kernel == ("body: moments: axes [0, 2] of statistics are not neighbours")
-    np.testing.assert_allclose(found.value[0].numpy(), x.numpy().mean(1), rtol=1e-14)
+    explanation = gdt.explain(gdt.moments, x, axes=1)
+    assert explanation.rows[-1].kernel == (
+        "body: moments: axes [0, 2] of statistics are not neighbours"
+    )
+    np.testing.assert_allclose(explanation.value[0].numpy(), x.numpy().mean(1), rtol=1e-14)
 
 
 OPTIONS: list[dict[str, Any]] = [{}, {"label_smoothing": 0.1}, {"ignore_index": 1}]
@@ -285,9 +289,9 @@ def test_cross_entropy_and_its_gradients_run_kernels(
         return each, gdt.grad(loss)(x), curvature
 
     # Losses are below 10; their squares' derivatives, cubed and derived, below 10,000.
-    _, found = compared(run, devices, 1e4 * 2.0**-52 * classes)
-    assert {"softmax_ce", "softmax_ce_parts"} & set(kernels_of(found))
-    assert "softmax_ce_gradient" in kernels_of(found)
+    _, explanation = compared(run, devices, 1e4 * 2.0**-52 * classes)
+    assert {"softmax_ce", "softmax_ce_parts"} & set(kernels_of(explanation))
+    assert "softmax_ce_gradient" in kernels_of(explanation)
 
 
 @DEVICES
@@ -331,10 +335,10 @@ def test_half_precision_on_hopper_runs_wgmma_where_the_accelerator_can_copy(
     for columns, kernel in ((24, "matmul_wgmma"), (23, "matmul_mma")):
         values = rng.standard_normal((10, 32)), rng.standard_normal((32, columns))
         x, w = (gdt.asarray(v.astype(np.float16), layout=replicated(2)) for v in values)
-        found = gdt.explain(gdt.matmul, x, w)
+        explanation = gdt.explain(gdt.matmul, x, w)
         exact = x.numpy().astype(float) @ w.numpy().astype(float)
-        assert_close(found.value.numpy(), exact, "float16", 32, 4.0)
-        assert kernels_of(found) == [kernel]
+        assert_close(explanation.value.numpy(), exact, "float16", 32, 4.0)
+        assert kernels_of(explanation) == [kernel]
 
 
 # ---------------------------------------------------------------- updates
@@ -424,14 +428,14 @@ def test_random_numbers_are_those_of_the_host_to_the_bit(
             random.normal(shape, layout=layout),
         ]  # fmt: skip
 
-    host, found = (
+    host, explanation = (
         gdt.explain(run, gdt.create_mesh(AXES, **how)) for how in ({}, {"devices": devices})
     )
-    for want, got in zip(host.value, found.value, strict=True):
+    for want, got in zip(host.value, explanation.value, strict=True):
         assert got.dtype == want.dtype
         np.testing.assert_array_equal(got.numpy(), want.numpy())
-    assert len(kernels_of(found)) == len(found.value)
-    assert all(name.startswith("random_") for name in kernels_of(found))
+    assert len(kernels_of(explanation)) == len(explanation.value)
+    assert all(name.startswith("random_") for name in kernels_of(explanation))
 
 
 REDUCTIONS = ["sum", "mean", "max", "min", "argmax", "argmin"]
@@ -471,10 +475,10 @@ def test_reductions_that_no_kernel_takes_run_the_body(
     reduce: Callable[[Any], Any], reason: str, rng: np.random.Generator
 ) -> None:
     values = rng.standard_normal((3, 4, 2))
-    found, host = (
+    explanation, host = (
         gdt.explain(reduce, gdt.asarray(values, layout=layout))
         for layout in (replicated(3), gdt.Layout.replicated(gdt.create_mesh([("x", 1)]), 3))
     )
-    assert found.rows[-1].kernel.startswith("body: ")
-    assert found.rows[-1].kernel.endswith(reason)
-    np.testing.assert_array_equal(found.value.numpy(), host.value.numpy())
+    assert explanation.rows[-1].kernel.startswith("body: ")
+    assert explanation.rows[-1].kernel.endswith(reason)
+    np.testing.assert_array_equal(explanation.value.numpy(), host.value.numpy())
