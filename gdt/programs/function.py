@@ -303,7 +303,8 @@ def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: 
     labels, parameters and counters are. Inside a tape, `gdt.explain` or another recording, `f`
     itself is called. Printing and whatever else is not computation on arrays happens only when `f`
     runs. Results are bitwise those of `f`, in lists, tuples and dicts that are new in every call.
-    Recordings keep modules and optimizers of their state alive.
+    Recordings keep modules and optimizers of their state alive; those that have not been used for
+    long are forgotten (`gdt.caches`).
 
     On one GPU the step becomes a CUDA graph with memory of its own, which its fourth call captures:
     from then on a call is one launch. On several GPUs of one process, what it computes between two

@@ -54,13 +54,11 @@ def pieces(program: Program) -> list[Segment]:
 
 def _bounds(instructions: Sequence[Instruction]) -> Iterable[tuple[int, int]]:
     """The bounds (start, stop) of pieces."""
-    start = 0
-    for communicates, group in itertools.groupby(instructions, lambda k: k.communicates):
-        for count in [1 for _ in group] if communicates else [sum(1 for _ in group)]:
-            yield start, start + count
-            start += count
-    if not instructions or instructions[-1].communicates:
-        yield start, start
+    moves = [k.communicates for k in instructions]
+    starts = [i for i, is_move in enumerate(moves) if i == 0 or is_move or moves[i - 1]]
+    if not moves or moves[-1]:
+        starts.append(len(moves))
+    return itertools.pairwise([*starts, len(moves)])
 
 
 def _last_reads(instructions: Sequence[Instruction], outputs: Iterable[int]) -> dict[int, int]:

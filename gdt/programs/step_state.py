@@ -153,7 +153,7 @@ class State(Observer):
     def _enter(self, root: Place) -> None:
         """Take in what a variable holds, or what is named in a tuple."""
         value, is_named = read(root), isinstance(root.owner, tuple)
-        tree = _attributes(value) if is_named and owner_of(value) is None else value
+        tree = _tree_of(value) if is_named else value
         inside = places(tree, root.name, on_cycle=self._refuse_cycle, closed=self.entered)
         contents = [(root, value), *[(place, place.value) for place in inside]]
         is_state = is_named or any(isinstance(item, STATE) for _, item in contents)
@@ -330,13 +330,15 @@ def _line_of(function: Callable[..., Any]) -> str:
 
 
 def holds_places(value: Any) -> bool:
-    """Whether a value may be named as state: a container, a generator, or a user's object."""
-    is_owner = owner_of(value) is not None or _attributes(value) is not None
-    return is_owner or isinstance(value, Generator)
+    """Whether a value may be named as state: a container, a user's object, or a generator."""
+    return _tree_of(value) is not None or isinstance(value, Generator)
 
 
-def _attributes(value: Any) -> Any:
-    """The attributes of an object of a class that is neither gdt's nor Python's; or None."""
+def _tree_of(value: Any) -> Any:
+    """A container itself; the attributes of an object of a class that is neither gdt's nor
+    Python's; None for any other value."""
+    if owner_of(value) is not None:
+        return value
     package = type(value).__module__.partition(".")[0]
     is_users = package not in ("gdt", "numpy", *sys.stdlib_module_names)
     is_users = is_users or isinstance(value, types.SimpleNamespace)
