@@ -61,7 +61,7 @@ def test_the_program_of_the_estimators_document() -> None:
     regressor.train(ones(), steps=40).train(ones(), max_steps=3)
     assert regressor.evaluate(ones(), steps=1)["global_step"] == 50
     assert regressor.evaluate(ones(), steps=1)["average_loss"] < 1e-6
-    rows = list(regressor.predict(ones(2)))
+    rows = list(regressor.predict(input_fn=ones(2)))
     assert len(rows) == 20 and rows[0]["predictions"] == pytest.approx([1.0], abs=1e-3)
     weight, bias = (float(x.numpy().sum()) for x in regressor.model_.parameters().values())
     assert weight == pytest.approx(0.5, abs=1e-3) and bias == pytest.approx(0.5, abs=1e-3)
@@ -72,12 +72,13 @@ def test_classifiers_in_tensorflows_words() -> None:
     data = lambda: ({"a": X[:, :1], "b": X[:, 1:]}, LABELS)
     with pytest.raises(NotFittedError):
         classifier.evaluate(data)
-    for _ in range(100):
-        classifier.train(data)
+    for _ in range(10):
+        classifier.train(data).train(data, steps=9)
     results = classifier.evaluate(data)
     assert results["accuracy"] > 0.95 and results["auc"] > 0.98 and results["global_step"] == 100
     assert results["accuracy_baseline"] == pytest.approx((LABELS == "no").mean())
-    rows = list(classifier.predict(data))
+    rows = list(classifier.predict(lambda: data()[0]))
+    assert len(list(classifier.predict(data))) == len(rows) == len(X)
     assert [row["classes"][0] for row in rows] == classifier.predict(X).tolist()
     np.testing.assert_allclose([r["probabilities"] for r in rows], classifier.predict_proba(X))
 
@@ -87,6 +88,8 @@ def test_classifiers_in_tensorflows_words() -> None:
     [
         (lambda: LinearRegressor().train(list), "input_fn returned no batch"),
         (lambda: LinearRegressor().train(lambda: [X]), "not a pair"),
+        (lambda: LinearRegressor().train(None), "input_fn is None, not a function"),
+        (lambda: LinearClassifier(feature_columns=[1]), "(?s)LinearClassifier: .*Leave it out"),
         (lambda: LinearRegressor().fit(X, X[:, 0], np.zeros(60)), "(?i)sample weights"),
         (lambda: LinearClassifier().fit(X, LABELS).partial_fit(X, ["maybe"] * 60), "'maybe'"),
     ],

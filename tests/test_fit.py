@@ -306,7 +306,7 @@ def test_callbacks_stop_schedule_and_restore() -> None:
     stopping = EarlyStopping(patience=2, restore_best_weights=True)
     history = model.fit(
         X, Y, 25, epochs=9, verbose=0,
-        callbacks=[LearningRateScheduler(lambda n, r: r / 2), Judge(), stopping],
+        callbacks=[LearningRateScheduler(lambda n: 0.0005 / 2**n), Judge(), stopping],
     )  # fmt: skip
     assert history["val_loss"] == [1.0, 0.5, 0.7, 0.9] and stopping.best_epoch == 1
     assert not np.array_equal(states[1]["layers.0.weight"], states[3]["layers.0.weight"])

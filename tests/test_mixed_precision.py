@@ -31,7 +31,7 @@ def network() -> nn.Module:
 def test_products_have_16_bits_and_what_remains_is_float32(
     dtype: str, rng: np.random.Generator
 ) -> None:
-    model = nn.mixed_precision(network(), dtype)
+    model = nn.mixed_precision(network(), f"mixed_{dtype}")  # Keras' names
     x = gdt.asarray(
         rng.standard_normal((4, 6, 5)).astype("f4"), layout=Layout(["batch", None, None], MESH)
     )

@@ -25,6 +25,9 @@ REMEDIES = {
     "clipnorm": CLIPPING, "clipvalue": CLIPPING, "global_clipnorm": CLIPPING,
     "weight_decay": "Write gdt.optim.AdamW(rate, decay).",
     "kernel_regularizer": "Write gdt.optim.AdamW(rate, decay), or add the term to the loss.",
+    "feature_columns": "Leave it out: all columns that input_fn returns are features.",
+    "model_dir": "Leave it out, and save an estimator with pickle or joblib.",
+    "config": "Write strategy=gdt.MirroredStrategy(2).",
     "mask_zero": "Pass layers a mask, and losses sample weights of 0 where a token is padding.",
 }  # fmt: skip
 """What to write in place of arguments that gdt's functions do not have."""

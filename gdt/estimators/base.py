@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from gdt.arguments import shown_value
 from gdt.errors import ArgumentError, error
 from gdt.nn import activations
 from gdt.nn.layers import Dense, Sequential
@@ -200,15 +201,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         estimator.
 
         input_fn: a function that returns an iterable of batches (features, targets), or one such
-            pair; features are arrays, or a dict of arrays, whose columns are joined.
-        steps: how many more steps to take; None for all batches. max_steps: the total number of
-            steps of all calls, beyond which none is taken.
+            pair, with which every step is taken; features are arrays, or a dict of arrays, whose
+            columns are joined.
+        steps: how many more steps to take; None for one with each batch. max_steps: the total
+            number of steps of all calls, beyond which none is taken.
         """
         steps = steps if max_steps is None else max_steps - getattr(self, "global_step_", 0)
         if steps is not None and steps <= 0:
             return self
         count = 0
-        for features, targets in itertools.islice(pairs_of(input_fn), steps):
+        for features, targets in itertools.islice(pairs_of(input_fn, steps), steps):
             X, y = columns_of(features), np.asarray(targets)
             is_new = not hasattr(self, "model_")
             X, y = self._checked(X, y.reshape(len(y), -1) if self._takes_columns else y, is_new)
@@ -250,16 +252,31 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
 
-def pairs_of(input_fn: InputFn) -> Iterator[tuple[Any, Any]]:
-    """Yield the batches of an input function."""
+def pairs_of(input_fn: Any, count: int | None = None) -> Iterator[tuple[Any, Any]]:
+    """Yield the batches of an input function; a pair that it returns is yielded `count` times."""
+    if not callable(input_fn):
+        problem = f"input_fn is {shown_value(input_fn)}, not a function"
+        raise error(ArgumentError, "input_fn", problem, remedy="Write lambda: (features, targets).")
     data = input_fn()
-    is_pair = isinstance(data, tuple) and len(data) == 2 and _is_batch(data[0])
-    batches: Iterable[Any] = [data] if is_pair else data
+    batches: Iterable[Any] = itertools.repeat(data, count or 1) if _is_pair(data) else data
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             problem = f"input_fn yields a {type(batch).__name__}, not a pair (features, targets)"
             raise error(ArgumentError, "train", problem)
         yield tuple(mapped(_on_host, batch))
+
+
+def features_of(input_fn: InputFn) -> Iterator[np.ndarray]:
+    """Yield the features of all batches of an input function, which may have no targets."""
+    data = input_fn()
+    batches: Iterable[Any] = [data] if _is_pair(data) or _is_batch(data) else data
+    for batch in batches:
+        yield columns_of(mapped(_on_host, batch[0] if isinstance(batch, tuple | list) else batch))
+
+
+def _is_pair(data: Any) -> bool:
+    """Return whether data are one batch (features, targets)."""
+    return isinstance(data, tuple) and len(data) == 2 and _is_batch(data[0])
 
 
 def _is_batch(features: Any) -> bool:

@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from gdt.errors import ArgumentError, error
-from gdt.estimators.base import Estimator, columns_of, pairs_of
+from gdt.estimators.base import Estimator, InputFn, features_of
 from gdt.estimators.regressors import LinearRegressor, MLPRegressor
 from gdt.metrics import AUC
 from gdt.nn import losses
@@ -58,11 +58,13 @@ class _Classifier(ClassifierMixin, Estimator):  # type: ignore[misc]
         probabilities = _softmax(self._raw(X))
         return probabilities if len(self.classes_) > 1 else np.ones_like(probabilities[:, :1])
 
-    def predict(self, X: Any) -> Any:
-        """Return the classes: an array for an array X, and for an `input_fn` an iterator of dicts
-        of logits, probabilities, class_ids and classes, one for each row."""
+    def predict(self, X: Any = None, *, input_fn: InputFn | None = None) -> Any:
+        """Return the classes: an array for an array X, and for an `input_fn`, whose targets
+        are left out, an iterator of dicts of logits, probabilities, class_ids and classes, one for
+        each row."""
+        X = X if input_fn is None else input_fn
         if callable(X):
-            return (row for f, _ in pairs_of(X) for row in self._rows(self._raw(columns_of(f))))
+            return (row for features in features_of(X) for row in self._rows(self._raw(features)))
         numbers = self.predict_proba(X).argmax(-1)
         return self.classes_[numbers]
 

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from gdt.estimators.base import Estimator, columns_of, pairs_of
+from gdt.arguments import checked
+from gdt.estimators.base import Estimator, InputFn, features_of
 from gdt.nn import losses
 from gdt.sharding.mesh import Mesh
 from gdt.training.strategies import Strategy
@@ -34,13 +35,12 @@ class _Regressor(RegressorMixin, Estimator):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
-    def predict(self, X: Any) -> Any:
-        """Return the predictions: an array for an array X, and for an `input_fn` an iterator of
-        {"predictions": [value]}, one for each row."""
+    def predict(self, X: Any = None, *, input_fn: InputFn | None = None) -> Any:
+        """Return the predictions: an array for an array X, and for an `input_fn`, whose targets
+        are left out, an iterator of {"predictions": [value]}, one for each row."""
+        X = X if input_fn is None else input_fn
         if callable(X):
-            return (
-                {"predictions": row} for f, _ in pairs_of(X) for row in self._raw(columns_of(f))
-            )
+            return ({"predictions": row} for part in features_of(X) for row in self._raw(part))
         raw = self._raw(X)
         return raw[:, 0] if self.target_ndim_ == 1 else raw
 
@@ -68,6 +68,7 @@ class LinearRegressor(_Regressor):
 
     _adam_rate = 0.1  # weights begin at 0
 
+    @checked
     def __init__(
         self,
         optimizer: Any = "adam",
@@ -92,6 +93,7 @@ class MLPRegressor(_Regressor):
     True
     """
 
+    @checked
     def __init__(
         self,
         hidden_layer_sizes: tuple[int, ...] = (32,),

@@ -17,15 +17,15 @@ DTYPES = ("bfloat16", "float16", "float32", "float64")
 def mixed_precision(model: M, dtype: str | None = "float16") -> M:
     """Let all layers of a model compute their products in `dtype`; return the model.
 
-    dtype: the name of a floating-point dtype; None lets layers compute in the dtypes of their
-        arrays again.
+    dtype: the name of a floating-point dtype, also as Keras' "mixed_bfloat16"; None lets layers
+        compute in the dtypes of their arrays again.
 
     Dense layers, convolutions, attention, recurrent layers and embeddings cast their inputs, and
     their weights at use, and return `dtype`. These stay in float32: parameters and their gradients,
     the optimizer's state, moving averages, the statistics of normalisation, sums within matrix
     products, convolutions and attention (its softmax included), and losses. bfloat16 has the range
-    of float32 and 8 bits of precision (Keras' "mixed_bfloat16"). float16 has 11, and holds numbers
-    up to 65,504 and none below 6e-8, so gradients need `gdt.optim.LossScaling`.
+    of float32 and 8 bits of precision. float16 has 11, and holds numbers up to 65,504 and none
+    below 6e-8, so gradients need `gdt.optim.LossScaling`.
 
     Raises ArgumentError for another dtype. Sources: Micikevicius et al. 2018, "Mixed precision
     training"; Kalamkar et al. 2019, "A study of bfloat16 for deep learning training".
@@ -34,6 +34,8 @@ def mixed_precision(model: M, dtype: str | None = "float16") -> M:
     >>> model(gdt.ones((2, 4), "float32")).dtype, model[0].weight.dtype
     (dtype('float16'), dtype('float32'))
     """
+    if isinstance(dtype, str):
+        dtype = dtype.removeprefix("mixed_")
     if dtype is not None and dtype not in DTYPES:
         remedy = f"Use one of {', '.join(DTYPES)}, or None."
         raise error(ArgumentError, "mixed_precision", f"dtype is {dtype!r}", remedy=remedy)

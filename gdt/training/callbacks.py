@@ -11,6 +11,7 @@ counts from 1.
 
 from __future__ import annotations
 
+import inspect
 import math
 import warnings
 from collections.abc import Callable, Mapping
@@ -176,7 +177,8 @@ def set_rate(optimizer: Optimizer, value: float) -> None:
 class LearningRateScheduler(Callback):
     """Set the learning rate before every epoch to `schedule(epoch, rate)`.
 
-    schedule: a function of the number of the epoch, from 0, and the rate so far.
+    schedule: a function of the number of the epoch, from 0, and of the rate so far if it takes two
+        arguments.
 
     >>> model = gdt.nn.Dense(1, 1, key=0)
     >>> trainer = gdt.Trainer(model, "sgd", "mse")
@@ -187,13 +189,15 @@ class LearningRateScheduler(Callback):
     [0.005, 0.0025]
     """
 
-    def __init__(self, schedule: Callable[[int, float], float], verbose: int = 0) -> None:
+    def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
         super().__init__()
         self.schedule, self.verbose = schedule, verbose
+        self.takes_rate = len(inspect.signature(schedule).parameters) > 1
 
     def on_epoch_begin(self, epoch: int, logs: Numbers | None = None) -> None:
         """Set the rate of the epoch."""
-        rate = self.schedule(epoch, rate_of(self.trainer.optimizer))
+        rates = [rate_of(self.trainer.optimizer)] if self.takes_rate else []
+        rate = self.schedule(epoch, *rates)
         set_rate(self.trainer.optimizer, rate)
         if self.verbose:
             self.trainer.say(f"epoch {epoch + 1}: the learning rate is {rate:g}")
