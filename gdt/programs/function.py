@@ -257,7 +257,8 @@ def _places(taken: Iterable[tuple[Any, ...]], arguments: Arguments) -> list[Plac
 
 def _values(tree: Tree) -> list[tuple[str, Any]]:
     """The names and values of a returned tree; of a container, its class."""
-    values = [(place.name, place.value) for place in places((tree,), "what it returns")]
+    name = "what it returns"
+    values = [(name, tree), *[(place.name, place.value) for place in places(tree, name)]]
     return [(name, type(v) if is_container(v) else v) for name, v in values]
 
 
