@@ -90,6 +90,12 @@ class Budget:
                 for cache in list(self.caches):
                     cache.turn()
 
+    def clear(self) -> None:
+        """Forget the entries of all caches."""
+        with self._lock:
+            for cache in list(self.caches):
+                cache.clear()
+
     def estimate(self) -> int:
         """Return an estimate of the bytes that all caches hold now."""
         return sum((len(c) + len(c.older)) * c.nbytes for c in list(self.caches))

@@ -515,3 +515,11 @@ def test_groups_and_averages_are_saved_and_go_on(tmp_path: Any) -> None:
         np.testing.assert_array_equal(value.numpy(), other["parameters"][name].numpy())
         averages = [t["optimizer"].state["average"][name].numpy() for t in (one, other)]
         np.testing.assert_array_equal(*averages)
+
+
+def test_a_model_in_the_place_of_gradients_is_an_error() -> None:
+    model, optimizer = gdt.nn.Dense(3, 2), gdt.optim.Adam(0.1)
+    _, gradients = gdt.value_and_grad(lambda model: gdt.sum(model(gdt.ones((2, 3)))))(model)
+    with pytest.raises(ArgumentError, match=r"a Dense, which has parameters"):
+        optimizer.update(gradients, model)
+    assert optimizer.steps == 0

@@ -256,3 +256,82 @@ def test_a_source_and_its_resolved_value_share_a_gradient(blocks: int) -> None:
         with gdt.GradientTape() as tape:
             y = gdt.sum(x * 2.0) + gdt.sum(gdt.relu(x.resolve()) * 5.0)
         assert tape.gradient(y, x).tolist() == [7.0, 7.0]
+
+
+# ---------------------------------------------------------------- declarations that do not fit
+
+
+def product_with(*gradients: Any, joint: Any = None) -> gdt.DistributedArray:
+    """Return the gradient of x * x by a function of two operands with these gradients."""
+
+    @gdt.custom_vjp
+    def product(a: Any, b: Any) -> Any:
+        return a * b
+
+    product.vjp(*gradients, joint=joint)
+    return gdt.grad(lambda x: gdt.sum(product(x, x)))(gdt.asarray([1.0, 2.0, -3.0]))
+
+
+@pytest.mark.parametrize(
+    ("gradients", "joint", "message"),
+    [
+        ((lambda g, out, a, b: g * b,), None, "1 gradients, and none for operand 1"),
+        ((None,) * 3, None, r"3 gradients for product\(a, b\)"),
+        ((), None, r"0 gradients for product\(a, b\)"),
+        ((3, None), None, "of type int, and no function"),
+        ((None, None), lambda g, *others: (g, g), "and a joint one"),
+        ((lambda g, out, a, b: gdt.sum(g), None), None, "operand 0 returns another shape"),
+        ((lambda g, out, a, b: gdt.concat([g, g]), None), None, "operand 0 returns another shape"),
+        ((None, lambda g, out, a, b: 1.0), None, "operand 1 returns type float"),
+        ((lambda g, out, a, b: g.numpy(), None), None, "operand 0 returns type ndarray"),
+        ((lambda g, out, a: g, None), None, "operand 0 raises TypeError"),
+        ((), lambda g, out, a, b: g, "no tuple of 2 cotangents"),
+        ((), lambda g, out, a, b: (g,), "no tuple of 2 cotangents"),
+    ],
+)
+def test_gradients_that_do_not_fit_the_operands(gradients: Any, joint: Any, message: str) -> None:
+    with pytest.raises(GdtError, match=rf"^product\.vjp: .*{message}"):
+        product_with(*gradients, joint=joint)
+
+
+def test_gradients_that_are_declared_anew_are_those_of_recorded_passes_too() -> None:
+    @gdt.custom_vjp
+    def scaled(x: Any, factor: float = 2.0) -> Any:
+        return x * factor
+
+    gradient = gdt.function(gdt.grad(lambda x: gdt.sum(scaled(x))))
+    for slope in (7.0, 3.0):
+        scaled.vjp(lambda g, out, x, slope=slope: g * slope)
+        for _ in range(4):
+            x = gdt.asarray([1.0, 2.0])
+            assert gdt.grad(lambda x: gdt.sum(scaled(x)))(x).tolist() == [slope, slope]
+            assert gradient(x).tolist() == [slope, slope]
+
+
+def body(xp: Any, x: Any, /) -> Any:
+    return x * 100
+
+
+def without_operands(xp: Any, x: Any) -> Any:
+    return x
+
+
+def mean(xp: Any, x: Any, /) -> Any:
+    return x * 100
+
+
+@pytest.mark.parametrize(
+    ("declare", "message"),
+    [
+        (lambda: gdt.op("... -> ...")(mean), "gdt has a function 'mean'"),
+        (lambda: gdt.op("... d")(body), "has no arrow"),
+        (lambda: gdt.op("... d -> ... d", hole="d")(body), "no option hole"),
+        (lambda: gdt.op("... d -> ... d", whole="e")(body), "whole= names e"),
+        (lambda: gdt.op("... -> ...")(without_operands), "no operands"),
+        (lambda: gdt.op(body)(gdt.ones(3)), "not a value of type DistributedArray"),  # type: ignore[call-overload]
+    ],
+)
+def test_declarations_of_ops_that_do_not_fit(declare: Callable[[], Any], message: str) -> None:
+    with pytest.raises(GdtError, match=message):
+        declare()
+    assert np.mean(gdt.asarray([1.0, 2.0])).tolist() == 1.5  # type: ignore[call-overload]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gdt.arguments import MISFITS
 from gdt.array.array import DistributedArray, move_to_layouts
 from gdt.array.released import Recomputation, ReleasedBlocks
 from gdt.autodiff.alignment import aligned, for_table
@@ -24,7 +25,7 @@ from gdt.comm.agreement import HISTORIES, History, origin_of
 from gdt.comm.notes import noted_dataflow
 from gdt.engine.op import Op
 from gdt.engine.plan import value_key
-from gdt.errors import GradientError, error
+from gdt.errors import GdtError, GradientError, error
 from gdt.observe import OBSERVERS, is_recorded, observing
 from gdt.ops.creation import ones, zeros_like
 from gdt.ops.elementwise import add
@@ -449,11 +450,16 @@ def _cotangents(
         i for i, a in enumerate(args)
         if type(a) is DistributedArray and id(a) in dependent and a.dtype.kind in INEXACT
     ]  # fmt: skip
+    if not positions:
+        return []
     if op.joint_vjp is not None:
-        cotangents = op.joint_vjp(g, out, *args, **static)
-        return [(args[i], cotangents[i]) for i in positions]
+        every = _called(op, "the operands", op.joint_vjp, g, out, args, static)
+        if type(every) not in (tuple, list) or len(every) != len(args):
+            problem = f"it returns no tuple of {len(args)} cotangents, one for each operand"
+            raise error(GradientError, f"{op.name}.vjp", problem)
+        return [(args[i], _checked_cotangent(op, i, args[i], every[i])) for i in positions]
     vjps = op.vjps
-    if positions and not vjps:
+    if not vjps:
         raise error(
             GradientError,
             op.name,
@@ -462,14 +468,63 @@ def _cotangents(
             remedy=f"Declare it, {op.name}.vjp(...), or call it on gdt.stop_gradient(x), where the "
             "result counts as a constant.",
         )
+    if positions[-1] >= len(vjps):
+        raise error(
+            GradientError,
+            f"{op.name}.vjp",
+            f"there are {len(vjps)} gradients, and none for operand {positions[-1]}",
+            operands={f"operand {positions[-1]}": args[positions[-1]].type},
+            remedy="Pass a function for each operand; None for one that counts as a constant.",
+        )
     cotangents = []
     for i in positions:
-        if i < len(vjps) and (vjp := vjps[i]) is not None:
+        if (vjp := vjps[i]) is not None:
             if i == positions[-1] and isinstance(op, Op) and op.declaration.is_linear_in(i):
                 last_use(args[i])
             c = for_table(g, op, args, static, i) if id(args[i]) in looked_up else g
-            cotangents.append((args[i], vjp(c, out, *args, **static)))
+            cotangent = _called(op, f"operand {i}", vjp, c, out, args, static)
+            cotangents.append((args[i], _checked_cotangent(op, i, args[i], cotangent)))
     return cotangents
+
+
+def _called(
+    op: Any,
+    role: str,
+    vjp: Callable[..., Any],
+    g: Any,
+    out: Any,
+    args: tuple[Any, ...],
+    static: dict[str, Any],
+) -> Any:
+    """Return what a function of `vjp` returns; GradientError names the op where Python raises."""
+    try:
+        return vjp(g, out, *args, **static)
+    except (GdtError, MemoryError):
+        raise
+    except MISFITS as cause:
+        raise error(
+            GradientError,
+            f"{op.name}.vjp",
+            f"the gradient of {role} raises {type(cause).__name__}: {cause}",
+            operands={f"operand {i}": a.type for i, a in enumerate(args) if hasattr(a, "type")},
+            remedy="It is called as f(g, out, *operands, **statics), with the statics as the call "
+            "passes them, and computes with functions of gdt.",
+        ) from cause
+
+
+def _checked_cotangent(op: Any, i: int, x: DistributedArray, cotangent: Any) -> Any:
+    """Return the cotangent of operand `i`, or raise GradientError if it is no array of the shape of
+    the operand `x`; None counts as no dependence."""
+    if cotangent is None or (type(cotangent) is DistributedArray and cotangent.shape == x.shape):
+        return cotangent
+    is_array = type(cotangent) is DistributedArray
+    raise error(
+        GradientError,
+        f"{op.name}.vjp",
+        f"the gradient of operand {i} returns "
+        + ("another shape" if is_array else f"type {type(cotangent).__name__}, and no gdt array"),
+        operands={f"operand {i}": x.type} | ({"cotangent": cotangent.type} if is_array else {}),
+    )
 
 
 def _resolved(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from gdt.arguments import checked
+from gdt.engine.differentiable import Differentiable
 from gdt.observe import OBSERVERS
 
 __all__ = ["custom_vjp"]
 
-Vjp = Callable[..., Any]
 
-
-class custom_vjp:
+class custom_vjp(Differentiable):
     """A decorator: a function of ops becomes one entry on the tape, with a gradient of its own.
 
     Operands are given by position, statics by name. `vjp` declares the gradient as that of an op;
@@ -35,17 +35,22 @@ class custom_vjp:
             function.__doc__,
             function.__module__,
         )
-        self.vjps: tuple[Vjp | None, ...] = ()
-        self.joint_vjp: Vjp | None = None
+        self.__signature__ = inspect.signature(function)
+
+    def __repr__(self) -> str:
+        return f"<custom_vjp {self.name}>"
 
     def __reduce__(self) -> str:
         """By name, as functions are."""
         return self.function.__name__
 
-    def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
-        """Declare gradients: one function `(g, out, *operands, **statics) -> cotangent` per
-        operand, None for one that has none; or one `joint` function that returns all of them."""
-        self.vjps, self.joint_vjp = per_operand, joint
+    def _takes(self, count: int) -> bool:
+        """Whether the function may have so many operands; its other parameters are statics."""
+        try:
+            self.__signature__.bind_partial(*range(count))
+        except TypeError:
+            return False
+        return count > 0
 
     def __call__(self, *args: Any, **static: Any) -> Any:
         observers = OBSERVERS.get()

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -40,11 +41,12 @@ from gdt.array.operands import (
     has_unplaced,
     hashable_statics,
 )
-from gdt.array.registry import register
+from gdt.array.registry import FUNCTIONS, register
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES, origins_of
 from gdt.engine.builder import plan_of
 from gdt.engine.declaration import RuleOf, declaration_of, signature_of
+from gdt.engine.differentiable import Differentiable
 from gdt.engine.plan import EXACT, PLAN_BYTES, Plan, value_key
 from gdt.errors import ArgumentError, GdtError, error
 from gdt.observe import OBSERVERS, is_recorded, ran
@@ -54,13 +56,16 @@ from gdt.sharding.strategy import choose
 
 __all__ = ["op"]
 
-Vjp = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 O = TypeVar("O", bound="Op[..., Any]")
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
 OPS: dict[str, Op[..., Any]] = {}
+OPTIONS = {
+    name for name, p in inspect.signature(declaration_of).parameters.items()
+    if p.kind is p.KEYWORD_ONLY
+}  # fmt: skip
 NEW = object.__new__
 
 
@@ -77,7 +82,7 @@ class CallSignature:
         return signature
 
 
-class Op(Generic[P, R_co]):
+class Op(Differentiable, Generic[P, R_co]):
     """One operation: rule, body, vjp. `op(x, y, axis=0)` runs it on distributed arrays.
 
     P are the parameters of its body after `xp`, and R_co is what a call returns, for type checkers.
@@ -100,8 +105,6 @@ class Op(Generic[P, R_co]):
         variadic = self.declaration.variadic
         self.count = sys.maxsize if variadic else len(self.declaration.operands)  # of operands
         self.plans: Cache[Plan] = Cache(PLAN_BYTES)
-        self.vjps: tuple[Vjp | None, ...] = ()
-        self.joint_vjp: Vjp | None = None
         self.alternative_plan: Callable[..., Plan | None] | None = None
 
     def __repr__(self) -> str:
@@ -115,15 +118,9 @@ class Op(Generic[P, R_co]):
         """By module and name, as functions are; a copy is the op itself."""
         return declared_op, (self.__module__, self.name)
 
-    def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
-        """Declare gradients: one function `(g, out, *operands, **statics) -> cotangent` per
-        operand, None for one that has none; or one `joint` function that returns the tuple of all
-        of them.
-
-        Of an op with several outputs, `g` and `out` are tuples, and `g` has None for an output
-        without cotangent.
-        """
-        self.vjps, self.joint_vjp = per_operand, joint
+    def _takes(self, count: int) -> bool:
+        """Whether so many gradients fit the operands."""
+        return self.declaration.variadic or count == len(self.declaration.operands)
 
     def kernel(self, function: F, *, has_library: bool = False) -> F:
         """Declare a kernel: a function like the body, with a `Launcher` in the place of `xp`. It
@@ -466,15 +463,65 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
     them.
     """
 
+    if isinstance(rule, str) and "->" not in rule:
+        problem, remedy = f"the rule {rule!r} has no arrow", 'Write "... i -> ... i", say.'
+        raise error(ArgumentError, "op", problem, remedy=remedy)
+    wrong = options.keys() - OPTIONS
+    if wrong:
+        raise error(
+            ArgumentError,
+            "op",
+            f"there is no option {', '.join(sorted(wrong))}",
+            remedy=f"The options are {', '.join(sorted(OPTIONS | {'outputs'}))}.",
+        )
+    absent = set(str(options.get("whole", "")).split()) - set(re.findall(r"[^\s,>-]+", str(rule)))
+    if absent and isinstance(rule, str):
+        problem = f"whole= names {', '.join(sorted(absent))}, and the rule {rule!r} does not"
+        raise error(ArgumentError, "op", problem)
     returns = DistributedArray if outputs == 1 else tuple[(DistributedArray,) * outputs]  # type: ignore[misc]
-    return lambda body: declared(Op(body, rule, returns, **options))
+
+    def declare(body: Callable[..., Any]) -> Op[..., Any]:
+        if not inspect.isroutine(body):
+            raise error(
+                ArgumentError,
+                "op",
+                f"it decorates a function, not a value of type {type(body).__name__}",
+                remedy='Write @gdt.op(rule), as @gdt.op("... -> ...") is, above the function.',
+            )
+        new: Op[..., Any] = Op(body, rule, returns, **options)
+        if not new.count:
+            raise error(
+                ArgumentError,
+                new.name,
+                "its body has no operands",
+                remedy="They stand between the namespace and a slash: def f(xp, x, y, /).",
+            )
+        return declared(new)
+
+    return declare
 
 
 def declared(new: O) -> O:
-    """Make a new op known by its name, to gdt's functions and to programs."""
+    """Make a new op known by its name, to gdt's functions and to programs.
+
+    Raises ArgumentError for an op outside of gdt with the name of one of gdt's functions, which it
+    would replace as a method of arrays and in NumPy's protocols.
+    """
+    taken = FUNCTIONS.get(new.name)
+    if taken is not None and _is_of_gdt(taken) and not _is_of_gdt(new):
+        raise error(
+            ArgumentError,
+            "op",
+            f"gdt has a function {new.name!r}, which methods of arrays and NumPy find by its name",
+            remedy="Give the op another name.",
+        )
     OPS[new.name] = new
     register(new.name, new, new)
     return new
+
+
+def _is_of_gdt(function: Callable[..., Any]) -> bool:
+    return str(function.__module__).partition(".")[0] == "gdt"
 
 
 def declared_op(module: str, name: str) -> Op[..., Any]:

@@ -415,7 +415,15 @@ def _in_dtype(g: DistributedArray, dtype: np.dtype) -> DistributedArray:
 
 
 def by_name(tree: Tree) -> Mapping[str, Any]:
-    """Return gradients by the names of their parameters, or raise DtypeError."""
+    """Return gradients by the names of their parameters, or raise DtypeError; ArgumentError for an
+    object with parameters, which stands where the gradients do."""
+    if hasattr(tree, "parameters"):
+        raise error(
+            ArgumentError,
+            "update",
+            f"the gradients are a {type(tree).__name__}, which has parameters",
+            remedy="Write optimizer.update(model, gradients).",
+        )
     named = tree if _is_flat(tree) else {slot.name: slot.value for slot in slots(tree)}
     for name, g in named.items():
         if g is not None and not isinstance(g, DistributedArray):

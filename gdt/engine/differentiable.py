@@ -1,0 +1,57 @@
+"""The declaration of gradients, which ops and functions of ops share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import cast
+
+from gdt.caches import BUDGET
+from gdt.errors import ArgumentError, error
+
+Vjp = Callable[..., object]
+
+
+class Differentiable:
+    """The base of what a tape records: a name, and gradients, declared by `vjp`.
+
+    vjps: a function for each operand, None for an operand that counts as a constant. joint_vjp: one
+        function for all operands in their place.
+    """
+
+    name: str
+    vjps: tuple[Vjp | None, ...] = ()
+    joint_vjp: Vjp | None = None
+
+    def vjp(self, *per_operand: Vjp | None, joint: Vjp | None = None) -> None:
+        """Declare gradients: one function `(g, out, *operands, **statics) -> cotangent` for each
+        operand, None for one that counts as a constant; or one `joint` function that returns the
+        tuple of all cotangents.
+
+        The statics are those that a call passes, as it passes them. With several outputs, `g` and
+        `out` are tuples, and `g` has None for an output without cotangent.
+
+        Raises ArgumentError unless there is a function for each operand.
+        """
+        wrong = [f for f in (*per_operand, joint) if f is not None and not callable(f)]
+        if wrong:
+            self._refuse(f"a gradient is of type {type(wrong[0]).__name__}, and no function")
+        if per_operand and joint is not None:
+            self._refuse("there are functions for each operand, and a joint one")
+        if joint is None and not self._takes(len(per_operand)):
+            signature = inspect.signature(cast(Callable[..., object], self))
+            called = f"{self.name}({', '.join(signature.parameters)})"
+            self._refuse(
+                f"{len(per_operand)} gradient{'s' * (len(per_operand) != 1)} for {called}",
+                "Pass a function for each operand; None for one that counts as a constant.",
+            )
+        if self.vjps or self.joint_vjp:
+            BUDGET.clear()  # of programs of the gradients that were declared before
+        self.vjps, self.joint_vjp = per_operand, joint
+
+    def _takes(self, count: int) -> bool:
+        """Whether so many gradients fit the operands."""
+        raise NotImplementedError
+
+    def _refuse(self, problem: str, remedy: str | None = None) -> None:
+        raise error(ArgumentError, f"{self.name}.vjp", problem, remedy=remedy)
