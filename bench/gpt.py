@@ -1,10 +1,12 @@
-"""The step of examples/parallel_gpt.py in all its schemes, beside PyTorch's on one array.
+"""The step of examples/parallel_gpt.py in all its schemes, beside PyTorch's and JAX's.
 
-    make test-torch CASES=16      # an environment with both libraries
-    .venv-torch/bin/python -m bench.gpt
+    make peers test-torch CASES=16      # an environment with gdt and PyTorch, and one with JAX
+    .venv-torch/bin/python -m bench.gpt [SCHEME ...]
 
-One core of the host computes both, in turn: a row shows the median milliseconds of a step of a
-scheme, recorded by `gdt.function` and as it is written, and the median ratio to PyTorch's.
+PyTorch has one array on one thread, and JAX 8 host devices with a part of the batch each. All take
+turns, a step each, from the same weights: a row shows the median milliseconds that the processor
+takes for a step of a scheme, recorded by `gdt.function` and as it is written, the median ratio to
+PyTorch's, and the last loss, which must be PyTorch's to 1e-5.
 """
 
 from __future__ import annotations
@@ -13,8 +15,13 @@ import os
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before NumPy is loaded
 
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +29,10 @@ from torch import nn
 from torch.nn import functional
 
 import gdt
-from bench.layers import Run, libraries, milliseconds
+from bench.launch import launch
+from bench.layers import libraries
+from bench.report import Contender, Running
+from bench.workloads import ADAM_EPSILON
 from examples.parallel_gpt import (
     BATCH,
     GPT,
@@ -35,9 +45,34 @@ from examples.parallel_gpt import (
     Scheme,
 )
 
-ROUNDS = 15
+WARM_ROUNDS, ROUNDS = 4, 15  # the first make plans, and record
+LOSS_TOLERANCE = 1e-5
 RNG = np.random.default_rng(0)
 BATCHES = [RNG.integers(0, VOCABULARY, (BATCH, TOKENS)) for _ in range(2)]  # tokens, and the next
+
+
+class Step(NamedTuple):
+    """What a step took of the processor, in milliseconds, and its loss."""
+
+    time: float
+    loss: float
+
+
+Take = Callable[[], Step]
+
+
+def timed(step: Callable[[], float]) -> Take:
+    """Return a function that takes a step of this process."""
+
+    def take() -> Step:
+        begin = time.process_time()
+        loss = step()
+        return Step((time.process_time() - begin) * 1e3, loss)
+
+    return take
+
+
+# ---------------------------------------------------------------- PyTorch
 
 
 class Block(nn.Module):
@@ -71,10 +106,28 @@ class Other(nn.Module):
         return self.norm(x) @ self.table.weight.T
 
 
-def other_step() -> Run:
+RENAMED = {"scale": "weight", "offset": "bias", "attention.output_": "output."} | {
+    f"attention.{part}_": "projections." for part in ("query", "key", "value")
+}
+
+
+def weights_of_other(weights: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """Return weights by PyTorch's names, whose matrices are (results, features)."""
+    tables = {"table.weight", "positions.weight"}
+    arrays: dict[str, list[np.ndarray]] = {}  # those of queries, keys and values are joined
+    for name, x in weights.items():
+        other = name
+        for ours, theirs in RENAMED.items():
+            other = other.replace(ours, theirs)
+        arrays.setdefault(other, []).append(x if name in tables else x.T)
+    return {name: torch.tensor(np.concatenate(xs)) for name, xs in arrays.items()}
+
+
+def other_step(weights: dict[str, np.ndarray]) -> Take:
     """Return PyTorch's step."""
     model, (x, y) = Other(), [torch.tensor(batch) for batch in BATCHES]
-    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    model.load_state_dict(weights_of_other(weights))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3, eps=ADAM_EPSILON)
 
     def step() -> float:
         optimizer.zero_grad()
@@ -83,11 +136,35 @@ def other_step() -> Run:
         optimizer.step()
         return loss.item()
 
-    return step
+    return timed(step)
 
 
-def own_steps(scheme: Scheme) -> tuple[Run, Run]:
-    """Return the step of a scheme, recorded and as it is written."""
+# ---------------------------------------------------------------- JAX
+
+
+def jax_step(weights: dict[str, np.ndarray]) -> Take | None:
+    """Return JAX's step; None without its environment."""
+    contender = Contender("JAX jit", "data, 8 devices", ".venv-jax", "bench.peers.jax_gpt", "data")
+    if not contender.present:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "weights.npz"
+        tokens, targets = BATCHES
+        np.savez(path, tokens=tokens, targets=targets, heads=HEADS, **weights)
+        running = Running(contender, str(path))
+
+    def take() -> Step:
+        running.run_round()
+        return Step(running.medians[-1], running.losses[-1])
+
+    return take
+
+
+# ---------------------------------------------------------------- gdt
+
+
+def own_step(scheme: Scheme, is_recorded: bool) -> Take:
+    """Return the step of a scheme, recorded or as it is written."""
     mesh = gdt.create_mesh(scheme.dims)
     with gdt.default_mesh(mesh):
         model = GPT()
@@ -104,27 +181,38 @@ def own_steps(scheme: Scheme) -> tuple[Run, Run]:
         optimizer.update(model, gradients)
         return loss
 
-    recorded = gdt.function(step)
-    return lambda: float(recorded()), lambda: float(step())
+    run = gdt.function(step) if is_recorded else step
+    return timed(lambda: float(run()))
+
+
+# ---------------------------------------------------------------- the table
 
 
 def main() -> None:
-    """Measure and print the steps of all schemes."""
+    """Measure and print the steps of the schemes that the command names, or of all."""
     torch.set_num_threads(1)
+    by_name = {scheme.name: scheme for scheme in SCHEMES}
+    names = sys.argv[1:] or [*by_name]
+    if unknown := [name for name in names if name not in by_name]:
+        sys.exit(f"No scheme is named {', '.join(unknown)}; the schemes are {', '.join(by_name)}.")
     print(libraries())
-    runs = {"PyTorch": other_step()}
-    for scheme in SCHEMES:
-        recorded, written = own_steps(scheme)
-        runs |= {f"{scheme.name}, recorded": recorded, scheme.name: written}
-    for run in runs.values():
-        for _ in range(4):  # which makes plans, and records
-            run()
-    rounds = [{name: milliseconds(run) for name, run in runs.items()} for _ in range(ROUNDS)]
-    for name in runs:
-        time = median(times[name] for times in rounds)
-        ratio = median(times[name] / times["PyTorch"] for times in rounds)
-        print(f"{name:36} {time:7.2f} ms  ratio {ratio:.2f}")
+    weights = {name: x.numpy() for name, x in GPT().named_parameters()}
+    steps = {"PyTorch": other_step(weights)}
+    if (jax := jax_step(weights)) is not None:
+        steps["JAX jit, data, 8 devices"] = jax
+    for name in names:
+        steps[f"{name}, recorded"] = own_step(by_name[name], is_recorded=True)
+        steps[name] = own_step(by_name[name], is_recorded=False)
+    rounds = [{name: take() for name, take in steps.items()} for _ in range(WARM_ROUNDS + ROUNDS)]
+    last = rounds[-1]
+    for name in steps:
+        pairs = [(row[name].time, row["PyTorch"].time) for row in rounds[WARM_ROUNDS:]]
+        milliseconds, ratio = median(a for a, _ in pairs), median(a / b for a, b in pairs)
+        print(f"{name:36} {milliseconds:7.2f} ms  ratio {ratio:.2f}  loss {last[name].loss:.6f}")
+    others = [k for k in steps if abs(last[k].loss - last["PyTorch"].loss) > LOSS_TOLERANCE]
+    if others:
+        sys.exit(f"Other losses than PyTorch's: {', '.join(others)}")
 
 
 if __name__ == "__main__":
-    main()
+    launch(main)
