@@ -132,6 +132,36 @@ def test_every_relayout_goes_through_nccl(mesh: Mesh, used: NcclTransport) -> No
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("way", "calls"),
+    [
+        ("to_one", {"reduce", "broadcast"}),
+        ("hierarchical", {"reduceScatter", "allReduce", "allGather"}),
+    ],
+)
+def test_the_ways_of_an_all_reduce_go_through_nccl(
+    way: str, calls: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mesh = create_mesh(DIMS, blocks=4, mesh_name="nccl", reduce_by=way)
+    transport = made(mesh)
+    monkeypatch.setitem(transports._transports, mesh, transport)
+    pairs = itertools.product("ifd", ("sum", "max", "prod"))
+    for dtype, reduction in [*pairs, ("?", "max"), ("F", "sum")]:
+        value = (np.arange(24).reshape(8, 3) % 5).astype(dtype)
+        if dtype in "fd":
+            value[4, 1] = np.nan
+        partial = getattr(gdt, reduction)(
+            gdt.asarray(value, layout=Layout([("a", "b"), None], mesh)), axis=0
+        )
+        before = [block.copy() for block in partial.blocks]
+        transport.nccl.calls.clear()
+        resolved = partial.resolve()
+        np.testing.assert_array_equal(resolved.numpy(), UFUNCS[reduction].reduce(value, 0))
+        assert {c.name for c in transport.nccl.calls} == calls
+        for a, b in zip(partial.blocks, before, strict=True):
+            np.testing.assert_array_equal(a, b)  # nothing was received in its memory
+
+
 @pytest.mark.parametrize("name", sorted(SAMPLES)[::3])
 def test_ops_go_through_nccl(name: str, mesh: Mesh, used: NcclTransport) -> None:
     for sample in SAMPLES[name][:2]:
