@@ -595,6 +595,20 @@ def test_named_state_is_read_anew_and_all_else_is_refused() -> None:
         read()
 
 
+@pytest.mark.parametrize("where", ["state", "argument"])
+def test_a_variable_that_holds_a_named_array_must_go_on_to_do_so(where: str) -> None:
+    x, w = gdt.ones(1), {"w": gdt.ones(1)}
+    array = {"state": w["w"], "argument": x}[where]
+    step = gdt.function(lambda x: x * w["w"] * array, state=w)
+    for _ in range(3):
+        assert step(x).tolist() == [1.0]
+    x, w["w"] = gdt.full(1, 2.0), gdt.full(1, 3.0)
+    with pytest.raises(FunctionError, match="in a place that no state names"):
+        step(x)
+    array = {"state": w["w"], "argument": x}[where]
+    assert step(x).tolist() == [6.0 * float(array)]
+
+
 def test_a_variable_is_no_state_where_others_are_named() -> None:
     total = gdt.zeros(1)
 

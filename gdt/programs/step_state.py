@@ -132,10 +132,9 @@ class State(Observer):
         ]
         self._entries: list[Entry] = []
         self.entered: set[int] = set()  # identities of all containers
-        roots = [*variables(function)]
+        roots, unnamed = [*variables(function)], []
         if named is not None:
-            self._entries += [Entry.of(place, "constant") for place in roots]
-            roots = [Place(f"state[{i}]", named, i) for i in range(len(named))]
+            unnamed, roots = roots, [Place(f"state[{i}]", named, i) for i in range(len(named))]
         for name, value in arguments.objects:
             roots += variables(value, name)
         for root in roots:
@@ -146,6 +145,12 @@ class State(Observer):
                 keys = container if isinstance(container, Mapping) else range(len(container))
                 inside = [Place(f"argument[{key!r}]", container, key) for key in keys]
                 self._entries += [Entry.of(place, "argument") for place in inside]
+        # A variable that holds an array of the state as well must go on to do so.
+        held = {id(array) for *_, array in self.arrays}
+        for place in unnamed:
+            self._entries.append(
+                Entry.of(place, "state" if id(read(place)) in held else "constant")
+            )
         self._enter_draws("gdt.random", generator)
         for name in ("random", "numpy.random"):
             self._entries.append(Entry.of(Place(name, HOST_RANDOM, name), "constant"))
