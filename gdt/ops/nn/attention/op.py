@@ -261,7 +261,7 @@ def _checked(
         raise error(DtypeError, "attention", "operands are not floating-point", operands=types)
     leading = [a.shape[:-2] for a in operands]
     try:
-        shape = np.broadcast_shapes(*leading)
+        shape = np.broadcast_shapes(*leading) if len(set(leading)) > 1 else leading[0]
     except ValueError:
         problem = f"leading axes {', '.join(map(str, leading))} do not broadcast"
         raise error(ShapeError, "attention", problem, operands=types) from None
