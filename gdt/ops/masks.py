@@ -117,7 +117,8 @@ def _selected(x: DistributedArray, mask: DistributedArray) -> DistributedArray:
 
     def selection(i: int, block: Block, truths: Block) -> Block:
         part_mask = join(mask.type, truths, 0, exchange.first + i).reshape(-1)
-        return rows_in_front(x.type, block, exchange.first + i)[part_mask]
+        rows = rows_in_front(x.type, block, exchange.first + i)
+        return rows.compress(part_mask, axis=0)  # rows[part_mask] takes NumPy 4 times as long
 
     parts = exchange.by_block(selection, x.blocks, mask.blocks)
     lengths = exchange.all_gather([np.array(len(part)) for part in parts])
