@@ -15,7 +15,7 @@ from gdt.engine.loops import Loop, loop
 
 Block = Any
 
-FEWEST_SCORES = 1 << 12  # for fewer NumPy takes as long, and waits for no compiler
+FEWEST_SCORES = 1 << 15  # a loop over fewer gains less than the import of numba takes
 
 LOWEST = np.float32(-87.0)  # below it exp(x) may be less than the smallest normal number
 LOG2_E = np.float32(1.44269504)
