@@ -331,6 +331,9 @@ def text() -> str:
         "is not",
         "counted: for `solve`, `inv`, `det`, `slogdet` and `cholesky` a copy of the operands and "
         "about one share.",
+        "`eig`, `eigh`, `eigvals`, `eigvalsh`, and `qr` and `svd` of what is not tall gather split "
+        "matrices: every",
+        "device holds them whole, and `explain` shows the all-gather.",
         "Functions without figures make arrays, or take none.",
         "",
         *HEADER,
