@@ -35,7 +35,7 @@ from gdt.engine import custom_vjp as custom_vjp_module
 from gdt.engine import op as op_module
 from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
-from gdt.errors.keras_names import MODULES, no_attribute
+from gdt.errors.keras_names import NAMES, no_attribute
 from gdt.linalg import fitting
 from gdt.linalg.fitting import *
 from gdt.ops import *
@@ -109,4 +109,4 @@ def __dir__() -> list[str]:
 if not TYPE_CHECKING:  # a type checker would take every name for one of the module
 
     def __getattr__(name: str) -> object:
-        raise no_attribute(__name__, name, MODULES)
+        raise no_attribute(__name__, name, NAMES)

@@ -118,7 +118,7 @@ def misfit(
     try:
         arguments = signature.bind(*args, **kwargs).arguments
     except TypeError as cause:
-        names = ", ".join(p for p in signature.parameters if p != "self")
+        names = ", ".join(p for p in signature.parameters if p not in ("self", "cls"))
         lines = [remedy_for(kwargs, signature.parameters), f"Its arguments are ({names})."]
         remedy = "\n  ".join(filter(None, lines))
         return error(ArgumentError, name, str(cause), remedy=remedy)

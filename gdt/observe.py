@@ -164,6 +164,10 @@ HELD = (
     "Pass it as an argument, or keep it in a variable, Module, dict or list that the step or "
     "state= names."
 )
+MADE_OUTSIDE = (
+    "Make a gdt array of it: gdt.asarray(values) outside of the step, or gdt.arange(n) and the "
+    f"like inside. {HELD}"
+)
 COUNTED = (
     "It is another value in every call: read it outside of the step, and pass it as an argument: "
     "gdt.asarray(n)."

@@ -155,7 +155,6 @@ SAYS: dict[str, tuple[Callable[[], Any], str]] = {
         r"zeros: got an unexpected keyword argument 'bogus'\n  Its arguments are \(shape, dtype"),
     "missing argument": (lambda: gdt.full(3), "full: missing a required argument: 'fill_value'"),
     "too many arguments": (lambda: gdt.moveaxis(X, 0, 1, 2), "moveaxis: too many positional"),
-    "mesh that is a number": (lambda: gdt.create_mesh(5), "create_mesh: mesh_dims is 5, not "),
     "padding that is text": (lambda: gdt.pad(X, "a"), "pad"),
     "learning rate that is text": (
         lambda: gdt.optim.SGD("a"), "SGD: learning_rate is 'a', not float"),

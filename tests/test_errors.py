@@ -266,6 +266,10 @@ CASES: dict[str, Case] = {
     # ---- random numbers
     "random numbers of an integer dtype": (
         lambda: gdt.random.uniform((3,), dtype="int32"), e.DtypeError, "uniform"),
+    "normal numbers in NumPy's order": (
+        lambda: gdt.random.normal(0, 1, 3), e.ArgumentError, "the first argument is the shape"),
+    "uniform numbers in NumPy's order": (
+        lambda: gdt.random.uniform(0.0, 1.0, 3), e.ArgumentError, r"Write uniform\(shape, 0.0, 1"),
     "seed that is text": (
         lambda: gdt.random.seed("seed"), e.GdtError, "seed"),
     # ---- arguments of a wrong type
@@ -276,6 +280,20 @@ CASES: dict[str, Case] = {
     "cumsum over two axes": (lambda: gdt.cumsum(A, axis=(0, 1)), e.DtypeError, "not one axis"),
     "cumsum over a float": (lambda: gdt.cumsum(A, axis=1.5), e.DtypeError, "1.5"),
     # ---- the default mesh
+    "mesh of a number": (
+        lambda: gdt.create_mesh(5), e.MeshError, r"5 is not a pair(?s:.*)\[\(\"x\", 8\)\]"),
+    "layout in the place of a dtype": (
+        lambda: gdt.zeros((8, 6), ROWS), e.DtypeError, "Write layout=..., by name"),
+    "name in the place of a layout": (
+        lambda: gdt.relayout(A, "model"), e.LayoutError, r"such as Layout\(\['.*', None\], mesh"),
+    "layout of a weight of another rank": (
+        lambda: gdt.nn.Dense(4, 3, gdt.Layout([None], A.mesh)), e.LayoutError,
+        r"Dense: a layout of rank 1(?s:.*)Give an entry for each axis"),
+    "result in the place of a function": (
+        lambda: gdt.explain(A.sum()), e.ArgumentError, r"Write gdt.explain\(lambda: x.sum\(\)\)"),
+    "one-hot labels of classes": (
+        lambda: gdt.nn.losses.sparse_softmax_cross_entropy(A, A), e.DtypeError,
+        "gdt.nn.losses.softmax_cross_entropy"),
     "default mesh that is none": (
         lambda: gdt.default_mesh("mesh").__enter__(), e.MeshError, "'mesh' is not a Mesh"),
 }  # fmt: skip

@@ -148,6 +148,9 @@ def test_callbacks_under_earlier_names_of_base_classes_and_of_predictions() -> N
         (lambda: gdt.nothing, AttributeError, "module 'gdt' has no attribute 'nothing'"),
         (lambda: nn.losses.Huber, AttributeError, "write gdt.nn.losses.huber"),
         (lambda: gdt.metrics.Accuracy, AttributeError, 'write metrics=["accuracy"]'),
+        (lambda: gdt.jit, AttributeError, "write gdt.function"),
+        (lambda: gdt.random.randn, AttributeError, r"write gdt.random.normal(shape)"),
+        (lambda: gdt.ones(2).backward, AttributeError, "write gdt.grad(f)(x)"),
         (lambda: nn.Dense(units=3), ArgumentError, "Keras' units is output_size here."),
         (lambda: nn.Embedding(input_dim=3), ArgumentError, "Keras' input_dim is count here."),
         (lambda: nn.Dense(3, name="a"), ArgumentError, "Names are ways through the object"),
@@ -186,6 +189,11 @@ def test_an_attribute_that_a_property_lacks_is_named() -> None:
     for read in (lambda: Net().width, lambda: Net().weights):
         with pytest.raises(AttributeError, match=r"^'Net' object has no attribute 'hidden'$"):
             read()
+
+
+def test_arrays_do_not_list_the_names_of_other_libraries() -> None:
+    assert not hasattr(gdt.ones(2), "cpu") and not hasattr(gdt.DistributedArray, "cpu")
+    assert not {*gdt.errors.keras_names.ARRAYS} & {*dir(gdt.ones(2))}
 
 
 def test_what_errors_say_to_write_is_there() -> None:

@@ -32,6 +32,7 @@ from gdt.errors import (
     ShapeError,
     error,
 )
+from gdt.errors.keras_names import ARRAYS, Absent
 from gdt.observe import KEEPERS, OBSERVERS, met_host
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
@@ -431,6 +432,9 @@ class DistributedArray(ArrayMethods, Displayed):
         result: DistributedArray = FUNCTIONS["relayout"](self, layout)
         return result
 
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in ARRAYS]
+
     def __repr__(self) -> str:
         return FUNCTIONS["array_repr"](self)  # type: ignore[no-any-return]
 
@@ -463,6 +467,10 @@ for _name, _instead in {
 }.items():
     _fact: property = getattr(DistributedArray, _name)
     setattr(DistributedArray, _name, _fact.setter(_unsettable(_name, _instead)))
+
+
+for _name in ARRAYS:
+    setattr(DistributedArray, _name, Absent(_name, ARRAYS))
 
 
 def rebind(array: DistributedArray, after: DistributedArray) -> None:

@@ -15,7 +15,7 @@ from gdt.comm.relayout import carry_out
 from gdt.comm.transport import transport_of
 from gdt.errors import LayoutError, MeshError, error
 from gdt.observe import (
-    HELD,
+    MADE_OUTSIDE,
     OBSERVERS,
     from_host,
     is_recorded,
@@ -66,6 +66,7 @@ def checked_layout(layout: object, rank: int, op: str, device: object = None) ->
             op,
             f"a layout of rank {layout.rank} does not fit an array of rank {rank}",
             operands={"layout": layout},
+            remedy=layout.remedy_for(rank),
         )
     return layout
 
@@ -90,7 +91,7 @@ def distribute(
         ran("constant", lambda: [array.blocks], [], [array.blocks])
         return array
     if giver:
-        met_host("take data from the host", f"Make the array outside of the step. {HELD}")
+        met_host("take data from the host (a NumPy array or a list)", MADE_OUTSIDE)
     (array,) = from_host("asarray", lambda: (_placed_alike(value, layout, copy, giver),))
     return array  # type: ignore[no-any-return]
 

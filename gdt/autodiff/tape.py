@@ -439,6 +439,7 @@ def value_and_grad(
         if has_aux:
             value, aux = _with_aux(value)
         if not isinstance(value, DistributedArray) or value.shape != ():
+            flatten(sources)  # raises for arguments that are no arrays, of which f makes none
             what = value.type if isinstance(value, DistributedArray) else type(value).__name__
             raise error(
                 GradientError,

@@ -13,11 +13,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gdt.arguments import checked
+from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.debug.observers import Fetch, counted, fetched_text
 from gdt.debug.rows import ExplainRow, RowRecorder
-from gdt.errors import DtypeError, error
+from gdt.errors import ArgumentError, DtypeError, error
 from gdt.observe import Collective, observing
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.displayed import Displayed
@@ -169,6 +169,9 @@ def explain(
     whole operands: 1,056
     k over x: 192 + 960 later
     """
+    if isinstance(f, DistributedArray):
+        remedy = "Write gdt.explain(lambda: x.sum())."  # type: ignore[unreachable]
+        raise error(ArgumentError, "explain", f"f is {shown_value(f)}, no function", remedy=remedy)
     recorder = RowRecorder(strategies)
     with observing(recorder):
         value = f(*args, **kwargs)

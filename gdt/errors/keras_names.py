@@ -1,4 +1,5 @@
-"""Keras' words for what has another name in gdt: errors say what to write in their place."""
+"""Words of Keras, JAX, PyTorch and NumPy for what has another name in gdt: errors say what to write
+in their place."""
 
 from __future__ import annotations
 
@@ -74,6 +75,38 @@ MODULES = {
     "Sequential": "gdt.nn.Sequential", "utils": "gdt.one_hot and gdt.random.seed",
 }  # fmt: skip
 """Keras' modules, and the modules of gdt that have what they have."""
+
+
+NAMES = {
+    **MODULES,
+    "jit": "gdt.function, which records a step", "device_put": "gdt.asarray(x, layout=layout)",
+    "device_get": "np.asarray(x)", "tensor": "gdt.asarray", "from_numpy": "gdt.asarray",
+}  # fmt: skip
+SEEDING = "gdt.random.seed(seed), or key=seed in a draw such as gdt.random.normal(shape, key=seed)"
+RANDOM = {
+    "rand": "gdt.random.uniform(shape)", "randn": "gdt.random.normal(shape)",
+    "randint": "gdt.random.integers(low, high, shape)",
+    "default_rng": SEEDING, "RandomState": SEEDING, "PRNGKey": "gdt.random.key(seed)",
+}  # fmt: skip
+MOVING = "gdt.relayout(x, layout): the layout says which devices hold the array"
+ARRAYS = {
+    "cpu": "np.asarray(x)", "to": MOVING, "cuda": MOVING, "detach": "gdt.stop_gradient(x)",
+    "backward": "gdt.grad(f)(x), or a gdt.GradientTape",
+    "requires_grad": "gdt.grad(f)(x), or a gdt.GradientTape",
+}  # fmt: skip
+"""What to write in place of names of JAX, PyTorch and NumPy: of modules, of random numbers, and of
+arrays."""
+
+
+class Absent:
+    """An attribute that instances lack, whose AttributeError says what to write. (A `__getattr__`
+    would make all attributes of the class slower.)"""
+
+    def __init__(self, name: str, words: Mapping[str, str]) -> None:
+        self._name, self._words = name, words
+
+    def __get__(self, instance: object, owner: type) -> object:
+        raise no_attribute(owner if instance is None else instance, self._name, self._words)
 
 
 def remedy_for(arguments: Collection[str], parameters: Collection[str]) -> str:

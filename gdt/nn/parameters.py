@@ -11,6 +11,7 @@ import numpy as np
 from gdt import random
 from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
+from gdt.array.placing import checked_layout
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.nn.initializers import Initializer
 from gdt.nn.module import Module
@@ -51,6 +52,8 @@ class ParameterSpec:
         layout = own or layout
         if layout is None and mesh is not None:
             layout = Layout.replicated(mesh, len(shape))
+        if layout is not None:
+            checked_layout(layout, len(shape), self.layer)
         key = self.key
         if key is not None and self.number:
             key = random.fold_in(random.key(key), self.number)

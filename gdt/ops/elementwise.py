@@ -24,6 +24,7 @@ from gdt.ops.movement import alias
 from gdt.ops.reductions import unbroadcast
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import FLOAT32, castable, is_half, kind_of
+from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import RuleSpec
 
@@ -166,7 +167,8 @@ def checked_dtype(dtype: Any, name: str) -> np.dtype[Any]:
     try:
         number_type: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
-        raise error(DtypeError, name, f"{dtype!r} is not a dtype") from None
+        remedy = "Write layout=..., by name." if isinstance(dtype, Layout) else None
+        raise error(DtypeError, name, f"{dtype!r} is not a dtype", remedy=remedy) from None
     if kind_of(number_type) not in "biufc":
         raise error(DtypeError, name, f"dtype {number_type} is no number")
     return number_type if number_type.isnative else number_type.newbyteorder("=")

@@ -142,7 +142,11 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
     if not isinstance(layout, Layout):
         if isinstance(layout, str) or not isinstance(layout, Sequence):
             raise error(
-                LayoutError, "relayout", f"{layout!r} is not a layout", operands={"x": x.type}
+                LayoutError,
+                "relayout",
+                f"{layout!r} is not a layout",
+                operands={"x": x.type},
+                remedy=x.layout.remedy_for(x.ndim),
             )
         now = x.layout.sharding_specs
         specs = [now[d] if s == MATCH and d < len(now) else s for d, s in enumerate(layout)]
@@ -153,6 +157,7 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
             "relayout",
             f"a layout of rank {layout.rank} does not fit an array of rank {x.ndim}",
             operands={"x": x.type, "layout": layout},
+            remedy=layout.remedy_for(x.ndim),
         )
     result: DistributedArray
     if layout is x.layout:

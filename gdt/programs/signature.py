@@ -58,8 +58,8 @@ class Arguments:
                     self._name,
                     f"{_spelled((*path, key))} is a NumPy array {value.dtype}{list(value.shape)}, "
                     f"in the call in {line_of_user()}",
-                    remedy="Pass gdt.asarray(x, layout=...): a recorded step reads its operands "
-                    "anew.",
+                    remedy="Pass gdt.asarray(values, layout=...), made once: a recorded step "
+                    "reads the arrays of gdt anew.",
                 )
             elif kind is dict:
                 parts += (dict, len(value), *value)

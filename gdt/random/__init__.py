@@ -13,6 +13,9 @@ A draw with `key=` gives the same numbers every time. Without it, the default ge
 counts are arrays when a draw runs, so no plan contains them.
 """
 
+from typing import TYPE_CHECKING
+
+from gdt.errors.keras_names import RANDOM, no_attribute
 from gdt.random.choosing import choice, permutation, permuted, shuffle
 from gdt.random.counts import (
     beta,
@@ -88,3 +91,9 @@ __all__ = [
     "uniform",
     "weibull",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker would take every name for one of the module
+
+    def __getattr__(name: str) -> object:
+        raise no_attribute(__name__, name, RANDOM)

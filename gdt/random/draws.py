@@ -4,9 +4,10 @@ share."""
 from __future__ import annotations
 
 import math
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 
 Block = Any
+F = TypeVar("F", bound=Callable[..., Any])
 
 # ---------------------------------------------------------------- draws
 
@@ -190,7 +192,26 @@ def in_layout(x: DistributedArray, layout: Layout | None) -> DistributedArray:
     return x if layout is None or x.layout is layout else relayout(x, layout)
 
 
+def _shape_first(function: F) -> F:
+    """Make a draw refuse positional arguments in NumPy's order, where the shape stands last."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        first = args[0] if len(args) > 1 else None
+        if type(first) is float or (type(first) is int and first == 0):
+            name = function.__name__
+            problem = f"the first argument is the shape, not {first!r}"
+            remedy = (
+                f"Write {name}(shape, {first!r}, {shown_value(args[1])}), and (0,) for no elements."
+            )
+            raise error(ArgumentError, name, problem, remedy=remedy)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
 @checked
+@_shape_first
 def uniform(
     shape: Shape = (),
     low: Any = 0.0,
@@ -239,6 +260,7 @@ def or_nan(scale: Any) -> Any:
 
 
 @checked
+@_shape_first
 def normal(
     shape: Shape = (),
     mean: Any = 0.0,

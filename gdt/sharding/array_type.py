@@ -58,6 +58,7 @@ class ArrayType(Immutable):
                     "layout",
                     f"a layout of rank {layout.rank} does not fit an array of rank {len(shape)}",
                     operands={"shape": list(shape), "layout": layout},
+                    remedy=layout.remedy_for(len(shape)),
                 )
             with cls._lock:
                 array_type = cls._interned.get(key)  # another thread's, if it was first

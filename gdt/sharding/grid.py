@@ -15,13 +15,16 @@ MeshDims = Sequence[tuple[str, int]] | Mapping[str, int]
 def checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:
     """Return the (name, size) pairs of `mesh_dims`, or raise MeshError."""
     op = "create_mesh"
-    pairs: Iterable[tuple[str, int]] = (
-        mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
-    )
+    pairs: Iterable[object] = (
+        mesh_dims.items() if isinstance(mesh_dims, Mapping)
+        else mesh_dims if isinstance(mesh_dims, Iterable)
+        else [mesh_dims]
+    )  # fmt: skip
     dims: list[tuple[str, int]] = []
     for pair in pairs:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise error(MeshError, op, f"{pair!r} is not a pair of an axis name and a size")
+            problem = f"{pair!r} is not a pair of an axis name and a size"
+            raise error(MeshError, op, problem, remedy='Write create_mesh([("x", 8)]).')
         name, size = pair
         if not name.isidentifier() or name in ("unsharded", "match"):
             raise error(

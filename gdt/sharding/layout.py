@@ -172,6 +172,11 @@ class Layout(Immutable):
             for axes in self.dims
         ]
 
+    def remedy_for(self, rank: int) -> str:
+        """Return what an error says to write in place of a layout that is not of this rank."""
+        entries = [self.mesh.axis_names[0], *[None] * (rank - 1)][:rank]
+        return f"Give an entry for each axis, such as Layout({entries}, mesh)."
+
     @property
     def partial(self) -> dict[str, str]:
         """The partial reductions: `{mesh axis name: "sum"}`."""

@@ -44,6 +44,8 @@ from gdt.sharding.rule import RuleSpec
 
 __all__ = ["sparse_softmax_cross_entropy_with_logits"]
 
+ONE_HOT = "Of one-hot labels, or probabilities, take gdt.nn.losses.softmax_cross_entropy."
+
 
 Block = Any
 
@@ -384,6 +386,7 @@ def sparse_softmax_cross_entropy_with_logits(
             NAME,
             "labels are integers and logits floating-point rows",
             operands={"labels": labels.type, "logits": logits.type},
+            remedy=ONE_HOT,
         )
     if labels.shape != logits.shape[:-1] or not logits.shape[-1]:
         raise error(
@@ -391,6 +394,7 @@ def sparse_softmax_cross_entropy_with_logits(
             NAME,
             f"labels {list(labels.shape)} do not name a class for each row of {list(logits.shape)}",
             operands={"labels": labels.type, "logits": logits.type},
+            remedy=ONE_HOT if labels.shape == logits.shape else None,
         )
     static: dict[str, Any] = {}
     if label_smoothing:
