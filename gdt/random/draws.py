@@ -228,6 +228,7 @@ def uniform(
 
     Raises ArgumentError for a `high` below `low`, RangeError (an OverflowError) for a difference
     that is infinite; of distributed arrays, which are not fetched for that, such elements give NaN.
+    Raises ArgumentError for NumPy's order, as `gdt.random.normal` does.
 
     >>> gdt.random.uniform(2, key=0).round(3).tolist()
     [0.399, 0.736]
@@ -276,7 +277,8 @@ def normal(
         float64.
 
     Raises ArgumentError for a `std` below 0; elements of a distributed array, which is not fetched
-    for that, give NaN.
+    for that, give NaN. Raises it too for NumPy's order, where the shape stands last: for a shape of
+    0, not (0,), that others follow by position.
 
     >>> gdt.random.normal(3, key=0).round(3).tolist()
     [1.276, -0.72, -0.07]
