@@ -170,7 +170,8 @@ def no_moves() -> Iterator[None]:
     The resolution of a partial reduction is a move as well. Allowed are explicit moves (`relayout`,
     `resolve`, a fetch by `x.numpy()` or `float(x)`), also those inside of functions (`sort` along a
     split axis), the moves of gradients to the layouts of their sources, the collectives of an op's
-    own work (the statistics of a softmax over a split axis), and moves that send nothing (cutting a replicated array).
+    own work (the statistics of a softmax over a split axis), and moves that send
+    nothing (cutting a replicated array).
 
     >>> mesh = gdt.create_mesh([("x", 2)])
     >>> x = gdt.ones((4, 4), layout=gdt.Layout(["x", None], mesh))
