@@ -79,7 +79,7 @@ def asarray(
     """
     if isinstance(value, DistributedArray):
         return _converted(value, dtype, layout, device, copy)
-    if not is_array_like(value):
+    if type(value) is not np.ndarray and not is_array_like(value):  # mostly without a call
         value = _taken_over(value)
     if layout is None and dtype is None and copy is not False:
         mesh = checked_layout(None, 0, "asarray", device).mesh
