@@ -35,7 +35,7 @@ from gdt.engine import custom_vjp as custom_vjp_module
 from gdt.engine import op as op_module
 from gdt.engine.custom_vjp import *
 from gdt.engine.op import *
-from gdt.errors.keras_names import NAMES, no_attribute
+from gdt.errors.foreign_names import NAMES, no_attribute
 from gdt.linalg import fitting
 from gdt.linalg.fitting import *
 from gdt.ops import *

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gdt.errors import ArgumentError, DeviceError, GdtError, LinAlgError, RangeError, error
-from gdt.errors.keras_names import remedy_for
+from gdt.errors.foreign_names import remedy_for
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)

@@ -17,7 +17,7 @@ from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.errors.keras_names import METRICS, no_attribute
+from gdt.errors.foreign_names import METRICS, no_attribute
 from gdt.ops.along_axis import take_along_axis
 from gdt.ops.creation import ones_like
 from gdt.ops.extrema import argmax

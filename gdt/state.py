@@ -20,7 +20,7 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.errors import DtypeError, error, frame_of_user
-from gdt.errors.keras_names import ATTRIBUTES, no_attribute
+from gdt.errors.foreign_names import ATTRIBUTES, no_attribute
 from gdt.observe import COUNTED, OBSERVERS, met_host
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout

@@ -193,11 +193,11 @@ def test_an_attribute_that_a_property_lacks_is_named() -> None:
 
 def test_arrays_do_not_list_the_names_of_other_libraries() -> None:
     assert not hasattr(gdt.ones(2), "cpu") and not hasattr(gdt.DistributedArray, "cpu")
-    assert not {*gdt.errors.keras_names.ARRAYS} & {*dir(gdt.ones(2))}
+    assert not {*gdt.errors.foreign_names.ARRAYS} & {*dir(gdt.ones(2))}
 
 
 def test_what_errors_say_to_write_is_there() -> None:
-    words = gdt.errors.keras_names
+    words = gdt.errors.foreign_names
     for name in (*words.LOSSES.values(), *words.MODULES.values(), *nn.KERAS_NAMES.values()):
         place: Any = gdt
         for part in (

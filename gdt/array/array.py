@@ -32,7 +32,7 @@ from gdt.errors import (
     ShapeError,
     error,
 )
-from gdt.errors.keras_names import ARRAYS, Absent
+from gdt.errors.foreign_names import ARRAYS, Absent
 from gdt.observe import KEEPERS, OBSERVERS, met_host
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType

@@ -8,7 +8,7 @@ the names of the parameters; for an array that is kept in one layout and used in
 
 from typing import TYPE_CHECKING
 
-import gdt.errors.keras_names
+import gdt.errors.foreign_names
 import gdt.nn.summary  # of which `Module.summary` is made
 from gdt.nn import activations, initializers, layout_maps, losses
 from gdt.nn.activations import Activation
@@ -100,4 +100,4 @@ KERAS_NAMES = {
 if not TYPE_CHECKING:  # a type checker would take every name for one of the module
 
     def __getattr__(name: str) -> object:
-        raise gdt.errors.keras_names.no_attribute(__name__, name, KERAS_NAMES, "gdt.nn.")
+        raise gdt.errors.foreign_names.no_attribute(__name__, name, KERAS_NAMES, "gdt.nn.")

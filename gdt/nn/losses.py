@@ -25,7 +25,7 @@ from gdt.arguments import checked
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.errors.keras_names import LOSSES, no_attribute
+from gdt.errors.foreign_names import LOSSES, no_attribute
 from gdt.ops.comparison import clip, minimum, where
 from gdt.ops.elementwise import widened_half
 from gdt.ops.exponential import log

@@ -15,7 +15,7 @@ counts are arrays when a draw runs, so no plan contains them.
 
 from typing import TYPE_CHECKING
 
-from gdt.errors.keras_names import RANDOM, no_attribute
+from gdt.errors.foreign_names import RANDOM, no_attribute
 from gdt.random.choosing import choice, permutation, permuted, shuffle
 from gdt.random.counts import (
     beta,
