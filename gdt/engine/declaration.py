@@ -137,7 +137,11 @@ def declaration_of(
     """Read the declaration of an op from the signature of its body and the options of `op`.
 
     takes_namespace: whether the first parameter of the body is the namespace `xp`.
+
+    Raises ArgumentError for a rule without an arrow, and where it lacks a factor of `whole`.
     """
+    if rule and isinstance(rule, str):
+        _check_rule(rule, whole.split())
     kinds = inspect.Parameter
     parameters = list(inspect.signature(body).parameters.values())[takes_namespace:]
     operands = tuple(p.name for p in parameters if p.kind is kinds.POSITIONAL_ONLY)
@@ -169,6 +173,17 @@ def declaration_of(
         rounded=tuple((rounded or donate.replace(",", " ")).split()),
         extended=others,
     )
+
+
+def _check_rule(rule: str, whole: Sequence[str]) -> None:
+    if "->" not in rule:
+        problem, remedy = f"the rule {rule!r} has no arrow", 'Write "... i -> ... i", say.'
+        raise error(ArgumentError, "op", problem, remedy=remedy)
+    factors = rule.replace("->", " ").replace(",", " ").split()
+    absent = sorted(set(whole).difference(factors))
+    if absent:
+        problem = f"whole= names {', '.join(absent)}, and the rule {rule!r} does not"
+        raise error(ArgumentError, "op", problem)
 
 
 def signature_of(

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -463,9 +462,6 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
     them.
     """
 
-    if isinstance(rule, str) and "->" not in rule:
-        problem, remedy = f"the rule {rule!r} has no arrow", 'Write "... i -> ... i", say.'
-        raise error(ArgumentError, "op", problem, remedy=remedy)
     wrong = options.keys() - OPTIONS
     if wrong:
         raise error(
@@ -474,10 +470,6 @@ def op(rule: RuleOf, *, outputs: int = 1, **options: Any) -> Any:
             f"there is no option {', '.join(sorted(wrong))}",
             remedy=f"The options are {', '.join(sorted(OPTIONS | {'outputs'}))}.",
         )
-    absent = set(str(options.get("whole", "")).split()) - set(re.findall(r"[^\s,>-]+", str(rule)))
-    if absent and isinstance(rule, str):
-        problem = f"whole= names {', '.join(sorted(absent))}, and the rule {rule!r} does not"
-        raise error(ArgumentError, "op", problem)
     returns = DistributedArray if outputs == 1 else tuple[(DistributedArray,) * outputs]  # type: ignore[misc]
 
     def declare(body: Callable[..., Any]) -> Op[..., Any]:
