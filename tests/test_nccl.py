@@ -94,6 +94,24 @@ def test_reductions_are_those_of_numpy(dtype: str, reduction: str, mesh: Mesh) -
     assert (found.calls, found.bytes) == (copies.calls, copies.bytes)
 
 
+def test_memory_that_a_reduce_does_not_fill_is_not_read(
+    mesh: Mesh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever lies there: these bits are a float32 that overflows as a float16."""
+    empty_like = np.empty_like
+
+    def full_of_bits(*arguments: Any, **keywords: Any) -> np.ndarray:
+        memory = empty_like(*arguments, **keywords)
+        memory.reshape(-1).view(np.uint8)[...] = 0x7F
+        return memory
+
+    monkeypatch.setattr(np, "empty_like", full_of_bits)
+    blocks = blocks_of(mesh, (1, 1, 3, 5), "e")
+    got = made(mesh).reduce(blocks, (0, 1), "max")
+    np.testing.assert_array_equal(got[0], np.max(blocks, axis=0))
+    assert [b.shape for b in got] == [b.shape for b in blocks]
+
+
 @pytest.mark.parametrize("reduction", ["max", "min"])
 @pytest.mark.parametrize("dtype", ["e", "f", "d"])
 def test_nan_survives_max_and_min(dtype: str, reduction: str, mesh: Mesh) -> None:

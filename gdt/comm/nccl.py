@@ -78,7 +78,14 @@ class NcclTransport(Ranks):
                 communicator.reduce(*buffers, datatype, op, 0, stream)
 
         self._run(axes, what, issue)
-        return self._on_devices(lambda i: how.decode(incoming[i]).reshape(blocks[i].shape))
+        firsts = {group[0] for group in groups}
+
+        def result(i: int) -> Block:
+            if to_all or self.first + i in firsts:
+                return how.decode(incoming[i]).reshape(blocks[i].shape)
+            return self.xp.empty_like(blocks[i])  # NCCL has left `incoming` as it was: no numbers
+
+        return self._on_devices(result)
 
     def all_gather(
         self, bundles: Sequence[Sequence[Block]], axes: Axes, types: Types = ()
