@@ -45,7 +45,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 import gdt
 import gdt.interop.einops
 from gdt.observe import Observer, observing
-from gdt.state import leaves
+from gdt.state.trees import leaves
 
 Call = Callable[[Any, Any], Any]
 

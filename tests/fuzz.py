@@ -17,7 +17,7 @@ import numpy as np
 import gdt
 from gdt.array.registry import ALIASES, FUNCTIONS
 from gdt.sharding.mesh import Mesh
-from gdt.state import leaves
+from gdt.state.trees import leaves
 
 from .replays import any_values
 from .seeds import main

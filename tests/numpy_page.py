@@ -16,7 +16,7 @@ from gdt.array.registry import ALIASES, FUNCTIONS
 from gdt.engine.custom_vjp import custom_vjp
 from gdt.engine.op import Op
 from gdt.engine.planned import PlannedOp
-from gdt.state import leaves
+from gdt.state.trees import leaves
 
 PAGE = Path(__file__).parent.parent / "docs/numpy.md"
 DATES = "gdt has no dates"

@@ -17,7 +17,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.errors import DtypeError, GdtError
 from gdt.sharding.dtypes import BFLOAT16
-from gdt.state import leaves
+from gdt.state.trees import leaves
 from gdt.testing import Sample, assert_consistent, choices, layouts, placed
 
 from .samples import SAMPLES

@@ -12,7 +12,7 @@ import gdt
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.sharding.mesh import Mesh
-from gdt.state import leaves
+from gdt.state.trees import leaves
 from gdt.testing import Oracle, assert_close, choices, meshes, tolerance
 
 from .compositions import COMPOSED, CREATIONS

@@ -13,7 +13,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import ALIASES, FUNCTIONS
 from gdt.errors import DtypeError, MoveError
 from gdt.sharding.mesh import Mesh
-from gdt.state import leaves
+from gdt.state.trees import leaves
 from gdt.testing import assert_close, meshes, tolerance
 
 from .compositions import COMPOSED, CREATIONS

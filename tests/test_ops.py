@@ -17,7 +17,7 @@ from gdt.array.registry import FUNCTIONS
 from gdt.engine.op import OPS
 from gdt.sharding.mesh import Mesh
 from gdt.sharding.reduction import UFUNCS
-from gdt.state import leaves
+from gdt.state.trees import leaves
 from gdt.testing import Oracle, choices, meshes
 
 from .samples import ELSEWHERE, SAMPLES

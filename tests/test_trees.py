@@ -13,7 +13,8 @@ import gdt
 from gdt import DistributedArray
 from gdt.benchmark.measure import resolved
 from gdt.errors import DtypeError
-from gdt.state import leaves, mapped, places, slots
+from gdt.state import places, slots
+from gdt.state.trees import leaves, mapped
 
 
 class Pair(NamedTuple):

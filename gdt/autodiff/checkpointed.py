@@ -19,8 +19,9 @@ from gdt.comm.agreement import crc32_of
 from gdt.errors import GradientError, error, line_of_user
 from gdt.observe import OBSERVERS, Observer, observing, observing_only, repeating
 from gdt.ops.gathering import GATHERED_SLOTS, in_their_slots, postponing
-from gdt.programs.variables import read, variables
-from gdt.state import Stateful, mapped, places
+from gdt.state import Stateful, places
+from gdt.state.trees import mapped
+from gdt.state.variables import read, variables
 
 __all__ = ["checkpointed"]
 

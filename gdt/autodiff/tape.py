@@ -20,7 +20,8 @@ from gdt.observe import OBSERVERS, Observer, keep_informed
 from gdt.ops.movement import _relayout
 from gdt.sharding.dtypes import INEXACT
 from gdt.sharding.layout import Layout
-from gdt.state import PARAMETERS, leaves, mapped, reasons, state_layouts
+from gdt.state import PARAMETERS, reasons, state_layouts
+from gdt.state.trees import leaves, mapped
 
 __all__ = ["GradientTape", "grad", "stop_gradient", "value_and_grad", "vjp"]
 

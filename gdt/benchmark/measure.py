@@ -13,7 +13,7 @@ from gdt.ops.placement import synchronize
 from gdt.sharding import processes
 from gdt.sharding.devices import DEVICE_COUNTS
 from gdt.sharding.mesh import Mesh, create_mesh
-from gdt.state import mapped
+from gdt.state.trees import mapped
 
 COUNTS = (1, 2, 4, 8)
 

@@ -12,7 +12,8 @@ from gdt.checkpoint.checksums import Bounds
 from gdt.comm.notes import gathered
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
-from gdt.state import Slot, Tree, slots
+from gdt.state import Slot, slots
+from gdt.state.trees import Tree
 
 CODES = {
     "bool": "BOOL", "uint8": "U8", "int8": "I8", "uint16": "U16", "int16": "I16", "uint32": "U32",

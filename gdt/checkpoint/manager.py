@@ -13,7 +13,7 @@ from gdt.checkpoint.restoring import restore
 from gdt.checkpoint.saving import save
 from gdt.errors import ArgumentError, CheckpointError, error
 from gdt.sharding import processes
-from gdt.state import Tree
+from gdt.state.trees import Tree
 
 
 def _is_running(writer: str) -> bool:

@@ -23,7 +23,8 @@ from gdt.comm.notes import gathered_with_lines
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
-from gdt.state import Facts, Slot, Tree, mismatches
+from gdt.state import Facts, Slot, mismatches
+from gdt.state.trees import Tree
 
 T = TypeVar("T")
 

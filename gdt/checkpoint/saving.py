@@ -33,7 +33,7 @@ from gdt.comm.agreement import origin_of
 from gdt.comm.notes import gathered, gathered_with_lines
 from gdt.errors import CheckpointError, error
 from gdt.sharding import processes
-from gdt.state import Tree
+from gdt.state.trees import Tree
 
 SHOWN = 10  # lines of an error that lists entries
 NOTHING = "nothing", 0

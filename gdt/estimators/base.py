@@ -15,7 +15,7 @@ from gdt.nn.layers import Dense, Sequential
 from gdt.ops.creation import asarray
 from gdt.optim import Adam
 from gdt.sharding.mesh import Mesh
-from gdt.state import mapped
+from gdt.state.trees import mapped
 from gdt.training.strategies import MirroredStrategy, Strategy
 from gdt.training.trainer import Trainer, optimizer_of
 

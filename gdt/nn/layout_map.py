@@ -21,7 +21,8 @@ from gdt.ops.movement import relayout
 from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.layout import MATCH, Layout
 from gdt.sharding.mesh import Mesh
-from gdt.state import Slot, Tree, mapped, owner_of, places, slots
+from gdt.state import Slot, owner_of, places, slots
+from gdt.state.trees import Tree, mapped
 
 OUTPUT = "/output"
 UNITS = r"(.*?\.)?\d+(?=\.)"  # up to the first number in a list

@@ -11,7 +11,7 @@ from gdt.arguments import checked_class, shown_value
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.nn.module import Module
 from gdt.nn.symbol import Symbol
-from gdt.state import leaves, mapped
+from gdt.state.trees import leaves, mapped
 
 
 class Result(NamedTuple):

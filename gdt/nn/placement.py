@@ -12,7 +12,8 @@ from gdt.errors import LayoutError, error
 from gdt.nn.sharded import closed
 from gdt.ops.gathering import GatheredSlot, constrained, gathered, in_their_slots
 from gdt.sharding.layout import MATCH, Layout
-from gdt.state import mapped, owner_of
+from gdt.state import owner_of
+from gdt.state.trees import mapped
 
 
 def check_applied(name: str, x: DistributedArray, used: Layout) -> None:

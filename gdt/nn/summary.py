@@ -16,7 +16,7 @@ from gdt.nn.module import Module, parts
 from gdt.observe import Observer, observing
 from gdt.ops.creation import zeros
 from gdt.sharding import processes
-from gdt.state import leaves
+from gdt.state.trees import leaves
 
 WIDTH = 60
 UNITS = "kMGTP"

@@ -16,7 +16,7 @@ import numpy as np
 from gdt.arguments import checked
 from gdt.errors import ShapeError, error
 from gdt.ops.creation import zeros
-from gdt.state import leaves, mapped
+from gdt.state.trees import leaves, mapped
 
 
 class Symbol:

@@ -16,7 +16,7 @@ from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
 from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.layout import Layout
-from gdt.state import mapped
+from gdt.state.trees import mapped
 
 __all__ = [
     "call_with_layout",

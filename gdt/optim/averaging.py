@@ -11,7 +11,8 @@ from gdt.array.array import DistributedArray
 from gdt.engine.updates import update_op
 from gdt.errors import ArgumentError, error
 from gdt.optim.optimizer import Block, Optimizer, OptimizerWrapper, Owner, runs
-from gdt.state import Tree, trainable_slots
+from gdt.state import trainable_slots
+from gdt.state.trees import Tree
 
 Scalar = Any
 

@@ -10,7 +10,8 @@ from gdt.arguments import checked_class
 from gdt.errors import ArgumentError, error
 from gdt.optim.optimizer import Optimizer, by_name
 from gdt.optim.schedules import Schedule
-from gdt.state import Slot, Tree
+from gdt.state import Slot
+from gdt.state.trees import Tree
 
 
 @checked_class(eager=True)

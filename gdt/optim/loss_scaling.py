@@ -18,7 +18,8 @@ from gdt.ops.reductions import sum_
 from gdt.optim.optimizer import Optimizer, OptimizerWrapper, by_name
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.state import Slot, Tree, mapped, slots
+from gdt.state import Slot, slots
+from gdt.state.trees import Tree, mapped
 
 
 @checked_class(eager=True)

@@ -26,7 +26,8 @@ from gdt.optim.schedules import Schedule
 from gdt.sharding import processes
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.mesh import Mesh
-from gdt.state import PARAMETERS, Slot, Stateful, Tree, reasons, slots, trainable_slots
+from gdt.state import PARAMETERS, Slot, Stateful, reasons, slots, trainable_slots
+from gdt.state.trees import Tree
 
 Block = Any
 Owner = tuple[MutableMapping[Any, Any], Any]

@@ -14,7 +14,7 @@ from gdt.optim.optimizer import SMALL, Block, Optimizer, Owner, runs
 from gdt.optim.schedules import Schedule
 from gdt.optim.update_kernels import declare
 from gdt.optim.update_loops import momentum_loop, sgd_loop
-from gdt.state import Tree
+from gdt.state.trees import Tree
 
 Scalar = Any
 

@@ -23,8 +23,9 @@ from gdt.programs.recorder import Recorder
 from gdt.programs.replay import OUTDATED, Input, Recording, Result, replaced, templated
 from gdt.programs.signature import Arguments
 from gdt.programs.step_state import State, difference, holds_places, name_of
-from gdt.programs.variables import read
-from gdt.state import Place, Stateful, is_container, leaves, places
+from gdt.state import Place, Stateful, places
+from gdt.state.trees import is_container, leaves
+from gdt.state.variables import read
 
 __all__ = ["Function", "RerecordedWarning", "function"]
 

@@ -16,9 +16,10 @@ from gdt.programs.instruction import array_of
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
 from gdt.programs.step_state import State
-from gdt.programs.variables import MISSING_KEY
 from gdt.sharding.array_type import ArrayType
-from gdt.state import Place, mapped
+from gdt.state import Place
+from gdt.state.trees import mapped
+from gdt.state.variables import MISSING_KEY
 
 OUTDATED = object()  # what a replay returns if something is not what it was
 

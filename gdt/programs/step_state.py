@@ -24,9 +24,9 @@ from gdt.errors import FunctionError, error, line_of_user
 from gdt.observe import Observer
 from gdt.programs.recorder import refused_write
 from gdt.programs.signature import PRIMITIVES, Arguments
-from gdt.programs.variables import MISSING, Cell, read, variables
 from gdt.random.generator import Generator, generator
 from gdt.state import Place, Stateful, owner_of, places
+from gdt.state.variables import MISSING, Cell, read, variables
 
 STATE = (DistributedArray, Stateful, Generator)  # what makes a variable state
 CONSTANT = (tuple, types.MappingProxyType)  # containers whose values cannot be set

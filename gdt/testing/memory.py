@@ -9,7 +9,8 @@ from typing import Any
 
 from gdt.array.array import DistributedArray
 from gdt.observe import Observer, observing
-from gdt.state import Tree, leaves, slots
+from gdt.state import slots
+from gdt.state.trees import Tree, leaves
 
 
 class PeakMemory(Observer):

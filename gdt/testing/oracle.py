@@ -19,7 +19,7 @@ from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, create_mesh
-from gdt.state import leaves, mapped
+from gdt.state.trees import leaves, mapped
 from gdt.testing.layouts import choices
 from gdt.testing.operands import assert_close, assert_consistent, placed, poisoned, tolerance
 from gdt.testing.views import ViewObserver

@@ -12,7 +12,7 @@ from gdt.arguments import checked, shown_value
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.nn.module import Module
 from gdt.ops.creation import asarray
-from gdt.state import leaves
+from gdt.state.trees import leaves
 
 ARRAYS_AS_BATCHES = (
     "Write fit(gdt.data.Batches(x, y, batch_size=32), epochs), or model.compile(...) and "

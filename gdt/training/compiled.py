@@ -19,7 +19,7 @@ from gdt.metrics import MeanOf, Metric
 from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
 from gdt.sharding import processes
-from gdt.state import leaves, mapped
+from gdt.state.trees import leaves, mapped
 from gdt.training.batches import class_weights, pair
 from gdt.training.callbacks import as_callback
 from gdt.training.display import Display, text_of

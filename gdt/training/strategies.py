@@ -31,7 +31,7 @@ from gdt.sharding import devices as device_kinds
 from gdt.sharding.default_mesh import default_mesh
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import WAYS, Mesh, create_mesh
-from gdt.state import leaves, mapped
+from gdt.state.trees import leaves, mapped
 
 __all__ = ["DataParallel", "MirroredStrategy", "ModelParallel", "Strategy", "current_strategy"]
 

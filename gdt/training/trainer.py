@@ -29,7 +29,8 @@ from gdt.sharding.default_mesh import get_default_mesh
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.state import Stateful, leaves, mapped
+from gdt.state import Stateful
+from gdt.state.trees import leaves, mapped
 from gdt.training.batches import ARRAYS_AS_BATCHES, check_ranks, evaluating, pair, rows_of
 from gdt.training.callbacks import as_callback
 from gdt.training.display import Display

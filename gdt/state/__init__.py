@@ -3,17 +3,16 @@
 A tree is an array, a container (a list, tuple, named tuple, dict or other mapping, or a `Stateful`
 object, which holds its attributes), or nested containers. A place is where a container keeps a
 value: `owner[key]`, under a dotted name such as `dense1.weight`. Training, loading
-and restoring put new arrays in the places of old ones, and write to none.
+and restoring put new arrays in the places of old ones, and write to none. `trees` has the functions
+of a tree's values, which take a `Stateful` object for a leaf, and `variables` the places in the
+variables of a function.
 """
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, lru_cache
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -24,9 +23,9 @@ from gdt.errors.foreign_names import ATTRIBUTES, no_attribute
 from gdt.observe import COUNTED, OBSERVERS, met_host
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
+from gdt.state.trees import CONTAINERS, LEAVES, Tree
 
 Facts = tuple[tuple[int, ...], str]  # shape and name of the dtype
-Tree = Any
 
 
 class Counter:
@@ -125,10 +124,6 @@ SLOTS = {DistributedArray, int}
 PARAMETERS = "Parameters are gdt's arrays of floats under public names: make them by gdt.asarray."
 ARRAYS = {DistributedArray, np.ndarray}
 SLOTS_AND_ARRAYS = SLOTS | ARRAYS
-
-# Most values of a tree; asking whether something is a Mapping takes longer.
-LEAVES = {DistributedArray, int, float, bool, str, type(None), FunctionType}
-CONTAINERS = (dict, list, tuple, Mapping)  # the frequent ones first, and no union for each question
 
 
 @lru_cache(maxsize=256)
@@ -364,57 +359,3 @@ def mismatches(target: Mapping[str, Facts], source: Mapping[str, Facts]) -> list
                 f"{name}: {dtype}{list(shape)} wanted, {other_dtype}{list(other_shape)} given"
             )
     return problems + [f"{name}: given, and not wanted" for name in source if name not in target]
-
-
-# ---------------------------------------------------------------- values
-
-
-def is_container(value: Any) -> bool:
-    """Whether a value is a list, tuple or mapping: part of a tree, and no leaf."""
-    return type(value) not in LEAVES and isinstance(value, CONTAINERS)
-
-
-def leaves(tree: Tree, *, by_name: bool = False) -> Iterator[Any]:
-    """The values of a tree that are no lists, tuples or mappings, in the order of definition.
-
-    by_name: whether those of a mapping come in the order of their keys' names.
-    """
-    if not is_container(tree):
-        yield tree
-        return
-    keys: Any = tree if isinstance(tree, Mapping) else range(len(tree))
-    for key in sorted(keys, key=str) if by_name and keys is tree else keys:
-        yield from leaves(tree[key], by_name=by_name)
-
-
-def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False) -> Tree:
-    """The tree with `function(leaf)` in the place of every leaf; its containers are new.
-
-    by_name: whether leaves of a mapping come in the order of their keys' names.
-    """
-    if not is_container(tree):
-        return function(tree)
-    keys: Any = tree if isinstance(tree, Mapping) else range(len(tree))
-    values = {
-        key: function(value)
-        if type(value := tree[key]) in LEAVES
-        else mapped(function, value, by_name=by_name)
-        for key in (sorted(keys, key=str) if by_name and keys is tree else keys)
-    }
-    if type(tree) is dict and not by_name:
-        return values
-    return with_values(tree, [values[key] for key in keys])
-
-
-def with_values(like: Any, values: Iterable[Any]) -> Any:
-    """Return a container of `values`, of the class of `like` and with its keys; in place of a
-    mapping that is neither a dict nor a UserDict, a dict."""
-    if not isinstance(like, Mapping):
-        return type(like)(*values) if hasattr(like, "_fields") else type(like)(values)
-    pairs = zip(like, values, strict=True)
-    if type(like) is dict or not isinstance(like, dict | UserDict):
-        return dict(pairs)
-    copied: Any = copy.copy(like)
-    for key, value in pairs:  # the `update` of a Counter would add them
-        copied[key] = value
-    return copied
