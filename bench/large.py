@@ -11,6 +11,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -48,15 +49,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "reshape": lambda xp, x, t, i: xp.reshape(x, (COLUMNS, -1)) + 1,
     "transpose": lambda xp, x, t, i: t.T + 1,
 }
-DRAWS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "uniform": (
-        lambda rng, n: rng.random(n, np.float32),
-        lambda layout, n: gdt.random.uniform((n,), dtype="float32", layout=layout),
-    ),
-    "normal": (
-        lambda rng, n: rng.standard_normal(n, np.float32),
-        lambda layout, n: gdt.random.normal((n,), dtype="float32", layout=layout),
-    ),
+DRAWS = {
+    f"{name} {dtype}": (name, dtype)
+    for name in ("uniform", "normal")
+    for dtype in ("float32", "float64")
 }
 
 
@@ -87,10 +83,12 @@ def calls(elements: int) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]
     pairs = {
         name: ((lambda f=f: f(*host)), (lambda f=f: f(*split))) for name, f in FUNCTIONS.items()
     }
-    for name, (numpy, ours) in DRAWS.items():
-        pairs[name] = (
-            lambda numpy=numpy: numpy(rng, elements),
-            lambda ours=ours: ours(vector, elements),
+    for label, (name, dtype) in DRAWS.items():
+        draw = rng.random if name == "uniform" else rng.standard_normal
+        options = {"dtype": dtype, "layout": vector}
+        pairs[label] = (
+            partial(draw, elements, np.dtype(dtype)),
+            partial(getattr(gdt.random, name), (elements,), **options),
         )
     return pairs
 

@@ -407,7 +407,8 @@ def test_loops_and_threads_give_the_same_bits(
 ) -> None:
     """Rows that begin in the middle of a counter, and that cross a multiple of 2^32 counters."""
     run = CounterRun(np.array([3, 2**34 - 70_001]), 140_001)
-    monkeypatch.setattr(loops, "SMALLEST", 1 << 62)
+    for module in (loops, philox):
+        monkeypatch.setattr(module, "SMALLEST", 1 << 62)
     expected = sampler(np, run, 2**63 + 5, 2**40 + 1, dtype)
     monkeypatch.undo()
     assert np.array_equal(sampler(np, run, 2**63 + 5, 2**40 + 1, dtype), expected)
@@ -416,10 +417,17 @@ def test_loops_and_threads_give_the_same_bits(
         assert np.array_equal(sampler(np, run, 2**63 + 5, 2**40 + 1, dtype), expected)
 
 
-def test_loops_reach_the_ends_of_the_tails() -> None:
-    ends = np.array([0, 1, 2, 2**63 - 1, 2**63, 2**64 - 1, 2**63 + 2**20, 2**62], np.uint64)
-    bits = np.resize(ends, loops.SMALLEST)
-    for dtype, words in ((np.float64, bits), (np.float32, bits.astype(np.uint32))):
+def test_loops_meet_where_formulas_of_the_quantile_meet() -> None:
+    """The middle, both sides of where the centre ends, every power of two of the tails, and the
+    ends."""
+    for dtype, width in ((np.float64, 64), (np.float32, 32)):
+        half, centre = 2 ** (width - 1), int(0.425 * 2**width)
+        upper = [half - 1 - 2**k for k in range(width - 1)] + [0, 1, 2, half - 1]
+        upper += range(
+            centre - 2 ** (width // 2), centre + 2 ** (width // 2), 2 ** (width // 2 - 5)
+        )
+        ends = np.array([*upper, *[2**width - 1 - word for word in upper]], f"u{width // 8}")
+        words = np.resize(ends, loops.SMALLEST)
         kind = np.dtype(dtype)
         values = loops.normal(words.copy(), kind)
         signed = words.copy().view(f"i{kind.itemsize}")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gdt.backend import NUMPY
 from gdt.engine import threads
 from gdt.engine.loops import loop
 from gdt.settings import host_thread_count
@@ -120,7 +121,8 @@ def draw(
     is_shared = key.size == stream.size == 1
     if isinstance(index, CounterRun) and is_shared:
         start = np.asarray(index.start, dtype=np.uint64)
-        out = xp.empty((start.size, index.length), dtype)
+        shape = (start.size, index.length)
+        out = NUMPY.empty(shape, np.dtype(dtype)) if xp is np else xp.empty(shape, dtype)
         _fill_runs(xp, out, start.reshape(-1), key.reshape(1), stream.reshape(1), word, finish)
         return out.reshape((*start.shape, index.length))
     if isinstance(index, CounterRun):
@@ -248,20 +250,25 @@ def _philox_pairs(
     out: Array, first: Array, k0: int, k1: int, s0: int, s1: int, is_narrow: int
 ) -> None:
     """Write both pairs of words of equally many counters from each of `first` on; if `is_narrow`,
-    with halves swapped, so that they are 32-bit words in order in memory."""
+    with halves swapped, so that they are 32-bit words in order in memory.
+
+    Each word stands in the lower half of a uint64, whatever the upper half holds: vectors of them
+    are multiplied by one instruction for several counters (pmuludq), which reads lower halves.
+    """
     width = out.size // (2 * first.size)
+    turn = np.uint64(0) if is_narrow else HALF
     for row in range(first.size):
-        for i in range(row * width, (row + 1) * width):
-            counter = first[row] + np.uint64(i - row * width)
-            a = ((counter & LOW) << HALF) | (counter >> HALF)
-            b = (np.uint64(s0) << HALF) | np.uint64(s1)
-            key_a, key_b = np.uint64(k0) << HALF, np.uint64(k1) << HALF
+        pairs = out[2 * row * width : 2 * (row + 1) * width]
+        for i in range(width):
+            c0 = first[row] + np.uint64(i)
+            c1, c2, c3 = c0 >> HALF, np.uint64(s0), np.uint64(s1)
+            key_0, key_1 = np.uint64(k0), np.uint64(k1)
             for _ in range(ROUNDS):
-                upper_a, upper_b = (a >> HALF) * MULTIPLIER_0, (b >> HALF) * MULTIPLIER_1
-                a, b = upper_b ^ (a << HALF) ^ key_a, upper_a ^ (b << HALF) ^ key_b
-                key_a += WEYL_0 << HALF
-                key_b += WEYL_1 << HALF
-            if is_narrow:
-                a, b = (a >> HALF) | (a << HALF), (b >> HALF) | (b << HALF)
-            out[2 * i] = a
-            out[2 * i + 1] = b
+                product_0, product_1 = (c0 & LOW) * MULTIPLIER_0, (c2 & LOW) * MULTIPLIER_1
+                c0, c2 = (product_1 >> HALF) ^ c1 ^ key_0, (product_0 >> HALF) ^ c3 ^ key_1
+                c1, c3 = product_1, product_0
+                key_0 += WEYL_0
+                key_1 += WEYL_1
+            a, b = (c0 & LOW) | (c1 << HALF), (c2 & LOW) | (c3 << HALF)
+            pairs[2 * i] = (a >> turn) | (a << turn)
+            pairs[2 * i + 1] = (b >> turn) | (b << turn)

@@ -29,88 +29,63 @@ def uniform_64(out: Array, bits: Array) -> None:
         out[i] = np.float64(np.int64(bits[i] >> np.uint64(11))) * 2.0**-53
 
 
-# The quantile: A / B in the centre; C / D and E / F in the tails; L of the logarithm.
+# The quantile: A / B in the centre; C / D and E / F in the tails; L of the logarithm. Processors
+# compute several numbers at once where no step depends on a number, so every number's formula of
+# the centre and of the tail is computed, and one of them chosen.
 _F64, _F32 = FORMATS[np.dtype(np.float64)], FORMATS[np.dtype(np.float32)]
 (A, B), (C, D), L = _F64.centre, _F64.tail, _F64.log
 E, F = _F64.far_tail or ((), ())
 LN2_HIGH, LN2_LOW = _F64.ln2_high, _F64.ln2_low
 OFFSET, ROOT, MASK = _F64.one - _F64.root_half, _F64.root_half, (1 << 52) - 1
+FAR = 1024.0  # no quantile is as large, and multiples of a power of two are exact
 
 
 @loop("output, words")
-def centre_64(out: Array, words: Array) -> None:
+def normal_64(out: Array, words: Array) -> int:
+    """Write quantiles, but `FAR` times the roots r, with the sign of the quantile, where these are
+    above 5; return how many those are."""
+    beyond = 0
     for i in range(out.size):
-        q = (np.float64(np.int64(words[i])) + 0.5) * 2.0**-64
+        bits = np.int64(words[i])
+        q = (np.float64(bits) + 0.5) * 2.0**-64
         r = q * q * -1.0 + CENTRE_SQUARED
         z = ((((r * A[7] + A[6]) * r + A[5]) * r + A[4]) * r + A[3]) * r + A[2]
         w = ((((r * B[7] + B[6]) * r + B[5]) * r + B[4]) * r + B[3]) * r + B[2]
-        out[i] = ((z * r + A[1]) * r + A[0]) * q / ((w * r + B[1]) * r + B[0])
+        z_centre, w_centre = ((z * r + A[1]) * r + A[0]) * q, (w * r + B[1]) * r + B[0]
 
-
-@loop("output, words")
-def probabilities_64(out: Array, words: Array) -> int:
-    """Write the probabilities of the tails, and return how many there are."""
-    tails = 0
-    for i in range(words.size):
-        bits = np.int64(words[i])
-        far = bits ^ (bits >> 63)
-        # Written in any case, and overwritten unless it is a tail's: no branch to guess.
-        out[tails] = (np.float64(np.int64(2**63 - 1) - far) + 0.5) * 2.0**-64
-        tails += 1 if abs((np.float64(bits) + 0.5) * 2.0**-64) > CENTRE else 0
-    return tails
-
-
-@loop("words, output")
-def exponents_64(bits: Array, k: Array) -> None:
-    """Split numbers into 2^k times a number between sqrt(1/2) and sqrt(2), which takes their
-    place."""
-    for j in range(bits.size):
-        shifted = np.int64(bits[j]) + OFFSET
-        k[j] = np.float64((shifted >> 52) - 1023)
-        bits[j] = np.uint64((shifted & MASK) + ROOT)
-
-
-@loop("output, input")
-def tails_64(x: Array, k: Array) -> int:
-    """Overwrite x, for probabilities 2^k x, by quantiles, or by -r where r is above 5; return how
-    many those are."""
-    beyond = 0
-    for j in range(x.size):
-        f = x[j] - 1.0
+        p = (np.float64(np.int64(2**63 - 1) - (bits ^ (bits >> 63))) + 0.5) * 2.0**-64
+        shifted = np.float64(p).view(np.int64) + OFFSET
+        k = np.float64((shifted >> 52) - 1023)
+        f = np.int64((shifted & MASK) + ROOT).view(np.float64) - 1.0
         h, s = f * 0.5 * f, f / (f + 2.0)
         t = s * s
         log = ((((t * L[6] + L[5]) * t + L[4]) * t + L[3]) * t + L[2]) * t + L[1]
-        log = ((log * t + L[0]) * t + h) * s + k[j] * LN2_LOW - h + f + k[j] * LN2_HIGH
+        log = ((log * t + L[0]) * t + h) * s + k * LN2_LOW - h + f + k * LN2_HIGH
         root = np.sqrt(-log)
         r = root - 1.6
         z = ((((r * C[7] + C[6]) * r + C[5]) * r + C[4]) * r + C[3]) * r + C[2]
         w = ((((r * D[7] + D[6]) * r + D[5]) * r + D[4]) * r + D[3]) * r + D[2]
-        quantile = ((z * r + C[1]) * r + C[0]) / ((w * r + D[1]) * r + D[0])
-        x[j] = quantile if root <= 5.0 else -root
-        beyond += 1 if root > 5.0 else 0
+        z_tail, w_tail = (z * r + C[1]) * r + C[0], (w * r + D[1]) * r + D[0]
+
+        is_centre = abs(q) <= CENTRE
+        quantile = (z_centre if is_centre else z_tail) / (w_centre if is_centre else w_tail)
+        is_beyond = root > 5.0
+        beyond += 1 if is_beyond else 0
+        tail = np.copysign(root * FAR if is_beyond else quantile, q)
+        out[i] = quantile if is_centre else tail
     return beyond
 
 
 @loop("output")
-def far_tails_64(x: Array) -> None:
-    """Overwrite the -r that `tails_64` has written by quantiles."""
-    for j in range(x.size):
-        if x[j] < 0.0:
-            r = -x[j] - 5.0
+def far_tails_64(out: Array) -> None:
+    """Overwrite the roots that `normal_64` has written by quantiles."""
+    for i in range(out.size):
+        if abs(out[i]) > FAR:
+            r = abs(out[i]) / FAR - 5.0
             z = ((((r * E[7] + E[6]) * r + E[5]) * r + E[4]) * r + E[3]) * r + E[2]
             w = ((((r * F[7] + F[6]) * r + F[5]) * r + F[4]) * r + F[3]) * r + F[2]
-            x[j] = ((z * r + E[1]) * r + E[0]) / ((w * r + F[1]) * r + F[0])
-
-
-@loop("output, words, input")
-def placed_64(out: Array, words: Array, tails: Array) -> None:
-    """Write the quantiles of the tails, with their signs, into their places."""
-    at = 0
-    for i in range(out.size):
-        q = (np.float64(np.int64(words[i])) + 0.5) * 2.0**-64
-        if abs(q) > CENTRE:
-            out[i] = np.copysign(tails[at], q)
-            at += 1
+            quantile = ((z * r + E[1]) * r + E[0]) / ((w * r + F[1]) * r + F[0])
+            out[i] = np.copysign(quantile, out[i])
 
 
 def _narrow(values: tuple[float, ...]) -> tuple[np.float32, ...]:
@@ -120,72 +95,42 @@ def _narrow(values: tuple[float, ...]) -> tuple[np.float32, ...]:
 A32, B32, C32, D32, L32 = map(_narrow, (*_F32.centre, *_F32.tail, _F32.log))
 LN2_HIGH_32, LN2_LOW_32 = np.float32(_F32.ln2_high), np.float32(_F32.ln2_low)
 OFFSET_32, ROOT_32 = np.int32(_F32.one - _F32.root_half), np.int32(_F32.root_half)
-MASK_32 = np.int32((1 << 23) - 1)
+MASK_32, MOST_32 = np.int32((1 << 23) - 1), np.int32(2**31 - 1)
 HALF_32, ONE_32, TWO_32 = np.float32(0.5), np.float32(1.0), np.float32(2.0)
 UNIT_32, CENTRE_32 = np.float32(2.0**-32), np.float32(CENTRE)
 SQUARED_32, SHIFT_32 = np.float32(CENTRE_SQUARED), np.float32(1.6)
 
 
 @loop("output, words")
-def centre_32(out: Array, words: Array) -> None:
+def normal_32(out: Array, words: Array) -> int:
     for i in range(out.size):
-        q = (np.float32(np.int32(words[i])) + HALF_32) * UNIT_32
-        r = SQUARED_32 - q * q
-        z = ((r * A32[3] + A32[2]) * r + A32[1]) * r + A32[0]
-        w = ((r * B32[3] + B32[2]) * r + B32[1]) * r + B32[0]
-        out[i] = z * q / w
-
-
-@loop("output, words")
-def probabilities_32(out: Array, words: Array) -> int:
-    tails = 0
-    for i in range(words.size):
         bits = np.int32(words[i])
-        far = np.int32(bits ^ (bits >> 31))
-        out[tails] = (np.float32(np.int32(2**31 - 1 - far)) + HALF_32) * UNIT_32
-        tails += 1 if abs((np.float32(bits) + HALF_32) * UNIT_32) > CENTRE_32 else 0
-    return tails
+        q = (np.float32(bits) + HALF_32) * UNIT_32
+        r = SQUARED_32 - q * q
+        z_centre = (((r * A32[3] + A32[2]) * r + A32[1]) * r + A32[0]) * q
+        w_centre = ((r * B32[3] + B32[2]) * r + B32[1]) * r + B32[0]
 
-
-@loop("words, output")
-def exponents_32(bits: Array, k: Array) -> None:
-    for j in range(bits.size):
-        shifted = np.int32(np.int32(bits[j]) + OFFSET_32)
-        k[j] = np.float32((shifted >> 23) - 127)
-        bits[j] = np.uint32((shifted & MASK_32) + ROOT_32)
-
-
-@loop("output, input")
-def tails_32(x: Array, k: Array) -> int:
-    for j in range(x.size):
-        f = x[j] - ONE_32
+        p = (np.float32(np.int32(MOST_32 - (bits ^ (bits >> 31)))) + HALF_32) * UNIT_32
+        shifted = np.int32(np.float32(p).view(np.int32) + OFFSET_32)
+        k = np.float32(np.int32((shifted >> 23) - 127))
+        f = np.int32((shifted & MASK_32) + ROOT_32).view(np.float32) - ONE_32
         h, s = f * HALF_32 * f, f / (f + TWO_32)
         t = s * s
         log = ((t * L32[3] + L32[2]) * t + L32[1]) * t + L32[0]
-        log = (log * t + h) * s + k[j] * LN2_LOW_32 - h + f + k[j] * LN2_HIGH_32
+        log = (log * t + h) * s + k * LN2_LOW_32 - h + f + k * LN2_HIGH_32
         r = np.sqrt(-log) - SHIFT_32
-        z = ((r * C32[3] + C32[2]) * r + C32[1]) * r + C32[0]
-        x[j] = z / ((r * D32[2] + D32[1]) * r + D32[0])
+        z_tail = ((r * C32[3] + C32[2]) * r + C32[1]) * r + C32[0]
+        w_tail = (r * D32[2] + D32[1]) * r + D32[0]
+
+        is_centre = abs(q) <= CENTRE_32
+        quantile = (z_centre if is_centre else z_tail) / (w_centre if is_centre else w_tail)
+        out[i] = quantile if is_centre else np.copysign(quantile, q)
     return 0  # 32 bits do not reach beyond
-
-
-@loop("output, words, input")
-def placed_32(out: Array, words: Array, tails: Array) -> None:
-    at = 0
-    for i in range(out.size):
-        q = (np.float32(np.int32(words[i])) + HALF_32) * UNIT_32
-        if abs(q) > CENTRE_32:
-            out[i] = np.copysign(tails[at], q)
-            at += 1
 
 
 # ---------------------------------------------------------------- tiles of numbers
 
-UNIFORM = {"f": uniform_32, "d": uniform_64}
-NORMAL = {
-    "f": (centre_32, probabilities_32, exponents_32, tails_32, placed_32),
-    "d": (centre_64, probabilities_64, exponents_64, tails_64, placed_64),
-}
+UNIFORM, NORMAL = {"f": uniform_32, "d": uniform_64}, {"f": normal_32, "d": normal_64}
 
 
 def uniform(bits: Array, dtype: np.dtype[Any]) -> Array:
@@ -202,19 +147,10 @@ def uniform(bits: Array, dtype: np.dtype[Any]) -> Array:
 def normal(bits: Array, dtype: np.dtype[Any]) -> Array:
     """Return the normal numbers of words, in float32 or float64; None for few, and without
     numba."""
-    if bits.size < SMALLEST:
+    fill = NORMAL[dtype.char][dtype.char] if bits.size >= SMALLEST else None
+    if fill is None:
         return None
-    loops = [loop[dtype.char] for loop in NORMAL[dtype.char]]
-    if None in loops:
-        return None
-    centre, probabilities, exponents, tails, place = loops
-    words = bits.reshape(-1)
-    out, scratch = np.empty(words.size, dtype), np.empty(words.size + 1, dtype)
-    centre(out, words)
-    outside = scratch[: probabilities(scratch, words)]
-    k = np.empty_like(outside)
-    exponents(outside.view(words.dtype), k)
-    if tails(outside, k):
-        far_tails_64["d"](outside)
-    place(out, words, outside)
+    out = np.empty(bits.size, dtype)
+    if fill(out, bits.reshape(-1)):
+        far_tails_64["d"](out)
     return out.reshape(bits.shape)
