@@ -609,6 +609,45 @@ def test_a_variable_that_holds_a_named_array_must_go_on_to_do_so(where: str) -> 
     assert step(x).tolist() == [6.0 * float(array)]
 
 
+@pytest.mark.parametrize("where", ["list", "attribute", "bound object", "container"])
+def test_a_place_that_leads_to_a_named_array_must_go_on_to_do_so(where: str) -> None:
+    w, rows, holder = {"w": gdt.full(1, 2.0)}, [0, gdt.ones(1)], types.SimpleNamespace()
+    rows[1], holder.rows, holder.w, holder.calls = w["w"], [{"w": w["w"]}], w, 0
+    reading: Callable[..., DistributedArray] = {
+        "list": lambda *_: rows[-1],
+        "attribute": lambda *_: holder.rows[0]["w"],
+        "bound object": lambda *it: it[0].rows[0]["w"],
+        "container": lambda *_: holder.w["w"],
+    }[where]
+
+    def step(*it: Any) -> DistributedArray:
+        return reading(*it) * w["w"]
+
+    bound = types.MethodType(step, holder)
+    run = gdt.function(bound if where == "bound object" else step, state=[w])
+    for _ in range(4):
+        assert run().tolist() == [4.0]
+        rows[0], holder.calls = rows[0] + 1, holder.calls + 1  # these are constants
+    assert len(run.programs) == 1
+    other = gdt.full(1, 5.0)
+    rows.append(other)
+    holder.rows, holder.w = [{"w": other}], {"w": other}
+    with pytest.raises(FunctionError, match="in a place that no state names"):
+        run()
+    rows[:], holder.rows, holder.w = [w["w"]], [{"w": w["w"]}], w
+    for _ in range(3):
+        assert run().tolist() == [4.0]
+
+
+def test_a_step_changes_nothing_where_no_state_is_named() -> None:
+    w, losses = {"w": gdt.ones(1)}, [[0.0]]
+    step = gdt.function(lambda: losses[0].append(1.0), state=[w])
+    step()
+    with pytest.raises(FunctionError, match=r"changes the length of losses.0, 2, to 3"):
+        step()
+    assert losses == [[0.0, 1.0]]
+
+
 def test_a_variable_is_no_state_where_others_are_named() -> None:
     total = gdt.zeros(1)
 

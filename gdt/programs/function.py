@@ -17,15 +17,16 @@ from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES
 from gdt.comm.notes import note_operands, noted_dataflow
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
-from gdt.observe import HELD, OBSERVERS, observing
+from gdt.observe import HELD, OBSERVERS, observing, observing_only
 from gdt.programs.program import Program
 from gdt.programs.recorder import Recorder
 from gdt.programs.replay import OUTDATED, Input, Recording, Result, replaced, templated
 from gdt.programs.signature import Arguments
-from gdt.programs.step_state import State, difference, holds_places, name_of
+from gdt.programs.step_state import Entry, State, difference, name_of
+from gdt.random.generator import Generator
 from gdt.state import Place, Stateful, places
 from gdt.state.trees import is_container, leaves
-from gdt.state.variables import read
+from gdt.state.variables import read, tree_of
 
 __all__ = ["Function", "RerecordedWarning", "function"]
 
@@ -106,33 +107,54 @@ class Function:
             if not (is_step and all(observer.wants_moves for observer in observers)):
                 return self._function(*args, **kwargs)
         arguments = Arguments(args, kwargs, self._name)
-        if HISTORIES:
-            return self._run_compared(arguments, bool(observers))
-        return self._run(arguments)
+        is_verified = self._verify and next(self._calls) % self._verify == 0
+        run = self._run_verified if is_verified else self._first_call if observers else self._run
+        return self._run_compared(arguments, run) if HISTORIES else run(arguments)
 
     def _run(self, arguments: Arguments) -> Any:
-        is_verified = self._verify and next(self._calls) % self._verify == 0
         try:
             recordings, _ = self._recordings[arguments.key]
         except KeyError:
             return self._first_call(arguments)
-        expected = self._expected(arguments) if is_verified and recordings else None
         for recording in recordings:
             result = recording.replay(arguments.places, arguments.containers)
             if result is not OUTDATED:
-                break
-        else:
-            result = self._record(arguments, recordings)
-        if expected is not None:
-            self._verify_call(arguments, result, *expected)
+                return result
+        return self._record(arguments, recordings)
+
+    def _run_verified(self, arguments: Arguments) -> Any:
+        """Run a call as written, put the state back, and run it as other calls are run; raise
+        FunctionError for what differs in what they return and leave, if the call has been recorded.
+        The state is then that of the step as written."""
+        recordings, _ = self._recordings.recall(arguments.key) or ((), ())
+        is_recorded = bool(recordings)
+        before = self._state(arguments)
+        with before.attempt(), observing_only(before):
+            written = self._as_written(before, arguments)
+        after = self._state(arguments)
+        before.put_back()
+        del before  # a replay overwrites arrays to which nobody else refers
+        result = self._first_call(arguments) if OBSERVERS.get() else self._run(arguments)
+        stale = difference(_values(result), _values(written))
+        stale = stale or difference(self._state(arguments).values, after.values)
+        if stale and is_recorded:
+            after.put_back()
+            name, replayed, value = stale
+            raise error(
+                FunctionError,
+                self._name,
+                f"a replay, in the call in {line_of_user()}, and the step as it is written differ "
+                f"in {name}",
+                operands={"replay": replayed, "as written": value},
+                remedy="The step relies on what is constant in its recording: pass it as an "
+                "argument, or keep it in a Module, dict or list that the step or state= names.",
+            )
         return result
 
-    def _run_compared(self, arguments: Arguments, is_observed: bool) -> Any:
+    def _run_compared(self, arguments: Arguments, run: Callable[[Arguments], Any]) -> Any:
         """Run a call that processes compare: which arrays it is given, and not what its ops are
-        given, since one process may replay what another runs as it is written. is_observed: whether
-        this one does the latter."""
-        recordings, _ = self._recordings.recall(arguments.key) or ((), ())
-        history, run = HISTORIES[0], self._first_call if is_observed else self._run
+        given, since one process may replay what another runs as it is written."""
+        history, (recordings, _) = HISTORIES[0], self._recordings.recall(arguments.key) or ((), ())
         taken = recordings[0].inputs if recordings else self._state(arguments).arrays
         places = _places(taken, arguments)
         operands = list(map(read, places))
@@ -178,7 +200,7 @@ class Function:
         outdated = recordings[0].state.changed() if recordings else None
         state = self._state(arguments)
         recorder = StepRecorder(self._name, state)
-        arrays = [(*part, recorder.declare(part[-1])) for part in state.arrays]
+        arrays = [(entry, recorder.declare(entry.value)) for entry in state.arrays]
         with state.attempt():
             with state.refusing_iterators(), observing(recorder):
                 returned = self._as_written(state, arguments)
@@ -186,10 +208,10 @@ class Function:
             results: list[DistributedArray] = []
             template = templated(returned, results, self._name)
             inputs = []
-            for place, n, array, register in arrays:
+            for (place, array, _, argument), register in arrays:
                 now = read(place)
                 written = None if now is array else Result.of(now, results)
-                inputs.append(Input(place, n, array.type, register, written))
+                inputs.append(Input(place, argument, array.type, register, written))
             outputs = [recorder.find(r) for r in results]
             program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
             if program is None:
@@ -217,41 +239,12 @@ class Function:
                 stacklevel=frame_of_user()[1],
             )
 
-    def _expected(self, arguments: Arguments) -> tuple[Tree, State]:
-        """Run a call as it is written; return its result and the state that it leaves. What it was
-        given is then put back, for a replay, which overwrites it if nobody else refers to it."""
-        before = self._state(arguments)
-        with before.attempt():
-            returned = self._as_written(before, arguments)
-        after = self._state(arguments)
-        before.put_back()
-        return returned, after
 
-    def _verify_call(
-        self, arguments: Arguments, result: Tree, expected: Tree, after: State
-    ) -> None:
-        """Raise FunctionError for what differs in what a call has returned and left and what it
-        does as it is written; the state is then the latter."""
-        stale = difference(_values(result), _values(expected))
-        stale = stale or difference(self._state(arguments).values, after.values)
-        if stale:
-            after.put_back()
-            name, replayed, written = stale
-            raise error(
-                FunctionError,
-                self._name,
-                f"a replay, in the call in {line_of_user()}, and the step as it is written differ "
-                f"in {name}",
-                operands={"replay": replayed, "as written": written},
-                remedy="The step relies on what is constant in its recording: pass it as an "
-                "argument, or keep it in a Module, dict or list that the step or state= names.",
-            )
-
-
-def _places(taken: Iterable[tuple[Any, ...]], arguments: Arguments) -> list[Place]:
-    """The places that hold the arrays of a call, in the order of their names. taken: a place and
-    -1 for one of the state, or its number among those of `arguments`."""
-    places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n, *_ in taken]
+def _places(taken: Iterable[Entry | Input], arguments: Arguments) -> list[Place]:
+    """The places that hold the arrays of a call, in the order of their names. taken: those of the
+    arrays of this call, or of another with its signature."""
+    numbered = [(x.place, x.argument) for x in taken]
+    places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n in numbered]
     places = [place for place in places if type(read(place)) is DistributedArray]
     return sorted(places, key=lambda place: (place.name, str(place.key)))
 
@@ -328,7 +321,7 @@ def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: 
         raise error(ArgumentError, "function", f"verify is {verify}", remedy="Pass 0 or more.")
     named = state if isinstance(state, list | tuple | None) else (state,)
     for i, part in enumerate(named or ()):
-        if not holds_places(part):
+        if tree_of(part) is None and not isinstance(part, Generator):
             raise error(
                 DtypeError,
                 "function",

@@ -7,11 +7,9 @@ import itertools
 import pickle
 import random
 import reprlib
-import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -26,7 +24,7 @@ from gdt.programs.recorder import refused_write
 from gdt.programs.signature import PRIMITIVES, Arguments
 from gdt.random.generator import Generator, generator
 from gdt.state import Place, Stateful, owner_of, places
-from gdt.state.variables import MISSING, Cell, read, variables
+from gdt.state.variables import MISSING, Cell, read, tree_of, variables
 
 STATE = (DistributedArray, Stateful, Generator)  # what makes a variable state
 CONSTANT = (tuple, types.MappingProxyType)  # containers whose values cannot be set
@@ -38,16 +36,26 @@ Role = Literal["state", "argument", "counter", "constant"]
 
 
 class Entry(NamedTuple):
-    """A place, the value that it had when the state was taken, and what a step may put there."""
+    """A place, the value that it had when the state was taken, and what a step may put there.
+
+    argument: the number of its array among those of the arguments, or -1.
+    """
 
     place: Place
     value: Any
     role: Role
+    argument: int = -1
 
     @classmethod
-    def of(cls, place: Place, role: Role) -> Entry:
+    def of(cls, place: Place, role: Role, argument: int = -1) -> Entry:
         """The entry of a place with the value that it has now."""
-        return cls(place, read(place), role)
+        return cls(place, read(place), role, argument)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is of an array that a call may read."""
+        is_state = self.role == "state" and isinstance(self.value, DistributedArray)
+        return is_state or self.argument >= 0
 
     @property
     def is_guarded(self) -> bool:
@@ -89,17 +97,26 @@ HOST_RANDOM = HostRandom()
 
 
 class RefusedIterator:
-    """A stand-in for an iterator while a step is recorded. refuse: a function that raises the error
-    for taking its next value, or for sending it one."""
+    """A stand-in for an iterator while the step of that name is recorded."""
 
-    def __init__(self, iterator: Iterator[Any], refuse: Callable[..., NoReturn]) -> None:
-        vars(self).update(_iterator=iterator, send=refuse)
+    def __init__(self, step: str, entry: Entry) -> None:
+        vars(self).update(_step=step, _place=entry.place, _iterator=entry.value)
 
     def __iter__(self) -> RefusedIterator:
         return self
 
-    def __next__(self) -> Any:
-        return self.send(None)
+    def __next__(self) -> NoReturn:
+        iterator_type = type(self._iterator).__name__
+        raise error(
+            FunctionError,
+            self._step,
+            f"a recorded step cannot take the next value of {self._place.name} ({iterator_type}), "
+            f"in {line_of_user()}",
+            remedy="Take it outside of the step, and pass its value: an array, if it changes.",
+        )
+
+    def send(self, value: Any) -> NoReturn:
+        next(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._iterator, name)
@@ -126,12 +143,11 @@ class State(Observer):
         self, function: Callable[..., Any], named: tuple[Any, ...] | None, arguments: Arguments
     ) -> None:
         self._name, self._line = name_of(function), _line_of(function)
-        self._arguments = [
-            (Place("an argument", owner, key), n, owner[key])
+        self._entries = [
+            Entry.of(Place(f"argument[{key!r}]", owner, key), "argument", n)
             for n, (owner, key) in enumerate(arguments.places)
         ]
-        self._entries: list[Entry] = []
-        self.entered: set[int] = set()  # identities of all containers
+        self.entered: set[int] = set()  # identities of all containers of the state
         roots, unnamed = [*variables(function)], []
         if named is not None:
             unnamed, roots = roots, [Place(f"state[{i}]", named, i) for i in range(len(named))]
@@ -145,12 +161,10 @@ class State(Observer):
                 keys = container if isinstance(container, Mapping) else range(len(container))
                 inside = [Place(f"argument[{key!r}]", container, key) for key in keys]
                 self._entries += [Entry.of(place, "argument") for place in inside]
-        # A variable that holds an array of the state as well must go on to do so.
-        held = {id(array) for *_, array in self.arrays}
-        for place in unnamed:
-            self._entries.append(
-                Entry.of(place, "state" if id(read(place)) in held else "constant")
-            )
+        closed, state = {*self.entered}, {id(entry.value) for entry in self.arrays}
+        state |= {id(entry.place.owner) for entry in self._entries if entry.role == "state"}
+        for root in unnamed:
+            self._enter_unnamed(root, closed, state)
         self._enter_draws("gdt.random", generator)
         for name in ("random", "numpy.random"):
             self._entries.append(Entry.of(Place(name, HOST_RANDOM, name), "constant"))
@@ -158,14 +172,30 @@ class State(Observer):
     def _enter(self, root: Place) -> None:
         """Take in what a variable holds, or what is named in a tuple."""
         value, is_named = read(root), isinstance(root.owner, tuple)
-        tree = _tree_of(value) if is_named else value
-        inside = places(tree, root.name, on_cycle=self._refuse_cycle, closed=self.entered)
-        contents = [(root, value), *[(place, place.value) for place in inside]]
-        is_state = is_named or any(isinstance(item, STATE) for _, item in contents)
-        role: Role = "state" if is_state else "constant"
-        for place, item in contents:
+        tree = tree_of(value) if is_named else value
+        contents = _contents(root, tree, on_cycle=self._refuse_cycle, closed=self.entered)
+        is_state = is_named or any(isinstance(item, STATE) for _, item, _ in contents)
+        self._add(contents, itertools.repeat("state" if is_state else "constant"))
+
+    def _enter_unnamed(self, root: Place, closed: set[int], state: set[int]) -> None:
+        """Take in what a variable holds that `state=` does not name. A place in it that leads to
+        the state must go on to do so: the step reads it there, and a replay where it is named.
+
+        closed: identities of containers to leave out. state: identities of the state's arrays and
+        owners, and of the owners around these, which are added.
+        """
+        contents, roles = _contents(root, tree_of(read(root)), closed=closed), list[Role]()
+        for place, item, _ in reversed(contents):
+            leads = not state.isdisjoint((id(item), id(owner_of(tree_of(item)))))
+            if leads:
+                state.add(id(place.owner))
+            roles.insert(0, "state" if leads else "constant")
+        self._add(contents, roles)
+
+    def _add(self, contents: list[tuple[Place, Any, Any]], roles: Iterable[Role]) -> None:
+        for (place, item, tree), role in zip(contents, roles, strict=False):
             self._entries.append(Entry(place, item, "counter" if place.is_counter else role))
-            self._enter_keys(place.name, owner_of(tree if place is root else item), role)
+            self._enter_keys(place.name, owner_of(tree), role)
             if isinstance(item, Generator):
                 self._enter_draws(place.name, item)
 
@@ -187,24 +217,19 @@ class State(Observer):
         )
 
     @property
-    def arrays(self) -> list[tuple[Place, int, DistributedArray]]:
-        """The arrays that a call may read: place, number among those of the arguments (-1: it is in
-        the state), and array."""
-        return self._arguments + [
-            (place, -1, value)
-            for place, value, role in self._entries
-            if role == "state" and isinstance(value, DistributedArray)
-        ]
+    def arrays(self) -> list[Entry]:
+        """The entries of the arrays that a call may read, those of its arguments first."""
+        return [entry for entry in self._entries if entry.is_read]
 
     @property
     def values(self) -> list[tuple[str, Any]]:
         """The name and the value of every entry."""
-        return [(place.name, value) for place, value, _ in self._entries]
+        return [(entry.place.name, entry.value) for entry in self._entries]
 
     # ---- around a call
 
     def on_write(self, array: Any, before: Any, after: Any) -> None:
-        if any(array is read for *_, read in self.arrays):
+        if any(array is entry.value for entry in self.arrays):
             raise refused_write(before)
 
     @contextmanager
@@ -216,7 +241,8 @@ class State(Observer):
         partial reductions on. So every call sends the same, whether it is replayed, recorded or
         runs as written, and processes may differ in that.
         """
-        traces = [(a, a._resolved, a._is_passed) for *_, a in self.arrays]
+        arrays = [entry.value for entry in self.arrays]
+        traces = [(array, array._resolved, array._is_passed) for array in arrays]
         for array, *_ in traces:
             array._resolved, array._is_passed = None, False
         try:
@@ -231,37 +257,22 @@ class State(Observer):
     @contextmanager
     def refusing_iterators(self) -> Iterator[None]:
         """Refuse, in this context, to take the next value of an iterator in a variable: a replay
-        would not take it."""
-
-        def refuse(place: Place, iterator: Any, _: Any) -> NoReturn:
-            raise error(
-                FunctionError,
-                self._name,
-                f"a recorded step cannot take the next value of {place.name} "
-                f"({type(iterator).__name__}), in {line_of_user()}",
-                remedy="Take it outside of the step, and pass its value: an array, if it changes.",
-            )
-
-        refused = [
-            (place, value, RefusedIterator(value, partial(refuse, place, value)))
-            for place, value, _ in self._entries
-            if isinstance(value, Iterator)
-        ]
-        try:
-            for place, _, stand_in in refused:
-                try:
-                    place.owner[place.key] = stand_in
-                except TypeError:  # a tuple, where nothing can stand in for it
-                    next(stand_in)
-            yield
-        finally:
-            for place, iterator, stand_in in refused:
-                if read(place) is stand_in:  # the step may have put something else there
-                    place.owner[place.key] = iterator
+        would not take it. Where something raises, iterators are put back by `attempt`."""
+        iterators = [entry for entry in self._entries if isinstance(entry.value, Iterator)]
+        refused = [(entry, RefusedIterator(self._name, entry)) for entry in iterators]
+        for (place, *_), stand_in in refused:
+            try:
+                place.owner[place.key] = stand_in
+            except TypeError:  # a tuple, where nothing can stand in for it
+                next(stand_in)
+        yield
+        for (place, iterator, *_), stand_in in refused:
+            if read(place) is stand_in:  # the step may have put something else there
+                place.owner[place.key] = iterator
 
     def put_back(self) -> None:
         """Let everything be again what it was, counters and random numbers too."""
-        for place, value, _ in self._entries:
+        for place, value, *_ in self._entries:
             if _is_same(read(place), value) or isinstance(place.owner, CONSTANT):
                 continue
             if value is MISSING:
@@ -271,7 +282,7 @@ class State(Observer):
 
     def refuse_changes(self) -> None:
         """Raise FunctionError if a step has changed something that a replay would not change."""
-        for place, was, role in self._entries:
+        for place, was, role, _ in self._entries:
             now, is_array = read(place), isinstance(was, DistributedArray)
             may_be_another = role != "constant" and is_array and isinstance(now, DistributedArray)
             if not (role == "counter" or may_be_another or _is_same(now, was)):
@@ -288,7 +299,7 @@ class State(Observer):
 
     def forget(self) -> None:
         """Drop all but what a recording relies on: arrays may be large."""
-        self._entries, self._arguments = [e for e in self._entries if e.is_guarded], []
+        self._entries = [entry for entry in self._entries if entry.is_guarded]
 
     # ---- guards
 
@@ -300,15 +311,15 @@ class State(Observer):
         def name(thing: Any) -> str:
             return names.setdefault(id(thing), (f"guard{len(names)}", thing))[0]
 
-        checks = [f"{_expression(place, name)} {name(value)}" for place, value, _ in self._entries]
+        checks = [f"{_expression(place, name)} {name(value)}" for place, value, *_ in self._entries]
         namespace |= names.values()
         # Numbers may be equal without being one object.
         return f"{' and '.join(dict.fromkeys(checks)) or True} or changed() is None"
 
     def changed(self) -> str | None:
         """The name of something that a recording relies on and that is not what it was; or None."""
-        others = (place for place, value, _ in self._entries if not _is_same(read(place), value))
-        return next((place.name for place in others), None)
+        others = (e.place.name for e in self._entries if not _is_same(read(e.place), e.value))
+        return next(others, None)
 
 
 def difference(
@@ -334,20 +345,11 @@ def _line_of(function: Callable[..., Any]) -> str:
     return f"line {code.co_firstlineno} of {code.co_filename}" if code else name_of(function)
 
 
-def holds_places(value: Any) -> bool:
-    """Whether a value may be named as state: a container, a user's object, or a generator."""
-    return _tree_of(value) is not None or isinstance(value, Generator)
-
-
-def _tree_of(value: Any) -> Any:
-    """A container itself; the attributes of an object of a class that is neither gdt's nor
-    Python's; None for any other value."""
-    if owner_of(value) is not None:
-        return value
-    package = type(value).__module__.partition(".")[0]
-    is_users = package not in ("gdt", "numpy", *sys.stdlib_module_names)
-    is_users = is_users or isinstance(value, types.SimpleNamespace)
-    return getattr(value, "__dict__", None) if is_users else None
+def _contents(root: Place, tree: Any, **options: Any) -> list[tuple[Place, Any, Any]]:
+    """A place and all places in the tree there: of each the place, the value, and the tree that it
+    is. options: those of `places`."""
+    inside = [(place, place.value, place.value) for place in places(tree, root.name, **options)]
+    return [(root, read(root), tree), *inside]
 
 
 def _expression(place: Place, name: Callable[[Any], str]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
-from gdt.state import Place
+from gdt.state import Place, owner_of
 
 MISSING = object()
 MISSING_KEY = (KeyError, IndexError, AttributeError, ValueError)  # ValueError: an empty cell
@@ -35,6 +36,17 @@ def read(place: Place) -> Any:
         return place.value
     except MISSING_KEY:
         return MISSING
+
+
+def tree_of(value: Any) -> Any:
+    """A container itself; the attributes of an object of a class that is neither gdt's nor
+    Python's; None for any other value."""
+    if owner_of(value) is not None:
+        return value
+    package = type(value).__module__.partition(".")[0]
+    is_users = package not in ("gdt", "numpy", *sys.stdlib_module_names)
+    is_users = is_users or isinstance(value, types.SimpleNamespace)
+    return getattr(value, "__dict__", None) if is_users else None
 
 
 def variables(function: Any, name: str = "self") -> Iterator[Place]:

@@ -541,7 +541,7 @@ def apart(mesh: gdt.Mesh) -> list[str]:
         optimizer.update(weights, gradients)
         return value, {name: weights[name] for name in ("wv" if is_first else "vw")}
 
-    for run in (step, gdt.function(step)):
+    for run in (step, gdt.function(step), gdt.function(step, verify=2)):
         for call in range(6):
             is_apart = is_first and call in (0, 3)
             with gdt.count_collectives() if is_apart else contextlib.nullcontext():
