@@ -9,6 +9,13 @@ number of elements. Scratch memory comes from `empty(shape, dtype)`.
 A function raises KernelError for operands that no kernel takes; the op then runs its body.
 """
 
+from gdt.cuda.launches.attention import (
+    ATTENTION_TYPES,
+    ATTENTION_WIDTHS,
+    Sight,
+    attention,
+    attention_gradients,
+)
 from gdt.cuda.launches.batchnorm import bn_apply, bn_backward, bn_merge, bn_moments, bn_sums
 from gdt.cuda.launches.calls import (
     ENOUGH_BLOCKS,
@@ -46,6 +53,8 @@ from gdt.cuda.launches.update import adam, momentum, sgd, update_table
 
 __all__ = [
     "ACTIVATIONS",
+    "ATTENTION_TYPES",
+    "ATTENTION_WIDTHS",
     "DRAWS",
     "ENOUGH_BLOCKS",
     "FLOATS",
@@ -64,10 +73,13 @@ __all__ = [
     "Array",
     "Empty",
     "Leading",
+    "Sight",
     "Struct",
     "adam",
     "arg_finish",
     "arg_reduce",
+    "attention",
+    "attention_gradients",
     "bn_apply",
     "bn_backward",
     "bn_merge",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from gdt.cuda.compiler import ARCHITECTURES
+from gdt.cuda.launches.attention import attention_instances
 from gdt.cuda.launches.batchnorm import batchnorm_instances
 from gdt.cuda.launches.matmul import matmul_instances
 from gdt.cuda.launches.matmul_hopper import HOPPER, matmul_hopper_instances
@@ -20,6 +21,7 @@ WITHOUT = {  # architectures that lack a kernel's instructions
 }
 
 _INSTANCES: Mapping[str, Callable[[], Iterator[Instance]]] = {
+    "attention.cu": attention_instances,
     "batchnorm.cu": batchnorm_instances,
     "matmul.cu": matmul_instances,
     "matmul_hopper.cu": matmul_hopper_instances,

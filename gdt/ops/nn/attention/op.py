@@ -30,6 +30,7 @@ from gdt.ops.nn.attention.blocks import (
     mask_of_tile,
     tiles_of,
 )
+from gdt.ops.nn.attention.kernels import attention_kernel, gradient_kernel
 from gdt.ops.nn.attention.spans import Spans, number_of
 from gdt.ops.rearranging import roll
 from gdt.ops.reductions import sum_
@@ -100,6 +101,9 @@ def attention_of_tiles(
     return out.astype(xp.result_type(q.dtype, k.dtype, v.dtype), copy=False), denominators
 
 
+attention_of_tiles.kernel(attention_kernel)
+
+
 def _gradient_rule(
     q: ArrayType, k: ArrayType, v: ArrayType, mask: Any, key: Any, *rest: Any, how: Spans
 ) -> RuleSpec:
@@ -152,6 +156,7 @@ def _no_second_derivative(*_: Any, **__: Any) -> DistributedArray:
     raise error(GradientError, "attention", problem, remedy=remedy)
 
 
+attention_gradient.kernel(gradient_kernel)
 attention_gradient.vjp(*[_no_second_derivative] * 8)
 
 

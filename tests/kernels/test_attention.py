@@ -1,0 +1,149 @@
+"""attention.cu against float64 NumPy, and in the engine against whole arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gdt
+from gdt.cuda import launches
+from gdt.ops.philox import CounterRun
+from gdt.random.bits import bernoulli
+
+from ..samples.attention import attention as whole_attention
+from .emulation import EmulatedBackend
+from .harness import (
+    DTYPES,
+    SANITIZERS,
+    SCHEDULES,
+    Execute,
+    assert_close,
+    covering,
+    every,
+    garbage,
+    name,
+    normal,
+    run_case,
+)
+
+HEADS = {  # leading axes of the queries, and of keys and values
+    "none": ((), ()),
+    "heads": ((2, 2), (2, 2)),
+    "shared keys": ((2, 2), (2, 1)),
+}
+OPTIONS: dict[str, Any] = {
+    "dtype": ["float32", "float16", "bfloat16"],
+    "queries": [1, 5, 65],
+    "keys": [1, 64, 70, 130],
+    "features": [(1, 3), (40, 8), (8, 40), (130, 66), (33, 256)],
+    "leading": list(HEADS),
+    "causal": [False, True],
+    "mask": ["none", "all", "keys", "heads"],
+    "dropout": [0.0, 0.4],
+    "place": ["whole", "tile", "padding"],
+    "order": SCHEDULES,
+}
+KEY = 2**63 + 5
+
+
+def reference(
+    q: Any, k: Any, v: Any, g: Any, sees: Any, kept: Any, scale: float
+) -> tuple[Any, Any, Any, Any, Any, Any]:
+    """The result, log-sum-exp, products, and gradients in q, k and v, in float64."""
+    q, k, v, g = (a.astype(np.float64) for a in (q, k, v, g))
+    scores = np.where(sees, scale * q @ k.swapaxes(-1, -2), -np.inf)
+    high = scores.max(-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - np.where(high == -np.inf, 0, high))
+    total = weights.sum(-1, keepdims=True)
+    weights /= np.where(total == 0, 1, total)
+    with np.errstate(divide="ignore"):
+        lse = (high + np.log(total))[..., 0]
+    out = (weights * kept) @ v
+    products = (out * g).sum(-1)
+    of_scores = weights * (kept * (g @ v.swapaxes(-1, -2)) - products[..., None])
+    g_q, g_k = scale * of_scores @ k, scale * of_scores.swapaxes(-1, -2) @ q
+    return out, lse, products, g_q, g_k, (weights * kept).swapaxes(-1, -2) @ g
+
+
+def check_attention(
+    dtype: str,
+    queries: int,
+    keys: int,
+    features: tuple[int, int],
+    leading: str,
+    causal: bool,
+    mask: str,
+    dropout: float,
+    place: str,
+    execute: Execute,
+) -> None:
+    """Compare a tile of queries and a tile of keys of each item, somewhere in longer sequences."""
+    rng = np.random.default_rng(0)
+    q_heads, k_heads = HEADS[leading]
+    (e, f), heads = features, math.prod(q_heads)
+    first = {"whole": (0, 0), "tile": (70, 40), "padding": (3, 2)}[place]
+    missing = (1, 3) if place == "padding" else (0, 0)
+    totals = [
+        max(a + n - gone, 1) for a, n, gone in zip(first, (queries, keys), missing, strict=True)
+    ]
+    q, k = normal(rng, (*q_heads, queries, e), dtype), normal(rng, (*k_heads, keys, e), dtype)
+    v, g = normal(rng, (*k_heads, keys, f), dtype), normal(rng, (*q_heads, queries, f), dtype)
+    mesh_ndim, scale = len(q_heads), 0.7 / math.sqrt(e)
+    rows = first[0] + np.arange(queries)[:, None]
+    columns = first[1] + np.arange(keys)
+    sees = np.broadcast_to((rows < totals[0]) & (columns < totals[1]), (*q_heads, queries, keys))
+    if causal:
+        sees = sees & (columns <= rows)
+    shape = {
+        "none": None,
+        "all": (*[1] * mesh_ndim, *totals),
+        "keys": (*[1] * mesh_ndim, 1, totals[1]),
+        "heads": (*q_heads, totals[0], 1),
+    }[mask]
+    masks = None if shape is None else rng.random(shape) < 0.6
+    if masks is not None:
+        whole = np.broadcast_to(masks, (*masks.shape[:-2], *totals))
+        inside = np.minimum(rows, totals[0] - 1), np.minimum(columns, totals[1] - 1)
+        sees = sees & whole[..., inside[0], inside[1]]
+    kept, head = np.ones(1), None
+    if dropout:
+        head = rng.permutation(heads).reshape(q_heads).astype(np.int64)
+        starts = (head[..., None] * totals[0] + rows[:, 0]) * totals[1] + first[1]
+        drawn = bernoulli(np, CounterRun(starts, keys), KEY, p=1 - dropout)
+        kept = drawn / (1 - dropout)
+    is_offset = place != "whole"
+    ones = [1] * mesh_ndim
+    sight = launches.Sight(
+        *totals,
+        scale,
+        causal,
+        np.full(ones, first[0], np.int32) if is_offset else None,
+        np.full(q_heads, first[1], np.int32) if is_offset else None,
+        masks,
+        np.full(1, KEY, np.uint64) if dropout else None,
+        dropout,
+        head,
+    )
+    want, want_lse, products, *gradients = reference(q, k, v, g, sees, kept, scale)
+    out, lse = garbage((*q_heads, queries, f), q.dtype), garbage((*q_heads, queries), DTYPES["float32"])
+    execute(launches.attention(q, k, v, out, lse, sight, mesh_ndim=mesh_ndim))
+    size = 4.0 / (1 - dropout)
+    assert_close(out, want, dtype, e + keys, size)
+    unseen = want_lse == -np.inf
+    assert (lse[unseen] == -np.inf).all()
+    assert_close(np.where(unseen, 0, lse), np.where(unseen, 0, want_lse), dtype, e + keys, 4.0)
+    got = [garbage(a.shape, DTYPES["float32"]) for a in gradients]
+    sums = want_lse.astype(np.float32), products.astype(np.float32)
+    execute(
+        launches.attention_gradients(q, k, v, g, *sums, tuple(got), sight, mesh_ndim=mesh_ndim)
+    )
+    for gradient, exact in zip(got, gradients, strict=True):
+        assert_close(gradient, exact, dtype, e + f + max(keys, queries), size * math.sqrt(f + e))
+
+
+@pytest.mark.parametrize("case", covering(**OPTIONS), ids=name)
+def test_results_and_gradients(case: dict[str, Any]) -> None:
+    run_case(check_attention, case)
