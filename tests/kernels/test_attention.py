@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ import pytest
 
 import gdt
 from gdt.cuda import launches
+from gdt.errors import KernelError
 from gdt.ops.philox import CounterRun
 from gdt.random.bits import bernoulli
 
-from ..samples.attention import attention as whole_attention
 from .emulation import EmulatedBackend
 from .harness import (
     DTYPES,
@@ -128,7 +129,10 @@ def check_attention(
         head,
     )
     want, want_lse, products, *gradients = reference(q, k, v, g, sees, kept, scale)
-    out, lse = garbage((*q_heads, queries, f), q.dtype), garbage((*q_heads, queries), DTYPES["float32"])
+    out, lse = (
+        garbage((*q_heads, queries, f), q.dtype),
+        garbage((*q_heads, queries), DTYPES["float32"]),
+    )
     execute(launches.attention(q, k, v, out, lse, sight, mesh_ndim=mesh_ndim))
     size = 4.0 / (1 - dropout)
     assert_close(out, want, dtype, e + keys, size)
@@ -137,9 +141,7 @@ def check_attention(
     assert_close(np.where(unseen, 0, lse), np.where(unseen, 0, want_lse), dtype, e + keys, 4.0)
     got = [garbage(a.shape, DTYPES["float32"]) for a in gradients]
     sums = want_lse.astype(np.float32), products.astype(np.float32)
-    execute(
-        launches.attention_gradients(q, k, v, g, *sums, tuple(got), sight, mesh_ndim=mesh_ndim)
-    )
+    execute(launches.attention_gradients(q, k, v, g, *sums, tuple(got), sight, mesh_ndim=mesh_ndim))
     for gradient, exact in zip(got, gradients, strict=True):
         assert_close(gradient, exact, dtype, e + f + max(keys, queries), size * math.sqrt(f + e))
 
@@ -147,3 +149,120 @@ def check_attention(
 @pytest.mark.parametrize("case", covering(**OPTIONS), ids=name)
 def test_results_and_gradients(case: dict[str, Any]) -> None:
     run_case(check_attention, case)
+
+
+@pytest.mark.kernels_full
+@pytest.mark.parametrize("dtype", OPTIONS["dtype"])
+def test_results_and_gradients_in_full(dtype: str) -> None:
+    fewer = {"dtype": [dtype], "queries": [65], "keys": [70, 130], "order": ["random"]}
+    for case in every(**(OPTIONS | fewer)):
+        run_case(check_attention, case)
+
+
+@pytest.mark.kernels_full
+@pytest.mark.parametrize("sanitizer", SANITIZERS)
+def test_results_and_gradients_under_sanitizers(sanitizer: str) -> None:
+    check_attention(
+        "float32", 65, 70, (33, 40), "shared keys", True, "heads", 0.4, "padding",
+        Execute(sanitizer=sanitizer),
+    )  # fmt: skip
+
+
+def test_more_features_than_a_block_holds_have_no_kernel() -> None:
+    q, v = np.zeros((3, 4), np.float32), np.zeros((3, 257), np.float32)
+    lse = np.zeros(3, np.float32)
+    with pytest.raises(KernelError, match="attention: no kernel takes 257 features"):
+        launches.attention(q, q, v, v.copy(), lse, launches.Sight(3, 3, 1.0))
+    wide = q.astype(np.float64)
+    with pytest.raises(KernelError, match="attention: no kernel takes float64"):
+        launches.attention(wide, wide, wide, wide.copy(), lse, launches.Sight(3, 3, 1.0))
+
+
+def test_infinite_and_nan_scores_give_what_numpy_gives() -> None:
+    q = np.array([[1], [np.nan], [np.inf], [-np.inf], [1e38]], np.float32)
+    k = np.array([[1], [2], [-3]], np.float32)
+    v = np.array([[1], [2], [4]], np.float32)
+    out, lse = garbage((5, 1), q.dtype), garbage((5,), q.dtype)
+    Execute()(launches.attention(q, k, v, out, lse, launches.Sight(5, 3, 1.0)))
+    assert np.isfinite(out[0, 0])
+    assert np.isnan(out[1:4]).all()
+    assert np.isnan(lse[1:4]).all()
+    assert out[4] == 2  # the weights of the smaller scores are 0
+    assert lse[4] == np.float32(2e38)
+
+
+# ---------------------------------------------------------------- in the engine
+
+WHOLE, ROWS, RING = [None, None], ["b", None], [("a", "b"), None]
+SPLITS = [
+    [WHOLE, WHOLE, WHOLE], [RING, RING, RING], [ROWS, WHOLE, WHOLE], [WHOLE, ROWS, ROWS],
+    [["a", "b"], ROWS, ["b", "a"]],
+]  # fmt: skip
+CALLS: list[dict[str, Any]] = [{"causal": True}, {"dropout": 0.3, "key": 5}]
+
+
+def results_and_gradients(arrays: list[Any], mask: Any, g: Any, call: dict[str, Any]) -> list[Any]:
+    out, pull = gdt.vjp(lambda q, k, v: gdt.attention(q, k, v, mask, **call), *arrays)
+    return [out, *pull(g)]
+
+
+@pytest.mark.parametrize("count", [1, 8], ids=["one block", "eight blocks"])
+def test_every_split_runs_the_kernels_and_equals_the_body(
+    count: int, emulated: EmulatedBackend, rng: np.random.Generator
+) -> None:
+    mesh = gdt.create_mesh([("a", 2), ("b", 4)], devices=[f"emu:{i}" for i in range(count)])
+    shapes = (2, 3, 13, 4), (2, 1, 13, 4), (2, 1, 13, 5), (2, 3, 13, 5)
+    *arrays, g = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    seen = rng.random((2, 1, 13, 13)) < 0.5
+    seen[0, 0, 2] = False  # a query that sees no key
+    replicated = gdt.Layout.replicated(mesh, 4)
+    masks = [
+        gdt.asarray(seen, layout=at)
+        for at in (replicated, gdt.Layout(["a", None, None, None], mesh))
+    ]
+    for call, mask in product(CALLS, [None, *masks]):
+        wide = [gdt.asarray(a.astype(np.float64)) for a in (*arrays, g)]
+        exact = results_and_gradients(wide[:3], None if mask is None else seen, wide[3], call)
+        for specs in SPLITS:
+            placed = [
+                gdt.asarray(a, layout=gdt.Layout([None, None, *spec], mesh))
+                for a, spec in zip(arrays, specs, strict=True)
+            ]
+            cotangent = gdt.asarray(g, layout=replicated)
+            explanation = gdt.explain(results_and_gradients, placed, mask, cotangent, call)
+            assert {row.kernel for row in explanation.rows if row.op.startswith("attention")} == {
+                "attention<float, 128>", "attention_dq<float, 128> attention_dkv<float, 128>",
+            }  # fmt: skip
+            for result, want in zip(explanation.value, exact, strict=True):
+                assert_close(result.numpy(), want.numpy(), "float32", 16, 8.0)
+
+
+def test_half_precision_runs_the_kernels(
+    emulated: EmulatedBackend, rng: np.random.Generator
+) -> None:
+    mesh = gdt.create_mesh([("a", 2)], devices=["emu:0"])
+    arrays = [rng.standard_normal((2, 5, 4)).astype(np.float16) for _ in range(4)]
+    *placed, g = [gdt.asarray(a, layout=gdt.Layout(["a", None, None], mesh)) for a in arrays]
+    explanation = gdt.explain(results_and_gradients, placed, None, g, {"causal": True})
+    assert {row.kernel for row in explanation.rows if row.op.startswith("attention")} == {
+        "attention<half_t, 128>", "attention_dq<half_t, 128> attention_dkv<half_t, 128>",
+    }  # fmt: skip
+    *wide, wide_g = [gdt.asarray(a.astype(np.float64)) for a in arrays]
+    exact = results_and_gradients(wide, None, wide_g, {"causal": True})
+    for result, want in zip(explanation.value, exact, strict=True):
+        assert result.dtype == np.float16
+        assert_close(result.numpy(), want.numpy(), "float16", 16, 8.0)
+
+
+def test_float64_and_mixed_dtypes_run_the_body_and_say_so(emulated: EmulatedBackend) -> None:
+    mesh = gdt.create_mesh([("a", 2)], devices=["emu:0"])
+    x = gdt.ones((3, 4), "float64", layout=gdt.Layout.replicated(mesh, 2))
+    for v, reason in (
+        (x, "attention: no kernel takes float64"),
+        (x.astype("float32"), "operands are of float32, float64"),
+    ):
+        explanation = gdt.explain(gdt.attention, x, x, v)
+        (kernel,) = [row.kernel for row in explanation.rows if row.op == "attention_of_tiles"]
+        assert kernel.startswith("body: ")
+        assert reason in kernel
+        assert explanation.value.tolist() == [[1.0] * 4] * 3

@@ -27,6 +27,9 @@ REPORT = re.compile(
     re.S,
 )
 REGISTERS = {  # a multiprocessor has 65,536, so 128 let two blocks of 256 threads in, 255 one
+    "attention": 255,
+    "attention_dq": 255,
+    "attention_dkv": 255,
     "matmul_simt": 128,
     "matmul_mma": 255,
     "matmul_wgmma": 168,  # of 384 threads; the warpgroups then share out the same registers anew
@@ -45,7 +48,10 @@ SHARED_OF_BLOCK = {  # CUDA C++ Programming Guide, "technical specifications per
 # The math library's float64 subroutines are called, and calls save a few registers in memory.
 CALL_BYTES = 64
 FILES = sorted(p.name for p in sources.source_folder().glob("*.cu"))
-SLOW = {"matmul_hopper.cu": 3}  # many instances: one in three, all of them under kernels_full
+SLOW = {
+    "attention.cu": 3,
+    "matmul_hopper.cu": 3,
+}  # many instances: one in three, all of them under kernels_full
 DEFAULT = {"sm_75", "sm_90a"}  # the oldest and the main target; the others are marked kernels_full
 PATTERNS = {  # instructions that a kernel must, or must not, be made of
     "softmax_ce": ["LDG.E.128", "STG.E.128"],

@@ -57,9 +57,11 @@ def attention_instances() -> Iterator[Instance]:
 def _instance(kernel: str, x: Array, width: int) -> Instance:
     """Return the instance for operands like x whose sums have `width` columns, or raise
     KernelError."""
+    if c_type(x) not in ATTENTION_TYPES:
+        raise error(KernelError, kernel, f"no kernel takes {x.dtype}")
     fitting = [w for w in ATTENTION_WIDTHS if w >= width]
-    if not fitting or c_type(x) not in ATTENTION_TYPES:
-        problem = f"no kernel takes {width} features of {x.dtype}"
+    if not fitting:
+        problem = f"no kernel takes {width} features, which are more than {ATTENTION_WIDTHS[-1]}"
         raise error(KernelError, kernel, problem)
     return Instance(FILE, kernel, (c_type(x), str(fitting[0])))
 
