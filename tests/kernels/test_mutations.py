@@ -21,6 +21,7 @@ from tests.needs import need_compiler
 
 from .conftest import MUTATION
 from .harness import Execute, close_runners
+from .test_attention import check_attention
 from .test_batchnorm import check_forward_and_backward
 from .test_matmul import check_matmul
 from .test_matmul_hopper import check_wgmma
@@ -30,6 +31,17 @@ from .test_softmax_ce import check_split_classes, check_whole_rows
 from .test_update import check_update
 
 pytestmark = pytest.mark.kernels_full
+
+
+def attention(execute: Execute) -> None:
+    for leading, causal, mask, dropout, place in (
+        ("shared keys", True, "heads", 0.4, "padding"),
+        ("heads", False, "none", 0.4, "tile"),
+        ("none", True, "none", 0.0, "whole"),
+    ):
+        check_attention(
+            "float32", 130, 150, (40, 70), leading, causal, mask, dropout, place, execute
+        )  # fmt: skip
 
 
 def softmax_ce(execute: Execute) -> None:
@@ -113,6 +125,7 @@ def draws(*kinds: tuple[str, str]) -> Callable[[Execute], None]:
     return check
 
 
+ATTENTION = (attention, "attention.cu")
 SOFTMAX = (softmax_ce, "softmax_ce.cu")
 SPLIT = (softmax_ce_split, "softmax_ce.cu")
 PLANES, COLUMNS = (batchnorm_planes, "batchnorm.cu"), (batchnorm_columns, "batchnorm.cu")
@@ -134,6 +147,27 @@ AFTER_WRITE = "scratch[thread / WARP] = value;\n  __syncthreads();"
 
 # (check, file), kernel, which file is changed (None: the kernel's), old text, new text
 MUTATIONS = [
+    (*ATTENTION, "attention", None, "    __syncthreads();  // no thread reads the last slices any more\n", ""),
+    (*ATTENTION, "attention", None, "    __syncthreads();  // the slices are complete\n", ""),
+    (*ATTENTION, "attention", None, "total[i] = share * total[i]", "total[i] = total[i]"),
+    (*ATTENTION, "attention", None, "sums[i][n] *= share", "sums[i][n] *= 1.f"),
+    (*ATTENTION, "attention", None, "with = SIDE / 2; with;", "with = SIDE / 4; with;"),
+    (*ATTENTION, "attention", None, "min(keys, total_keys - key)", "keys"),
+    (*ATTENTION, "attention", None, "causal && key > query)", "causal && key >= query)"),
+    (*ATTENTION, "attention", None, "min(query, mask_queries - 1)", "min(key, mask_queries - 1)"),
+    (*ATTENTION, "attention", None, "index & 2 ? high : low", "index & 2 ? low : high"),
+    (*ATTENTION, "attention", None, "first_key + key + TILE - 1 > first_query + query", "first_key + key > first_query + query"),
+    (*ATTENTION, "attention", None, "rows.first + rows.count - sight.first_key", "rows.first - sight.first_key"),
+    (*ATTENTION, "attention_dq", None, "    __syncthreads();  // no thread reads the last rows any more\n", ""),
+    (*ATTENTION, "attention_dq", None, "    __syncthreads();  // the rows, and the weights, are complete\n", ""),
+    (*ATTENTION, "attention_dq", None, "kept * product_of_g - product", "product_of_g - product"),
+    (*ATTENTION, "attention_dq", None, "n * TILE >= width", "(n + 1) * TILE >= width"),
+    (*ATTENTION, "attention_dq", None, "row < rows && column < width)", "row <= rows && column < width)"),
+    (*ATTENTION, "attention_dkv", None, "  __syncthreads();  // no thread reads the last tile any more\n", ""),
+    (*ATTENTION, "attention_dkv", None, "sight.first_key + rows.first - sight.first_query", "sight.first_key + rows.first + 1 - sight.first_query"),
+    (*ATTENTION, "attention_dkv", None, "BY_KEYS ? x : y, own_key", "BY_KEYS ? y : x, own_key"),
+    (*ATTENTION, "attention_dkv", None, "at < sight.queries; at += TILE", "at < sight.queries - TILE; at += TILE"),
+    (*ATTENTION, "attention_dkv", None, "scales[i] = scale, ones", "scales[i] = 1.f, ones"),
     (*SOFTMAX, "softmax_ce", "block.cuh", AFTER_WRITE, AFTER_WRITE.replace(BARRIER.strip(), "")),
     (*SOFTMAX, "softmax_ce", "block.cuh", "for (int i = 1; i < WARPS; i++)", "for (int i = 2; i < WARPS; i++)"),
     (*SOFTMAX, "softmax_ce", "block.cuh", "i = head + body * N + thread; i < n;", "i = head + body * N + thread; i < n - 1;"),
@@ -241,13 +275,13 @@ MUTATIONS = [
     (*WGMMA, "matmul_wgmma", "matmul.cuh", "if (row >= m || column >= n) return;", "if (row >= m || column > n) return;"),
     (*WGMMA, "matmul_wgmma", None, "at != task.first || step != 0", "step != 0"),
     *[
-        (check, "random.cu", kernel, None, old, new)
+        (check, "random.cu", kernel, changed, old, new)
         for kernel, check in ALL_DRAWS
-        for old, new in (
-            ("at >= 0 && at < length", "at >= 0 && at <= length"),
-            ("round < 10", "round < 9"),
-            ("c2 = high0 ^ c3 ^ k1", "c2 = high0 ^ c3 ^ k0"),
-            ("element_bits<B>(words, i)", "element_bits<B>(words, 0)"),
+        for changed, old, new in (
+            (None, "at >= 0 && at < length", "at >= 0 && at <= length"),
+            ("philox.cuh", "round < 10", "round < 9"),
+            ("philox.cuh", "c2 = high0 ^ c3 ^ k1", "c2 = high0 ^ c3 ^ k0"),
+            (None, "element_bits<B>(words, i)", "element_bits<B>(words, 0)"),
         )
     ],
     (ALL_DRAWS[2][1], "random.cu", "random_normal", None, "root - 1.6f", "root - 1.5f"),
