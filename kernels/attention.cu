@@ -345,7 +345,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > 128 ? 1 : 2)
 }
 
 template <typename T, int WIDTH>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
     attention_dq(const T* __restrict__ q, Strides q_strides, const T* __restrict__ k,
                  Strides k_strides, const T* __restrict__ v, Strides v_strides,
                  const T* __restrict__ g, Strides g_strides, const float* __restrict__ lse,
@@ -404,7 +404,7 @@ __global__ void __launch_bounds__(THREADS)
 }
 
 template <typename T, int WIDTH>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, 1)
     attention_dkv(const T* __restrict__ q, Strides q_strides, const T* __restrict__ k,
                   Strides k_strides, const T* __restrict__ v, Strides v_strides,
                   const T* __restrict__ g, Strides g_strides, const float* __restrict__ lse,

@@ -40,7 +40,7 @@ def attention(execute: Execute) -> None:
         ("none", True, "none", 0.0, "whole"),
     ):
         check_attention(
-            "float32", 130, 150, (40, 70), leading, causal, mask, dropout, place, execute
+            "float32", 150, 130, (40, 70), leading, causal, mask, dropout, place, execute
         )  # fmt: skip
 
 

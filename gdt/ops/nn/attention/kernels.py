@@ -54,18 +54,19 @@ def _positions(
     """Return the positions of the first query and of the first key, and the index of the head, of
     every item; None where all are 0."""
     xp, tiles = launcher.xp, leading[-1]
-    heads, mesh_ndim = len(leading) - 1, launcher.mesh_ndim
     drops = how.drops(xp, key, shards, (), leading[:-1])
     head = None if drops is None else xp.ascontiguousarray(drops.heads.reshape(*leading[:-1], 1))
     if how.query_tiles == 1 and how.key_tiles == 1:
         return None, None, head
-    first = shards.start["...1"].reshape(*shards.start["...1"].shape, *[1] * (heads - mesh_ndim), 1)
-    place = how.place(first + xp.arange(tiles), q.shape[-2], k.shape[-2])
-    positions = [
+    start = shards.start["...1"]  # (mesh axes...)
+    ones = [1] * (len(leading) - 1 - start.ndim)
+    numbers = start.reshape(*start.shape, *ones, 1) + xp.arange(tiles)  # (mesh axes..., 1s, tiles)
+    place = how.place(numbers, q.shape[-2], k.shape[-2])
+    first_query, first_key = (
         None if isinstance(a, int) else xp.ascontiguousarray(a, np.int32)
         for a in (place.first_query, place.first_key)
-    ]
-    return positions[0], positions[1], head
+    )
+    return first_query, first_key, head
 
 
 def attention_kernel(
@@ -106,12 +107,12 @@ def gradient_kernel(
 ) -> tuple[Block, Block, Block]:
     """The gradients in q, k and v of `attention_of_tiles`, one for every head."""
     (q, k, v, g), leading = _operands(launcher, q, k, v, g)
-    sums = [launcher.contiguous(a) for a in (denominators, products)]
+    denominators, products = (launcher.contiguous(a) for a in (denominators, products))
     g_q, g_k, g_v = (launcher.empty((*leading, *a.shape[-2:]), "float32") for a in (q, k, v))
     sight = _sight(launcher, q, k, mask, key, how, shards, leading)
     launcher.run(
         launches.attention_gradients(
-            q, k, v, g, *sums, (g_q, g_k, g_v), sight, mesh_ndim=len(leading)
+            q, k, v, g, denominators, products, (g_q, g_k, g_v), sight, mesh_ndim=len(leading)
         )
     )
     return g_q, g_k, g_v
