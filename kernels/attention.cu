@@ -15,14 +15,16 @@
 //
 // Arguments. q, g: (items..., queries, features), (items..., queries, values); k, v: (items...,
 // keys, features), (items..., keys, values); lse, product: (items..., queries), float32, product
-// the sum of g out. out: (items, queries, values); dq: (items, queries, features); dk: (items, keys,
-// features); dv: (items, keys, values), in float32. first_query, first_key: (items...), the position of an item's
-// first query and key in the sequences of total_queries and total_keys, or null for 0; positions
-// past these totals are padding. causal: whether a query sees only keys up to its own position.
-// mask: (items..., mask_queries, mask_keys), of all positions or of 1 for all, or null. A query
-// that sees nothing has out 0 and lse -inf. Dropout, unless seed is null: the weight of head (items...), at its index in
-// (heads, total_queries, total_keys), is kept if its 32 random bits (random.cu, stream 0) are at
-// most `largest`, and then multiplied by `factor`; head is the index of an item among all.
+// the sum of g out. out: (items, queries, values). dq: (items, queries, features), dk: (items,
+// keys, features), dv: (items, keys, values), all float32. first_query, first_key: (items...), the
+// positions of an item's first query and key in sequences of total_queries and total_keys, or null
+// for 0; positions past these totals are padding. causal: whether a query sees only keys up to its
+// own position. mask: (items..., mask_queries, mask_keys), each size that of all positions or 1,
+// or null. A query that sees nothing has out 0 and lse -inf.
+//
+// Dropout, unless seed is null: a weight is kept if the 32 random bits (random.cu, stream 0) of its
+// index in (heads, total_queries, total_keys) are at most `largest`; kept is then `factor`, else 0.
+// head: (items...), the index of an item's head.
 //
 // A block computes a tile of TILE x TILE scores after the other, TILE rows against all columns:
 //
@@ -50,6 +52,21 @@ constexpr int DEPTH = 16;
 constexpr int WIDTH_MAX = 256;
 constexpr unsigned ALL_SCORES = 0xffff;
 
+struct Problem {
+  int queries;
+  int keys;
+  int features;
+  int values;
+  int total_queries;
+  int total_keys;
+  int mask_queries;
+  int mask_keys;
+  int causal;
+  float scale;
+  unsigned largest;
+  float factor;
+};
+
 namespace {
 typedef Pack<float, 4> Four;
 typedef Four Slice[TILE][SLICE / 4 + 1];  // padded: rows begin in different banks
@@ -60,47 +77,71 @@ union Staging {
   Four rows[DEPTH][WIDTH_MAX / 4];
 };
 
+template <typename T> __device__ __forceinline__ T* row_of(T* x, int row, int width) {
+  return x + static_cast<long long>(row) * width;
+}
+template <typename T> struct Matrix {
+  const T* data;
+  int rows, width;
+
+  // At most TILE rows from `first` on.
+  __device__ __forceinline__ Matrix tile(int first) const {
+    return {row_of(data, first, width), min(TILE, rows - first), width};
+  }
+  // An element, 0 outside of the matrix.
+  __device__ __forceinline__ float at(int row, int column) const {
+    return row < rows && column < width ? widen(row_of(data, row, width)[column]) : 0.f;
+  }
+};
+
+// Of a thread's scores of a tile: bit EACH i + j is for score (i, j).
 struct Bits {
   unsigned seen, kept;
+
+  __device__ __forceinline__ bool sees(int i, int j) const { return seen >> (EACH * i + j) & 1; }
+  __device__ __forceinline__ bool keeps(int i, int j) const { return kept >> (EACH * i + j) & 1; }
 };
 // Which scores of an item count, and which weights are kept.
 struct Sight {
+  const Problem& problem;
   const bool* mask;
+  const u64* seed;
   long long head;
-  u64 seed;
+  int first_query, first_key;
   int queries, keys;  // that are no padding
-  int first_query, first_key, total_queries, total_keys, mask_queries, mask_keys;
-  bool causal, drops;
-  unsigned largest;
 
   __device__ __forceinline__ bool sees(int query, int key) const {
     if (query >= queries || key >= keys) return false;
     query += first_query, key += first_key;
-    if (causal && key > query) return false;
-    return !mask || mask[static_cast<long long>(min(query, mask_queries - 1)) * mask_keys +
-                         min(key, mask_keys - 1)];
+    if (problem.causal && key > query) return false;
+    if (!mask) return true;
+    return row_of(mask, min(query, problem.mask_queries - 1),
+                  problem.mask_keys)[min(key, problem.mask_keys - 1)];
+  }
+  // The end of the keys that queries before `query` may see.
+  __device__ __forceinline__ int end_of_keys(int query) const {
+    return problem.causal ? min(keys, first_query + query - first_key) : keys;
   }
   __device__ __forceinline__ bool keeps(int query, int key) const {
-    const u64 index = (static_cast<u64>(head) * total_queries + first_query + query) * total_keys +
-                      first_key + key;
-    const Words words = philox(index / 4, 0, seed);
+    const u64 row = static_cast<u64>(head) * problem.total_queries + first_query + query,
+              index = row * problem.total_keys + first_key + key;
+    const Words words = philox(index / 4, 0, *seed);
     const unsigned low = index & 1 ? words.of[1] : words.of[0],
                    high = index & 1 ? words.of[3] : words.of[2];
-    return (index & 2 ? high : low) <= largest;
+    return (index & 2 ? high : low) <= problem.largest;
   }
   // Whether all queries and keys of a tile are seen.
   __device__ __forceinline__ bool sees_tile(int query, int key) const {
     return !mask && query + TILE <= queries && key + TILE <= keys &&
-           !(causal && first_key + key + TILE - 1 > first_query + query);
+           !(problem.causal && first_key + key + TILE - 1 > first_query + query);
   }
-  // Bit EACH i + j: whether this thread's score (i, j) of a tile is seen, and whether its weight is
-  // kept. BY_KEYS: rows are keys, and columns queries. In loops, which are shorter than one
-  // piece of code for each score.
+  // Which scores of a tile are seen, and which weights are kept: in a loop, which is shorter than
+  // a piece of code for every score. BY_KEYS: rows are keys, and columns queries.
   template <bool BY_KEYS> __device__ __forceinline__ Bits look(int row, int column) const {
     const int query = BY_KEYS ? column : row, key = BY_KEYS ? row : column;
     Bits bits = {ALL_SCORES, ALL_SCORES};
     const bool all = sees_tile(query, key);
-    if (all && !drops) return bits;
+    if (all && !seed) return bits;
     bits.seen = bits.kept = 0;
 #pragma unroll 1
     for (int n = 0; n < EACH * EACH; n++) {
@@ -108,44 +149,32 @@ struct Sight {
                 x = column + static_cast<int>(threadIdx.x) + n % EACH * SIDE;
       const int own_query = BY_KEYS ? x : y, own_key = BY_KEYS ? y : x;
       bits.seen |= static_cast<unsigned>(all || sees(own_query, own_key)) << n;
-      bits.kept |= static_cast<unsigned>(!drops || keeps(own_query, own_key)) << n;
+      bits.kept |= static_cast<unsigned>(!seed || keeps(own_query, own_key)) << n;
     }
     return bits;
   }
 };
-__device__ __forceinline__ Sight make_sight(const bool* mask, const int* first_query,
-                                            const int* first_key, const long long* head,
-                                            const u64* seed, int queries, int keys,
-                                            int total_queries, int total_keys, int mask_queries,
-                                            int mask_keys, int causal,
-                                            unsigned largest) {
+__device__ __forceinline__ Sight make_sight(const Problem& problem, const bool* mask,
+                                            const u64* seed, const long long* head,
+                                            const int* first_query, const int* first_key) {
   const int query = first_query ? *first_query : 0, key = first_key ? *first_key : 0;
-  return {mask,
+  return {problem,
+          mask,
+          seed,
           head ? *head : 0,
-          seed ? *seed : 0,
-          min(queries, total_queries - query),
-          min(keys, total_keys - key),
           query,
           key,
-          total_queries,
-          total_keys,
-          mask_queries,
-          mask_keys,
-          causal != 0,
-          seed != nullptr,
-          largest};
+          min(problem.queries, problem.total_queries - query),
+          min(problem.keys, problem.total_keys - key)};
 }
 
-// The tile of a block: rows [first, first + count) of an item.
+// The item of a block, and the first of its rows.
 struct Place {
-  int item, first, count;
+  int item, first;
 };
 __device__ __forceinline__ Place place_block(int rows) {
-  const int tiles = (rows + TILE - 1) / TILE, first = blockIdx.x % tiles * TILE;
-  return {static_cast<int>(blockIdx.x) / tiles, first, min(TILE, rows - first)};
-}
-template <typename T> __device__ __forceinline__ T* row_of(T* x, int row, int width) {
-  return x + static_cast<long long>(row) * width;
+  const int tiles = (rows + TILE - 1) / TILE, block = blockIdx.x;
+  return {block / tiles, block % tiles * TILE};
 }
 template <typename T>
 __device__ __forceinline__ const T* at_item(const T* x, int item, const Axes& axes,
@@ -154,29 +183,23 @@ __device__ __forceinline__ const T* at_item(const T* x, int item, const Axes& ax
 }
 __device__ __forceinline__ int thread_of_block() { return threadIdx.y * SIDE + threadIdx.x; }
 
-// Element (row, column) of x, (rows, width); 0 outside.
 template <typename T>
-__device__ __forceinline__ float element(const T* x, int row, int rows, int column, int width) {
-  return row < rows && column < width ? widen(row_of(x, row, width)[column]) : 0.f;
-}
-template <typename T>
-__device__ __forceinline__ void load_slice(Slice& slice, const T* x, int rows, int from,
-                                           int width) {
+__device__ __forceinline__ void load_slice(Slice& slice, const Matrix<T>& x, int from) {
   const int column = thread_of_block() % SLICE;
 #pragma unroll 4
   for (int row = thread_of_block() / SLICE; row < TILE; row += THREADS / SLICE)
-    slice[row][column / 4].of[column % 4] = element(x, row, rows, from + column, width);
+    slice[row][column / 4].of[column % 4] = x.at(row, from + column);
 }
-// scores = x y^T, of x (x_rows, width) and y (y_rows, width), at most TILE rows each.
+// scores = x y^T
 template <typename T>
-__device__ __forceinline__ void multiply_rows(Scores& scores, const T* x, int x_rows, const T* y,
-                                              int y_rows, int width, Staging& staging) {
+__device__ __forceinline__ void multiply_rows(Scores& scores, const Matrix<T>& x,
+                                              const Matrix<T>& y, Staging& staging) {
 #pragma unroll
   for (int i = 0; i < EACH * EACH; i++) scores[i / EACH][i % EACH] = 0.f;
-  for (int from = 0; from < width; from += SLICE) {
+  for (int from = 0; from < x.width; from += SLICE) {
     __syncthreads();  // no thread reads the last slices any more
-    load_slice(staging.slices[0], x, x_rows, from, width);
-    load_slice(staging.slices[1], y, y_rows, from, width);
+    load_slice(staging.slices[0], x, from);
+    load_slice(staging.slices[1], y, from);
     __syncthreads();  // the slices are complete
 #pragma unroll 1
     for (int at = 0; at < SLICE / 4; at++) {
@@ -205,17 +228,16 @@ __device__ __forceinline__ void publish(Weights& weights, const Scores& tile) {
       weights[threadIdx.y + SIDE * i][column / 4].of[column % 4] = tile[i][j];
     }
 }
-// sums += weights y, of y (rows, width), whose columns past `rows` are 0.
+// sums += weights y; the columns of `weights` past y's rows are 0.
 template <typename T, int WIDTH>
 __device__ __forceinline__ void add_products(float (&sums)[EACH][WIDTH / SIDE],
-                                             const Weights& weights, const T* y, int rows,
-                                             int width, Staging& staging) {
-  for (int from = 0; from < rows; from += DEPTH) {
+                                             const Weights& weights, const Matrix<T>& y,
+                                             Staging& staging) {
+  for (int from = 0; from < y.rows; from += DEPTH) {
     __syncthreads();  // no thread reads the last rows any more
 #pragma unroll 4
     for (int i = thread_of_block(); i < DEPTH * WIDTH; i += THREADS)
-      staging.rows[i / WIDTH][i % WIDTH / 4].of[i % 4] =
-          element(y, from + i / WIDTH, rows, i % WIDTH, width);
+      staging.rows[i / WIDTH][i % WIDTH / 4].of[i % 4] = y.at(from + i / WIDTH, i % WIDTH);
     __syncthreads();  // the rows, and the weights, are complete
 #pragma unroll 1
     for (int at = 0; at < DEPTH; at += 4) {
@@ -224,7 +246,7 @@ __device__ __forceinline__ void add_products(float (&sums)[EACH][WIDTH / SIDE],
       for (int i = 0; i < EACH; i++) own[i] = weights[threadIdx.y + SIDE * i][(from + at) / 4];
 #pragma unroll
       for (int n = 0; n < WIDTH / TILE; n++) {
-        if (n * TILE >= width) break;
+        if (n * TILE >= y.width) break;
 #pragma unroll
         for (int r = 0; r < 4; r++) {
           const Four values = staging.rows[at + r][n * SIDE + threadIdx.x];
@@ -281,39 +303,35 @@ __global__ void __launch_bounds__(THREADS, WIDTH > 128 ? 1 : 2)
               const int* __restrict__ first_key, Strides first_key_strides,
               const long long* __restrict__ head, Strides head_strides,
               const unsigned long long* __restrict__ seed, T* __restrict__ out,
-              float* __restrict__ lse, Axes axes, int queries, int keys, int features, int values,
-              int total_queries, int total_keys, int mask_queries, int mask_keys, int causal,
-              float scale, unsigned largest, float factor) {
+              float* __restrict__ lse, Axes axes, Problem problem) {
   GDT_SHARED(Staging, staging, [1]);
   GDT_SHARED(Weights, weights, [1]);
-  const Place rows = place_block(queries);
-  const Sight sight = make_sight(at_item(mask, rows.item, axes, mask_strides),
-                                 at_item(first_query, rows.item, axes, first_query_strides),
-                                 at_item(first_key, rows.item, axes, first_key_strides),
-                                 at_item(head, rows.item, axes, head_strides), seed, queries, keys,
-                                 total_queries, total_keys, mask_queries, mask_keys, causal,
-                                 largest);
-  const T* x = row_of(at_item(q, rows.item, axes, q_strides), rows.first, features);
-  const T* y = at_item(k, rows.item, axes, k_strides);
-  const T* z = at_item(v, rows.item, axes, v_strides);
-  const int last = sight.first_query + rows.first + rows.count - sight.first_key;
-  const int end = sight.causal ? min(sight.keys, last) : sight.keys;
+  const Place place = place_block(problem.queries);
+  const Sight sight = make_sight(problem, at_item(mask, place.item, axes, mask_strides), seed,
+                                 at_item(head, place.item, axes, head_strides),
+                                 at_item(first_query, place.item, axes, first_query_strides),
+                                 at_item(first_key, place.item, axes, first_key_strides));
+  const Matrix<T> queries =
+      Matrix<T>{at_item(q, place.item, axes, q_strides), problem.queries, problem.features}.tile(
+          place.first);
+  const int end = sight.end_of_keys(place.first + queries.rows);
+  const Matrix<T> keys = {at_item(k, place.item, axes, k_strides), end, problem.features};
+  const Matrix<T> values = {at_item(v, place.item, axes, v_strides), end, problem.values};
   float sums[EACH][WIDTH / SIDE], high[EACH], total[EACH], inverse[EACH];
   clear<WIDTH>(sums);
 #pragma unroll
   for (int i = 0; i < EACH; i++) high[i] = -infinity<float>(), total[i] = 0.f;
 
   for (int at = 0; at < end; at += TILE) {
-    const int columns = min(TILE, end - at);
     Scores scores;
-    multiply_rows(scores, x, rows.count, row_of(y, at, features), columns, features, staging[0]);
-    const Bits bits = sight.look<false>(rows.first, at);
+    multiply_rows(scores, queries, keys.tile(at), staging[0]);
+    const Bits bits = sight.look<false>(place.first, at);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
       float largest_score = high[i], sum = 0.f;
 #pragma unroll
       for (int j = 0; j < EACH; j++) {
-        scores[i][j] = bits.seen >> (EACH * i + j) & 1 ? scale * scores[i][j] : -infinity<float>();
+        scores[i][j] = bits.sees(i, j) ? problem.scale * scores[i][j] : -infinity<float>();
         largest_score = max(largest_score, scores[i][j]);
       }
       largest_score = merge_row(largest_score, [](float a, float b) { return max(a, b); });
@@ -323,7 +341,7 @@ __global__ void __launch_bounds__(THREADS, WIDTH > 128 ? 1 : 2)
       for (int j = 0; j < EACH; j++) {
         const float weight = exp(scores[i][j] - shift);
         sum += weight;
-        scores[i][j] = bits.kept >> (EACH * i + j) & 1 ? factor * weight : 0.f;
+        scores[i][j] = bits.keeps(i, j) ? problem.factor * weight : 0.f;
       }
       total[i] = share * total[i] + merge_row(sum, [](float a, float b) { return a + b; });
       high[i] = largest_score;
@@ -331,17 +349,17 @@ __global__ void __launch_bounds__(THREADS, WIDTH > 128 ? 1 : 2)
       for (int n = 0; n < WIDTH / SIDE; n++) sums[i][n] *= share;
     }
     publish(weights[0], scores);
-    add_products<T, WIDTH>(sums, weights[0], row_of(z, at, values), columns, values, staging[0]);
+    add_products<T, WIDTH>(sums, weights[0], values.tile(at), staging[0]);
   }
 
-  const long long first = static_cast<long long>(rows.item) * queries + rows.first;
+  const long long first = static_cast<long long>(place.item) * problem.queries + place.first;
 #pragma unroll
   for (int i = 0; i < EACH; i++) {
     const int row = threadIdx.y + SIDE * i;
     inverse[i] = total[i] == 0.f ? 1.f : 1.f / total[i];
-    if (threadIdx.x == 0 && row < rows.count) lse[first + row] = high[i] + log(total[i]);
+    if (threadIdx.x == 0 && row < queries.rows) lse[first + row] = high[i] + log(total[i]);
   }
-  write_sums<WIDTH>(sums, out + first * values, rows.count, values, inverse);
+  write_sums<WIDTH>(sums, out + first * problem.values, queries.rows, problem.values, inverse);
 }
 
 template <typename T, int WIDTH>
@@ -355,52 +373,49 @@ __global__ void __launch_bounds__(THREADS, 1)
                  const int* __restrict__ first_key, Strides first_key_strides,
                  const long long* __restrict__ head, Strides head_strides,
                  const unsigned long long* __restrict__ seed, float* __restrict__ dq, Axes axes,
-                 int queries, int keys, int features, int values, int total_queries,
-                 int total_keys, int mask_queries, int mask_keys, int causal, float scale,
-                 unsigned largest, float factor) {
+                 Problem problem) {
   GDT_SHARED(Staging, staging, [1]);
   GDT_SHARED(Weights, weights, [1]);
-  const Place rows = place_block(queries);
-  const Sight sight = make_sight(at_item(mask, rows.item, axes, mask_strides),
-                                 at_item(first_query, rows.item, axes, first_query_strides),
-                                 at_item(first_key, rows.item, axes, first_key_strides),
-                                 at_item(head, rows.item, axes, head_strides), seed, queries, keys,
-                                 total_queries, total_keys, mask_queries, mask_keys, causal,
-                                 largest);
-  const T* x = row_of(at_item(q, rows.item, axes, q_strides), rows.first, features);
-  const T* w = row_of(at_item(g, rows.item, axes, g_strides), rows.first, values);
-  const T* y = at_item(k, rows.item, axes, k_strides);
-  const T* z = at_item(v, rows.item, axes, v_strides);
-  const int last = sight.first_query + rows.first + rows.count - sight.first_key;
-  const int end = sight.causal ? min(sight.keys, last) : sight.keys;
-  const float* row_lse = at_item(lse, rows.item, axes, lse_strides);
-  const float* row_product = at_item(product, rows.item, axes, product_strides);
+  const Place place = place_block(problem.queries);
+  const Sight sight = make_sight(problem, at_item(mask, place.item, axes, mask_strides), seed,
+                                 at_item(head, place.item, axes, head_strides),
+                                 at_item(first_query, place.item, axes, first_query_strides),
+                                 at_item(first_key, place.item, axes, first_key_strides));
+  const Matrix<T> queries =
+      Matrix<T>{at_item(q, place.item, axes, q_strides), problem.queries, problem.features}.tile(
+          place.first);
+  const Matrix<T> cotangents =
+      Matrix<T>{at_item(g, place.item, axes, g_strides), problem.queries, problem.values}.tile(
+          place.first);
+  const int end = sight.end_of_keys(place.first + queries.rows);
+  const Matrix<T> keys = {at_item(k, place.item, axes, k_strides), end, problem.features};
+  const Matrix<T> values = {at_item(v, place.item, axes, v_strides), end, problem.values};
+  const float* row_lse = at_item(lse, place.item, axes, lse_strides);
+  const float* row_product = at_item(product, place.item, axes, product_strides);
   float sums[EACH][WIDTH / SIDE], scales[EACH];
   clear<WIDTH>(sums);
 #pragma unroll
-  for (int i = 0; i < EACH; i++) scales[i] = scale;
+  for (int i = 0; i < EACH; i++) scales[i] = problem.scale;
 
   for (int at = 0; at < end; at += TILE) {
-    const int columns = min(TILE, end - at);
     Scores scores, gradients;
-    multiply_rows(scores, x, rows.count, row_of(y, at, features), columns, features, staging[0]);
-    multiply_rows(gradients, w, rows.count, row_of(z, at, values), columns, values, staging[0]);
-    const Bits bits = sight.look<false>(rows.first, at);
+    multiply_rows(scores, queries, keys.tile(at), staging[0]);
+    multiply_rows(gradients, cotangents, values.tile(at), staging[0]);
+    const Bits bits = sight.look<false>(place.first, at);
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-      const int query = min(rows.first + static_cast<int>(threadIdx.y) + SIDE * i, queries - 1);
+      const int row = threadIdx.y + SIDE * i, query = min(place.first + row, problem.queries - 1);
       const float own_lse = row_lse[query], own_product = row_product[query];
 #pragma unroll
       for (int j = 0; j < EACH; j++)
-        differentiate(scores[i][j], gradients[i][j], bits.seen >> (EACH * i + j) & 1,
-                      bits.kept >> (EACH * i + j) & 1 ? factor : 0.f, scale, own_lse, own_product);
+        differentiate(scores[i][j], gradients[i][j], bits.sees(i, j),
+                      bits.keeps(i, j) ? problem.factor : 0.f, problem.scale, own_lse, own_product);
     }
     publish(weights[0], gradients);
-    add_products<T, WIDTH>(sums, weights[0], row_of(y, at, features), columns, features,
-                           staging[0]);
+    add_products<T, WIDTH>(sums, weights[0], keys.tile(at), staging[0]);
   }
-  const long long first = static_cast<long long>(rows.item) * queries + rows.first;
-  write_sums<WIDTH>(sums, dq + first * features, rows.count, features, scales);
+  const long long first = static_cast<long long>(place.item) * problem.queries + place.first;
+  write_sums<WIDTH>(sums, dq + first * problem.features, queries.rows, problem.features, scales);
 }
 
 template <typename T, int WIDTH>
@@ -414,53 +429,52 @@ __global__ void __launch_bounds__(THREADS, 1)
                   const int* __restrict__ first_key, Strides first_key_strides,
                   const long long* __restrict__ head, Strides head_strides,
                   const unsigned long long* __restrict__ seed, float* __restrict__ dk,
-                  float* __restrict__ dv, Axes axes, int queries, int keys, int features,
-                  int values, int total_queries, int total_keys, int mask_queries, int mask_keys,
-                  int causal, float scale, unsigned largest, float factor) {
+                  float* __restrict__ dv, Axes axes, Problem problem) {
   GDT_SHARED(Staging, staging, [1]);
   GDT_SHARED(Weights, weights, [1]);
-  const Place rows = place_block(keys);
-  const Sight sight = make_sight(at_item(mask, rows.item, axes, mask_strides),
-                                 at_item(first_query, rows.item, axes, first_query_strides),
-                                 at_item(first_key, rows.item, axes, first_key_strides),
-                                 at_item(head, rows.item, axes, head_strides), seed, queries, keys,
-                                 total_queries, total_keys, mask_queries, mask_keys, causal,
-                                 largest);
-  const T* x = row_of(at_item(k, rows.item, axes, k_strides), rows.first, features);
-  const T* w = row_of(at_item(v, rows.item, axes, v_strides), rows.first, values);
-  const T* y = at_item(q, rows.item, axes, q_strides);
-  const T* z = at_item(g, rows.item, axes, g_strides);
-  const float* column_lse = at_item(lse, rows.item, axes, lse_strides);
-  const float* column_product = at_item(product, rows.item, axes, product_strides);
-  const int start = sight.causal ? max(0, sight.first_key + rows.first - sight.first_query) : 0;
+  const Place place = place_block(problem.keys);
+  const Sight sight = make_sight(problem, at_item(mask, place.item, axes, mask_strides), seed,
+                                 at_item(head, place.item, axes, head_strides),
+                                 at_item(first_query, place.item, axes, first_query_strides),
+                                 at_item(first_key, place.item, axes, first_key_strides));
+  const Matrix<T> keys =
+      Matrix<T>{at_item(k, place.item, axes, k_strides), problem.keys, problem.features}.tile(
+          place.first);
+  const Matrix<T> values =
+      Matrix<T>{at_item(v, place.item, axes, v_strides), problem.keys, problem.values}.tile(
+          place.first);
+  const int end = sight.queries;
+  const Matrix<T> queries = {at_item(q, place.item, axes, q_strides), end, problem.features};
+  const Matrix<T> cotangents = {at_item(g, place.item, axes, g_strides), end, problem.values};
+  const float* column_lse = at_item(lse, place.item, axes, lse_strides);
+  const float* column_product = at_item(product, place.item, axes, product_strides);
+  const int start = problem.causal ? max(0, sight.first_key + place.first - sight.first_query) : 0;
   float k_sums[EACH][WIDTH / SIDE], v_sums[EACH][WIDTH / SIDE], scales[EACH], ones[EACH];
   clear<WIDTH>(k_sums);
   clear<WIDTH>(v_sums);
 #pragma unroll
-  for (int i = 0; i < EACH; i++) scales[i] = scale, ones[i] = 1.f;
+  for (int i = 0; i < EACH; i++) scales[i] = problem.scale, ones[i] = 1.f;
 
-  for (int at = start; at < sight.queries; at += TILE) {
-    const int columns = min(TILE, sight.queries - at);
+  for (int at = start; at < end; at += TILE) {
     Scores scores, gradients;
-    multiply_rows(scores, x, rows.count, row_of(y, at, features), columns, features, staging[0]);
-    multiply_rows(gradients, w, rows.count, row_of(z, at, values), columns, values, staging[0]);
-    const Bits bits = sight.look<true>(rows.first, at);
+    multiply_rows(scores, keys, queries.tile(at), staging[0]);
+    multiply_rows(gradients, values, cotangents.tile(at), staging[0]);
+    const Bits bits = sight.look<true>(place.first, at);
 #pragma unroll
     for (int j = 0; j < EACH; j++) {
-      const int query = min(at + static_cast<int>(threadIdx.x) + SIDE * j, queries - 1);
+      const int query = min(at + static_cast<int>(threadIdx.x) + SIDE * j, problem.queries - 1);
       const float own_lse = column_lse[query], own_product = column_product[query];
 #pragma unroll
       for (int i = 0; i < EACH; i++)
-        differentiate(scores[i][j], gradients[i][j], bits.seen >> (EACH * i + j) & 1,
-                      bits.kept >> (EACH * i + j) & 1 ? factor : 0.f, scale, own_lse, own_product);
+        differentiate(scores[i][j], gradients[i][j], bits.sees(i, j),
+                      bits.keeps(i, j) ? problem.factor : 0.f, problem.scale, own_lse, own_product);
     }
     publish(weights[0], scores);
-    add_products<T, WIDTH>(v_sums, weights[0], row_of(z, at, values), columns, values, staging[0]);
+    add_products<T, WIDTH>(v_sums, weights[0], cotangents.tile(at), staging[0]);
     publish(weights[0], gradients);
-    add_products<T, WIDTH>(k_sums, weights[0], row_of(y, at, features), columns, features,
-                           staging[0]);
+    add_products<T, WIDTH>(k_sums, weights[0], queries.tile(at), staging[0]);
   }
-  const long long first = static_cast<long long>(rows.item) * keys + rows.first;
-  write_sums<WIDTH>(k_sums, dk + first * features, rows.count, features, scales);
-  write_sums<WIDTH>(v_sums, dv + first * values, rows.count, values, ones);
+  const long long first = static_cast<long long>(place.item) * problem.keys + place.first;
+  write_sums<WIDTH>(k_sums, dk + first * problem.features, keys.rows, problem.features, scales);
+  write_sums<WIDTH>(v_sums, dv + first * problem.values, keys.rows, problem.values, ones);
 }

@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = (
-    "batchnorm", "engine", "matmul", "matmul_hopper", "models", "random", "reduce", "samples",
-    "softmax_ce", "update",
+    "attention", "batchnorm", "engine", "matmul", "matmul_hopper", "models", "random", "reduce",
+    "samples", "softmax_ce", "update",
 )  # fmt: skip
 FUNCTIONS, SHARED = "function_equals", "twin or processes or rank_of or ranks_of"
 """Of tests/test_gpu.py: single functions, and what needs several ranks of NCCL on the GPU."""

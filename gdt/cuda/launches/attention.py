@@ -5,13 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gdt.cuda.launches.calls import Array, Leading, c_type, ceil_div, named_call
+from gdt.cuda.launches.calls import (
+    Array,
+    Leading,
+    Struct,
+    c_type,
+    ceil_div,
+    check_size,
+    named_call,
+)
 from gdt.cuda.runner import KernelCall
-from gdt.cuda.sources import Instance, constants
+from gdt.cuda.sources import Instance, constants, structs
 from gdt.errors import KernelError, error
 
 FILE = "attention.cu"
@@ -42,9 +50,9 @@ class Sight(NamedTuple):
     head: Array | None = None
 
     @property
-    def largest(self) -> np.uint32:
+    def largest(self) -> int:
         """The largest 32 random bits with which a weight is kept."""
-        return np.uint32(math.ceil((1 - self.rate) * 2.0**32) - 1)
+        return math.ceil((1 - self.rate) * 2.0**32) - 1
 
 
 def attention_instances() -> Iterator[Instance]:
@@ -66,14 +74,35 @@ def _instance(kernel: str, x: Array, width: int) -> Instance:
     return Instance(FILE, kernel, (c_type(x), str(fitting[0])))
 
 
+def _problem(instance: Instance, q: Array, k: Array, v: Array, sight: Sight) -> Struct:
+    """Return the struct `Problem` of a kernel, or raise KernelError for a size past its indices."""
+    mask_queries, mask_keys = (1, 1) if sight.mask is None else sight.mask.shape[-2:]
+    sizes = {
+        "queries": q.shape[-2],
+        "keys": k.shape[-2],
+        "features": k.shape[-1],
+        "values": v.shape[-1],
+        "total_queries": sight.total_queries,
+        "total_keys": sight.total_keys,
+        "mask_queries": mask_queries,
+        "mask_keys": mask_keys,
+    }
+    problem = np.empty(1, structs(FILE)["Problem"])
+    for name, size in sizes.items():
+        check_size(instance, size)
+        problem[name] = size
+    problem["causal"], problem["scale"] = sight.causal, sight.scale
+    problem["largest"], problem["factor"] = sight.largest, 1 / (1 - sight.rate)
+    return problem
+
+
 def _call(
     instance: Instance, rows: int, mesh_ndim: int, sight: Sight, own: dict[str, Array],
     strided: dict[str, Array],
 ) -> list[KernelCall]:  # fmt: skip
     """Return the call for `rows` rows of every item.
 
-    strided: the operands with leading axes, by name, of which the first is q or has its sizes. own:
-    the other arrays."""
+    strided: the operands with leading axes, by name. own: the results."""
     operands = strided | {
         "mask": sight.mask,
         "first_query": sight.first_query,
@@ -84,32 +113,16 @@ def _call(
     if 0 in (leading.items, rows):
         return []
     sizes = constants(FILE)
-    tiles = leading.items * ceil_div(rows, sizes["TILE"])
-    mask_queries, mask_keys = (1, 1) if sight.mask is None else sight.mask.shape[-2:]
-    arguments: dict[str, Any] = {
-        f"{name}_strides": leading.strides(instance, a) for name, a in operands.items()
-    }
     call = named_call(
         instance,
-        (tiles,),
+        (leading.items * ceil_div(rows, sizes["TILE"]),),
         (sizes["SIDE"], sizes["SIDE"]),
         **operands,
-        **arguments,
+        **{f"{name}_strides": leading.strides(instance, a) for name, a in operands.items()},
         **own,
         seed=sight.key,
         axes=leading.axes(instance),
-        queries=strided["q"].shape[-2],
-        keys=strided["k"].shape[-2],
-        features=strided["k"].shape[-1],
-        values=strided["v"].shape[-1],
-        total_queries=sight.total_queries,
-        total_keys=sight.total_keys,
-        mask_queries=mask_queries,
-        mask_keys=mask_keys,
-        causal=int(sight.causal),
-        scale=sight.scale,
-        largest=sight.largest,
-        factor=1 / (1 - sight.rate),
+        problem=_problem(instance, strided["q"], strided["k"], strided["v"], sight),
     )
     return [call]
 
