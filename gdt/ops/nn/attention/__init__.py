@@ -2,5 +2,6 @@
 
 The bodies follow Dao et al. 2022 ("FlashAttention", algorithm 1, with the running softmax of
 Milakov and Gimelshein 2018); the ring follows Liu et al. 2023 ("Ring attention"). Positions that
-are split are tiles, as in `gdt.ops.windows`: (tiles, positions of a tile).
+are split are tiles, as in `gdt.ops.windows`: (tiles, positions of a tile). On GPUs
+`kernels/attention.cu` computes what the bodies do.
 """
