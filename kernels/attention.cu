@@ -288,7 +288,8 @@ template <typename Merge> __device__ __forceinline__ float merge_row(float value
 // A score becomes weight * kept, and the product of g with v the gradient of the score.
 __device__ __forceinline__ void differentiate(float& score, float& product_of_g, bool seen,
                                               float kept, float scale, float lse, float product) {
-  const float weight = seen ? exp(scale * score - lse) : 0.f;
+  const bool weighs = seen && lse != -infinity<float>();  // else all scores are -inf
+  const float weight = weighs ? exp(scale * score - lse) : 0.f;
   product_of_g = seen ? weight * (kept * product_of_g - product) : 0.f;
   score = kept * weight;
 }

@@ -190,6 +190,19 @@ def test_infinite_and_nan_scores_give_what_numpy_gives() -> None:
     assert lse[4] == np.float32(2e38)
 
 
+def test_a_query_whose_scores_are_all_infinitely_small_has_no_weights() -> None:
+    q, k, v = (np.full((n, 1), value, np.float32) for n, value in ((1, -np.inf), (2, 1), (2, 3)))
+    g, products = np.ones((1, 1), np.float32), np.zeros(1, np.float32)
+    out, lse, dv = (garbage(shape, q.dtype) for shape in ((1, 1), (1,), (2, 1)))
+    gradients = garbage(q.shape, q.dtype), garbage(k.shape, q.dtype), dv
+    sight = launches.Sight(1, 2, 1.0)
+    Execute()(launches.attention(q, k, v, out, lse, sight))
+    Execute()(launches.attention_gradients(q, k, v, g, lse, products, gradients, sight))
+    assert out == 0
+    assert lse == -np.inf
+    assert not dv.any()
+
+
 # ---------------------------------------------------------------- in the engine
 
 WHOLE, ROWS, RING = [None, None], ["b", None], [("a", "b"), None]

@@ -335,10 +335,11 @@ def attention(
     is True: devices draw anew what they need, forwards and backwards.
 
     The matrix of scores is never held, neither forwards nor backwards: blocks of it are computed
-    and used, in float32 for float16. GPUs have a kernel for operands of one dtype, float32, float16
-    or bfloat16, and up to 256 features; `gdt.explain` shows whether it ran. Leading axes may be split without communication. Of split keys
-    alone every device computes its share, and the shares are merged. Where queries and keys are
-    both split, keys and values travel around a ring, and a device holds 1 / n of everything.
+    and used, in float32 for float16. On GPUs a kernel does so for operands of one dtype, float32,
+    float16 or bfloat16, and up to 256 features; `gdt.explain` shows whether it ran. Leading axes
+    may be split without communication. Of split keys alone every device computes its share, and
+    the shares are merged. Where queries and keys are both split, keys and values travel around a
+    ring, and a device holds 1 / n of everything.
 
     Raises ShapeError or DtypeError for operands that do not fit, ArgumentError for another dropout
     and for one without a key. Sources: Dao et al. 2022, Liu et
