@@ -296,7 +296,7 @@ __device__ __forceinline__ void differentiate(float& score, float& product_of_g,
 }  // namespace
 
 template <typename T, int WIDTH>
-__global__ void __launch_bounds__(THREADS, WIDTH > 128 ? 1 : 2)
+__global__ void __launch_bounds__(THREADS, 1)
     attention(const T* __restrict__ q, Strides q_strides, const T* __restrict__ k,
               Strides k_strides, const T* __restrict__ v, Strides v_strides,
               const bool* __restrict__ mask, Strides mask_strides,
