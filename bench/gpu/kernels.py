@@ -1,8 +1,8 @@
 """gdt's kernels at the sizes of the benchmark, and their references.
 
-The rate of a product counts floating-point operations and is compared with cuBLAS. Every other
-kernel is bound by memory: its rate counts the bytes that it must read and write, and is compared
-with a large copy.
+The rates of products and of attention count floating-point operations, and a product is compared
+with cuBLAS. Every other kernel is bound by memory: its rate counts the bytes that it must read and
+write, and is compared with a large copy.
 """
 
 from __future__ import annotations
@@ -29,6 +29,11 @@ Timer = Callable[[Run], float]
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "tf32": 4, "float64": 8}
 COPIED = 1 << 30  # bytes
 DRAWN = 1 << 20  # normal numbers, which larger arrays repeat
+PRODUCTS = {  # the matrix products in a kernel bound by arithmetic; a gradient needs five
+    "matmul": 1,
+    "attention": 2,
+    "attention and gradient": 7,
+}
 PASSES = {  # the number of times that a kernel reads or writes an array of its shape
     "batch norm: moments": 1,
     "batch norm: apply": 2,
@@ -45,7 +50,8 @@ PASSES = {  # the number of times that a kernel reads or writes an array of its 
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel at one size. shape: (m, n, k) of a product, else the shape of its largest array."""
+    """A kernel at one size. shape: (m, n, k) of a product, (heads, positions, features) of
+    attention, else the shape of its largest array."""
 
     kernel: str
     dtype: str
@@ -62,10 +68,18 @@ class Case:
         return self.kernel == "matmul"
 
     @property
+    def is_arithmetic(self) -> bool:
+        """Whether the kernel is bound by arithmetic, not by memory."""
+        return self.kernel in PRODUCTS
+
+    @property
     def work(self) -> float:
-        """The floating-point operations of a product; the bytes that any other kernel must move."""
+        """The floating-point operations of products; the bytes that any other kernel must move."""
         size = math.prod(self.shape)
-        return 2 * size if self.is_product else PASSES[self.kernel] * size * ITEM_BYTES[self.dtype]
+        if not self.is_arithmetic:
+            return PASSES[self.kernel] * size * ITEM_BYTES[self.dtype]
+        terms = size if self.is_product else size * self.shape[1]
+        return 2 * PRODUCTS[self.kernel] * terms
 
     def as_json(self) -> dict[str, Any]:
         """Return the case as JSON, for another library's process."""
@@ -80,6 +94,12 @@ CASES = (
     ],
     Case("matmul", "tf32", (8192,) * 3),
     Case("matmul", "float64", (4096,) * 3),
+    *[
+        Case(kernel, d, (64, 4096, 64))
+        for d in ("float16", "float32")
+        for kernel in PRODUCTS
+        if kernel.startswith("attention")
+    ],
     *[Case(kernel, "float32", (65536, 1024)) for kernel in PASSES if kernel.startswith("batch")],
     Case("cross-entropy and gradient", "float32", (8192, 32768)),
     Case("cross-entropy and gradient", "bfloat16", (8192, 131072)),
@@ -103,6 +123,8 @@ class Bench:
         Raises KernelError if this GPU has no kernel for the case."""
         prepare = {
             "matmul": self._matmul,
+            "attention": self._attention,
+            "attention and gradient": self._attention,
             "batch norm: moments": self._batch_norm,
             "batch norm: apply": self._batch_norm,
             "batch norm: gradient": self._batch_norm,
@@ -193,6 +215,19 @@ class Bench:
             tensor_cores=case.dtype not in ("float32", "float64"),
             arch=runner.arch,
             multiprocessors=runner.multiprocessors,
+        )
+
+    def _attention(self, case: Case) -> list[KernelCall]:
+        heads, positions, features = case.shape
+        q, k, v, g = (self._normal(*case.shape, dtype=case.dtype) for _ in range(4))
+        lse, products = (self._full(0, heads, positions) for _ in range(2))
+        sight = launches.Sight(positions, positions, 1 / math.sqrt(features))
+        calls = launches.attention(q, k, v, self.xp.empty_like(q), lse, sight, mesh_ndim=1)
+        if case.kernel == "attention":
+            return calls
+        gradients = self._full(0, *q.shape), self._full(0, *q.shape), self._full(0, *q.shape)
+        return calls + launches.attention_gradients(
+            q, k, v, g, lse, products, gradients, sight, mesh_ndim=1
         )
 
     def _batch_norm(self, case: Case) -> list[KernelCall]:

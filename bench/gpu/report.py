@@ -130,7 +130,7 @@ def fraction(row: Mapping[str, Any], bandwidth: float | None) -> float | None:
     """Return the rate of a kernel as a fraction of cuBLAS's, or of the bandwidth of a copy."""
     case = Case(row["kernel"], row["dtype"], tuple(row["shape"]))
     reference = row["reference"]
-    if not case.is_product and bandwidth:
+    if not case.is_arithmetic and bandwidth:
         reference = case.work / bandwidth
     return reference / row["seconds"] if reference else None
 
@@ -145,7 +145,7 @@ def kernel_table(result: Mapping[str, Any]) -> Table:
     lines = []
     for name, row in rows.items():
         case = Case(row["kernel"], row["dtype"], tuple(row["shape"]))
-        unit, scale = UNITS[case.is_product]
+        unit, scale = UNITS[case.is_arithmetic]
         rate = f"{case.work / row['seconds'] / scale:,.0f} {unit}"
         part = fraction(row, bandwidth)
         ratios = [

@@ -26,6 +26,17 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     return jnp.sum(jax.nn.logsumexp(logits.astype(jnp.float32), axis=1) - picked)
 
 
+def attention(*heads: jax.Array) -> jax.Array:
+    """Attention of (heads, positions, features)."""
+    return jax.nn.dot_product_attention(*[x.swapaxes(0, 1)[None] for x in heads])[0].swapaxes(0, 1)
+
+
+def attention_and_gradient(*arrays: jax.Array) -> Any:
+    *operands, g = arrays
+    out, pull = jax.vjp(attention, *operands)
+    return out, pull(g)
+
+
 def gradient(x: jax.Array, dy: jax.Array, mean: jax.Array, rstd: jax.Array) -> jax.Array:
     normal = (x - mean) * rstd
     return rstd * (dy - dy.mean(0) - normal * (dy * normal).mean(0))
@@ -43,6 +54,8 @@ def momentum(p: Any, m: Any, g: Any) -> Any:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "matmul": jnp.matmul,
+    "attention": attention,
+    "attention and gradient": attention_and_gradient,
     "batch norm: moments": lambda x: (x.mean(0), x.var(0)),
     "batch norm: apply": lambda x, mean, rstd: (x - mean) * rstd,
     "batch norm: gradient": gradient,
@@ -52,7 +65,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "adam": adam,
     "sum of rows": lambda x: x.sum(1),
 }
-ARRAYS = {"sgd": 2, "momentum": 3, "adam": 4, "batch norm: gradient": 2}  # of the case's shape
+ARRAYS = {  # of the case's shape
+    "attention": 3, "attention and gradient": 4, "sgd": 2, "momentum": 3, "adam": 4,
+    "batch norm: gradient": 2,
+}  # fmt: skip
 
 
 def operands(kernel: str, dtype: str, shape: list[int]) -> list[jax.Array]:

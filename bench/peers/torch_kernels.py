@@ -25,6 +25,8 @@ UPDATES = {
     "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
     "adam": lambda p: torch.optim.Adam(p, lr=1e-3, fused=True),
 }
+# PyTorch has these in a library of its own, for which it compiles nothing.
+LIBRARY = ("matmul", "attention", "attention and gradient")
 
 Run = Callable[[], Any]
 
@@ -70,9 +72,15 @@ def device_seconds(run: Run) -> list[float]:
 def function_of(kernel: str) -> Callable[..., Any]:
     """Return the kernel's formula as a function of tensors."""
 
+    attention = functional.scaled_dot_product_attention
+
     def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> Any:
         loss = functional.cross_entropy(logits, labels, reduction="sum")
         return torch.autograd.grad(loss, logits)
+
+    def attention_gradient(*tensors: torch.Tensor) -> Any:
+        *operands, g = tensors
+        return torch.autograd.grad(attention(*operands), operands, g)
 
     def moments(x: torch.Tensor) -> Any:
         return torch.var_mean(x, dim=0, correction=0)
@@ -86,6 +94,8 @@ def function_of(kernel: str) -> Callable[..., Any]:
 
     return {
         "matmul": torch.matmul,
+        "attention": attention,
+        "attention and gradient": attention_gradient,
         "batch norm: moments": moments,
         "batch norm: apply": apply,
         "batch norm: gradient": gradient,
@@ -100,6 +110,10 @@ def operands(kernel: str, dtype: str, shape: list[int]) -> list[torch.Tensor]:
     if kernel == "matmul":
         m, n, k = shape
         return [draw(m, k), draw(k, n)]
+    if kernel.startswith("attention"):
+        is_gradient = kernel.endswith("gradient")
+        inputs = [draw(1, *shape).requires_grad_(is_gradient) for _ in range(3)]
+        return [*inputs, draw(1, *shape)] if is_gradient else inputs
     if kernel == "cross-entropy and gradient":
         labels = torch.arange(shape[0], device=DEVICE) % shape[1]
         return [draw(*shape).requires_grad_(), labels]
@@ -123,7 +137,7 @@ def prepared(case: dict[str, Any]) -> dict[str, Run]:
         return {"PyTorch": out.uniform_ if kernel == "uniform" else out.normal_}
     function, tensors = function_of(kernel), operands(kernel, dtype, shape)
     runs: dict[str, Run] = {"PyTorch": lambda: function(*tensors)}
-    if kernel not in ("matmul", "cross-entropy and gradient"):
+    if kernel not in (*LIBRARY, "cross-entropy and gradient"):
         compiled = torch.compile(function)
         runs["torch.compile (Triton)"] = lambda: compiled(*tensors)
     if kernel == "cross-entropy and gradient":

@@ -20,7 +20,7 @@ import gdt
 from bench import gdt_steps, report
 from bench.gpu import kernels
 from bench.gpu import report as gpu_report
-from bench.gpu.kernels import CASES, PASSES, Bench, Case
+from bench.gpu.kernels import CASES, PASSES, PRODUCTS, Bench, Case
 from bench.tiny import TINY_OPS
 from bench.workloads import WORKLOADS
 from gdt.backend.timing import DeviceTime
@@ -56,7 +56,8 @@ def test_a_case_launches_its_kernel(case: Case, mesh: gdt.Mesh) -> None:
     bench.runner = runner
     bench.prepare(small(case))()
     expected = {
-        "matmul": "matmul_", "batch norm: moments": "bn_", "batch norm: apply": "bn_apply",
+        "matmul": "matmul_", "attention and gradient": "attention_dkv",
+        "batch norm: moments": "bn_", "batch norm: apply": "bn_apply",
         "batch norm: gradient": "bn_backward", "cross-entropy and gradient": "softmax_ce",
         "sum of rows": "reduce", "uniform": "random_uniform", "normal": "random_normal",
     }.get(case.kernel, case.kernel)  # fmt: skip
@@ -115,7 +116,8 @@ def test_work_is_what_must_be_done() -> None:
     assert Case("matmul", "float32", (2, 3, 4)).work == 48
     assert Case("adam", "float32", (10,)).work == 7 * 40
     assert Case("cross-entropy and gradient", "bfloat16", (2, 5)).work == 2 * 20
-    assert {c.kernel for c in CASES} == {"matmul", *PASSES}
+    assert Case("attention", "float16", (2, 3, 5)).work == 2 * (2 * 2 * 3 * 3 * 5)
+    assert {c.kernel for c in CASES} == {*PRODUCTS, *PASSES}
     assert len({c.name for c in CASES}) == len(CASES)
 
 

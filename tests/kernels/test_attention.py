@@ -35,7 +35,7 @@ HEADS = {  # leading axes of the queries, and of keys and values
     "shared keys": ((2, 2), (2, 1)),
 }
 OPTIONS: dict[str, Any] = {
-    "dtype": ["float32", "float16", "bfloat16"],
+    "dtype": ["float32", "float16"],
     "queries": [1, 5, 65],
     "keys": [1, 64, 70, 130],
     "features": [(1, 3), (40, 8), (8, 40), (130, 66), (33, 256)],
@@ -207,7 +207,7 @@ def test_a_query_whose_scores_are_all_infinitely_small_has_no_weights() -> None:
 
 WHOLE, ROWS, RING = [None, None], ["b", None], [("a", "b"), None]
 SPLITS = [
-    [WHOLE, WHOLE, WHOLE], [RING, RING, RING], [ROWS, WHOLE, WHOLE], [WHOLE, ROWS, ROWS],
+    [WHOLE, WHOLE, WHOLE], [ROWS, WHOLE, WHOLE], [WHOLE, ROWS, ROWS],
     [["a", "b"], ROWS, ["b", "a"]],
 ]  # fmt: skip
 # Statics, and the layout of a mask (None: no mask).
@@ -223,20 +223,21 @@ def results_and_gradients(arrays: list[Any], mask: Any, g: Any, call: dict[str, 
     return [out, *pull(g)]
 
 
-@pytest.mark.parametrize("count", [1, 8], ids=["one block", "eight blocks"])
+@pytest.mark.parametrize("count", [1, 4], ids=["one block", "four blocks"])
 def test_every_split_runs_the_kernels_and_equals_the_body(
     count: int, emulated: EmulatedBackend, rng: np.random.Generator
 ) -> None:
-    mesh = gdt.create_mesh([("a", 2), ("b", 4)], devices=[f"emu:{i}" for i in range(count)])
-    shapes = (2, 3, 13, 4), (2, 1, 13, 4), (2, 1, 13, 5), (2, 3, 13, 5)
+    mesh = gdt.create_mesh([("a", 2), ("b", 2)], devices=[f"emu:{i}" for i in range(count)])
+    # Of four tiles the last has one of the queries, and none of the keys.
+    shapes = (2, 3, 13, 4), (2, 1, 9, 4), (2, 1, 9, 5), (2, 3, 13, 5)
     *arrays, g = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    seen = rng.random((2, 1, 13, 13)) < 0.5
+    seen = rng.random((2, 1, 13, 9)) < 0.5
     seen[0, 0, 2] = False  # a query that sees no key
-    for call, mask_specs in CALLS:
+    for n, (call, mask_specs) in enumerate(CALLS):
         mask = mask_specs and gdt.asarray(seen, layout=gdt.Layout(mask_specs, mesh))
         wide = [gdt.asarray(a.astype(np.float64)) for a in (*arrays, g)]
         exact = results_and_gradients(wide[:3], None if mask is None else seen, wide[3], call)
-        for specs in SPLITS if count == 1 else SPLITS[1::3]:
+        for specs in ([RING] * 3, *SPLITS[n :: len(CALLS)]):
             placed = [
                 gdt.asarray(a, layout=gdt.Layout([None, None, *spec], mesh))
                 for a, spec in zip(arrays, specs, strict=True)

@@ -48,10 +48,8 @@ SHARED_OF_BLOCK = {  # CUDA C++ Programming Guide, "technical specifications per
 # The math library's float64 subroutines are called, and calls save a few registers in memory.
 CALL_BYTES = 64
 FILES = sorted(p.name for p in sources.source_folder().glob("*.cu"))
-SLOW = {
-    "attention.cu": 3,
-    "matmul_hopper.cu": 3,
-}  # many instances: one in three, all of them under kernels_full
+# Many instances: one in so many, all of them under kernels_full.
+SLOW = {"attention.cu": 5, "matmul_hopper.cu": 3}
 DEFAULT = {"sm_75", "sm_90a"}  # the oldest and the main target; the others are marked kernels_full
 PATTERNS = {  # instructions that a kernel must, or must not, be made of
     "softmax_ce": ["LDG.E.128", "STG.E.128"],

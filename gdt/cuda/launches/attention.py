@@ -23,7 +23,7 @@ from gdt.cuda.sources import Instance, constants, structs
 from gdt.errors import KernelError, error
 
 FILE = "attention.cu"
-ATTENTION_TYPES = ("float", "half_t", "bfloat16_t")
+ATTENTION_TYPES = ("float", "half_t")
 ATTENTION_WIDTHS = (128, 256)  # features, or values, up to which a block holds its sums
 
 
@@ -133,7 +133,7 @@ def attention(
     """Compute the results of queries, and the log-sum-exp `lse` of their scores.
 
     q: (lead..., queries, features), k: (lead..., keys, features), v: (lead..., keys, values), of
-    one dtype: float32, float16 or bfloat16. out: (items, queries, values), of their dtype. lse:
+    one dtype: float32 or float16. out: (items, queries, values), of their dtype. lse:
     (items, queries), float32.
     """
     instance = _instance("attention", q, v.shape[-1])
