@@ -273,6 +273,13 @@ CALLS: dict[str, Callable[[], Call]] = {
     # ---- random numbers
     "random.Generator": lambda: (random.Generator, (1,), {}),
     "random.Generator.seed": lambda: (random.Generator().seed, (1,), {}),
+    "random.Generator.next_key": lambda: (random.Generator().next_key, (), {}),
+    "random.NumPyGenerator": lambda: (random.NumPyGenerator, (1,), {}),
+    "random.NumPyGenerator.normal": lambda: (
+        random.default_rng(1).normal, (0.0, 1.0, (4,), "f4"), {"layout": SPLIT}),
+    "random.NumPyGenerator.integers": lambda: (
+        random.default_rng(1).integers, (0, 5, (4,), "i4", False), {"layout": SPLIT}),
+    "random.default_rng": lambda: (random.default_rng, (1,), {}),
     "random.seed": lambda: (random.seed, (0,), {}),
     "random.key": lambda: (random.key, (1,), {}),
     "random.fold_in": lambda: (random.fold_in, (random.key(1), 2), {}),

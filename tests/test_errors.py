@@ -267,7 +267,7 @@ CASES: dict[str, Case] = {
     "random numbers of an integer dtype": (
         lambda: gdt.random.uniform((3,), dtype="int32"), e.DtypeError, "uniform"),
     "normal numbers in NumPy's order": (
-        lambda: gdt.random.normal(0, 1, 3), e.ArgumentError, "the first argument is the shape"),
+        lambda: gdt.random.normal(0.0, 1, 3), e.ArgumentError, "the first argument is the shape"),
     "uniform numbers in NumPy's order": (
         lambda: gdt.random.uniform(0.0, 1.0, 3), e.ArgumentError, r"Write uniform\(shape, 0.0, 1"),
     "seed that is text": (

@@ -4,7 +4,9 @@ its shard; keys are operands."""
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import gdt
+from gdt.errors import DtypeError, FunctionError
 from gdt.random import bits as random_bits
 from gdt.random import choosing
 from gdt.testing import assert_consistent, layouts, meshes
@@ -278,3 +281,96 @@ def test_moments() -> None:
 def test_bad_input_is_named(draw: Callable[[], Any], problem: str) -> None:
     with pytest.raises(gdt.errors.GdtError, match=problem):
         draw()
+
+
+FIXED: dict[str, tuple[Any, ...]] = {
+    "beta": (2.0, 3.0), "binomial": (10, 0.3), "chisquare": (3.0,), "choice": (5,),
+    "dirichlet": ([1.0, 2.0],), "exponential": (2.0,), "f": (3.0, 4.0), "gamma": (2.0, 3.0),
+    "geometric": (0.4,), "gumbel": (1.0, 2.0), "integers": (3, 9), "laplace": (1.0, 2.0),
+    "logistic": (1.0, 2.0), "lognormal": (0.5, 0.2), "multinomial": (10, [0.2, 0.8]),
+    "multivariate_normal": ([1.0, 2.0], np.eye(2)), "negative_binomial": (5, 0.4),
+    "normal": (1.0, 2.0), "pareto": (3.0,), "permutation": (7,), "permuted": (np.arange(6.0),),
+    "poisson": (4.0,), "random": (), "rayleigh": (2.0,), "standard_cauchy": (),
+    "standard_exponential": (), "standard_gamma": (2.0,), "standard_normal": (),
+    "standard_t": (4.0,), "triangular": (0.0, 1.0, 3.0), "uniform": (1.0, 2.0), "weibull": (2.0,),
+}  # fmt: skip
+"""The parameters of each method of `default_rng`, by position."""
+
+
+def test_default_rng_has_numpys_arguments_and_the_numbers_of_the_functions() -> None:
+    host, mesh = np.random.default_rng(0), MESHES[-1]
+    rng = gdt.random.default_rng(7)
+    layout = gdt.Layout([mesh.axis_names], mesh)
+    gdt.random.seed(7)
+    for name, parameters in FIXED.items():
+        method, function = getattr(rng, name), getattr(gdt.random, name)
+        numpys = re.search(r"\((.*?)\)", str(getattr(host, name).__doc__).replace("\n", ""))
+        assert numpys is not None
+        expected = re.findall(r"(?:^|, *)([a-z_]+)(?==|,|$)", numpys[1])
+        names = [n for n in inspect.signature(method).parameters if n != "layout"]
+        others = {"out", "method", "check_valid", "tol"}  # of NumPy alone
+        assert [n for n in names if n != "dtype"] == [
+            n for n in expected if n not in {*others, "dtype"}
+        ], name
+        if name in ("permutation", "permuted"):
+            x, y = method(*parameters), function(*parameters)
+        elif name in ("choice", "integers"):
+            x, y = method(*parameters, size=9), function(*parameters, shape=9)
+            assert method(*parameters).shape == function(*parameters).shape == ()
+        else:
+            x, y = method(*parameters, size=9), function(9, *parameters)
+            z = method(*parameters)
+            function((), *parameters)  # the default generator counts as many draws
+            assert z.shape == x.shape[1:], name
+            of_layout = gdt.Layout([layout.sharding_specs[0], *[None] * z.ndim], mesh)
+            assert method(*parameters, size=9, layout=of_layout).layout is of_layout
+            function(9, *parameters)
+        assert x.dtype == y.dtype, name
+        np.testing.assert_array_equal(x.numpy(), y.numpy(), err_msg=name)
+    assert rng.normal([0.0, 100.0], 1.0).shape == rng.multinomial([5, 6], [1.0]).shape[:1] == (2,)
+    assert set(rng.integers(1, 2, 40, endpoint=True).tolist()) == {1, 2}
+    x = gdt.arange(20.0, layout=layout)
+    rng.shuffle(x)
+    assert sorted(x.tolist()) == list(range(20)) != x.tolist() and x.layout is layout
+
+
+def test_generators_of_default_rng_are_of_their_seed_alone() -> None:
+    def numbers(rng: gdt.random.NumPyGenerator) -> list[float]:
+        return rng.normal(size=2).tolist()
+
+    rng = gdt.random.default_rng(3)
+    assert gdt.random.default_rng(rng) is rng
+    assert numbers(copy.deepcopy(rng)) == numbers(pickle.loads(pickle.dumps(rng))) == numbers(rng)
+    one, other = gdt.random.default_rng(3).spawn(2)
+    seeds: list[Any] = [3, [3], [3, 1], np.random.SeedSequence(4), one, other, None]
+    drawn = [numbers(gdt.random.default_rng(seed)) for seed in seeds]
+    assert len({x for pair in drawn for x in pair}) == 2 * len(seeds)
+    assert numbers(gdt.random.default_rng([3, 1])) == drawn[2]
+    with pytest.raises(DtypeError, match="'three' is not an integer"):
+        gdt.random.default_rng("three")
+
+
+def test_a_recorded_step_draws_from_a_generator_of_its_state_alone() -> None:
+    rng, other = gdt.random.default_rng(0), gdt.random.default_rng(0)
+
+    @gdt.function
+    def step(x: gdt.DistributedArray) -> gdt.DistributedArray:
+        return x + rng.normal(size=3)
+
+    @gdt.function
+    def forgetful(x: gdt.DistributedArray) -> gdt.DistributedArray:
+        return x + gdt.random.default_rng(0).normal(size=3)
+
+    for _ in range(4):
+        assert step(gdt.zeros(3)).tolist() == other.normal(size=3).tolist()
+    assert len(step.programs) == 1
+    assert forgetful(gdt.zeros(3)).shape == (3,)
+    with pytest.raises(FunctionError, match=r"in a place that no state names \(NumPyGenerator\)"):
+        forgetful(gdt.zeros(3))
+
+
+def test_an_empty_draw_is_drawn_and_numpys_order_is_noticed() -> None:
+    assert gdt.random.normal(0, 0.0, 1.0).shape == gdt.random.uniform(0, 0, 10).shape == (0,)
+    for draw in (gdt.random.normal, gdt.random.uniform):
+        with pytest.warns(UserWarning, match="the shape stands first: .* has no elements"):
+            assert draw(0, 1, 10).shape == (0,)

@@ -82,11 +82,10 @@ NAMES = {
     "jit": "gdt.function, which records a step", "device_put": "gdt.asarray(x, layout=layout)",
     "device_get": "np.asarray(x)", "tensor": "gdt.asarray", "from_numpy": "gdt.asarray",
 }  # fmt: skip
-SEEDING = "gdt.random.seed(seed), or key=seed in a draw such as gdt.random.normal(shape, key=seed)"
 RANDOM = {
     "rand": "gdt.random.uniform(shape)", "randn": "gdt.random.normal(shape)",
     "randint": "gdt.random.integers(low, high, shape)",
-    "default_rng": SEEDING, "RandomState": SEEDING, "PRNGKey": "gdt.random.key(seed)",
+    "RandomState": "gdt.random.default_rng(seed)", "PRNGKey": "gdt.random.key(seed)",
 }  # fmt: skip
 MOVING = "gdt.relayout(x, layout): the layout says which devices hold the array"
 ARRAYS = {

@@ -65,8 +65,8 @@ class StepRecorder(Recorder):
         )
 
     def on_count(self, function: Callable[[], tuple[Any, ...]]) -> None:
-        counting = getattr(function, "__self__", None)
-        if isinstance(counting, Stateful) and id(counting) not in self._state.entered:
+        counting = getattr(getattr(function, "func", function), "__self__", None)
+        if isinstance(counting, Stateful | Generator) and id(counting) not in self._state.entered:
             kind = type(counting).__name__
             self.on_host(f"use what counts in a place that no state names ({kind})", HELD)
 

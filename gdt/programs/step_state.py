@@ -147,7 +147,7 @@ class State(Observer):
             Entry.of(Place(f"argument[{key!r}]", owner, key), "argument", n)
             for n, (owner, key) in enumerate(arguments.places)
         ]
-        self.entered: set[int] = set()  # identities of all containers of the state
+        self.entered: set[int] = set()  # identities of the state's containers and generators
         roots, unnamed = [*variables(function)], []
         if named is not None:
             unnamed, roots = roots, [Place(f"state[{i}]", named, i) for i in range(len(named))]
@@ -206,6 +206,7 @@ class State(Observer):
             self._entries.append(Entry.of(place, role))
 
     def _enter_draws(self, name: str, source: Generator) -> None:
+        self.entered.add(id(source))
         self._entries.append(Entry.of(Place(name, vars(source), "_state"), "counter"))
 
     def _refuse_cycle(self, name: str) -> None:

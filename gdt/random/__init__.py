@@ -8,6 +8,9 @@ Distributions that are drawn by rejection (`gamma`, `poisson`, `binomial` and th
 the attempts of every element by itself, so that an element still depends on nothing but key and
 index.
 
+`gdt.random.default_rng(seed)` makes a generator with NumPy's methods and order of arguments; the
+functions here take the shape first.
+
 A draw with `key=` gives the same numbers every time. Without it, the default generator
 `gdt.random.generator` gives a key and counts its draws; `gdt.random.seed` resets it. Keys and
 counts are arrays when a draw runs, so no plan contains them.
@@ -32,6 +35,7 @@ from gdt.random.counts import (
 from gdt.random.draws import bernoulli, integers, normal, truncated_normal, uniform
 from gdt.random.generator import Generator, fold_in, generator, key, seed, split
 from gdt.random.multivariate import dirichlet, multinomial, multivariate_normal
+from gdt.random.numpy_generator import NumPyGenerator, default_rng
 from gdt.random.variates import (
     exponential,
     gumbel,
@@ -50,11 +54,13 @@ from gdt.random.variates import (
 
 __all__ = [
     "Generator",
+    "NumPyGenerator",
     "bernoulli",
     "beta",
     "binomial",
     "chisquare",
     "choice",
+    "default_rng",
     "dirichlet",
     "exponential",
     "f",

@@ -4,6 +4,7 @@ share."""
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial, wraps
 from operator import index
@@ -17,7 +18,7 @@ from gdt.array.placing import checked_layout
 from gdt.backend.cupy import on_gpu
 from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import ArgumentError, DtypeError, RangeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, RangeError, ShapeError, error, frame_of_user
 from gdt.ops.comparison import less, where
 from gdt.ops.creation import asarray
 from gdt.ops.elementwise import astype, checked_dtype, subtract
@@ -193,21 +194,31 @@ def in_layout(x: DistributedArray, layout: Layout | None) -> DistributedArray:
 
 
 def _shape_first(function: F) -> F:
-    """Make a draw refuse positional arguments in NumPy's order, where the shape stands last."""
+    """Make a draw refuse a float as its shape, as in NumPy's order, in which it stands last, and
+    warn where a shape of 0 may be NumPy's first argument."""
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        first = args[0] if len(args) > 1 else None
-        if type(first) is float or (type(first) is int and first == 0):
-            name = function.__name__
-            problem = f"the first argument is the shape, not {first!r}"
-            remedy = (
-                f"Write {name}(shape, {first!r}, {shown_value(args[1])}), and (0,) for no elements."
-            )
-            raise error(ArgumentError, name, problem, remedy=remedy)
+        if len(args) > 1:
+            _check_order(function.__name__, *args)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
+
+
+def _check_order(name: str, first: Any, *others: Any) -> None:
+    numpys = f"gdt.random.default_rng(seed).{name} has NumPy's order."
+    if type(first) is float:
+        problem = f"the first argument is the shape, not {first!r}"
+        remedy = f"Write {name}(shape, {first!r}, {shown_value(others[0])}); {numpys}"
+        raise error(ArgumentError, name, problem, remedy=remedy)
+    if type(first) is not int or first != 0 or len(others) < 2:
+        return
+    width, size = others[:2]  # in NumPy's order
+    if type(size) is int and size > 1 and not _is(width, 0):
+        problem = f"the shape stands first: {name}(0, ...) has no elements"
+        text = f"{problem}. {numpys} Write (0,) for no elements."
+        warnings.warn(text, stacklevel=frame_of_user()[1])
 
 
 @checked
@@ -228,7 +239,7 @@ def uniform(
 
     Raises ArgumentError for a `high` below `low`, RangeError (an OverflowError) for a difference
     that is infinite; of distributed arrays, which are not fetched for that, such elements give NaN.
-    Raises ArgumentError for NumPy's order, as `gdt.random.normal` does.
+    Raises ArgumentError for a float as shape, and warns, as `gdt.random.normal` does.
 
     >>> gdt.random.uniform(2, key=0).round(3).tolist()
     [0.399, 0.736]
@@ -277,8 +288,8 @@ def normal(
         float64.
 
     Raises ArgumentError for a `std` below 0; elements of a distributed array, which is not fetched
-    for that, give NaN. Raises it too for NumPy's order, where the shape stands last: for a shape of
-    0, not (0,), that others follow by position.
+    for that, give NaN. Raises it too for a float as shape, as in NumPy's order (loc, scale, size),
+    which `gdt.random.default_rng` has; and warns of no elements where 0 may be NumPy's loc.
 
     >>> gdt.random.normal(3, key=0).round(3).tolist()
     [1.276, -0.72, -0.07]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from gdt.sharding.mesh import Mesh
 from gdt.sharding.rule import RuleSpec
 
 Block = Any
-Key = Any  # a uint64 array of rank 0, or a seed
+Key = Any  # a uint64 array of rank 0, a seed, or a generator, which gives another key to each draw
 
 # ---------------------------------------------------------------- the default generator
 
@@ -60,6 +60,24 @@ class Generator:
             key, draws = self._state
             self._state = key, draws + 1
         return key, draws + 1
+
+    def next_key(self) -> DistributedArray:
+        """A key for the next draw, on the default mesh: another one in every call.
+
+        >>> generator = gdt.random.Generator(7)
+        >>> gdt.random.normal(2, key=generator.next_key()).shape
+        (2,)
+        """
+        (key,) = from_host("key", self._key)
+        return key  # type: ignore[no-any-return]
+
+    def _key(self) -> tuple[DistributedArray]:
+        return (_number(int(random_bits.fold_in(np, *self.take())), get_default_mesh()),)
+
+    def _operands(self, mesh: Mesh) -> tuple[DistributedArray, DistributedArray]:
+        """The key and the stream of the next draw, as arrays."""
+        number, stream = self.take()
+        return _number(number, mesh), distribute(np.uint64(stream), Layout.replicated(mesh, 0))
 
     @property
     def state(self) -> tuple[int, int]:
@@ -110,8 +128,8 @@ def seed(n: int) -> None:
 def key(seed: Any = None) -> DistributedArray:
     """A key: a uint64 array of rank 0, replicated on the default mesh.
 
-    seed: an integer of 0 or more; a key, which is returned as it is; or None for a key of its own
-        from the default generator.
+    seed: an integer of 0 or more; a key, which is returned as it is; or a generator, which gives a
+        key of its own, and is the default generator for None.
 
     >>> gdt.random.normal(2, key=gdt.random.key(1)).round(3).tolist()
     [-0.279, -1.368]
@@ -125,12 +143,10 @@ def as_key(seed: Any) -> DistributedArray:
             problem = "a key is of dtype uint64 and rank 0"
             raise error(DtypeError, "key", problem, operands={"key": seed.type})
         return seed
+    source = generator if seed is None else seed
+    if isinstance(source, Generator):
+        return source.next_key()
     mesh = get_default_mesh()
-    if seed is None:
-        (new,) = from_host(
-            "key", lambda: (_number(int(random_bits.fold_in(np, *generator.take())), mesh),)
-        )
-        return new  # type: ignore[no-any-return]
     (fixed,) = from_host("key", lambda: (_number(_key_of_seed(seed), mesh),))
     return fixed  # type: ignore[no-any-return]
 
@@ -185,13 +201,8 @@ def split(key: Key, n: int = 2) -> DistributedArray:
 
 def operands_of(user_key: Key, mesh: Mesh) -> tuple[DistributedArray, Any]:
     """The key and the stream of a draw as operands on `mesh`."""
-    if user_key is None:
-        key, stream = from_host("random", lambda: _taken(mesh))
+    source = generator if user_key is None else user_key
+    if isinstance(source, Generator):
+        key, stream = from_host("random", partial(source._operands, mesh))
         return key, stream
     return relayout(as_key(user_key), Layout.replicated(mesh, 0)), 0
-
-
-def _taken(mesh: Mesh) -> tuple[DistributedArray, DistributedArray]:
-    """Key and stream of the next draw of the default generator, as arrays."""
-    number, stream = generator.take()
-    return _number(number, mesh), distribute(np.uint64(stream), Layout.replicated(mesh, 0))

@@ -29,13 +29,14 @@ from gdt.random.draws import (
     scaled,
 )
 from gdt.random.draws import uniform as uniform_between
-from gdt.random.generator import Key, split
+from gdt.random.generator import Generator, Key, split
 from gdt.sharding.layout import Layout
 
 
 def keys_of(key: Key, count: int) -> list[Key]:
     """A key for each of several draws; None for each if the default generator gives them."""
-    return [None] * count if key is None else list(split(key, count))
+    is_counted = key is None or isinstance(key, Generator)
+    return [key] * count if is_counted else list(split(key, count))
 
 
 def _of_word(
