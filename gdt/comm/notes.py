@@ -6,7 +6,8 @@ notes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -103,6 +104,30 @@ def noted_dataflow(name: str) -> Iterator[list[Any]]:
     if checksum is not None:
         action = Action("dataflow", f"the dataflow of {name} ({checksum:016x})")
         noted(lambda: history.add(action))
+
+
+@contextmanager
+def noted_step(name: str, operands: Callable[[], list[Any]]) -> Iterator[list[Any]]:
+    """A context in which a step runs, as it is written or as a replay: processes compare the arrays
+    that it is given, and not what its ops are given.
+
+    operands: a function that returns the arrays in the places which the step reads and writes. What
+    the step returns is added to the list that the context returns.
+    """
+    history, before, results = HISTORIES[0], operands(), list[Any]()
+    note_operands(name, before)
+    history.begin_step(before)
+    # A step writes into the memory of arrays to which nothing else refers.
+    references = [*map(weakref.ref, before)]
+    del before
+    try:
+        yield results
+    finally:
+        history.end_step()
+    arrays = [reference() for reference in references]
+    new = [now for now, array in zip(operands(), arrays, strict=True) if now is not array]
+    results = [x for x in (*new, *results) if type(getattr(x, "type", None)) is ArrayType]
+    history.place_results(results, [array for array in arrays if array is not None])
 
 
 def note_fetch(name: str, array: Any) -> None:

@@ -6,7 +6,6 @@ import functools
 import itertools
 import types
 import warnings
-import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.caches import Cache
 from gdt.comm.agreement import HISTORIES
-from gdt.comm.notes import note_operands, noted_dataflow
+from gdt.comm.notes import noted_dataflow, noted_step
 from gdt.errors import ArgumentError, DtypeError, FunctionError, error, frame_of_user, line_of_user
 from gdt.observe import HELD, OBSERVERS, observing, observing_only
 from gdt.programs.program import Program
@@ -82,8 +81,7 @@ class Function:
         self._name = name_of(function)
         # By keys of arguments; with the objects whose identities are in a key, alive, so that no
         # others have them.
-        self._recordings: Cache[tuple[list[Recording], list[tuple[str, Any]]]]
-        self._recordings = Cache(RECORDING_BYTES)
+        self._recordings = Cache[tuple[list[Recording], list[tuple[str, Any]]]](RECORDING_BYTES)
         self._calls = itertools.count(1)
         self._calls_as_written = itertools.count(1)
 
@@ -154,24 +152,12 @@ class Function:
     def _run_compared(self, arguments: Arguments, run: Callable[[Arguments], Any]) -> Any:
         """Run a call that processes compare: which arrays it is given, and not what its ops are
         given, since one process may replay what another runs as it is written."""
-        history, (recordings, _) = HISTORIES[0], self._recordings.recall(arguments.key) or ((), ())
+        recordings, _ = self._recordings.recall(arguments.key) or ((), ())
         taken = recordings[0].inputs if recordings else self._state(arguments).arrays
         places = _places(taken, arguments)
-        operands = list(map(read, places))
-        note_operands(f"the step {self._name}", operands)
-        # A step writes into the memory of arrays to which nothing else refers.
-        before = list(map(weakref.ref, operands))
-        history.begin_step(operands)
-        del operands
-        try:
+        with noted_step(f"the step {self._name}", lambda: [*map(read, places)]) as results:
             result = run(arguments)
-        finally:
-            history.end_step()
-        operands = [reference() for reference in before]
-        pairs = zip(map(read, places), operands, strict=True)
-        new = [now for now, array in pairs if now is not array]
-        results = [x for x in (*new, *leaves(result, by_name=True)) if type(x) is DistributedArray]
-        history.place_results(results, [x for x in operands if x is not None])
+            results.extend(leaves(result, by_name=True))
         return result
 
     def _as_written(self, state: State, arguments: Arguments) -> Any:
@@ -329,7 +315,5 @@ def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: 
                 remedy="Name Modules, optimizers, generators, dicts, lists or objects with "
                 "attributes, and keep arrays in them.",
             )
-    named = None if named is None else tuple(named)
-    return (
-        partial(Function, state=named, verify=verify) if f is None else Function(f, named, verify)
-    )
+    decorate = partial(Function, state=None if named is None else tuple(named), verify=verify)
+    return decorate if f is None else decorate(f)

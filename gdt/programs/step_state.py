@@ -93,9 +93,6 @@ class HostRandom:
         (random.setstate if name == "random" else np.random.set_state)(pickle.loads(state))
 
 
-HOST_RANDOM = HostRandom()
-
-
 class RefusedIterator:
     """A stand-in for an iterator while the step of that name is recorded."""
 
@@ -144,7 +141,7 @@ class State(Observer):
     ) -> None:
         self._name, self._line = name_of(function), _line_of(function)
         self._entries = [
-            Entry.of(Place(f"argument[{key!r}]", owner, key), "argument", n)
+            Entry.of(Place("argument", owner, key), "argument", n)
             for n, (owner, key) in enumerate(arguments.places)
         ]
         self.entered: set[int] = set()  # identities of the state's containers and generators
@@ -155,19 +152,16 @@ class State(Observer):
             roots += variables(value, name)
         for root in roots:
             self._enter(root)
-        for container in arguments.containers:
-            if id(container) not in self.entered:
-                self._enter_keys("an argument", container, "argument")
-                keys = container if isinstance(container, Mapping) else range(len(container))
-                inside = [Place(f"argument[{key!r}]", container, key) for key in keys]
-                self._entries += [Entry.of(place, "argument") for place in inside]
+        tree: Any = {**dict(enumerate(arguments.args)), **arguments.kwargs}
+        contents = _contents(Place("argument", (tree,), 0), tree, closed={*self.entered})
+        self._add(contents[1:], itertools.repeat("argument"))
         closed, state = {*self.entered}, {id(entry.value) for entry in self.arrays}
         state |= {id(entry.place.owner) for entry in self._entries if entry.role == "state"}
         for root in unnamed:
             self._enter_unnamed(root, closed, state)
         self._enter_draws("gdt.random", generator)
         for name in ("random", "numpy.random"):
-            self._entries.append(Entry.of(Place(name, HOST_RANDOM, name), "constant"))
+            self._entries.append(Entry.of(Place(name, HostRandom(), name), "constant"))
 
     def _enter(self, root: Place) -> None:
         """Take in what a variable holds, or what is named in a tuple."""
@@ -288,7 +282,7 @@ class State(Observer):
             may_be_another = role != "constant" and is_array and isinstance(now, DistributedArray)
             if not (role == "counter" or may_be_another or _is_same(now, was)):
                 change = f"changes {place.name}, {_shown(was)}, to {_shown(now)}"
-                if place.owner is HOST_RANDOM:
+                if isinstance(place.owner, HostRandom):
                     change = f"draws from {place.name}, and not from gdt.random"
                 raise error(
                     FunctionError,
@@ -370,10 +364,9 @@ def _is_same(now: Any, value: Any) -> bool:
         return True
     if type(now) is tuple is type(value):
         return len(now) == len(value) and all(map(_is_same, now, value))
-    if type(now) is not type(value) or not isinstance(value, PRIMITIVES):
-        # Methods are made anew whenever they are looked up.
-        return isinstance(value, types.MethodType) and bool(now == value)
-    return bool(value_key(now) == value_key(value))
+    if isinstance(value, types.MethodType):  # which is made anew whenever it is looked up
+        return bool(now == value)
+    return isinstance(value, PRIMITIVES) and value_key(now) == value_key(value)
 
 
 def _has_same_bits(a: Any, b: Any) -> bool:
