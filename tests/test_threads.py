@@ -17,6 +17,7 @@ from gdt.array.registry import FUNCTIONS
 from gdt.engine import threads
 from gdt.engine.op import Op
 from gdt.errors import ArgumentError
+from gdt.settings import host_thread_count
 from gdt.testing.oracle import Oracle
 
 from .samples import SAMPLES
@@ -115,6 +116,13 @@ def test_errors_and_warnings_are_those_of_one_thread(counted: list[int]) -> None
             with pytest.raises(RuntimeWarning, match="overflow"):
                 gdt.exp(x)
     assert set(counted) == {2}
+
+
+def test_calls_in_threads_get_no_threads_of_their_own() -> None:
+    """They would wait for threads that wait for them."""
+    with gdt.host_threads(8):
+        assert threads.together([host_thread_count] * 3) == [1, 1, 1]
+        assert host_thread_count() == 8
 
 
 def test_all_calls_have_ended_when_one_raises() -> None:

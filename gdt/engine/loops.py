@@ -76,8 +76,9 @@ class Loop:
     It is compiled for float32 and float64, and None for other dtypes or without numba.
 
     parameters: the kind of each parameter: a contiguous vector of elements that is read (`input`)
-    or written (`output`), a vector of integers that is read (`labels`), one of unsigned integers
-    as wide as the elements that is read or written (`words`), or a number (`int`, `float`).
+    or written (`output`), a vector of integers that is read (`labels`) or written (`counts`), one
+    of unsigned integers as wide as the elements, which is read (`keys`) or also written (`words`),
+    one of 16 bits that is read or written (`digits`), or a number (`int`, `float`).
     fuses: whether a product and a sum may be rounded once, where the processor can do that.
     """
 
@@ -98,10 +99,13 @@ class Loop:
             "input": types.Array(getattr(types, element), 1, "C", readonly=True),
             "output": types.Array(getattr(types, element), 1, "C"),
             "words": types.Array(types.uint64 if element == "float64" else types.uint32, 1, "C"),
+            "digits": types.Array(types.uint16, 1, "C"),
             "labels": types.Array(types.int64, 1, "C", readonly=True),
+            "counts": types.Array(types.int64, 1, "C"),
             "int": types.int64,
             "float": types.float64,
         }
+        kinds["keys"] = kinds["words"].copy(readonly=True)
         signature = tuple([kinds[p] for p in self.parameters])
         options = {"error_model": "numpy", "nogil": True}
         options |= {"fastmath": {"contract"}} if self.fuses else {}

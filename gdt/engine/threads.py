@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.engine.blocks import PlanBlocks
-from gdt.settings import host_thread_count
+from gdt.settings import host_thread_count, host_threads
 
 Block = Any
 
@@ -124,7 +124,7 @@ def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
     They see the context variables of this thread, as `np.errstate`. Where some raise, the exception
     of the first of them is raised once all have ended."""
     cells: list[list[Callable[[], Any]]] = [
-        [partial(contextvars.copy_context().run, call)] for call in calls
+        [partial(contextvars.copy_context().run, _alone, call)] for call in calls
     ]
     futures = [_pool().submit(_emptied, cell) for cell in cells[1:]]
     try:
@@ -133,6 +133,13 @@ def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
         for future in futures:
             future.exception()  # waits: no thread may go on writing into these blocks
     return [first, *[future.result() for future in futures]]
+
+
+def _alone(call: Callable[[], Any]) -> Any:
+    """Return the result of a call, which gets no threads of its own: it would wait for them in one
+    that they need."""
+    with host_threads(1):
+        return call()
 
 
 def _emptied(cell: list[Callable[[], Any]]) -> Any:

@@ -18,6 +18,7 @@ from gdt.engine.planned import BlockPlan, planned_op
 from gdt.observe import Collective
 from gdt.ops.creation import zeros_like
 from gdt.ops.masks import Rebalance, block_of_rows, rows_in_front
+from gdt.ops.radix_sort import argsort, sort
 from gdt.ops.rows import scatter_rows
 from gdt.sharding.array_type import ArrayType
 
@@ -42,7 +43,7 @@ class SampleSort:
 
     def values(self, blocks: Sequence[Block]) -> list[Block]:
         """The blocks of the sorted vector."""
-        parts = self._by_block(lambda i, block: self.xp.sort(self._part(i, block)), blocks)
+        parts = self._by_block(lambda i, block: sort(self.xp, self._part(i, block)), blocks)
         if self.exchange.size > 1:
             counts, rows = self._pieces(parts)
             parts.clear()
@@ -61,7 +62,7 @@ class SampleSort:
         """The blocks of an array of type `out`, int64: the indices that sort the vector."""
         xp, first = self.xp, self.exchange.first
         parts = self._by_block(self._part, blocks)
-        orders = self._by_block(lambda i, part: xp.argsort(part, kind="stable"), parts)
+        orders = self._by_block(lambda i, part: argsort(xp, part), parts)
         if self.exchange.size > 1:
             small = np.int32 if self.x.shape[0] < 1 << 31 else np.int64  # of places in a part
             orders = self._by_block(lambda i, order: order.astype(small), orders)
@@ -78,9 +79,7 @@ class SampleSort:
             received = self.exchange.all_to_all(rows, counts)
             rows.clear()
             parts.clear()
-            merges = self._by_block(
-                lambda i, row: xp.argsort(xp.concatenate(row), kind="stable"), received
-            )
+            merges = self._by_block(lambda i, row: argsort(xp, xp.concatenate(row)), received)
             received.clear()
             numbers = self.exchange.all_to_all(pieces, counts)
             pieces.clear()

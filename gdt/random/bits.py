@@ -36,6 +36,7 @@ import numpy.typing as npt
 
 from gdt.errors import DtypeError, ShapeError, error
 from gdt.ops.philox import HALF, LOW, CounterRun, as_uint64, draw, philox
+from gdt.ops.radix_sort import argsort
 from gdt.random import loops
 from gdt.random.normal_quantile import centred_quantile, half_integers, quantile
 from gdt.sharding.dtypes import BFLOAT16
@@ -224,7 +225,7 @@ def permutation(xp: Namespace, n: int, key: Array | int, stream: Array | int = 0
     [4, 0, 3, 1, 2]
     """
     bits = bits64(xp, CounterRun(0, n), key, stream)
-    return xp.argsort(bits, kind="stable").astype(np.int64)
+    return argsort(xp, bits).astype(np.int64, copy=False)
 
 
 # Keys ---------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from gdt.backend import backend_of
 from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
+from gdt.ops import radix_sort
 from gdt.ops.along_axis import take_along_axis
 from gdt.ops.comparison import where
 from gdt.ops.creation import asarray
@@ -111,7 +112,7 @@ def _order(x: ArrayType, /, *, axis: int) -> BlockPlan:
     xp, array_type = backend_of(x.mesh).xp, ArrayType.of(x.shape, np.dtype(np.int64), x.layout)
 
     def order(block: Block) -> Block:
-        return xp.argsort(block, axis=axis, kind="stable").astype(np.int64)
+        return radix_sort.argsort(xp, block, axis).astype(np.int64, copy=False)
 
     return BlockPlan([None], array_type, [order] * len(x.mesh.blocks))
 
