@@ -259,7 +259,7 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
         if x._resolved is not None:
             parts.append("resolved")
             values.append(x._resolved)
-        elif array_type.layout.resolved is not array_type.layout and x._is_passed:
+        elif array_type.layout.resolved is not array_type.layout and hasattr(x, "_passed"):
             parts.append("passed")
         if type(x.blocks) is ReleasedBlocks:
             recomputation = x.blocks.recomputation
@@ -304,9 +304,8 @@ def _replayed(backward: Backward, arrays: list[DistributedArray]) -> list[Distri
         arrays[n]._passed = True
     unresolved = [(weakref.ref(arrays[n]), t) for n, t in resolved]
     # As `value_of` does, without its frame for every input.
-    blocks = [arrays[n].blocks for n in inputs]
-    values = [b[0] if len(b) == 1 else tuple(b) for b in blocks]
-    blocks.clear()  # so that each block is free as soon as the program has read it
+    values = [b[0] if len(b := arrays[n].blocks) == 1 else tuple(b) for n in inputs]
+    b = ()  # so that each block is free as soon as the program has read it
     arrays.clear()
     results = iter(program.run(values))
     grads = [None if t is None else array_of(t, next(results)) for t in types]

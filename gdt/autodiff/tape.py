@@ -21,7 +21,7 @@ from gdt.ops.movement import _relayout
 from gdt.sharding.dtypes import INEXACT
 from gdt.sharding.layout import Layout
 from gdt.state import PARAMETERS, reasons, state_layouts
-from gdt.state.trees import leaves, mapped
+from gdt.state.trees import is_container, leaves, mapped
 
 __all__ = ["GradientTape", "grad", "stop_gradient", "value_and_grad", "vjp"]
 
@@ -354,8 +354,8 @@ def _renamed(tree: Tree) -> Tree:
     """
     if type(tree) is DistributedArray:
         return _alias(tree)
-    is_remade = type(tree) in (dict, list, tuple) or any(
-        isinstance(leaf, DistributedArray) for leaf in leaves(tree)
+    is_remade = type(tree) in (dict, list, tuple) or (
+        is_container(tree) and any(isinstance(leaf, DistributedArray) for leaf in leaves(tree))
     )
     return mapped(_alias, tree) if is_remade else tree
 

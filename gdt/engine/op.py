@@ -29,6 +29,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
@@ -424,7 +425,7 @@ def _wrapped(plan: Plan, made: Any) -> Any:
     """The output, or the tuple of outputs, that one block's run has made."""
     if len(plan.outs) == 1:
         return DistributedArray(plan.outs[0], (made,))
-    return tuple([DistributedArray(t, (b,)) for t, b in zip(plan.outs, made, strict=True)])
+    return tuple(starmap(DistributedArray, zip(plan.outs, zip(made), strict=True)))
 
 
 @overload

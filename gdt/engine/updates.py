@@ -74,7 +74,7 @@ class UpdateOp(Op[..., Any]):
             for mapping, name in group:
                 types.append(mapping[name].type)
             types.append(other.type)
-        key = (*types, *map(type, args), *self.key_of(static))
+        key = (*types, *map(type, args), *(self.key_of(static) if static else ()))
         run = self.multi_tensor_plans.recall(key)
         if run is not None and not OBSERVERS.get() and run(owners, others, args):
             return

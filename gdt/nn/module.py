@@ -73,7 +73,7 @@ class Module(Compilable, Displayed):
         """
         parameter_slots = trainable_slots(self)
         check_untied(parameter_slots)
-        return {slot.name: slot.value for slot in parameter_slots}
+        return {slot.name: slot.owner[slot.key] for slot in parameter_slots}
 
     def named_parameters(self) -> Iterator[tuple[str, DistributedArray]]:
         """Return an iterator of the name and array of every trainable parameter."""

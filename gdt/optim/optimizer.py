@@ -68,7 +68,7 @@ def _short_runs(blocks: Sequence[Block]) -> Iterator[Sequence[Block]]:
         yield scratch[: pieces[0].size], *pieces
 
 
-@checked_class("take_step", "scalars", "step", eager=True)
+@checked_class("targets", "take_step", "scalars", "step", eager=True)
 class Optimizer(Stateful):
     """The base of all optimizers; a subclass defines `state_names`, `scalars` and `step`.
 
@@ -153,11 +153,19 @@ class Optimizer(Stateful):
         missing, or if gradients or state have other shapes than the parameters, and ArgumentError
         if there is no parameter; then nothing is changed.
         """
-        updates = self._ready(parameters, gradients)
+        is_dict = type(parameters) is dict  # whose places need no search where all are arrays
+        targets = [] if is_dict else self.targets("update", parameters)
+        named: list[tuple[Any, Owner]] = (
+            [(name, (parameters, name)) for name in parameters]
+            if is_dict
+            else [(s.name, (s.owner, s.key)) for s in targets if s.state_layout is None]
+        )
+        updates = self._ready(named, gradients)
         if updates is not None:
             self.take_step(*updates, are_alike=True)
             return
-        self.take_step(*self.prepare(self.targets("update", parameters), by_name(gradients)))
+        targets = targets or self.targets("update", parameters)
+        self.take_step(*self.prepare(targets, by_name(gradients)))
 
     def scaled(self, loss: DistributedArray) -> DistributedArray:
         """Return the loss to take the gradient of: itself, but for `LossScaling`."""
@@ -211,20 +219,20 @@ class Optimizer(Stateful):
             for (mapping, key, _, _), parameter in zip(whole, parameters, strict=True):
                 mapping[key] = parameter
 
-    def _ready(self, parameters: Tree, gradients: Tree) -> Updates | None:
-        """Return the owners and gradients where dicts of parameters, state and gradients fit each
-        other, as they do in nearly all steps; else None."""
-        if type(parameters) is not dict or type(gradients) is not dict:
+    def _ready(self, named: Iterable[tuple[Any, Owner]], gradients: Tree) -> Updates | None:
+        """Return the owners and gradients where parameters, state and gradients fit each other, as
+        they do in nearly all steps; else None. named: the name and the owner of each parameter."""
+        if type(gradients) is not dict:
             return None
         owners: list[list[Owner]] = []
         arrays: list[DistributedArray] = []
-        for name, x in parameters.items():
-            g = gradients.get(name)
+        for name, owner in named:
+            x, g = owner[0][owner[1]], gradients.get(name)
             if type(x) is not DistributedArray or type(g) is not DistributedArray:
                 return None
             if g.type is not x.type or x.type.dtype.kind != "f" or type(name) is not str:
                 return None
-            group: list[Owner] = [(parameters, name)]
+            group = [owner]
             for states in self.state.values():
                 if name not in states or states[name].type is not x.type:
                     return None

@@ -21,7 +21,7 @@ from gdt.array.array import DistributedArray
 from gdt.errors import DtypeError, error, frame_of_user
 from gdt.errors.foreign_names import ATTRIBUTES, no_attribute
 from gdt.observe import COUNTED, OBSERVERS, met_host
-from gdt.sharding.dtypes import kind_of
+from gdt.sharding.dtypes import INEXACT, kind_of
 from gdt.sharding.layout import Layout
 from gdt.state.trees import CONTAINERS, LEAVES, Tree
 
@@ -156,9 +156,9 @@ def places(
     """
     closed = set() if closed is None else closed
     skipped = LEAVES - types if types is not None else ()
-    stack: dict[int, _Opened] = {}  # by identity, the containers around the current place
+    stack: dict[int, Opened] = {}  # by identity, the containers around the current place
     if owner_of(tree) is not None and id(tree) not in closed:
-        stack[id(tree)] = _Opened.of(tree, name, None, True, "")
+        stack[id(tree)] = _opened(tree, name, None, True, "")
     while stack:
         innermost = next(reversed(stack))
         items, owner, prefix, stateful, untrained, trainable, private = stack[innermost]
@@ -174,41 +174,38 @@ def places(
                 is_trainable = trainable and key not in untrained
                 private_name = key if key[0] == "_" else ""
             if types is None or value_type in types:
-                yield Place(full_name, owner, key, stateful, is_trainable, private_name)
+                # As `Place(...)` does, without the frame of its call.
+                fields = (full_name, owner, key, stateful, is_trainable, private_name, None)
+                yield tuple.__new__(Place, fields)
             if is_leaf or id(value) in closed:
                 continue
             if id(value) in stack:
                 on_cycle(full_name)
                 continue
-            stack[id(value)] = _Opened.of(value, full_name, stateful, is_trainable, private_name)
+            stack[id(value)] = _opened(value, full_name, stateful, is_trainable, private_name)
             break
         else:
             del stack[innermost]
             closed.add(innermost)
 
 
-class _Opened(NamedTuple):
-    """A container whose places are being yielded. untrained: the names of the arrays of a Stateful
-    object that are not trained; None for other containers."""
+# A container whose places are being yielded: its items, its owner, the prefix of its names, the
+# Stateful object around it, the names of the arrays of that which are not trained (None in other
+# containers), whether its arrays are trained, and the private name that leads to it.
+Opened = tuple[
+    Iterator[tuple[Any, Any]], Any, str, Stateful | None, Sequence[str] | None, bool, str
+]
 
-    items: Iterator[tuple[Any, Any]]
-    owner: Any
-    prefix: str
-    stateful: Stateful | None
-    untrained: Sequence[str] | None
-    trainable: bool
-    private: str
 
-    @classmethod
-    def of(cls, container: Any, name: str, stateful: Any, trainable: bool, private: str) -> _Opened:
-        """The container at a place of that name, before its first item."""
-        prefix, untrained = f"{name}." if name else "", None
-        if isinstance(container, Stateful):
-            stateful, untrained = container, container.untrained
-            trainable, container = trainable and container.trainable, vars(container)
-        is_sequence = isinstance(container, list | tuple)  # asking for a Mapping takes longer
-        pairs = enumerate(container) if is_sequence else container.items()
-        return cls(iter([*pairs]), container, prefix, stateful, untrained, trainable, private)
+def _opened(container: Any, name: str, stateful: Any, trainable: bool, private: str) -> Opened:
+    """The container at a place of that name, before its first item."""
+    prefix, untrained = f"{name}." if name else "", None
+    if isinstance(container, Stateful):
+        stateful, untrained = container, container.untrained
+        trainable, container = trainable and container.trainable, vars(container)
+    is_sequence = isinstance(container, list | tuple)  # asking for a Mapping takes longer
+    pairs = enumerate(container) if is_sequence else container.items()
+    return iter([*pairs]), container, prefix, stateful, untrained, trainable, private
 
 
 Other = Callable[[str, Any], None]  # told the name of a value that is no slot, and the value
@@ -299,7 +296,7 @@ def _warn_of_numpy(name: str, owner: str, description: str) -> None:
 def trainable_slots(tree: Tree) -> list[Slot]:
     """The slots that a gradient step changes: trainable floating-point arrays."""
     trainable = [
-        s for s in slots(tree) if s.trainable and kind_of(s.owner[s.key].type.dtype) in "fc"
+        s for s in slots(tree) if s.trainable and s.owner[s.key].type.dtype.kind in INEXACT
     ]
     layouts = state_layouts(tree)
     if not layouts:

@@ -42,7 +42,7 @@ def mapped(function: Callable[[Any], Any], tree: Tree, *, by_name: bool = False)
     """
     if not is_container(tree):
         return function(tree)
-    keys: Any = tree if isinstance(tree, Mapping) else range(len(tree))
+    keys: Any = tree if type(tree) is dict or isinstance(tree, Mapping) else range(len(tree))
     values = {
         key: function(value)
         if type(value := tree[key]) in LEAVES

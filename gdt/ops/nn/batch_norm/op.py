@@ -309,15 +309,16 @@ def batch_norm(
     """
     if type(x) is not DistributedArray:
         (x,) = as_operands("batch_norm", x=x)
-    if kind_of(x.dtype) != "f":
+    if kind_of(x.type.dtype) != "f":
         raise error(DtypeError, "batch_norm", "x is not floating-point", operands={"x": x.type})
-    over = tuple(range(-x.ndim, -1)) if axes is None else negative_axes(x.type, axes, "batch_norm")
+    rank = len(x.type.shape)
+    over = tuple(range(-rank, -1)) if axes is None else negative_axes(x.type, axes, "batch_norm")
     scale = _as_factor(scale, 1.0, "scale", x, over)
     offset = _as_factor(offset, 0.0, "offset", x, over)
     y, mean, variance = normalize_batch(x, scale, offset, epsilon=epsilon, axes=over)
-    if _are_leading(over, x.ndim):
+    if _are_leading(over, rank):
         return y, mean, variance
-    channels = tuple(n for i, n in enumerate(x.shape) if i - x.ndim not in over)
+    channels = tuple(n for i, n in enumerate(x.shape) if i - rank not in over)
     return y, reshape(mean, channels), reshape(variance, channels)
 
 

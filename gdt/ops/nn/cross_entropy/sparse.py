@@ -380,7 +380,8 @@ def sparse_softmax_cross_entropy_with_logits(
     """
     if type(labels) is not DistributedArray or type(logits) is not DistributedArray:
         labels, logits = as_operands(NAME, labels=labels, logits=logits)
-    if labels.dtype.kind not in "iu" or kind_of(logits.dtype) != "f" or not logits.ndim:
+    shape = logits.type.shape
+    if labels.type.dtype.kind not in "iu" or kind_of(logits.type.dtype) != "f" or not shape:
         raise error(
             DtypeError,
             NAME,
@@ -388,13 +389,13 @@ def sparse_softmax_cross_entropy_with_logits(
             operands={"labels": labels.type, "logits": logits.type},
             remedy=ONE_HOT,
         )
-    if labels.shape != logits.shape[:-1] or not logits.shape[-1]:
+    if labels.type.shape != shape[:-1] or not shape[-1]:
         raise error(
             ShapeError,
             NAME,
-            f"labels {list(labels.shape)} do not name a class for each row of {list(logits.shape)}",
+            f"labels {list(labels.shape)} do not name a class for each row of {list(shape)}",
             operands={"labels": labels.type, "logits": logits.type},
-            remedy=ONE_HOT if labels.shape == logits.shape else None,
+            remedy=ONE_HOT if labels.shape == shape else None,
         )
     static: dict[str, Any] = {}
     if label_smoothing:
@@ -406,7 +407,8 @@ def sparse_softmax_cross_entropy_with_logits(
 
 def _family(logits: DistributedArray) -> Op[..., tuple[DistributedArray, ...]]:
     """The op for logits of this layout on these devices."""
-    if logits.layout.dims[-1]:
+    layout = logits.type.layout
+    if layout.dims[-1]:
         return cross_entropy_of_split
-    has_kernels = backend_of(logits.mesh).runner is not None
+    has_kernels = backend_of(layout.mesh).runner is not None
     return fused_cross_entropy if has_kernels else cross_entropy_of_whole
