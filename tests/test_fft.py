@@ -95,9 +95,10 @@ def test_no_device_holds_a_split_signal_whole(n: int) -> None:
             assert max(split, result.layout.num_shards(0)) == 8 or result.size == 1, row
 
 
-@pytest.mark.parametrize("n", [127 * 129, 128 * 128])
+@pytest.mark.parametrize("n", [127 * 129, 128 * 128, 16411, 2 * 65537])
 @pytest.mark.parametrize("name", ["fft", "rfft", "irfft"])
-def test_four_steps_hold_three_shares_beside_the_operand(name: str, n: int) -> None:
+def test_transforms_hold_three_shares_beside_the_operand(name: str, n: int) -> None:
+    """16411 and 65537 are prime."""
     layout = gdt.Layout(["x"], gdt.create_mesh([("x", 8)], blocks=8))
     values = RNG.standard_normal(n) if name == "rfft" else RNG.standard_normal(n) + 1j
     values = values[: n // 2 + 1] if name == "irfft" else values
@@ -106,7 +107,8 @@ def test_four_steps_hold_three_shares_beside_the_operand(name: str, n: int) -> N
     share = max(n if name == "fft" else n // 2 + 1, x.size * x.itemsize / 16) * 16 / 8
     with gdt.testing.peak_memory([x]) as memory:
         out = getattr(gdt.fft, name)(x, **static)
-    assert memory.peak <= 4.3 * share  # an eighth of recycled memory, and padding
+    # An eighth of recycled memory, and padding, of which a chirp of smooth lengths takes more.
+    assert memory.peak <= (4.3 if n < 128 * 129 else 4.6) * share
     assert out.layout is layout
     expected = getattr(np.fft, name)(values, **static)
     np.testing.assert_allclose(out.numpy(), expected, atol=1e-10)

@@ -11,16 +11,16 @@ back. `gdt.relayout` gives any other layout.
 memory"): as a matrix of n1 rows and n2 columns, by columns, by the factors exp(-2 pi i k j / n), by
 rows, and transposed. That takes three all-to-alls, and no device holds more than its share; the
 result is split as the operand. A length without two factors that are as large as the number of
-shards, such as a prime, is a convolution with a chirp of a longer length that has them (Bluestein
-1970): three such transforms of at least twice the length. Axes shorter than the square of the
-number of shards are gathered.
+shards, such as a prime, is a convolution with a chirp (Bluestein 1970) of at least twice the
+length, in parts (`gdt.fft.chirp`). Axes shorter than the square of the number of shards are
+gathered.
 
 A real transform of a split axis alone, of an even length, is that of half as many complex numbers
-(`gdt.fft.pairs`); of an odd length it goes four steps of half as many rows (`gdt.fft.odd`).
+(`gdt.fft.pairs`); of an odd length it goes four steps of half as many rows (`gdt.fft.odd`), or a
+chirp whose parts are half as long.
 
-In four steps no device holds more than three times its share at once, beside the operand and the
-padding of shards; with a chirp it holds about ten times, and twice that for real numbers of an odd
-length.
+No device holds more than three times its share at once, beside the operand and the padding of
+shards; of less than 16,384 numbers with a chirp, up to seven times.
 """
 
 from gdt.fft.frequencies import fftfreq, fftshift, ifftshift, rfftfreq

@@ -15,7 +15,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.engine.op import op
 from gdt.fft.local import fft_of_whole, irfft_of_whole, rfft_of_whole, twiddled
-from gdt.fft.split import as_matrix, as_vector, rows_of_length
+from gdt.fft.matrices import as_matrix, as_vector, rows_of_length
 from gdt.ops.elementwise import astype
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
@@ -30,8 +30,12 @@ Block = Any
 def has_rows(array_type: ArrayType, axis: int, n: int) -> bool:
     """Whether n real numbers along a split axis are an odd number of rows and columns that fill the
     shards."""
-    shards = array_type.layout.num_shards(axis)
-    return n % 2 == 1 and n >= shards**2 and rows_of_length(n, shards) > 0
+    return is_odd(array_type, axis, n) and rows_of_length(n, array_type.layout.num_shards(axis)) > 0
+
+
+def is_odd(array_type: ArrayType, axis: int, n: int) -> bool:
+    """Whether n real numbers along a split axis are an odd number, enough for a split transform."""
+    return n % 2 == 1 and n >= array_type.layout.num_shards(axis) ** 2
 
 
 def rfft_of_rows(x: DistributedArray, axis: int, norm: str) -> DistributedArray:

@@ -48,8 +48,8 @@ def is_long(array_type: ArrayType, axis: int, n: int) -> bool:
 def rfft_of_split(x: DistributedArray, axis: int, norm: str) -> DistributedArray:
     """The elements 0 to n // 2 of the transform along a split axis of even length n."""
     x = swapaxes(astype(x, promoted(x.dtype, np.float32)), axis, -1)
-    matrix = reshape(x, (*x.shape[:-1], x.shape[-1] // 2, 2))
-    half = transformed(complex_of_pairs(matrix), [x.ndim - 1], False, norm)
+    matrix = (*x.shape[:-1], x.shape[-1] // 2, 2)
+    half = transformed(complex_of_pairs(reshape(x, matrix)), [x.ndim - 1], False, norm)
     half = concat([half, getitem(half, (..., slice(1)))], -1)
     backwards = getitem(half, (..., slice(None, None, -1)))
     return swapaxes(joined(half, backwards, scale=1 / SCALES[norm]), axis, -1)

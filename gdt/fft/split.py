@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
 
 from gdt.array.array import DistributedArray
-from gdt.fft.local import SWAPPED, fft_of_whole, resized, twiddled
-from gdt.ops.elementwise import astype
-from gdt.ops.generation import from_indices
-from gdt.ops.indexing import getitem
+from gdt.fft.chirp import steps_by_chirp
+from gdt.fft.local import fft_of_whole, twiddled
+from gdt.fft.matrices import Step, as_matrix, as_vector, rows_of_length
 from gdt.ops.movement import made_whole, relayout, with_axes_moved
 from gdt.ops.rearranging import swapaxes
-from gdt.ops.shapes import reshape
 from gdt.sharding.array_type import ArrayType
-from gdt.sharding.dtypes import promoted
 from gdt.sharding.layout import Layout
-
-MOST_WASTE = 1.25
-"""The most memory that a matrix of rows and columns may take, the padding of its shards included,
-relative to the memory of its elements."""
-
-Step = Callable[[Any], Any]
-"""A part of a transform, of an array or of several."""
 
 
 def transformed(
@@ -67,7 +52,7 @@ def _steps_along_split(x: ArrayType, axis: int, inverse: bool, norm: str) -> Seq
     rows = rows_of_length(n, shards)
     if rows:
         return _four_steps(x, axis, rows, inverse, norm)
-    return [lambda x: _by_chirp(x, axis, inverse, norm)]
+    return steps_by_chirp(x, axis, inverse, norm)
 
 
 def _gathered(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
@@ -75,22 +60,6 @@ def _gathered(x: DistributedArray, axis: int, inverse: bool, norm: str) -> Distr
     dims = (*layout.dims[:axis], (), *layout.dims[axis + 1 :])
     whole = relayout(x, Layout.of(x.mesh, dims))
     return relayout(_along(whole, axis - x.ndim, inverse, norm), layout)
-
-
-@lru_cache(maxsize=1 << 10)
-def rows_of_length(n: int, shards: int) -> int:
-    """Return the number of rows of a matrix that holds `n` elements, and of which rows and columns
-    fill the shards with little padding; 0 if `n` has no such divisor.
-
-    Of divisors with equal padding, the largest makes rows and columns about as many."""
-    best, rows = (MOST_WASTE, 0), 0
-    for divisor in range(shards, math.isqrt(n) + 1):
-        if n % divisor == 0:
-            lengths = (divisor, n // divisor)
-            waste = math.prod(-(-length // shards) * shards / length for length in lengths)
-            if (waste, -divisor) <= best:
-                best, rows = (waste, -divisor), divisor
-    return rows
 
 
 def _four_steps(x: ArrayType, axis: int, rows: int, inverse: bool, norm: str) -> Sequence[Step]:
@@ -121,83 +90,5 @@ def _four_steps(x: ArrayType, axis: int, rows: int, inverse: bool, norm: str) ->
     ]
 
 
-def as_matrix(rows: int, columns: int, shards: int) -> list[Step]:
-    """Return the steps that reshape the last axis to (rows, columns), with the rows split over as
-    many shards as that axis. Of a row on the border of two shards, one shard gets the elements of
-    the other."""
-    height = -(-rows // shards) * shards
-    return [
-        lambda x: resized(x, -1, height * columns),
-        lambda x: reshape(x, (*x.shape[:-1], height, columns)),
-        lambda x: resized(x, -2, rows),
-    ]
-
-
-def as_vector(n: int, layout: Layout) -> list[Step]:
-    """Return the steps that reshape the last two axes to one and take its first n elements, in a
-    layout that splits that axis as it splits the first of the two."""
-    shards = layout.num_shards(len(layout.dims) - 1)
-    return [
-        lambda x: resized(x, -2, -(-x.shape[-2] // shards) * shards),
-        lambda x: reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1])),
-        lambda x: resized(x, -1, n),
-        lambda x: relayout(x, layout),
-    ]
-
-
 def _along(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
     return fft_of_whole(x, axes=(axis,), inverse=inverse, norm=norm)
-
-
-# ---------------------------------------------------------------- lengths without two large factors
-
-
-def _by_chirp(x: DistributedArray, axis: int, inverse: bool, norm: str) -> DistributedArray:
-    """Return the transform, computed as a convolution: with w[k] = exp(-pi i k^2 / n), element k of
-    the result is w[k] times the sum over j of x[j] w[j] conj(w[k - j])."""
-    n, shards = x.shape[axis], x.layout.num_shards(axis)
-    length = _length_of_convolution(2 * n - 1, shards)
-    back = axis - x.ndim
-    dtype = promoted(x.dtype, np.complex64)
-    x = astype(x, dtype)
-    chirp = _chirp(x.type, axis, n, n, inverse, False)
-    spectrum = transformed(resized(x * chirp, back, length), [axis], False, "backward")
-    other = _chirp(x.type, axis, n, length, inverse, True)
-    spectrum = spectrum * transformed(other, [axis], False, "backward")
-    convolved = transformed(spectrum, [axis], True, "backward")
-    head = getitem(convolved, (..., slice(n), *[slice(None)] * (-back - 1)))
-    scale = {"backward": 1.0, "ortho": 1 / math.sqrt(n), "forward": 1 / n}
-    return relayout(head * chirp, x.layout) * scale[SWAPPED[norm] if inverse else norm]
-
-
-def _chirp(
-    array_type: ArrayType, axis: int, n: int, length: int, inverse: bool, filters: bool
-) -> DistributedArray:
-    """Return w[k] along `axis`, an axis of `length` elements, for k from 0 to n; then zeros.
-
-    filters: whether to return conj(w[k]) in its place, for k from -n to n: negative k at the end.
-    """
-    shape = tuple(length if d == axis else 1 for d in range(array_type.ndim))
-    dims = tuple(axes if d == axis else () for d, axes in enumerate(array_type.layout.dims))
-    sign = 1j if inverse != filters else -1j
-
-    def values(xp: Any, *indices: Any) -> Any:
-        k = indices[axis]
-        if filters:
-            k = xp.minimum(k, length - k)
-        wave = xp.exp(sign * np.pi / n * (k * k % (2 * n)))
-        return xp.where(k < n, wave, 0)
-
-    layout = Layout.of(array_type.mesh, dims)
-    return from_indices(ArrayType.of(shape, array_type.dtype, layout), values)
-
-
-@lru_cache(maxsize=1 << 10)
-def _length_of_convolution(least: int, shards: int) -> int:
-    """Return the smallest length, not below `least`, that is the square of `shards` times powers of
-    2, 3 and 5: a matrix of so many elements has rows and columns that fill the shards."""
-    count = -(-least // shards**2)
-    powers = range(count.bit_length() + 1)
-    smooth = [2**a * 3**b * 5**c for a in powers for b in range(3) for c in range(2)]
-    best: int = min(m for m in smooth if m >= count)
-    return best * shards**2

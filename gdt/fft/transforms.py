@@ -11,8 +11,9 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public_of
 from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.fft.chirp import irfft_by_chirp, rfft_by_chirp
 from gdt.fft.local import SWAPPED, irfft_of_whole, resized, rfft_of_whole
-from gdt.fft.odd import has_rows, irfft_of_rows, rfft_of_rows
+from gdt.fft.odd import has_rows, irfft_of_rows, is_odd, rfft_of_rows
 from gdt.fft.pairs import irfft_of_split, is_long, rfft_of_split
 from gdt.fft.split import transformed
 from gdt.ops.elementwise import astype, conj, real
@@ -191,6 +192,8 @@ def _half_of_real(x: DistributedArray, axis: int, norm: str) -> DistributedArray
         return rfft_of_split(x, axis, norm)
     if has_rows(x.type, axis, x.shape[axis]):
         return rfft_of_rows(x, axis, norm)
+    if is_odd(x.type, axis, x.shape[axis]):
+        return rfft_by_chirp(x, axis, norm)
     every = transformed(x, [axis], False, norm)
     return getitem(every, (*[slice(None)] * axis, slice(x.shape[axis] // 2 + 1)))
 
@@ -218,6 +221,8 @@ def _real_of_half(x: DistributedArray, axis: int, n: int, norm: str) -> Distribu
         return irfft_of_split(x, axis, norm)
     if has_rows(x.type, axis, n):
         return irfft_of_rows(x, axis, n, norm)
+    if is_odd(x.type, axis, n):
+        return irfft_by_chirp(x, axis, n, norm)
     mirrored = conj(flip(_between(x, axis, 1, (n + 1) // 2), axis))
     ends = [_between(x, axis, 0, 1), _between(x, axis, n // 2, n // 2 + 1)]
     first, middle = (real(end) for end in ends)  # NumPy reads no imaginary part of these

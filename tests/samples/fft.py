@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gdt.fft.chirp import Wave
 from gdt.testing import Sample
 
 _rng = np.random.default_rng(71)
@@ -62,6 +63,12 @@ def _twiddled(x: np.ndarray, n: int, inverse: bool = False) -> np.ndarray:
     return x * np.exp(turn * np.multiply.outer(i, j))
 
 
+def _waved(x: np.ndarray, wave: Wave, start: int, scale: float = 1.0) -> np.ndarray:
+    k = start * x.shape[-1] + np.arange(x.shape[-2] * x.shape[-1]).reshape(x.shape[-2:])
+    turns = wave.sign * k**2 / wave.n + 2 * wave.turns * k / wave.period
+    return x * np.exp(1j * np.pi * turns) * scale
+
+
 def _weighted(
     x: np.ndarray, inverse: bool = False, scale: float = 1.0, other: bool = False
 ) -> np.ndarray:
@@ -113,6 +120,11 @@ SAMPLES: dict[str, list[Sample]] = {
     ),
     "mirrored": _of_whole(
         lambda x: np.conj(x[..., ::-1, :]), (_complex(5, 3), {}), (_complex(2, 0, 3), {})
+    ),
+    "waved": _of_whole(
+        _waved,
+        (_complex(5, 7), {"wave": Wave(-1, 31, 2, 105), "start": 3}),
+        (_complex(2, 4, 3), {"wave": Wave(1, 7, -1, 24), "start": -4, "scale": 0.5}),
     ),
     "twiddled": _of_whole(
         _twiddled, (_complex(5, 7), {"n": 63}), (_complex(2, 4, 3), {"n": 12, "inverse": True})
