@@ -85,13 +85,13 @@ class Parts(NamedTuple):
     sign: int  # of the exponent of the transform
 
     @property
-    def count(self) -> int:
-        """The convolutions, of rows * columns numbers each."""
+    def convolutions(self) -> int:
+        """How many there are, of rows * columns numbers each."""
         return self.operands + self.results
 
     def wave(self, sign: int, turns: int) -> Wave:
         """A chirp of a sign, times the factors of a convolution, or those of its inverse."""
-        return Wave(sign, self.n, turns, self.count * self.rows * self.columns)
+        return Wave(sign, self.n, turns, self.convolutions * self.rows * self.columns)
 
 
 def steps_by_chirp(x: ArrayType, axis: int, inverse: bool, norm: str) -> list[Step]:
@@ -143,7 +143,7 @@ def _steps(
         lambda x: swapaxes(x.resolve(), axis, -1),
         *as_matrix(parts.operands * parts.rows, parts.columns, shards),
         lambda x: with_axes_moved(x, last, last + 1),  # (..., rows, columns), columns split
-        lambda x: _sums(x, parts, scale / parts.count, is_real),
+        lambda x: _sums(x, parts, scale / parts.convolutions, is_real),
         lambda results: concat(results, -2),
         lambda x: with_axes_moved(x, last + 1, last),
         *as_vector(count, Layout.of(x.mesh, tuple(dims))),
@@ -154,7 +154,7 @@ def _steps(
 def _sums(x: DistributedArray, parts: Parts, scale: float, is_real: bool) -> list[DistributedArray]:
     """Return the parts of the result."""
     results: list[DistributedArray | None] = [None] * parts.results
-    for turns in range(parts.count):
+    for turns in range(parts.convolutions):
         _add(results, _convolved(x, parts, turns), parts.wave(parts.sign, turns), scale, is_real)
     return results  # type: ignore[return-value]
 
@@ -206,7 +206,7 @@ def _spectrum(x: DistributedArray) -> DistributedArray:
 
 def _filter(array_type: ArrayType, parts: Parts, turns: int) -> DistributedArray:
     """Return the chirp with which the operand is convolved, as it is folded."""
-    rows, columns, count = parts.rows, parts.columns, parts.count
+    rows, columns, count = parts.rows, parts.columns, parts.convolutions
     wave = parts.wave(-parts.sign, -turns)
 
     def values(xp: Any, *indices: Any) -> Any:
@@ -239,7 +239,8 @@ def _smooth(least: int) -> int:
     """Return the smallest product of powers of 2, 3 and 5 that is not below `least`, nor 1."""
     powers = range(least.bit_length() + 1)
     numbers = (2**a * 3**b * 5**c for a in powers for b in range(4) for c in range(3))
-    return min(m for m in numbers if m >= least)
+    smallest: int = min(m for m in numbers if m >= least)
+    return smallest
 
 
 @op("... i j -> ... i j", linear="x")
