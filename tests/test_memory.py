@@ -339,6 +339,33 @@ def test_recycled_buffers_do_not_grow(dims: dict[str, int], apart: bool) -> None
     assert sum(n * len(buffers) for n, buffers in pool.buffers.items()) == pool.nbytes
 
 
+@APART
+def test_a_replay_overwrites_intermediate_results_after_their_last_use(apart: bool) -> None:
+    mesh = gdt.create_mesh([("a", 2)], device_type="CPU", blocks=2 if apart else 1)
+    x = gdt.asarray(np.arange(1 << 16, dtype="f").reshape(64, -1), layout=Layout(["a", None], mesh))
+
+    def chain(x: DistributedArray) -> list[DistributedArray]:
+        doubled = x * 2.0
+        shifted = doubled + 1.0  # and `doubled` is read again
+        squared = (doubled - shifted * 3.0) * (shifted + 0.5)
+        turned = (x.T + 1.0).T * x  # in the order of x.T
+        return [squared / 3.0, turned - turned.astype("float64")]
+
+    expected, replayed = [a.numpy() for a in chain(x)], gdt.function(chain)
+    pool = backend_of(mesh).pool
+    for _ in range(4):
+        results = replayed(x)
+        assert all(np.array_equal(a.numpy(), b) for a, b in zip(results, expected, strict=True))
+        del results
+        gc.collect()
+        pool.trim()
+    before = pool.nbytes
+    results = replayed(x)
+    # Three of float32, and two of float64 at most; a new one for each would be one more.
+    assert 5 * x.nbytes <= pool.nbytes - before <= 7 * x.nbytes
+    assert [a.numpy().strides for a in results] == [a.strides for a in expected]
+
+
 @pytest.mark.parametrize("kind", ["file", "bytearray", "array.array"])
 def test_an_update_writes_into_no_memory_of_other_objects(kind: str, tmp_path: Path) -> None:
     values = np.full(10_000, 5.0)

@@ -23,6 +23,7 @@ from gdt.engine.source import (
     Choice,
     Expression,
     Item,
+    NewMemory,
     Operand,
     Tuple,
     Value,
@@ -268,8 +269,7 @@ class PlanBuilder:
             arguments.append(operand if before is None else called(before, [operand]))
         keywords = {}
         if self.buffer:
-            memory = [Value(name, fact) for name, fact in self.buffer._asdict().items()]
-            keywords["out"] = called(self.backend.empty, memory, name="empty")
+            keywords["out"] = NewMemory(self.backend.empty, self.buffer)
         call = called(body, arguments, keywords, self.op.name)
         return combined(call, self.blocks, self.finish)
 

@@ -7,14 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gdt.backend.numpy import order_in_memory
 from gdt.comm import local
 from gdt.comm.relayout import run_transition, transitions_inside
 from gdt.engine.blocks import PlanBlocks
 from gdt.engine.composition import Buffer, as_tuple, in_turn
 from gdt.engine.merging import Merge
 from gdt.engine.plan import Block
-from gdt.engine.source import Expression, Operand, Unpacked, Value, called, compiled, reshaped
+from gdt.engine.source import (
+    Expression,
+    NewMemory,
+    Operand,
+    Unpacked,
+    Value,
+    called,
+    compiled,
+    reshaped,
+)
 from gdt.engine.threads import in_threads
 from gdt.observe import OBSERVERS
 from gdt.sharding.array_type import ArrayType
@@ -84,8 +92,8 @@ class SingleBlock:
             moved = self.folded.moved[n]
             is_alike = moved is not None and moved.block_shape == buffer.shape
             if is_alike and isinstance(argument, Operand) and "labels" not in self.op.injected:
-                return called(_empty_like, [*_values(empty=empty, buffer=buffer), argument])
-        return called(empty, _values(**buffer._asdict()), name="empty")
+                return NewMemory(empty, buffer, like=argument)
+        return NewMemory(empty, buffer)
 
     def _merging(self, body: Expression) -> Callable[..., Any]:
         """`body`, then the merge of its statistics, which is reported as separate devices do it."""
@@ -133,15 +141,6 @@ def mover(transitions: Sequence[Transition]) -> Mover:
         return x
 
     return move if transitions else None
-
-
-def _values(**values: Any) -> list[Value]:
-    return [Value(name, value) for name, value in values.items()]
-
-
-def _empty_like(empty: Callable[..., Block], buffer: Buffer, x: Block) -> Block:
-    is_broadcast = 0 in x.strides  # its axes have no order
-    return empty(*buffer[:2], buffer.order if is_broadcast else order_in_memory(x))
 
 
 def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:

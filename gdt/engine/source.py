@@ -15,7 +15,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from gdt.backend.numpy import Order, order_in_memory
 from gdt.caches import remembered
+from gdt.engine.composition import Buffer
 from gdt.engine.specialization import ChosenBody
 
 
@@ -74,7 +76,18 @@ class Choice(NamedTuple):
     other: Expression
 
 
-Expression = Operand | Value | Item | CallExpression | Reshaped | Unpacked | Tuple | Choice
+class NewMemory(NamedTuple):
+    """Memory that `empty` makes for a result, as `buffer` says; its axes lie as those of the block
+    `like` do, if there is one, as NumPy has it."""
+
+    empty: Callable[..., Any]
+    buffer: Buffer
+    like: Expression | None = None
+
+
+Expression = (
+    Operand | Value | Item | CallExpression | Reshaped | Unpacked | Tuple | Choice | NewMemory
+)
 
 
 class Names(dict[str, Any]):
@@ -149,11 +162,58 @@ def written(expression: Expression, operands: Sequence[str], names: Names) -> st
             return f"*{write(parts)}"
         case Tuple(parts):
             return f"({''.join(f'{write(p)}, ' for p in parts)})"
+        case NewMemory(empty, buffer, like):
+            facts: list[Expression] = [Value(k, v) for k, v in buffer._asdict().items()]
+            if like is None:
+                return write(CallExpression(Value("empty", empty), facts))
+            function = Value("empty_like", _empty_like)
+            return write(CallExpression(function, [Value("empty", empty), *facts, like]))
         case Choice(condition, chosen, other):
             asked = write(condition)
             if asked in ("True", "False"):
                 return write(chosen if asked == "True" else other)
             return f"({write(chosen)} if {asked} else {write(other)})"
+
+
+def _empty_like(
+    empty: Callable[..., Any], shape: tuple[int, ...], dtype: np.dtype, order: Order, x: Any
+) -> Any:
+    is_broadcast = 0 in x.strides  # its axes have no order
+    return empty(shape, dtype, order if is_broadcast else order_in_memory(x))
+
+
+def memory_of(expression: Expression) -> NewMemory | None:
+    """The new memory in which the result of an expression lies, or that of every block; None if
+    nobody knows."""
+    while isinstance(expression, Tuple):
+        expression = expression.parts[0]
+    memory = expression.keywords.get("out") if isinstance(expression, CallExpression) else None
+    return memory if isinstance(memory, NewMemory) else None
+
+
+def in_place(expression: Expression, free: Mapping[int, NewMemory]) -> Expression:
+    """The expression with operands overwritten by element-wise functions of which the result would
+    lie in memory as the operand does.
+
+    free: the operands that may be overwritten, and the memory in which they lie.
+    """
+    match expression:
+        case Tuple(parts):
+            return Tuple([in_place(part, free) for part in parts])
+        case CallExpression(Value(_, np.ufunc()), arguments, {"out": NewMemory() as memory}):
+            for argument in arguments:
+                operand = argument.sequence if isinstance(argument, Item) else argument
+                have = free.get(operand.number) if isinstance(operand, Operand) else None
+                if have is not None and _lies_alike(have, memory, argument):
+                    return expression._replace(keywords={"out": argument})
+    return expression
+
+
+def _lies_alike(have: NewMemory, memory: NewMemory, argument: Expression) -> bool:
+    """Whether `argument`, which lies in `have`, lies as new memory would in every run."""
+    if memory.like is None:
+        return have.like is None and have.buffer == memory.buffer
+    return memory.like == argument and have.buffer[:2] == memory.buffer[:2]
 
 
 def compiled(expression: Expression, count: int) -> Callable[..., Any]:

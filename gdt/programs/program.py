@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from gdt.engine.source import Names, define, written
+from gdt.engine.source import Expression, Names, NewMemory, define, in_place, memory_of, written
 from gdt.programs.instruction import Instruction, Value
 
 PROGRAM_FILE = "<gdt program>"
@@ -44,6 +44,7 @@ class Program:
         self.inputs = list(dict.fromkeys(inputs))
         self.at_line: dict[int, Instruction] = {}
         self.donated: list[int] = []
+        self._memory: dict[int, NewMemory] = {}  # by register, where it is known
         self._last = {r: at for at, k in enumerate(instructions) for r in (*k.inputs, *k.outputs)}
         ends: dict[int, list[int]] = {}
         for register in self._last.keys() - {*outputs, *constants}:
@@ -86,6 +87,7 @@ class Program:
         operands, flags = [*map(name, k.inputs)], self._flags(k, at, alone)
         expression = getattr(k.function, "expression", None)
         if expression is not None:
+            expression = self._in_place(expression, k, at, alone)
             call = written(expression, operands + flags, namespace)
         elif k.donated:
             function = namespace.add(k.name, k.function)
@@ -93,6 +95,24 @@ class Program:
         else:
             call = f"{namespace.add(k.name, k.function)}({', '.join(operands)})"
         return f"{results} = {call}"
+
+    def _in_place(
+        self, expression: Expression, k: Instruction, at: int, alone: Set[int]
+    ) -> Expression:
+        """The expression of instruction `at`, with the memory of an operand that is not read again
+        in the place of new memory, where it can be: what was used last is still in the cache."""
+        free = {
+            n: self._memory[r]
+            for n, r in enumerate(k.inputs)
+            if r in self._memory
+            and r in alone
+            and self._last[r] == at
+            and len(self.aliases[r]) == 1
+        }
+        memory = memory_of(expression)
+        if memory is not None and len(k.outputs) == 1:
+            self._memory[k.outputs[0]] = memory
+        return in_place(expression, free)
 
     def _flags(self, update: Instruction, at: int, alone: Set[int]) -> list[str]:
         """For each donated operand of an update, the source of whether it may be overwritten.
