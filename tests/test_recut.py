@@ -10,10 +10,11 @@ import pytest
 import gdt
 from gdt.comm.recut import RecutRunner
 from gdt.comm.transport import transport_of
+from gdt.ops.intervals import move_intervals
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
-from gdt.sharding.recut import Piece, Recut
+from gdt.sharding.recut import Margins, Piece, Recut
 from gdt.testing import layouts, meshes
 
 from .strict import engine
@@ -75,6 +76,35 @@ def test_bytes_counted_are_the_minimum_and_those_sent(sizes: tuple[int, ...]) ->
             out = gdt.DistributedArray(target, tuple(RecutRunner(recut)(x.blocks)))
             assert transport_of(mesh).bytes["exchange"] - before == 8 * missing
             assert out.tolist() == list(range(9))
+
+
+@pytest.mark.parametrize("margins", [(), ((1, 2, 1),)])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [],
+        [Piece(0, 2, 3, 4)],
+        [Piece(0, 5, 6, 3), Piece(0, 4, 1, 2, -1), Piece(0, 2, 4, 1)],
+        [Piece(0, 0, 1, 3, 1, 2)],
+        [Piece(0, 0, 2, 9)],
+        [Piece(0, 0, 0, 6), Piece(0, 8, 6, 3, -1), Piece(0, 6, 9, 2)],
+    ],
+)
+def test_what_no_piece_covers_is_filled(pieces: list[Piece], margins: Margins) -> None:
+    """In shards of any length, without one, and around them."""
+    values, fill = np.arange(27.0).reshape(9, 3), np.array(7.0)
+    expected = np.full((11, 6 if margins else 3), 7.0)
+    for _, at, start, count, step, stride in pieces:
+        columns = slice(2, 5) if margins else slice(None)
+        for i in range(count):
+            expected[start + i * stride, columns] = values[at + i * step]
+    for mesh in meshes([(2,), (2, 3), (16,)]):
+        for layout in layouts(mesh, 2):
+            if margins and layout.dims[1]:
+                continue
+            x = gdt.asarray(values, layout=layout)
+            out = move_intervals([x], 0, pieces, 11, fill.tobytes(), margins=margins)
+            np.testing.assert_array_equal(out.numpy(), expected)
 
 
 def test_the_transposed_pieces_undo_a_move() -> None:

@@ -25,15 +25,16 @@ class RecutRunner:
         backend, mesh = backend_of(self.recut.mesh), self.recut.mesh
         if not mesh.divided:
             return [self.inside_block(*[blocks[0] for blocks in operands])]
-        results = []
+        results, parts = [], []
         for i in range(len(mesh.blocks)):
             with backend.on(mesh, i):
                 out = backend.empty(
                     self.recut.want.block_shape, self.recut.want.dtype, self.recut.want.memory_order
                 )
-                if not self.recut.is_covered:
-                    out[...] = self.recut.fill
+                for gap in self.recut.gaps[i]:
+                    out[gap] = self.recut.fill
                 results.append(out)
+                parts.append(out[self.recut.inside])
         first = mesh.all_blocks.index(mesh.blocks[0])
         own = range(first, first + len(mesh.blocks))
         sends, receives, additions = [], [], []
@@ -41,7 +42,7 @@ class RecutRunner:
             if at == target:
                 with backend.on(mesh, at - first):
                     self._put(
-                        results[at - first],
+                        parts[at - first],
                         target_index,
                         operands[source][at - first][source_index],
                     )
@@ -51,7 +52,7 @@ class RecutRunner:
                     sends.append(Transfer(at, target, operands[source][at - first][source_index]))
             if target in own:
                 with backend.on(mesh, target - first):
-                    place = results[target - first][target_index]
+                    place = parts[target - first][target_index]
                     if self.recut.adds:
                         place = backend.empty(place.shape, place.dtype)
                         additions.append((target - first, target_index, place))
@@ -60,7 +61,7 @@ class RecutRunner:
             transport_of(mesh).exchange(sends, receives, str(self.recut.want))
         for i, target_index, addition in additions:
             with backend.on(mesh, i):
-                self._put(results[i], target_index, addition)
+                self._put(parts[i], target_index, addition)
         for i, (out, padding) in enumerate(zip(results, self.recut.padding, strict=True)):
             with backend.on(mesh, i):
                 for pad, edge in padding:
@@ -78,7 +79,8 @@ class RecutRunner:
     def inside_block(self) -> Callable[..., Block]:
         """The function that carries the recut out where one block holds the whole mesh. It takes
         the block of each source, and returns the block of the result."""
-        backend, fill, (padding,) = backend_of(self.recut.mesh), self.recut.fill, self.recut.padding
+        backend, fill = backend_of(self.recut.mesh), self.recut.fill
+        (gaps,), (padding,) = self.recut.gaps, self.recut.padding
         memory = self.recut.want.block_shape, self.recut.want.dtype, self.recut.want.memory_order
         if self.recut.is_join and len(self.recut.have) <= backend.most_joined:
             join, axis = backend.xp.concatenate, self.recut.mesh.ndim + self.recut.dim
@@ -91,17 +93,18 @@ class RecutRunner:
             (source, source_index, target_index)
             for source, _, _, source_index, target_index in self.recut.moves
         ]
-        is_covered, adds = self.recut.is_covered, self.recut.adds
+        adds, inside = self.recut.adds, self.recut.inside if self.recut.margins else ()
 
         def run(*sources: Block) -> Block:
             out = backend.empty(*memory)
-            if not is_covered:
-                out[...] = fill
+            for gap in gaps:
+                out[gap] = fill
+            part = out[inside]
             for source, source_index, target_index in copies:
                 if adds:
-                    out[target_index] += sources[source][source_index]
+                    part[target_index] += sources[source][source_index]
                 else:
-                    out[target_index] = sources[source][source_index]
+                    part[target_index] = sources[source][source_index]
             for pad, edge in padding:
                 out[pad] = 1 if edge is None else out[edge]
             return out

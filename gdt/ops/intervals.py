@@ -15,16 +15,22 @@ from gdt.engine.planned import BlockPlan, planned_op
 from gdt.observe import Collective
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.layout import Axes, Layout
-from gdt.sharding.recut import Piece, Recut
+from gdt.sharding.recut import Margins, Piece, Recut
 from gdt.sharding.routes import route_bytes
 
 Pieces = tuple[Piece, ...]
 
 
-def resized(array_type: ArrayType, dim: int, size: int, axes: Axes) -> ArrayType:
-    """The type `array_type` with axis `dim` of another size, split over the mesh axes `axes`."""
-    shape = (*array_type.shape[:dim], size, *array_type.shape[dim + 1 :])
-    return ArrayType.of(shape, array_type.dtype, _split(array_type.layout, dim, axes))
+def resized(
+    array_type: ArrayType, dim: int, size: int, axes: Axes, margins: Margins = ()
+) -> ArrayType:
+    """The type `array_type` with axis `dim` of another size, split over the mesh axes `axes`, and
+    with margins along other axes."""
+    shape = [*array_type.shape]
+    shape[dim] = size
+    for axis, before, after in margins:
+        shape[axis] += before + after
+    return ArrayType.of(tuple(shape), array_type.dtype, _split(array_type.layout, dim, axes))
 
 
 def _split(layout: Layout, dim: int, axes: Axes) -> Layout:
@@ -33,10 +39,9 @@ def _split(layout: Layout, dim: int, axes: Axes) -> Layout:
 
 
 @lru_cache(maxsize=1 << 12)
-def _recut(
-    have: tuple[ArrayType, ...], dim: int, pieces: Pieces, size: int, fill: Any, axes: Axes
-) -> Recut:
-    return Recut(have, resized(have[0], dim, size, axes), dim, pieces, fill)
+def _recut(have: tuple[ArrayType, ...], how: Movement, axes: Axes) -> Recut:
+    want = resized(have[0], how.dim, how.size, axes, how.margins)
+    return Recut(have, want, how.dim, how.pieces, how.fill, margins=how.margins)
 
 
 def _cheapest(types: Sequence[ArrayType], how: Movement) -> Layout:
@@ -45,7 +50,7 @@ def _cheapest(types: Sequence[ArrayType], how: Movement) -> Layout:
 
     def price(layout: Layout) -> tuple[int, bool]:
         common_types = tuple([t.with_layout(layout) for t in types])
-        recut = _recut(common_types, how.dim, how.pieces, how.size, how.fill, layout.dims[how.dim])
+        recut = _recut(common_types, how, layout.dims[how.dim])
         later = route_bytes(recut.want, recut.want.layout.resolved) // 2
         now = sum(route_bytes(t, layout) for t in types) + recut.nbytes
         return now + later, layout is not layout.resolved
@@ -65,21 +70,32 @@ class Movement:
     size: int
     fill: Any
     axes: Axes | None
+    margins: Margins
 
 
 EXACT.add(Movement)
 
 
 @lru_cache(maxsize=1 << 12)
-def movement_of(dim: int, pieces: Pieces, size: int, fill: Any, axes: Axes | None, /) -> Movement:
+def movement_of(
+    dim: int,
+    pieces: Pieces,
+    size: int,
+    fill: Any,
+    axes: Axes | None,
+    margins: Margins = (),
+    /,
+) -> Movement:
     """The one movement of these facts. fill: 0, or bytes."""
-    return Movement(dim, pieces, size, fill, axes)
+    return Movement(dim, pieces, size, fill, axes, margins)
 
 
 def _index_of_view(array_type: ArrayType, how: Movement) -> tuple[slice, ...] | None:
     """The index in a block of the only interval of a movement along an axis that is whole and stays
     whole; None for any other movement."""
     if how.axes is not None or len(how.pieces) != 1 or array_type.layout.dims[how.dim]:
+        return None
+    if how.margins:
         return None
     (_, at, _, count, step, stride) = how.pieces[0]
     if count != how.size or stride != 1:
@@ -104,9 +120,7 @@ def plan_movement(types: tuple[ArrayType, ...], how: Movement) -> BlockPlan:
         return BlockPlan([None], resized(types[0], dim, size, ()), [itemgetter(index)] * blocks)
     layout = _cheapest(types, how)
     target_axes = layout.dims[dim] if axes is None else axes
-    recut = _recut(
-        tuple([t.with_layout(layout) for t in types]), dim, how.pieces, size, how.fill, target_axes
-    )
+    recut = _recut(tuple([t.with_layout(layout) for t in types]), how, target_axes)
     run, collectives = RecutRunner(recut), tuple[Collective, ...]()
     if recut.nbytes:
         involved = dict.fromkeys((*layout.dims[dim], *target_axes))
@@ -123,6 +137,9 @@ def _move_intervals(*types: ArrayType, how: Movement) -> BlockPlan:
 
 
 def _vjp(g: Any, out: Any, *arrays: Any, how: Movement) -> tuple[Any, ...]:
+    for axis, before, _ in how.margins:
+        size = arrays[0].shape[axis]
+        g = move_intervals([g], axis, [Piece(0, before, 0, size)], size)
     return tuple(
         moved_back(g, a.type, how.dim, [p for p in how.pieces if p.source == n])
         for n, a in enumerate(arrays)
@@ -158,14 +175,15 @@ def move_intervals(
     fill: Any = 0,
     *,
     axes: Axes | None = None,
+    margins: Margins = (),
 ) -> DistributedArray:
     """An array whose axis `dim` has `size` elements made of intervals of that axis of the arrays.
 
     The arrays live on one mesh, have one dtype and agree in all other axes; they are brought to the
     layout of the one that makes that cheapest, and the result has it too, with axis `dim` split
     over the mesh axes `axes` if they are given. Indices that no piece covers become `fill`: 0, or
-    the bytes of a number of that dtype. No source index may be used by two pieces (its gradient
-    would be lost): give the array twice.
+    the bytes of a number of that dtype; so do the margins along other axes that are not split. No
+    source index may be used by two pieces (its gradient would be lost): give the array twice.
     """
     intervals = tuple([p for p in pieces if p.count > 0])
-    return _move_intervals(*arrays, how=movement_of(dim, intervals, size, fill, axes))
+    return _move_intervals(*arrays, how=movement_of(dim, intervals, size, fill, axes, margins))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from gdt.ops.movement import alias
 from gdt.ops.shapes import broadcast_to
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import promoted
-from gdt.sharding.recut import Piece
+from gdt.sharding.recut import Margins, Piece
 
 __all__ = ["pad"]
 
@@ -75,6 +76,10 @@ def pad(
         )
     if mode == "constant":
         values = _pairs(result.type, constant_values, "constant_values")
+        sides = zip(np.ravel(widths).tolist(), itertools.chain(*values), strict=True)
+        fills = [value for width, value in sides if width]
+        if len({*map(value_key, fills)}) == 1:
+            return _around(result, widths, fills[0])
         for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
             ends = [*map(value_key, (first, last))]
             if before and after and ends[0] != ends[1]:
@@ -119,8 +124,19 @@ def _pairs(array_type: ArrayType, values: Any, name: str) -> list[tuple[Any, Any
     return [(before, after) for before, after in array.tolist()]
 
 
+def _around(x: DistributedArray, widths: Sequence[tuple[int, int]], value: Any) -> DistributedArray:
+    """`x` with one value added along all axes. Those that are not split are margins of what moves
+    along another, so that all of them take one pass over memory."""
+    dims = [dim for dim, pair in enumerate(widths) if any(pair)]
+    *split, last = [dim for dim in dims if x.layout.dims[dim]] or dims[:1]
+    for dim in split:
+        x = _constant(x, dim, *widths[dim], value)
+    margins = tuple([(dim, *widths[dim]) for dim in dims if dim not in (*split, last)])
+    return _constant(x, last, *widths[last], value, margins)
+
+
 def _constant(
-    x: DistributedArray, dim: int, before: int, after: int, value: Any
+    x: DistributedArray, dim: int, before: int, after: int, value: Any, margins: Margins = ()
 ) -> DistributedArray:
     constant = np.asarray(value)
     with np.errstate(all="ignore"):
@@ -135,7 +151,8 @@ def _constant(
     size = x.shape[dim]
     piece = Piece(0, 0, before, size)
     bits = fill.tobytes()  # not the number: -0.0 is equal to 0.0, and a NaN to nothing
-    return move_intervals([x], dim, [piece], before + size + after, bits if any(bits) else 0)
+    fill_bits = bits if any(bits) else 0
+    return move_intervals([x], dim, [piece], before + size + after, fill_bits, margins=margins)
 
 
 def _copying(x: DistributedArray, dim: int, before: int, after: int, mode: Any) -> DistributedArray:

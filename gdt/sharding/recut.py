@@ -19,6 +19,7 @@ from gdt.sharding.array_type import ArrayType
 
 Index = tuple[slice, ...]
 Padding = tuple[Index, Index | None]  # the padding, and the element that it repeats; None: ones
+Margins = tuple[tuple[int, int, int], ...]  # axis, indices added before, and after
 
 
 class Piece(NamedTuple):
@@ -56,7 +57,7 @@ class Recut:
     have: the types of the sources, which have equal layouts. want: the type of the result.
     dim: the array axis along which the pieces lie. fill: the value of indices of the result that no
     piece covers, a number or its bytes. adds: whether pieces that overlap in the result are added
-    up.
+    up. margins: what the result has around the pieces along axes that are not split, also `fill`.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class Recut:
         fill: Any = 0,
         *,
         adds: bool = False,
+        margins: Margins = (),
     ) -> None:
         self.have, self.want, self.dim, self.adds = tuple(have), want, dim, adds
         self.fill = np.frombuffer(fill, want.dtype)[0].item() if type(fill) is bytes else fill
         self.pieces = tuple(p for p in pieces if p.count > 0)
-        self.mesh = want.mesh
+        self.mesh, self.margins = want.mesh, margins
         self.source_axes = self.have[0].layout.dims[dim]
         self.target_axes = want.layout.dims[dim]
         self.covered = sum(p.count for p in self.pieces)
@@ -131,7 +133,7 @@ class Recut:
             for i, (size, start) in enumerate(zip(sizes, starts, strict=False))
         ]
         is_split = self.source_axes or self.target_axes
-        return not is_split and self.is_covered and [*self.pieces] == whole
+        return not is_split and self.is_covered and not self.margins and [*self.pieces] == whole
 
     @property
     def is_covered(self) -> bool:
@@ -154,6 +156,41 @@ class Recut:
                         indices = self._index(inside, source_interval), self._index(place, interval)
                         moves.append((source, position[at], target, *indices))
         return moves
+
+    @cached_property
+    def gaps(self) -> list[list[Index]]:
+        """For every block of the result in this process, the intervals that no piece covers; all of
+        it where pieces are added up, or leave indices between theirs."""
+        if self.adds or (not self.is_covered and any(p.stride > 1 for p in self.pieces)):
+            return [[(slice(None),)] for _ in self.mesh.blocks]
+        around: list[Index] = []
+        for axis, before, after in self.margins:
+            others, size = (slice(None),) * (self.mesh.ndim + axis), self.want.shape[axis]
+            around += [(*others, slice(before)), (*others, slice(size - after, size))]
+        if self.is_covered:
+            return [around for _ in self.mesh.blocks]
+        starts = [*sorted(p.start for p in self.pieces), self.want.shape[self.dim]]
+        stops = [0, *sorted(p.start + p.count for p in self.pieces)]
+        gaps = [*zip(stops, starts, strict=True)]
+        return [
+            around
+            + [
+                self._index(place, slice(max(start, low) - low, min(stop, high) - low))
+                for place, shard in self._hosted(grid)
+                for low, high in [self.want.extent(self.dim, shard)]
+                for start, stop in gaps
+                if max(start, low) < min(stop, high)
+            ]
+            for grid in self.mesh.blocks
+        ]
+
+    @property
+    def inside(self) -> Index:
+        """The index of the part of a block of the result that lies within the margins."""
+        index = [slice(None)] * (self.mesh.ndim + self.want.ndim)
+        for axis, before, after in self.margins:
+            index[self.mesh.ndim + axis] = slice(before, self.want.shape[axis] - after)
+        return tuple(index)
 
     @cached_property
     def padding(self) -> list[list[Padding]]:
