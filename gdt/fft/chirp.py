@@ -86,7 +86,7 @@ class Parts(NamedTuple):
 
     @property
     def convolutions(self) -> int:
-        """How many there are, of rows * columns numbers each."""
+        """The number of parts, of rows * columns numbers each."""
         return self.operands + self.results
 
     def wave(self, sign: int, turns: int) -> Wave:

@@ -113,6 +113,7 @@ class RefusedIterator:
         )
 
     def send(self, value: Any) -> NoReturn:
+        """Raise FunctionError, as `next` does."""
         next(self)
 
     def __getattr__(self, name: str) -> Any:
