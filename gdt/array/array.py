@@ -155,7 +155,7 @@ class DistributedArray(ArrayMethods, Displayed):
     @checked
     def resolve(self) -> DistributedArray:
         """This array with no reduction partial; itself if there is none."""
-        if not any(self.layout.reductions):
+        if not any(self.type.layout.reductions):
             return self
         value = self._resolved
         if value is None:

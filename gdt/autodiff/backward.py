@@ -65,8 +65,8 @@ def gradients(
     nodes: the recorded calls, a list that is emptied: the memory of each activation is free as soon
     as the pass has left the call that made it. seeds: the cotangents of the targets; None for ones.
     extras: other arrays whose reductions join the bundle. unconnected: "raise", "zero" or "none",
-    for a source on which no target depends. layouts: one for each source; None leaves a gradient in
-    the layout in which it was computed.
+    for a source on which no target depends. layouts: one for each source, where None leaves a
+    gradient in the layout in which it was computed; or none, for those of the sources.
     """
     call = GradientCall(nodes, targets, seeds, sources, extras, unconnected, tuple(layouts))
     if not (HISTORIES or OBSERVERS.get()):
@@ -154,7 +154,9 @@ def warn_of_scalars(nodes: Sequence[Node], sources: Arrays, scalars: Sequence[Sc
 
 def _run(call: GradientCall) -> tuple[list[DistributedArray | None], list[DistributedArray | None]]:
     """Run the backward pass op by op; return the sources' cotangents as they were computed, and in
-    the layouts of the sources."""
+    the layouts of the call."""
+    if not call.layouts:
+        call = call._replace(layouts=tuple([s.layout.resolved for s in call.sources]))
     with noted_dataflow("the backward pass") as results:
         seeds = [_one(t) for t in call.targets] if call.seeds is None else call.seeds
         cotangents, moved = _backward(call.nodes, call.targets, seeds, call.sources, call.layouts)
@@ -254,13 +256,14 @@ def _signature(call: GradientCall) -> tuple[tuple[Any, ...], list[DistributedArr
             parts.append(value_key(x))
             continue
         arrays.append(x)
-        array_type = x.type
-        parts.append(array_type)
-        if x._resolved is not None:
-            parts.append("resolved")
-            values.append(x._resolved)
-        elif array_type.layout.resolved is not array_type.layout and hasattr(x, "_passed"):
-            parts.append("passed")
+        parts.append(x.type)
+        layout = x.type.layout
+        if layout is not layout.resolved:
+            if x._resolved is not None:
+                parts.append("resolved")
+                values.append(x._resolved)
+            elif hasattr(x, "_passed"):
+                parts.append("passed")
         if type(x.blocks) is ReleasedBlocks:
             recomputation = x.blocks.recomputation
             parts += (recomputation.op, x.blocks.number, len(recomputation.args))

@@ -231,11 +231,12 @@ def _without_sources(op: str, sources: Tree) -> GradientError:
     )
 
 
-def gradient_layouts(tree: Tree, arrays: Sequence[DistributedArray]) -> list[Layout]:
-    """Return the layouts in which the gradients of the arrays of a tree are returned."""
+def gradient_layouts(tree: Tree, arrays: Sequence[DistributedArray]) -> Sequence[Layout]:
+    """Return the layouts in which the gradients of the arrays of a tree are returned; none if they
+    are those of the arrays."""
     layouts = None if type(tree) is dict else state_layouts(tree)
     if not layouts:
-        return [x.type.layout.resolved for x in arrays]
+        return ()
     names = {id(x): name for name, x in tree.parameters().items()}
     return [layouts.get(names[id(x)], x.layout.resolved) for x in arrays]
 
