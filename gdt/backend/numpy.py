@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ def _references_of_a_listed_object() -> int:
     """Return the reference count of an object that only one list holds; it differs between versions
     of CPython."""
     objects = [object()]
-    return sys.getrefcount(objects[0])
+    return getrefcount(objects[0])
 
 
 ONE_REFERENCE = _references_of_a_listed_object()
@@ -54,28 +54,21 @@ class BufferPool:
 
         A large one, of `smallest` bytes or more, lies in recycled memory, with its axes in `order`.
         """
-        nbytes = math.prod(shape) * dtype.itemsize
+        nbytes, rounded, strides = _measures(shape, dtype.itemsize, order)
         if nbytes < self.smallest:
             return np.empty(shape, dtype)
         with self._lock:  # else two threads could take the same free buffer
-            return np.ndarray(
-                shape,
-                dtype,
-                self._buffer(nbytes),
-                0,
-                order and _strides(shape, dtype.itemsize, order),
-            )
+            return np.ndarray(shape, dtype, self._buffer(rounded), 0, strides)
 
     def _buffer(self, nbytes: int) -> np.ndarray:
-        """Return a free buffer of at least `nbytes` bytes, or fresh memory."""
-        unit = 1 << max(nbytes.bit_length() - 4, 0)
-        nbytes = -(-nbytes // unit) * unit
+        """Return a free buffer of `nbytes` bytes, or fresh memory."""
         sized = self.buffers.setdefault(nbytes, [])
         for indices in _search_order(len(sized)):
             for i in indices:
-                if sys.getrefcount(sized[i]) == ONE_REFERENCE:
-                    sized.append(sized.pop(i))  # so that the oldest come first
-                    return sized[-1]
+                if getrefcount(sized[i]) == ONE_REFERENCE:
+                    buffer = sized.pop(i)
+                    sized.append(buffer)  # so that the oldest come first
+                    return buffer
         if self.nbytes + nbytes > self.capacity:
             self.trim()
         buffer = _aligned(nbytes)
@@ -94,7 +87,7 @@ class BufferPool:
     def trim(self) -> None:
         """Free the memory of all buffers that only the pool refers to."""
         for sized in self.buffers.values():
-            in_use = [sys.getrefcount(sized[i]) > ONE_REFERENCE for i in range(len(sized))]
+            in_use = [getrefcount(sized[i]) > ONE_REFERENCE for i in range(len(sized))]
             sized[:] = itertools.compress(sized, in_use)
         self._own = {id(buffer) for sized in self.buffers.values() for buffer in sized}
         self.nbytes = sum(n * len(sized) for n, sized in self.buffers.items())
@@ -119,6 +112,16 @@ def _aligned(nbytes: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=4096)
+def _measures(
+    shape: tuple[int, ...], itemsize: int, order: Order
+) -> tuple[int, int, tuple[int, ...] | None]:
+    """Return the bytes of an array, those of a buffer for it, and its strides in bytes where its
+    axes lie in another order than those of the shape."""
+    nbytes = math.prod(shape) * itemsize
+    unit = 1 << max(nbytes.bit_length() - 4, 0)
+    return nbytes, -(-nbytes // unit) * unit, order and _strides(shape, itemsize, order)
+
+
 def _strides(shape: tuple[int, ...], itemsize: int, order: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides in bytes of an array without gaps whose axes lie in `order`."""
     strides, step = [0] * len(shape), itemsize

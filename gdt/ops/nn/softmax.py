@@ -19,6 +19,7 @@ from gdt.errors import DtypeError, error
 from gdt.ops.elementwise import astype, multiply, subtract, widened_half
 from gdt.ops.exponential import exp
 from gdt.ops.reductions import Axis, kept_dims, negative_axes, reduction_rule, reduction_text, sum_
+from gdt.ops.sums import row_maximum
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.rule import RuleSpec
@@ -40,7 +41,7 @@ def _statistics_rule(array_type: ArrayType, *, axis: tuple[int, ...]) -> str:
 def largest_element(xp: Any, x: Block, axis: Any) -> Block:
     """The largest element over `axis`, with kept dims; -inf where there are no elements."""
     if x.size:
-        return x.max(axis=axis, keepdims=True)
+        return row_maximum(xp, x) if axis == (-1,) else x.max(axis=axis, keepdims=True)
     reduced = {a + x.ndim for a in axis}
     shape = tuple(1 if i in reduced else n for i, n in enumerate(x.shape))
     return xp.full(shape, -np.inf, x.dtype)
