@@ -16,7 +16,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from gdt.errors import ArgumentError, DeviceError, GdtError, LinAlgError, RangeError, error
+from gdt.errors import (
+    ArgumentError,
+    DeviceError,
+    GdtError,
+    LinAlgError,
+    RangeError,
+    error,
+    type_text,
+)
 from gdt.errors.foreign_names import remedy_for
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,7 +49,7 @@ def checked(function: F, name: str = "", *, eager: bool = False) -> F:
     gdt.errors.ArgumentError: diagonal: offset is 'one', not int
     """
     name = name or function.__name__.rstrip("_")
-    run = _compared_first(function, name) if eager else function
+    run = compared_first(function, name) if eager else function
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -59,16 +67,21 @@ def checked(function: F, name: str = "", *, eager: bool = False) -> F:
     return call  # type: ignore[return-value]
 
 
-def _compared_first(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`function`, called only if its arguments fit."""
+def compared_first(function: F, name: str = "") -> F:
+    """`function`, called only if its arguments fit; the errors of its own are passed on.
 
+    name: what errors call it; its own name if not given.
+    """
+    name = name or function.__name__
+
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         wrong = misfit(function, _shown_name(function, name, args), args, kwargs)
         if wrong is not None:
             raise wrong
         return function(*args, **kwargs)
 
-    return call
+    return call  # type: ignore[return-value]
 
 
 def _shown_name(function: Callable[..., Any], name: str, args: Sequence[Any]) -> str:
@@ -141,7 +154,7 @@ def misfit_value(
         hint = hints.get(label.split("[")[0], Any)
         if not fits(value, hint):
             annotation = inspect.formatannotation(hint).replace("collections.abc.", "")
-            problem = f"{label} is {shown_value(value)}, not {annotation}"
+            problem = f"{label} is {shown_value(value)}, not {annotation.replace('typing.', '')}"
             return error(ArgumentError, name, problem)
     return None
 
@@ -201,7 +214,7 @@ def shown_value(value: object) -> str:
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."
     kind = getattr(value, "type", None)
-    return f"a {type(value).__name__}" if kind is None else str(kind)
+    return f"{type_text(value)}" if kind is None else str(kind)
 
 
 def out_of_memory(name: str, cause: MemoryError) -> DeviceError:

@@ -84,7 +84,7 @@ BAD_PARTS = [
     ([[1], [1], [2], [1]], [None], LayoutError, r"devices \(0,\) and \(2,\) are not equal"),
     (["a"] * 4, [], DtypeError, "dtype <U1, which is no number"),
     ([[[1], [1, 2]]] * 4, [None, None], ShapeError, "is no array"),
-    (3, ["x"], DtypeError, "the parts are a int"),
+    (3, ["x"], DtypeError, "the parts are an int"),
     ("abcd", ["x"], DtypeError, "the parts are a str"),
 ]
 
@@ -126,7 +126,7 @@ def test_facts_of_arrays_and_of_others() -> None:
     with pytest.raises(LayoutError, match=r"(?s)not the expected one.*\['x', -\].*\[-, -\]"):
         gdt.check_layout(x, gdt.Layout([None, None], MESH))
     for f in (gdt.fetch_layout, gdt.unpack):
-        with pytest.raises(DtypeError, match="a ndarray"):
+        with pytest.raises(DtypeError, match="an ndarray"):
             f(np.ones(3))  # type: ignore[operator]
 
 

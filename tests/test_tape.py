@@ -83,8 +83,15 @@ def test_a_function_that_returns_no_value_and_aux(
         f(gdt.ones(3))
 
 
+def test_errors_of_grad_bear_its_name() -> None:
+    with pytest.raises(GradientError, match=r"grad: the function does not return a scalar array"):
+        gdt.grad(lambda x: x * 2)(gdt.ones(3))
+    with pytest.raises(GradientError, match=r"grad: argnums is 3, of 1 positional argument"):
+        gdt.grad(gdt.sum, 3)(gdt.ones(3))
+
+
 def test_arrays_of_numpy_are_no_sources() -> None:
-    with pytest.raises(GdtError, match="a ndarray is no distributed array"):
+    with pytest.raises(GdtError, match="an ndarray is no distributed array"):
         gdt.grad(gdt.sum)(np.ones(3))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gdt.array.fetching import joined
 from gdt.backend import backend_of
 from gdt.backend.cupy import load_cupy
-from gdt.errors import ArgumentError, DeviceError, DtypeError, ExportError, error
+from gdt.errors import ArgumentError, DeviceError, DtypeError, ExportError, error, type_text
 from gdt.observe import met_host
 from gdt.sharding.dtypes import BFLOAT16
 
@@ -160,6 +160,6 @@ def imported(value: Any) -> Any:
         else:
             array = np.from_dlpack(source)
     except (BufferError, RuntimeError, TypeError, ValueError) as cause:
-        problem = f"a {type(value).__name__} cannot be taken over: {cause}"
+        problem = f"{type_text(value)} cannot be taken over: {cause}"
         raise error(DtypeError, "from_dlpack", problem) from cause
     return array.view(BFLOAT16) if is_bfloat16 else array

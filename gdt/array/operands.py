@@ -12,7 +12,7 @@ from gdt.array.operators import is_array_like
 from gdt.array.placing import distribute
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import as_array
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.sharding.default_mesh import get_default_mesh, mesh_of_one
 from gdt.sharding.dtypes import kind_of
 from gdt.sharding.layout import Layout
@@ -34,7 +34,7 @@ def as_operand(
         raise error(
             DtypeError,
             op,
-            f"{name} is a {type(value).__name__}",
+            f"{name} is {type_text(value)}",
             remedy="Operands are arrays, numbers or nested lists.",
         )
     refuse_mask(value, op, name)

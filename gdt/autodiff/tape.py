@@ -15,7 +15,15 @@ from gdt.array.array import DistributedArray
 from gdt.autodiff.backward import Fetched, ScalarRead, check_fetched, gradients, warn_of_scalars
 from gdt.comm.agreement import HISTORIES
 from gdt.comm.notes import note_operands
-from gdt.errors import ArgumentError, DtypeError, GradientError, error, frame_of_user, line_of_user
+from gdt.errors import (
+    ArgumentError,
+    DtypeError,
+    GradientError,
+    error,
+    frame_of_user,
+    line_of_user,
+    type_text,
+)
 from gdt.observe import OBSERVERS, Observer, keep_informed
 from gdt.ops.movement import _relayout
 from gdt.sharding.dtypes import INEXACT
@@ -251,7 +259,7 @@ def check_all_differentiable(arrays: Sequence[object], op: str, role: str) -> No
 def check_differentiable(x: object, op: str, role: str) -> None:
     """Raise GradientError unless `x` is a distributed array of floating-point numbers."""
     if not isinstance(x, DistributedArray):
-        raise error(GradientError, op, f"a {role} is a {type(x).__name__}, not a distributed array")
+        raise error(GradientError, op, f"a {role} is {type_text(x)}, not a distributed array")
     if x.type.dtype.kind not in INEXACT:
         raise error(
             GradientError,
@@ -319,7 +327,7 @@ def flatten(
         raise error(
             DtypeError,
             "gradient",
-            f"a {type(leaf).__name__} is no distributed array, nor a list, tuple or dict of them",
+            f"{type_text(leaf)} is no distributed array, nor a list, tuple or dict of them",
             remedy="Make an array with gdt.asarray before the tape.",
         )
 
@@ -372,20 +380,17 @@ def _alias(leaf: Any) -> Any:
     return alias
 
 
-def _argument(args: Sequence[Any], argnums: object) -> Any:
+def _argument(op: str, args: Sequence[Any], argnums: object) -> Any:
     """Return the argument at `argnums`, or the tuple of arguments for a tuple; raise ArgumentError
-    or GradientError if there is none."""
+    or GradientError if there is none. op: the function that errors name."""
     if isinstance(argnums, tuple):
-        return tuple(_argument(args, i) for i in argnums)
+        return tuple(_argument(op, args, i) for i in argnums)
     if isinstance(argnums, bool) or not isinstance(argnums, int):
-        raise error(
-            ArgumentError,
-            "value_and_grad",
-            f"argnums is {argnums!r}, not an int or a tuple of ints",
-        )
+        problem = f"argnums is {argnums!r}, not an int or a tuple of ints"
+        raise error(ArgumentError, op, problem)
     if not -len(args) <= argnums < len(args):
         count = f"{len(args)} positional argument{'s' * (len(args) != 1)}"
-        raise error(GradientError, "value_and_grad", f"argnums is {argnums}, of {count}")
+        raise error(GradientError, op, f"argnums is {argnums}, of {count}")
     return args[argnums]
 
 
@@ -393,7 +398,7 @@ def _with_aux(returned: object) -> tuple[Any, Any]:
     """Return what a function with `has_aux` has returned, or raise GradientError if that is no
     pair."""
     if not isinstance(returned, tuple) or len(returned) != 2:
-        what = f"a {type(returned).__name__}"
+        what = f"{type_text(returned)}"
         what += f" of {len(returned)}" if isinstance(returned, tuple) else ""
         problem = f"with has_aux the function returns {what}, not the pair (value, aux)"
         raise error(GradientError, "value_and_grad", problem)
@@ -429,12 +434,20 @@ def value_and_grad(
     [2.0, 4.0]
     """
 
+    return _differentiated("value_and_grad", f, argnums, has_aux, resolve)
+
+
+def _differentiated(
+    op: str, f: Callable[..., Any], argnums: int | tuple[int, ...], has_aux: bool, resolve: bool
+) -> Callable[..., Any]:
+    """Return the function that `value_and_grad` returns, of whose errors `op` is the name."""
+
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        _argument(args, argnums)
+        _argument(op, args, argnums)
         arguments = [*args]
         for n in argnums if isinstance(argnums, tuple) else (argnums,):
             arguments[n] = _renamed(arguments[n])
-        sources = _argument(arguments, argnums)
+        sources = _argument(op, arguments, argnums)
         with GradientTape() as tape:
             value = f(*arguments, **kwargs)
         aux: Any = ()
@@ -445,10 +458,11 @@ def value_and_grad(
             what = value.type if isinstance(value, DistributedArray) else type(value).__name__
             raise error(
                 GradientError,
-                "value_and_grad",
+                op,
                 "the function does not return a scalar array",
                 operands={"value": what},
-                remedy="Reduce it with gdt.sum or gdt.mean; return (value, aux) with has_aux=True.",
+                remedy="Reduce it with gdt.sum or gdt.mean; it may return (value, aux) where "
+                "gdt.value_and_grad has has_aux=True.",
             )
         if not has_aux:
             gradient = tape.gradient(value, sources, resolve=resolve)
@@ -472,7 +486,7 @@ def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[
     12.0
     """
 
-    both = value_and_grad(f, argnums)
+    both = _differentiated("grad", f, argnums, False, True)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return both(*args, **kwargs)[1]

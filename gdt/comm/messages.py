@@ -230,7 +230,8 @@ class Messages:
                 raise self.failed(
                     what,
                     f"{connection.peer} has died",
-                    "See what it printed last; it may have been killed, or have run out of memory.",
+                    "See what it printed last; it may have been killed, have run out of memory, or "
+                    "have ended with an error.",
                 )
         waited_for = set(missing)
         for i, connection in self.connections.items():

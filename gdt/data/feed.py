@@ -19,7 +19,7 @@ import numpy as np
 
 from gdt.comm.agreement import held_notes
 from gdt.comm.notes import note_held
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, error, type_text
 from gdt.sharding.dtypes import name_of
 
 REITERABLE = "Pass a list, or an object that yields its batches again in every iteration."
@@ -46,7 +46,7 @@ class Feed:
         prefetch: int = 0,
     ) -> None:
         if isinstance(batches, str) or not isinstance(batches, Iterable):
-            problem = f"batches is a {type(batches).__name__}, which yields no batches"
+            problem = f"batches is {type_text(batches)}, which yields no batches"
             raise error(ArgumentError, "fit", problem, remedy=REITERABLE)
         self.batches, self.place, self.prefetch = batches, place, prefetch
         self.is_iterator = isinstance(batches, Iterator)
@@ -211,7 +211,7 @@ def encoded(value: Any) -> Any:
         return value
     array = np.asarray(value)
     if array.dtype.hasobject:
-        problem = f"the position of the data holds a {type(value).__name__}"
+        problem = f"the position of the data holds {type_text(value)}"
         raise error(ArgumentError, "fit", problem, remedy="It can hold numbers, text and arrays.")
     what = "array" if isinstance(value, np.ndarray | np.generic) else "tensor"
     data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()

@@ -17,7 +17,7 @@ from gdt.arguments import checked, shown_value
 from gdt.array.array import DistributedArray
 from gdt.debug.observers import Fetch, counted, fetched_text
 from gdt.debug.rows import ExplainRow, RowRecorder
-from gdt.errors import ArgumentError, DtypeError, error
+from gdt.errors import ArgumentError, DtypeError, error, type_text
 from gdt.observe import Collective, observing
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.displayed import Displayed
@@ -268,5 +268,5 @@ def visualize(x: DistributedArray | ArrayType) -> Placement:
     """
     array_type = x.type if isinstance(x, DistributedArray) else x
     if not isinstance(array_type, ArrayType):
-        raise error(DtypeError, "visualize", f"a {type(x).__name__} is no distributed array")
+        raise error(DtypeError, "visualize", f"{type_text(x)} is no distributed array")
     return Placement(array_type)

@@ -131,6 +131,12 @@ class BenchmarkError(GdtError, ValueError):
 E = TypeVar("E", bound=GdtError)
 
 
+def type_text(value: object) -> str:
+    """The name of a value's type with its article, as in "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' or name == 'ndarray' else 'a'} {name}"
+
+
 def error(
     error_type: type[E],
     op: str,

@@ -3,6 +3,7 @@ in their place."""
 
 from __future__ import annotations
 
+import difflib
 import sys
 from collections.abc import Collection, Mapping
 
@@ -20,6 +21,10 @@ ARGUMENTS = {
 CLIPPING = 'Write model.compile("adam", loss, clip_norm=1.0), which clips all gradients together.'
 NAMING = "Names are ways through the object, such as layers.0.weight."
 SIZING = "Write gdt.nn.Input((8,)) as the first layer, or call the model with a batch."
+LOADING = (
+    "Leave it out. A loader of grain or PyTorch as x has workers of its own, and "
+    "gdt.Trainer(...).fit(batches, prefetch=2) takes batches ahead on a thread."
+)
 REMEDIES = {
     "name": NAMING,
     "input_shape": SIZING, "batch_input_shape": SIZING,
@@ -29,6 +34,7 @@ REMEDIES = {
     "feature_columns": "Leave it out: all columns that input_fn returns are features.",
     "model_dir": "Leave it out, and save an estimator with pickle or joblib.",
     "config": "Write strategy=gdt.MirroredStrategy(2).",
+    "workers": LOADING, "use_multiprocessing": LOADING, "max_queue_size": LOADING,
     "mask_zero": "Pass layers a mask, and losses sample weights of 0 where a token is padding.",
 }  # fmt: skip
 """What to write in place of arguments that gdt's functions do not have."""
@@ -109,12 +115,17 @@ class Absent:
 
 
 def remedy_for(arguments: Collection[str], parameters: Collection[str]) -> str:
-    """Return what to write in place of the first of these arguments that is Keras' name for one of
-    the parameters of a function, or for what gdt says otherwise; "" if none is."""
+    """Return what to write in place of the first of these arguments that is no parameter of a
+    function, but Keras' name for one or for what gdt says otherwise, or like the name of one; "" if
+    there is none."""
     for argument in arguments:
+        if argument in parameters:
+            continue
         own = [name for name in ARGUMENTS.get(argument, ()) if name in parameters]
-        if argument not in parameters and (own or argument in REMEDIES):
+        if own or argument in REMEDIES:
             return f"Keras' {argument} is {own[0]} here." if own else REMEDIES[argument]
+        if nearest := difflib.get_close_matches(argument, parameters, 1):
+            return f"Write {nearest[0]} in place of {argument}."
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from gdt.arguments import shown_value
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, error, type_text
 from gdt.nn import activations
 from gdt.nn.layers import Dense, Sequential
 from gdt.ops.creation import asarray
@@ -261,7 +261,7 @@ def pairs_of(input_fn: Any, count: int | None = None) -> Iterator[tuple[Any, Any
     batches: Iterable[Any] = itertools.repeat(data, count or 1) if _is_pair(data) else data
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
-            problem = f"input_fn yields a {type(batch).__name__}, not a pair (features, targets)"
+            problem = f"input_fn yields {type_text(batch)}, not a pair (features, targets)"
             raise error(ArgumentError, "train", problem)
         yield tuple(mapped(_on_host, batch))
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from rich.console import Console
 
+from gdt.arguments import compared_first
 from gdt.array.array import DistributedArray
 from gdt.errors import ArgumentError, IndexRangeError, error
 from gdt.state import Stateful
 
 NOT_BUILT = "Its layers find their sizes at the first call: call it with a batch first."
+
+Verbose = Literal["auto", 0, 1, 2]  # True is 1, and False 0
 
 METHODS: dict[str, Callable[..., Any]] = {}
 """The functions behind the methods of this class, by name."""
@@ -59,6 +62,7 @@ class Compilable(Stateful):
         """
         return METHODS["compiled"](self)
 
+    @compared_first
     def compile(
         self,
         optimizer: Any = "rmsprop",
@@ -90,13 +94,14 @@ class Compilable(Stateful):
             self, optimizer, loss, metrics, weighted_metrics, run_eagerly, clip_norm, options
         )
 
+    @compared_first
     def fit(
         self,
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
         epochs: int = 1,
-        verbose: int | str = "auto",
+        verbose: Verbose = "auto",
         callbacks: Any = None,
         validation_split: float = 0.0,
         validation_data: Any = None,
@@ -131,12 +136,13 @@ class Compilable(Stateful):
             validation_batch_size, validation_freq, resume, save_every,
         )  # fmt: skip
 
+    @compared_first
     def evaluate(
         self,
         x: Any = None,
         y: Any = None,
         batch_size: int | None = None,
-        verbose: int | str = "auto",
+        verbose: Verbose = "auto",
         sample_weight: Any = None,
         steps: int | None = None,
         callbacks: Any = None,
@@ -148,17 +154,19 @@ class Compilable(Stateful):
             self, x, y, batch_size, verbose, sample_weight, steps, callbacks, return_dict
         )
 
+    @compared_first
     def predict(
         self,
         x: Any,
         batch_size: int | None = None,
-        verbose: int | str = "auto",
+        verbose: Verbose = "auto",
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
         """Return the predictions for all rows as one NumPy array."""
         return METHODS["predict"](self, x, batch_size, verbose, steps, callbacks)
 
+    @compared_first
     def train_on_batch(
         self,
         x: Any,
@@ -170,12 +178,14 @@ class Compilable(Stateful):
         """Take one step; return loss and metrics of the batch as `evaluate` does."""
         return METHODS["train_on_batch"](self, x, y, sample_weight, class_weight, return_dict)
 
+    @compared_first
     def test_on_batch(
         self, x: Any, y: Any, sample_weight: Any = None, return_dict: bool = False
     ) -> Any:
         """Return loss and metrics of one batch in evaluation mode as `evaluate` does."""
         return self.evaluate(x, y, len(x), 0, sample_weight=sample_weight, return_dict=return_dict)
 
+    @compared_first
     def predict_on_batch(self, x: Any) -> Any:
         """Return the predictions for one batch as a NumPy array."""
         return self.predict(x, len(x), 0)
@@ -237,11 +247,13 @@ class Compilable(Stateful):
             raise error(ArgumentError, op, f"there is no {name!r}", remedy=remedy)
         return parts[name]
 
+    @compared_first
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the whole model to a folder for `gdt.load_model`; return the folder."""
         saved: Path = METHODS["save"](self, path)
         return saved
 
+    @compared_first
     def summary(
         self, shape: Sequence[int] | None = None, *, console: Console | None = None
     ) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import AxisError, DtypeError, ShapeError, error
+from gdt.errors import AxisError, DtypeError, ShapeError, error, type_text
 from gdt.ops.differences import along
 from gdt.ops.joining import concat, split
 from gdt.ops.lookup import checked_axis
@@ -53,7 +53,7 @@ def _listed(arrays: Any, name: str) -> list[DistributedArray]:
     if isinstance(arrays, DistributedArray) and arrays.ndim:
         arrays = list(arrays)
     if not isinstance(arrays, list | tuple | np.ndarray):
-        raise error(DtypeError, name, f"the arrays are a {type(arrays).__name__}, not a list")
+        raise error(DtypeError, name, f"the arrays are {type_text(arrays)}, not a list")
     if not arrays:
         raise error(ShapeError, name, "the list of arrays is empty")
     return as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})

@@ -9,7 +9,7 @@ import numpy as np
 from gdt.array.array import DistributedArray, rebind
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.ops import comparison
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import astype
@@ -29,7 +29,7 @@ __all__ = ["copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask
 
 def _checked(x: Any, name: str) -> DistributedArray:
     if not isinstance(x, DistributedArray):
-        problem = f"the array to write is a {type(x).__name__}"
+        problem = f"the array to write is {type_text(x)}"
         raise error(DtypeError, name, problem, remedy="It is a distributed array.")
     return x
 

@@ -16,7 +16,7 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import AxisError, DtypeError, ShapeError, error
+from gdt.errors import AxisError, DtypeError, ShapeError, error, type_text
 from gdt.ops.indexing import getitem
 from gdt.ops.intervals import Movement, _move_intervals, movement_of
 from gdt.ops.lookup import checked_axis
@@ -50,7 +50,7 @@ def _operands(arrays: Any, name: str) -> list[DistributedArray]:
     if isinstance(arrays, DistributedArray) and arrays.ndim:
         arrays = list(arrays)
     if not isinstance(arrays, list | tuple | np.ndarray):
-        raise error(DtypeError, name, f"the arrays are a {type(arrays).__name__}, not a list")
+        raise error(DtypeError, name, f"the arrays are {type_text(arrays)}, not a list")
     if len(arrays) == 0:
         raise error(ShapeError, name, "the list of arrays is empty")
     operands = as_operands(name, **{f"array {i}": a for i, a in enumerate(arrays)})

@@ -16,7 +16,7 @@ from gdt.comm.notes import note_copied, note_fetch
 from gdt.comm.relayout import carry_out
 from gdt.engine.planned import BlockPlan, planned_op
 from gdt.engine.single_block import mover
-from gdt.errors import DtypeError, LayoutError, error
+from gdt.errors import DtypeError, LayoutError, error, type_text
 from gdt.observe import observing_only, report_fetch
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.default_mesh import get_default_mesh
@@ -191,7 +191,7 @@ def relayout_like(x: Any, like: DistributedArray) -> DistributedArray:
     True
     """
     if not isinstance(like, DistributedArray):
-        raise error(DtypeError, "relayout_like", f"a {type(like).__name__} has no layout")
+        raise error(DtypeError, "relayout_like", f"{type_text(like)} has no layout")
     return relayout_(x, like.layout)
 
 

@@ -12,7 +12,7 @@ from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.comm.agreement import crc32_of
 from gdt.comm.notes import gathered_with_lines
-from gdt.errors import DtypeError, LayoutError, ShapeError, error
+from gdt.errors import DtypeError, LayoutError, ShapeError, error, type_text
 from gdt.ops.placement import requested_layout
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.dtypes import kind_of
@@ -58,7 +58,7 @@ def unpack(x: DistributedArray) -> list[Any]:
     [[0, 1], [2]]
     """
     if not isinstance(x, DistributedArray):
-        raise error(DtypeError, "unpack", f"a {type(x).__name__} is no distributed array")
+        raise error(DtypeError, "unpack", f"{type_text(x)} is no distributed array")
     return [shard.data for shard in x.shards]
 
 
@@ -77,9 +77,7 @@ def packed(parts: Sequence[Any], layout: Layout, name: str) -> DistributedArray:
     mesh, backend = layout.mesh, backend_of(layout.mesh)
     coordinates = mesh.local_coordinates()
     if isinstance(parts, str) or not isinstance(parts, Sequence | np.ndarray):
-        raise error(
-            DtypeError, name, f"the parts are a {type(parts).__name__}, not a list of arrays"
-        )
+        raise error(DtypeError, name, f"the parts are {type_text(parts)}, not a list of arrays")
     if len(parts) != len(coordinates):
         problem = f"{len(parts)} parts for {len(coordinates)} devices"
         raise error(ShapeError, name, problem, operands={"mesh": mesh})

@@ -11,7 +11,7 @@ from gdt.array.placing import checked_layout
 from gdt.array.registry import public
 from gdt.backend import synchronize as wait
 from gdt.comm.transport import wait_for_all
-from gdt.errors import DtypeError, LayoutError, error
+from gdt.errors import DtypeError, LayoutError, error, type_text
 from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
 from gdt.sharding.default_mesh import default_mesh
@@ -49,7 +49,7 @@ def fetch_layout(x: DistributedArray) -> Layout:
     Layout([-], Mesh(device=1))
     """
     if not isinstance(x, DistributedArray):
-        raise error(DtypeError, "fetch_layout", f"a {type(x).__name__} has no layout")
+        raise error(DtypeError, "fetch_layout", f"{type_text(x)} has no layout")
     return x.layout
 
 

@@ -20,7 +20,7 @@ from gdt.array.operators import is_array_like
 from gdt.array.registry import public
 from gdt.backend import backend_of
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.ops.comparison import maximum, minimum, where
 from gdt.ops.creation import ones_like, zeros
 from gdt.ops.elementwise import add, astype, divide, multiply, subtract
@@ -99,9 +99,7 @@ def _like(out: DistributedArray, x: DistributedArray) -> DistributedArray:
 def _cast_value(x: DistributedArray, value: Any, how: str) -> DistributedArray:
     """The value as an array of the dtype of `x`."""
     if not is_array_like(value):
-        raise error(
-            DtypeError, "update_at", f"value is a {type(value).__name__}", operands={"x": x.type}
-        )
+        raise error(DtypeError, "update_at", f"value is {type_text(value)}", operands={"x": x.type})
     if type(value) in KINDS or (how == "set" and isinstance(value, list | tuple)):
         value = _of_python(x, value, how)
     elif not isinstance(value, DistributedArray):

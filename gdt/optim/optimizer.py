@@ -17,7 +17,7 @@ from gdt.backend.numpy import order_in_memory
 from gdt.comm.agreement import SHOWN, Action, compared_origin
 from gdt.comm.notes import note
 from gdt.engine.declaration import wide_types
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, ShapeError, error, type_text
 from gdt.observe import from_host
 from gdt.ops.creation import zeros_like
 from gdt.ops.elementwise import astype, conj
@@ -430,13 +430,13 @@ def by_name(tree: Tree) -> Mapping[str, Any]:
         raise error(
             ArgumentError,
             "update",
-            f"the gradients are a {type(tree).__name__}, which has parameters",
+            f"the gradients are {type_text(tree)}, which has parameters",
             remedy="Write optimizer.update(model, gradients).",
         )
     named = tree if _is_flat(tree) else {slot.name: slot.value for slot in slots(tree)}
     for name, g in named.items():
         if g is not None and not isinstance(g, DistributedArray):
-            raise error(DtypeError, "update", f"the gradient of {name} is a {type(g).__name__}")
+            raise error(DtypeError, "update", f"the gradient of {name} is {type_text(g)}")
     return named
 
 

@@ -13,7 +13,7 @@ from gdt.array.placing import checked_layout
 from gdt.backend import backend_of
 from gdt.comm.notes import note_draw
 from gdt.engine.planned import BlockPlan, planned_op
-from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, AxisError, DtypeError, ShapeError, error, type_text
 from gdt.ops import radix_sort
 from gdt.ops.along_axis import take_along_axis
 from gdt.ops.comparison import where
@@ -102,7 +102,7 @@ def shuffle(x: Any, axis: int = 0, *, key: Key = None) -> None:
     """
     if not isinstance(x, DistributedArray):
         remedy = "gdt.random.permutation(x) returns another array."
-        raise error(DtypeError, "shuffle", f"x is a {type(x).__name__}", remedy=remedy)
+        raise error(DtypeError, "shuffle", f"x is {type_text(x)}", remedy=remedy)
     x[...] = permutation(x, axis, key=key)
 
 

@@ -14,7 +14,8 @@ from rich.console import Console
 from gdt import random
 from gdt.array.array import DistributedArray
 from gdt.data.batches import Batches
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, error, type_text
+from gdt.errors.foreign_names import remedy_for
 from gdt.metrics import MeanOf, Metric
 from gdt.nn.compiling import METHODS, Compilation
 from gdt.nn.module import Module
@@ -28,7 +29,7 @@ from gdt.training.measuring import Measurement, measures_of
 from gdt.training.trainer import Trainer
 
 ROWS = 32  # of a batch, as in Keras
-ARGUMENTS = "The arguments are optimizer, loss, metrics, weighted_metrics, run_eagerly, clip_norm."
+ARGUMENTS = ("optimizer", "loss", "metrics", "weighted_metrics", "run_eagerly", "clip_norm")
 REMEDIES = {
     "loss_weights": "Weigh the parts of one loss, a function of all outputs:\n"
     "  loss=lambda y, outputs: mse(y[0], outputs[0]) + 0.5 * mse(y[1], outputs[1])",
@@ -54,12 +55,14 @@ def compile_model(
             continue
         is_keras = name in DEFAULTS
         problem = f"{name}={value!r} has no counterpart" if is_keras else f"{name!r} is no argument"
-        raise error(ArgumentError, "compile", problem, remedy=REMEDIES.get(name, ARGUMENTS))
+        lines = [remedy_for([name], ARGUMENTS), f"Its arguments are ({', '.join(ARGUMENTS)})."]
+        remedy = REMEDIES.get(name) or "\n  ".join(filter(None, lines))
+        raise error(ArgumentError, "compile", problem, remedy=remedy)
     if loss is None:
         remedy = 'Write loss="mse", or a function (y, predictions) such as gdt.nn.losses has.'
         raise error(ArgumentError, "compile", "there is no loss", remedy=remedy)
     if isinstance(loss, Sequence | Mapping) and not isinstance(loss, str):
-        problem = f"loss is a {type(loss).__name__}: a model has one loss"
+        problem = f"loss is {type_text(loss)}: a model has one loss"
         raise error(ArgumentError, "compile", problem, remedy=REMEDIES["loss_weights"])
     weighted = {
         name: metric if isinstance(metric, Metric) else MeanOf(metric, name)
@@ -161,7 +164,7 @@ def _data(
     others = {"y": y, "sample_weight": weights, "batch_size": batch_size}
     wrong = [name for name, value in others.items() if value is not None]
     if wrong:
-        problem = f"{wrong[0]} is given, and x yields batches, being a {type(x).__name__}"
+        problem = f"{wrong[0]} is given, and x yields batches, being {type_text(x)}"
         remedy = "Let x yield (x, y) or (x, y, weights)."
         raise error(ArgumentError, op, problem, remedy=remedy)
     return x  # type: ignore[no-any-return]
@@ -217,7 +220,7 @@ def fit(
     held_out: tuple[Any, ...] | None = None
     if validation_split and validation_data is None:
         if not _is_array(x):
-            problem = f"validation_split needs arrays, and x is a {type(x).__name__}"
+            problem = f"validation_split needs arrays, and x is {type_text(x)}"
             raise error(ArgumentError, "fit", problem, remedy="Pass validation_data=batches.")
         (x, y, sample_weight), held_out = _split(validation_split, (x, y, sample_weight))
     elif isinstance(validation_data, tuple | list) and len(validation_data) in (2, 3):

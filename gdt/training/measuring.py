@@ -10,7 +10,7 @@ from gdt import metrics as metric_functions
 from gdt.arguments import shown_value
 from gdt.array.array import DistributedArray
 from gdt.data.feed import decoded, encoded
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, error, type_text
 from gdt.metrics import Mean, Metric
 from gdt.nn import losses
 from gdt.ops.creation import asarray
@@ -137,7 +137,7 @@ def loss_of(loss: Any, targets: Any, predictions: Any, weights: Any = None) -> D
     extra = {"reduction": "none"} if takes_reduction else {}
     value: Any = loss(targets, predictions, **extra)
     if not isinstance(value, DistributedArray):
-        problem = f"the loss returned a {type(value).__name__}, not an array"
+        problem = f"the loss returned {type_text(value)}, not an array"
         raise error(ArgumentError, "Trainer", problem, remedy="Compute it with gdt's functions.")
     if weights is None:
         return mean(value) if value.ndim else value

@@ -22,7 +22,7 @@ from gdt.arguments import checked, checked_class
 from gdt.array.array import DistributedArray
 from gdt.array.registry import FUNCTIONS
 from gdt.data.feed import REITERABLE
-from gdt.errors import ArgumentError, LayoutError, error
+from gdt.errors import ArgumentError, LayoutError, error, type_text
 from gdt.nn.layout_map import LayoutMap
 from gdt.ops.creation import asarray
 from gdt.ops.movement import relayout
@@ -136,7 +136,7 @@ class Strategy:
         [3, 3, 3, 1]
         """
         if isinstance(dataset, str) or not isinstance(dataset, Iterable):
-            problem = f"dataset is a {type(dataset).__name__}, which yields no batches"
+            problem = f"dataset is {type_text(dataset)}, which yields no batches"
             op = f"{type(self).__name__}.experimental_distribute_dataset"
             raise error(ArgumentError, op, problem, remedy=REITERABLE)
         return _Placed(dataset, self.place)
