@@ -75,12 +75,13 @@ def _subclasses(cls: type[Any]) -> Iterator[type[Any]]:
 
 def _of_gdt() -> dict[str, Any]:
     """Return the classes and functions of gdt that files may name."""
-    bases = (Module, Optimizer, Metric)
-    classes = [c for base in bases for c in _subclasses(base) if c.__module__.startswith("gdt.")]
+    own = [c for base in (Module, Optimizer, Metric) for c in _subclasses(base)]
+    classes = [c for c in own if c.__module__.startswith("gdt.")]
     things: dict[str, Any] = {f"{c.__module__}.{c.__qualname__}": c for c in (*classes, *HELPERS)}
     things |= {f"gdt.{n}": f for n, f in FUNCTIONS.items()}
     things |= {f"gdt.nn.initializers.{n}": f for n, f in initializers.INITIALIZERS.items()}
     things |= {f"gdt.nn.losses.{f.__name__}": f for f in losses.NAMES.values()}
+    things |= {f"gdt.metrics.{c.__name__}": c for c in classes if issubclass(c, Metric)}
     things |= {f"gdt.metrics.{n}": f() for n, f in measuring.NAMES.items() if n not in CLASSES}
     things["gdt.metrics.binary_accuracy_of_logits"] = measuring.binary_accuracy_of_logits
     operators = ("add", "sub", "mul", "truediv", "neg", "getitem")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,11 @@ from gdt.errors import ArgumentError, FunctionError, ShapeError, error
 from gdt.metrics import Metric
 from gdt.nn import losses
 from gdt.nn.module import Module
-from gdt.nn.parameters import has_all_arrays
-from gdt.ops.creation import asarray
 from gdt.optim import SGD, Adagrad, Adam, AdamW, Lion, RMSprop, clip_by_global_norm
 from gdt.optim.optimizer import Optimizer
 from gdt.programs.function import Function as Recorded
 from gdt.programs.function import function
 from gdt.sharding import processes
-from gdt.sharding.default_mesh import get_default_mesh
-from gdt.sharding.dtypes import kind_of
-from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh
 from gdt.state import Stateful
 from gdt.state.trees import leaves, mapped
@@ -38,6 +32,7 @@ from gdt.training.file_callbacks import BackupAndRestore
 from gdt.training.fitting import Fit
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement, aligned, loss_of, measures_of
+from gdt.training.placement import Placement, mesh_of
 from gdt.training.strategies import current_strategy
 
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
@@ -182,8 +177,7 @@ class Trainer(Stateful):
     @property
     def mesh(self) -> Mesh:
         """The mesh of the model's parameters, or the default mesh where it has none yet."""
-        state = self.model.state()
-        return next(iter(state.values())).mesh if state else get_default_mesh()
+        return mesh_of(self.model)
 
     def place(self, batch: Any) -> Any:
         """Return a batch with the arrays of the host on the model's mesh.
@@ -191,33 +185,10 @@ class Trainer(Stateful):
         Their rows are split over the axes of the strategy in whose scope the trainer was made, or
         over the first axis of the mesh.
         """
-        return self._placement()(batch)
-
-    def _placement(self) -> Callable[[Any], Any]:
-        """Return `place` as a function that looks at the model until that has all arrays."""
-        rows: Layout | None = None
-        dtype: np.dtype | None = None
-        is_final = False
-
-        def place(batch: Any) -> Any:
-            nonlocal rows, dtype, is_final
-            if rows is None or not is_final:
-                is_final = has_all_arrays(self.model)
-                rows, dtype = self._rows_and_dtype()
-            return mapped(partial(_placed, rows=rows, dtype=dtype), batch)
-
-        return place
-
-    def _rows_and_dtype(self) -> tuple[Layout, np.dtype | None]:
-        """Return the layout of the rows of batches, and the dtype that all floating-point
-        parameters have, or None."""
-        mesh = self.mesh
-        dtypes = {x.dtype for x in self.model.state().values() if kind_of(x.dtype) == "f"}
-        rows = Layout([self.batch_axes or mesh.axis_names[:1]], mesh)
-        return rows, dtypes.pop() if len(dtypes) == 1 else None
+        return Placement(self.model, self.batch_axes)(batch)
 
     def _feed(self, batches: Any, prefetch: int = 0) -> Feed:
-        return Feed(batches, self._placement(), prefetch)
+        return Feed(batches, Placement(self.model, self.batch_axes), prefetch)
 
     # ---- training
 
@@ -396,20 +367,6 @@ def optimizer_of(optimizer: Optimizer | str) -> Optimizer:
         remedy = f"Pass an optimizer, or one of {', '.join(OPTIMIZERS)}."
         raise error(ArgumentError, "Trainer", f"{optimizer!r} is no optimizer", remedy=remedy)
     return OPTIMIZERS[optimizer.lower()]()
-
-
-def _placed(leaf: Any, rows: Layout, dtype: np.dtype | None) -> Any:
-    """Return an array of the host on a mesh, its rows in the layout `rows`."""
-    if leaf is None or isinstance(leaf, DistributedArray):
-        return leaf
-    array = np.asarray(leaf)
-    if kind_of(array.dtype) not in "biufc":
-        problem = f"a batch holds values of dtype {array.dtype}"
-        raise error(ArgumentError, "fit", problem, remedy="Pass arrays of numbers.")
-    if kind_of(array.dtype) == "f" and dtype is not None:
-        array = array.astype(dtype, copy=False)
-    specs = [*rows.sharding_specs, *[None] * (array.ndim - 1)][: array.ndim]
-    return asarray(array, layout=Layout(specs, rows.mesh))
 
 
 def _length(batches: Any) -> int | None:

@@ -1,24 +1,18 @@
-"""Metrics: numbers that measure a model's quality, over one batch or over many.
-
-`accuracy` and its like are functions of one batch. A `Metric` adds up statistics over many batches,
-such as counts of hits, in arrays that stay on the devices, of a split batch as partial sums:
-nothing is sent before `result`.
-"""
+"""Metrics of many batches, from sums of statistics over their rows."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gdt.arguments import checked, checked_class
+from gdt.arguments import checked_class
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.errors.foreign_names import METRICS, no_attribute
-from gdt.ops.along_axis import take_along_axis
+from gdt.metrics.accuracies import of_one_shape
 from gdt.ops.creation import ones_like
 from gdt.ops.extrema import argmax
 from gdt.ops.joining import stack
@@ -27,122 +21,12 @@ from gdt.ops.reductions import mean
 from gdt.ops.shapes import expand_dims, reshape
 from gdt.ops.taking import one_hot
 
+__all__ = [
+    "AUC", "ConfusionMatrix", "Mean", "MeanOf", "Metric", "Perplexity", "Precision", "Recall",
+]  # fmt: skip
+
 THRESHOLDS = 200
 """Thresholds of the curve of `AUC`, as in Keras."""
-
-
-@checked
-def accuracy(labels: Any, logits: Any, reduction: str = "mean") -> DistributedArray:
-    """Return the fraction of rows whose largest logit is at the label; a scalar array of float32.
-
-    labels: (...), integers. logits: (..., classes). Over a split batch the fraction stays a partial
-    sum until its value is needed: pass it to `GradientTape.gradient(together_with=...)`, or return
-    it as aux of `value_and_grad`, to resolve it in one collective with the gradients.
-    reduction: "none" returns 1 or 0 for each row, here and in the other accuracies.
-
-    Raises ShapeError unless labels have the shape of the logits without the last axis.
-
-    >>> logits = gdt.asarray([[0.1, 0.9], [0.8, 0.2], [0.7, 0.3]])
-    >>> round(float(gdt.metrics.accuracy(gdt.asarray([1, 0, 1]), logits)), 3)
-    0.667
-    """
-    return _mean(_hits("accuracy", labels, logits, 1), reduction)
-
-
-@checked
-def top_k_accuracy(
-    labels: Any, logits: Any, k: int = 5, reduction: str = "mean"
-) -> DistributedArray:
-    """Return the fraction of rows in which fewer than `k` logits exceed that of the label.
-
-    labels: (...), integers. logits: (..., classes). Raises ArgumentError for a `k` below 1.
-
-    >>> logits = gdt.asarray([[0.1, 0.3, 0.6], [0.8, 0.1, 0.1]])
-    >>> float(gdt.metrics.top_k_accuracy(gdt.asarray([1, 1]), logits, k=2))
-    1.0
-    """
-    _check_k("top_k_accuracy", k)
-    return _mean(_hits("top_k_accuracy", labels, logits, k), reduction)
-
-
-@checked
-def categorical_accuracy(
-    targets: Any, predictions: Any, reduction: str = "mean"
-) -> DistributedArray:
-    """Return the fraction of rows whose largest prediction is where the target's is.
-
-    targets, predictions: (..., classes).
-
-    >>> targets = gdt.asarray([[0.0, 1.0], [1.0, 0.0]])
-    >>> float(gdt.metrics.categorical_accuracy(targets, gdt.asarray([[0.1, 0.9], [0.2, 0.8]])))
-    0.5
-    """
-    op = "categorical_accuracy"
-    targets, predictions = _of_one_shape(op, targets, predictions)
-    return _mean(argmax(targets, axis=-1) == argmax(predictions, axis=-1), reduction)
-
-
-@checked
-def binary_accuracy(
-    targets: Any, predictions: Any, threshold: float = 0.5, reduction: str = "mean"
-) -> DistributedArray:
-    """Return the fraction of predictions that lie above `threshold` where the target is 1, and not
-    above it where the target is 0.
-
-    >>> float(gdt.metrics.binary_accuracy([1.0, 0.0, 1.0, 1.0], [0.9, 0.1, 0.2, 0.6]))
-    0.75
-    """
-    targets, predictions = _of_one_shape("binary_accuracy", targets, predictions)
-    return _mean((predictions > threshold) == (targets > 0.5), reduction)
-
-
-def _hits(op: str, labels: Any, logits: Any, k: int) -> DistributedArray:
-    """Return for every row whether fewer than k logits exceed that of the label."""
-    labels, logits = as_operands(op, labels=labels, logits=logits)
-    if logits.ndim < 1 or labels.shape != logits.shape[:-1]:
-        raise error(
-            ShapeError,
-            op,
-            f"labels have shape {list(labels.shape)}, logits {list(logits.shape)}",
-            remedy="Labels have the shape of the logits without the last axis.",
-        )
-    if k == 1:
-        first: DistributedArray = argmax(logits, axis=-1) == labels
-        return first
-    rows = expand_dims(labels, -1)
-    own = take_along_axis(logits, rows, axis=-1)
-    larger: DistributedArray = (logits > own).astype("int32").sum(axis=-1) < k
-    return larger
-
-
-def _mean(hits: DistributedArray, reduction: str) -> DistributedArray:
-    """Return the fraction of True, as a product of a sum, which may stay partial; or, for the
-    reduction "none", hits as float32."""
-    if reduction not in ("mean", "none"):
-        remedy = "It is 'mean' or 'none'."
-        raise error(ArgumentError, "accuracy", f"reduction is {reduction!r}", remedy=remedy)
-    if reduction == "none":
-        return hits.astype("float32")
-    total = hits.astype("float32").sum()
-    return total * (1 / max(hits.size, 1))
-
-
-def _check_k(op: str, k: int) -> None:
-    """Raise ArgumentError unless k is at least 1."""
-    if k < 1:
-        raise error(ArgumentError, op, f"k is {k}", remedy="Pass 1 or more.")
-
-
-def _of_one_shape(op: str, targets: Any, predictions: Any) -> list[DistributedArray]:
-    """Return both as arrays, or raise ShapeError if their shapes differ."""
-    arrays = as_operands(op, targets=targets, predictions=predictions)
-    if arrays[0].shape != arrays[1].shape:
-        shapes = [list(x.shape) for x in arrays]
-        raise error(ShapeError, op, f"targets have shape {shapes[0]}, predictions {shapes[1]}")
-    return arrays
-
-
-# ---------------------------------------------------------------- over many batches
 
 
 @checked_class()
@@ -224,7 +108,7 @@ class Metric:
 
 def _rows(op: str, targets: Any, predictions: Any, weights: Any) -> list[DistributedArray]:
     """Return targets and predictions of one shape as flat arrays of float32, and their weights."""
-    arrays = _of_one_shape(op, targets, predictions)
+    arrays = of_one_shape(op, targets, predictions)
     flat = [reshape(x, (x.size,)).astype("float32") for x in arrays]
     if weights is None:
         return [*flat, ones_like(flat[0])]
@@ -415,9 +299,3 @@ class Perplexity(MeanOf):
     def value(self, total: np.ndarray) -> float:
         """Return the exponential of the mean."""
         return float(np.exp(super().value(total)))
-
-
-if not TYPE_CHECKING:  # a type checker would take every name for one of the module
-
-    def __getattr__(name: str) -> object:
-        raise no_attribute(__name__, name, METRICS)

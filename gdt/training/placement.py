@@ -1,0 +1,67 @@
+"""Placement: batches of the host on the mesh of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.errors import ArgumentError, error
+from gdt.nn.module import Module
+from gdt.nn.parameters import has_all_arrays
+from gdt.ops.creation import asarray
+from gdt.sharding.default_mesh import get_default_mesh
+from gdt.sharding.dtypes import kind_of
+from gdt.sharding.layout import Layout
+from gdt.sharding.mesh import Mesh
+from gdt.state.trees import mapped
+
+
+class Placement:
+    """The function that places batches for a model; it looks at the model until that has all
+    arrays.
+
+    batch_axes: the mesh axes over which rows are split; None for the first axis of the mesh.
+    """
+
+    def __init__(self, model: Module, batch_axes: Sequence[str] | None) -> None:
+        self._model, self._batch_axes = model, batch_axes
+        self._place: Callable[[Any], Any]
+        self._is_final = False
+
+    def __call__(self, batch: Any) -> Any:
+        if not self._is_final:
+            self._is_final = has_all_arrays(self._model)
+            mesh, dtype = mesh_of(self._model), _dtype_of(self._model)
+            rows = Layout([self._batch_axes or mesh.axis_names[:1]], mesh)
+            self._place = partial(_placed, rows=rows, dtype=dtype)
+        return mapped(self._place, batch)
+
+
+def mesh_of(model: Module) -> Mesh:
+    """Return the mesh of a model's arrays, or the default mesh where it has none yet."""
+    state = model.state()
+    return next(iter(state.values())).mesh if state else get_default_mesh()
+
+
+def _dtype_of(model: Module) -> np.dtype | None:
+    """Return the dtype that all floating-point arrays of a model have, or None."""
+    dtypes = {x.dtype for x in model.state().values() if kind_of(x.dtype) == "f"}
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
+def _placed(leaf: Any, rows: Layout, dtype: np.dtype | None) -> Any:
+    """Return an array of the host on a mesh, its rows in the layout `rows`."""
+    if leaf is None or isinstance(leaf, DistributedArray):
+        return leaf
+    array = np.asarray(leaf)
+    if kind_of(array.dtype) not in "biufc":
+        problem = f"a batch holds values of dtype {array.dtype}"
+        raise error(ArgumentError, "fit", problem, remedy="Pass arrays of numbers.")
+    if kind_of(array.dtype) == "f" and dtype is not None:
+        array = array.astype(dtype, copy=False)
+    specs = [*rows.sharding_specs, *[None] * (array.ndim - 1)][: array.ndim]
+    return asarray(array, layout=Layout(specs, rows.mesh))
