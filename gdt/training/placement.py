@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ class Placement:
     batch_axes: the mesh axes over which rows are split; None for the first axis of the mesh.
     """
 
-    def __init__(self, model: Module, batch_axes: Sequence[str] | None) -> None:
+    def __init__(self, model: Module, batch_axes: tuple[str, ...] | None) -> None:
         self._model, self._batch_axes = model, batch_axes
         self._place: Callable[[Any], Any]
         self._is_final = False

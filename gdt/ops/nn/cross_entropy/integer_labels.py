@@ -9,12 +9,18 @@ import numpy as np
 
 from gdt.engine.plan import Shards
 from gdt.errors import IndexRangeError, error
+from gdt.sharding.array_type import ArrayType
 
 Block = Any
 
 LARGEST_CACHED = 1 << 16  # elements of a block whose row starts are cached
 UNSIGNED = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}  # dtypes by their bytes
 NAME = "sparse_softmax_cross_entropy_with_logits"
+
+
+def rows_of(logits: ArrayType) -> str:
+    """The dims of a rule that stand for the rows of logits: all but the classes."""
+    return " ".join(f"r{i}" for i in range(logits.ndim - 1))
 
 
 class Targets(NamedTuple):
