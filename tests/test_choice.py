@@ -11,7 +11,7 @@ import pytest
 
 import gdt
 from bench import layouts, networks
-from gdt.array.array import move_to_layouts
+from gdt.array.moving import move_to_layouts
 from gdt.sharding.routes import route_bytes
 
 # ---------------------------------------------------------------- golden programs

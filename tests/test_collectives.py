@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.array.array import move_to_layouts
+from gdt.array.moving import move_to_layouts
 from gdt.comm.transport import transport_of
 from gdt.observe import Collective
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -15,21 +15,19 @@ from gdt.arguments import checked, shown_value
 from gdt.array import dlpack
 from gdt.array.fetching import Shard, gather_to_host, shards_of
 from gdt.array.indexed_updates import IndexedUpdates
+from gdt.array.moving import move_to_layouts
 from gdt.array.numpy_protocols import call_function, call_ufunc
 from gdt.array.operators import ArrayMethods
+from gdt.array.python_protocols import PythonProtocols
 from gdt.array.registry import FUNCTIONS
 from gdt.backend import backend_of
 from gdt.comm.agreement import HISTORIES, Origin, origin_of
 from gdt.comm.notes import note_fetch
-from gdt.comm.relayout import run_routes
 from gdt.comm.transport import transport_of
 from gdt.errors import (
     ArgumentError,
     CopyError,
-    DtypeError,
     ImmutableError,
-    IndexRangeError,
-    ShapeError,
     error,
 )
 from gdt.errors.foreign_names import ARRAYS, Absent
@@ -39,7 +37,6 @@ from gdt.sharding.array_type import ArrayType
 from gdt.sharding.displayed import Displayed
 from gdt.sharding.layout import Layout
 from gdt.sharding.mesh import Mesh, checked_mesh
-from gdt.sharding.routes import route
 
 __all__ = ["DistributedArray"]
 
@@ -49,7 +46,7 @@ Block = Any
 API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 
 
-class DistributedArray(ArrayMethods, Displayed):
+class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
     """A global array whose layout says how it is split over a mesh.
 
     Made by `gdt.asarray`, `gdt.zeros`, ... Arithmetic, reductions and indexing are those of NumPy,
@@ -190,41 +187,6 @@ class DistributedArray(ArrayMethods, Displayed):
         return shards_of(self.type, self.blocks)
 
     @checked
-    def item(self, *index: Any) -> Any:
-        """One element as a Python scalar; without `index`, the only one.
-
-        index: an int for each axis, one by one or in a tuple, or one int for the place of the
-            element in row-major order. Raises ArgumentError (a TypeError and a ValueError) for an
-            array of several elements without `index`, IndexRangeError for an index that it lacks.
-        """
-        if len(index) == 1 and isinstance(index[0], tuple):
-            (index,) = index
-        if index:
-            return self[index if len(index) > 1 else _unravelled(index[0], self)].item()
-        if self.size != 1:
-            raise error(
-                ArgumentError,
-                "item",
-                f"an array of {self.size} elements is no scalar",
-                operands={"x": self.type},
-            )
-        for observer in OBSERVERS.get():
-            observer.on_item(self)
-        return self.numpy().reshape(()).item()
-
-    @checked
-    def tolist(self) -> Any:
-        """The global array as nested lists of Python scalars."""
-        for observer in OBSERVERS.get():
-            observer.on_item(self)
-        return self.numpy().tolist()
-
-    @checked
-    def tobytes(self) -> bytes:
-        """The bytes of the global array, row-major."""
-        return self.numpy().tobytes()
-
-    @checked
     def copy(self) -> DistributedArray:
         """The array in memory of its own."""
         result: DistributedArray = FUNCTIONS["copy"](self)
@@ -236,65 +198,6 @@ class DistributedArray(ArrayMethods, Displayed):
         transport_of(self.mesh).wait()
         backend_of(self.mesh).synchronize()
         return self
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
-    def __index__(self) -> int:
-        if self.dtype.kind not in "iu" or self.ndim:
-            raise error(
-                DtypeError,
-                "index",
-                "only an integer of rank 0 is an index",
-                operands={"x": self.type},
-            )
-        return int(self.item())
-
-    def __bool__(self) -> bool:
-        if self.size != 1:
-            raise error(
-                ShapeError,
-                "bool",
-                f"the truth of an array of {self.size} elements is ambiguous",
-                operands={"x": self.type},
-                remedy="Use gdt.any(x) or gdt.all(x).",
-            )
-        return bool(self.item())
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise error(
-                DtypeError, "len", "an array of rank 0 has no length", operands={"x": self.type}
-            )
-        return self.shape[0]
-
-    def __iter__(self) -> Iterator[DistributedArray]:
-        return (self[i] for i in range(len(self)))
-
-    def __contains__(self, value: object) -> bool:
-        return bool(FUNCTIONS["any"](self == value))
-
-    def __round__(self, decimals: int | None = None) -> Any:
-        """`round(x, 2)` is `gdt.round`; `round(x)` of rank 0 an int, as Python's numbers have
-        it."""
-        if decimals is None and self.ndim == 0:
-            return round(self.item())
-        return FUNCTIONS["round"](self, decimals or 0)
-
-    def __format__(self, spec: str) -> str:
-        if self.ndim and spec:
-            problem, remedy = f"{spec!r} is a format of one number", "Set gdt.printoptions instead."
-            raise error(DtypeError, "format", problem, operands={"x": self.type}, remedy=remedy)
-        return format(self.numpy().item(), spec) if spec else str(self)
-
-    def __bytes__(self) -> bytes:
-        return self.numpy().tobytes()
 
     # ---- writing
 
@@ -486,66 +389,3 @@ def rebind(array: DistributedArray, after: DistributedArray) -> None:
     array.type, array.blocks, array._resolved = after.type, after.blocks, None
     if HISTORIES:
         array._origin = origin_of(after)
-
-
-def _unravelled(index: int, x: DistributedArray) -> tuple[int, ...]:
-    if not -x.size <= index < x.size:
-        raise error(IndexRangeError, "item", f"index {index} is out of range for {x.size} elements")
-    return tuple(int(i) for i in np.unravel_index(index % x.size, x.shape))
-
-
-# ---------------------------------------------------------------- moving
-
-
-def move_to_layouts(
-    arrays: Sequence[Any],
-    layouts: Sequence[Layout | None],
-    *,
-    op: str = "",
-    overlapped: bool = False,
-) -> list[Any]:
-    """Return arrays of one mesh in new layouts; reductions that can travel together do.
-
-    An array remembers its resolved value, so nothing is resolved twice.
-
-    layouts: None leaves an array, or a Python scalar, as it is. op: the name of an op that needs
-    the arrays so without having been asked to move them. overlapped: devices may compute meanwhile;
-    the results must not be used before `gdt.comm.relayout.join`, nor remembered before that.
-    """
-    results = list(arrays)
-    moving: dict[Any, list[int]] = {}  # positions; an array that is resolved may be given twice
-    for i, (array, layout) in enumerate(zip(arrays, layouts, strict=True)):
-        if layout is None or layout is array.type.layout:
-            continue
-        if layout is not array.type.layout.resolved:
-            moving[i] = [i]
-        elif array._resolved is not None:
-            results[i] = array._resolved
-        else:
-            moving.setdefault(("resolved", id(array)), []).append(i)
-    if not moving:
-        return results
-    firsts: dict[int, Any] = {p[0]: layouts[p[0]] for p in moving.values()}
-    if op:
-        types = tuple([a.type if type(a) is DistributedArray else None for a in arrays])
-        targets = tuple([firsts.get(i) for i in range(len(arrays))])
-        for observer in OBSERVERS.get():
-            observer.on_move(op, types, targets)
-    routes = [route(arrays[i].type, layout) for i, layout in firsts.items()]
-    block_lists = run_routes(routes, [arrays[i].blocks for i in firsts], overlapped=overlapped)
-    for (first, *others), blocks in zip(moving.values(), block_lists, strict=True):
-        array = arrays[first]
-        results[first] = DistributedArray(array.type.with_layout(firsts[first]), tuple(blocks))
-        if HISTORIES:
-            results[first]._origin = origin_of(array)
-        if not overlapped:
-            remember_resolved(array, results[first])
-        for i in others:
-            results[i] = results[first]
-    return results
-
-
-def remember_resolved(array: DistributedArray, value: DistributedArray) -> None:
-    """Remember `value` as the resolved form of `array` if their layouts differ in nothing else."""
-    if value.type.layout is array.type.layout.resolved:
-        array._resolved = value

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gdt.arguments import MISFITS
-from gdt.array.array import DistributedArray, move_to_layouts
+from gdt.array.array import DistributedArray
+from gdt.array.moving import move_to_layouts
 from gdt.array.released import Recomputation, ReleasedBlocks
 from gdt.autodiff.alignment import aligned, for_table
 from gdt.autodiff.buckets import Buckets

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from gdt.array.array import DistributedArray, move_to_layouts, remember_resolved
+from gdt.array.array import DistributedArray
+from gdt.array.moving import move_to_layouts, remember_resolved
 from gdt.comm.relayout import join
 from gdt.sharding.layout import Layout
 

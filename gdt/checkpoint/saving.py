@@ -16,7 +16,8 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array.array import DistributedArray, move_to_layouts
+from gdt.array.array import DistributedArray
+from gdt.array.moving import move_to_layouts
 from gdt.backend import backend_of
 from gdt.checkpoint.checksums import checksum, checksums, slabs
 from gdt.checkpoint.entries import (

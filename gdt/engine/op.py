@@ -33,7 +33,8 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
-from gdt.array.array import DistributedArray, move_to_layouts
+from gdt.array.array import DistributedArray
+from gdt.array.moving import move_to_layouts
 from gdt.array.operands import (
     SCALARS,
     bind_arguments,

@@ -12,7 +12,8 @@ from functools import partial, reduce
 import numpy as np
 
 from gdt.arguments import checked
-from gdt.array.array import DistributedArray, move_to_layouts
+from gdt.array.array import DistributedArray
+from gdt.array.moving import move_to_layouts
 from gdt.autodiff.tape import Tree, flatten
 from gdt.errors import ArgumentError, error
 from gdt.ops.comparison import logical_and, maximum, where

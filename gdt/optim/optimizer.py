@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from gdt.arguments import checked_class
-from gdt.array.array import DistributedArray, move_to_layouts
+from gdt.array.array import DistributedArray
+from gdt.array.moving import move_to_layouts
 from gdt.backend import NUMPY
 from gdt.backend.numpy import order_in_memory
 from gdt.comm.agreement import SHOWN, Action, compared_origin
