@@ -130,7 +130,8 @@ def matmul_precision(name: str) -> Iterator[None]:
     and later, where every operand is rounded to 11 significant bits before it is multiplied, and
     sums are kept in float32: several times faster, with relative errors of about 1e-3 instead of
     1e-6. Where `gdt.matmul_backend` chooses cuBLAS, CuPy's environment variable CUPY_TF32 decides
-    instead. On the host and on older GPUs products are computed in float32.
+    instead. Convolutions by cuDNN follow the same choice. On the host and on older GPUs products
+    are computed in float32.
 
     Raises ArgumentError for another name.
 

@@ -457,6 +457,7 @@ def test_the_configuration_names_what_is_missing(
     found = {f.name: f for f in configuration.findings()}
     assert found["CuPy"].remedy == "pip install 'gdt[cuda12]'"
     assert found["NCCL"].remedy == "pip install 'gdt[cuda12]'"
+    assert found["cuDNN frontend"].remedy == "pip install 'gdt[cudnn12]'"
     assert found["MPI"].remedy == "pip install 'gdt[mpi]'"
     assert found["GPUs"].text.startswith("none that can be used")
 

@@ -25,13 +25,18 @@ from gdt.backend.cupy import CupyBackend, load_cupy
 from gdt.backend.graphs import Graph
 from gdt.comm import nccl
 from gdt.comm.transport import transport_of
+from gdt.cuda import cudnn
 from gdt.cuda import driver as cuda_driver
+from gdt.errors import KernelError
 from gdt.sharding.reduction import UFUNCS
 from gdt.testing import Oracle, choices, layouts
 
 from . import twin
 from .gpu.stages import SHARED_GPU
+from .kernels.harness import assert_close
 from .kernels.strict_kernels import CUPY
+from .kernels.test_convolution import CALLS as CONVOLUTIONS
+from .kernels.test_convolution import OPERATIONS, kernels_of, results_and_gradients
 from .kernels.test_cuda_graph import check_training
 from .needs import need_compiler
 from .processes.launch import command, ended, start
@@ -85,6 +90,29 @@ def test_function_equals_numpys(name: str, mesh: gdt.Mesh) -> None:
         seed = zlib.crc32(f"{name} {n}".encode())
         for chosen in choices(mesh, [a.ndim for a in sample.arrays], limit=4, seed=seed):
             oracle.check(mesh, chosen)
+
+
+@on_hardware
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_convolutions_by_cudnn_equal_the_hosts(dtype: str, mesh: gdt.Mesh) -> None:
+    try:
+        cudnn.load()
+    except KernelError as missing:
+        pytest.skip(str(missing))
+    rng = np.random.default_rng(0)
+    host, kernels = gdt.create_mesh([("a", 1)], device_type="CPU"), []
+    on = lambda a, at: gdt.asarray(a, layout=gdt.Layout.replicated(at, a.ndim))
+    for *shapes, statics in CONVOLUTIONS:
+        arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+        wide = [on(a.astype(np.float64), host) for a in arrays]
+        g = rng.standard_normal(gdt.convolution(*wide, **statics).shape).astype(dtype)
+        exact = results_and_gradients(*wide, on(g.astype(np.float64), host), statics)
+        placed = [on(a, mesh) for a in (*arrays, g)]
+        explanation = gdt.explain(results_and_gradients, *placed, statics)
+        kernels += kernels_of(explanation)
+        for result, want in zip(explanation.value, exact, strict=True):
+            assert_close(result.numpy(), want.numpy(), dtype, want.size, 8.0)
+    assert {f"cudnn.{name}" for name in OPERATIONS} <= set(kernels), kernels
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

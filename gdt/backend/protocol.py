@@ -10,6 +10,7 @@ import numpy as np
 
 from gdt.backend.flags import ErrorFlags
 from gdt.backend.numpy import Order
+from gdt.cuda.cudnn import Cudnn
 from gdt.cuda.runner import KernelCall
 from gdt.sharding.mesh import Mesh
 
@@ -24,6 +25,10 @@ class KernelRunner(Protocol):
     @property
     def multiprocessors(self) -> int:
         """The number of multiprocessors of the device."""
+
+    @property
+    def cudnn(self) -> Cudnn:
+        """cuDNN on the current device and stream; KernelError where there is none."""
 
     def run(self, call: KernelCall) -> None:
         """Check the arguments and launch, without waiting for the end.

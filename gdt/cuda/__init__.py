@@ -5,7 +5,7 @@ Nothing in this package needs a GPU but `CudaRunner.run`. `driver` asks the NVID
 there are; `sources` reads the kernels' signatures from `kernels/`; `compiler` compiles them by
 `nvrtc` and stores the compiled code on disk; `launches` computes grids, blocks and arguments from
 arrays; `runner` checks the arguments of every launch; `tensor_map` describes arrays to Hopper's
-tensor memory accelerator.
+tensor memory accelerator. `cudnn` runs convolutions by NVIDIA's library, where it is installed.
 
 **Kernels take the place of bodies.** On a backend with a kernel runner an op that declares a kernel
 runs it instead of its body. The kernel's function builds calls through `gdt.cuda.launches`, and a

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gdt.cuda.compiler import compile_file
+from gdt.cuda.cudnn import Cudnn, load
 from gdt.cuda.sources import Instance, Parameter, parameters
 from gdt.cuda.tensor_map import TensorMap
 from gdt.errors import KernelError, error
@@ -164,6 +165,12 @@ class CudaRunner:
     def multiprocessors(self) -> int:
         """The number of multiprocessors of the current device; a runner's devices are alike."""
         return int(self.cupy.cuda.Device().attributes["MultiProcessorCount"])
+
+    @cached_property
+    def cudnn(self) -> Cudnn:
+        """cuDNN on the current device and stream; KernelError where its frontend is missing."""
+        cuda = self.cupy.cuda
+        return Cudnn(load(), cuda.runtime.getDevice, lambda: cuda.get_current_stream().ptr)
 
     def _function(self, call: KernelCall) -> Any:
         """Return the compiled kernel of `call`, loaded into the current device."""

@@ -105,6 +105,12 @@ def _cuda() -> Iterator[Finding]:
         yield Finding("NCCL", "not installed; only needed for meshes over several GPUs", install)
     else:
         yield Finding("NCCL", nccl)
+    cudnn = _version("nvidia-cudnn-frontend")
+    if cudnn is None:
+        install = f"pip install 'gdt[{extra.replace('cuda', 'cudnn')}]'"
+        yield Finding("cuDNN frontend", "not installed; convolves on GPUs", install)
+    else:
+        yield Finding("cuDNN frontend", cudnn)
 
 
 def _version(distribution: str) -> str | None:

@@ -44,7 +44,8 @@ class Launcher:
     """The memory, launches and cached values of an op's kernel, for one plan and one block.
 
     xp: the array namespace of the backend. lead: number of mesh axes, which blocks have in front.
-    launched: the kernels of the call that runs now. kept: what the kernel keeps between calls.
+    launched: the kernels of the call that runs now, and a library's functions by name. kept: what
+    the kernel keeps between calls.
     """
 
     def __init__(self, op: str, mesh_ndim: int, backend: Backend) -> None:
@@ -52,7 +53,7 @@ class Launcher:
             raise error(KernelError, op, "the backend has no runner of kernels")
         self.op, self.mesh_ndim, self.backend, self.xp = op, mesh_ndim, backend, backend.xp
         self.runner: KernelRunner = backend.runner
-        self.launched: list[Instance] = []
+        self.launched: list[Instance | str] = []
         self.kept: dict[str, Any] = {}
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> Block:

@@ -15,7 +15,9 @@ import numpy as np
 from gdt import backend
 from gdt.backend.flags import ErrorFlags
 from gdt.backend.numpy import NumpyBackend
+from gdt.cuda.cudnn import Cudnn
 from gdt.cuda.runner import KernelCall
+from gdt.errors import KernelError, error
 
 from .harness import Execute
 
@@ -31,6 +33,13 @@ class EmulatedRunner:
         self.arch = arch
         self.ran: Counter[str] = Counter()
         self._execute = Execute()
+        self.recorded_cudnn: Cudnn | None = None
+
+    @property
+    def cudnn(self) -> Cudnn:
+        if self.recorded_cudnn is None:
+            raise error(KernelError, "cudnn", "an emulated device has none of its own")
+        return self.recorded_cudnn
 
     def run(self, call: KernelCall) -> None:
         self._execute([call])

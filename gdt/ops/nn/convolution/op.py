@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.declaration import FROM_ENGINE
+from gdt.engine.launcher import Launcher
 from gdt.engine.op import op
 from gdt.engine.plan import EXACT
 from gdt.errors import ArgumentError, ShapeError, error
-from gdt.ops.nn.convolution.blocks import (
-    Steps,
-    convolve,
-    coordinates,
-    input_gradient,
-    kernel_gradient,
-    lengths,
-)
+from gdt.ops.nn.convolution import blocks, kernels
+from gdt.ops.nn.convolution.blocks import Steps, coordinates, lengths
 from gdt.ops.windows import (
     Padding,
     Tiling,
@@ -104,9 +100,11 @@ def _mesh_shape(mesh_ndim: int, *blocks: Block) -> tuple[int, ...]:
     return tuple(max(sizes) for sizes in zip(*(b.shape[:mesh_ndim] for b in blocks), strict=True))
 
 
-@op(_rule_of((0, 1, 2)), linear="x, kernel")
-def convolve_tiles(xp: Any, x: Block, kernel: Block, /, numbers: Numbers, how: Steps) -> Block:
-    """Convolve tiles: `numbers` results along the spatial axes of every tile."""
+def _convolve(
+    convolve: Callable[..., None], xp: Any, x: Block, kernel: Block, numbers: Numbers, how: Steps
+) -> Block:
+    """Convolve tiles by `convolve`, a function of images, one kernel, memory for the results and
+    windows."""
     rank, how = len(numbers), _in_block(how, x.shape, kernel.shape)
     mesh_ndim, images = kernel.ndim - rank - 2, tiles_first(xp, x, rank)
     shape = _mesh_shape(mesh_ndim, x, kernel)
@@ -114,10 +112,42 @@ def convolve_tiles(xp: Any, x: Block, kernel: Block, /, numbers: Numbers, how: S
     dtype = xp.result_type(x.dtype, kernel.dtype)
     out = xp.empty((*shape, *lead, *numbers, kernel.shape[-1]), dtype)
     if math.prod(kernel.shape[:mesh_ndim]) == 1:
-        convolve(xp, images, kernel[(0,) * mesh_ndim], out, how)
+        convolve(images, kernel[(0,) * mesh_ndim], out, how)
     else:
         for at, part, weight in coordinates(shape, images, kernel):
-            convolve(xp, part, weight[(0,) * mesh_ndim], out[at], how)
+            convolve(part, weight[(0,) * mesh_ndim], out[at], how)
+    return tiles_in_place(xp, out, rank)
+
+
+@op(_rule_of((0, 1, 2)), linear="x, kernel")
+def convolve_tiles(xp: Any, x: Block, kernel: Block, /, numbers: Numbers, how: Steps) -> Block:
+    """Convolve tiles: `numbers` results along the spatial axes of every tile."""
+    return _convolve(partial(blocks.convolve, xp), xp, x, kernel, numbers, how)
+
+
+@convolve_tiles.kernel
+def _(launcher: Launcher, x: Block, kernel: Block, /, numbers: Numbers, how: Steps) -> Block:
+    by_cudnn = partial(kernels.convolve, launcher)
+    return _convolve(by_cudnn, launcher.xp, x, kernel, numbers, how)
+
+
+def _input_gradient(
+    gradient: Callable[..., None], xp: Any, g: Block, kernel: Block, numbers: Numbers, how: Steps,
+    block_shape: Any,
+) -> Block:  # fmt: skip
+    """Compute the gradient in tiles by `gradient`, a function of cotangents, one kernel, memory for
+    the gradient and windows."""
+    rank, how = len(numbers), _in_block(how, block_shape, kernel.shape)
+    mesh_ndim, results = kernel.ndim - rank - 2, tiles_first(xp, g, rank)
+    shape = _mesh_shape(mesh_ndim, g, kernel)
+    lead, channels = results.shape[mesh_ndim : -rank - 1], block_shape[-1]
+    dtype = xp.result_type(g.dtype, kernel.dtype)
+    out = xp.empty((*shape, *lead, *lengths(numbers, how), channels), dtype)
+    if math.prod(kernel.shape[:mesh_ndim]) == 1:
+        gradient(results, kernel[(0,) * mesh_ndim], out, how)
+    else:
+        for at, part, weight in coordinates(shape, results, kernel):
+            gradient(part, weight[(0,) * mesh_ndim], out[at], how)
     return tiles_in_place(xp, out, rank)
 
 
@@ -133,18 +163,34 @@ def convolution_input_gradient(
     block_shape: Any = FROM_ENGINE,
 ) -> Block:
     """Return the gradient of `convolve_tiles` in x."""
-    rank, how = len(numbers), _in_block(how, block_shape, kernel.shape)
-    mesh_ndim, results = kernel.ndim - rank - 2, tiles_first(xp, g, rank)
-    shape = _mesh_shape(mesh_ndim, g, kernel)
-    lead, channels = results.shape[mesh_ndim : -rank - 1], block_shape[-1]
-    dtype = xp.result_type(g.dtype, kernel.dtype)
-    out = xp.empty((*shape, *lead, *lengths(numbers, how), channels), dtype)
-    if math.prod(kernel.shape[:mesh_ndim]) == 1:
-        input_gradient(xp, results, kernel[(0,) * mesh_ndim], out, how)
-    else:
-        for at, part, weight in coordinates(shape, results, kernel):
-            input_gradient(xp, part, weight[(0,) * mesh_ndim], out[at], how)
-    return tiles_in_place(xp, out, rank)
+    gradient = partial(blocks.input_gradient, xp)
+    return _input_gradient(gradient, xp, g, kernel, numbers, how, block_shape)
+
+
+@convolution_input_gradient.kernel
+def _(
+    launcher: Launcher, g: Block, kernel: Block, /, numbers: Numbers, how: Steps, *,
+    block_shape: Any,
+) -> Block:  # fmt: skip
+    by_cudnn = partial(kernels.input_gradient, launcher)
+    return _input_gradient(by_cudnn, launcher.xp, g, kernel, numbers, how, block_shape)
+
+
+def _kernel_gradient(
+    gradient: Callable[..., Block], xp: Any, x: Block, g: Block, numbers: Numbers, how: Steps,
+    block_shape: Any,
+) -> Block:  # fmt: skip
+    """Compute the gradient in kernels by `gradient`, a function of images, cotangents, the shape of
+    a kernel and windows."""
+    rank, how = len(numbers), _in_block(how, x.shape, block_shape)
+    mesh_ndim = len(block_shape) - rank - 2
+    images, results = tiles_first(xp, x, rank), tiles_first(xp, g, rank)
+    shape = _mesh_shape(mesh_ndim, x, g)
+    dtype = xp.result_type(x.dtype, g.dtype)
+    out = xp.empty((*shape, *block_shape[mesh_ndim:]), dtype)
+    for at, part, cotangent in coordinates(shape, images, results):
+        out[at] = gradient(part, cotangent, block_shape[mesh_ndim:], how)
+    return out
 
 
 @op(_rule_of((0, 2, 1)), linear="x, g")
@@ -159,15 +205,16 @@ def convolution_kernel_gradient(
     block_shape: Any = FROM_ENGINE,
 ) -> Block:
     """Return the gradient of `convolve_tiles` in the kernel."""
-    rank, how = len(numbers), _in_block(how, x.shape, block_shape)
-    mesh_ndim = len(block_shape) - rank - 2
-    images, results = tiles_first(xp, x, rank), tiles_first(xp, g, rank)
-    shape = _mesh_shape(mesh_ndim, x, g)
-    dtype = xp.result_type(x.dtype, g.dtype)
-    out = xp.empty((*shape, *block_shape[mesh_ndim:]), dtype)
-    for at, part, cotangent in coordinates(shape, images, results):
-        out[at] = kernel_gradient(xp, part, cotangent, block_shape[mesh_ndim:], how)
-    return out
+    gradient = partial(blocks.kernel_gradient, xp)
+    return _kernel_gradient(gradient, xp, x, g, numbers, how, block_shape)
+
+
+@convolution_kernel_gradient.kernel
+def _(
+    launcher: Launcher, x: Block, g: Block, /, numbers: Numbers, how: Steps, *, block_shape: Any
+) -> Block:
+    by_cudnn = partial(kernels.kernel_gradient, launcher)
+    return _kernel_gradient(by_cudnn, launcher.xp, x, g, numbers, how, block_shape)
 
 
 convolve_tiles.vjp(
@@ -275,6 +322,9 @@ def convolution(
     its results need and does not hold (halo exchange), and the results are split alike. A split of
     the channels gives partial sums. Products of float16 are added in float32. Channels-first images
     are transposed: `gdt.moveaxis(x, 1, -1)`.
+
+    On GPUs cuDNN convolves images of float32 and float16 with up to three spatial axes, where its
+    frontend is installed (the extras cudnn12 and cudnn13); `gdt.explain` shows whether it did.
 
     Raises ShapeError for operands that do not fit, ArgumentError for other arguments out of range.
     Source: `tf.nn.convolution`.
