@@ -21,7 +21,7 @@ from gdt.engine.plan import Shards
 from gdt.engine.specialization import ChosenBody
 from gdt.engine.updates import UpdateOp
 from gdt.errors import IndexRangeError
-from gdt.ops import lookup
+from gdt.ops import lookup, scans
 from gdt.ops.nn.activations import error_function
 from gdt.ops.nn.attention import loops as attention_loops
 from gdt.ops.nn.batch_norm.loops import FEW, SHORT_ROW
@@ -556,3 +556,22 @@ def test_damaged_loops_on_disk_are_compiled_again(tmp_path: Path) -> None:
         assert kept
         for path in kept:
             path.write_bytes(path.read_bytes()[:100])
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 8, 11])
+def test_sums_of_rows_are_numpys(rows: int, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory that is used again, which a first call has not."""
+    monkeypatch.setattr(scans, "SMALLEST", 1 << 10)
+    values = np.random.default_rng(rows).standard_normal((rows, 1 << 13)).astype(dtype)
+    values[:, 0] = -0.0
+    values[-1, 5000] = np.inf
+    expected = values.cumsum(axis=1)
+    x, columns = gdt.asarray(values), gdt.asarray(values.T)
+    for count in (1, 2, 3):
+        with gdt.host_threads(count):
+            assert gdt.cumsum(x, axis=1).numpy().tobytes() == expected.tobytes()
+            assert np.array_equal(gdt.cumsum(columns, axis=0).numpy(), expected.T)
+            whole = gdt.cumsum(x, axis=1, dtype=np.float64).numpy()
+            assert np.array_equal(whole, values.cumsum(axis=1, dtype=np.float64))

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gdt.array.array import DistributedArray
+from gdt.backend import NUMPY
+from gdt.engine import threads
 from gdt.engine.declaration import FROM_ENGINE
 from gdt.engine.op import op
-from gdt.engine.plan import Shards
+from gdt.engine.plan import Memory, Shards
 from gdt.ops.elementwise import conj, like
 from gdt.ops.indexing import getitem
 from gdt.ops.padding import pad
+from gdt.settings import host_thread_count
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.rule import RuleSpec
 
 Block = Any
+
+FACTORS = 1 << 16
+"""Factors that the host computes at once: those that its caches hold."""
 
 SWAPPED = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 """The norm with which the inverse transform divides as the transform does with another norm."""
@@ -36,9 +44,21 @@ def _other_length(array_type: ArrayType, *, axis: int, n: int, **_: Any) -> Rule
     return RuleSpec(text, {"n": n}, frozenset({names[axis], "n"}))
 
 
+def _memory(out: Memory | None) -> dict[str, Memory]:
+    """Return the argument for memory of a result, which CuPy's transforms do not have."""
+    return {} if out is None else {"out": out}
+
+
 @op(_same_dims, linear="x")
 def fft_of_whole(
-    xp: Any, x: Block, /, axes: tuple[int, ...], inverse: bool = False, norm: str = "backward"
+    xp: Any,
+    x: Block,
+    /,
+    axes: tuple[int, ...],
+    inverse: bool = False,
+    norm: str = "backward",
+    *,
+    out: Memory | None = None,
 ) -> Block:
     """`gdt.fft.fftn`, or `ifftn` if `inverse`, along axes that are not split.
 
@@ -47,7 +67,8 @@ def fft_of_whole(
     >>> gdt.fft.local.fft_of_whole(gdt.asarray([1.0, 0.0]), axes=(-1,)).tolist()
     [(1+0j), (1+0j)]
     """
-    return (xp.fft.ifftn if inverse else xp.fft.fftn)(x, axes=axes, norm=norm)
+    transform = xp.fft.ifftn if inverse else xp.fft.fftn
+    return transform(x, axes=axes, norm=norm, **_memory(out))
 
 
 fft_of_whole.vjp(lambda g, out, x, **static: like(fft_of_whole(g, **static), x))
@@ -141,12 +162,30 @@ def twiddled(
     turn = (2j if inverse else -2j) * np.pi / n
     high = xp.exp(turn * (row * (column + xp.arange(0, columns, width)) % n))
     low = xp.exp(turn * (row * xp.arange(width) % n))
-    factors = (high[..., None] * low[..., None, :]).astype(xp.result_type(x.dtype, np.complex64))
-    factors = factors.reshape(*factors.shape[:-2], -1)[..., :columns]
-    if factors.shape != x.shape or factors.dtype != x.dtype:
-        return x * factors
-    factors *= x  # in place, since factors may be as large as x
-    return factors
+    dtype = xp.result_type(x.dtype, np.complex64)
+
+    def product(part: slice) -> Block:
+        """Some rows of the result. Factors may be as large as x, which they are not all at once."""
+        factors = (high[..., part, :, None] * low[..., part, None, :]).astype(dtype)
+        factors = factors.reshape(*factors.shape[:-2], -1)[..., :columns]
+        if factors.shape != x[..., part, :].shape or dtype != x.dtype:
+            return x[..., part, :] * factors
+        factors *= x[..., part, :]
+        return factors
+
+    if xp is not np or x.size < 2 * FACTORS:
+        return product(slice(None))
+    out = NUMPY.empty(np.broadcast_shapes(x.shape, (*high.shape[:-1], 1)), dtype)
+    step = max(1, rows * FACTORS // x.size)
+
+    def fill(starts: Sequence[int]) -> None:
+        for start in starts:
+            part = slice(start, start + step)
+            out[..., part, :] = product(part)
+
+    starts, count = range(0, rows, step), host_thread_count()
+    threads.together([partial(fill, starts[i::count]) for i in range(count)])
+    return out
 
 
 twiddled.vjp(lambda g, out, x, **static: twiddled(g, **static))

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.engine.custom_vjp import custom_vjp
+from gdt.engine.loops import loop
 from gdt.engine.op import Op, op
+from gdt.engine.plan import Memory
 from gdt.errors import DtypeError, error
 from gdt.ops.comparison import equal, where
 from gdt.ops.elementwise import add, astype, checked_dtype, multiply
@@ -29,6 +33,8 @@ __all__ = ["cumprod", "cumsum", "prod"]
 
 
 Block = Any
+SMALLEST = 1 << 17
+"""The fewest elements of a row for which the loop is worth importing numba."""
 
 
 # ---------------------------------------------------------------- prod
@@ -93,6 +99,48 @@ def _reversed(x: Block, axis: int) -> Block:
     return x[(..., slice(None, None, -1), *[slice(None)] * (-axis - 1))]
 
 
+def _scanned(
+    x: Block, out: Memory | None, method: str, axis: int, reverse: bool, dtype: Any
+) -> Block:
+    """The scan of a block by a method of arrays, from the end if `reverse`."""
+    if not reverse:
+        return getattr(x, method)(axis=axis, dtype=dtype, out=out)
+    target = None if out is None else _reversed(out, axis)
+    return _reversed(getattr(_reversed(x, axis), method)(axis=axis, dtype=dtype, out=target), axis)
+
+
+def _has_loop(x: Block, out: Block | None, axis: int) -> bool:
+    """Whether the loop takes these blocks: several long rows, without gaps."""
+    if out is None or axis != -1 or not SMALLEST <= x.shape[-1] <= x.size // 2:
+        return False
+    is_contiguous = x.flags.c_contiguous and out.flags.c_contiguous
+    return is_contiguous and _sums_of_rows[x.dtype.char] is not None
+
+
+@loop("input, output, int")
+def _sums_of_rows(x: Block, out: Block, length: int) -> None:
+    """Write the sums of the first 1, 2, 3, ... elements of every row of that length, four rows at
+    a time: each sum waits for the one before, and processors add several numbers meanwhile."""
+    rows = x.size // length
+    for row in range(0, rows - rows % 4, 4):
+        a, b, c, d = row * length, (row + 1) * length, (row + 2) * length, (row + 3) * length
+        sum_a, sum_b, sum_c, sum_d = x[a], x[b], x[c], x[d]
+        out[a], out[b], out[c], out[d] = sum_a, sum_b, sum_c, sum_d
+        for i in range(1, length):
+            sum_a += x[a + i]
+            sum_b += x[b + i]
+            sum_c += x[c + i]
+            sum_d += x[d + i]
+            out[a + i], out[b + i], out[c + i], out[d + i] = sum_a, sum_b, sum_c, sum_d
+    for row in range(rows - rows % 4, rows):
+        a = row * length
+        sum_a = x[a]
+        out[a] = sum_a
+        for i in range(1, length):
+            sum_a += x[a + i]
+            out[a + i] = sum_a
+
+
 def _prepare_scan(
     array_type: ArrayType, *, axis: int, reverse: bool = False, dtype: Any = None
 ) -> dict[str, Any]:
@@ -106,22 +154,36 @@ def _prepare_scan(
 
 @op(_scan_rule, linear="x", prepare=_prepare_scan)
 def cumsum_of_whole(
-    xp: Any, x: Block, /, axis: int, reverse: bool = False, dtype: Any = None
+    xp: Any,
+    x: Block,
+    /,
+    axis: int,
+    reverse: bool = False,
+    dtype: Any = None,
+    *,
+    out: Memory | None = None,
 ) -> Block:
     """`cumsum` along an axis that is not split; from the end if `reverse`."""
-    if reverse:
-        return _reversed(_reversed(x, axis).cumsum(axis=axis, dtype=dtype), axis)
-    return x.cumsum(axis=axis, dtype=dtype)
+    memory: Any = out
+    if xp is np and dtype is None and not reverse and _has_loop(x, memory, axis):
+        _sums_of_rows[x.dtype.char](x.reshape(-1), memory.reshape(-1), x.shape[-1])
+        return memory
+    return _scanned(x, out, "cumsum", axis, reverse, dtype)
 
 
 @op(_scan_rule, prepare=_prepare_scan)
 def cumprod_of_whole(
-    xp: Any, x: Block, /, axis: int, reverse: bool = False, dtype: Any = None
+    xp: Any,
+    x: Block,
+    /,
+    axis: int,
+    reverse: bool = False,
+    dtype: Any = None,
+    *,
+    out: Memory | None = None,
 ) -> Block:
     """`cumprod` along an axis that is not split; from the end if `reverse`."""
-    if reverse:
-        return _reversed(_reversed(x, axis).cumprod(axis=axis, dtype=dtype), axis)
-    return x.cumprod(axis=axis, dtype=dtype)
+    return _scanned(x, out, "cumprod", axis, reverse, dtype)
 
 
 # ---------------------------------------------------------------- scans of split axes
