@@ -10,7 +10,7 @@ times the chirp's, and back, and is added to the result.
 
 The first and the last of the four steps, which move all of x and of the result, are done once; the
 chirp is computed where it is used. A device holds its share of x as a matrix, of the result, and of
-three parts of a third of a share each.
+three parts of a quarter of a share each.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gdt.engine.op import op
 from gdt.engine.plan import Shards
 from gdt.fft.local import SWAPPED, fft_of_whole, twiddled
 from gdt.fft.matrices import Step, as_matrix, as_vector
-from gdt.ops.elementwise import like, real
+from gdt.ops.elementwise import conj, like, real
 from gdt.ops.generation import from_indices
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
@@ -39,7 +39,7 @@ from gdt.sharding.layout import Layout
 
 Block = Any
 
-PARTS = 3
+PARTS = 4
 """The parts of the shorter one of operand and result: a part is a convolution of its own."""
 
 SHORT = 1 << 14
@@ -108,9 +108,12 @@ def rfft_by_chirp(x: DistributedArray, axis: int, norm: str) -> DistributedArray
     return x
 
 
-def irfft_by_chirp(x: DistributedArray, axis: int, n: int, norm: str) -> DistributedArray:
+def irfft_by_chirp(
+    x: DistributedArray, axis: int, n: int, norm: str, conjugated: bool
+) -> DistributedArray:
     """The n real numbers, n odd, whose transform begins with the n // 2 + 1 elements of a split
-    axis."""
+    axis, or their conjugates."""
+    x = conj(x) if conjugated else x
     scale = _scale(n, True, norm)
     first = real(getitem(x, (*[slice(None)] * axis, slice(1)))).copy()
     # Every element but the first stands for two, whose sum is twice the real part of one.
@@ -229,16 +232,17 @@ def parts_of(n: int, size: int, count: int, sign: int, shards: int) -> Parts:
     """Return the parts of a transform of `size` numbers to `count`: matrices of as many rows as
     columns, about, both of which fill the shards."""
     least = -(-min(size, count) // (PARTS if n >= SHORT else 1))
-    columns = shards * _smooth(math.isqrt(least) // shards)
-    rows = shards * _smooth(-(-least // (columns * shards)))
+    part = _smooth(-(-least // shards**2))  # of rows and columns that are as many as the shards
+    width = max(d for d in range(1, math.isqrt(part) + 1) if part % d == 0)
+    rows, columns = shards * (part // width), shards * width
     part = rows * columns
     return Parts(n, rows, columns, -(-size // part), -(-count // part), sign)
 
 
 def _smooth(least: int) -> int:
-    """Return the smallest product of powers of 2, 3 and 5 that is not below `least`, nor 1."""
+    """Return the smallest product of powers of 2, 3 and 5 that is not below `least`."""
     powers = range(least.bit_length() + 1)
-    numbers = (2**a * 3**b * 5**c for a in powers for b in range(4) for c in range(3))
+    numbers = [2**a * 3**b * 5**c for a in powers for b in powers[:7] for c in powers[:5]]
     smallest: int = min(m for m in numbers if m >= least)
     return smallest
 

@@ -16,7 +16,7 @@ from gdt.array.array import DistributedArray
 from gdt.engine.op import op
 from gdt.fft.local import fft_of_whole, irfft_of_whole, rfft_of_whole, twiddled
 from gdt.fft.matrices import as_matrix, as_vector, rows_of_length
-from gdt.ops.elementwise import astype
+from gdt.ops.elementwise import astype, conj
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
 from gdt.ops.movement import with_axes_moved
@@ -79,10 +79,12 @@ def _rows_and_conjugates(x: DistributedArray, backwards: DistributedArray) -> Di
     return concat([x, getitem(mirrored(backwards), (..., slice(-1), slice(None)))], -2)
 
 
-def irfft_of_rows(x: DistributedArray, axis: int, n: int, norm: str) -> DistributedArray:
+def irfft_of_rows(
+    x: DistributedArray, axis: int, n: int, norm: str, conjugated: bool
+) -> DistributedArray:
     """The n real numbers, n odd, whose transform begins with the n // 2 + 1 elements of a split
-    axis."""
-    x = swapaxes(x.resolve(), axis, -1)
+    axis, or their conjugates."""
+    x = swapaxes(conj(x) if conjugated else x.resolve(), axis, -1)
     layout, last = x.layout, x.ndim - 1
     shards = layout.num_shards(last)
     rows = rows_of_length(n, shards)

@@ -55,16 +55,20 @@ def rfft_of_split(x: DistributedArray, axis: int, norm: str) -> DistributedArray
     return swapaxes(joined(half, backwards, scale=1 / SCALES[norm]), axis, -1)
 
 
-def irfft_of_split(x: DistributedArray, axis: int, norm: str) -> DistributedArray:
-    """The 2 * m real numbers whose transform begins with the m + 1 elements of a split axis."""
+def irfft_of_split(x: DistributedArray, axis: int, norm: str, conjugated: bool) -> DistributedArray:
+    """The 2 * m real numbers whose transform begins with the m + 1 elements of a split axis, or
+    their conjugates."""
     x, m = swapaxes(x, axis, -1), x.shape[axis] - 1
-    pairs = pairs_of_complex(transformed(_half(x, m, norm), [x.ndim - 1], True, norm))
+    pairs = pairs_of_complex(transformed(_half(x, m, norm, conjugated), [x.ndim - 1], True, norm))
     return swapaxes(reshape(pairs, (*x.shape[:-1], 2 * m)), axis, -1)
 
 
-def _half(x: DistributedArray, m: int, norm: str) -> DistributedArray:
+def _half(x: DistributedArray, m: int, norm: str, conjugated: bool) -> DistributedArray:
     backwards = getitem(x, (..., slice(m, 0, -1)))
-    return joined(getitem(x, (..., slice(m))), backwards, inverse=True, scale=SCALES[norm])
+    backwards = conj(backwards) if conjugated else backwards
+    first = getitem(x, (..., slice(m)))
+    first = conj(first) if conjugated else first
+    return joined(first, backwards, inverse=True, scale=SCALES[norm])
 
 
 # ---------------------------------------------------------------- pairs of numbers

@@ -198,7 +198,10 @@ def _half_of_real(x: DistributedArray, axis: int, norm: str) -> DistributedArray
     return getitem(every, (*[slice(None)] * axis, slice(x.shape[axis] // 2 + 1)))
 
 
-def _to_real(name: str, x: Any, s: Sizes, axes: Axes, norm: Norm) -> DistributedArray:
+def _to_real(
+    name: str, x: Any, s: Sizes, axes: Axes, norm: Norm, *, conjugated: bool = False
+) -> DistributedArray:
+    """The real transform of `x`, or of its conjugates."""
     x, divisor = _operand(name, x), _checked_norm(name, norm)
     numbers, sizes = _sizes(name, x.type, s, axes)
     if not numbers:
@@ -208,21 +211,27 @@ def _to_real(name: str, x: Any, s: Sizes, axes: Axes, norm: Norm) -> Distributed
     x = _resized(name, x, numbers, [*sizes[:-1], n // 2 + 1])
     is_half = x.dtype == np.float16 and len(numbers) == 1  # several axes: of complex64 before
     x = astype(x, np.float32) if is_half else x
-    out = _real_of_half(transformed(x, numbers[:-1], True, divisor), last, n, divisor)
+    x = transformed(x, numbers[:-1], True, divisor)
+    out = _real_of_half(x, last, n, divisor, conjugated)
     return astype(out, np.float16) if is_half else out
 
 
-def _real_of_half(x: DistributedArray, axis: int, n: int, norm: str) -> DistributedArray:
-    """The n real numbers whose transform begins with the n // 2 + 1 elements of `x`."""
+def _real_of_half(
+    x: DistributedArray, axis: int, n: int, norm: str, conjugated: bool
+) -> DistributedArray:
+    """The n real numbers whose transform begins with the n // 2 + 1 elements of `x`, or their
+    conjugates."""
     whole = made_whole(x, axis)
     if whole is not None:
+        whole = conj(whole) if conjugated else whole
         return irfft_of_whole(whole, axis=axis - x.ndim, n=n, norm=norm)
     if is_long(x.type, axis, n):
-        return irfft_of_split(x, axis, norm)
+        return irfft_of_split(x, axis, norm, conjugated)
     if has_rows(x.type, axis, n):
-        return irfft_of_rows(x, axis, n, norm)
+        return irfft_of_rows(x, axis, n, norm, conjugated)
     if is_odd(x.type, axis, n):
-        return irfft_by_chirp(x, axis, n, norm)
+        return irfft_by_chirp(x, axis, n, norm, conjugated)
+    x = conj(x) if conjugated else x
     mirrored = conj(flip(_between(x, axis, 1, (n + 1) // 2), axis))
     ends = [_between(x, axis, 0, 1), _between(x, axis, n // 2, n // 2 + 1)]
     first, middle = (real(end) for end in ends)  # NumPy reads no imaginary part of these
@@ -316,8 +325,8 @@ def hfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dis
     [1.0, 1.0, 1.0, 1.0]
     """
     inverse_norm = SWAPPED[_checked_norm("fft.hfft", norm)]
-    x = conj(_operand("fft.hfft", x))
-    return _to_real("fft.hfft", x, None if n is None else [n], [axis], inverse_norm)
+    sizes = None if n is None else [n]
+    return _to_real("fft.hfft", x, sizes, [axis], inverse_norm, conjugated=True)
 
 
 @public_of("fft")

@@ -9,14 +9,16 @@ import numpy as np
 
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
+from gdt.array.placing import distribute
 from gdt.array.registry import FUNCTIONS, public
 from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.intervals import move_intervals
 from gdt.ops.joining import operand_types
 from gdt.ops.lookup import checked_axis, checked_indices
 from gdt.ops.movement import alias
+from gdt.ops.repeated_rows import repeated_rows
 from gdt.ops.shapes import broadcast_to, checked_shape, expand_dims, reshape
-from gdt.ops.taking import rows_at
+from gdt.ops.taking import LARGE, rows_at
 from gdt.sharding.layout import Layout
 from gdt.sharding.recut import Piece
 
@@ -100,6 +102,11 @@ def repeat(
             operands={"x": x.type},
         )
     if counts.size != 1:
+        total = int(counts.sum())
+        if x.layout.dims[dim] and total * x.nbytes >= LARGE * size:
+            layout = Layout.of(x.mesh, (x.layout.dims[dim],))
+            split = distribute(counts.astype(np.int64), layout, giver="repeat", is_constant=True)
+            return repeated_rows(x, split, axis=dim, size=total)
         indices = np.repeat(np.arange(size), counts)
         rows = checked_indices(x.type, indices, dim, "repeat", is_constant=True)
         return rows_at(x, rows, axis=dim)
@@ -116,7 +123,8 @@ def repeat(
 def _repeated_by(x: DistributedArray, counts: DistributedArray, axis: int) -> DistributedArray:
     """Repeat by a distributed array of counts, of which only the sum is read.
 
-    Each place of the result asks which of the sums of the first counts lie beyond it.
+    Of rows that are whole, each place of the result asks which of the sums of the first counts lie
+    beyond it.
     """
     x, counts = as_operands("repeat", x=x, repeats=counts)
     is_wrong = counts.dtype.kind not in "iu" or bool(FUNCTIONS["any"](counts < 0))
@@ -126,8 +134,10 @@ def _repeated_by(x: DistributedArray, counts: DistributedArray, axis: int) -> Di
             {"x": x.type, "repeats": counts.type},
         )
         raise error(ArgumentError, "repeat", problem, operands=operands)
-    ends = FUNCTIONS["cumsum"](counts.astype(np.int64))
-    total = int(ends[-1]) if counts.size else 0
-    axes = x.layout.dims[axis] or counts.layout.dims[0]
-    places = FUNCTIONS["arange"](total, layout=Layout.of(x.mesh, (axes,)))
+    counts = counts.astype(np.int64)
+    total = int(FUNCTIONS["sum"](counts))
+    if x.layout.dims[axis]:
+        return repeated_rows(x, counts, axis=axis, size=total)
+    places = FUNCTIONS["arange"](total, layout=Layout.of(x.mesh, counts.layout.dims))
+    ends = FUNCTIONS["cumsum"](counts)
     return rows_at(x, FUNCTIONS["searchsorted"](ends, places, side="right"), axis=axis)
