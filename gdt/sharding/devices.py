@@ -6,6 +6,7 @@ The part before the colon is the device's kind. `gdt.backend` registers a kind b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 
@@ -98,6 +99,27 @@ def checked_devices(devices: Sequence[str], kind: str | None, op: str) -> tuple[
     if kind is not None and kinds != {kind}:
         raise error(DeviceError, op, f"devices {', '.join(names)} are not of device_type {kind!r}")
     return names
+
+
+def devices_of_mesh(
+    devices: Sequence[str] | None, kind: str | None, sizes: tuple[int, ...], op: str
+) -> tuple[str, ...]:
+    """Return the devices of a mesh of these sizes, `devices` or the default ones.
+
+    Raises MeshError where the mesh's coordinates do not fit them.
+    """
+    size = math.prod(sizes)
+    listed = default_devices(kind, size) if devices is None else checked_devices(devices, kind, op)
+    if (listed[0].startswith("cpu") and len(listed) != size) or size % len(listed):
+        shape = f"{'x'.join(map(str, sizes))} = " if len(sizes) > 1 else ""
+        raise error(
+            MeshError,
+            op,
+            f"a mesh of {shape}{size} coordinates does not fit {len(listed)} device(s)",
+            operands={"devices": ", ".join(listed)},
+            remedy="Name one virtual device per coordinate, or GPUs whose number divides the mesh.",
+        )
+    return listed
 
 
 def _checked_device(device: object, op: str) -> str:

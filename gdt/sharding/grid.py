@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from gdt.errors import MeshError, error
 
 MeshDims = Sequence[tuple[str, int]] | Mapping[str, int]
+
+
+class MeshDimension(NamedTuple):
+    """The name and size of one mesh axis, as `mesh["batch"]` returns it."""
+
+    name: str
+    size: int
 
 
 def checked_dims(mesh_dims: MeshDims) -> list[tuple[str, int]]:

@@ -20,7 +20,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -29,7 +29,7 @@ from gdt.arguments import checked, checked_class
 from gdt.errors import MeshError, error
 from gdt.sharding import devices as device_kinds
 from gdt.sharding import processes
-from gdt.sharding.grid import MeshDims, block_grid, check_owners, checked_dims
+from gdt.sharding.grid import MeshDimension, MeshDims, block_grid, check_owners, checked_dims
 from gdt.sharding.immutable import Immutable
 
 __all__ = [
@@ -40,13 +40,6 @@ __all__ = [
 
 LARGEST = 1 << 16  # coordinates of a mesh; each has a device name of its own
 WAYS = "all_reduce", "to_one", "hierarchical"  # of all-reduces; the first is the default
-
-
-class MeshDimension(NamedTuple):
-    """The name and size of one mesh axis, as `mesh["batch"]` returns it."""
-
-    name: str
-    size: int
 
 
 @checked_class("__new__")
@@ -299,7 +292,7 @@ class Mesh(Immutable):
         name, axes, blocks, devices, way = form.groups(WAYS[0])
         dims = [(a.split("=")[0], int(a.split("=")[1])) for a in axes.split(",")]
         listed = list(dict.fromkeys(devices.split(",")))
-        total = int(blocks) * _num_processes(math.prod(size for _, size in dims))
+        total = int(blocks) * processes.current().owners(math.prod(size for _, size in dims))
         return create_mesh(dims, devices=listed, mesh_name=name, blocks=total, reduce_by=way)
 
     @staticmethod
@@ -366,49 +359,20 @@ def create_mesh(
         raise error(MeshError, op, f"{size:,} coordinates are more than {LARGEST:,}")
     if not isinstance(mesh_name, str) or "|" in mesh_name:
         raise error(MeshError, op, f"mesh_name is {mesh_name!r}; it is a string without '|'")
-    listed = _listed_devices(devices, device_kind, sizes, op)
+    listed = device_kinds.devices_of_mesh(devices, device_kind, sizes, op)
     if reduce_by not in WAYS:
         remedy = f"It is one of {', '.join(map(repr, WAYS))}."
         raise error(MeshError, op, f"reduce_by is {reduce_by!r}", remedy=remedy)
     virtual = listed[0].startswith("cpu")
     if not virtual and blocks is not None and blocks != len(listed):
         raise error(MeshError, op, f"blocks={blocks}, but {len(listed)} GPU(s) hold one block each")
-    owners = _num_processes(size)
+    owners = processes.current().owners(size)
     count = len(listed) if not virtual else owners if blocks is None else blocks
     check_owners(sizes, count, owners, op)
     grid = block_grid(sizes, count, op)
     hosted = size // len(listed)
     of_coordinates = tuple(listed[i // hosted] for i in range(size))
     return Mesh._of(names, sizes, of_coordinates, mesh_name, grid, owners, reduce_by)
-
-
-def _listed_devices(
-    devices: Sequence[str] | None, device_kind: str | None, sizes: tuple[int, ...], op: str
-) -> tuple[str, ...]:
-    """Return the devices of a mesh of these sizes, `devices` or the default ones.
-
-    Raises MeshError where the mesh's coordinates do not fit them.
-    """
-    size = math.prod(sizes)
-    if devices is None:
-        listed = device_kinds.default_devices(device_kind, size)
-    else:
-        listed = device_kinds.checked_devices(devices, device_kind, op)
-    if (listed[0].startswith("cpu") and len(listed) != size) or size % len(listed):
-        shape = f"{'x'.join(map(str, sizes))} = " if len(sizes) > 1 else ""
-        raise error(
-            MeshError,
-            op,
-            f"a mesh of {shape}{size} coordinates does not fit {len(listed)} device(s)",
-            operands={"devices": ", ".join(listed)},
-            remedy="Name one virtual device per coordinate, or GPUs whose number divides the mesh.",
-        )
-    return listed
-
-
-def _num_processes(size: int) -> int:
-    """Return how many processes own a mesh of `size` coordinates."""
-    return processes.current().count if size > 1 else 1
 
 
 def mesh_texts(meshes: Sequence[Mesh]) -> list[str]:

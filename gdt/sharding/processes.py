@@ -24,6 +24,10 @@ class Processes:
         """The number of processes."""
         return len(self.hosts)
 
+    def owners(self, size: int) -> int:
+        """Return how many processes own a mesh of `size` coordinates."""
+        return self.count if size > 1 else 1
+
     def place_on_host(self, index: int) -> tuple[int, int]:
         """Return the rank of process `index` among the processes of its host, and their number."""
         neighbours = [i for i, host in enumerate(self.hosts) if host == self.hosts[index]]
