@@ -243,3 +243,33 @@ def test_a_number_that_the_dtype_cannot_hold_is_an_error_as_numpys(
 def test_mistakes_are_named(kind: type[Exception], call: Callable[[Any], Any], text: str) -> None:
     with pytest.raises(kind, match=text):
         call(split(np.zeros(4), MESHES[0]))
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, ()])
+def test_flat_reads_and_writes_as_numpys(shape: tuple[int, ...]) -> None:
+    size = int(np.prod(shape))
+    mask = np.arange(size) % 3 == 1
+    cases: list[tuple[Any, Any]] = [
+        (slice(2, 9), [1.0, 2.0]), (slice(None), 5.0), (slice(None, None, 5), [3.0]),
+        (mask, [8.0, 9.0]),
+        (slice(20, None, -3), [1, 2, 3]), (slice(4, 4), 1.0), ([0, -1, 2][:size], [1, 2, 3][:size]),
+        *([(3, 7.0), (-2, 1.0), (np.int64(0), 2.0)] if size > 3 else []),
+    ]  # fmt: skip
+    for mesh in MESHES:
+        for axis in range(max(len(shape), 1)):
+            host = _rng.standard_normal(shape)
+            x = split(host, mesh, axis)
+            before, layout = x * 1, x.layout
+            assert len(x.flat) == size and [float(v) for v in x.flat] == host.ravel().tolist()
+            for index, value in cases:
+                np.testing.assert_array_equal(np.asarray(x.flat[index]), host.flat[index])
+                x.flat[index] = value
+                host.flat[index] = value
+                np.testing.assert_array_equal(x.numpy(), host)
+                assert x.layout is layout
+            x.flat, host.flat = [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]
+            assert np.array_equal(x.numpy(), host) and np.array_equal(np.asarray(x.flat), host.flat)
+            assert not size or not np.array_equal(before.numpy(), host)
+            for wrong in (lambda x=x: x.flat[size], lambda x=x: x.flat.__setitem__(size, 1.0)):
+                with pytest.raises(IndexError, match=f"index {size} is out of range"):
+                    wrong()

@@ -14,6 +14,7 @@ import numpy as np
 from gdt.arguments import checked, shown_value
 from gdt.array import dlpack
 from gdt.array.fetching import Shard, gather_to_host, shards_of
+from gdt.array.flat_iterator import FlatIterator
 from gdt.array.indexed_updates import IndexedUpdates
 from gdt.array.moving import move_to_layouts
 from gdt.array.numpy_protocols import call_function, call_ufunc
@@ -200,6 +201,15 @@ class DistributedArray(ArrayMethods, PythonProtocols, Displayed):
         return self
 
     # ---- writing
+
+    @property
+    def flat(self) -> FlatIterator[DistributedArray]:
+        """The elements in row-major order, read and written: `x.flat[i]`."""
+        return FlatIterator(self)
+
+    @flat.setter
+    def flat(self, values: Any) -> None:
+        FlatIterator(self)[...] = values
 
     @property
     def at(self) -> IndexedUpdates[DistributedArray]:

@@ -174,7 +174,7 @@ class ArrayMethods:
     __getitem__ = _forward("getitem")
 
     astype, squeeze, conj, take = (_forward(n) for n in ("astype", "squeeze", "conj", "take"))
-    conjugate, dot, repeat = conj, _forward("dot"), _forward("repeat")
+    conjugate, dot, repeat, view = conj, _forward("dot"), _forward("repeat"), _forward("view")
     argsort, argpartition = _forward("argsort"), _forward("argpartition")
     nonzero, choose, searchsorted = (_forward(n) for n in ("nonzero", "choose", "searchsorted"))
     swapaxes, diagonal, trace = _forward("swapaxes"), _forward("diagonal"), _numpy_method("trace")

@@ -5,7 +5,7 @@ A module names its public functions in `__all__`; they are `gdt`'s too.
 
 import types
 
-from gdt.ops import masked, ufunc_methods
+from gdt.ops import masked, reinterpreting, ufunc_methods
 from gdt.ops.aliases import *
 from gdt.ops.along_axis import *
 from gdt.ops.angles import *

@@ -42,8 +42,33 @@ _RESHAPES = [
     _reshaped((5, 4), 20),
 ]
 
+
+def _views(function: Any, *cases: tuple[np.ndarray, str]) -> list[Sample]:
+    return [
+        Sample((x,), {"dtype": np.dtype(to)}, expect=function, exact=True, grad=False)
+        for x, to in cases
+    ]
+
+
 SAMPLES = {
     "reshape": _RESHAPES,
+    "view": _views(
+        lambda x, dtype: x.view(dtype),
+        (_real(7, 4), "int64"),
+        (_real(7, 4), "int16"),
+        (_real(8), "complex128"),
+        (np.arange(12, dtype="int32").reshape(3, 4), "int64"),
+        (_real(0, 4), "int32"),
+    ),
+    "viewed": _views(lambda x, dtype: x.view(dtype), (_real(7, 4), "int64"), (_real(), "int64")),
+    "viewed_in_parts": _views(
+        lambda x, dtype: x[..., None].view(dtype), (_real(7, 4), "int32"), (_real(3), "uint8")
+    ),
+    "viewed_together": _views(
+        lambda x, dtype: x.view(dtype)[..., 0],
+        (np.arange(14, dtype="uint8").reshape(7, 2), "int16"),
+        (np.arange(24, dtype="int16").reshape(2, 3, 4), "int64"),
+    ),
     "expand_dims": [
         Sample((_real(7, 4),), {"axis": axis}, expect=np.expand_dims, exact=True)
         for axis in (0, 1, -1, (0, 3))

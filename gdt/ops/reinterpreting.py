@@ -1,0 +1,92 @@
+"""The bytes of arrays as elements of another dtype: the method `view` of arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gdt.array.array import DistributedArray
+from gdt.array.operands import as_operands
+from gdt.array.registry import public
+from gdt.engine.op import op
+from gdt.errors import ShapeError, error
+from gdt.ops.elementwise import checked_dtype
+from gdt.ops.movement import alias
+from gdt.ops.shapes import reshape
+from gdt.sharding.array_type import ArrayType
+from gdt.sharding.rule import RuleSpec
+
+Block = Any
+
+
+@op("... -> ...", view="x", computes=False)
+def viewed(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
+    """Elements as those of a dtype of as many bytes.
+
+    >>> gdt.ops.reinterpreting.viewed(gdt.asarray([1.0]), dtype=np.dtype("int64")).tolist()
+    [4607182418800017408]
+    """
+    return x.view(dtype)
+
+
+def _in_parts_rule(array_type: ArrayType, *, dtype: np.dtype) -> RuleSpec:
+    count = array_type.dtype.itemsize // dtype.itemsize
+    return RuleSpec("... i -> ... i j", {"j": count}, frozenset("j"))
+
+
+@op(_in_parts_rule, view="x", computes=False)
+def viewed_in_parts(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
+    """Each element (..., i) as the j smaller ones of its bytes: (..., i, j).
+
+    >>> x = gdt.asarray([1 + 2j])
+    >>> gdt.ops.reinterpreting.viewed_in_parts(x, dtype=np.dtype(float)).tolist()
+    [[1.0, 2.0]]
+    """
+    return xp.ascontiguousarray(x)[..., None].view(dtype)
+
+
+@op("... i j -> ... i", whole="j", view="x", computes=False)
+def viewed_together(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
+    """The elements (..., i, j) of a row, together as one of as many bytes: (..., i).
+
+    >>> x = gdt.asarray([[1.0, 2.0]])
+    >>> gdt.ops.reinterpreting.viewed_together(x, dtype=np.dtype(complex)).tolist()
+    [(1+2j)]
+    """
+    return xp.ascontiguousarray(x).view(dtype)[..., 0]
+
+
+@public
+def view(x: Any, dtype: Any = None) -> DistributedArray:
+    """The bytes of `x` as elements of another dtype, as NumPy's `ndarray.view`; the values do not
+    follow later writes to `x`.
+
+    dtype: None gives another array of the same elements. Smaller elements make the last axis
+    longer, larger ones shorter; where the last axis is split and its new length is not a multiple
+    of the shards, devices exchange the edges of shards.
+
+    Raises DtypeError for a dtype that gdt lacks, ShapeError (a ValueError) for an array of rank 0,
+    or a last axis whose bytes are no whole number of elements. There is no gradient.
+
+    >>> gdt.asarray([1.0, -2.0], dtype="float32").view("int32").tolist()
+    [1065353216, -1073741824]
+    >>> gdt.asarray([1 + 2j, 3 + 4j]).view(float).tolist()
+    [1.0, 2.0, 3.0, 4.0]
+    """
+    (x,) = as_operands("view", x=x)
+    target = x.dtype if dtype is None else checked_dtype(dtype, "view")
+    if target == x.dtype:
+        return alias(x)
+    have, want = x.dtype.itemsize, target.itemsize
+    if have == want:
+        return viewed(x, dtype=target)
+    if not x.ndim or x.shape[-1] * have % want:
+        bytes_there = f"a last axis of {x.shape[-1] * have} bytes" if x.ndim else "rank 0"
+        problem = f"{bytes_there} cannot be viewed as {target}, whose elements have {want} bytes"
+        remedy = "x.astype(dtype) converts values." if x.ndim else "Write x.reshape(1).view(dtype)."
+        raise error(ShapeError, "view", problem, operands={"x": x.type}, remedy=remedy)
+    rows, length = x.shape[:-1], x.shape[-1] * have // want
+    if have > want:
+        return reshape(viewed_in_parts(x, dtype=target), (*rows, length))
+    return viewed_together(reshape(x, (*rows, length, want // have)), dtype=target)
