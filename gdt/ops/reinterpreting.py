@@ -24,8 +24,9 @@ Block = Any
 def viewed(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
     """Elements as those of a dtype of as many bytes.
 
-    >>> gdt.ops.reinterpreting.viewed(gdt.asarray([1.0]), dtype=np.dtype("int64")).tolist()
-    [4607182418800017408]
+    >>> x = gdt.asarray([1, -1], dtype="int8")
+    >>> gdt.ops.reinterpreting.viewed(x, dtype=gdt.ones(1, "uint8").dtype).tolist()
+    [1, 255]
     """
     return x.view(dtype)
 
@@ -40,7 +41,7 @@ def viewed_in_parts(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
     """Each element (..., i) as the j smaller ones of its bytes: (..., i, j).
 
     >>> x = gdt.asarray([1 + 2j])
-    >>> gdt.ops.reinterpreting.viewed_in_parts(x, dtype=np.dtype(float)).tolist()
+    >>> gdt.ops.reinterpreting.viewed_in_parts(x, dtype=x.real.dtype).tolist()
     [[1.0, 2.0]]
     """
     return xp.ascontiguousarray(x)[..., None].view(dtype)
@@ -51,7 +52,7 @@ def viewed_together(xp: Any, x: Block, /, dtype: np.dtype) -> Block:
     """The elements (..., i, j) of a row, together as one of as many bytes: (..., i).
 
     >>> x = gdt.asarray([[1.0, 2.0]])
-    >>> gdt.ops.reinterpreting.viewed_together(x, dtype=np.dtype(complex)).tolist()
+    >>> gdt.ops.reinterpreting.viewed_together(x, dtype=gdt.ones(1, complex).dtype).tolist()
     [(1+2j)]
     """
     return xp.ascontiguousarray(x).view(dtype)[..., 0]
