@@ -168,16 +168,16 @@ class PlanBuilder:
         keywords: dict[str, Expression] = {"out": Tuple(targets)}
         if self.plan.scratch >= 0:
             flag = Operand(count + len(op.donated))
-            used = Operand(self.plan.scratch)
-            keywords["scratch"] = Choice(flag, used, Value("none", None))
+            scratch = Operand(self.plan.scratch)
+            keywords["scratch"] = Choice(flag, scratch, Value("none", None))
         extra = {"shards": blocks.shards(0)} if "shards" in op.injected else {}
         call = called(self._body({**self.static, **extra}, 0), arguments, keywords, op.name)
         return call if len(op.donated) > 1 else Tuple([call])
 
     def _like(self, n: int) -> Expression:
         """An expression for new memory of the shape and dtype of operand `n`."""
-        moved = self.blocks.moved[n]
-        facts = {"shape": moved.block_shape, "dtype": moved.dtype, "order": moved.memory_order}  # type: ignore[union-attr]
+        t: Any = self.blocks.moved[n]
+        facts = {"shape": t.block_shape, "dtype": t.dtype, "order": t.memory_order}
         return called(self.backend.empty, [Value(n, f) for n, f in facts.items()], name="empty")
 
     # ---- running
@@ -207,10 +207,10 @@ class PlanBuilder:
     def _at(self, operands: Sequence[Any], i: int) -> list[Any]:
         """Block number `i` of every operand, and Python scalars as they are; a program may have
         them in the memory of every device."""
-        moved = self.blocks.moved
+        types = self.blocks.moved
         return [
             o[i] if t is not None or type(o) is tuple else o
-            for o, t in zip(operands, moved, strict=True)
+            for o, t in zip(operands, types, strict=True)
         ]
 
     def _out(self, xs: Sequence[Block], i: int, owned: Sequence[Sequence[bool]]) -> dict[str, Any]:

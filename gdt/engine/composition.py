@@ -38,11 +38,11 @@ def after_preparing(
     befores: Sequence[Callable[[Block], Block] | None], body: Callable[..., Any]
 ) -> Callable[..., Any]:
     """`body` on operands that have gone through `befores`; None leaves one as it is."""
-    needed = [(n, before) for n, before in enumerate(befores) if before is not None]
+    preparations = [(n, before) for n, before in enumerate(befores) if before is not None]
 
     def prepared(*xs: Block, **out: Any) -> Any:
         ready = list(xs)
-        for n, before in needed:
+        for n, before in preparations:
             ready[n] = before(ready[n])
         return body(*ready, **out)
 

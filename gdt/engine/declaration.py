@@ -73,14 +73,14 @@ class Declaration:
     ) -> tuple[bool, ...] | None:
         """For each output whether it is rounded to bfloat16, or one answer for all of them; None
         for a call that bfloat16 has no part in."""
-        dtypes, asked = [t.dtype for t in types if t is not None], asked_dtype(static)
-        if not self.computes or BFLOAT16 not in (*dtypes, asked):
+        dtypes, result_dtype = [t.dtype for t in types if t is not None], asked_dtype(static)
+        if not self.computes or BFLOAT16 not in (*dtypes, result_dtype):
             return None
         if self.rounded:
             alike = {n: t for n, t in zip(self.operands, types, strict=True) if t is not None}
             return tuple(n in alike and alike[n].dtype == BFLOAT16 for n in self.rounded)
-        if asked is not None:
-            return (asked == BFLOAT16,)
+        if result_dtype is not None:
+            return (result_dtype == BFLOAT16,)
         return (all(d == BFLOAT16 for d in dtypes if kind_of(d) in "fc"),)
 
     def is_linear_in(self, position: int) -> bool:
@@ -196,10 +196,10 @@ def signature_of(
     statics = [p for p in parameters if p not in operands and _is_passed(p)]
     is_variadic = any(p.kind is p.VAR_POSITIONAL for p in operands)
     kinds = inspect.Parameter
-    named = kinds.KEYWORD_ONLY if is_variadic else kinds.POSITIONAL_OR_KEYWORD
+    kind = kinds.KEYWORD_ONLY if is_variadic else kinds.POSITIONAL_OR_KEYWORD
     shown = [
-        *[p.replace(kind=p.kind if is_variadic else named, annotation=p.empty) for p in operands],
-        *[p.replace(kind=named) for p in statics],
+        *[p.replace(kind=p.kind if is_variadic else kind, annotation=p.empty) for p in operands],
+        *[p.replace(kind=kind) for p in statics],
     ]
     return inspect.Signature(shown, return_annotation=returns)
 

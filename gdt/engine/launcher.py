@@ -133,16 +133,16 @@ class KernelBody:
         if reason is None and measured:
             reason = self.reasons[choice] = self._measured(xs, out)
         if not reason:
-            made, reason = self._tried(xs, out)
+            results, reason = self._tried(xs, out)
             self.reasons.setdefault(choice, reason)
         if reason:
-            made = self.body(*xs, **out)
+            results = self.body(*xs, **out)
         observers = OBSERVERS.get()
         if observers:
             names = "" if reason else " ".join(dict.fromkeys(map(str, self.launcher.launched)))
             for observer in observers:
                 observer.on_kernel(names, reason)
-        return made
+        return results
 
     def multi_tensor(
         self,

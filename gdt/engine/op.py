@@ -288,21 +288,23 @@ class Op(Differentiable, Generic[P, R_co]):
                     args[i]._passed = True
                 return None
         arrays = [(i, a) for i, a in enumerate(args) if type(a) is DistributedArray]
-        known = [i for i, a in arrays if a._resolved is not None]
-        if not known:
+        positions = [i for i, a in arrays if a._resolved is not None]
+        if not positions:
             others = [args[i] for i, _ in plan.resolves]
-            known = [i for i in plan.passes if any(args[i] is other for other in others)]
+            positions = [i for i in plan.passes if any(args[i] is other for other in others)]
         reread = tuple([i for i in plan.passes if hasattr(args[i], "_passed")])
-        if not known and reread:
+        if not positions and reread:
             if reread not in plan.resolved_when_reread:
                 types = self.types_of(args)
                 rule, sizes, _ = self.declaration.bound_rule(types, static)
                 passed = choose(rule, types, sizes, frozenset(reread)).passed()
                 unpassed = [i for i in plan.passes if i not in passed]
                 plan.resolved_when_reread[reread] = unpassed
-            known = plan.resolved_when_reread[reread]
-        if known:
-            layouts = [args[i].layout.resolved if i in known else None for i in range(len(args))]
+            positions = plan.resolved_when_reread[reread]
+        if positions:
+            layouts = [
+                args[i].layout.resolved if i in positions else None for i in range(len(args))
+            ]
             return move_to_layouts(args, layouts, op=self.name)
         for i in plan.passes:
             args[i]._passed = True
@@ -422,11 +424,11 @@ class Op(Differentiable, Generic[P, R_co]):
         return types
 
 
-def _wrapped(plan: Plan, made: Any) -> Any:
+def _wrapped(plan: Plan, result: Any) -> Any:
     """The output, or the tuple of outputs, that one block's run has made."""
     if len(plan.outs) == 1:
-        return DistributedArray(plan.outs[0], (made,))
-    return tuple(starmap(DistributedArray, zip(plan.outs, zip(made), strict=True)))
+        return DistributedArray(plan.outs[0], (result,))
+    return tuple(starmap(DistributedArray, zip(plan.outs, zip(result), strict=True)))
 
 
 @overload
@@ -501,8 +503,8 @@ def declared(new: O) -> O:
     Raises ArgumentError for an op outside of gdt with the name of one of gdt's functions, which it
     would replace as a method of arrays and in NumPy's protocols.
     """
-    taken = FUNCTIONS.get(new.name)
-    if taken is not None and _is_of_gdt(taken) and not _is_of_gdt(new):
+    namesake = FUNCTIONS.get(new.name)
+    if namesake is not None and _is_of_gdt(namesake) and not _is_of_gdt(new):
         raise error(
             ArgumentError,
             "op",

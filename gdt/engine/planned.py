@@ -120,8 +120,8 @@ def plan_of_blocks(
         (function,) = planned.functions
         if any(plan.routes):
             movers = enumerate(map(mover, plan.routes))
-            moved = [Operand(n) if m is None else called(m, [Operand(n)]) for n, m in movers]
-            function = compiled(called(function, moved), len(types))
+            arguments = [Operand(n) if m is None else called(m, [Operand(n)]) for n, m in movers]
+            function = compiled(called(function, arguments), len(types))
         plan.set_fast(backend_of(mesh).placed(mesh, 0, function))
     return plan
 
@@ -130,12 +130,14 @@ def on_each_block(
     mesh: Mesh, functions: Sequence[Callable[..., Block]]
 ) -> Callable[..., list[Block]]:
     """One function of the lists of all blocks, of a function for every block of this process."""
-    placed = [backend_of(mesh).placed(mesh, i, function) for i, function in enumerate(functions)]
+    device_functions = [
+        backend_of(mesh).placed(mesh, i, function) for i, function in enumerate(functions)
+    ]
 
     def run(*operands: Any) -> list[Block]:
         return [
             function(*[o[i] if isinstance(o, tuple | list) else o for o in operands])
-            for i, function in enumerate(placed)
+            for i, function in enumerate(device_functions)
         ]
 
     return run

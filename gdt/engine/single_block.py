@@ -89,8 +89,8 @@ class SingleBlock:
         a transposed view would take several times longer."""
         empty = self.folded.backend.empty
         for n, argument in enumerate(arguments):
-            moved = self.folded.moved[n]
-            is_alike = moved is not None and moved.block_shape == buffer.shape
+            array_type = self.folded.moved[n]
+            is_alike = array_type is not None and array_type.block_shape == buffer.shape
             if is_alike and isinstance(argument, Operand) and "labels" not in self.op.injected:
                 return NewMemory(empty, buffer, like=argument)
         return NewMemory(empty, buffer)
@@ -152,20 +152,20 @@ def folded(blocks: PlanBlocks) -> tuple[PlanBlocks, list[Mover]]:
         return unchanged
     gone = _foldable(blocks)
     folds: list[Mover] = [None] * len(blocks.moved)
-    moved = list(blocks.moved)
+    types = list(blocks.moved)
     for n, (array_type, term) in enumerate(zip(blocks.moved, blocks.rule.ins, strict=True)):
         for d, dim in enumerate(term):
             if array_type is None or not gone & set(dim) or not array_type.layout.dims[d]:
                 continue
-            now = moved[n]
+            now = types[n]
             if len(dim) > 1 or now is None:
                 return unchanged
-            moved[n], fold = _fold(array_type, now, d)
+            types[n], fold = _fold(array_type, now, d)
             folds[n] = in_turn(folds[n], fold)
     if not any(folds):
         return unchanged
     axes = {f: a for f, a in blocks.axes.items() if f not in gone}
-    return PlanBlocks(blocks.op, blocks.rule, blocks.sizes, axes, blocks.layouts, moved), folds
+    return PlanBlocks(blocks.op, blocks.rule, blocks.sizes, axes, blocks.layouts, types), folds
 
 
 def _foldable(blocks: PlanBlocks) -> set[str]:

@@ -306,8 +306,8 @@ def _of_one_shape(name: str, **operands: Any) -> list[DistributedArray]:
     arrays = as_operands(name, **operands)
     if arrays[0].shape != arrays[1].shape:
         shapes = [f"{n} have shape {list(x.shape)}" for n, x in zip(operands, arrays, strict=True)]
-        shown = {n: x.type for n, x in zip(operands, arrays, strict=True)}
-        raise error(ShapeError, name, ", ".join(shapes), operands=shown)
+        types = {n: x.type for n, x in zip(operands, arrays, strict=True)}
+        raise error(ShapeError, name, ", ".join(shapes), operands=types)
     return [widened_half(x) for x in arrays]
 
 

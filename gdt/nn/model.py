@@ -76,11 +76,11 @@ class Model(Module):
         layer = symbol.function
         if not isinstance(layer, Module):
             return Call(-1, layer, arguments)
-        known = [id(m) for m in self.layers]
-        if id(layer) not in known:
+        identities = [id(m) for m in self.layers]
+        if id(layer) not in identities:
             self.layers.append(layer)
-            known.append(id(layer))
-        return Call(known.index(id(layer)), None, arguments)
+            identities.append(id(layer))
+        return Call(identities.index(id(layer)), None, arguments)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

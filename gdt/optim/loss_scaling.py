@@ -90,18 +90,18 @@ class LossScaling(OptimizerWrapper):
         """Take a step of the inner optimizer if all gradients are finite; see `Optimizer`."""
         targets = self.targets("update", parameters)
         scale, good = self._start(targets[0].value.mesh)
-        named = by_name(gradients)
-        bad = [sum_(where(isfinite(g), 0.0, 1.0)) for g in named.values() if g is not None]
+        by_slot = by_name(gradients)
+        bad = [sum_(where(isfinite(g), 0.0, 1.0)) for g in by_slot.values() if g is not None]
         is_finite = reduce(add, bad).resolve() == 0.0 if bad else scale > 0
-        harmless = {n: None if g is None else where(is_finite, g, 0) for n, g in named.items()}
+        harmless = {n: None if g is None else where(is_finite, g, 0) for n, g in by_slot.items()}
         self.optimizer.follow(targets)
         arrays = [*targets, *[s for s in slots(self.optimizer) if _is_array(s)]]
         before = [slot.value for slot in arrays]
         self.optimizer.update(parameters, harmless)
         for slot, old in zip(arrays, before, strict=True):
             if slot.value is not old:
-                chosen = where(is_finite, slot.value, old)
-                slot.owner[slot.key] = relayout(chosen, old.layout)
+                value = where(is_finite, slot.value, old)
+                slot.owner[slot.key] = relayout(value, old.layout)
         grows = good + 1 >= self.growth_interval
         larger = where(grows, scale * 2.0, scale)
         self.scale = where(is_finite, larger, scale * 0.5)

@@ -153,8 +153,8 @@ class Function:
         """Run a call that processes compare: which arrays it is given, and not what its ops are
         given, since one process may replay what another runs as it is written."""
         recordings, _ = self._recordings.recall(arguments.key) or ((), ())
-        taken = recordings[0].inputs if recordings else self._state(arguments).arrays
-        places = _places(taken, arguments)
+        sources = recordings[0].inputs if recordings else self._state(arguments).arrays
+        places = _places(sources, arguments)
         with noted_step(f"the step {self._name}", lambda: [*map(read, places)]) as results:
             result = run(arguments)
             results.extend(leaves(result, by_name=True))
@@ -226,10 +226,10 @@ class Function:
             )
 
 
-def _places(taken: Iterable[Entry | Input], arguments: Arguments) -> list[Place]:
-    """The places that hold the arrays of a call, in the order of their names. taken: those of the
+def _places(sources: Iterable[Entry | Input], arguments: Arguments) -> list[Place]:
+    """The places that hold the arrays of a call, in the order of their names. sources: those of the
     arrays of this call, or of another with its signature."""
-    numbered = [(x.place, x.argument) for x in taken]
+    numbered = [(x.place, x.argument) for x in sources]
     places = [place if n < 0 else Place(place.name, *arguments.places[n]) for place, n in numbered]
     places = [place for place in places if type(read(place)) is DistributedArray]
     return sorted(places, key=lambda place: (place.name, str(place.key)))

@@ -53,9 +53,9 @@ class Program:
         def name(register: int) -> str:
             return f"{'c' if register in constants else 'r'}{register}"
 
-        taken = {f"free{r}" for k in instructions for r in k.donated}
+        flags = {f"free{r}" for k in instructions for r in k.donated}
         namespace = Names(
-            ["run", "values", *map(name, self._last.keys() | {*self.inputs, *outputs}), *taken]
+            ["run", "values", *map(name, self._last.keys() | {*self.inputs, *outputs}), *flags]
         )
         namespace.update({name(r): value for r, value in constants.items()})
         lines = []

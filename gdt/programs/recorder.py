@@ -208,11 +208,11 @@ class Recorder(Observer):
     ) -> Program | None:
         """The program that computes the registers `outputs` from the registers `inputs`; None if it
         needs blocks that no recorded call made. Updates may overwrite the inputs `replaced`."""
-        instructions, needed = self._needed(outputs)
-        if needed & self.unknown:
+        instructions, registers = self._needed(outputs)
+        if registers & self.unknown:
             return None
-        constants = {r: self.values[r] for r in needed & self.constants}
-        program_inputs = [i for i in inputs if i in needed]
+        constants = {r: self.values[r] for r in registers & self.constants}
+        program_inputs = [i for i in inputs if i in registers]
         alone = self._alone(instructions) - {*inputs, *outputs, *constants}
         return Program(
             instructions,
@@ -238,12 +238,12 @@ class Recorder(Observer):
 
     def _needed(self, outputs: Sequence[int]) -> tuple[list[Instruction], set[int]]:
         """The instructions that make `outputs`, and all registers that they read or write."""
-        needed, instructions = set(outputs), []
+        registers, instructions = set(outputs), []
         for instruction in reversed(self.instructions):
-            if instruction.is_effect or needed & set(instruction.outputs):
+            if instruction.is_effect or registers & set(instruction.outputs):
                 instructions.append(instruction)
-                needed.update(instruction.inputs)
-        return _checks_first(instructions[::-1]), needed
+                registers.update(instruction.inputs)
+        return _checks_first(instructions[::-1]), registers
 
     def first_unknown(self, outputs: Sequence[int]) -> str:
         """The first instruction that reads a block from somewhere else, its line, and the dtype and

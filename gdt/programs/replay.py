@@ -202,13 +202,14 @@ def _graph(
 ) -> StepGraph | None:
     """The program as CUDA graphs, where it is on GPUs."""
     first, once = _first(inputs), replaced(inputs)
-    read = [inputs[first[r]] for r in program.inputs]
+    program_inputs = [inputs[first[r]] for r in program.inputs]
     states = {
         at: i.written.output
-        for at, i in enumerate(read)
+        for at, i in enumerate(program_inputs)
         if i.register in once and i.written and i.written.type is i.type
     }
-    meshes, are_arguments = [i.type.mesh for i in read], [i.argument >= 0 for i in read]
+    meshes = [i.type.mesh for i in program_inputs]
+    are_arguments = [i.argument >= 0 for i in program_inputs]
     return step_graph(name, program, recorder.values, meshes, states, are_arguments)
 
 

@@ -146,9 +146,9 @@ class NumPyGenerator(Generator):
 
 
 def _of_key(key: int) -> NumPyGenerator:
-    made = NumPyGenerator()
-    made._state = key, 0
-    return made
+    numpy_generator = NumPyGenerator()
+    numpy_generator._state = key, 0
+    return numpy_generator
 
 
 @checked

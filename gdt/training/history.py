@@ -31,8 +31,8 @@ class History:
 
     def __repr__(self) -> str:
         last = self.epochs[-1] if self.epochs else {}
-        shown = [f"{n} {v:.4g}" for n, v in last.items() if isinstance(v, float | int)]
-        end = f"; at the end {', '.join(shown)}" if shown else ""
+        numbers = [f"{n} {v:.4g}" for n, v in last.items() if isinstance(v, float | int)]
+        end = f"; at the end {', '.join(numbers)}" if numbers else ""
         return f"<History of {len(self.epochs)} epochs, {len(self.steps)} steps{end}>"
 
     def __getitem__(self, name: str) -> list[Any]:

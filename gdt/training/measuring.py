@@ -111,8 +111,8 @@ def _measure(metric: Any, loss: Any) -> Measure:
         return NAMES[name]()
     if name in losses.NAMES:
         return losses.NAMES[name]
-    known = ", ".join([*NAMES, *losses.NAMES])
-    raise error(ArgumentError, "Trainer", f"{metric!r} is no metric", remedy=f"Known are {known}.")
+    names = ", ".join([*NAMES, *losses.NAMES])
+    raise error(ArgumentError, "Trainer", f"{metric!r} is no metric", remedy=f"Known are {names}.")
 
 
 def aligned(targets: Any, predictions: Any) -> tuple[Any, Any]:

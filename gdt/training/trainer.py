@@ -111,9 +111,9 @@ class Trainer(Stateful):
 
     def __repr__(self) -> str:
         functions = {"loss": self.loss, **self.metrics}
-        shown = [f"{n}={getattr(f, '__name__', None) or repr(f)}" for n, f in functions.items()]
+        measures = [f"{n}={getattr(f, '__name__', None) or repr(f)}" for n, f in functions.items()]
         model = type(self.model).__name__
-        return f"Trainer({model}, {', '.join(shown)}) with {self.optimizer!r}"
+        return f"Trainer({model}, {', '.join(measures)}) with {self.optimizer!r}"
 
     # ---- steps
 
@@ -145,8 +145,8 @@ class Trainer(Stateful):
         results = {"loss": loss_of(self.loss, y, predictions, weights)}
         for name, metric in self.metrics.items():
             if isinstance(metric, Metric):
-                counted = weights if name in self.weighted_metrics else None
-                results[name] = metric.statistics(y, predictions, counted)
+                metric_weights = weights if name in self.weighted_metrics else None
+                results[name] = metric.statistics(y, predictions, metric_weights)
             else:
                 results[name] = metric(y, predictions)
         return results
@@ -351,8 +351,8 @@ class Trainer(Stateful):
                 problem = f"the first and the last batch have results of shapes {shapes}"
                 remedy = "Let the model return a row for each row of its input."
                 raise error(ShapeError, "Trainer.predict", problem, remedy=remedy)
-        joined = iter([np.concatenate(column) for column in columns])
-        return mapped(lambda _: next(joined), parts[0])
+        arrays = iter([np.concatenate(column) for column in columns])
+        return mapped(lambda _: next(arrays), parts[0])
 
 
 def optimizer_of(optimizer: Optimizer | str) -> Optimizer:

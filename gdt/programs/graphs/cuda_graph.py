@@ -89,9 +89,9 @@ class StepGraph:
     def _kinds_received(self, values: Sequence[Value]) -> dict[int, list[BlockKind]]:
         """The kinds of the blocks of the registers that collectives make and graphs read."""
         outputs = {r for p in self.pieces if p.communicates for r in p.program.outputs}
-        read = {r for p in self.pieces if not p.communicates for r in p.program.inputs}
-        read |= {self._program.outputs[n] for n in self._state_of_output}
-        return {r: [BlockKind.of(b) for b in blocks_of(values[r])] for r in outputs & read}
+        inputs = {r for p in self.pieces if not p.communicates for r in p.program.inputs}
+        inputs |= {self._program.outputs[n] for n in self._state_of_output}
+        return {r: [BlockKind.of(b) for b in blocks_of(values[r])] for r in outputs & inputs}
 
     @property
     def is_captured(self) -> bool:
