@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import subprocess
@@ -288,15 +289,20 @@ def test_what_is_infinite_or_no_number_stays_so() -> None:
 
 
 @compiled
-def test_the_error_function_has_the_bits_of_its_body(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_function_and_gelu_have_the_bits_of_their_bodies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     bits = random.integers(0, 2**32, (200, 1000), dtype=np.uint32).view(np.float32)
     bits[0, :6] = np.nan, np.inf, -np.inf, 0.0, -0.0, error_function.SATURATION_32
     near = np.linspace(-5, 5, 200_000, dtype=np.float32).reshape(200, -1)
-    for v in (bits, near, near.T, near[:, ::-2], near[:0], np.broadcast_to(near[:1], (3, 1000))):
-        looped = error_function.erf(np, v)
+    bodies = [OPS[name].declaration.body for name in ("erf", "gelu", "gelu_slope")]
+    views = (bits, near, near.T, near[:, ::-2], near[:0], np.broadcast_to(near[:1], (3, 1000)))
+    for body, v in itertools.product(bodies, views):
+        with np.errstate(all="ignore"):
+            looped = body(np, v)
         with monkeypatch.context() as patch, np.errstate(all="ignore"):
-            patch.setattr(error_function, "_erf32_loop", {"f": None})
-            expected = error_function.erf(np, v)
+            patch.setattr(error_function, "_loops", [{"f": None}] * len(bodies))
+            expected = body(np, v)
         assert looped.dtype == expected.dtype == np.float32
         np.testing.assert_array_equal(looped, expected)
         numbers = ~np.isnan(looped)

@@ -16,6 +16,13 @@ from gdt.ops.comparison import where
 from gdt.ops.elementwise import BINARY, UNARY, like, square, zero
 from gdt.ops.exponential import exp, tanh
 from gdt.ops.nn.activations import error_function
+from gdt.ops.nn.activations.error_function import (
+    DENSITY_AT_0,
+    GELU,
+    GELU_SLOPE,
+    ROOT_HALF,
+    in_one_pass,
+)
 from gdt.ops.nn.activations.loops import relu_gradient_loop, relu_loop
 from gdt.sharding.array_type import ArrayType
 
@@ -24,9 +31,7 @@ __all__ = ["elu", "erf", "gelu", "leaky_relu", "relu", "sigmoid", "silu", "softp
 
 Block = Any
 
-ROOT_HALF = math.sqrt(0.5)
 ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
-DENSITY_AT_0 = 1 / math.sqrt(2 * math.pi)  # of the standard normal
 CUBIC = 0.044715  # the coefficient of x^3 in the tanh form of gelu (Hendrycks and Gimpel 2016)
 LONGEST_CACHED = 4096  # elements of a row of zeros
 # Beyond this x, exp(-x^2 / 2) and 1 - tanh(x) are 0 in float64; its cube is finite in float16.
@@ -294,6 +299,8 @@ def gelu(xp: Any, x: Block, /, approximate: bool = False) -> Block:
     x = _floating(xp, x)
     if approximate:
         out = _tanh_form(xp, xp.clip(x, -SATURATED, SATURATED))
+    elif (looped := in_one_pass(xp, GELU, x)) is not None:
+        return looped
     else:
         out = error_function.erf(xp, x * ROOT_HALF)
     out += 1
@@ -313,6 +320,8 @@ def gelu_slope(xp: Any, x: Block, /, approximate: bool = False) -> Block:
     density = -0.5 * x
     density *= x
     xp.exp(density, out=density)
+    if in_one_pass(xp, GELU_SLOPE, x, density) is not None:
+        return density
     density *= DENSITY_AT_0
     density *= x
     cdf = error_function.erf(xp, x * ROOT_HALF)
