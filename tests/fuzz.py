@@ -134,12 +134,13 @@ def _of_movement(name: str, draw: Draw) -> Drawn:
     longer = draw.array((int(rng.integers(9, 20)),), "iuf")
     joined = [x, draw.array(x.shape)]
     index = rng.integers(0, max(n, 1), int(rng.integers(0, 6)))
+    counts = rng.integers(0, 4, x.size if axis is None else n) if rng.random() < 0.5 else 3
     functions: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "flip": ((x,), {"axis": axis}),
         "roll": ((x, int(rng.integers(-20, 20))), {"axis": axis}),
         "diff": ((x,), {"axis": axis, "n": int(rng.integers(0, 3))}),
         "tile": ((x, int(rng.integers(0, 4))), {}),
-        "repeat": ((x, int(rng.integers(0, 4))), {"axis": axis}),
+        "repeat": ((x, counts), {"axis": axis}),
         "pad": ((x, int(rng.integers(0, 4))), {}),
         "concatenate": ((joined,), {"axis": axis}), "stack": ((joined,), {}),
         "vstack": ((joined,), {}), "hstack": ((joined,), {}),
