@@ -193,7 +193,7 @@ CALLS = {
         np.fft.fft, (PRIME + 1j, ["x"]), least=8 * MOVED, rounding=1e-12
     ),
     "hfft": Large(np.fft.hfft, (np.fft.rfft(VECTOR), ["x"]), least=3 * MOVED + 1, rounding=1e-12),
-    # Both triangles go to every device, in panels; rows become columns, and rows again.
+    # Both triangles go to every device, in panels; for `solve` rows become columns, and rows again.
     "solve": Large(
         np.linalg.solve,
         (REGULAR, ["x", None]),
@@ -208,11 +208,9 @@ CALLS = {
         least=DEVICES * MOVED,
         rounding=1e-9,
     ),
-    "inverse": Large(
-        np.linalg.inv, (REGULAR, ["x", None]), least=(DEVICES + 2) * MOVED, rounding=1e-9
-    ),
+    "inverse": Large(np.linalg.inv, (REGULAR, ["x", None]), least=DEVICES * MOVED, rounding=1e-9),
     "determinant": Large(
-        np.linalg.slogdet, (REGULAR, ["x", None]), least=(DEVICES / 2 + 1) * MOVED, rounding=1e-9
+        np.linalg.slogdet, (REGULAR, ["x", None]), least=DEVICES / 2 * MOVED, rounding=1e-9
     ),
     "Cholesky": Large(
         np.linalg.cholesky, (DEFINITE, ["x", None]), least=DEVICES * MOVED, rounding=1e-9

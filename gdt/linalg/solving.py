@@ -111,12 +111,21 @@ def solve(x: Any, y: Any) -> DistributedArray:
     return squeeze(solution, -1) if is_vector else solution
 
 
+def _has_split_rows(x: DistributedArray) -> bool:
+    """Whether the rows of a matrix are split and its columns are not. Panels are of columns: the
+    transpose, which moves nothing, has them where they are."""
+    rows, columns = x.layout.dims
+    return bool(rows) and not columns
+
+
 @custom_vjp
 def _inv_of_split(x: DistributedArray) -> DistributedArray:
+    is_turned = _has_split_rows(x)
     try:
-        return relayout(blocked.invert_by_panels(x), x.layout.resolved)
+        inverse = blocked.invert_by_panels(x.mT if is_turned else x)
     except LinAlgError:
         raise _singular("inv", x) from None
+    return relayout(inverse.mT if is_turned else inverse, x.layout.resolved)
 
 
 _inv_of_split.vjp(lambda g, out, x: like(-matmul(matmul(out.mT, g), out.mT), x))
@@ -141,7 +150,7 @@ def inv(x: Any) -> DistributedArray:
 @custom_vjp
 def _slogdet_of_split(x: DistributedArray) -> tuple[DistributedArray, DistributedArray]:
     """The sign of the determinant, and the logarithm of its magnitude."""
-    pivots = blocked.pivots_by_panels(x)
+    pivots = blocked.pivots_by_panels(x.mT if _has_split_rows(x) else x)
     with np.errstate(divide="ignore"):
         return prod(sign(pivots)), sum_(log(abs_(pivots)))
 
