@@ -16,7 +16,7 @@ from gdt.comm.transport import transport_of
 from gdt.testing import meshes
 
 DEVICES = 8
-MOST_HELD = 3.0  # shards that a device may hold, but for few functions
+MOST_HELD = 3.0  # shards that a device may hold beside those of the operands
 SLACK = 1.2  # of the bytes that are sent
 STORED_APART = gdt.create_mesh([("x", DEVICES)], blocks=DEVICES)
 SMALL_MESHES = meshes([(8,), (2, 4), (4, 2)])
@@ -31,8 +31,7 @@ def placed(value: np.ndarray, specs: list[Any], mesh: gdt.Mesh = STORED_APART) -
 class Large:
     """A call on large split arrays. least: bytes that all devices have to send, in units of the
     bytes of the first operand. host_nbytes: bytes of operands that the host gives. rounding: the
-    largest difference to the expected result, relative to its largest element. held: the shards
-    that a device may hold beside those of the operands."""
+    largest difference to the expected result, relative to its largest element."""
 
     def __init__(
         self,
@@ -42,9 +41,7 @@ class Large:
         expect: Callable[..., Any] | None = None,
         host_nbytes: int = 0,
         rounding: float = 0.0,
-        held: float = MOST_HELD,
     ) -> None:
-        self.held = held
         self.call, self.operands, self.least, self.rounding = call, operands, least, rounding
         self.expect, self.host_nbytes = expect or call, host_nbytes
 
@@ -92,10 +89,10 @@ CALLS = {
     "a mask of rows": Large(
         lambda x, m: x[m], (MATRIX, ["x", None]), (MATRIX[:, 0] > 0, ["x"]), least=MOVED / 2
     ),
-    "nonzero": Large(np.flatnonzero, (VECTOR > 0, ["x"]), least=4 * MOVED, held=4.0),
+    "nonzero": Large(np.flatnonzero, (VECTOR > 0, ["x"]), least=4 * MOVED),
     "sort": Large(np.sort, (VECTOR, ["x"]), least=2 * MOVED),
     "sort of equal elements": Large(np.sort, (np.ones(1 << 18), ["x"]), least=2 * MOVED),
-    "argsort": Large(np.argsort, (VECTOR, ["x"]), least=2.5 * MOVED, held=3.5),
+    "argsort": Large(np.argsort, (VECTOR, ["x"]), least=2.5 * MOVED),
     "sort of split columns": Large(
         lambda x: np.sort(x, axis=0), (MATRIX, ["x", None]), least=MOVED
     ),
@@ -151,7 +148,6 @@ CALLS = {
         (WHOLE_NUMBERS, ["x"]),
         least=0.01,
         expect=lambda x: np.convolve(x, KERNEL),
-        held=3.5,
     ),
     "roll": Large(lambda x: np.roll(x, x.size // 3), (VECTOR, ["x"]), least=1),
     "cumulative sum": Large(np.cumsum, (WHOLE_NUMBERS, ["x"]), least=0.01),
@@ -246,4 +242,4 @@ def test_large_arrays_stay_split(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     tracemalloc.stop()
     data = sum(operand.nbytes for operand in operands) + large.host_nbytes
     data = max(data, sum(result.nbytes for result in results))
-    assert most <= large.held * data + 1_000_000
+    assert most <= MOST_HELD * data + 1_000_000

@@ -64,9 +64,9 @@ def _valid(x: DistributedArray, v: DistributedArray) -> DistributedArray:
         return convolve_rows(x, v)
     number = x.shape[0] - v.shape[0] + 1
     windows = Windows(x.shape[0], v.shape[0], 1, 1, 0, number)
-    tiles = convolve_rows(tiled(x, tiling_of(windows, 0, axes, x.mesh)), v)
+    x = tiled(x, tiling_of(windows, 0, axes, x.mesh))  # which releases padded operands
     results = Windows(number, 1, 1, 1, 0, number)
-    return joined(tiles, tiling_of(results, 0, axes, x.mesh))
+    return joined(convolve_rows(x, v), tiling_of(results, 0, axes, x.mesh))
 
 
 def _checked(name: str, a: Any, v: Any, mode: str) -> list[DistributedArray]:

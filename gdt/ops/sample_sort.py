@@ -50,7 +50,7 @@ class SampleSort:
             rows_received = self.exchange.all_to_all(rows, counts)
             rows.clear()
             merged = self._by_block(
-                lambda i, row: self._sorted_in_place(self.xp.concatenate(row)), rows_received
+                lambda i, row: self._sorted_in_place(self._joined(row)), rows_received
             )
             rows_received.clear()
             parts = self._evened(merged, self.x)
@@ -79,7 +79,7 @@ class SampleSort:
             received = self.exchange.all_to_all(rows, counts)
             rows.clear()
             parts.clear()
-            merges = self._by_block(lambda i, row: argsort(xp, xp.concatenate(row)), received)
+            merges = self._by_block(lambda i, row: argsort(xp, self._joined(row)), received)
             received.clear()
             numbers = self.exchange.all_to_all(pieces, counts)
             pieces.clear()
@@ -107,6 +107,13 @@ class SampleSort:
     def _wide(self, part: Block) -> Block:
         """A part with the mesh axes behind its own."""
         return part.reshape(-1, *(1,) * self.x.mesh.ndim)
+
+    def _joined(self, row: list[Block]) -> Block:
+        """The pieces that a block has received, as one; they are released, and with the block's own
+        piece all of its part, which that is a view of."""
+        part = self.xp.concatenate(row)
+        row.clear()
+        return part
 
     def _sorted_in_place(self, part: Block) -> Block:
         if self.xp is np:
