@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +13,12 @@ import pytest
 
 import gdt
 from gdt.cuda import cudnn
+from gdt.cuda.runner import CudaRunner
 from gdt.errors import KernelError
+from gdt.ops.nn.convolution import kernels
 from gdt.testing import choices
 from tests.recorded_cudnn import RecordedCudnn, numerical_note
+from tests.strict import StrictCupy
 
 from .emulation import EmulatedBackend
 from .harness import assert_close
@@ -117,8 +121,6 @@ def test_what_cudnn_does_not_take_runs_the_body_and_says_so(
 
 
 def test_transposed_images_and_odd_addresses_are_copied(recorded: RecordedCudnn) -> None:
-    from gdt.ops.nn.convolution import kernels  # noqa: PLC0415
-
     x = np.arange(20, dtype=np.float32)[1:][:16]
     assert x.ctypes.data % cudnn.ALIGNMENT
     launcher: Any = SimpleNamespace(contiguous=np.ascontiguousarray)
@@ -143,16 +145,19 @@ def test_a_frontend_that_is_missing_or_old_is_not_used(monkeypatch: pytest.Monke
     assert cudnn.load() is new
 
 
-def test_every_thread_has_handles_of_its_own() -> None:
-    import threading  # noqa: PLC0415
-
-    module, device = RecordedCudnn(), [0]
-    of_devices = cudnn.Cudnn(module, lambda: device[0], lambda: 5)
-    assert of_devices.handle() == of_devices.handle() == 0
-    device[0] = 1
-    assert of_devices.handle() == 1
+def test_every_device_and_thread_has_a_handle_on_its_current_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module: Any = RecordedCudnn()
+    monkeypatch.setitem(sys.modules, "cudnn", module)
+    cupy = StrictCupy(device_count=2)
+    runner = CudaRunner(cupy, "sm_90a")
+    for device in (0, 1, 0):
+        with cupy.cuda.Device(device), cupy.cuda.Stream(non_blocking=True) as stream:
+            assert runner.cudnn.handle() == device
+            assert module.streams[device] == stream.ptr
     seen: list[int] = []
-    thread = threading.Thread(target=lambda: seen.append(of_devices.handle()))
+    thread = threading.Thread(target=lambda: seen.append(runner.cudnn.handle()))
     thread.start()
     thread.join()
     assert seen == [2]
