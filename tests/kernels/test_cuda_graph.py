@@ -13,6 +13,7 @@ import gdt
 from gdt.backend import backend_of
 from gdt.engine.launcher import Launcher
 from gdt.optim.update_kernels import _scalars, _table
+from gdt.state.trees import leaves
 from tests.needs import need_compiler
 from tests.test_function import OPTIMIZERS, training
 
@@ -85,6 +86,26 @@ def test_a_captured_training_is_bitwise_the_eager_one(name: str, mesh: gdt.Mesh)
         assert len(cupy.transfers) == waits  # the host waits for nothing
 
     check_training(name, mesh, watch)
+
+
+def test_captured_convolutions_are_bitwise_the_eager_ones(mesh: gdt.Mesh) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((STEPS, 4, 6, 5, 4)).astype(np.float32)
+    kernels = [rng.standard_normal((3, 2, c, 4)).astype(np.float32) for c in (4, 2)]
+    first, second = (gdt.asarray(k, layout=gdt.Layout.replicated(mesh, 4)) for k in kernels)
+
+    def step(x: gdt.DistributedArray) -> Any:
+        def loss(first: gdt.DistributedArray, second: gdt.DistributedArray) -> Any:
+            y = gdt.convolution(gdt.relu(gdt.convolution(x, first, 2)), second, 1, "same", groups=2)
+            return gdt.sum(y * y)
+
+        return gdt.value_and_grad(loss, argnums=(0, 1))(first, second)
+
+    captured = gdt.function(step)
+    for image in images:
+        x = gdt.asarray(image, layout=gdt.Layout(["x", "y", None, None], mesh))
+        for got, want in zip(leaves(captured(x)), leaves(step(x)), strict=True):
+            np.testing.assert_array_equal(got.numpy(), want.numpy())
 
 
 def test_a_training_on_two_gpus_is_bitwise_the_eager_one() -> None:

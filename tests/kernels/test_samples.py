@@ -17,13 +17,14 @@ from .emulation import EmulatedBackend
 # Updates have no samples of their own: gdt.optim calls them with memory to write into.
 OPS_WITH_KERNELS = {
     name for name, op in OPS.items() if op.declaration.kernel and not op.declaration.donated
-} - {  # samples are float64, see test_attention and test_convolution
-    "attention_gradient", "attention_of_tiles", "convolution_input_gradient",
-    "convolution_kernel_gradient", "convolve_tiles",
-}  # fmt: skip
-# Its kernel tells of the same softmax by another pair of numbers, which users do not see.
-BY_FUNCTION = {"fused_cross_entropy": "sparse_softmax_cross_entropy_with_logits"}
-NAMES = sorted(BY_FUNCTION.get(name, name) for name in OPS_WITH_KERNELS)
+} - {"attention_of_tiles", "attention_gradient"}  # test_attention: samples are float64
+BY_FUNCTION = {  # of which users call the op
+    "fused_cross_entropy": "sparse_softmax_cross_entropy_with_logits",
+    "convolve_tiles": "convolution",
+    "convolution_kernel_gradient": "convolution",
+    "convolution_input_gradient": "transposed_convolution",
+}
+NAMES = sorted({BY_FUNCTION.get(name, name) for name in OPS_WITH_KERNELS})
 CHOICES, WITH_GRADIENTS = 2, 1  # of layouts for each sample
 
 

@@ -241,7 +241,7 @@ def convolve(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
         if how.groups == 1 and y.flags.c_contiguous and y.dtype == columns.dtype:
             _multiply(xp, columns, matrix, grouped_rows(y, 1))
         else:
-            y[...] = (columns @ matrix).transpose(1, 0, 2).reshape(y.shape)
+            y[...] = xp.matmul(columns, matrix).transpose(1, 0, 2).reshape(y.shape)
 
 
 def _convolve_channels(xp: Any, x: Block, kernel: Block, out: Block, how: Steps) -> None:
@@ -273,9 +273,10 @@ def input_gradient(xp: Any, g: Block, kernel: Block, out: Block, how: Steps) -> 
     for part in parts_of(xp, lead, nbytes):
         rows = grouped_rows(widened_half(g[part]), how.groups)
         if has_one:  # the elements of a tap lie side by side
-            columns = (matrix @ rows.swapaxes(1, 2)).swapaxes(1, 2)
+            columns = xp.matmul(matrix, rows.swapaxes(1, 2)).swapaxes(1, 2)
         else:
-            columns = rows @ matrix.swapaxes(1, 2)  # (groups, rows, taps * channels of a group)
+            columns = xp.matmul(rows, matrix.swapaxes(1, 2))
+        # (groups, rows, taps * channels of a group)
         images = g[part].shape[:-1]
         columns = columns.reshape(how.groups, *images, *how.taps, channels // how.groups)
         columns = xp.moveaxis(columns, 0, -2)
@@ -318,5 +319,5 @@ def kernel_gradient(xp: Any, x: Block, g: Block, shape: Sequence[int], how: Step
         cotangents = grouped_rows(widened_half(g[part]), how.groups)
         for rows, step in split_rows(xp, cotangents.shape[1], depth, results):
             left, right = _cut(columns, rows, step), _cut(cotangents, rows, step)
-            total += (left.swapaxes(-1, -2) @ right).sum(axis=1)
+            total += xp.matmul(left.swapaxes(-1, -2), right).sum(axis=1)
     return total.transpose(1, 0, 2).reshape(shape)

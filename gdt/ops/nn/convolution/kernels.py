@@ -1,19 +1,55 @@
-"""Convolutions of blocks by cuDNN, where its frontend is installed: what `blocks` computes with
-windows and products."""
+"""Convolutions of blocks on GPUs: by cuDNN, where its frontend is installed and takes them, and
+else as `blocks` computes them, with gdt's matrix products.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from gdt.cuda.cudnn import ALIGNMENT, MOST_AXES, TENSORS, Convolution, Windows
 from gdt.cuda.runner import address, dtype_name
 from gdt.engine.launcher import Launcher
+from gdt.errors import KernelError
 from gdt.ops.nn.convolution.blocks import Steps
+from gdt.ops.products.contraction import KernelProducts
 from gdt.settings import MATMUL_PRECISION
 
 Block = Any
+
+
+class Products:
+    """The namespace of a backend, with gdt's kernels for matrix products, which CUDA graphs may
+    hold: CuPy captures none of cuBLAS's."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._xp, self.matmul = launcher.xp, KernelProducts(launcher).matmul
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._xp, name)
+
+
+def computed(
+    launcher: Launcher,
+    compute: Callable[..., Block],
+    ways: tuple[Callable[..., Any], Callable[..., Any]],
+    *operands: Any,
+) -> Block:
+    """Return compute(way, xp, *operands) with the first way, by cuDNN, or else with the second.
+
+    ways: functions of a launcher, and of a namespace, before what `compute` passes to them.
+    """
+    by_cudnn, by_products = ways
+    refusal = f"cuDNN refuses in {MATMUL_PRECISION.get()}"
+    if refusal not in launcher.kept:
+        try:
+            return compute(partial(by_cudnn, launcher), launcher.xp, *operands)
+        except KernelError:
+            launcher.kept[refusal] = True
+    xp = Products(launcher)
+    return compute(partial(by_products, xp), xp, *operands)
 
 
 def convolve(launcher: Launcher, x: Block, kernel: Block, out: Block, how: Steps) -> None:

@@ -125,10 +125,14 @@ def convolve_tiles(xp: Any, x: Block, kernel: Block, /, numbers: Numbers, how: S
     return _convolve(partial(blocks.convolve, xp), xp, x, kernel, numbers, how)
 
 
-@convolve_tiles.kernel
-def _(launcher: Launcher, x: Block, kernel: Block, /, numbers: Numbers, how: Steps) -> Block:
-    by_cudnn = partial(kernels.convolve, launcher)
-    return _convolve(by_cudnn, launcher.xp, x, kernel, numbers, how)
+def _convolve_on_gpus(
+    launcher: Launcher, x: Block, kernel: Block, /, numbers: Numbers, how: Steps
+) -> Block:
+    ways = kernels.convolve, blocks.convolve
+    return kernels.computed(launcher, _convolve, ways, x, kernel, numbers, how)
+
+
+convolve_tiles.kernel(_convolve_on_gpus, has_library=True)
 
 
 def _input_gradient(
@@ -167,13 +171,15 @@ def convolution_input_gradient(
     return _input_gradient(gradient, xp, g, kernel, numbers, how, block_shape)
 
 
-@convolution_input_gradient.kernel
-def _(
+def _input_gradient_on_gpus(
     launcher: Launcher, g: Block, kernel: Block, /, numbers: Numbers, how: Steps, *,
     block_shape: Any,
 ) -> Block:  # fmt: skip
-    by_cudnn = partial(kernels.input_gradient, launcher)
-    return _input_gradient(by_cudnn, launcher.xp, g, kernel, numbers, how, block_shape)
+    ways = kernels.input_gradient, blocks.input_gradient
+    return kernels.computed(launcher, _input_gradient, ways, g, kernel, numbers, how, block_shape)
+
+
+convolution_input_gradient.kernel(_input_gradient_on_gpus, has_library=True)
 
 
 def _kernel_gradient(
@@ -209,13 +215,14 @@ def convolution_kernel_gradient(
     return _kernel_gradient(gradient, xp, x, g, numbers, how, block_shape)
 
 
-@convolution_kernel_gradient.kernel
-def _(
+def _kernel_gradient_on_gpus(
     launcher: Launcher, x: Block, g: Block, /, numbers: Numbers, how: Steps, *, block_shape: Any
 ) -> Block:
-    by_cudnn = partial(kernels.kernel_gradient, launcher)
-    return _kernel_gradient(by_cudnn, launcher.xp, x, g, numbers, how, block_shape)
+    ways = kernels.kernel_gradient, blocks.kernel_gradient
+    return kernels.computed(launcher, _kernel_gradient, ways, x, g, numbers, how, block_shape)
 
+
+convolution_kernel_gradient.kernel(_kernel_gradient_on_gpus, has_library=True)
 
 convolve_tiles.vjp(
     lambda g, out, x, kernel, *, numbers, how: convolution_input_gradient(
@@ -324,7 +331,8 @@ def convolution(
     are transposed: `gdt.moveaxis(x, 1, -1)`.
 
     On GPUs cuDNN convolves images of float32 and float16 with up to three spatial axes, where its
-    frontend is installed (the extras cudnn12 and cudnn13); `gdt.explain` shows whether it did.
+    frontend is installed (the extras cudnn12 and cudnn13). Elsewhere gdt's matrix products do, or
+    cuBLAS's, as `gdt.matmul_backend` says; `gdt.explain` shows which.
 
     Raises ShapeError for operands that do not fit, ArgumentError for other arguments out of range.
     Source: `tf.nn.convolution`.
