@@ -110,7 +110,8 @@ def matmul_backend(name: str) -> Iterator[None]:
     `"cublas"` is NVIDIA's library; `"autotune"` times both in the first call with operands of new
     types, and uses the faster one for those types from then on. Products that no kernel of gdt
     takes (of integers, of complex numbers) run in the library in any case; `gdt.explain` shows
-    which kernel ran.
+    which kernel ran. Convolutions follow the same choice, where cuDNN, if it is installed, comes
+    before gdt's kernel.
 
     Raises ArgumentError for another name.
 
