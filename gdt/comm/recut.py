@@ -25,16 +25,8 @@ class RecutRunner:
         backend, mesh = backend_of(self.recut.mesh), self.recut.mesh
         if not mesh.divided:
             return [self.inside_block(*[blocks[0] for blocks in operands])]
-        results, parts = [], []
-        for i in range(len(mesh.blocks)):
-            with backend.on(mesh, i):
-                out = backend.empty(
-                    self.recut.want.block_shape, self.recut.want.dtype, self.recut.want.memory_order
-                )
-                for gap in self.recut.gaps[i]:
-                    out[gap] = self.recut.fill
-                results.append(out)
-                parts.append(out[self.recut.inside])
+        results = [self._new_block(i) for i in range(len(mesh.blocks))]
+        parts = [block[self.recut.inside] for block in results]
         first = mesh.all_blocks.index(mesh.blocks[0])
         own = range(first, first + len(mesh.blocks))
         sends, receives, additions = [], [], []
@@ -67,6 +59,15 @@ class RecutRunner:
                 for pad, edge in padding:
                     out[pad] = 1 if edge is None else out[edge]
         return results
+
+    def _new_block(self, i: int) -> Block:
+        """Memory for block `i` of the result, which has the fill where nothing will be put."""
+        backend, mesh, want = backend_of(self.recut.mesh), self.recut.mesh, self.recut.want
+        with backend.on(mesh, i):
+            block = backend.empty(want.block_shape, want.dtype, want.memory_order)
+            for gap in self.recut.gaps[i]:
+                block[gap] = self.recut.fill
+        return block
 
     def _put(self, out: Block, index: Index, value: Block) -> None:
         """Write a value into an interval of a block of the result, or add it to what is there."""

@@ -139,6 +139,29 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
         x = as_operand(
             x, layout.mesh if isinstance(layout, Layout) else get_default_mesh(), "relayout", "x"
         )
+    if not isinstance(layout, Layout) or layout.rank != x.ndim:
+        layout = _layout_for(x, layout)
+    result: DistributedArray
+    if layout is x.layout:
+        result = x
+    elif layout.mesh is not x.mesh:
+        x = x.resolve()
+        if layout.mesh.num_processes == 1:  # else the op is noted
+            note_fetch("copy_to_mesh", x)
+        result = _copy_to_mesh(x, layout=layout)
+        if x.mesh.num_processes == 1:
+            note_copied(result, x)
+    elif layout is x.layout.resolved:
+        result = x.resolve()
+    elif x._resolved is not None:
+        result = relayout(x._resolved, layout)
+    else:
+        result = _relayout(x, layout=layout)
+    return result
+
+
+def _layout_for(x: DistributedArray, layout: Layout | Sequence[Any]) -> Layout:
+    """The Layout that a user of `relayout` means; raise LayoutError if it does not fit `x`."""
     if not isinstance(layout, Layout):
         if isinstance(layout, str) or not isinstance(layout, Sequence):
             raise error(
@@ -159,23 +182,7 @@ def relayout(x: Any, layout: Layout | Sequence[Any]) -> DistributedArray:
             operands={"x": x.type, "layout": layout},
             remedy=layout.remedy_for(x.ndim),
         )
-    result: DistributedArray
-    if layout is x.layout:
-        result = x
-    elif layout.mesh is not x.mesh:
-        x = x.resolve()
-        if layout.mesh.num_processes == 1:  # else the op is noted
-            note_fetch("copy_to_mesh", x)
-        result = _copy_to_mesh(x, layout=layout)
-        if x.mesh.num_processes == 1:
-            note_copied(result, x)
-    elif layout is x.layout.resolved:
-        result = x.resolve()
-    elif x._resolved is not None:
-        result = relayout(x._resolved, layout)
-    else:
-        result = _relayout(x, layout=layout)
-    return result
+    return layout
 
 
 @public
