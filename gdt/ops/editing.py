@@ -55,7 +55,8 @@ def resize(x: Any, new_shape: Shape) -> DistributedArray:
 def trim_zeros(
     x: Any, trim: str = "fb", axis: int | Sequence[int] | None = None
 ) -> DistributedArray:
-    """`x` without the zeros at its ends along `axis` (None: all axes). Reads where they end.
+    """`x` without the zeros at its ends along `axis` (None: all axes). The host reads where they
+    end.
 
     trim: "f" for the front, "b" for the back, "fb" for both.
 
@@ -133,8 +134,8 @@ def _places(obj: Any, size: int, name: str, x: DistributedArray) -> np.ndarray:
 def insert(x: Any, obj: Any, values: Any, axis: int | None = None) -> DistributedArray:
     """`x` with `values` before the indices `obj` along `axis` (None: of the flattened array).
 
-    obj: an int, a slice, integers or a mask: indices in `x` as it is. values: broadcast to the
-        slices that are inserted, and cast to the dtype of `x`.
+    obj: an int, a slice, integers or a mask: indices in `x` before anything is inserted. values:
+        broadcast to the slices that are inserted, and cast to the dtype of `x`.
 
     >>> gdt.insert([1, 2, 3], [1, 3], [8, 9]).tolist()
     [1, 8, 2, 3, 9]

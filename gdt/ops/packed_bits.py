@@ -10,9 +10,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
 from gdt.errors import DtypeError, error
-from gdt.ops.elementwise import (
-    astype,
-)
+from gdt.ops.elementwise import astype
 from gdt.ops.joining import concat
 from gdt.ops.padding import pad
 from gdt.ops.reductions import negative_axes, sum_
@@ -28,6 +26,7 @@ _PLACES = {"big": (128, 64, 32, 16, 8, 4, 2, 1), "little": (1, 2, 4, 8, 16, 32, 
 
 
 def _places(bitorder: str, name: str) -> np.ndarray:
+    """The powers of two of the eight bits of a byte, in that order."""
     if bitorder not in _PLACES:
         raise error(DtypeError, name, f"bitorder is {bitorder!r}, neither 'big' nor 'little'")
     return np.array(_PLACES[bitorder], np.uint8)
@@ -37,7 +36,7 @@ def _places(bitorder: str, name: str) -> np.ndarray:
 def packbits(x: Any, axis: int | None = None, bitorder: str = "big") -> DistributedArray:
     """Integers or bools, eight in one byte of uint8 along `axis` (None: of the flattened array).
 
-    bitorder: "big" or "little": whether the first one is the highest or the lowest bit.
+    bitorder: whether the first of eight is the highest bit ("big") or the lowest ("little").
 
     >>> gdt.packbits([1, 0, 0, 0, 0, 0, 1, 1]).tolist()
     [131]
@@ -64,7 +63,8 @@ def unpackbits(
 ) -> DistributedArray:
     """The bits of bytes along `axis` (None: of the flattened array), as uint8 of 0 and 1.
 
-    count: how many of them are kept; a negative one says how many at the end are not.
+    count: the number of bits to return, with zeros behind the last; a negative number leaves out
+        that many bits at the end.
 
     >>> gdt.unpackbits(gdt.asarray([131], dtype="uint8")).tolist()
     [1, 0, 0, 0, 0, 0, 1, 1]

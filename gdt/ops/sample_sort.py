@@ -23,7 +23,7 @@ from gdt.ops.rows import scatter_rows
 from gdt.sharding.array_type import ArrayType
 
 Block = Any
-SAMPLES = 64  # that each block takes for every block of its group
+SAMPLES = 64  # of each block, for every block of its group
 
 
 class SampleSort:
@@ -35,8 +35,8 @@ class SampleSort:
         self.exchange = Exchange(x.mesh, self.axes, f"elements of {x} in order")
 
     def collectives(self, *types: ArrayType) -> tuple[Collective, ...]:
-        """The report of sending arrays of these types: of as many bytes as if elements lay in no
-        order."""
+        """The collective that is reported for arrays of these types, as if their elements lay in
+        random order."""
         names = tuple([self.x.mesh.axis_names[a] for a in self.axes])
         nbytes = sum(sent_by_all(t, 0) for t in types)
         return (Collective("all_to_all", names, nbytes, len(types)),) if nbytes else ()
@@ -92,8 +92,10 @@ class SampleSort:
         )
 
     def _numbered(self, i: int, row: Sequence[Block], order: Block) -> Block:
-        """The indices in `order` of what the blocks of the group sent: their places in its
-        parts."""
+        """The places in the vector of the elements that the blocks of the group sent, in `order`.
+
+        row: the places of the elements in the part of each block.
+        """
         starts = [part_of(self.x, 0, number)[0] for number in self.exchange.members[i]]
         pairs = zip(row, starts, strict=True)
         return self.xp.concatenate([places.astype(np.int64) + at for places, at in pairs])[order]
@@ -119,7 +121,7 @@ class SampleSort:
         if self.xp is np:
             part.sort(kind="stable")  # merges the runs that came from the blocks
         else:
-            part.sort()  # CuPy 13's has no kinds
+            part.sort()  # CuPy 13's method has no kinds of sorts
         return part
 
     def _evened(self, parts: list[Block], want: ArrayType) -> list[Block]:
@@ -153,7 +155,8 @@ class SampleSort:
         """The places at which a sorted part is cut: before the splitters, which are the same for
         all blocks of the group.
 
-        lengths: of the parts of the group. values: their samples. place: that of this part.
+        lengths: the lengths of the group's parts. values: the samples of each. place: the place of
+        this part among them.
         """
         filled_parts = np.flatnonzero(lengths)
         count = values.shape[1]

@@ -60,8 +60,8 @@ def product_with_ones(
 
 
 def row_maximum(xp: Any, x: Block) -> Block:
-    """`x.max(axis=-1, keepdims=True)`. Maxima of short rows are computed as those of columns, of
-    which NumPy computes several at once."""
+    """`x.max(axis=-1, keepdims=True)`. Short rows are transposed: NumPy computes the maxima of
+    several columns at once."""
     classes = x.shape[-1]
     if xp is not np or classes > SHORT_ROW or not classes > 1:
         return x.max(axis=-1, keepdims=True)
@@ -72,9 +72,9 @@ def row_maximum(xp: Any, x: Block) -> Block:
 
 
 @lru_cache(maxsize=256)
-def ones(count: int, kind: str) -> np.ndarray:
-    """A vector of ones, read-only."""
-    vector = np.ones(count, kind)
+def ones(count: int, char: str) -> np.ndarray:
+    """A vector of ones of the dtype of that character, read-only."""
+    vector = np.ones(count, char)
     vector.flags.writeable = False
     return vector
 
@@ -82,8 +82,8 @@ def ones(count: int, kind: str) -> np.ndarray:
 def _plan(
     shape: tuple[int, ...], axes: tuple[int, ...], keepdims: bool
 ) -> tuple[int, int, int, int, tuple[int, ...]] | None:
-    """The sizes of a block as (outer, lead, rows, columns), of which `outer` and `rows` are added
-    up, and the result's shape; None if the block has no such form, or is too large."""
+    """The sizes of a block whose axes are merged into four, (outer, lead, rows, columns), and the
+    shape of the sum over `outer` and `rows`; None if they do not merge so, or are too large."""
     summed_axes = {a + len(shape) for a in axes}
     statistic_shape = tuple([1 if i in summed_axes else n for i, n in enumerate(shape)])
     sizes = grouped(shape, statistic_shape)
@@ -105,9 +105,11 @@ def _plan(
 def grouped(
     shape: tuple[int, ...], statistic_shape: tuple[int, ...]
 ) -> tuple[int, int, int, int] | None:
-    """The sizes of a block as (outer, lead, rows, columns), of which an array of `statistic_shape`
-    that broadcasts to the block has `lead` and `columns`; None for a block that has no such form,
-    or no elements."""
+    """The sizes of a block whose axes are merged into four: (outer, lead, rows, columns). An array
+    of `statistic_shape` broadcasts to the block along `outer` and `rows`, and has the other two.
+
+    None if the axes do not merge so, or if the block has no elements.
+    """
     if len(statistic_shape) > len(shape):
         return None
     groups = [1]

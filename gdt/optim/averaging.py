@@ -73,7 +73,7 @@ class MovingAverage(OptimizerWrapper):
         targets = trainable_slots(parameters)
         self.follow(targets)
         owners: list[list[Owner]] = [[(self.state["average"], slot.name)] for slot in targets]
-        # Averages stay in their own layouts, in which the parameters are taken.
+        # Each average keeps its layout, to which the parameter is moved.
         self.take_step(owners, [slot.value for slot in targets], are_alike=True)
 
     def scalars(self, rate: float) -> tuple[float, ...]:

@@ -43,11 +43,11 @@ def save_model(
 ) -> Path:
     """Write a whole model to a folder: `model.json` and `arrays-*.safetensors`; return the folder.
 
-    Classes of the program's own modules, and its own functions, are registered before
-    (`gdt.saving.register`). include_optimizer: whether a compiled model's optimizer, loss and
-    metrics are written too. The file of arrays, of another name in every save, has them under the
-    names of `model.state()`. A model that was in the folder is replaced, by renaming `model.json`,
-    when the new one is whole; then its arrays are removed.
+    Register the program's own classes and functions first (`gdt.saving.register`).
+    include_optimizer: whether a compiled model's optimizer, loss and metrics are written too. The
+    file of arrays has a new name in every save, and the arrays have their names in `model.state()`.
+    A model that was in the folder is replaced, by renaming `model.json`, when the new one is whole;
+    then the arrays of the old one are removed.
 
     Several processes save the same model to one folder, which they compare first.
 
@@ -114,12 +114,13 @@ def load_model(
 ) -> Any:
     """Return the model of a folder that `save_model`, or `model.save`, has written.
 
-    mesh: the mesh of its arrays. Axes of arrays stay split over the mesh axes of their names that
-        it has, and are whole otherwise; None makes a mesh as the one that the model was on.
+    mesh: the mesh of the model's arrays. An axis of an array stays split over a mesh axis if `mesh`
+        has one of that name, and is whole otherwise. None makes a mesh like that of the saved
+        model.
     compile: whether the model is compiled as it was, with the optimizer's state.
 
-    Nothing of the file is executed, and no constructor runs: classes and functions that gdt does
-    not have are registered before (`gdt.saving.register`).
+    Nothing of the file is executed, and no constructor runs: register classes and functions that
+    gdt does not have first (`gdt.saving.register`).
 
     Raises CheckpointError for a file that is missing, damaged, or of another version, for a class
     or function that is not registered, and if several processes read different models.
