@@ -13,9 +13,9 @@ the second time they are recorded too, and from then on the program runs. While 
 active they run op by op. And whole steps (`gdt.function`), as follows.
 
 **Recorded steps.** A step's arrays come from its arguments and its state: the trees that `state=`
-names, or those in its variables (`variables`). They are read from their places (`gdt.state.Place`:
-`owner[key]`) anew in every call, and what the step puts in a place is put there by a replay. All
-else in arguments (`signature`) and state (`step_state`) is part of the signature. The first call
+names, or those in its variables (`gdt.state.variables`). They are read from their places
+(`gdt.state.Place`: `owner[key]`) anew in every call, and what the step puts in a place is put there
+by a replay. All else in arguments (`signature`) and state (`step_state`) is part of the signature. The first call
 with a signature runs as written, which makes plans and an optimizer's state; the second is
 recorded. A `Recording` is one compiled function (`replay`): guards, each the comparison of a value
 of the state with what it was, as `attributes["rate"] is rate`; the program; and a line for each
@@ -33,7 +33,8 @@ random numbers too.
 
 **Verification** proves what guards promise: every call of number `verify` runs as written, the
 state is put back, and a replay must leave the same bits everywhere. The replay works on the real
-arrays, so that overwritten parameters and CUDA graphs are verified as they are.
+arrays, so that overwritten parameters and CUDA graphs are verified as they are. A call that has no
+recording yet runs twice as well: in several processes, all send the same.
 
 **What the host computes anew** in every step (learning rates, counters, streams of random numbers)
 goes through `gdt.observe.from_host`, so that the program calls it again. Whether a donated operand

@@ -259,7 +259,8 @@ def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: 
        enclosing functions, defaults, the object that `f` is or is bound to, and the global
        variables that its code names; and in the variables of functions among these, but for global
        variables of other files. A replay reads arrays anew in their places, and puts new arrays
-       where the step does.
+       where the step does. Where a variable that `state` does not name leads to one of its arrays
+       or containers, and leads to another later, the step is recorded anew.
     2. All else in arguments and state (numbers, texts, structure, `model.training`,
        hyperparameters) is part of the signature of a call. The first call with a signature runs as
        written, the second is recorded, later ones are replayed. Schedules of learning rates, counts
