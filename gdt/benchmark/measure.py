@@ -6,10 +6,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gdt.array.array import DistributedArray
-from gdt.debug.observers import count_collectives
+import gdt
 from gdt.errors import BenchmarkError, error
-from gdt.ops.placement import synchronize
 from gdt.sharding import processes
 from gdt.sharding.devices import DEVICE_COUNTS
 from gdt.sharding.mesh import Mesh, create_mesh
@@ -118,11 +116,11 @@ def measure(
 
     def call() -> Any:
         out = resolved(function(*args))
-        synchronize()
+        gdt.synchronize()
         return out
 
     call()
-    with count_collectives() as counter:
+    with gdt.count_collectives() as counter:
         call()
     benchmark.extra_info.update(
         kind=kind,
@@ -141,4 +139,4 @@ def measure(
 
 def resolved(value: Any) -> Any:
     """Return `value` with all arrays resolved, also in its lists, tuples and dicts."""
-    return mapped(lambda v: v.resolve() if isinstance(v, DistributedArray) else v, value)
+    return mapped(lambda v: v.resolve() if isinstance(v, gdt.DistributedArray) else v, value)

@@ -15,12 +15,12 @@ active they run op by op. And whole steps (`gdt.function`), as follows.
 **Recorded steps.** A step's arrays come from its arguments and its state: the trees that `state=`
 names, or those in its variables (`gdt.state.variables`). They are read from their places
 (`gdt.state.Place`: `owner[key]`) anew in every call, and what the step puts in a place is put there
-by a replay. All else in arguments (`signature`) and state (`step_state`) is part of the signature. The first call
-with a signature runs as written, which makes plans and an optimizer's state; the second is
-recorded. A `Recording` is one compiled function (`replay`): guards, each the comparison of a value
-of the state with what it was, as `attributes["rate"] is rate`; the program; and a line for each
-place that it writes. Where a guard fails, other recordings are tried, and then the call is recorded
-anew. All other Python values are constants of a recording, as with `jax.jit`.
+by a replay. All else in arguments (`signature`) and state (`step_state`) is part of the signature.
+The first call with a signature runs as written, which makes plans and an optimizer's state; the
+second is recorded. A `Recording` is one compiled function (`replay`): guards, each the comparison
+of a value of the state with what it was, as `attributes["rate"] is rate`; the program; and a line
+for each place that it writes. Where a guard fails, other recordings are tried, and then the call is
+recorded anew. All other Python values are constants of a recording, as with `jax.jit`.
 
 **What is refused.** A recorded step must not do what a replay cannot repeat. `observe.met_host`
 tells the recorder of values read on the host, data taken from there, and counters and batches that
