@@ -21,6 +21,7 @@ from gdt.array.numpy_protocols import call_function, call_ufunc
 from gdt.array.operators import ArrayMethods
 from gdt.array.python_protocols import PythonProtocols
 from gdt.array.registry import FUNCTIONS
+from gdt.array.writing import rebind
 from gdt.backend import backend_of
 from gdt.comm.agreement import HISTORIES, Origin, origin_of
 from gdt.comm.notes import note_fetch
@@ -32,7 +33,7 @@ from gdt.errors import (
     error,
 )
 from gdt.errors.foreign_names import ARRAYS, Absent
-from gdt.observe import KEEPERS, OBSERVERS, met_host
+from gdt.observe import OBSERVERS, met_host
 from gdt.settings import on_implicit_fetch
 from gdt.sharding.array_type import ArrayType
 from gdt.sharding.displayed import Displayed
@@ -384,18 +385,3 @@ for _name, _instead in {
 
 for _name in ARRAYS:
     setattr(DistributedArray, _name, Absent(_name, ARRAYS))
-
-
-def rebind(array: DistributedArray, after: DistributedArray) -> None:
-    """Let `array` have the value of `after`, which has its shape and dtype."""
-    before = array._alias()
-    before._resolved = array._resolved
-    keepers = [observer for reference in [*KEEPERS] if (observer := reference()) is not None]
-    for observer in {*OBSERVERS.get(), *keepers}:
-        observer.on_write(array, before, after)
-    partial = getattr(array, "_partial", lambda: None)()
-    if partial is not None and partial._resolved is array:
-        partial._resolved = before
-    array.type, array.blocks, array._resolved = after.type, after.blocks, None
-    if HISTORIES:
-        array._origin = origin_of(after)
