@@ -421,7 +421,7 @@ def test_positions_hold_bytes_arrays_and_nested_values():
     returned = decoded(json.loads(json.dumps(encoded(state))))
     assert returned["a"] == state["a"]
     np.testing.assert_array_equal(returned["b"]["c"], state["b"]["c"])
-    with pytest.raises(errors.ArgumentError, match="holds a object"):
+    with pytest.raises(errors.ArgumentError, match="holds an object"):
         encoded({"a": object()})
 
 

@@ -32,7 +32,9 @@ def unpack(places: Places) -> list[str]:
     cubins = places.bundle / "cubins.tar.xz"
     if cubins.exists():
         with tarfile.open(cubins) as archive:
-            archive.extractall(places.cubins, filter="data")
+            # Python before 3.11.4 knows no filters, and does not look at this.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(places.cubins)
     told.append(f"{sum(1 for _ in places.cubins.iterdir())} compiled kernels")
     if places.packed_nccl.exists():
         with lzma.open(places.packed_nccl) as packed, places.nccl.open("wb") as library:

@@ -56,7 +56,7 @@ def test_a_stage_that_fails_costs_no_other_its_result(
         "hangs": python(SLEEP, seconds=5),
         "fails": python("raise SystemExit('no kernel')"),
         "is missing": Stage("nothing", 9, ("a-missing-program",)),
-        "crashes": python("import os; print('half a line'); os.abort()"),
+        "crashes": python("import os; print('half a line', flush=True); os.abort()"),
         "is well": python("import os; print(os.environ['A'] + os.environ['B'])", B="b"),
     }
     began = time.monotonic()
