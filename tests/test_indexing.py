@@ -234,7 +234,10 @@ def test_counts_of_repeat_may_be_distributed(size: int, blocks: int) -> None:
         with gdt.implicit_fetch("raise"):
             result = gdt.repeat(x, repeats, axis=0)
         assert np.array_equal(result.numpy(), expected)
+        assert np.array_equal(gdt.repeat(x, counts.tolist(), axis=0).numpy(), expected)
     if size:
+        with pytest.raises(ValueError, match="one integer of 0 or more, or one for each of"):
+            gdt.repeat(x, (counts - 1).tolist(), axis=0)
         gradient = gdt.grad(lambda x: gdt.sum(gdt.repeat(x, repeats, axis=0)))(x)
         assert np.array_equal(gradient.numpy(), np.broadcast_to(counts[:, None], (size, 3)))
         for wrong in (repeats - 1, repeats.astype(float)):

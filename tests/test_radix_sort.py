@@ -52,6 +52,15 @@ def test_the_order_is_that_of_numpys_stable_sort(dtype: str, count: int) -> None
             assert np.array_equal(radix_sort.sort(np, x).view(words), x[expected].view(words))
 
 
+def test_many_equal_numbers_of_float16_are_in_order() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(5).astype("float16")[rng.integers(0, 5, 140_001)]
+    expected = np.sort(x, kind="stable")
+    for shards in (1, 3):
+        layout = gdt.Layout(["x"], gdt.create_mesh([("x", shards)]))
+        assert np.array_equal(gdt.sort(gdt.asarray(x, layout=layout)).numpy(), expected)
+
+
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("x", [np.zeros(7, np.int32), np.arange(7), -np.arange(7.0)])
 def test_results_lie_in_memory_of_their_own(x: np.ndarray) -> None:

@@ -252,6 +252,7 @@ def test_flat_reads_and_writes_as_numpys(shape: tuple[int, ...]) -> None:
     cases: list[tuple[Any, Any]] = [
         (slice(2, 9), [1.0, 2.0]), (slice(None), 5.0), (slice(None, None, 5), [3.0]),
         (mask, [8.0, 9.0]),
+        (slice(None), []), (..., []),
         (slice(20, None, -3), [1, 2, 3]), (slice(4, 4), 1.0), ([0, -1, 2][:size], [1, 2, 3][:size]),
         *([(3, 7.0), (-2, 1.0), (np.int64(0), 2.0)] if size > 3 else []),
     ]  # fmt: skip

@@ -17,7 +17,8 @@ class FlatIterator(Generic[ArrayT]):
 
     `x.flat[i]` reads one element where it is; a slice, a mask or an index array is taken of
     `x.reshape(-1)`. What is written through it gives `x` new blocks, as `x[i] = value` does; fewer
-    values than elements repeat. Follows `numpy.flatiter`, but that a loop begins at the start.
+    values than elements repeat, and none change nothing. Follows `numpy.flatiter`, but that a loop
+    begins at the start.
 
     >>> x = gdt.asarray([[1, 2], [3, 4]])
     >>> x.flat[2:] = [0, 9]
@@ -50,7 +51,8 @@ class FlatIterator(Generic[ArrayT]):
     def __setitem__(self, index: Any, value: Any) -> None:
         base: Any = self.base
         if index is Ellipsis or (isinstance(index, slice) and index == slice(None)):
-            base[...] = FUNCTIONS["resize"](value, base.shape)
+            if FUNCTIONS["size"](value):
+                base[...] = FUNCTIONS["resize"](value, base.shape)
             return
         place = self._place(index)
         if place is not None:

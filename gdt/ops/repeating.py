@@ -93,12 +93,15 @@ def repeat(
     if isinstance(repeats, DistributedArray) and repeats.shape == x.shape[dim : dim + 1]:
         return _repeated_by(x, repeats, dim)
     size, counts = x.shape[dim], np.asarray(repeats)
+    if not counts.size:
+        counts = counts.astype(np.int64)  # an empty list
     is_wrong = counts.dtype.kind not in "iu" or (counts < 0).any()
     if is_wrong or (counts.ndim and counts.shape not in ((1,), (size,))):
         raise error(
             ArgumentError,
             "repeat",
-            f"repeats is {repeats!r}; it is one count, or one for each of {size} elements",
+            f"repeats is {repeats!r}; it is one integer of 0 or more, or one for each of "
+            f"{size} elements",
             operands={"x": x.type},
         )
     if counts.size != 1:
