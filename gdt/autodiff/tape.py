@@ -210,8 +210,10 @@ class GradientTape(Observer):
             check_fetched(nodes, source_arrays, self.fetched)
         if self.scalars:
             warn_of_scalars(nodes, source_arrays, self.scalars)
-        observers = [o for o in OBSERVERS.get() if o is not self or self.persistent]
-        token = OBSERVERS.set(tuple(observers))
+        observers = OBSERVERS.get()
+        if self in observers and not self.persistent:
+            observers = tuple([o for o in observers if o is not self])
+        token = OBSERVERS.set(observers)
         try:
             layouts = (
                 gradient_layouts(tree, source_arrays) if resolve else [None] * len(source_arrays)
@@ -312,7 +314,7 @@ def flatten(
     if type(tree) is dict and set(map(type, tree.values())) == {DistributedArray}:
         # As parameters are mostly kept; what follows takes longer.
         keys = sorted(tree, key=str)
-        return [tree[key] for key in keys], partial(_by_key, tree, keys)
+        return [*map(tree.__getitem__, keys)], partial(_by_key, tree, keys)
     arrays: list[DistributedArray] = []
 
     def numbered(leaf: Any) -> Any:
@@ -348,7 +350,9 @@ class _Number:
 
 def _by_key(tree: Mapping[Any, Any], keys: Sequence[Any], values: Iterable[Any]) -> dict[Any, Any]:
     """Return a dict of these keys and values, in the order of the keys of `tree`."""
-    return dict.fromkeys(tree) | dict(zip(keys, values, strict=True))
+    arrays = dict.fromkeys(tree)
+    arrays.update(zip(keys, values, strict=True))
+    return arrays
 
 
 # ---------------------------------------------------------------- functions
@@ -453,7 +457,7 @@ def _differentiated(
         aux: Any = ()
         if has_aux:
             value, aux = _with_aux(value)
-        if not isinstance(value, DistributedArray) or value.shape != ():
+        if not isinstance(value, DistributedArray) or value.type.shape != ():
             flatten(sources)  # raises for arguments that are no arrays, of which f makes none
             what = value.type if isinstance(value, DistributedArray) else type(value).__name__
             raise error(

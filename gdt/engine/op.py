@@ -29,7 +29,6 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import starmap
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from gdt.arguments import MISFITS, misfit_value, of_all_arguments, out_of_memory
@@ -428,7 +427,7 @@ def _wrapped(plan: Plan, result: Any) -> Any:
     """The output, or the tuple of outputs, that one block's run has made."""
     if len(plan.outs) == 1:
         return DistributedArray(plan.outs[0], (result,))
-    return tuple(starmap(DistributedArray, zip(plan.outs, zip(result), strict=True)))
+    return tuple(map(DistributedArray, plan.outs, zip(result)))  # `run_plan` compared the lengths
 
 
 @overload

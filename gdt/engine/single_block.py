@@ -102,12 +102,14 @@ class SingleBlock:
         alone = body if finish is None else called(finish, [Unpacked(called(as_tuple, [body]))])
         if not merge.axes:
             return self._compiled(alone)
-        statistics = self._compiled(body)
+        run = self._compiled(body if axes else alone)
 
         def merged(*xs: Block) -> Any:
             if OBSERVERS.get():
                 merge.report(*merge.gathered)
-            outs = merge.inside(as_tuple(statistics(*xs)), axes)
+            if not axes:
+                return run(*xs)
+            outs = merge.inside(as_tuple(run(*xs)), axes)
             return outs if len(outs) > 1 else outs[0]
 
         if not axes:  # for a program, which runs where nobody observes

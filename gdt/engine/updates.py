@@ -188,23 +188,21 @@ def is_owned(mapping: Mapping[str, Any], name: str) -> list[bool]:
 def is_only_owned(mapping: Mapping[str, Any], name: str, i: int = 0) -> bool:
     """Whether nothing else refers to the array in `mapping[name]`, to its tuple of blocks, to its
     block `i`, or to that block's memory, which is no file's and no other object's."""
+    # What is counted is in no variable, which CPython 3.14 counts once and others twice.
     count = sys.getrefcount
-    if (
-        count(mapping[name]) != ONE_REFERENCE
-        or count(mapping[name].blocks) != ONE_REFERENCE
-        or mapping[name]._resolved is not None
-    ):
+    if count(mapping[name]) != ONE_REFERENCE:
         return False
     array = mapping[name]
+    if array._resolved is not None or count(array.blocks) != ONE_REFERENCE:
+        return False
     if count(array.blocks[i]) != ONE_REFERENCE:
         return False
-    if array.blocks[i].base is None:
-        has_memory = array.blocks[i].flags.owndata
+    block = array.blocks[i]
+    if block.base is None:
+        has_memory = block.flags.owndata
     else:
-        # In no variable, which CPython 3.14 counts once and others twice.
-        pooled = backend_of(array.type.layout.mesh).owns(array.blocks[i].base)
-        if count(array.blocks[i].base) != ONE_REFERENCE + pooled:
+        pooled = backend_of(array.type.layout.mesh).owns(block.base)
+        if count(block.base) != ONE_REFERENCE + pooled:
             return False
-        flags = getattr(array.blocks[i].base, "flags", None)
-        has_memory = pooled or getattr(flags, "owndata", False)
-    return has_memory and getattr(array.blocks[i].flags, "writeable", True)  # CuPy's all are
+        has_memory = pooled or getattr(getattr(block.base, "flags", None), "owndata", False)
+    return has_memory and getattr(block.flags, "writeable", True)  # CuPy's all are

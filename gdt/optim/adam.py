@@ -103,8 +103,9 @@ class Adam(Optimizer):
 
     def scalars(self, rate: float) -> tuple[float, ...]:
         """Return the scalars of `adam_step`: bias corrections are factors of rate and epsilon."""
-        mean = (1 - self.beta1) / (1 - self.beta1**self.steps)
-        root = math.sqrt((1 - self.beta2**self.steps) / (1 - self.beta2))
+        steps = self.steps
+        mean = (1 - self.beta1) / (1 - self.beta1**steps)
+        root = math.sqrt((1 - self.beta2**steps) / (1 - self.beta2))
         return (
             self.beta1,
             self.beta2,

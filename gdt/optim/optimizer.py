@@ -154,13 +154,12 @@ class Optimizer(Stateful):
         missing, or if gradients or state have other shapes than the parameters, and ArgumentError
         if there is no parameter; then nothing is changed.
         """
-        is_dict = type(parameters) is dict  # whose places need no search where all are arrays
-        targets = [] if is_dict else self.targets("update", parameters)
-        named: list[tuple[Any, Owner]] = (
-            [(name, (parameters, name)) for name in parameters]
-            if is_dict
-            else [(s.name, (s.owner, s.key)) for s in targets if s.state_layout is None]
-        )
+        targets: list[Slot] = []
+        if type(parameters) is dict:  # whose places need no search where all are arrays
+            named: list[tuple[Any, Owner]] = [(name, (parameters, name)) for name in parameters]
+        else:
+            targets = self.targets("update", parameters)
+            named = [(s.name, (s.owner, s.key)) for s in targets if s.state_layout is None]
         updates = self._ready(named, gradients)
         if updates is not None:
             self.take_step(*updates, are_alike=True)
