@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import gdt
-from gdt.engine import loops
+from gdt.engine import loops, threads
 from gdt.engine.loops import Loop
 from gdt.engine.op import OPS
 from gdt.engine.plan import Shards
 from gdt.engine.specialization import ChosenBody
 from gdt.engine.updates import UpdateOp
 from gdt.errors import IndexRangeError
-from gdt.ops import lookup, scans
+from gdt.ops import choice_loop, lookup, scans
 from gdt.ops.nn.activations import error_function
 from gdt.ops.nn.attention import loops as attention_loops
 from gdt.ops.nn.batch_norm.loops import FEW, SHORT_ROW
@@ -104,6 +104,11 @@ CALLS: dict[str, list[tuple[bool, tuple[Any, ...], dict[str, Any]]]] = {
     "relu": [(True, (x,), {})],
     "relu_gradient": [(True, (g, y), {})],
     "sgd_step": [(True, (np.tile(x, (200, 1)), np.tile(g, (200, 1)), rate), {})],
+    "where": [
+        (True, (long > 0, *choices), {})
+        for long in [np.resize(x, (choice_loop.SMALLEST // 8, 8))]
+        for choices in ((long, -long), (long, 0), (1.5, long))
+    ],
 }
 DONATED = {"adam_step": 3, "momentum_step": 2, "sgd_step": 1}
 
@@ -581,3 +586,42 @@ def test_sums_of_rows_are_numpys(rows: int, dtype: str, monkeypatch: pytest.Monk
             assert np.array_equal(gdt.cumsum(columns, axis=0).numpy(), expected.T)
             whole = gdt.cumsum(x, axis=1, dtype=np.float64).numpy()
             assert np.array_equal(whole, values.cumsum(axis=1, dtype=np.float64))
+
+
+@compiled
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "uint64", "complex64"])
+def test_choices_are_numpys(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "SMALLEST", 50)
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(0, 255, (50, 7, 8), np.uint8).view(dtype) for _ in range(2))
+    frozen, columns = x.copy(), np.asfortranarray(x)
+    frozen.flags.writeable = False
+    mask = rng.random(x.shape) < 0.5
+    unaligned = np.frombuffer(b"." + x.tobytes(), dtype, offset=1).reshape(x.shape)
+    taken = 0
+    for condition in (mask, mask[::-1], mask.T.copy().T, mask[:1], mask.astype(np.int8)):
+        for a in (x, frozen, columns, unaligned, x[:, ::-1], 3, x.dtype.type(2), x[:, :, :1]):
+            for b in (y, 0, 0.5, np.ones(x.shape, np.complex128), y[0], columns):
+                for count in (1, 3):
+                    with gdt.host_threads(count):
+                        chosen = choice_loop.chosen(condition, a, b)
+                    if chosen is not None:
+                        expected = np.where(condition, a, b)
+                        assert chosen.dtype == expected.dtype
+                        assert chosen.tobytes() == expected.tobytes()
+                        taken += 1
+    assert taken >= 12
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_choices_of_large_blocks_are_numpys(blocks: int) -> None:
+    size = 3 * choice_loop.SMALLEST + 1
+    mesh = gdt.create_mesh([("x", 3)], blocks=blocks, mesh_name="choices")
+    x = np.random.default_rng(0).standard_normal(size).astype(np.float32)
+    split = gdt.asarray(x, layout=gdt.Layout(["x"], mesh))
+    for function in (
+        lambda xp, x: xp.where(x > 0, x, 0),
+        lambda xp, x: xp.where(x > 0, -x, x),
+        lambda xp, x: xp.where(x > 0, 1.5, x),
+    ):
+        assert np.array_equal(function(gdt, split).numpy(), function(np, x))

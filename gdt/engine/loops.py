@@ -78,7 +78,8 @@ class Loop:
     parameters: the kind of each parameter: a contiguous vector of elements that is read (`input`)
     or written (`output`), a vector of integers that is read (`labels`) or written (`counts`), one
     of unsigned integers as wide as the elements, which is read (`keys`) or also written (`words`),
-    one of 16 bits that is read or written (`digits`), or a number (`int`, `float`).
+    one of 16 bits that is read or written (`digits`), one of bools that is read (`bools`), or a
+    number (`int`, `float`).
     fuses: whether a product and a sum may be rounded once, where the processor can do that.
     """
 
@@ -99,6 +100,7 @@ class Loop:
             "input": types.Array(getattr(types, element), 1, "C", readonly=True),
             "output": types.Array(getattr(types, element), 1, "C"),
             "words": types.Array(types.uint64 if element == "float64" else types.uint32, 1, "C"),
+            "bools": types.Array(types.boolean, 1, "C", readonly=True),
             "digits": types.Array(types.uint16, 1, "C"),
             "labels": types.Array(types.int64, 1, "C", readonly=True),
             "counts": types.Array(types.int64, 1, "C"),

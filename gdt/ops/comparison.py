@@ -8,6 +8,7 @@ from gdt.array.array import DistributedArray
 from gdt.array.registry import public
 from gdt.engine.op import op
 from gdt.engine.plan import Memory
+from gdt.ops.choice_loop import where_loop
 from gdt.ops.elementwise import (
     BOOL,
     INTEGERS,
@@ -163,6 +164,7 @@ def where(xp: Any, condition: Block, x: Block, y: Block, /) -> Block:
     return xp.where(condition, x, y)
 
 
+where.specialize(where_loop)
 where.vjp(
     None,
     lambda g, out, condition, x, y: like(where(condition, g, 0), x),

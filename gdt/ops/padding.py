@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -76,10 +75,15 @@ def pad(
         )
     if mode == "constant":
         values = _pairs(result.type, constant_values, "constant_values")
-        sides = zip(np.ravel(widths).tolist(), itertools.chain(*values), strict=True)
-        fills = [value for width, value in sides if width]
-        if len({*map(value_key, fills)}) == 1:
-            return _around(result, widths, fills[0])
+        dims = [dim for dim, pair in enumerate(widths) if any(pair)]
+        fills = {
+            value_key(value): value
+            for dim in (dims if len(dims) > 1 else ())
+            for width, value in zip(widths[dim], values[dim], strict=True)
+            if width
+        }
+        if len(fills) == 1:
+            return _around(result, dims, widths, *fills.values())
         for dim, ((before, after), (first, last)) in enumerate(zip(widths, values, strict=True)):
             ends = [*map(value_key, (first, last))]
             if before and after and ends[0] != ends[1]:
@@ -124,10 +128,11 @@ def _pairs(array_type: ArrayType, values: Any, name: str) -> list[tuple[Any, Any
     return [(before, after) for before, after in array.tolist()]
 
 
-def _around(x: DistributedArray, widths: Sequence[tuple[int, int]], value: Any) -> DistributedArray:
-    """`x` with one value added along all axes. Those that are not split are margins of what moves
-    along another, so that all of them take one pass over memory."""
-    dims = [dim for dim, pair in enumerate(widths) if any(pair)]
+def _around(
+    x: DistributedArray, dims: Sequence[int], widths: Sequence[tuple[int, int]], value: Any
+) -> DistributedArray:
+    """`x` with one value added along several axes. Those that are not split are margins of what
+    moves along another, so that all of them take one pass over memory."""
     *split, last = [dim for dim in dims if x.layout.dims[dim]] or dims[:1]
     for dim in split:
         x = _constant(x, dim, *widths[dim], value)
