@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import gdt
+from gdt.backend import NUMPY
+from gdt.comm.vectors import Exchange
 from gdt.errors import ArgumentError, DtypeError, IndexRangeError, ShapeError
+from gdt.ops.repeated_rows import repeated_rows
 from gdt.testing import assert_consistent, layouts, meshes, placed
 
 MESHES = meshes([(2,), (4,), (2, 2), (2, 3)])
@@ -243,3 +246,15 @@ def test_counts_of_repeat_may_be_distributed(size: int, blocks: int) -> None:
         for wrong in (repeats - 1, repeats.astype(float)):
             with pytest.raises(ValueError, match="counts are integers of 0 or more"):
                 gdt.repeat(x, wrong, axis=0)
+
+
+def test_rows_in_one_block_are_repeated_without_reading_their_counts_on_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    layout = gdt.Layout(["x"], gdt.create_mesh([("x", 4)], blocks=1))
+    x, counts = gdt.arange(9, layout=layout), gdt.asarray(np.arange(9) % 3, layout=layout)
+    with monkeypatch.context() as patch:
+        for owner, name in ((NUMPY, "to_host"), (Exchange, "all_gather")):
+            patch.setattr(owner, name, lambda *_: pytest.fail("a CUDA graph cannot wait for this"))
+        result = repeated_rows(x, counts, axis=0, size=9)
+    assert result.tolist() == np.repeat(np.arange(9), np.arange(9) % 3).tolist()

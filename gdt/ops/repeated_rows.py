@@ -48,10 +48,13 @@ def repeated_rows(x: ArrayType, counts: ArrayType, /, *, axis: int, size: int) -
     def run(blocks: Sequence[Block], count_blocks: Sequence[Block]) -> list[Block]:
         backend = backend_of(mesh)
 
-        def rows_to_repeat(i: int, block: Block, count_block: Block) -> tuple[Block, Block]:
+        def part_and_times(i: int, block: Block, count_block: Block) -> tuple[Block, Block]:
             number = exchange.first + i
             part = backend.xp.moveaxis(join(have, block, axis, number), mesh.ndim + axis, 0)
-            times = join(lengths, count_block, 0, number).reshape(-1)
+            return part, join(lengths, count_block, 0, number).reshape(-1)
+
+        def rows_to_repeat(i: int, block: Block, count_block: Block) -> tuple[Block, Block]:
+            part, times = part_and_times(i, block, count_block)
             is_there = times > 0
             return part.compress(is_there, axis=0), times.compress(is_there)
 
@@ -60,6 +63,17 @@ def repeated_rows(x: ArrayType, counts: ArrayType, /, *, axis: int, size: int) -
             shares = [part_of(out, axis, number) for number in exchange.members[i]]
             return _pieces(backend, *part, np.array(shares) - start)
 
+        def repeated(i: int, rows: Block, times: Block) -> Block:
+            xp = backend.xp
+            low, high = part_of(out, axis, exchange.first + i)
+            row = xp.searchsorted(xp.cumsum(times), xp.arange(high - low), side="right")
+            part = xp.moveaxis(rows.take(row, axis=0), 0, mesh.ndim + axis)
+            return cut(xp, part, out, axis, exchange.first + i)
+
+        if exchange.size == 1:  # the host asks for no places, so that a CUDA graph can hold it
+            return exchange.by_block(
+                lambda i, *pair: repeated(i, *part_and_times(i, *pair)), blocks, count_blocks
+            )
         parts = exchange.by_block(rows_to_repeat, blocks, count_blocks)
         totals = exchange.all_gather([np.array(int(times.sum())) for _, times in parts])
         sent = exchange.by_block(pieces, parts, totals)
@@ -68,16 +82,10 @@ def repeated_rows(x: ArrayType, counts: ArrayType, /, *, axis: int, size: int) -
         time_lists = exchange.all_to_all([[times for _, times in row] for row in sent])
         sent.clear()
 
-        def repeated(i: int, rows: Sequence[Block], times: Sequence[Block]) -> Block:
-            xp = backend.xp
-            low, high = part_of(out, axis, exchange.first + i)
-            ends = xp.cumsum(xp.concatenate(times))
-            row = xp.searchsorted(ends, xp.arange(high - low), side="right")
-            copies = xp.concatenate(rows).take(row, axis=0)
-            part = xp.moveaxis(copies, 0, mesh.ndim + axis)
-            return cut(xp, part, out, axis, exchange.first + i)
+        def joined(i: int, rows: Sequence[Block], times: Sequence[Block]) -> Block:
+            return repeated(i, backend.xp.concatenate(rows), backend.xp.concatenate(times))
 
-        return exchange.by_block(repeated, row_lists, time_lists)
+        return exchange.by_block(joined, row_lists, time_lists)
 
     collectives: tuple[Collective, ...] = ()
     if axes:
