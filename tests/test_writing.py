@@ -274,3 +274,8 @@ def test_flat_reads_and_writes_as_numpys(shape: tuple[int, ...]) -> None:
             for wrong in (lambda x=x: x.flat[size], lambda x=x: x.flat.__setitem__(size, 1.0)):
                 with pytest.raises(IndexError, match=f"index {size} is out of range"):
                     wrong()
+            for index in ((0, 0), None, True, np.ones(size + 1, bool)):
+                with pytest.raises(IndexError):
+                    x.flat[index]
+                with pytest.raises(IndexError):
+                    x.flat[index] = 1.0

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from gdt.array.registry import FUNCTIONS
+from gdt.errors import IndexRangeError, IndexTypeError, error
 
 ArrayT = TypeVar("ArrayT")  # DistributedArray, whose module imports this one
 
@@ -61,16 +62,22 @@ class FlatIterator(Generic[ArrayT]):
         if isinstance(index, slice):
             index = FUNCTIONS["arange"](*index.indices(len(self)), device=base.mesh)
         elif np.dtype(getattr(index, "dtype", np.asarray(index).dtype)) == bool:
+            if FUNCTIONS["shape"](index) != (len(self),):
+                shape = list(FUNCTIONS["shape"](index))
+                problem = f"a mask of shape {shape} cannot choose from {len(self)} elements"
+                raise error(IndexRangeError, "flat", problem, operands={"x": base.type})
             index = FUNCTIONS["flatnonzero"](index)
         FUNCTIONS["put"](base, index, value)
 
     def _place(self, index: Any) -> tuple[int, ...] | None:
         """The indices along all axes of an element that an int names; None for another index, and
-        for one out of range."""
+        for one out of range. Raises IndexTypeError for an index that vectors have, and `flat` not.
+        """
         size, shape = len(self), self.base.shape  # type: ignore[attr-defined]
-        if isinstance(index, bool | np.bool_) or not isinstance(index, int | np.integer):
-            return None
-        if not -size <= index < size:
+        if index is None or isinstance(index, tuple | bool | np.bool_):
+            problem, remedy = f"{index!r} is no index", "Use ints, slices, index arrays, or masks."
+            raise error(IndexTypeError, "flat", problem, remedy=remedy)
+        if not isinstance(index, int | np.integer) or not -size <= index < size:
             return None
         return tuple(int(i) for i in np.unravel_index(index % size, shape))
 
