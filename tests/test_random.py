@@ -345,7 +345,8 @@ def test_generators_of_default_rng_are_of_their_seed_alone() -> None:
     seeds: list[Any] = [3, [3], [3, 1], np.random.SeedSequence(4), one, other, None]
     drawn = [numbers(gdt.random.default_rng(seed)) for seed in seeds]
     assert len({x for pair in drawn for x in pair}) == 2 * len(seeds)
-    assert numbers(gdt.random.default_rng([3, 1])) == drawn[2]
+    for integers in ([3, 1], np.array([3, 1])):
+        assert numbers(gdt.random.default_rng(integers)) == drawn[2]
     with pytest.raises(DtypeError, match="'three' is not an integer"):
         gdt.random.default_rng("three")
 

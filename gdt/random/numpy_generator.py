@@ -170,7 +170,7 @@ def default_rng(seed: Any = None) -> NumPyGenerator:
         return seed
     if seed is None:
         return _of_key(int(random_bits.fold_in(np, *generator.take())))
-    if isinstance(seed, Sequence) and not isinstance(seed, str):
+    if isinstance(seed, Sequence | np.ndarray) and np.ndim(seed):
         seed = np.random.SeedSequence(seed)
     if isinstance(seed, np.random.SeedSequence):
         seed = int(seed.generate_state(1, np.uint64)[0])
