@@ -49,13 +49,18 @@ def _operand(name: str, x: Any, *, is_real: bool = False) -> DistributedArray:
     return array
 
 
-def _length(name: str, array_type: ArrayType, n: Any) -> int:
+def _length(name: str, n: Any, **operands: ArrayType) -> int:
     """`n`, or ShapeError if it is no number of elements of a transform."""
     if isinstance(n, bool) or n < 1:
         problem = f"a transform of {n} elements"
         remedy = "It has 1 or more; n= pads an empty axis with zeros."
-        raise error(ShapeError, name, problem, operands={"x": array_type}, remedy=remedy)
+        raise error(ShapeError, name, problem, operands=operands, remedy=remedy)
     return int(n)
+
+
+def _lengths(name: str, n: int | None) -> list[int] | None:
+    """The lengths `s` of a transform of one axis: unlike in `s`, -1 is no length."""
+    return None if n is None else [_length(name, n)]
 
 
 def _sizes(
@@ -79,7 +84,7 @@ def _resized(
 ) -> DistributedArray:
     """`x` with these lengths along axes counted from the front."""
     for axis, n in zip(axes, sizes, strict=True):
-        x = resized(x, axis - x.ndim, _length(name, x.type, x.shape[axis] if n is None else n))
+        x = resized(x, axis - x.ndim, _length(name, x.shape[axis] if n is None else n, x=x.type))
     return x
 
 
@@ -112,7 +117,7 @@ def fft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dist
     >>> gdt.fft.fft([1.0, 0.0, 0.0, 0.0]).tolist()
     [(1+0j), (1+0j), (1+0j), (1+0j)]
     """
-    return _complex("fft.fft", x, None if n is None else [n], [axis], norm)
+    return _complex("fft.fft", x, _lengths("fft.fft", n), [axis], norm)
 
 
 @public_of("fft")
@@ -122,7 +127,7 @@ def ifft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dis
     >>> gdt.fft.ifft([4.0, 0.0, 0.0, 0.0]).tolist()
     [(1+0j), (1+0j), (1+0j), (1+0j)]
     """
-    return _complex("fft.ifft", x, None if n is None else [n], [axis], norm, inverse=True)
+    return _complex("fft.ifft", x, _lengths("fft.ifft", n), [axis], norm, inverse=True)
 
 
 @public_of("fft")
@@ -207,7 +212,7 @@ def _to_real(
     if not numbers:
         raise error(ShapeError, name, "there is no axis to transform", operands={"x": x.type})
     last, n = numbers[-1], sizes[-1]
-    n = _length(name, x.type, 2 * (x.shape[last] - 1) if n is None else n)
+    n = _length(name, 2 * (x.shape[last] - 1) if n is None else n, x=x.type)
     x = _resized(name, x, numbers, [*sizes[:-1], n // 2 + 1])
     is_half = x.dtype == np.float16 and len(numbers) == 1  # several axes: of complex64 before
     x = astype(x, np.float32) if is_half else x
@@ -253,7 +258,7 @@ def rfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dis
     >>> gdt.fft.rfft([1.0, 0.0, 0.0, 0.0]).tolist()
     [(1+0j), (1+0j), (1+0j)]
     """
-    return _of_real("fft.rfft", x, None if n is None else [n], [axis], norm)
+    return _of_real("fft.rfft", x, _lengths("fft.rfft", n), [axis], norm)
 
 
 @public_of("fft")
@@ -266,7 +271,7 @@ def irfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Di
     >>> gdt.fft.irfft([1.0, 1.0, 1.0]).tolist()
     [1.0, 0.0, 0.0, 0.0]
     """
-    return _to_real("fft.irfft", x, None if n is None else [n], [axis], norm)
+    return _to_real("fft.irfft", x, _lengths("fft.irfft", n), [axis], norm)
 
 
 @public_of("fft")
@@ -325,7 +330,7 @@ def hfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Dis
     [1.0, 1.0, 1.0, 1.0]
     """
     inverse_norm = SWAPPED[_checked_norm("fft.hfft", norm)]
-    sizes = None if n is None else [n]
+    sizes = _lengths("fft.hfft", n)
     return _to_real("fft.hfft", x, sizes, [axis], inverse_norm, conjugated=True)
 
 
@@ -337,4 +342,4 @@ def ihfft(x: Any, n: int | None = None, axis: int = -1, norm: Norm = None) -> Di
     [(1-0j), (1-0j), (1-0j)]
     """
     inverse_norm = SWAPPED[_checked_norm("fft.ihfft", norm)]
-    return conj(_of_real("fft.ihfft", x, None if n is None else [n], [axis], inverse_norm))
+    return conj(_of_real("fft.ihfft", x, _lengths("fft.ihfft", n), [axis], inverse_norm))
