@@ -690,6 +690,8 @@ def test_what_has_no_place_for_an_array_is_no_state(alone: Any) -> None:
     if alone is not None:
         with pytest.raises(DtypeError, match=r"state\[0\] is .*, which has no place for an array"):
             gdt.function(lambda x: x, state=alone)
+    with pytest.raises(DtypeError, match=r"write state=\[arrays\] of a list of arrays"):
+        gdt.function(lambda x: x, state=[gdt.ones(1)])
 
 
 def test_how_often_a_step_is_verified_is_no_negative_number() -> None:

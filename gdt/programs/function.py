@@ -254,13 +254,14 @@ def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: 
 
     1. The arrays of a step come from its arguments and its state. `state` names the state: a
        Module, an optimizer, a generator, a dict or list of arrays, an object with attributes, or
-       several of them in a list or tuple. Without it the state is every array,
-       Module, optimizer, generator and tree of them in the variables of `f`: the variables of
-       enclosing functions, defaults, the object that `f` is or is bound to, and the global
-       variables that its code names; and in the variables of functions among these, but for global
-       variables of other files. A replay reads arrays anew in their places, and puts new arrays
-       where the step does. Where a variable that `state` does not name leads to one of its arrays
-       or containers, and leads to another later, the step is recorded anew.
+       several of them in a list or tuple; a list of arrays alone is one of several,
+       `state=[arrays]`. Without it the state is every array, Module, optimizer, generator and
+       tree of them in the variables of `f`: the variables of enclosing functions, defaults, the
+       object that `f` is or is bound to, and the global variables that its code names; and in the
+       variables of functions among these, but for global variables of other files. A replay reads
+       arrays anew in their places, and puts new arrays where the step does. Where a variable that
+       `state` does not name leads to one of its arrays or containers, and leads to another later,
+       the step is recorded anew.
     2. All else in arguments and state (numbers, texts, structure, `model.training`,
        hyperparameters) is part of the signature of a call. The first call with a signature runs as
        written, the second is recorded, later ones are replayed. Schedules of learning rates, counts
@@ -314,7 +315,8 @@ def function(f: Callable[..., Any] | None = None, *, state: Any = None, verify: 
                 "function",
                 f"state[{i}] is {shown_value(part)}, which has no place for an array",
                 remedy="Name Modules, optimizers, generators, dicts, lists or objects with "
-                "attributes, and keep arrays in them.",
+                "attributes, and keep arrays in them. A list names several: write "
+                "state=[arrays] of a list of arrays.",
             )
     decorate = partial(Function, state=None if named is None else tuple(named), verify=verify)
     return decorate if f is None else decorate(f)
