@@ -103,16 +103,22 @@ def drawn_of(
     """
     sizes = checked_shape(shape, name or sampler)
     layout = checked_layout(layout, len(sizes), name or sampler)
-    dtype, is_count = checked_dtype(dtype, name or sampler), sampler in COUNTS
-    if kind_of(dtype) not in ("iuf" if is_count else "f"):
-        problem = f"cannot draw {dtype}"
-        remedy = "It draws integers and floats." if is_count else "It draws floats."
-        raise error(DtypeError, name or sampler, problem, remedy=remedy)
+    dtype = drawn_dtype(dtype, name or sampler, is_count=sampler in COUNTS)
     array_type = ArrayType.of(sizes, dtype, layout.resolved)
     parameters = [_parameter(p, array_type, name or sampler) for p in (first, second)]
     operands = (*operands_of(key, array_type.mesh), *parameters)
     out: DistributedArray = _draw_of(*operands, sampler=sampler, array_type=array_type)
     return in_layout(out, layout)
+
+
+def drawn_dtype(dtype: Any, name: str, *, is_count: bool) -> np.dtype:
+    """`dtype`, or DtypeError if a draw does not have it: counts are integers too."""
+    dtype = checked_dtype(dtype, name)
+    if kind_of(dtype) not in ("iuf" if is_count else "f"):
+        problem = f"cannot draw {dtype}"
+        remedy = "It draws integers and floats." if is_count else "It draws floats."
+        raise error(DtypeError, name, problem, remedy=remedy)
+    return dtype
 
 
 def _parameter(value: Any, array_type: ArrayType, name: str) -> Any:

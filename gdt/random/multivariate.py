@@ -20,7 +20,7 @@ from gdt.ops.products.op import matmul
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import Shape, checked_shape
 from gdt.random.counts import binomial
-from gdt.random.draws import drawn_of, in_layout, normal
+from gdt.random.draws import drawn_dtype, drawn_of, in_layout, normal
 from gdt.random.generator import Key
 from gdt.random.variates import keys_of
 from gdt.sharding.layout import Layout
@@ -33,8 +33,8 @@ def _shape_and_layout(
 
     shape: the axes in front of the vectors."""
     sizes = checked_shape(shape, name)
-    if np.ndim(values) != 1:
-        problem = f"a parameter of shape {list(np.shape(values))} is no vector"
+    if np.ndim(values) != 1 or not np.shape(values)[0]:
+        problem = f"a parameter of shape {list(np.shape(values))} is no vector of 1 or more numbers"
         raise error(ShapeError, name, problem)
     sizes = (*sizes, np.shape(values)[0])
     return sizes, checked_layout(layout, len(sizes), name)
@@ -89,6 +89,7 @@ def dirichlet(
     [1.0, 1.0, 1.0, 1.0, 1.0]
     """
     sizes, target = _shape_and_layout("dirichlet", shape, layout, alpha)
+    dtype = drawn_dtype(dtype, "dirichlet", is_count=False)
     if not isinstance(alpha, DistributedArray) and not (np.asarray(alpha) > 0).all():
         raise error(ArgumentError, "dirichlet", f"alpha is {alpha}, and not all above 0")
     x = drawn_of("log_gamma", sizes, float, target, key, _on_mesh(alpha, target), name="dirichlet")
@@ -119,6 +120,7 @@ def multinomial(
     [10, 10, 10]
     """
     sizes, target = _shape_and_layout("multinomial", shape, layout, pvals)
+    dtype = drawn_dtype(dtype, "multinomial", is_count=True)
     chances = np.asarray(pvals, float)
     if not ((chances >= 0).all() and chances[:-1].sum() <= 1 + 1e-12):
         problem = f"pvals are {pvals}: one is below 0, or their sum is more than 1"

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gdt.arguments import checked
 from gdt.array.array import DistributedArray
-from gdt.errors import ArgumentError, error
+from gdt.errors import ArgumentError, ShapeError, error
 from gdt.ops.comparison import where
 from gdt.ops.elementwise import sqrt
 from gdt.ops.exponential import exp, expm1
@@ -243,11 +245,20 @@ def triangular(
 ) -> DistributedArray:
     """Numbers between `left` and `right` whose density rises to `mode` and falls behind it.
 
-    left, mode, right: numbers. Raises ArgumentError unless left <= mode <= right and left < right.
+    left, mode, right: numbers. Raises ShapeError for arrays that are no numbers, ArgumentError
+    unless left <= mode <= right and left < right.
 
     >>> bool(gdt.all(gdt.random.triangular(9, 0.0, 1.0, 3.0, key=0) < 3))
     True
     """
+    if np.ndim(left) or np.ndim(mode) or np.ndim(right):
+        shapes = ", ".join(str(list(np.shape(p))) for p in (left, mode, right))
+        raise error(
+            ShapeError,
+            "triangular",
+            f"left, mode and right have shapes {shapes}; they are numbers",
+            remedy="Scale draws of numbers: left + (right - left) * triangular(shape, 0, peak, 1).",
+        )
     if not (left <= mode <= right and left < right):
         problem = f"left {left}, mode {mode} and right {right} are not in this order"
         raise error(ArgumentError, "triangular", problem)
