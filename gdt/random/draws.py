@@ -111,14 +111,14 @@ def drawn_of(
     return in_layout(out, layout)
 
 
-def drawn_dtype(dtype: Any, name: str, *, is_count: bool) -> np.dtype:
+def drawn_dtype(dtype: Any, name: str, *, is_count: bool) -> np.dtype[Any]:
     """`dtype`, or DtypeError if a draw does not have it: counts are integers too."""
-    dtype = checked_dtype(dtype, name)
-    if kind_of(dtype) not in ("iuf" if is_count else "f"):
-        problem = f"cannot draw {dtype}"
+    drawable: np.dtype[Any] = checked_dtype(dtype, name)
+    if kind_of(drawable) not in ("iuf" if is_count else "f"):
+        problem = f"cannot draw {drawable}"
         remedy = "It draws integers and floats." if is_count else "It draws floats."
         raise error(DtypeError, name, problem, remedy=remedy)
-    return dtype
+    return drawable
 
 
 def _parameter(value: Any, array_type: ArrayType, name: str) -> Any:
