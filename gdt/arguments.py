@@ -214,7 +214,7 @@ def shown_value(value: object) -> str:
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."
     kind = getattr(value, "type", None)
-    return f"{type_text(value)}" if kind is None else str(kind)
+    return type_text(value) if kind is None else str(kind)
 
 
 def out_of_memory(name: str, cause: MemoryError) -> DeviceError:

@@ -402,7 +402,7 @@ def _with_aux(returned: object) -> tuple[Any, Any]:
     """Return what a function with `has_aux` has returned, or raise GradientError if that is no
     pair."""
     if not isinstance(returned, tuple) or len(returned) != 2:
-        what = f"{type_text(returned)}"
+        what = type_text(returned)
         what += f" of {len(returned)}" if isinstance(returned, tuple) else ""
         problem = f"with has_aux the function returns {what}, not the pair (value, aux)"
         raise error(GradientError, "value_and_grad", problem)

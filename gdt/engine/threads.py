@@ -9,6 +9,7 @@ would be added in another order. Matrix products are not either: BLAS has thread
 from __future__ import annotations
 
 import contextvars
+import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -78,13 +79,12 @@ class ThreadedBody:
         self.body, self.cuts, self.size = body, cuts, size
 
     def __call__(self, *operands: Any, **memory: Any) -> Any:
-        count = min(host_thread_count(), self.size // SMALLEST)
+        count = count_for(self.size)
         cut, size = self._cut(operands, count)
         if cut is None:
             return self.body(*operands, **memory)
-        edges = [size * i // count for i in range(count + 1)]
-        parts = [slice(*edges[i : i + 2]) for i in range(count)]
-        results = together([self._call(operands, memory, cut, part) for part in parts])
+        calls = [self._call(operands, memory, cut, part) for part in parts_of(size, count)]
+        results = together(calls)
         return memory["out"] if "out" in memory else np.concatenate(results, axis=cut.output)
 
     def _cut(self, operands: Sequence[Any], count: int) -> tuple[Cut | None, int]:
@@ -116,6 +116,17 @@ def _index(axis: int, part: slice) -> tuple[Any, ...]:
     if axis >= 0:
         return (*[slice(None)] * axis, part)
     return (..., part, *[slice(None)] * (-axis - 1))
+
+
+def count_for(size: int) -> int:
+    """Return the number of threads that compute a block of `size` elements."""
+    return max(1, min(host_thread_count(), size // SMALLEST))
+
+
+def parts_of(length: int, count: int) -> list[slice]:
+    """Return `count` slices of an axis, one for each thread, of about the same length."""
+    edges = [length * i // count for i in range(count + 1)]
+    return list(itertools.starmap(slice, itertools.pairwise(edges)))
 
 
 def together(calls: Sequence[Callable[[], Any]]) -> list[Any]:

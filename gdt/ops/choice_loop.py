@@ -12,7 +12,6 @@ import numpy as np
 from gdt.backend import NUMPY
 from gdt.engine import threads
 from gdt.engine.loops import loop, vectors
-from gdt.settings import host_thread_count
 
 Block = Any
 Body = Callable[..., Any]
@@ -53,9 +52,7 @@ def chosen(condition: Block, x: Block, y: Block) -> Block | None:
     x, y = [
         rest.pop(0).view(word) if np.ndim(v) else np.full(1, v, dtype).view(word) for v in (x, y)
     ]
-    count = max(1, min(host_thread_count(), mask.size // threads.SMALLEST))
-    edges = [mask.size * i // count for i in range(count + 1)]
-    parts = [slice(*edges[i : i + 2]) for i in range(count)]
+    parts = threads.parts_of(mask.size, threads.count_for(mask.size))
     calls = [
         partial(
             choose, mask[p], *[v if v.size == 1 else v[p] for v in (x, y)], target.view(word)[p]

@@ -18,7 +18,6 @@ import numpy.typing as npt
 from gdt.backend import NUMPY
 from gdt.engine import threads
 from gdt.engine.loops import loop
-from gdt.settings import host_thread_count
 
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
@@ -201,7 +200,7 @@ def _fill_runs(
             part = bits[:, begin - first_word : end - first_word]
             out[_as_index(xp, rows), begin:end] = finish(part)
 
-    count = min(host_thread_count(), out.size // threads.SMALLEST) if xp is np else 1
+    count = threads.count_for(out.size) if xp is np else 1
     if count > 1:
         threads.together([partial(fill, tiles[i::count]) for i in range(count)])
     else:

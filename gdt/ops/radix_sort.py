@@ -23,7 +23,6 @@ import numpy as np
 from gdt.backend import NUMPY
 from gdt.engine import threads
 from gdt.engine.loops import loop
-from gdt.settings import host_thread_count
 
 Block = Any
 Array = Any
@@ -87,9 +86,8 @@ def _ordered(x: Array, *, with_order: bool) -> Array:
     char, words = _char(x), x.view(f"u{x.dtype.itemsize}")
     in_given_order = words
     infinity = int(np.array(np.inf, x.dtype).view(words.dtype)) if x.dtype.kind == "f" else 0
-    count = max(1, min(host_thread_count(), x.size // threads.SMALLEST))
-    edges = [x.size * i // count for i in range(count + 1)]
-    parts = [slice(*edges[i : i + 2]) for i in range(count)]
+    count = threads.count_for(x.size)
+    parts = threads.parts_of(x.size, count)
     digits = NUMPY.empty(x.shape, np.dtype(np.uint16))
     order = np.arange(x.size, dtype=words.dtype) if with_order else None
 

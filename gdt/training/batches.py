@@ -23,7 +23,7 @@ ARRAYS_AS_BATCHES = (
 def pair(batch: Any, method: str) -> tuple[Any, Any, Any]:
     """Return a batch as (x, y, weights), or raise ArgumentError."""
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        what = f"{type_text(batch)}"
+        what = type_text(batch)
         what += f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
         problem = f"a batch is {what}, not a pair (x, y)"
         raise error(ArgumentError, f"Trainer.{method}", problem, remedy=ARRAYS_AS_BATCHES)
