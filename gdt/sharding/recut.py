@@ -184,7 +184,7 @@ class Recut:
             for grid in self.mesh.blocks
         ]
 
-    @property
+    @cached_property
     def inside(self) -> Index:
         """The index of the part of a block of the result that lies within the margins."""
         index = [slice(None)] * (self.mesh.ndim + self.want.ndim)
