@@ -801,10 +801,14 @@ def test_recordings_keep_no_arrays_alive() -> None:
         _, g = gdt.value_and_grad(lambda p: gdt.sum(p["w"] * x))(w)
         optimizer.update(w, g)
 
-    x = gdt.ones((64, 64))
+    batches = []
     for rate in (0.1, 0.2, 0.3):
         optimizer.learning_rate = rate
-        step(x), step(x)
+        for x in (gdt.ones((64, 64)), gdt.ones((64, 64))):
+            step(x)
+            batches.append(weakref.ref(x))
+        del x
+    assert [batch() for batch in batches] == [None] * 6
     kept = [weakref.ref(a.blocks[0].base) for a in (w["w"], optimizer.state["m"]["w"])]
     w["w"], optimizer.state["m"]["w"] = gdt.zeros((64, 64)), gdt.zeros((64, 64))
     gdt.backend.NUMPY.pool.trim()

@@ -197,7 +197,9 @@ class Function:
             for (place, array, _, argument), register in arrays:
                 now = read(place)
                 written = None if now is array else Result.of(now, results)
-                inputs.append(Input(place, argument, array.type, register, written))
+                # The arguments of this call shall not stay alive.
+                source = place if argument < 0 else place._replace(owner=None)
+                inputs.append(Input(source, argument, array.type, register, written))
             outputs = [recorder.find(r) for r in results]
             program = recorder.program([i.register for i in inputs], outputs, replaced(inputs))
             if program is None:

@@ -108,9 +108,9 @@ def _returned(template: Tree, namespace: dict[str, Any]) -> str:
 class Input(NamedTuple):
     """The place from which a program reads a register.
 
-    argument: the number of the place among those of the arguments; -1 for a place of the state.
-    type: the type that the array there must have. written: the result that is put there after the
-    call; None if the array stays.
+    argument: the number of the place among those of the arguments, of which each call has its own
+    owner (here None); -1 for a place of the state. type: the type that the array there must have.
+    written: the result that is put there after the call; None if the array stays.
     """
 
     place: Place
