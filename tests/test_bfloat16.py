@@ -28,7 +28,9 @@ engine.register()
 MESHES = [create_mesh([("a", 2), ("b", 2)], blocks=n) for n in (1, 4)]
 GPUS = engine.mesh({"a": 2, "b": 2}, 2)
 EPSILON = 2.0**-7
-BY_RESOLUTION = {"nextafter", "spacing", "view"}  # of the dtype itself, or by its bits
+BY_RESOLUTION = {
+    "nextafter", "spacing", "view", "viewed", "viewed_in_parts", "viewed_together",
+}  # of the dtype itself, or by its bits  # fmt: skip
 IN_FLOAT32 = {"softmax_statistics", "cross_entropy_of_split", "fused_cross_entropy", "astype"}
 
 
