@@ -100,6 +100,20 @@ def _mesh_shape(mesh_ndim: int, *blocks: Block) -> tuple[int, ...]:
     return tuple(max(sizes) for sizes in zip(*(b.shape[:mesh_ndim] for b in blocks), strict=True))
 
 
+def _by_kernel(
+    function: Callable[..., None], shape: tuple[int, ...], images: Block, kernel: Block, out: Block,
+    how: Steps,
+) -> None:  # fmt: skip
+    """Call a function of images, one kernel, memory for what it computes and windows: once where
+    all coordinates of the mesh have one kernel, else for each of them."""
+    one = (0,) * len(shape)
+    if math.prod(kernel.shape[: len(shape)]) == 1:
+        function(images, kernel[one], out, how)
+    else:
+        for at, part, weight in coordinates(shape, images, kernel):
+            function(part, weight[one], out[at], how)
+
+
 def _convolve(
     convolve: Callable[..., None], xp: Any, x: Block, kernel: Block, numbers: Numbers, how: Steps
 ) -> Block:
@@ -111,11 +125,7 @@ def _convolve(
     lead = images.shape[mesh_ndim : -rank - 1]
     dtype = xp.result_type(x.dtype, kernel.dtype)
     out = xp.empty((*shape, *lead, *numbers, kernel.shape[-1]), dtype)
-    if math.prod(kernel.shape[:mesh_ndim]) == 1:
-        convolve(images, kernel[(0,) * mesh_ndim], out, how)
-    else:
-        for at, part, weight in coordinates(shape, images, kernel):
-            convolve(part, weight[(0,) * mesh_ndim], out[at], how)
+    _by_kernel(convolve, shape, images, kernel, out, how)
     return tiles_in_place(xp, out, rank)
 
 
@@ -147,11 +157,7 @@ def _input_gradient(
     lead, channels = results.shape[mesh_ndim : -rank - 1], block_shape[-1]
     dtype = xp.result_type(g.dtype, kernel.dtype)
     out = xp.empty((*shape, *lead, *lengths(numbers, how), channels), dtype)
-    if math.prod(kernel.shape[:mesh_ndim]) == 1:
-        gradient(results, kernel[(0,) * mesh_ndim], out, how)
-    else:
-        for at, part, weight in coordinates(shape, results, kernel):
-            gradient(part, weight[(0,) * mesh_ndim], out[at], how)
+    _by_kernel(gradient, shape, results, kernel, out, how)
     return tiles_in_place(xp, out, rank)
 
 
