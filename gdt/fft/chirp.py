@@ -31,6 +31,7 @@ from gdt.ops.elementwise import conj, like, real
 from gdt.ops.generation import from_indices
 from gdt.ops.indexing import getitem
 from gdt.ops.joining import concat
+from gdt.ops.matrices import rows_and_columns
 from gdt.ops.movement import with_axes_moved
 from gdt.ops.rearranging import swapaxes
 from gdt.sharding.array_type import ArrayType
@@ -265,13 +266,8 @@ def waved(
     >>> gdt.fft.chirp.waved(gdt.ones((2, 2)), wave=wave, start=0).round(3).tolist()
     [[(1+0j), 1j], [(1+0j), 1j]]
     """
-    ones = (1,) * (x.ndim - shards.start["i"].ndim)
-    row, column = (
-        xp.asarray(shards.start[f]).reshape(shards.start[f].shape + ones) for f in ("i", "j")
-    )
-    row = row + start + xp.arange(x.shape[-2])[:, None]  # (mesh axes..., 1, ..., rows, 1)
-    column = column + xp.arange(x.shape[-1])
-    values = wave.at(xp, row * shards.size["j"], column)
+    row, column = rows_and_columns(xp, x, shards)
+    values = wave.at(xp, (row + start) * shards.size["j"], column)
     values *= scale
     values = values.astype(xp.result_type(x.dtype, np.complex64), copy=False)
     if values.shape != x.shape:

@@ -16,6 +16,7 @@ from gdt.engine.op import op
 from gdt.engine.plan import Memory, Shards
 from gdt.ops.elementwise import conj, like
 from gdt.ops.indexing import getitem
+from gdt.ops.matrices import rows_and_columns
 from gdt.ops.padding import pad
 from gdt.settings import host_thread_count
 from gdt.sharding.array_type import ArrayType
@@ -152,15 +153,11 @@ def twiddled(
     [[(1+0j), (1+0j)], [(1+0j), -1j]]
     """
     rows, columns = x.shape[-2:]
-    ones = (1,) * (x.ndim - shards.start["i"].ndim)
-    row, column = (
-        xp.asarray(shards.start[f]).reshape(shards.start[f].shape + ones) for f in ("i", "j")
-    )
-    row = row + xp.arange(rows)[:, None]  # (mesh axes..., 1, ..., rows, 1)
+    row, column = rows_and_columns(xp, x, shards)
     # Column l is h * width + w: the factors of h and of w, of which there are few, give those of l.
     width = max(1, int(np.sqrt(columns)))
     turn = (2j if inverse else -2j) * np.pi / n
-    high = xp.exp(turn * (row * (column + xp.arange(0, columns, width)) % n))
+    high = xp.exp(turn * (row * column[..., ::width] % n))
     low = xp.exp(turn * (row * xp.arange(width) % n))
     dtype = xp.result_type(x.dtype, np.complex64)
 

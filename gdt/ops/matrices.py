@@ -92,11 +92,20 @@ def _prepare_triangle(array_type: ArrayType, *, k: int = 0) -> dict[str, Any]:
     return {"k": int(k)}
 
 
+def rows_and_columns(xp: Any, x: Block, shards: Shards) -> tuple[Block, Block]:
+    """Return the indices of the rows of matrices (..., i, j), and of their columns, in the whole
+    array: (mesh axes..., 1, ..., i, 1) and (mesh axes..., 1, ..., 1, j)."""
+    ones = (1,) * (x.ndim - shards.start["i"].ndim)
+    rows, columns = (
+        xp.asarray(shards.start[f]).reshape(shards.start[f].shape + ones) for f in ("i", "j")
+    )
+    return rows + xp.arange(x.shape[-2])[:, None], columns + xp.arange(x.shape[-1])
+
+
 def _diagonals(xp: Any, x: Block, shards: Shards) -> Block:
     """The distance of every element to the right of the main diagonal: (mesh axes..., i, j)."""
-    ones = (1,) * (x.ndim - shards.start["i"].ndim)
-    rows, columns = (shards.start[f].reshape(shards.start[f].shape + ones) for f in ("i", "j"))
-    return columns + xp.arange(x.shape[-1]) - (rows + xp.arange(x.shape[-2])[:, None])
+    rows, columns = rows_and_columns(xp, x, shards)
+    return columns - rows
 
 
 @op("... i j -> ... i j", linear="x", prepare=_prepare_triangle)
