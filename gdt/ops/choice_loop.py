@@ -43,9 +43,11 @@ def chosen(condition: Block, x: Block, y: Block) -> Block | None:
     x, y: blocks of the condition's shape, of which one may be a number.
     """
     choose, dtype = _loop(condition, x, y), np.result_type(x, y)
+    if choose is None:
+        return None
     out = NUMPY.empty(condition.shape, dtype)
     elements = vectors(condition, *[v for v in (x, y) if np.ndim(v)], out)
-    if choose is None or elements is None or not all(v.flags.aligned for v in elements):
+    if elements is None or not all(v.flags.aligned for v in elements):
         return None
     mask, *rest, target = elements
     word = f"u{dtype.itemsize}"

@@ -20,10 +20,7 @@ from gdt.ops.nn.cross_entropy.integer_labels import (
 )
 from gdt.ops.nn.cross_entropy.kernels import gradient_kernel
 from gdt.ops.nn.cross_entropy.loops import gradient_loop
-from gdt.ops.nn.softmax import (
-    softmax_from,
-    softmax_gradient,
-)
+from gdt.ops.nn.softmax import softmax_from, softmax_gradient
 from gdt.ops.reductions import sum_
 from gdt.ops.shapes import expand_dims
 from gdt.sharding.array_type import ArrayType
