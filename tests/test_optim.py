@@ -232,6 +232,19 @@ def test_gradients_that_do_not_fit_are_listed_and_change_nothing() -> None:
     assert (parameters["w"].numpy() == 1).all()
 
 
+def test_gradients_miss_none_of_the_parameters_whose_state_is_split() -> None:
+    mesh = create_mesh([("data", 4)])
+    layouts = gdt.nn.LayoutMap(mesh)
+    layouts["layers.0.weight"] = gdt.nn.Sharded(state="data")
+    model = layouts.apply(gdt.nn.Sequential(gdt.nn.Dense(8, 4, key=1)))
+    before = model.parameters()
+    gradients = {n: gdt.ones(x.shape, x.dtype, layout=x.layout) for n, x in before.items()}
+    del gradients["layers.0.weight"]
+    with pytest.raises(ShapeError, match=r"layers\.0\.weight: no gradient"):
+        SGD(0.1).update(model, gradients)
+    assert all(x is before[n] for n, x in model.parameters().items())
+
+
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_parameter_of_a_new_shape_changes_nothing(name: str) -> None:
     optimizer = OPTIMIZERS[name][0]()

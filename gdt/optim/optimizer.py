@@ -160,7 +160,7 @@ class Optimizer(Stateful):
         else:
             targets = self.targets("update", parameters)
             named = [(s.name, (s.owner, s.key)) for s in targets if s.state_layout is None]
-        updates = self._ready(named, gradients)
+        updates = self._ready(named, gradients) if len(named) >= len(targets) else None
         if updates is not None:
             self.take_step(*updates, are_alike=True)
             return
