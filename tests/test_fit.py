@@ -32,6 +32,7 @@ from gdt.training import (
     ModelCheckpoint,
     ReduceLROnPlateau,
     TensorBoard,
+    TerminateOnNaN,
     Trainer,
 )
 
@@ -331,6 +332,54 @@ def test_a_plateau_reduces_the_rate() -> None:
     np.testing.assert_allclose(
         history["learning_rate"], np.array([1, 1, 1, 0.5, 0.5, 0.25]) * 1e-30
     )
+    plateau = ReduceLROnPlateau("loss", factor=0.5, patience=0, cooldown=2)
+    history = model.fit(X[:, :1], X[:, :1], epochs=6, shuffle=False, verbose=0, callbacks=[plateau])
+    rates = np.array([1, 1, 0.5, 0.5, 0.25, 0.25]) * history["learning_rate"][0]
+    np.testing.assert_allclose(history["learning_rate"], rates)
+    with pytest.raises(ArgumentError, match="ReduceLROnPlateau: patience is -1, below 0"):
+        ReduceLROnPlateau("loss", patience=-1)
+
+
+def test_functions_of_batches_and_epochs_take_logs_as_keras_do() -> None:
+    names: list[str] = []
+    note = lambda name: lambda *args: names.append(f"{name} {len(args)}")
+    functions = {n: note(n) for n in ("on_train_begin", "on_epoch_begin", "on_train_batch_begin")}
+    compiled().fit(X, Y, verbose=0, callbacks=[LambdaCallback(**functions)])
+    assert names == ["on_train_begin 1", "on_epoch_begin 2", *["on_train_batch_begin 2"] * 2]
+
+
+def test_an_evaluation_in_a_training_leaves_its_totals() -> None:
+    class Evaluate(Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.model.evaluate(X[:8], Y[:8] > 1, verbose=0)  # type: ignore[attr-defined]
+
+    results = []
+    for callbacks in ([], [Evaluate()]):
+        gdt.random.seed(0)
+        model = nn.Sequential(nn.Dense(6, 1, activation="sigmoid", key=0))
+        model.compile("sgd", "binary_crossentropy", ["auc"])
+        results.append(model.fit(X, Y > 1, 10, verbose=0, callbacks=callbacks)["auc"])
+    assert results[0] == results[1] and 0 < results[0][0] < 1
+
+
+def test_only_callbacks_that_act_after_batches_have_results_read(tmp_path: Path) -> None:
+    class Watching(ModelCheckpoint):
+        def on_batch_begin(self, batch: int, logs: Any = None) -> None: ...
+
+    assert not ModelCheckpoint("m").watches_batches and not Callback().watches_batches
+    assert ModelCheckpoint("m", save_freq=3).watches_batches and Watching("m").watches_batches
+    with pytest.raises(ArgumentError, match="save_freq is 0\n  It is 'epoch', 'batch' or a pos"):
+        BackupAndRestore(tmp_path, save_freq=0)
+
+
+def test_callbacks_end_at_a_loss_that_is_no_number() -> None:
+    class Ending(TerminateOnNaN):
+        pass
+
+    model, nan = linear(), np.full((4, 1), np.nan, "float32")
+    with pytest.warns(UserWarning, match="the loss is nan after batch 0; training ends"):
+        history = model.fit(nan, nan, epochs=9, verbose=0, callbacks=[Ending()])
+    assert len(history.epochs) == 1
 
 
 def test_keras_way_to_stop_leaves_nothing_on_the_model() -> None:
@@ -462,6 +511,24 @@ def test_an_ended_training_has_nothing_to_do(tmp_path: Path) -> None:
     assert_same(training(tmp_path), first)
     with pytest.raises(CheckpointError, match="is of 2 callbacks, not 3"):
         training(tmp_path, [FailAfter(-1)])
+
+
+def test_what_callbacks_keep_is_there_again(tmp_path: Path) -> None:
+    class Sum(Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.arrays["sum"] = self.arrays.get("sum", gdt.zeros((2,))) + epoch + 1
+
+    def callbacks(folder: str, steps: int) -> list[Callback]:
+        path = tmp_path / folder / "{epoch}"
+        files = ModelCheckpoint(path, save_freq=3, save_weights_only=True)
+        return [Sum(), files, FailAfter(steps)]
+
+    with pytest.raises(ZeroDivisionError):  # in the second epoch, of 5 batches
+        training(tmp_path, callbacks("a", 7))
+    again = callbacks("b", -1)
+    training(tmp_path, again)
+    assert again[0].arrays["sum"].tolist() == [10.0, 10.0]  # 1 + 2 + 3 + 4
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["2", "3", "4"]
 
 
 def test_keras_backup_is_resume(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from gdt.sharding import processes
 from gdt.training.history import Numbers
 
 Function = Callable[..., object]
+BATCH_METHODS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 
 
 class Callback:
@@ -49,12 +50,19 @@ class Callback:
         model: Module = self.trainer.model
         return model
 
+    @property
+    def watches_batches(self) -> bool:
+        """Whether the callback has methods of batches. Results are then read after every step, for
+        which devices wait."""
+        return has_batch_methods(self, Callback)
+
     def state(self) -> dict[str, Any]:
         """Return what a resumed training needs, in values that JSON can hold."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
+        """Go on from what `state` returned: by default, set attributes of these names."""
+        vars(self).update(state)
 
     def on_train_begin(self, logs: Numbers | None = None) -> None:
         """Run before the first epoch."""
@@ -93,6 +101,14 @@ class Callback:
 
     def on_predict_end(self, logs: Numbers | None = None) -> None:
         """Run after predictions."""
+
+
+def has_batch_methods(callback: Callback, base: type[Callback]) -> bool:
+    """Return whether a callback has other methods of batches than its class `base`."""
+    return any(
+        name in vars(callback) or getattr(type(callback), name) is not getattr(base, name)
+        for name in BATCH_METHODS
+    )
 
 
 @checked_class(eager=True)
@@ -212,10 +228,14 @@ class LearningRateScheduler(Callback):
 
 
 class Monitor(Callback):
-    """A callback that compares one result with its best value so far."""
+    """A callback that compares one result with its best value so far.
 
-    def __init__(self, monitor: str, mode: str, min_delta: float = 0.0) -> None:
+    patience: epochs without a better value that it waits for; `wait` counts them."""
+
+    def __init__(self, monitor: str, mode: str, min_delta: float = 0.0, patience: int = 0) -> None:
         super().__init__()
+        if patience < 0:
+            raise error(ArgumentError, type(self).__name__, f"patience is {patience}, below 0")
         if mode not in ("auto", "min", "max"):
             problem = f"mode is {mode!r}"
             remedy = "It is 'auto', 'min' or 'max'."
@@ -223,6 +243,7 @@ class Monitor(Callback):
         rises = mode == "max" or (mode == "auto" and monitor.endswith(RISING))
         self.monitor, self.sign, self.min_delta = monitor, -1 if rises else 1, abs(min_delta)
         self.best: float | None = None
+        self.patience, self.wait = patience, 0
 
     def value(self, logs: Numbers | None) -> float:
         """Return the watched result, or raise ArgumentError that lists the names of all."""
@@ -241,10 +262,6 @@ class Monitor(Callback):
     def state(self) -> dict[str, Any]:
         """Return the best value."""
         return {"best": self.best}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from the best value."""
-        vars(self).update(state)
 
 
 RISING = ("accuracy", "acc", "auc", "precision", "recall")
@@ -277,13 +294,10 @@ class EarlyStopping(Monitor):
         restore_best_weights: bool = False,
         start_from_epoch: int = 0,
     ) -> None:
-        super().__init__(monitor, mode, min_delta)
-        if patience < 0:
-            raise error(ArgumentError, "EarlyStopping", f"patience is {patience}, below 0")
-        self.patience, self.verbose, self.baseline = patience, verbose, baseline
+        super().__init__(monitor, mode, min_delta, patience)
+        self.verbose, self.baseline = verbose, baseline
         self.restore_best_weights = restore_best_weights
-        self.start_from_epoch = start_from_epoch
-        self.wait, self.best_epoch = 0, 0
+        self.start_from_epoch, self.best_epoch = start_from_epoch, 0
 
     def on_train_begin(self, logs: Numbers | None = None) -> None:
         """Forget an earlier training."""
@@ -324,7 +338,8 @@ class ReduceLROnPlateau(Monitor):
     """Multiply the learning rate by `factor` where a result has not improved for `patience` epochs.
 
     cooldown: epochs after a reduction in which none is counted. min_lr: the least rate. For the
-    others see `EarlyStopping`. Raises ArgumentError for a factor outside of (0, 1).
+    others see `EarlyStopping`. Raises ArgumentError for a factor outside of (0, 1) and a negative
+    patience.
 
     >>> gdt.training.ReduceLROnPlateau("loss", factor=0.5, patience=2).factor
     0.5
@@ -341,13 +356,12 @@ class ReduceLROnPlateau(Monitor):
         cooldown: int = 0,
         min_lr: float = 0.0,
     ) -> None:
-        super().__init__(monitor, mode, min_delta)
+        super().__init__(monitor, mode, min_delta, patience)
         if not 0 < factor < 1:
             problem, remedy = f"factor is {factor!r}", "It is between 0 and 1."
             raise error(ArgumentError, "ReduceLROnPlateau", problem, remedy=remedy)
-        self.factor, self.patience, self.verbose = factor, patience, verbose
-        self.cooldown, self.min_lr = cooldown, min_lr
-        self.wait, self.cooling = 0, 0
+        self.factor, self.verbose = factor, verbose
+        self.cooldown, self.min_lr, self.cooling = cooldown, min_lr, 0
 
     def on_train_begin(self, logs: Numbers | None = None) -> None:
         """Forget an earlier training."""
@@ -363,7 +377,9 @@ class ReduceLROnPlateau(Monitor):
         if self.is_better(value):
             self.best, self.wait = value, 0
             return
-        self.wait += not self.cooling
+        if self.cooling:
+            return
+        self.wait += 1
         if self.wait >= self.patience and rate_of(optimizer) > self.min_lr:
             set_rate(optimizer, max(rate_of(optimizer) * self.factor, self.min_lr))
             self.wait, self.cooling = 0, self.cooldown

@@ -262,7 +262,7 @@ def _telling(trainer: Trainer, callbacks: Any, what: str) -> Iterator[SimpleName
     listeners = [as_callback(callback) for callback in _listed_callbacks(callbacks)]
     for listener in listeners:
         listener.trainer, listener.params = trainer, {}
-        getattr(listener, f"on_{what}_begin")()
+        getattr(listener, f"on_{what}_begin")({})
     results = SimpleNamespace(logs={})
     yield results
     for listener in listeners:

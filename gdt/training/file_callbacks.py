@@ -11,8 +11,20 @@ from typing import IO, Any
 from gdt.arguments import checked_class
 from gdt.checkpoint import save
 from gdt.errors import ArgumentError, error
-from gdt.training.callbacks import Callback, Monitor, is_first_process
+from gdt.training.callbacks import Callback, Monitor, has_batch_methods, is_first_process
 from gdt.training.history import Numbers
+
+
+def period_of(op: str, name: str, frequency: int | str) -> int | None:
+    """Return after how many batches a callback acts; None for "epoch", 1 for "batch".
+
+    Raises ArgumentError for another `frequency`, the argument `name` of the callback `op`."""
+    if isinstance(frequency, int) and frequency > 0:
+        return frequency
+    if frequency not in ("epoch", "batch"):
+        problem, remedy = f"{name} is {frequency!r}", "It is 'epoch', 'batch' or a positive int."
+        raise error(ArgumentError, op, problem, remedy=remedy)
+    return 1 if frequency == "batch" else None
 
 
 @checked_class(eager=True)
@@ -41,13 +53,16 @@ class ModelCheckpoint(Monitor):
         initial_value_threshold: float | None = None,
     ) -> None:
         super().__init__(monitor, mode)
-        if save_freq != "epoch" and not (isinstance(save_freq, int) and save_freq > 0):
-            problem, remedy = f"save_freq is {save_freq!r}", "It is 'epoch' or a positive int."
-            raise error(ArgumentError, "ModelCheckpoint", problem, remedy=remedy)
+        self.period = period_of("ModelCheckpoint", "save_freq", save_freq)
         self.filepath, self.verbose, self.save_freq = os.fspath(filepath), verbose, save_freq
         self.save_best_only, self.save_weights_only = save_best_only, save_weights_only
         self.best = initial_value_threshold
         self.epoch, self.batches = 0, 0
+
+    @property
+    def watches_batches(self) -> bool:
+        """Whether the model is saved after batches."""
+        return self.period is not None or has_batch_methods(self, ModelCheckpoint)
 
     def on_epoch_begin(self, epoch: int, logs: Numbers | None = None) -> None:
         """Note the number of the epoch."""
@@ -56,12 +71,12 @@ class ModelCheckpoint(Monitor):
     def on_train_batch_end(self, batch: int, logs: Numbers | None = None) -> None:
         """Save the model if it is time."""
         self.batches += 1
-        if self.save_freq != "epoch" and self.batches % int(self.save_freq) == 0:
+        if self.period and self.batches % self.period == 0:
             self._save(logs or {})
 
     def on_epoch_end(self, epoch: int, logs: Numbers | None = None) -> None:
         """Save the model if it is time."""
-        if self.save_freq == "epoch":
+        if self.period is None:
             self._save(logs or {})
 
     def _save(self, logs: Numbers) -> None:
@@ -84,8 +99,8 @@ class ModelCheckpoint(Monitor):
             self.trainer.say(f"epoch {self.epoch + 1}: saved {path}")
 
     def state(self) -> dict[str, Any]:
-        """Return the best value and the number of batches."""
-        return {"best": self.best, "batches": self.batches}
+        """Return the best value, and the numbers of the epoch and of batches."""
+        return {"best": self.best, "epoch": self.epoch, "batches": self.batches}
 
 
 @checked_class(eager=True)
@@ -142,21 +157,27 @@ class TensorBoard(Callback):
     log_dir: the folder; training results go to `train` in it, those of validations to `validation`.
     update_freq: "epoch", or after how many batches their results are written too.
 
-    Raises ArgumentError where tensorboardX is not installed.
+    Raises ArgumentError for another `update_freq`, and where tensorboardX is not installed.
     """
 
     def __init__(
         self, log_dir: str | os.PathLike[str] = "logs", update_freq: int | str = "epoch"
     ) -> None:
         super().__init__()
+        self.period = period_of("TensorBoard", "update_freq", update_freq)
         try:
             from tensorboardX import SummaryWriter  # noqa: PLC0415
         except ImportError:
             problem, remedy = "tensorboardX is missing", "pip install 'gdt[tensorboard]'"
             raise error(ArgumentError, "TensorBoard", problem, remedy=remedy) from None
-        self.log_dir, self.update_freq, self.batches = Path(log_dir), update_freq, 0
+        self.log_dir, self.batches = Path(log_dir), 0
         self._open: Callable[[str], Any] = SummaryWriter
         self._writers: dict[str, Any] = {}
+
+    @property
+    def watches_batches(self) -> bool:
+        """Whether results are written after batches."""
+        return self.period is not None or has_batch_methods(self, TensorBoard)
 
     def _add(self, part: str, name: str, value: Any, step: int) -> None:
         if not is_first_process() or not isinstance(value, float | int):
@@ -168,7 +189,7 @@ class TensorBoard(Callback):
     def on_train_batch_end(self, batch: int, logs: Numbers | None = None) -> None:
         """Write the means of the epoch so far if it is time."""
         self.batches += 1
-        if self.update_freq != "epoch" and self.batches % int(self.update_freq) == 0:
+        if self.period and self.batches % self.period == 0:
             for name, value in (logs or {}).items():
                 self._add("train", f"batch_{name}", value, self.batches)
 
@@ -190,10 +211,6 @@ class TensorBoard(Callback):
         """Return the number of batches."""
         return {"batches": self.batches}
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from the number of batches."""
-        self.batches = state["batches"]
-
 
 @checked_class(eager=True)
 class BackupAndRestore(Callback):
@@ -202,6 +219,8 @@ class BackupAndRestore(Callback):
     backup_dir: the folder for `Trainer.fit(resume=backup_dir)`. save_freq: "epoch", or after how
     many batches the state is saved too.
 
+    Raises ArgumentError for another `save_freq`.
+
     >>> gdt.training.BackupAndRestore("backup", save_freq=100).save_freq
     100
     """
@@ -209,3 +228,4 @@ class BackupAndRestore(Callback):
     def __init__(self, backup_dir: str | os.PathLike[str], save_freq: int | str = "epoch") -> None:
         super().__init__()
         self.backup_dir, self.save_freq = Path(backup_dir), save_freq
+        self.period = period_of("BackupAndRestore", "save_freq", save_freq)

@@ -25,19 +25,17 @@ from gdt.data.feed import REITERABLE, Feed, decoded, encoded
 from gdt.errors import ArgumentError, CheckpointError, NanError, error, frame_of_user
 from gdt.nn.module import Module
 from gdt.ops.comparison import isfinite
-from gdt.ops.creation import asarray, zeros, zeros_like
+from gdt.ops.creation import asarray, zeros
 from gdt.sharding import processes
+from gdt.sharding.layout import Layout
 from gdt.state import slots
 from gdt.training.batches import class_weights, evaluating, pair, row_shapes, rows_of
-from gdt.training.callbacks import AdjustableRate, Callback, set_rate
+from gdt.training.callbacks import AdjustableRate, Callback, TerminateOnNaN, set_rate
 from gdt.training.display import Display
 from gdt.training.history import History, Numbers
 from gdt.training.measuring import Measurement
 
 VERSION = 1
-BATCH_METHODS = [
-    f"on_{kind}_{when}" for kind in ("train_batch", "batch") for when in ("begin", "end")
-]
 REFRESH = 8  # steps between two times that losses are read, and the progress is updated
 
 
@@ -72,11 +70,7 @@ class Fit:
         self._unread: list[tuple[Mapping[str, DistributedArray], int]] = []  # results and rows
         self._step = trainer.recorded("step")
         self._is_interrupted: Callable[[], bool] = lambda: False
-        self._watches_batches = any(
-            name in vars(c) or getattr(type(c), name) is not getattr(Callback, name)
-            for c in callbacks
-            for name in BATCH_METHODS
-        )
+        self._watches_batches = any(callback.watches_batches for callback in callbacks)
         self.manager = (
             None
             if folder is None
@@ -93,7 +87,7 @@ class Fit:
             callback.trainer, callback.params = trainer, self.history.params
         with self.display.running(title), delayed_interrupts() as self._is_interrupted:
             try:
-                self._call("on_train_begin")
+                self._call("on_train_begin", {})
                 if self.manager is not None and self.manager.latest is not None:
                     self._restore(self.manager.latest)
                 while self.epoch < self.epochs and not self._is_stopped():
@@ -114,7 +108,7 @@ class Fit:
         """Train for the rest of an epoch, validate, and tell the callbacks."""
         if not self.batch:
             self.measurement = Measurement(self.trainer.metrics)
-            self._call("on_epoch_begin", self.epoch)
+            self._call("on_epoch_begin", self.epoch, {})
         self.display.begin(f"epoch {self.epoch + 1}/{self.epochs}", self.total)
         limit = None if self.steps_per_epoch is None else self.steps_per_epoch - self.batch
         for batch in self.feed.take(limit):
@@ -132,7 +126,7 @@ class Fit:
         self._read()
         results, batches = self.measurement.results(), self.batch
         if self.validate is not None and self._validates():
-            self._call("on_test_begin")
+            self._call("on_test_begin", {})
             validated = self.validate()
             self._call("on_test_end", validated)
             results |= {f"val_{name}": value for name, value in validated.items()}
@@ -158,7 +152,7 @@ class Fit:
         if self.class_weight is not None:
             weights = class_weights(self.class_weight, y, weights)
         if self._watches_batches:
-            self._call("on_train_batch_begin", self.batch)
+            self._call("on_train_batch_begin", self.batch, {})
         self._unread.append((self._step(x, y, weights), rows))
         self.batch += 1
         if self._watches_batches:
@@ -208,7 +202,7 @@ class Fit:
 
     def _refuse_loss(self, loss: float, batch: int) -> None:
         """Raise NanError for the loss of a batch, unless a callback ends the training instead."""
-        if any(type(c).__name__ == "TerminateOnNaN" for c in self.callbacks):
+        if any(isinstance(c, TerminateOnNaN) for c in self.callbacks):
             return
         wrong = [
             name
@@ -283,12 +277,22 @@ class Fit:
         self.trainer.optimizer.init(model)
         for i, callback in enumerate(self.callbacks):
             prefix = f"callbacks.{i}."
-            names = [n.removeprefix(prefix) for n in shapes if n.startswith(prefix)]
-            callback.arrays = {n: zeros_like(model.state()[n]) for n in names}
+            facts = {n.removeprefix(prefix): f for n, f in shapes.items() if n.startswith(prefix)}
+            likes = {**model.state(), **callback.arrays}
+            callback.arrays = {n: self._zeros(likes.get(n), *fact) for n, fact in facts.items()}
         assert self.manager is not None
         self.manager.tree = tree = self._tree(zeros(shapes["host"][0], "uint8"))
         self.manager.restore(path)
         self._load(json.loads(tree["host"].numpy().tobytes()), path)
+
+    def _zeros(
+        self, like: DistributedArray | None, shape: tuple[int, ...], dtype: str
+    ) -> DistributedArray:
+        """Return zeros, in the layout of `like` if that has the shape, else on all devices."""
+        layout = Layout.replicated(self.trainer.mesh, len(shape))
+        if like is not None and like.shape == shape:
+            layout = like.layout.resolved
+        return zeros(shape, dtype, layout=layout)
 
     def _build(self, model: Module, shapes: Mapping[str, Any]) -> None:
         """Let a model whose layers find their sizes at the first call find them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from copy import copy
 from typing import Any
 
 from gdt import metrics as metric_functions
@@ -168,7 +169,8 @@ class Measurement:
             for name in ("loss", *measures)
             if not isinstance(measures.get(name), Metric)
         }
-        self.metrics = {n: m for n, m in measures.items() if isinstance(m, Metric)}
+        # Copies, since an evaluation inside of a training has totals of its own.
+        self.metrics = {n: copy(m) for n, m in measures.items() if isinstance(m, Metric)}
         for metric in self.metrics.values():
             metric.reset()
 

@@ -259,7 +259,7 @@ class Trainer(Stateful):
         callbacks = [as_callback(callback) for callback in callbacks]
         for backup in [c for c in callbacks if isinstance(c, BackupAndRestore)]:
             resume = resume or backup.backup_dir
-            save_every = save_every or (None if backup.save_freq == "epoch" else backup.save_freq)  # type: ignore[assignment]
+            save_every = save_every or backup.period
         display = Display(console, show and processes.current().index == 0)
         fit = Fit(
             self,
