@@ -48,6 +48,29 @@ def test_dtypes_of_quantiles_are_numpys(dtype: str, q: Any) -> None:
         assert getattr(gdt, name)(x).dtype == getattr(np, name)(values).dtype
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int64", "float16", "float32"])
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:Mean of empty slice")
+def test_quantiles_of_nothing_are_numpys(dtype: str) -> None:
+    layout = gdt.Layout([None, "x"], gdt.create_mesh([("x", 2)]))
+    calls = {"median": (), "nanmedian": (), "nanquantile": (0.5,), "nanpercentile": (20,)}
+    for shape in ((0, 3), (2, 0), (0, 0)):
+        values = np.zeros(shape, dtype)
+        x = gdt.asarray(values, layout=layout)
+        for axis in (None, 0, 1, (0, 1)):
+            keywords = {"axis": axis, "keepdims": axis == 0}
+            for name, arguments in calls.items():
+                expected = getattr(np, name)(values, *arguments, **keywords)
+                result = getattr(gdt, name)(x, *arguments, **keywords)
+                assert result.dtype == expected.dtype, (name, shape, axis)
+                np.testing.assert_array_equal(result.numpy(), expected)
+        for library, operand in ((np, values), (gdt, x)):
+            with pytest.raises(IndexError):
+                library.quantile(operand, 0.5, method="lower")
+            with pytest.raises(ValueError, match="repeated"):
+                library.median(operand, axis=(0, 0))
+    assert gdt.nanquantile(x, [0.2, 0.5], axis=0).shape == (2, 0)
+
+
 LEVELS = [0.5, [0.0, 0.1, 0.1001, 1.0], np.linspace(0, 1, 23)]
 VECTORS = {
     "normal": lambda random, n: random.normal(size=n),

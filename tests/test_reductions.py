@@ -87,6 +87,15 @@ def test_a_mean_is_the_quotient_of_the_sum(mesh: gdt.Mesh) -> None:
     assert gdt.mean(whole).item() == 3.0
 
 
+def test_mean_of_more_numbers_than_float16_counts_that_are_no_nan() -> None:
+    values = np.full(70_001, 0.1, "f2")
+    values[0] = np.nan
+    x = gdt.asarray(values)
+    for name in ("nanmean", "nanvar"):
+        result = getattr(gdt, name)(x)
+        assert result.dtype == np.float16 and float(result) == getattr(np, name)(values), name
+
+
 @pytest.mark.parametrize("dtype", [None, "float16", "float32"])
 def test_gradient_of_a_mean_of_more_numbers_than_float16_counts(dtype: str | None) -> None:
     x = gdt.ones(70_000, "float16")

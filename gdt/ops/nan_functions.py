@@ -17,7 +17,7 @@ from gdt.ops.extrema import argmax, argmin, max_, min_
 from gdt.ops.reductions import Axis, all_, any_, mean, reduced_count, sum_
 from gdt.ops.scans import cumprod, cumsum, prod
 from gdt.ops.statistics import var
-from gdt.sharding.dtypes import kind_of
+from gdt.sharding.dtypes import kind_of, promoted
 
 __all__ = [
     "nanargmax",
@@ -93,9 +93,10 @@ def nancumprod(x: Any, axis: int | None = None, dtype: Any = None) -> Distribute
 
 
 def _count(x: DistributedArray, axis: Axis, keepdims: bool) -> DistributedArray:
-    """The number of elements along `axis` that are no NaN, in the dtype of the parts of `x`."""
-    numbers = astype(logical_not(isnan(x)), np.empty(0, x.dtype).real.dtype)
-    return sum_(numbers, axis=axis, keepdims=keepdims)
+    """The number of elements along `axis` that are no NaN: in the dtype of the parts of `x`, or in
+    float32, since float16 holds no number above 65,504."""
+    dtype = promoted(np.empty(0, x.dtype).real.dtype, np.float32)
+    return sum_(astype(logical_not(isnan(x)), dtype), axis=axis, keepdims=keepdims)
 
 
 @public
@@ -114,7 +115,7 @@ def nanmean(
         return mean(x, axis=axis, keepdims=keepdims, dtype=dtype)
     x = x if dtype is None else astype(x, dtype)
     total = sum_(_filled(x, 0), axis=axis, keepdims=keepdims)
-    return divide(total, _count(x, axis, keepdims))
+    return astype(divide(total, _count(x, axis, keepdims)), total.dtype)
 
 
 @public
@@ -143,7 +144,7 @@ def nanvar(
     square = multiply(centred, conj(centred))
     total = sum_(real(square) if x.dtype.kind == "c" else square, axis=axis, keepdims=keepdims)
     count = _count(x, axis, keepdims)
-    return divide(total, where(count > ddof, count - ddof, np.nan))
+    return astype(divide(total, where(count > ddof, count - ddof, np.nan)), total.dtype)
 
 
 @public

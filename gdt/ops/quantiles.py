@@ -12,17 +12,17 @@ import numpy as np
 from gdt.array.array import DistributedArray
 from gdt.array.operands import as_operands
 from gdt.array.registry import public
-from gdt.errors import ArgumentError, DtypeError, ShapeError, error
+from gdt.errors import ArgumentError, DtypeError, IndexRangeError, error
 from gdt.ops.along_axis import take_along_axis_in_range
 from gdt.ops.comparison import clip, isfinite, maximum, minimum, not_equal, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import stack
-from gdt.ops.lookup import checked_axis
 from gdt.ops.order_statistics import in_order, numbers_in_order
 from gdt.ops.rearranging import moveaxis
-from gdt.ops.reductions import Axis, sum_
+from gdt.ops.nan_functions import nanmean
+from gdt.ops.reductions import Axis, mean, negative_axes, sum_
 from gdt.ops.rounding import floor
-from gdt.ops.shapes import reshape
+from gdt.ops.shapes import broadcast_to, reshape
 from gdt.ops.sorting import sort
 from gdt.sharding.dtypes import kind_of, promoted
 
@@ -73,18 +73,22 @@ def _neighbours(n: np.ndarray, q: float, method: str) -> tuple[np.ndarray, np.nd
     return np.clip(low, 0, last).astype(int), np.clip(low + 1, 0, last).astype(int), weight
 
 
+def _is_of_nothing(x: DistributedArray, axis: Axis, name: str) -> bool:
+    """Whether there are no elements along the axes."""
+    return not all(x.shape[a] for a in negative_axes(x.type, axis, name))
+
+
 def _in_front(
     x: DistributedArray, axis: Axis, name: str, *, keeps_dtype: bool
 ) -> tuple[DistributedArray, list[int]]:
     """The operand with the axes in question as the first one, and these axes; as floating-point
     numbers, unless an element keeps its dtype."""
-    listed: Any = range(x.ndim) if axis is None else axis
-    axes = sorted({checked_axis(x.type, a, name) for a in np.atleast_1d(listed).tolist()})
+    if _is_of_nothing(x, axis, name):
+        raise error(IndexRangeError, name, "there is no element", operands={"x": x.type})
+    axes = sorted([a + x.ndim for a in negative_axes(x.type, axis, name)])
     x = x.resolve()
     if kind_of(x.dtype) != "f" and not keeps_dtype:
         x = astype(x, float)
-    if not math.prod(x.shape[a] for a in axes):
-        raise error(ShapeError, name, "there is no element", operands={"x": x.type})
     front = moveaxis(x, axes, list(range(len(axes)))) if axes != list(range(len(axes))) else x
     rest = front.shape[len(axes) :]
     return reshape(front, (math.prod(front.shape[: len(axes)]), *rest)), axes
@@ -183,12 +187,12 @@ def _quantiles(
     keepdims: bool,
     *,
     most: float = 1.0,
-    of_numbers: bool = False,
+    numbers_only: bool = False,
 ) -> DistributedArray:
     (x,) = as_operands(name, x=x)
     if x.dtype.kind == "c":
         raise error(DtypeError, name, "complex numbers have no order", operands={"x": x.type})
-    of_numbers = of_numbers and kind_of(x.dtype) == "f"  # all others are numbers
+    of_numbers = numbers_only and kind_of(x.dtype) == "f"  # all others are numbers
     methods = ("linear", *DISCRETE) if of_numbers else METHODS
     if method not in methods:
         raise error(
@@ -198,6 +202,9 @@ def _quantiles(
             remedy=f"It is one of {', '.join(methods)}.",
         )
     levels = _checked_q(q, name, most)
+    if numbers_only and not x.size:
+        nothing = nanmean(x, axis, keepdims=keepdims)
+        return broadcast_to(nothing, levels.shape + nothing.shape)
     if method == "linear" and most == 1 and levels.dtype.kind in "biu":
         method = "lower"  # the first or the last element, whose dtype stays
     if x.dtype.kind == "b" and method not in CHOOSING:
@@ -219,6 +226,8 @@ def _quantiles(
 
 def _median(name: str, x: Any, axis: Axis, keepdims: bool, **options: bool) -> DistributedArray:
     (x,) = as_operands(name, x=x)
+    if _is_of_nothing(x, axis, name):
+        return mean(x, axis=axis, keepdims=keepdims)
     x = astype(x, float) if x.dtype.kind == "b" else x
     return _quantiles(name, x, 0.5, axis, "linear", keepdims, **options)
 
@@ -238,7 +247,7 @@ def quantile(
     result has the dtype of `x` and `q` together, to which a Python number `q` does not count; that
     of `x` where an element is chosen.
 
-    Raises ArgumentError for another `q` or `method`, ShapeError where there is no element,
+    Raises ArgumentError for another `q` or `method`, IndexRangeError where there is no element,
     DtypeError for complex numbers, and for a method that interpolates between bools.
 
     >>> gdt.quantile(gdt.asarray([1.0, 2.0, 3.0, 4.0]), [0.5, 1.0]).tolist()
@@ -263,7 +272,7 @@ def percentile(
 @public
 def median(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedArray:
     """The middle element of `x` along `axis` (None: of all), or the mean of the two in the middle;
-    NaN where an element is NaN. Raises the errors of `gdt.quantile`.
+    NaN where an element is NaN, and where there is none. Raises DtypeError for complex numbers.
 
     >>> float(gdt.median(gdt.asarray([3.0, 1.0, 2.0])))
     2.0
@@ -283,7 +292,7 @@ def nanquantile(
     >>> float(gdt.nanquantile(gdt.asarray([1.0, float("nan"), 3.0]), 0.5))
     2.0
     """
-    return _quantiles("nanquantile", x, q, axis, method, keepdims, of_numbers=True)
+    return _quantiles("nanquantile", x, q, axis, method, keepdims, numbers_only=True)
 
 
 @public
@@ -296,7 +305,7 @@ def nanpercentile(
     >>> float(gdt.nanpercentile(gdt.asarray([1.0, float("nan"), 3.0]), 0))
     1.0
     """
-    return _quantiles("nanpercentile", x, q, axis, method, keepdims, most=100.0, of_numbers=True)
+    return _quantiles("nanpercentile", x, q, axis, method, keepdims, most=100.0, numbers_only=True)
 
 
 @public
@@ -306,4 +315,4 @@ def nanmedian(x: Any, axis: Axis = None, keepdims: bool = False) -> DistributedA
     >>> float(gdt.nanmedian(gdt.asarray([1.0, float("nan"), 3.0])))
     2.0
     """
-    return _median("nanmedian", x, axis, keepdims, of_numbers=True)
+    return _median("nanmedian", x, axis, keepdims, numbers_only=True)
