@@ -17,9 +17,9 @@ from gdt.ops.along_axis import take_along_axis_in_range
 from gdt.ops.comparison import clip, isfinite, maximum, minimum, not_equal, where
 from gdt.ops.elementwise import astype
 from gdt.ops.joining import stack
+from gdt.ops.nan_functions import nanmean
 from gdt.ops.order_statistics import in_order, numbers_in_order
 from gdt.ops.rearranging import moveaxis
-from gdt.ops.nan_functions import nanmean
 from gdt.ops.reductions import Axis, mean, negative_axes, sum_
 from gdt.ops.rounding import floor
 from gdt.ops.shapes import broadcast_to, reshape
